@@ -1,0 +1,46 @@
+"""A collective, decided: what NCCL would run, and what it asks of GPUs and links.
+
+The seam between ``collectives`` (which knows NCCL) and ``engine``/``network`` (which know sharing).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """A plan's load on one directed link: ``weight`` link bytes per byte of plan progress."""
+
+    link: int  # index into Topology.links
+    weight: float
+
+
+@dataclass(frozen=True)
+class CollectivePlan:
+    """One collective (or send/recv pair) on given ranks.
+
+    It lasts ``latency_ps`` (launch, protocol and step latencies that do not overlap with data), then
+    moves ``volume_bytes`` of progress at a rate x <= ``rate_cap_bytes_per_s`` (channels x what one channel
+    can do) such that each used link carries ``weight * x``.  Alone it lasts ``alone_ps``.
+
+    ``channels`` SMs are held on each member from block placement to the end.  Each member's HBM
+    carries ``hbm_bytes_per_byte * x`` while data moves.
+    ``shape`` fields say what was decided and why a row of the timeline looks as it does.
+    """
+
+    collective: str  # all_reduce, all_gather, ..., send_recv
+    num_bytes: int  # nccl-tests' size convention
+    ranks: tuple[int, ...]
+    algorithm: str  # ring, tree, ..., p2p
+    protocol: str  # LL, LL128, Simple
+    channels: int
+    chunk_bytes: int
+    num_chunks: int
+    num_steps: int
+    latency_ps: int
+    volume_bytes: float
+    rate_cap_bytes_per_s: float
+    hbm_bytes_per_byte: float
+    links: tuple[LinkUse, ...]
+    alone_ps: int

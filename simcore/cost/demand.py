@@ -1,0 +1,66 @@
+"""What a kernel asks of a GPU: the seam between cost models and the engine.
+
+A cost model turns op columns into :class:`Demands`; the engine turns demands into time, alone or
+together.  Nothing else about a kernel reaches the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.graph.ops import IntArray, OpTable
+
+#: Origins of an estimate, best first.  "roofline" is a fallback and becomes a warning of the run.
+ORIGINS = ("recorded", "measured", "fitted", "roofline")
+
+
+@dataclass(frozen=True)
+class Demands:
+    """Demand of each op on the GPU that runs it, columnar, one row per op-table row.
+
+    Alone, a kernel lasts ``fixed_ps + max(sm_ps, bytes / HBM bandwidth)``.
+
+    * ``sm_ps``: time that its thread blocks need on all SMs (waves x wave time, or the fluid limit).
+    * ``blocks``: thread blocks, ``blocks_per_sm``: how many fit on one SM.  With ``a`` SMs free, blocks
+      run in ``ceil(blocks / (a * blocks_per_sm))`` waves.  ``blocks == 0``: fluid limit (very many waves,
+      or a persistent kernel with a dynamic tile scheduler): the work spreads evenly over the free SMs.
+      A static persistent kernel has ``blocks == number of SMs`` and one block per SM.
+    * ``hbm_bytes``: HBM traffic.  ``fixed_ps``: start cost, not shared with anything.
+    * ``copy_engine``: 1 for transfers on a copy engine (no SMs).
+    * ``origin``: index into :data:`ORIGINS`.
+    """
+
+    sm_ps: IntArray
+    blocks: IntArray
+    blocks_per_sm: IntArray
+    hbm_bytes: IntArray
+    fixed_ps: IntArray
+    copy_engine: IntArray
+    origin: IntArray
+
+    def __len__(self) -> int:
+        return len(self.sm_ps)
+
+    def alone_ps(self, hbm_bytes_per_s: float) -> IntArray:
+        """Time of each op on an idle GPU, ps, rounded to the nearest picosecond."""
+        memory_ps = np.rint(self.hbm_bytes * (1e12 / hbm_bytes_per_s)).astype(np.int64)
+        return self.fixed_ps + np.maximum(self.sm_ps, memory_ps)
+
+    @classmethod
+    def zeros(cls, num_ops: int) -> Demands:
+        """Demands of ``num_ops`` ops that need nothing (one block per SM, origin "recorded")."""
+        zero = {spec.name: np.zeros(num_ops, dtype=np.int64) for spec in fields(cls)}
+        zero["blocks_per_sm"] = np.ones(num_ops, dtype=np.int64)
+        return cls(**zero)
+
+
+class CostModel(Protocol):
+    """Anything that prices compute ops."""
+
+    def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
+        """Demand of every op; rows that are not compute or memcpy get zeros."""
+        ...

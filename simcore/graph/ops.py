@@ -1,0 +1,221 @@
+"""Ops as columns: one numpy array per attribute, strings dictionary-coded.
+
+A graph holds some ten thousand *distinct* ops and plays them millions of times, so nothing here
+is an object per op.  The schema below is the contract between ``workloads`` (writers) and
+``simcore`` (readers), in memory and in Parquet alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+
+
+class OpKind(IntEnum):
+    """What the engine does with an op."""
+
+    COMPUTE = 0
+    COLLECTIVE = 1
+    SEND = 2
+    RECV = 3
+    MEMCPY = 4
+    HOST = 5
+    EVENT_RECORD = 6
+    EVENT_WAIT = 7
+    SYNC = 8
+
+
+class EdgeKind(IntEnum):
+    """Why an op may not start before another.
+
+    Only ``DATA`` and ``WAIT`` are stored.  ``STREAM`` (issue order within a stream) and ``LAUNCH``
+    (issue order on the host) follow from positions; :meth:`Graph.edges` materialises them.
+    """
+
+    DATA = 0
+    WAIT = 1
+    STREAM = 2
+    LAUNCH = 3
+
+
+@dataclass(frozen=True)
+class Strings:
+    """A dictionary-coded string column: ``values[codes[i]]`` is the string of row ``i``."""
+
+    codes: npt.NDArray[np.int32]
+    values: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, row: int) -> str:
+        return self.values[self.codes[row]]
+
+    def tolist(self) -> list[str]:
+        """All rows as Python strings."""
+        return [self.values[code] for code in self.codes]
+
+    def take(self, rows: npt.NDArray[np.integer]) -> Strings:
+        """The column restricted to ``rows`` (same dictionary)."""
+        return Strings(self.codes[rows], self.values)
+
+    def equals(self, value: str) -> npt.NDArray[np.bool_]:
+        """Mask of the rows whose string is ``value``."""
+        if value not in self.values:
+            return np.zeros(len(self.codes), dtype=np.bool_)
+        return self.codes == self.values.index(value)
+
+    @classmethod
+    def encode(cls, strings: Sequence[str]) -> Strings:
+        """Dictionary-encode ``strings``; values keep the order of first appearance."""
+        index: dict[str, int] = {}
+        codes = np.fromiter(
+            (index.setdefault(s, len(index)) for s in strings), dtype=np.int32, count=len(strings)
+        )
+        return cls(codes, tuple(index))
+
+
+#: Column name -> (kind, default).  "str" columns are :class:`Strings`, "int" columns int64.
+OP_COLUMNS: dict[str, tuple[str, object]] = {
+    "name": ("str", ""),  # as launched: "aten::mm.default", "flash_attention_fwd", "nccl::all_reduce"
+    "op_class": ("str", ""),  # cost class: gemm, bgemm, softmax, ... (simcore/cost); "" for non-compute
+    "kind": ("int", int(OpKind.COMPUTE)),
+    "stream": ("str", "compute"),  # stream symbol, equal on every rank: compute, tp, pp, dp, ...
+    "phase": ("str", "fwd"),  # fwd | bwd | recompute | optimizer | grad_sync
+    "module": ("str", ""),  # "decoder.layers.3.mlp.linear_fc1"
+    "layer": ("int", -1),  # index within the rank's model chunk; -1 outside layers
+    "dtype": ("str", ""),  # of the op's main input: float32, bfloat16, ...
+    "in_shapes": ("str", ""),  # "[[2048,1,12288],[12288,4608]]" (JSON), tensors in argument order
+    "out_shapes": ("str", ""),
+    "flops": ("int", 0),  # multiply-adds count 2
+    "bytes_read": ("int", 0),
+    "bytes_written": ("int", 0),
+    "group": ("str", ""),  # process-group symbol for collective/send/recv
+    "collective": ("str", ""),  # all_reduce all_gather reduce_scatter broadcast all_to_all barrier
+    "comm_bytes": ("int", 0),  # nccl-tests' size: all_gather whole output, reduce_scatter whole input
+    "reduce_op": ("str", ""),  # sum, avg, max, ...
+    "peer_delta": ("int", 0),  # send/recv: (peer's index - own index) mod group size
+    "batch": ("int", -1),  # ops of one stream with equal batch >= 0 are one fused launch (NCCL group)
+    "forward_op": ("int", -1),  # backward op: row of its forward op within the forward template
+    "recorded_ps": ("int", -1),  # duration in a recorded trace; -1: not recorded
+    "alloc_bytes": ("int", 0),  # storage that first exists when this op runs
+    "blocking": ("int", 0),  # 1: the host waits for this op (cudaStreamSynchronize, item())
+}
+
+
+@dataclass(frozen=True)
+class OpTable:
+    """Ops, columnar.  All columns have equal length; see :data:`OP_COLUMNS` for meaning and unit."""
+
+    name: Strings
+    op_class: Strings
+    kind: IntArray
+    stream: Strings
+    phase: Strings
+    module: Strings
+    layer: IntArray
+    dtype: Strings
+    in_shapes: Strings
+    out_shapes: Strings
+    flops: IntArray
+    bytes_read: IntArray
+    bytes_written: IntArray
+    group: Strings
+    collective: Strings
+    comm_bytes: IntArray
+    reduce_op: Strings
+    peer_delta: IntArray
+    batch: IntArray
+    forward_op: IntArray
+    recorded_ps: IntArray
+    alloc_bytes: IntArray
+    blocking: IntArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def take(self, rows: npt.NDArray[np.integer]) -> OpTable:
+        """The table restricted to ``rows``, in that order."""
+        picked: dict[str, Strings | IntArray] = {}
+        for spec in fields(self):
+            column = getattr(self, spec.name)
+            picked[spec.name] = column.take(rows) if isinstance(column, Strings) else column[rows]
+        return OpTable(**picked)  # type: ignore[arg-type]
+
+
+@dataclass
+class OpRows:
+    """Append-only writer of an :class:`OpTable`; unnamed columns take their default."""
+
+    columns: dict[str, list[object]] = field(
+        default_factory=lambda: {name: [] for name in OP_COLUMNS}
+    )
+
+    def __len__(self) -> int:
+        return len(self.columns["kind"])
+
+    def append(self, **values: object) -> int:
+        """Add one op and return its row."""
+        row = len(self)
+        unknown = values.keys() - OP_COLUMNS.keys()
+        if unknown:
+            raise TypeError(f"unknown op column(s) {sorted(unknown)}")
+        for name, (_, default) in OP_COLUMNS.items():
+            self.columns[name].append(values.get(name, default))
+        return row
+
+    def table(self) -> OpTable:
+        """The rows written so far as a columnar table."""
+        built: dict[str, Strings | IntArray] = {}
+        for name, (kind, _) in OP_COLUMNS.items():
+            column = self.columns[name]
+            if kind == "str":
+                built[name] = Strings.encode([str(value) for value in column])
+            else:
+                built[name] = np.array(column, dtype=np.int64)
+        return OpTable(**built)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """Stored edges of all templates, columnar and sorted by ``dst``.
+
+    ``dst`` is a row of the op table.  ``src`` is a row of the same template, or -1 for an edge from
+    outside the template instance; then the source is the ``ext_back``-th latest op (0 = the latest)
+    issued on stream ``ext_stream`` before the instance began.  Such a reference does not depend on
+    where the instance stands, so equal microbatches have equal templates.
+    """
+
+    dst: IntArray
+    src: IntArray
+    kind: IntArray
+    ext_stream: Strings
+    ext_back: IntArray
+
+    def __len__(self) -> int:
+        return len(self.dst)
+
+
+@dataclass(frozen=True)
+class FreeTable:
+    """Storage releases, columnar: after op ``after`` (row; -1 within ``template``: at its start).
+
+    ``owner`` is the row of the op that allocated the storage when that op is in the same template
+    (``owner_scope`` 0) or in the forward template of the same microbatch (1); otherwise -1 with
+    scope 2.
+    """
+
+    template: IntArray
+    after: IntArray
+    num_bytes: IntArray
+    owner: IntArray
+    owner_scope: IntArray
+
+    def __len__(self) -> int:
+        return len(self.after)

@@ -1,0 +1,65 @@
+"""Hardware as frozen values, SI units in every name.  Numbers come from hardware_profiles/*.toml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """One GPU model.  ``peak_flops`` maps a math mode to dense flop/s at ``boost_clock_hz``.
+
+    Math modes: fp64, fp32 (CUDA cores), tf32, fp16, bf16, fp8, int8; absent = unsupported.
+    ``nvlink_bytes_per_s`` is per direction, all links together (datasheet), ``nvlink_links`` how many.
+    ``launch_overhead_s``: host time of one launch call; ``launch_latency_s``: launch call to start on an
+    idle stream; ``kernel_gap_s``: start cost of back-to-back kernels on one stream.
+    """
+
+    name: str
+    generation: str  # volta, ampere, hopper
+    num_sms: int
+    boost_clock_hz: float
+    peak_flops: dict[str, float]
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+    l2_bytes: int
+    l2_bytes_per_s: float
+    nvlink_bytes_per_s: float
+    nvlink_links: int
+    copy_engines: int
+    launch_overhead_s: float
+    launch_latency_s: float
+    kernel_gap_s: float
+    gemm_efficiency: float  # share of peak that a large, well-shaped GEMM sustains (power-limited clock)
+    hbm_efficiency: float  # share of peak HBM bandwidth that a streaming kernel reaches
+    reserved_bytes: int  # CUDA context, NCCL buffers: not available to the framework
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """A cluster: ``num_nodes`` x ``gpus_per_node`` of one GPU model and how they are wired.
+
+    ``intra_node``: "nvswitch" (full bandwidth between any pair).  ``fabric``: "rail" (one leaf per rail;
+    leaves joined by spines), or "leaf_spine".  ``nic_bytes_per_s`` is per NIC and direction (line rate);
+    ``nic_efficiency`` the share that data can use.  ``spine_oversubscription`` 1.0 = full bisection.
+    """
+
+    name: str
+    gpu: GpuSpec
+    num_nodes: int
+    gpus_per_node: int
+    intra_node: str
+    nics_per_node: int
+    nic_bytes_per_s: float
+    nic_efficiency: float
+    nic_latency_s: float  # one way, same leaf, small message
+    hop_latency_s: float  # each further switch hop
+    fabric: str
+    nodes_per_leaf: int
+    spine_oversubscription: float
+    nccl_version: str
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the whole cluster."""
+        return self.num_nodes * self.gpus_per_node

@@ -1,0 +1,49 @@
+"""The timeline's Parquet schema: what the engine writes and the only thing that analysis reads."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+SCHEMA_VERSION = "1"
+
+_text = pa.dictionary(pa.int32(), pa.string())
+
+#: One row per executed op.  ``start-ready`` is queueing, ``(end-start)-alone`` is contention.
+TIMELINE = pa.schema(
+    [
+        ("rank_class", pa.int32()),
+        ("rank", pa.int32()),
+        ("stream", _text),
+        ("op_id", pa.int32()),
+        ("name", _text),
+        ("kind", _text),
+        ("phase", _text),
+        ("step", pa.int32()),
+        ("stage", pa.int32()),
+        ("microbatch", pa.int32()),
+        ("layer", pa.int32()),
+        ("group", _text),
+        ("algorithm", _text),
+        ("protocol", _text),
+        ("channels", pa.int32()),
+        ("flops", pa.int64()),
+        ("bytes", pa.int64()),
+        ("ready_ps", pa.int64()),
+        ("start_ps", pa.int64()),
+        ("end_ps", pa.int64()),
+        ("alone_ps", pa.int64()),
+    ],
+    metadata={"simcore.timeline.schema": SCHEMA_VERSION},
+)
+
+#: A step function per resource: ``value`` holds from ``time_ps`` until the resource's next row.
+COUNTERS = pa.schema(
+    [("time_ps", pa.int64()), ("resource", _text), ("value", pa.float64())],
+    metadata={"simcore.counters.schema": SCHEMA_VERSION},
+)
+
+#: Which class each rank belongs to, and which rank's rows stand for the class.
+RANK_CLASSES = pa.schema(
+    [("rank", pa.int32()), ("rank_class", pa.int32()), ("representative", pa.int32())],
+    metadata={"simcore.rank_classes.schema": SCHEMA_VERSION},
+)
