@@ -35,7 +35,7 @@ class EdgeKind(IntEnum):
     """Why an op may not start before another.
 
     Only ``DATA`` and ``WAIT`` are stored.  ``STREAM`` (issue order within a stream) and ``LAUNCH``
-    (issue order on the host) follow from positions; :meth:`Graph.edges` materialises them.
+    (issue order on the host) follow from positions; :func:`simcore.graph.program_edges` materialises them.
     """
 
     DATA = 0
@@ -102,7 +102,7 @@ OP_COLUMNS: dict[str, tuple[str, object]] = {
     "reduce_op": ("str", ""),  # sum, avg, max, ...
     "peer_delta": ("int", 0),  # send/recv: (peer's index - own index) mod group size
     "batch": ("int", -1),  # ops of one stream with equal batch >= 0 are one fused launch (NCCL group)
-    "forward_op": ("int", -1),  # backward op: row of its forward op within the forward template
+    "forward_op": ("int", -1),  # backward op: its forward op, counted from the forward template's first op
     "recorded_ps": ("int", -1),  # duration in a recorded trace; -1: not recorded
     "alloc_bytes": ("int", 0),  # storage that first exists when this op runs
     "blocking": ("int", 0),  # 1: the host waits for this op (cudaStreamSynchronize, item())
@@ -206,9 +206,9 @@ class EdgeTable:
 class FreeTable:
     """Storage releases, columnar: after op ``after`` (row; -1 within ``template``: at its start).
 
-    ``owner`` is the row of the op that allocated the storage when that op is in the same template
-    (``owner_scope`` 0) or in the forward template of the same microbatch (1); otherwise -1 with
-    scope 2.
+    ``owner`` is the op that allocated the storage: with ``owner_scope`` 0 its row, in the same template;
+    with scope 1 its position counted from the first op of the forward template of the same microbatch
+    and chunk (several forward templates may share one backward template); otherwise -1 with scope 2.
     """
 
     template: IntArray
