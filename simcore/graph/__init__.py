@@ -1,6 +1,7 @@
 """The execution graph: the only thing that the engine reads about a workload."""
 
 from simcore.graph.builder import GraphBuilder, external
+from simcore.graph.flatten import FlatEdges, program_edges, resolve_edges, resolve_waits
 from simcore.graph.graph import FlatOps, Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, OpKind, OpRows, OpTable, Strings
@@ -8,6 +9,7 @@ from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, OpKind, OpRows, Op
 __all__ = [
     "EdgeKind",
     "EdgeTable",
+    "FlatEdges",
     "FlatOps",
     "FreeTable",
     "Graph",
@@ -21,4 +23,7 @@ __all__ = [
     "Strings",
     "Workload",
     "external",
+    "program_edges",
+    "resolve_edges",
+    "resolve_waits",
 ]

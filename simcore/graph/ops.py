@@ -55,7 +55,7 @@ class Strings:
         return len(self.codes)
 
     def __getitem__(self, row: int) -> str:
-        return self.values[self.codes[row]]
+        return self.values[int(self.codes[row])]
 
     def tolist(self) -> list[str]:
         """All rows as Python strings."""
@@ -69,7 +69,8 @@ class Strings:
         """Mask of the rows whose string is ``value``."""
         if value not in self.values:
             return np.zeros(len(self.codes), dtype=np.bool_)
-        return self.codes == self.values.index(value)
+        mask: npt.NDArray[np.bool_] = self.codes == self.values.index(value)
+        return mask
 
     @classmethod
     def encode(cls, strings: Sequence[str]) -> Strings:
