@@ -4,7 +4,9 @@ from simcore.graph.builder import GraphBuilder, external
 from simcore.graph.flatten import FlatEdges, program_edges, resolve_edges, resolve_waits
 from simcore.graph.graph import FlatOps, Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
+from simcore.graph.hashing import graph_hash
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, OpKind, OpRows, OpTable, Strings
+from simcore.graph.store import load_graph, save_graph
 
 __all__ = [
     "EdgeKind",
@@ -23,7 +25,10 @@ __all__ = [
     "Strings",
     "Workload",
     "external",
+    "graph_hash",
+    "load_graph",
     "program_edges",
     "resolve_edges",
     "resolve_waits",
+    "save_graph",
 ]

@@ -1,0 +1,268 @@
+"""A graph as a folder: ``graph.json`` and four Parquet tables (ops, edges, frees, skeleton).
+
+Equal graphs give equal bytes: string dictionaries are sorted and nothing of the clock or the machine
+is written.  A folder appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simcore.errors import GraphError, InputError, nearest
+from simcore.graph.graph import Graph, MemoryProfile, Program, Workload
+from simcore.graph.groups import ProcessGroup
+from simcore.graph.hashing import canonical, group_record, program_record
+from simcore.graph.ops import OP_COLUMNS, EdgeTable, FreeTable, IntArray, OpTable, Strings
+from simcore.graph.structure import check_structure
+
+SCHEMA_VERSION: Final = 1
+
+Table = Mapping[str, Strings | npt.NDArray[np.integer]]
+
+_OPS = {name: kind for name, (kind, _) in OP_COLUMNS.items()}
+_EDGES = {"dst": "int", "src": "int", "kind": "int", "ext_stream": "str", "ext_back": "int"}
+_FREES = {spec.name: "int" for spec in fields(FreeTable)}
+_SKELETON = dict.fromkeys(("program", "template", "microbatch", "chunk"), "int")
+
+
+def save_graph(graph: Graph, folder: str | os.PathLike[str]) -> None:
+    """Write ``graph`` to ``folder``, replacing a graph that is there.
+
+    Written beside it and renamed, so that an interrupted save leaves what was there before.
+    InputError when ``folder`` exists and is no graph folder; GraphError when the graph is malformed.
+    """
+    check_structure(graph, "the graph to save")
+    target = Path(folder)
+    if target.exists() and not _is_graph_folder(target):
+        raise InputError(f"{target}: exists and is not a graph folder; it is left alone")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        fresh = work / "new"
+        fresh.mkdir()
+        _write_files(graph, fresh)
+        if target.exists():
+            target.rename(work / "old")
+        fresh.rename(target)
+    finally:
+        if (work / "old").exists() and not target.exists():
+            (work / "old").rename(target)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def load_graph(folder: str | os.PathLike[str]) -> Graph:
+    """Read a graph folder.
+
+    InputError when the folder or a file is missing; GraphError, naming file and reason, when a file is
+    truncated, of another schema version, or holds values that make no graph.
+    """
+    source = Path(folder)
+    if not source.is_dir():
+        raise InputError(f"{source}: no such graph folder")
+    header = _read_header(source / "graph.json")
+    ops = _read_table(source / "ops.parquet", _OPS)
+    edges = _read_table(source / "edges.parquet", _EDGES)
+    frees = _read_table(source / "frees.parquet", _FREES)
+    skeleton = _read_table(source / "skeleton.parquet", _SKELETON)
+    try:
+        graph = Graph(
+            workload=Workload(**header["workload"]),
+            groups={record["name"]: _group(record) for record in header["groups"]},
+            programs=_programs(header["programs"], skeleton),
+            ops=OpTable(**ops),  # type: ignore[arg-type]
+            edges=EdgeTable(**edges),  # type: ignore[arg-type]
+            frees=FreeTable(**frees),  # type: ignore[arg-type]
+            template_start=_integers(header["template_start"], np.int64),
+            template_names=tuple(str(name) for name in header["template_names"]),
+        )
+    except InputError as error:
+        raise GraphError(f"{source / 'graph.json'}: {error}") from None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise GraphError(f"{source / 'graph.json'}: not a graph description ({error!r})") from None
+    check_structure(graph, str(source))
+    return graph
+
+
+def _is_graph_folder(folder: Path) -> bool:
+    return folder.is_dir() and ((folder / "graph.json").is_file() or not any(folder.iterdir()))
+
+
+def _write_files(graph: Graph, folder: Path) -> None:
+    header = {
+        "schema_version": SCHEMA_VERSION,
+        "workload": asdict(graph.workload),
+        "groups": [group_record(graph.groups[name]) for name in sorted(graph.groups)],
+        "programs": [program_record(program) for program in graph.programs],
+        "template_names": list(graph.template_names),
+        "template_start": graph.template_start.tolist(),
+    }
+    text = json.dumps(header, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    (folder / "graph.json").write_text(text, encoding="utf-8")
+    _write_table(folder / "ops.parquet", {name: getattr(graph.ops, name) for name in _OPS})
+    _write_table(folder / "edges.parquet", {name: getattr(graph.edges, name) for name in _EDGES})
+    _write_table(folder / "frees.parquet", {name: getattr(graph.frees, name) for name in _FREES})
+    lengths = [len(program.template) for program in graph.programs]
+    skeleton: dict[str, Strings | npt.NDArray[np.integer]] = {
+        "program": np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+    }
+    for name in ("template", "microbatch", "chunk"):
+        columns = [getattr(program, name) for program in graph.programs]
+        joined = np.concatenate(columns) if columns else np.zeros(0, dtype=np.int32)
+        skeleton[name] = joined.astype(np.int64)
+    _write_table(folder / "skeleton.parquet", skeleton)
+
+
+def _write_table(path: Path, columns: Table) -> None:
+    arrays: dict[str, pa.Array] = {}
+    for name, column in columns.items():
+        if isinstance(column, Strings):
+            same = canonical(column)
+            values = pa.array(same.values, type=pa.string())
+            arrays[name] = pa.DictionaryArray.from_arrays(pa.array(same.codes), values)
+        else:
+            arrays[name] = pa.array(np.asarray(column, dtype=np.int64))
+    text = [name for name, column in columns.items() if isinstance(column, Strings)]
+    table = pa.table(arrays).replace_schema_metadata({"simcore.graph.schema": str(SCHEMA_VERSION)})
+    pq.write_table(table, path, compression="zstd", compression_level=9, use_dictionary=text or False)
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise InputError(f"{path}: missing; not a graph folder") from None
+    except (ValueError, OSError) as error:
+        raise GraphError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise GraphError(f"{path}: expected an object")
+    version = header.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise GraphError(f"{path}: schema version {version!r}, this program reads {SCHEMA_VERSION}")
+    known = {"schema_version", "workload", "groups", "programs", "template_names", "template_start"}
+    _check_keys(path, header, known)
+    workload = header["workload"]
+    if not isinstance(workload, dict):
+        raise GraphError(f"{path}: workload must be an object")
+    _check_keys(path, workload, Workload.__dataclass_fields__.keys(), "workload.")
+    for key in ("world_size", "num_microbatches", "micro_batch_size", "seq_len", "tokens_per_step"):
+        value = workload[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < (1 if key == "world_size" else 0):
+            raise GraphError(f"{path}: workload.{key} is {value!r}, must be a whole number, not negative")
+    return header
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is not allowed")
+
+
+def _check_keys(path: Path, found: Mapping[str, Any], known: Any, prefix: str = "") -> None:
+    for key in sorted(found.keys() - set(known)):
+        raise GraphError(f"{path}: unknown key {prefix}{key!r}{nearest(key, known)}")
+    for key in sorted(set(known) - found.keys()):
+        raise GraphError(f"{path}: key {prefix}{key!r} is missing")
+
+
+def _read_table(path: Path, schema: Mapping[str, str]) -> dict[str, Strings | IntArray]:
+    try:
+        table = pq.read_table(path, use_threads=False)
+    except FileNotFoundError:
+        raise InputError(f"{path}: missing; the graph folder is incomplete") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise GraphError(f"{path}: not a readable Parquet file ({reason})") from None
+    version = (table.schema.metadata or {}).get(b"simcore.graph.schema", b"none").decode()
+    if version != str(SCHEMA_VERSION):
+        raise GraphError(f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}")
+    for name in table.column_names:
+        if name not in schema:
+            raise GraphError(f"{path}: unknown column {name!r}{nearest(name, schema)}")
+    columns: dict[str, Strings | IntArray] = {}
+    for name, kind in schema.items():
+        if name not in table.column_names:
+            raise GraphError(f"{path}: column {name!r} is missing")
+        chunk = table.column(name).combine_chunks()
+        if chunk.null_count:
+            raise GraphError(f"{path}: column {name!r} has {chunk.null_count} empty cell(s)")
+        columns[name] = _strings(path, name, chunk) if kind == "str" else _int_column(path, name, chunk)
+    return columns
+
+
+def _strings(path: Path, name: str, column: pa.Array) -> Strings:
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = column.dictionary_encode()
+    if not pa.types.is_dictionary(column.type) or not pa.types.is_string(column.type.value_type):
+        raise GraphError(f"{path}: column {name!r} has type {column.type}, expected strings")
+    try:
+        column.validate(full=True)
+    except pa.ArrowException as error:
+        raise GraphError(f"{path}: column {name!r}: {error}") from None
+    codes = column.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+    return Strings(codes, tuple(column.dictionary.to_pylist()))
+
+
+def _int_column(path: Path, name: str, column: pa.Array) -> IntArray:
+    if pa.types.is_floating(column.type):
+        values = column.to_numpy(zero_copy_only=False)
+        bad = np.flatnonzero(~np.isfinite(values))
+        what = f"{values[bad[0]]} in row {bad[0]}" if len(bad) else f"type {column.type}"
+        raise GraphError(f"{path}: column {name!r} holds {what}, expected whole numbers")
+    if not pa.types.is_integer(column.type):
+        raise GraphError(f"{path}: column {name!r} has type {column.type}, expected whole numbers")
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _integers(values: Any, dtype: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
+    if not isinstance(values, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in values):
+        raise ValueError("expected a list of whole numbers")
+    return np.array(values, dtype=dtype)
+
+
+def _group(record: dict[str, Any]) -> ProcessGroup:
+    return ProcessGroup(
+        name=str(record["name"]),
+        dims=tuple((int(size), int(stride)) for size, stride in record["dims"]),
+        base_dims=tuple((int(size), int(stride)) for size, stride in record["base_dims"]),
+        offset=int(record["offset"]),
+        explicit=tuple(tuple(int(rank) for rank in members) for members in record["explicit"]),
+    )
+
+
+def _programs(records: list[dict[str, Any]], skeleton: Table) -> tuple[Program, ...]:
+    owner = np.asarray(skeleton["program"])
+    if len(owner) and (owner.min() < 0 or owner.max() >= len(records) or (np.diff(owner) < 0).any()):
+        raise GraphError(f"skeleton.parquet: programs must be 0 to {len(records) - 1}, ascending")
+    bounds = np.searchsorted(owner, np.arange(len(records) + 1))
+    programs = []
+    for index, record in enumerate(records):
+        rows = slice(int(bounds[index]), int(bounds[index + 1]))
+        memory = {key: int(value) for key, value in record["memory"].items()}
+        if any(value < 0 or not math.isfinite(value) for value in record["memory"].values()):
+            raise GraphError(f"program {record['name']!r}: memory figures must be bytes, not negative")
+        columns = {
+            name: np.asarray(skeleton[name])[rows].astype(np.int32)
+            for name in ("template", "microbatch", "chunk")
+        }
+        programs.append(
+            Program(
+                name=str(record["name"]),
+                ranks=tuple((int(a), int(b), int(c)) for a, b, c in record["ranks"]),
+                stage=int(record["stage"]),
+                layer_offset=tuple(int(layer) for layer in record["layer_offset"]),
+                memory=MemoryProfile(**memory),
+                **columns,
+            )
+        )
+    return tuple(programs)
