@@ -7,6 +7,7 @@ from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import graph_hash
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, OpKind, OpRows, OpTable, Strings
 from simcore.graph.store import load_graph, save_graph
+from simcore.graph.verify import verify
 
 __all__ = [
     "EdgeKind",
@@ -31,4 +32,5 @@ __all__ = [
     "resolve_edges",
     "resolve_waits",
     "save_graph",
+    "verify",
 ]
