@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """One GPU model.  ``peak_flops`` maps a math mode to dense flop/s at ``boost_clock_hz``.
+    """One GPU model.  ``peak_flops`` maps a math mode to dense flop/s at the clock its datasheet rates.
 
     Math modes: fp64, fp32 (CUDA cores), tf32, fp16, bf16, fp8, int8; absent = unsupported.
-    ``nvlink_bytes_per_s`` is per direction, all links together (datasheet), ``nvlink_links`` how many.
+    ``nvlink_bytes_per_s`` is per direction, all links together (datasheet), ``nvlink_links`` how many,
+    ``nvlink_efficiency`` the share that data can use (the rest is packet headers and flow control).
     ``launch_overhead_s``: host time of one launch call; ``launch_latency_s``: launch call to start on an
     idle stream; ``kernel_gap_s``: start cost of back-to-back kernels on one stream.
+    ``sources`` says for each number where it comes from.
     """
 
     name: str
@@ -33,15 +36,20 @@ class GpuSpec:
     gemm_efficiency: float  # share of peak that a large, well-shaped GEMM sustains (power-limited clock)
     hbm_efficiency: float  # share of peak HBM bandwidth that a streaming kernel reaches
     reserved_bytes: int  # CUDA context, NCCL buffers: not available to the framework
+    nvlink_efficiency: float = 1.0
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
     """A cluster: ``num_nodes`` x ``gpus_per_node`` of one GPU model and how they are wired.
 
-    ``intra_node``: "nvswitch" (full bandwidth between any pair).  ``fabric``: "rail" (one leaf per rail;
-    leaves joined by spines), or "leaf_spine".  ``nic_bytes_per_s`` is per NIC and direction (line rate);
+    ``intra_node``: "nvswitch" (full bandwidth between any pair).  ``fabric``: "rail" (NIC n of each of
+    ``nodes_per_leaf`` nodes on one leaf), or "leaf_spine" (all NICs of ``nodes_per_leaf`` nodes on one
+    leaf); leaves are joined by spines.  ``nic_bytes_per_s`` is per NIC and direction (line rate);
     ``nic_efficiency`` the share that data can use.  ``spine_oversubscription`` 1.0 = full bisection.
+    ``link_overrides`` maps ``<link name>.bytes_per_s`` or ``<link name>.latency_s`` to a value that
+    replaces the derived one; ``sources`` says for each number where it comes from.
     """
 
     name: str
@@ -58,6 +66,9 @@ class ClusterSpec:
     nodes_per_leaf: int
     spine_oversubscription: float
     nccl_version: str
+    nvlink_latency_s: float = 0.0  # one way, GPU to GPU through the switch, small message
+    link_overrides: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def num_gpus(self) -> int:

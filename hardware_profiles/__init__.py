@@ -1,0 +1,1 @@
+"""Numbers about real GPUs and clusters, each with unit and source; read by simcore.hardware."""

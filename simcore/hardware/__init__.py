@@ -1,0 +1,30 @@
+"""GPUs, clusters and their wiring: frozen values loaded from hardware_profiles/*.toml."""
+
+from simcore.hardware.load import (
+    DEFAULT_CLUSTER,
+    OVERRIDE_KEYS,
+    assumptions,
+    hardware_hash,
+    is_hardware_key,
+    load_cluster,
+    load_gpu,
+)
+from simcore.hardware.profiles import cluster_names, gpu_names
+from simcore.hardware.specs import ClusterSpec, GpuSpec
+from simcore.hardware.topology import Links, Topology
+
+__all__ = [
+    "DEFAULT_CLUSTER",
+    "OVERRIDE_KEYS",
+    "ClusterSpec",
+    "GpuSpec",
+    "Links",
+    "Topology",
+    "assumptions",
+    "cluster_names",
+    "gpu_names",
+    "hardware_hash",
+    "is_hardware_key",
+    "load_cluster",
+    "load_gpu",
+]

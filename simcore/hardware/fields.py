@@ -1,0 +1,65 @@
+"""Which keys a hardware profile has, and what each accepts: the schema of hardware_profiles/*.toml."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simcore.hardware.quantities import Number
+
+MATH_MODES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+
+_count = Number("count", integer=True)
+_size = Number("size", integer=True)
+_bandwidth = Number("bandwidth")
+_share = Number("ratio", at_most=1)
+# A latency of zero is a useful idealisation; a rate of zero only divides by zero.
+_latency = Number("time", zero_allowed=True)
+
+PEAK_FLOPS: Final = Number("compute")
+RELATIVE_CLOCK: Final = Number("ratio")
+
+GPU_NUMBERS: Final[dict[str, Number]] = {
+    "num_sms": _count,
+    "boost_clock_hz": Number("frequency"),
+    "hbm_bytes": _size,
+    "hbm_bytes_per_s": _bandwidth,
+    "l2_bytes": _size,
+    "l2_bytes_per_s": _bandwidth,
+    "nvlink_bytes_per_s": _bandwidth,
+    "nvlink_links": _count,
+    "nvlink_efficiency": _share,
+    "copy_engines": _count,
+    "launch_overhead_s": _latency,
+    "launch_latency_s": _latency,
+    "kernel_gap_s": _latency,
+    "gemm_efficiency": _share,
+    "hbm_efficiency": _share,
+    "reserved_bytes": Number("size", integer=True, zero_allowed=True),
+}
+#: Text key -> allowed values (None: any text).
+GPU_TEXTS: Final[dict[str, tuple[str, ...] | None]] = {
+    "name": None,
+    "generation": ("volta", "ampere", "hopper"),
+}
+
+CLUSTER_NUMBERS: Final[dict[str, Number]] = {
+    "num_nodes": _count,
+    "gpus_per_node": _count,
+    "nvlink_latency_s": _latency,
+    "nics_per_node": _count,
+    "nic_bytes_per_s": _bandwidth,
+    "nic_efficiency": _share,
+    "nic_latency_s": _latency,
+    "hop_latency_s": _latency,
+    "nodes_per_leaf": _count,
+    "spine_oversubscription": Number("ratio", at_least=1),
+}
+CLUSTER_TEXTS: Final[dict[str, tuple[str, ...] | None]] = {
+    "name": None,
+    "gpu": None,
+    "intra_node": ("nvswitch",),
+    "fabric": ("rail", "leaf_spine"),
+    "nccl_version": None,
+}
+
+LINK_NUMBERS: Final[dict[str, Number]] = {"bytes_per_s": _bandwidth, "latency_s": _latency}

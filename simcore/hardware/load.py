@@ -1,0 +1,150 @@
+"""Hardware by name or file, with overrides: ``load_cluster("h800-96", {"cluster.nic_bytes_per_s": "200Gb/s"})``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from simcore.errors import InputError, nearest
+from simcore.hardware.fields import (
+    CLUSTER_NUMBERS,
+    CLUSTER_TEXTS,
+    GPU_NUMBERS,
+    GPU_TEXTS,
+    LINK_NUMBERS,
+    MATH_MODES,
+    PEAK_FLOPS,
+    RELATIVE_CLOCK,
+)
+from simcore.hardware.profiles import Profile, checked_text, read_cluster, read_gpu
+from simcore.hardware.specs import ClusterSpec, GpuSpec
+from simcore.hardware.topology import LinkNames
+
+Overrides = Mapping[str, str] | Iterable[tuple[str, str]]
+
+DEFAULT_CLUSTER: Final = "h800-96"
+
+#: Every override key, links aside (those are ``link.<name>.bytes_per_s`` and ``link.<name>.latency_s``).
+OVERRIDE_KEYS: Final = (
+    *(f"gpu.{key}" for key in (*GPU_TEXTS, *GPU_NUMBERS, "clock")),
+    *(f"gpu.peak_flops.{mode}" for mode in MATH_MODES),
+    *(f"cluster.{key}" for key in (*CLUSTER_TEXTS, *CLUSTER_NUMBERS)),
+)
+_SCOPES: Final = ("gpu", "cluster", "link")
+
+
+def is_hardware_key(key: str) -> bool:
+    """Whether an override ``key`` speaks of hardware (it may still be unknown or ill-formed)."""
+    return key.split(".", 1)[0] in _SCOPES and "." in key
+
+
+def load_gpu(name_or_path: str, overrides: Overrides = ()) -> GpuSpec:
+    """A GPU by profile name (``h800``) or TOML file, with ``gpu.*`` overrides applied.
+
+    ``gpu.clock`` scales the SM clock and every compute peak with it.  Errors: InputError for an
+    unknown name or key (with the nearest valid one), a malformed file, or a number that cannot be.
+    """
+    changes = _by_scope(overrides)
+    for scope in ("cluster", "link"):
+        if changes[scope]:
+            raise InputError(f"override '{scope}.{next(iter(changes[scope]))}' needs a cluster, not a GPU")
+    return _gpu(read_gpu(name_or_path), changes["gpu"])
+
+
+def load_cluster(name_or_path: str = DEFAULT_CLUSTER, overrides: Overrides = ()) -> ClusterSpec:
+    """A cluster by name (``h800-96``: family and number of GPUs) or TOML file, with overrides applied.
+
+    Overrides are ``cluster.<field>``, ``gpu.<field>``, ``gpu.peak_flops.<mode>``, ``gpu.clock``
+    (relative) and ``link.<name>.bytes_per_s`` / ``.latency_s``; bare numbers are in SI units, others
+    carry theirs (``400Gb/s``, ``80GiB``, ``2us``).  Errors: InputError as for :func:`load_gpu`, and
+    for node shapes that no wiring has.
+    """
+    changes = _by_scope(overrides)
+    profile = read_cluster(name_or_path)
+    for key, text in changes["cluster"].items():
+        where = f"override cluster.{key}"
+        if key in CLUSTER_TEXTS:
+            profile.texts[key] = checked_text(key, text, CLUSTER_TEXTS[key], where)
+        else:
+            profile.numbers[key] = CLUSTER_NUMBERS[key].from_text(text, where)
+        profile.sources[key] = f"override {text}"
+    # A path written in a cluster file is relative to that file; one given as an override is not.
+    folder = None if "gpu" in changes["cluster"] else profile.folder
+    gpu = _gpu(read_gpu(profile.texts["gpu"], folder), changes["gpu"])
+    values: dict[str, Any] = {**profile.texts, **profile.numbers, "gpu": gpu}
+    cluster = ClusterSpec(**values, sources=profile.sources)
+    _check_shape(cluster, profile.where)
+    return replace(cluster, link_overrides=_link_overrides(cluster, changes["link"]))
+
+
+def hardware_hash(cluster: ClusterSpec) -> str:
+    """SHA-256 over every number and wiring choice (not names or sources): equal hash, equal hardware."""
+    content = asdict(cluster)
+    for table in (content, content["gpu"]):
+        del table["sources"], table["name"]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
+    """Numbers whose source is an assumption, ``gpu.key: source``, for the record of a run."""
+    scopes = (("gpu", cluster.gpu.sources), ("cluster", cluster.sources))
+    return tuple(
+        f"{scope}.{key}: {source}"
+        for scope, sources in scopes
+        for key, source in sources.items()
+        if source.startswith("assumption")
+    )
+
+
+def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
+    for key, text in changes.items():
+        where = f"override gpu.{key}"
+        if key in GPU_TEXTS:
+            profile.texts[key] = checked_text(key, text, GPU_TEXTS[key], where)
+        elif key in GPU_NUMBERS:
+            profile.numbers[key] = GPU_NUMBERS[key].from_text(text, where)
+        elif key != "clock":
+            profile.peaks[key.removeprefix("peak_flops.")] = PEAK_FLOPS.from_text(text, where)
+        profile.sources[key] = f"override {text}"
+    if "clock" in changes:  # after all others: relative to whatever peaks they set
+        ratio = RELATIVE_CLOCK.from_text(changes["clock"], "override gpu.clock")
+        profile.numbers["boost_clock_hz"] *= ratio
+        profile.peaks = {mode: peak * ratio for mode, peak in profile.peaks.items()}
+    values: dict[str, Any] = {**profile.texts, **profile.numbers}
+    return GpuSpec(**values, peak_flops=profile.peaks, sources=profile.sources)
+
+
+def _by_scope(overrides: Overrides) -> dict[str, dict[str, str]]:
+    """Overrides by scope, keys without it.  InputError for a key that no profile has."""
+    scoped: dict[str, dict[str, str]] = {scope: {} for scope in _SCOPES}
+    for key, value in dict(overrides).items():
+        scope, _, rest = key.partition(".")
+        if key not in OVERRIDE_KEYS and not (scope == "link" and rest):
+            raise InputError(f"unknown hardware key {key!r}{nearest(key, OVERRIDE_KEYS)}")
+        scoped[scope][rest] = str(value)
+    return scoped
+
+
+def _link_overrides(cluster: ClusterSpec, changes: Mapping[str, str]) -> dict[str, float]:
+    names = LinkNames(cluster) if changes else ()
+    values: dict[str, float] = {}
+    for key, text in changes.items():
+        link, _, attribute = key.rpartition(".")
+        if attribute not in LINK_NUMBERS:
+            raise InputError(
+                f"override link.{key}: unknown attribute {attribute!r}{nearest(attribute, LINK_NUMBERS)}"
+            )
+        names.index(link)  # refuses a link that the cluster does not have
+        values[key] = LINK_NUMBERS[attribute].from_text(text, f"override link.{key}")
+    return values
+
+
+def _check_shape(cluster: ClusterSpec, where: str) -> None:
+    if cluster.gpus_per_node % cluster.nics_per_node:
+        raise InputError(
+            f"{where}: nics_per_node = {cluster.nics_per_node} must divide gpus_per_node ="
+            f" {cluster.gpus_per_node} (several NICs of one GPU: add up their nic_bytes_per_s)"
+        )

@@ -1,0 +1,173 @@
+"""Reads hardware_profiles/*.toml: every number a ``{ value, unit, source }``, nothing unknown, nothing missing."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+from simcore.errors import InputError, nearest
+from simcore.hardware.fields import (
+    CLUSTER_NUMBERS,
+    CLUSTER_TEXTS,
+    GPU_NUMBERS,
+    GPU_TEXTS,
+    MATH_MODES,
+    PEAK_FLOPS,
+)
+from simcore.hardware.quantities import Number
+
+_QUANTITY_KEYS: Final = ("value", "unit", "source")
+_SIZED_NAME: Final = re.compile(r"(?P<family>.+)-(?P<gpus>\d+)")
+
+
+@dataclass
+class Profile:
+    """A profile's content in SI units, not yet a spec, so that overrides can still change it.
+
+    ``peaks`` is only used by GPUs.  ``folder`` is where a cluster file's GPU path is relative to.
+    """
+
+    where: str
+    texts: dict[str, str]
+    numbers: dict[str, float]
+    sources: dict[str, str]
+    peaks: dict[str, float] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Names of the GPU profiles that come with the project."""
+    return _names("gpu")
+
+
+def cluster_names() -> tuple[str, ...]:
+    """Cluster families that come with the project; ``<family>-<number of GPUs>`` picks a size."""
+    return _names("cluster")
+
+
+def read_gpu(name_or_path: str, relative_to: Path | None = None) -> Profile:
+    """A GPU profile by name or file.  InputError names the file and key at fault."""
+    table, where, _ = _read("gpu", name_or_path, relative_to)
+    _refuse_unknown(table, (*GPU_TEXTS, *GPU_NUMBERS, "peak_flops"), where)
+    texts = _texts(table, GPU_TEXTS, where)
+    numbers, sources = _numbers(table, GPU_NUMBERS, where)
+    modes = _require(table, "peak_flops", where)
+    if not isinstance(modes, dict) or not modes:
+        raise InputError(f"{where}: peak_flops must be a table of math modes ({', '.join(MATH_MODES)})")
+    _refuse_unknown(modes, MATH_MODES, f"{where}: peak_flops")
+    peaks: dict[str, float] = {}
+    for mode, quantity in modes.items():
+        peaks[mode], sources[f"peak_flops.{mode}"] = _quantity(
+            quantity, PEAK_FLOPS, f"{where}: peak_flops.{mode}"
+        )
+    return Profile(where, texts, numbers, sources, peaks)
+
+
+def read_cluster(name_or_path: str) -> Profile:
+    """A cluster profile by name (``h800``, ``h800-96``) or file.  InputError names the key at fault."""
+    known = cluster_names()
+    sized = _SIZED_NAME.fullmatch(name_or_path)
+    if name_or_path in known or sized is None or sized["family"] not in known:
+        return _read_cluster_file(name_or_path)
+    profile = _read_cluster_file(sized["family"])
+    num_gpus, per_node = int(sized["gpus"]), int(profile.numbers["gpus_per_node"])
+    if num_gpus < 1 or num_gpus % per_node:
+        raise InputError(
+            f"cluster {name_or_path!r}: {num_gpus} GPUs are no whole number of {per_node}-GPU nodes"
+        )
+    profile.numbers["num_nodes"] = num_gpus // per_node
+    profile.sources["num_nodes"] = f"cluster name {name_or_path!r}"
+    profile.texts["name"] = name_or_path
+    return profile
+
+
+def _read_cluster_file(name_or_path: str) -> Profile:
+    table, where, folder = _read("cluster", name_or_path, None)
+    _refuse_unknown(table, (*CLUSTER_TEXTS, *CLUSTER_NUMBERS), where)
+    texts = _texts(table, CLUSTER_TEXTS, where)
+    numbers, sources = _numbers(table, CLUSTER_NUMBERS, where)
+    return Profile(where, texts, numbers, sources, folder=folder)
+
+
+def _names(kind: str) -> tuple[str, ...]:
+    folder = resources.files("hardware_profiles").joinpath(kind)
+    return tuple(sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml")))
+
+
+def _read(kind: str, name_or_path: str, relative_to: Path | None) -> tuple[dict[str, Any], str, Path | None]:
+    """(table, what to call it in messages, its folder when it is a user's file)."""
+    path = Path(name_or_path)
+    is_path = path.suffix == ".toml" or len(path.parts) > 1
+    try:
+        if is_path:
+            full = relative_to / path if relative_to is not None else path
+            text, where, folder = full.read_text(encoding="utf-8"), str(full), full.parent
+        elif name_or_path in _names(kind):
+            entry = resources.files("hardware_profiles").joinpath(kind, f"{name_or_path}.toml")
+            text, where, folder = entry.read_text(encoding="utf-8"), f"{kind} profile {name_or_path!r}", None
+        else:
+            hint = nearest(name_or_path, _names(kind))
+            sizes = " (a cluster's size follows its name: h800-96)" if kind == "cluster" else ""
+            raise InputError(f"unknown {kind} {name_or_path!r}{hint}{sizes}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {kind} profile {name_or_path!r}: {error}") from error
+    try:
+        return tomllib.loads(text, parse_float=Decimal), where, folder
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where}: not valid TOML: {error}") from error
+
+
+def _refuse_unknown(table: Mapping[str, object], known: tuple[str, ...], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise InputError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+
+
+def _require(table: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in table:
+        raise InputError(f"{where}: key {key!r} is missing")
+    return table[key]
+
+
+def checked_text(key: str, value: object, allowed: tuple[str, ...] | None, where: str) -> str:
+    """``value`` if it is a text that ``key`` accepts, else InputError with the nearest allowed one."""
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: {key} must be a text, got {value!r}")
+    if allowed is not None and value not in allowed:
+        raise InputError(f"{where}: {key} cannot be {value!r}{nearest(value, allowed)}")
+    return value
+
+
+def _texts(
+    table: Mapping[str, Any], schema: Mapping[str, tuple[str, ...] | None], where: str
+) -> dict[str, str]:
+    return {
+        key: checked_text(key, _require(table, key, where), allowed, where) for key, allowed in schema.items()
+    }
+
+
+def _numbers(
+    table: Mapping[str, Any], schema: Mapping[str, Number], where: str
+) -> tuple[dict[str, float], dict[str, str]]:
+    numbers: dict[str, float] = {}
+    sources: dict[str, str] = {}
+    for key, number in schema.items():
+        numbers[key], sources[key] = _quantity(_require(table, key, where), number, f"{where}: {key}")
+    return numbers, sources
+
+
+def _quantity(quantity: object, number: Number, where: str) -> tuple[float, str]:
+    if not isinstance(quantity, dict):
+        raise InputError(
+            f'{where}: expected {{ value = ..., unit = "...", source = "..." }}, got {quantity!r}'
+        )
+    _refuse_unknown(quantity, _QUANTITY_KEYS, where)
+    unit = checked_text("unit", _require(quantity, "unit", where), None, where)
+    source = checked_text("source", _require(quantity, "source", where), None, where)
+    return number.from_value(_require(quantity, "value", where), unit, where), source
