@@ -1,4 +1,7 @@
-"""The timeline's Parquet schema: what the engine writes and the only thing that analysis reads."""
+"""The timeline's Parquet schema: what the engine writes and the only thing that analysis reads.
+
+A run folder holds the three tables below and ``run.json`` (:class:`simcore.timeline.info.RunInfo`).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,16 @@ import pyarrow as pa
 
 SCHEMA_VERSION = "1"
 
+TIMELINE_FILE = "timeline.parquet"
+COUNTERS_FILE = "counters.parquet"
+RANK_CLASSES_FILE = "rank_classes.parquet"
+RUN_FILE = "run.json"
+
 _text = pa.dictionary(pa.int32(), pa.string())
 
 #: One row per executed op.  ``start-ready`` is queueing, ``(end-start)-alone`` is contention.
+#: ``peer`` is the global rank at the other end of a send or recv (-1 otherwise); ``bytes`` is HBM traffic
+#: (read + written) of a compute op and nccl-tests' size of a communication; ``layer`` is global.
 TIMELINE = pa.schema(
     [
         ("rank_class", pa.int32()),
@@ -23,6 +33,7 @@ TIMELINE = pa.schema(
         ("microbatch", pa.int32()),
         ("layer", pa.int32()),
         ("group", _text),
+        ("peer", pa.int32()),
         ("algorithm", _text),
         ("protocol", _text),
         ("channels", pa.int32()),

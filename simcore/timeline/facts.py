@@ -1,0 +1,114 @@
+"""Facts of a run that follow from its graph: flops by convention, memory by stage, origins of estimates."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.graph.graph import Graph
+from simcore.graph.ops import IntArray, OpKind
+from simcore.timeline.info import FlopCounts, StageMemory
+
+_MODEL_PHASES = ("fwd", "bwd")
+_SCORE_CLASSES = ("bgemm", "attention_fwd", "attention_bwd")
+
+
+def row_counts(graph: Graph) -> IntArray:
+    """How often each op-table row runs in one step, all ranks together."""
+    counts = np.zeros(len(graph.ops), dtype=np.int64)
+    for program in graph.programs:
+        played = np.bincount(program.template, minlength=graph.num_templates) * program.num_ranks
+        counts += np.repeat(played, np.diff(graph.template_start))
+    return counts
+
+
+def flop_counts(graph: Graph) -> FlopCounts:
+    """Flops of one step by convention; see :class:`FlopCounts`.
+
+    Attention is every attention kernel, and every batched GEMM of a module named after attention (the
+    query-key and the score-value product).
+    """
+    ops = graph.ops
+    in_attention = np.array(["attention" in name or "attn" in name for name in ops.module.values], dtype=np.bool_)
+    is_score = np.isin(ops.op_class.tolist(), _SCORE_CLASSES) if len(ops) else np.zeros(0, dtype=np.bool_)
+    named = in_attention[ops.module.codes] | np.char.startswith(_text_array(ops.op_class.tolist()), "attention")
+    is_model = np.isin(ops.phase.tolist(), _MODEL_PHASES) if len(ops) else np.zeros(0, dtype=np.bool_)
+    # Python integers: the total of a large job passes 2**63.
+    total = ops.flops.astype(object) * row_counts(graph).astype(object)
+    total[ops.kind != OpKind.COMPUTE] = 0
+    model, attention = _sum(total[is_model]), _sum(total[is_model & is_score & named])
+    return FlopCounts(
+        model=model, model_causal=model - attention // 2, executed=_sum(total), attention=attention
+    )
+
+
+def origin_shares(
+    graph: Graph, alone_ps: IntArray, origin: IntArray, origins: Sequence[str]
+) -> dict[str, float]:
+    """Share of all kernel time (alone) by origin of its estimate; only origins that occur."""
+    weight = (alone_ps * row_counts(graph).astype(np.float64)) * (graph.ops.kind == OpKind.COMPUTE)
+    total = float(weight.sum())
+    if total == 0.0:
+        return {}
+    by_origin = np.bincount(origin, weights=weight, minlength=len(origins)) / total
+    return {name: float(share) for name, share in zip(origins, by_origin, strict=True) if share > 0.0}
+
+
+def stage_memory(graph: Graph, capacity_bytes: int) -> tuple[StageMemory, ...]:
+    """Peak memory of each program's ranks, by stage."""
+    rows = [
+        StageMemory(
+            program=program.name,
+            stage=program.stage,
+            num_ranks=program.num_ranks,
+            parameters=program.memory.parameters,
+            gradients=program.memory.gradients,
+            optimizer_states=program.memory.optimizer_states,
+            activations_peak=program.memory.activations_peak,
+            peak=program.memory.peak,
+            capacity=capacity_bytes,
+        )
+        for program in graph.programs
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.stage, row.program)))
+
+
+def software_versions() -> dict[str, str]:
+    """Versions of what computed the run."""
+    versions = {"python": platform.python_version()}
+    for package in ("simcore", "numpy", "pyarrow", "simpy"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "unknown"
+    return versions
+
+
+def source_commit() -> str | None:
+    """Git commit of the source tree that runs, with "+changes" when it is dirty; None outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=5, check=True
+        ).stdout.strip()
+
+    try:
+        commit = git("rev-parse", "HEAD")
+        return commit + "+changes" if git("status", "--porcelain", "--untracked-files=no") else commit
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _sum(values: npt.NDArray[np.object_]) -> int:
+    return int(sum(values.tolist()))
+
+
+def _text_array(strings: list[str]) -> npt.NDArray[np.str_]:
+    return np.array(strings, dtype=np.str_)

@@ -1,0 +1,151 @@
+"""``run.json``: what was simulated, with what, and everything that was assumed.
+
+One model for writing and for reading, so that a run folder explains itself without the program that made it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from simcore.errors import InputError
+from simcore.graph.groups import ProcessGroup
+from simcore.timeline.schema import RUN_FILE, SCHEMA_VERSION
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FlopCounts(_Record):
+    """Flops of one step, all ranks together; a multiply-add counts 2.
+
+    ``model``: forward and backward as traced, attention scores of all s x s pairs (Megatron-LM's and PaLM's
+    count).  ``model_causal``: the same with attention halved, since a causal mask needs half of the pairs.
+    ``executed``: everything that ran, recomputation included.  ``attention``: the part of ``model`` that is
+    halved.
+    """
+
+    model: int = 0
+    model_causal: int = 0
+    executed: int = 0
+    attention: int = 0
+
+
+class StageMemory(_Record):
+    """Peak memory per GPU of the ranks of one program, bytes; ``capacity`` is what a GPU leaves to a framework."""
+
+    program: str
+    stage: int
+    num_ranks: int
+    parameters: int
+    gradients: int
+    optimizer_states: int
+    activations_peak: int
+    peak: int
+    capacity: int
+
+
+class GroupLayout(_Record):
+    """A family of process groups as strides (:class:`ProcessGroup`)."""
+
+    dims: tuple[tuple[int, int], ...]
+    base_dims: tuple[tuple[int, int], ...] = ()
+    offset: int = 0
+    explicit: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def of(cls, group: ProcessGroup) -> GroupLayout:
+        """The layout of ``group``."""
+        return cls(
+            dims=group.dims, base_dims=group.base_dims, offset=group.offset, explicit=group.explicit
+        )
+
+    def group(self, name: str) -> ProcessGroup:
+        """The process group again."""
+        return ProcessGroup(name, self.dims, self.base_dims, self.offset, self.explicit)
+
+
+class WorkloadInfo(_Record):
+    """What was run; fields as in :class:`simcore.graph.graph.Workload`."""
+
+    name: str
+    world_size: int
+    dims: dict[str, int] = Field(default_factory=dict)
+    num_microbatches: int = 1
+    micro_batch_size: int = 1
+    seq_len: int = 0
+    tokens_per_step: int = 0
+    precision: str = ""
+    framework: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+    command: str = ""
+    model: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunInfo(_Record):
+    """Everything about a run that is not a row.
+
+    ``peak_flops_per_s`` is one GPU's dense peak in ``peak_math`` (the denominator of MFU).  ``origins`` is the
+    share of kernel time (alone) by origin of its estimate.  ``wall_s`` is wall time by stage of the program.
+    ``digest`` is :meth:`simcore.timeline.reader.Timeline.digest`.
+    """
+
+    schema_version: str = SCHEMA_VERSION
+    versions: dict[str, str]
+    commit: str | None
+    graph_hash: str
+    profile_hash: str
+    workload: WorkloadInfo
+    groups: dict[str, GroupLayout]
+    cluster: dict[str, Any]
+    settings: dict[str, str]
+    network: str
+    seed: int
+    step_ps: int
+    engine_events: int
+    num_rank_classes: int
+    digest: str
+    flops: FlopCounts
+    peak_flops_per_s: float
+    peak_math: str
+    memory: tuple[StageMemory, ...] = ()
+    origins: dict[str, float] = Field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    wall_s: dict[str, float] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, run_dir: Path) -> RunInfo:
+        """``run.json`` of a run folder.  InputError when it is missing, damaged or of another version."""
+        path = run_dir / RUN_FILE
+        try:
+            info = cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise InputError(f"{run_dir} is not a run folder: it has no {RUN_FILE}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "document"
+            raise InputError(f"{path}: {where}: {first['msg']}") from error
+        if info.schema_version != SCHEMA_VERSION:
+            raise InputError(
+                f"{path}: schema version {info.schema_version!r}, this program reads {SCHEMA_VERSION!r}"
+            )
+        return info
+
+    def write(self, run_dir: Path) -> None:
+        """Write ``run.json``."""
+        (run_dir / RUN_FILE).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Position of ``rank`` on each parallel axis of size > 1 that has a process group, e.g. ``{"pp": 3, "tp": 0}``."""
+        found = {}
+        for axis, size in self.workload.dims.items():
+            if size > 1 and axis in self.groups:
+                group = self.groups[axis].group(axis)
+                if group.contains(rank):
+                    found[axis] = group.index_of(rank)
+        return found

@@ -1,0 +1,225 @@
+"""A run folder, opened: the only way that analysis and reports reach a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simcore.errors import InputError
+from simcore.timeline.digest import rank_digest, timeline_digest
+from simcore.timeline.info import RunInfo
+from simcore.timeline.schema import (
+    COUNTERS,
+    COUNTERS_FILE,
+    RANK_CLASSES,
+    RANK_CLASSES_FILE,
+    SCHEMA_VERSION,
+    TIMELINE,
+    TIMELINE_FILE,
+)
+
+
+@dataclass(frozen=True)
+class RankRows:
+    """Rows of one representative rank; ``num_ranks`` ranks behave exactly like it, itself included."""
+
+    rank: int
+    num_ranks: int
+    table: pa.Table
+
+    def ints(self, column: str) -> npt.NDArray[np.int64]:
+        """An integer column as int64."""
+        return self.table.column(column).to_numpy().astype(np.int64, copy=False)
+
+    def strings(self, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
+        """A text column as (codes, values)."""
+        chunk = self.table.column(column).unify_dictionaries().combine_chunks()
+        if isinstance(chunk, pa.ChunkedArray):  # an empty column has no chunk to combine
+            return np.zeros(0, dtype=np.int32), []
+        return chunk.indices.to_numpy().astype(np.int32, copy=False), chunk.dictionary.to_pylist()
+
+
+class Timeline:
+    """The tables of a run.  Open with :meth:`open`; rows are read when they are asked for."""
+
+    def __init__(self, run_dir: Path, info: RunInfo, file: pq.ParquetFile, classes: pd.DataFrame) -> None:
+        self.run_dir = run_dir
+        self.info = info
+        self.classes = classes
+        """Columns rank, rank_class, representative; one row per rank."""
+        self._file = file
+
+    @classmethod
+    def open(cls, run_dir: Path | str) -> Timeline:
+        """Open a run folder.  InputError, naming the file, when one is missing, damaged or of another version."""
+        folder = Path(run_dir)
+        info = RunInfo.read(folder)
+        file = _open_parquet(folder / TIMELINE_FILE, TIMELINE, "simcore.timeline.schema")
+        classes = _read_parquet(folder / RANK_CLASSES_FILE, RANK_CLASSES, "simcore.rank_classes.schema")
+        return cls(folder, info, file, classes.to_pandas())
+
+    @property
+    def path(self) -> Path:
+        """The timeline's Parquet file."""
+        return self.run_dir / TIMELINE_FILE
+
+    @property
+    def ranks(self) -> range:
+        """All ranks of the job."""
+        return range(len(self.classes))
+
+    def rank(self, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
+        """Rows of one rank in issue order, text as pandas categories.
+
+        A rank that another stands for gets that rank's rows under its own number; ``peer`` then still is the
+        representative's.  InputError for a rank outside the job or an unknown column.
+        """
+        representative = self.representative(rank)
+        frame: pd.DataFrame = self._rows_of(representative, columns).to_pandas()
+        if "rank" in frame.columns:
+            frame["rank"] = np.int32(rank)
+        return frame
+
+    def rank_rows(self, rank: int, columns: Sequence[str] | None = None) -> RankRows:
+        """As :meth:`rank`, as columnar arrays of the rank that stands for ``rank``."""
+        representative = self.representative(rank)
+        return RankRows(
+            representative, self._class_sizes[representative], self._rows_of(representative, columns)
+        )
+
+    def representative(self, rank: int) -> int:
+        """The rank whose rows stand for ``rank``.  InputError for a rank outside the job."""
+        if not 0 <= rank < len(self.classes):
+            raise InputError(f"rank {rank} is outside the job's 0..{len(self.classes) - 1}")
+        return int(self._representatives[rank])
+
+    def representatives(self, columns: Sequence[str] | None = None) -> Iterator[RankRows]:
+        """Rows of each rank that stands for a class, one rank at a time, in file order."""
+        wanted = self._columns(columns)
+        pending: dict[int, list[pa.Table]] = {}
+        for group in range(self._file.num_row_groups):
+            table = self._read_group(group, wanted)
+            for rank, part in _split_by_rank(table):
+                pending.setdefault(rank, []).append(part)
+            # A rank is complete once no later row group holds it.
+            for rank in [r for r in pending if self._last_group[r] <= group]:
+                yield RankRows(rank, self._class_sizes[rank], _concat(pending.pop(rank)))
+
+    def counters(self) -> pd.DataFrame:
+        """Columns time_ps, resource, value; a step function per resource."""
+        table = _read_parquet(self.run_dir / COUNTERS_FILE, COUNTERS, "simcore.counters.schema")
+        frame: pd.DataFrame = table.to_pandas()
+        return frame
+
+    def digest(self) -> str:
+        """SHA-256 of all ranks' times, independent of the file's layout; see :mod:`simcore.timeline.digest`."""
+        columns = ("rank", "op_id", "ready_ps", "start_ps", "end_ps", "alone_ps")
+        by_representative = {
+            rows.rank: rank_digest(*(rows.ints(column) for column in columns[1:]))
+            for rows in self.representatives(columns)
+        }
+        return timeline_digest(
+            (rank, by_representative[int(representative)])
+            for rank, representative in enumerate(self._representatives)
+        )
+
+    @cached_property
+    def _representatives(self) -> npt.NDArray[np.int64]:
+        by_rank = np.empty(len(self.classes), dtype=np.int64)
+        by_rank[self.classes["rank"].to_numpy()] = self.classes["representative"].to_numpy()
+        return by_rank
+
+    @cached_property
+    def _class_sizes(self) -> dict[int, int]:
+        ranks, sizes = np.unique(self._representatives, return_counts=True)
+        return dict(zip(ranks.tolist(), sizes.tolist(), strict=True))
+
+    @cached_property
+    def _group_ranks(self) -> list[tuple[int, int]]:
+        """(lowest, highest) rank in each row group, from the file's statistics."""
+        column = TIMELINE.names.index("rank")
+        spans = []
+        for group in range(self._file.num_row_groups):
+            statistics = self._file.metadata.row_group(group).column(column).statistics
+            spans.append((int(statistics.min), int(statistics.max)))
+        return spans
+
+    @cached_property
+    def _last_group(self) -> dict[int, int]:
+        last: dict[int, int] = {}
+        for group, (low, high) in enumerate(self._group_ranks):
+            last.update((rank, group) for rank in range(low, high + 1))
+        return last
+
+    def _rows_of(self, rank: int, columns: Sequence[str] | None) -> pa.Table:
+        wanted = self._columns(columns)
+        parts = []
+        for group, (low, high) in enumerate(self._group_ranks):
+            if low <= rank <= high:
+                parts += [
+                    part for found, part in _split_by_rank(self._read_group(group, wanted)) if found == rank
+                ]
+        if not parts:
+            raise InputError(f"{self.path}: no rows of rank {rank}")
+        return _concat(parts).select(list(columns) if columns is not None else TIMELINE.names)
+
+    def _columns(self, columns: Sequence[str] | None) -> list[str]:
+        if columns is None:
+            return list(TIMELINE.names)
+        unknown = [name for name in columns if name not in TIMELINE.names]
+        if unknown:
+            raise InputError(f"timeline has no column {unknown[0]!r}; it has {', '.join(TIMELINE.names)}")
+        return list(dict.fromkeys(("rank", *columns)))
+
+    def _read_group(self, group: int, columns: list[str]) -> pa.Table:
+        try:
+            return self._file.read_row_group(group, columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.path} is damaged: {error}") from error
+
+
+def _split_by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Consecutive rows of equal rank."""
+    rank = table.column("rank").to_numpy()
+    if len(rank) == 0:
+        return
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(rank)) + 1, [len(rank)]])
+    for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        yield int(rank[start]), table.slice(start, stop - start)
+
+
+def _concat(parts: list[pa.Table]) -> pa.Table:
+    return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+
+def _open_parquet(path: Path, schema: pa.Schema, version_key: str) -> pq.ParquetFile:
+    try:
+        file = pq.ParquetFile(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not a complete Parquet file: {error}") from error
+    metadata = file.schema_arrow.metadata or {}
+    version = metadata.get(version_key.encode(), b"none").decode()
+    if version != SCHEMA_VERSION:
+        raise InputError(f"{path}: schema version {version!r}, this program reads {SCHEMA_VERSION!r}")
+    missing = set(schema.names) - set(file.schema_arrow.names)
+    if missing:
+        raise InputError(f"{path}: column {sorted(missing)[0]!r} is missing")
+    return file
+
+
+def _read_parquet(path: Path, schema: pa.Schema, version_key: str) -> pa.Table:
+    file = _open_parquet(path, schema, version_key)
+    try:
+        return file.read()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error

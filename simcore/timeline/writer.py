@@ -1,0 +1,162 @@
+"""From a simulation to a run folder.  Streams rank by rank: memory is that of one rank's table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simcore.engine.result import SimulationResult
+from simcore.graph.graph import Graph
+from simcore.timeline.columns import ProgramColumns
+from simcore.timeline.digest import rank_digest, timeline_digest
+from simcore.timeline.facts import flop_counts, software_versions, source_commit, stage_memory
+from simcore.timeline.folder import run_folder
+from simcore.timeline.info import GroupLayout, RunInfo, WorkloadInfo
+from simcore.timeline.schema import (
+    COUNTERS,
+    COUNTERS_FILE,
+    RANK_CLASSES,
+    RANK_CLASSES_FILE,
+    TIMELINE,
+    TIMELINE_FILE,
+)
+
+#: Times grow along a rank's rows, so their differences are small numbers; all else repeats.
+_DELTA_COLUMNS = ("op_id", "ready_ps", "start_ps", "end_ps")
+_ROW_GROUP_ROWS = 64 * 1024
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the writer cannot know from graph and result; plain values, fields as in :class:`RunInfo`.
+
+    ``capacity_bytes``: memory that one GPU leaves to the framework.
+    """
+
+    cluster: Mapping[str, Any]
+    network: str
+    graph_hash: str = ""
+    profile_hash: str = ""
+    seed: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    capacity_bytes: int = 0
+    peak_flops_per_s: float = 0.0
+    peak_math: str = ""
+    origins: Mapping[str, float] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    wall_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def write_run(out_dir: Path, graph: Graph, result: SimulationResult, facts: RunFacts) -> RunInfo:
+    """Write a whole run folder, atomically; returns what ``run.json`` says.
+
+    Errors: InputError when ``out_dir`` holds something that is not a run.
+    """
+    with run_folder(out_dir) as folder:
+        return write_tables(folder, graph, result, facts)
+
+
+def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: RunFacts) -> RunInfo:
+    """Write the files of a run into an existing folder (see :func:`simcore.timeline.folder.run_folder`)."""
+    digest = _write_timeline(folder / TIMELINE_FILE, graph, result)
+    _write_counters(folder / COUNTERS_FILE, result)
+    _write_rank_classes(folder / RANK_CLASSES_FILE, graph)
+    info = RunInfo(
+        versions=software_versions(),
+        commit=source_commit(),
+        graph_hash=facts.graph_hash,
+        profile_hash=facts.profile_hash,
+        workload=WorkloadInfo(**dataclasses.asdict(graph.workload)),
+        groups={name: GroupLayout.of(group) for name, group in graph.groups.items()},
+        cluster=dict(facts.cluster),
+        settings=dict(facts.settings),
+        network=facts.network,
+        seed=facts.seed,
+        step_ps=result.step_ps,
+        engine_events=result.engine_events,
+        num_rank_classes=graph.world_size,
+        digest=digest,
+        flops=flop_counts(graph),
+        peak_flops_per_s=facts.peak_flops_per_s,
+        peak_math=facts.peak_math,
+        memory=stage_memory(graph, facts.capacity_bytes),
+        origins=dict(facts.origins),
+        assumptions=facts.assumptions,
+        warnings=(*result.warnings, *facts.warnings),
+        wall_s=dict(facts.wall_s),
+    )
+    info.write(folder)
+    return info
+
+
+def _write_timeline(path: Path, graph: Graph, result: SimulationResult) -> str:
+    """Write every rank's rows and return the digest of their times."""
+    digests: list[tuple[int, bytes]] = []
+    repeating = [name for name in TIMELINE.names if name not in _DELTA_COLUMNS]
+    with pq.ParquetWriter(
+        path,
+        TIMELINE,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=repeating,
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in _DELTA_COLUMNS},
+        write_statistics=["rank"],
+    ) as writer:
+        # Whole ranks per row group: one each, or several where a rank is short.
+        waiting: list[pa.Table] = []
+        for index, program in enumerate(graph.programs):
+            columns = ProgramColumns.gather(graph, result, index)
+            for rank in program.rank_list():
+                times = result.times[rank]
+                # Every rank stands for itself: class and rank coincide.
+                waiting.append(columns.table(graph, rank, rank, times))
+                digests.append(
+                    (
+                        rank,
+                        rank_digest(
+                            columns.op_id, times.ready_ps, times.start_ps, times.end_ps, columns.alone_ps
+                        ),
+                    )
+                )
+                if sum(len(table) for table in waiting) >= _ROW_GROUP_ROWS:
+                    _write_group(writer, waiting)
+            # Programs share dictionaries (those of the op table), so their ranks may share a row group.
+        _write_group(writer, waiting)
+    return timeline_digest(digests)
+
+
+def _write_group(writer: pq.ParquetWriter, waiting: list[pa.Table]) -> None:
+    """Write the waiting ranks as one row group and forget them."""
+    if not waiting:
+        return
+    table = waiting[0] if len(waiting) == 1 else pa.concat_tables(waiting).unify_dictionaries()
+    writer.write_table(table, row_group_size=max(len(table), 1))
+    waiting.clear()
+
+
+def _write_counters(path: Path, result: SimulationResult) -> None:
+    names = pa.array(list(result.resources), pa.string())
+    codes = pa.array(result.counter_resource.astype(np.int32))
+    table = pa.Table.from_arrays(
+        [
+            pa.array(result.counter_time_ps),
+            pa.DictionaryArray.from_arrays(codes, names),
+            pa.array(result.counter_value),
+        ],
+        schema=COUNTERS,
+    )
+    pq.write_table(table, path, compression="zstd", compression_level=1)
+
+
+def _write_rank_classes(path: Path, graph: Graph) -> None:
+    ranks = pa.array(np.arange(graph.world_size, dtype=np.int32))
+    table = pa.Table.from_arrays([ranks, ranks, ranks], schema=RANK_CLASSES)
+    pq.write_table(table, path, compression="zstd", compression_level=1)

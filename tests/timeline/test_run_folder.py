@@ -1,0 +1,197 @@
+"""Run folders: what is written, read back, refused, and never left half-done."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from synthetic import FACTS, K, two_stage_graph, two_stage_result, write_two_stage_run
+
+from simcore.errors import InputError
+from simcore.timeline import RunInfo, Timeline, write_run
+from simcore.timeline.folder import run_folder
+from simcore.timeline.schema import TIMELINE
+
+
+def test_rows_say_what_ran_and_when(two_stage_run: Path) -> None:
+    rows = Timeline.open(two_stage_run).rank(0)
+    assert list(rows.columns) == TIMELINE.names
+    assert rows["op_id"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert rows["kind"].tolist() == ["compute", "send", "compute", "recv", "compute", "collective"]
+    assert rows["stream"].tolist() == ["compute", "pp", "compute", "pp", "compute", "dp"]
+    assert (rows["end_ps"] // K).tolist() == [100, 120, 150, 200, 260, 300]
+    # Compute rows: read + written; communication rows: nccl-tests' size.
+    assert rows["bytes"].tolist() == [15, 64, 7, 64, 0, 256]
+    assert rows["peer"].tolist() == [-1, 1, -1, 1, -1, -1]
+    assert rows["algorithm"].tolist() == ["", "p2p", "", "p2p", "", "ring"]
+    assert rows["channels"].tolist() == [0, 2, 0, 2, 0, 2]
+    assert (rows["alone_ps"] // K).tolist() == [90, 20, 30, 20, 50, 45]
+
+
+def test_layers_are_global(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    assert timeline.rank(0)["layer"].tolist() == [0, 0, 1, -1, -1, -1]
+    # Stage 1 begins with layer 2; its own layer 0 is the model's layer 2.
+    assert timeline.rank(1)["layer"].tolist() == [-1, 2, 2, -1, -1]
+
+
+def test_run_json_holds_facts_and_conventions(two_stage_run: Path) -> None:
+    info = RunInfo.read(two_stage_run)
+    # fwd and bwd: 4000 + 1000 + 4000 + 8000; recompute 2000 only counts as executed; the bmm of attention halves.
+    assert (info.flops.model, info.flops.attention) == (17_000, 1_000)
+    assert info.flops.model_causal == 16_500
+    assert info.flops.executed == 19_000
+    assert [(stage.stage, stage.peak, stage.capacity) for stage in info.memory] == [(0, 700, 1000), (1, 500, 1000)]
+    assert info.warnings == ("from the engine", "written by hand")
+    assert info.coordinates(1) == {"pp": 1}
+    assert json.loads((two_stage_run / "run.json").read_text())["engine_events"] == 17
+
+
+def test_counters_and_classes(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    counters = timeline.counters()
+    assert counters["resource"].tolist() == ["nvlink.0.out"] * 2
+    assert counters["value"].tolist() == [1e9, 0.0]
+    assert timeline.classes["representative"].tolist() == [0, 1]
+    assert timeline.ranks == range(2)
+
+
+def _relaid(run: Path, row_group_size: int) -> None:
+    table = pq.read_table(run / "timeline.parquet")
+    table = pa.concat_tables([table.slice(6), table.slice(0, 6)])  # rank 1 first
+    pq.write_table(table, run / "timeline.parquet", row_group_size=row_group_size)
+
+
+@pytest.mark.parametrize("row_group_size", [1, 4, 11])
+def test_digest_does_not_depend_on_the_layout(two_stage_run: Path, row_group_size: int) -> None:
+    before = Timeline.open(two_stage_run)
+    digest, rank1 = before.digest(), before.rank(1)
+    assert digest == before.info.digest
+    _relaid(two_stage_run, row_group_size)
+    after = Timeline.open(two_stage_run)
+    assert after.digest() == digest
+    assert after.rank(1)["start_ps"].tolist() == rank1["start_ps"].tolist()
+    assert [(rows.rank, rows.table.num_rows) for rows in after.representatives(["end_ps"])] == [(1, 5), (0, 6)]
+
+
+def test_digest_sees_one_picosecond(two_stage_run: Path, tmp_path: Path) -> None:
+    result = two_stage_result()
+    result.times[1].end_ps[4] += 1
+    info = write_run(tmp_path / "other", two_stage_graph(), result, FACTS)
+    assert info.digest != RunInfo.read(two_stage_run).digest
+
+
+def test_a_class_gives_its_rows_to_all_its_ranks(two_stage_run: Path) -> None:
+    classes = pq.read_table(two_stage_run / "rank_classes.parquet")
+    folded = pa.table(
+        {
+            "rank": pa.array([0, 1, 2], pa.int32()),
+            "rank_class": pa.array([0, 1, 1], pa.int32()),
+            "representative": pa.array([0, 1, 1], pa.int32()),
+        }
+    ).cast(classes.schema)
+    pq.write_table(folded, two_stage_run / "rank_classes.parquet")
+    timeline = Timeline.open(two_stage_run)
+    assert timeline.rank(2)["rank"].unique().tolist() == [2]
+    assert timeline.rank(2)["end_ps"].tolist() == timeline.rank(1)["end_ps"].tolist()
+    assert {rows.rank: rows.num_ranks for rows in timeline.representatives(["rank"])} == {0: 1, 1: 2}
+
+
+def test_short_ranks_share_row_groups(two_stage_run: Path) -> None:
+    # 11 rows in all: one row group, not one per rank.
+    assert pq.ParquetFile(two_stage_run / "timeline.parquet").num_row_groups == 1
+
+
+@pytest.mark.parametrize("name", ["timeline.parquet", "rank_classes.parquet", "counters.parquet"])
+def test_truncated_parquet_is_named(two_stage_run: Path, name: str) -> None:
+    path = two_stage_run / name
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=name):
+        Timeline.open(two_stage_run).counters()
+
+
+def test_damaged_rows_are_named(two_stage_run: Path) -> None:
+    path = two_stage_run / "timeline.parquet"
+    data = bytearray(path.read_bytes())
+    data[4:200] = b"\xff" * 196
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="timeline.parquet"):
+        Timeline.open(two_stage_run).digest()
+
+
+def test_other_schema_version_is_refused(two_stage_run: Path) -> None:
+    path = two_stage_run / "timeline.parquet"
+    table = pq.read_table(path).replace_schema_metadata({"simcore.timeline.schema": "0"})
+    pq.write_table(table, path)
+    with pytest.raises(InputError, match="schema version '0'"):
+        Timeline.open(two_stage_run)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "Invalid JSON"),
+        ("{}", "versions: Field required"),
+    ],
+)
+def test_bad_run_json_is_refused(two_stage_run: Path, text: str, message: str) -> None:
+    (two_stage_run / "run.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        Timeline.open(two_stage_run)
+
+
+def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a run folder"):
+        Timeline.open(tmp_path)
+
+
+def test_unknown_rank_and_column(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    with pytest.raises(InputError, match=r"rank 2 is outside the job's 0\.\.1"):
+        timeline.rank(2)
+    with pytest.raises(InputError, match="no column 'ends_ps'"):
+        timeline.rank(0, ["ends_ps"])
+
+
+def test_a_run_may_be_replaced_but_nothing_else(tmp_path: Path) -> None:
+    out_dir = tmp_path / "run"
+    write_two_stage_run(out_dir)
+    write_two_stage_run(out_dir)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("precious")
+    with pytest.raises(InputError, match="not a run folder"):
+        write_two_stage_run(tmp_path / "thesis")
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(InputError, match="is a file"):
+        write_two_stage_run(tmp_path / "file")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "run", "thesis"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_nothing_is_left_half_written(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), run_folder(tmp_path / "run") as folder:
+        (folder / "timeline.parquet").write_bytes(b"half")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_run_keeps_the_previous_one(tmp_path: Path) -> None:
+    out_dir = tmp_path / "run"
+    digest = write_two_stage_run(out_dir).digest
+    broken = replace(two_stage_result(), times=two_stage_result().times[:1])
+    with pytest.raises(IndexError):
+        write_run(out_dir, two_stage_graph(), broken, FACTS)
+    assert Timeline.open(out_dir).digest() == digest
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_text_is_categorical_and_numbers_are_small(two_stage_run: Path) -> None:
+    rows = Timeline.open(two_stage_run).rank(0)
+    assert rows["name"].dtype == "category"
+    assert rows["start_ps"].dtype == np.int64
+    assert rows["stage"].dtype == np.int32
