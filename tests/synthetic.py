@@ -61,7 +61,12 @@ def two_stage_graph() -> Graph:
     first.compute("gemm", op_class="gemm", flops=4_000, bytes_read=10, bytes_written=5, layer=0)
     first.send("pp", 1, 64, layer=0)
     first.compute(
-        "aten::bmm", op_class="bgemm", module="layers.0.self_attention.core", flops=1_000, layer=1, bytes_read=7
+        "aten::bmm",
+        op_class="bgemm",
+        module="layers.0.self_attention.core",
+        flops=1_000,
+        layer=1,
+        bytes_read=7,
     )
     first.recv("pp", 1, 64, phase="bwd")
     first.compute("gemm", op_class="gemm", flops=2_000, phase="recompute")
@@ -74,7 +79,9 @@ def two_stage_graph() -> Graph:
     second.collective("all_reduce", "dp", 256, phase="grad_sync")
 
     build.program([0], [(first, 0, 0)], stage=0, memory=MemoryProfile(100, 100, 200, 300, 700))
-    build.program([1], [(second, 0, 0)], stage=1, layer_offset=(2,), memory=MemoryProfile(100, 100, 200, 100, 500))
+    build.program(
+        [1], [(second, 0, 0)], stage=1, layer_offset=(2,), memory=MemoryProfile(100, 100, 200, 100, 500)
+    )
     return build.build()
 
 
@@ -102,7 +109,9 @@ def two_stage_result() -> SimulationResult:
     """The times of the picture.  Alone: every kernel 10 K less than it took, send/recv 20 K, all_reduce 45 K."""
     times = []
     for rank in (0, 1):
-        ready, start, end = (np.array(column, dtype=np.int64) * K for column in zip(*TIMES[rank], strict=True))
+        ready, start, end = (
+            np.array(column, dtype=np.int64) * K for column in zip(*TIMES[rank], strict=True)
+        )
         times.append(RankTimes(ready, start, end))
     # Rows: 0-5 are rank 0's ops, 6-10 rank 1's.
     alone = np.array([90, 0, 30, 0, 50, 0, 0, 30, 10, 0, 0], dtype=np.int64) * K

@@ -141,7 +141,9 @@ def _peer_keys(
     """Distinct (group, peer delta) of the sends and recvs, and which one each flat op has."""
     key = np.full(len(row), -1, dtype=np.int64)
     p2p = np.flatnonzero((kind == OpKind.SEND) | (kind == OpKind.RECV))
-    pairs = np.stack([graph.ops.group.codes[row[p2p]].astype(np.int64), graph.ops.peer_delta[row[p2p]]], axis=1)
+    pairs = np.stack(
+        [graph.ops.group.codes[row[p2p]].astype(np.int64), graph.ops.peer_delta[row[p2p]]], axis=1
+    )
     distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
     key[p2p] = inverse.reshape(-1)
     names = graph.ops.group.values

@@ -28,7 +28,7 @@ def rank_digest(
         )
     digest = hashlib.sha256()
     for column in (op_id, ready_ps, start_ps, end_ps, alone_ps):
-        digest.update(np.ascontiguousarray(column, dtype="<i8"))
+        digest.update(np.ascontiguousarray(column, dtype="<i8").data)
     return digest.digest()
 
 

@@ -35,9 +35,13 @@ def flop_counts(graph: Graph) -> FlopCounts:
     query-key and the score-value product).
     """
     ops = graph.ops
-    in_attention = np.array(["attention" in name or "attn" in name for name in ops.module.values], dtype=np.bool_)
+    in_attention = np.array(
+        ["attention" in name or "attn" in name for name in ops.module.values], dtype=np.bool_
+    )
     is_score = np.isin(ops.op_class.tolist(), _SCORE_CLASSES) if len(ops) else np.zeros(0, dtype=np.bool_)
-    named = in_attention[ops.module.codes] | np.char.startswith(_text_array(ops.op_class.tolist()), "attention")
+    named = in_attention[ops.module.codes] | np.char.startswith(
+        _text_array(ops.op_class.tolist()), "attention"
+    )
     is_model = np.isin(ops.phase.tolist(), _MODEL_PHASES) if len(ops) else np.zeros(0, dtype=np.bool_)
     # Python integers: the total of a large job passes 2**63.
     total = ops.flops.astype(object) * row_counts(graph).astype(object)
@@ -82,7 +86,7 @@ def stage_memory(graph: Graph, capacity_bytes: int) -> tuple[StageMemory, ...]:
 def software_versions() -> dict[str, str]:
     """Versions of what computed the run."""
     versions = {"python": platform.python_version()}
-    for package in ("simcore", "numpy", "pyarrow", "simpy"):
+    for package in ("stepsim", "numpy", "pyarrow", "simpy"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -59,9 +59,7 @@ class GroupLayout(_Record):
     @classmethod
     def of(cls, group: ProcessGroup) -> GroupLayout:
         """The layout of ``group``."""
-        return cls(
-            dims=group.dims, base_dims=group.base_dims, offset=group.offset, explicit=group.explicit
-        )
+        return cls(dims=group.dims, base_dims=group.base_dims, offset=group.offset, explicit=group.explicit)
 
     def group(self, name: str) -> ProcessGroup:
         """The process group again."""

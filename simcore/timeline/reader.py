@@ -37,7 +37,8 @@ class RankRows:
 
     def ints(self, column: str) -> npt.NDArray[np.int64]:
         """An integer column as int64."""
-        return self.table.column(column).to_numpy().astype(np.int64, copy=False)
+        values: npt.NDArray[np.int64] = self.table.column(column).to_numpy().astype(np.int64, copy=False)
+        return values
 
     def strings(self, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
         """A text column as (codes, values)."""

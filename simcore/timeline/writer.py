@@ -107,7 +107,7 @@ def _write_timeline(path: Path, graph: Graph, result: SimulationResult) -> str:
         compression="zstd",
         compression_level=1,
         use_dictionary=repeating,
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in _DELTA_COLUMNS},
+        column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
         write_statistics=["rank"],
     ) as writer:
         # Whole ranks per row group: one each, or several where a rank is short.

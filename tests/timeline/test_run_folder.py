@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from synthetic import FACTS, K, two_stage_graph, two_stage_result, write_two_stage_run
 
 from simcore.errors import InputError
 from simcore.timeline import RunInfo, Timeline, write_run
 from simcore.timeline.folder import run_folder
 from simcore.timeline.schema import TIMELINE
+from tests.synthetic import FACTS, K, two_stage_graph, two_stage_result, write_two_stage_run
 
 
 def test_rows_say_what_ran_and_when(two_stage_run: Path) -> None:
@@ -46,7 +46,10 @@ def test_run_json_holds_facts_and_conventions(two_stage_run: Path) -> None:
     assert (info.flops.model, info.flops.attention) == (17_000, 1_000)
     assert info.flops.model_causal == 16_500
     assert info.flops.executed == 19_000
-    assert [(stage.stage, stage.peak, stage.capacity) for stage in info.memory] == [(0, 700, 1000), (1, 500, 1000)]
+    assert [(stage.stage, stage.peak, stage.capacity) for stage in info.memory] == [
+        (0, 700, 1000),
+        (1, 500, 1000),
+    ]
     assert info.warnings == ("from the engine", "written by hand")
     assert info.coordinates(1) == {"pp": 1}
     assert json.loads((two_stage_run / "run.json").read_text())["engine_events"] == 17
@@ -76,7 +79,10 @@ def test_digest_does_not_depend_on_the_layout(two_stage_run: Path, row_group_siz
     after = Timeline.open(two_stage_run)
     assert after.digest() == digest
     assert after.rank(1)["start_ps"].tolist() == rank1["start_ps"].tolist()
-    assert [(rows.rank, rows.table.num_rows) for rows in after.representatives(["end_ps"])] == [(1, 5), (0, 6)]
+    assert [(rows.rank, rows.table.num_rows) for rows in after.representatives(["end_ps"])] == [
+        (1, 5),
+        (0, 6),
+    ]
 
 
 def test_digest_sees_one_picosecond(two_stage_run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,164 @@
+"""One pass over a timeline: everything that the summary, the JSON object and the plots show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.analysis.breakdown import (
+    COMMUNICATION_KINDS,
+    COMPUTE_KINDS,
+    Breakdown,
+    break_down,
+    busy_intervals,
+)
+from simcore.analysis.metrics import Throughput, throughput
+from simcore.analysis.totals import Key, Total, Totals
+from simcore.timeline.reader import RankRows, Timeline
+from simcore.units import s_from_ps
+
+BoolArray = npt.NDArray[np.bool_]
+
+_COLUMNS = (
+    "stage",
+    "name",
+    "kind",
+    "phase",
+    "group",
+    "algorithm",
+    "protocol",
+    "bytes",
+    "ready_ps",
+    "start_ps",
+    "end_ps",
+    "alone_ps",
+)
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """One rank's step, standing for ``num_ranks``.
+
+    ``bubble_ps``: time in which its stage runs neither a kernel nor a collective (send and recv do not
+    count as work of the stage).  ``compute_contention_ps``, ``communication_contention_ps``: sum of
+    ``(end - start) - alone`` of its kernels.  ``waiting_ps``: sum of ``start - ready`` of its communication:
+    placed and holding SMs, but waiting for peers or for the stream.
+    """
+
+    rank: int
+    num_ranks: int
+    stage: int
+    breakdown: Breakdown
+    bubble_ps: int
+    compute_contention_ps: int
+    communication_contention_ps: int
+    waiting_ps: int
+    queueing_ps: int
+
+
+@dataclass(frozen=True)
+class StepAnalysis:
+    """A simulated step, analysed.  Means are over all ranks; times in ps unless a name says otherwise.
+
+    ``kernels`` by (name,), ``collectives`` by (name, group, algorithm, protocol), ``phases`` by
+    (phase, kind): totals over all ranks, longest first.  ``bubble_fraction`` is mean ``bubble_ps`` / step.
+    """
+
+    step_ps: int
+    num_ranks: int
+    breakdown: Breakdown
+    bubble_fraction: float
+    compute_contention_ps: float
+    communication_contention_ps: float
+    waiting_ps: float
+    queueing_ps: float
+    throughput: Throughput
+    ranks: tuple[RankStep, ...]
+    kernels: list[tuple[Key, Total]]
+    collectives: list[tuple[Key, Total]]
+    phases: list[tuple[Key, Total]]
+
+    @property
+    def step_s(self) -> float:
+        """Step time, s."""
+        return s_from_ps(self.step_ps)
+
+    def breakdown_s(self) -> dict[str, float]:
+        """Mean breakdown by part, s."""
+        return {name: s_from_ps(part) for name, part in self.breakdown.parts().items()}
+
+    def stages(self) -> dict[int, Breakdown]:
+        """Mean breakdown of the ranks of each stage."""
+        sums: dict[int, Breakdown] = {}
+        sizes: dict[int, int] = {}
+        for rank in self.ranks:
+            part = rank.breakdown.scaled(rank.num_ranks)
+            sums[rank.stage] = sums[rank.stage].plus(part) if rank.stage in sums else part
+            sizes[rank.stage] = sizes.get(rank.stage, 0) + rank.num_ranks
+        return {stage: sums[stage].scaled(1 / sizes[stage]) for stage in sorted(sums)}
+
+
+def analyse(timeline: Timeline) -> StepAnalysis:
+    """Analyse a run.  Reads the timeline rank by rank; memory is that of one row group."""
+    info = timeline.info
+    step_ps = info.step_ps
+    kernels, phases = Totals(("name",)), Totals(("phase", "kind"))
+    collectives = Totals(("name", "group", "algorithm", "protocol"))
+    ranks: list[RankStep] = []
+    for rows in timeline.representatives(_COLUMNS):
+        kind, kind_names = rows.strings("kind")
+        compute = np.isin(kind, _codes(kind_names, COMPUTE_KINDS))
+        communication = np.isin(kind, _codes(kind_names, COMMUNICATION_KINDS))
+        kernels.add(rows, compute)
+        collectives.add(rows, communication)
+        phases.add(rows, compute | communication)
+        ranks.append(_rank_step(rows, step_ps, compute, communication))
+    num_ranks = sum(rank.num_ranks for rank in ranks)
+
+    def mean(field: str) -> float:
+        total: int = sum(getattr(rank, field) * rank.num_ranks for rank in ranks)
+        return total / num_ranks
+
+    breakdown = Breakdown(0.0, 0.0, 0.0, 0.0)
+    for rank in ranks:
+        breakdown = breakdown.plus(rank.breakdown.scaled(rank.num_ranks))
+    return StepAnalysis(
+        step_ps=step_ps,
+        num_ranks=num_ranks,
+        breakdown=breakdown.scaled(1 / num_ranks),
+        bubble_fraction=mean("bubble_ps") / step_ps if step_ps else 0.0,
+        compute_contention_ps=mean("compute_contention_ps"),
+        communication_contention_ps=mean("communication_contention_ps"),
+        waiting_ps=mean("waiting_ps"),
+        queueing_ps=mean("queueing_ps"),
+        throughput=throughput(info, step_ps),
+        ranks=tuple(sorted(ranks, key=lambda rank: rank.rank)),
+        kernels=kernels.ranked(),
+        collectives=collectives.ranked(),
+        phases=phases.ranked(),
+    )
+
+
+def _rank_step(rows: RankRows, step_ps: int, compute: BoolArray, communication: BoolArray) -> RankStep:
+    start, end = rows.ints("start_ps"), rows.ints("end_ps")
+    kind, kind_names = rows.strings("kind")
+    compute_time, communication_time, stage_work = busy_intervals(kind, kind_names, start, end)
+    contention = (end - start) - rows.ints("alone_ps")
+    queueing = start - rows.ints("ready_ps")
+    return RankStep(
+        rank=rows.rank,
+        num_ranks=rows.num_ranks,
+        stage=int(rows.ints("stage")[0]),
+        breakdown=break_down(compute_time, communication_time, step_ps),
+        bubble_ps=step_ps - stage_work.total,
+        compute_contention_ps=int(contention[compute].sum()),
+        communication_contention_ps=int(contention[communication].sum()),
+        waiting_ps=int(queueing[communication].sum()),
+        queueing_ps=int(queueing[compute].sum()),
+    )
+
+
+def _codes(names: list[str], wanted: tuple[str, ...]) -> list[int]:
+    return [code for code, name in enumerate(names) if name in wanted]
