@@ -1,4 +1,4 @@
-"""Hardware by name or file, with overrides: ``load_cluster("h800-96", {"cluster.nic_bytes_per_s": "200Gb/s"})``."""
+"""Hardware by name or file, with overrides: ``load_cluster("h800-96", {"gpu.hbm_bytes": "64GiB"})``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads hardware_profiles/*.toml: every number a ``{ value, unit, source }``, nothing unknown, nothing missing."""
+"""Reads hardware_profiles/*.toml: each number a ``{ value, unit, source }``, no key unknown or missing."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class LinkNames(Sequence[str]):
         return None
 
     def _examples(self) -> list[str]:
-        """The last name of each kind and direction: enough to show how a name is spelt and how far it goes."""
+        """The last name of each kind and direction: how a name is spelt and how far numbers go."""
         blocks = (self._gpus, self._gpus, self._nics, self._nics)
         last = [*(sum(blocks[: k + 1]) - 1 for k in range(4)), len(self) - 2, len(self) - 1]
         return [self._name(link) for link in last]
@@ -200,7 +200,7 @@ class Topology:
     def _checked(self, gpu: int) -> int:
         if not 0 <= gpu < self._gpus:
             raise InputError(
-                f"GPU {gpu} is outside cluster {self.cluster.name!r}, which has {self._gpus} GPUs (0 to {self._gpus - 1})"
+                f"GPU {gpu} is outside cluster {self.cluster.name!r}, which has GPUs 0 to {self._gpus - 1}"
             )
         return gpu
 
@@ -208,7 +208,8 @@ class Topology:
         cluster, gpu = self.cluster, self.cluster.gpu
         if self._per_node % self._nics_per_node:
             raise InputError(
-                f"cluster {cluster.name!r}: {self._nics_per_node} NICs cannot serve {self._per_node} GPUs evenly"
+                f"cluster {cluster.name!r}: {self._nics_per_node} NICs do not divide among"
+                f" {self._per_node} GPUs"
             )
         nic_rate = cluster.nic_bytes_per_s * cluster.nic_efficiency
         rail = cluster.fabric == "rail"

@@ -1,0 +1,50 @@
+# `make run` sets up what a simulation needs and runs it; `make test` also sets up what tracing and the
+# checks need (torch, megatron-core, pytest, ...) and runs everything.  `make setup` does both halves of
+# the setup.  Each half leaves a stamp in .venv and is skipped while its inputs are older than the stamp.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+INPUTS := setup.cfg setup.py constraints.txt Makefile
+ARGS ?=
+
+.PHONY: run test setup check clean
+.DELETE_ON_ERROR:
+
+run: $(VENV)/stamp-run
+	@$(PY) scripts/run_sim.py $(ARGS)
+
+test: setup
+	@scripts/test
+
+check: setup
+	@scripts/check
+
+setup: $(VENV)/stamp-run $(VENV)/stamp-test
+
+$(PY):
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed (set PYTHON=...)" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or later is needed, $(PYTHON) is older (set PYTHON=...)" >&2; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV)
+
+# Building against the pinned setuptools instead of an isolated newest one keeps the setup reproducible.
+$(VENV)/stamp-run: $(INPUTS) | $(PY)
+	@echo "setting up the simulator in $(VENV)" >&2
+	@$(PIP) setuptools
+	@$(PIP) --no-build-isolation --use-pep517 --editable .
+	@touch $@
+
+# The CPU build of torch is a tenth of the size of the CUDA build and all that tracing needs, so it is
+# taken where an index that pip is configured with (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) has it.
+$(VENV)/stamp-test: $(VENV)/stamp-run
+	@echo "setting up tracing and tests in $(VENV)" >&2
+	@$(PIP) "torch==$(TORCH)+cpu" 2>/dev/null || $(PIP) "torch==$(TORCH)"
+	@$(PIP) --no-build-isolation --use-pep517 --editable '.[tracing,plots,test]'
+	@$(PIP) --no-deps megatron-core
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
