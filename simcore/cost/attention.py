@@ -1,0 +1,146 @@
+"""Fused attention (flash attention 1 to 3, cuDNN): blocks of query rows that walk along the keys.
+
+Note [attention model].  One thread block owns ``tile_q`` query rows of one head.  Per score (query, key)
+forward costs two multiply-adds per head dim on tensor cores and one exponential::
+
+    score    4 d / (peak/SMs * math efficiency) + exposed_exp / (16 * clock)      (10 d in backward)
+    block    scores it visits * score + block start and end
+    sm time  max(all blocks / SMs, the longest block)
+
+Causal kernels skip key tiles above the diagonal but do whole tiles on it, so short sequences pay more.
+16 exponentials per clock and SM: CUDA programming guide, arithmetic throughput, compute 7.0 to 9.0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.cost.kernel import Context, Kernel, Work, formula, numel
+from simcore.cost.parameters import AttentionParameters
+from simcore.errors import InputError, nearest
+from simcore.hardware.specs import GpuSpec
+
+FloatArray = npt.NDArray[np.float64]
+
+EXP_PER_CLOCK_PER_SM = 16
+FORWARD_FLOPS_PER_SCORE_DIM = 4  # scores and values, 2 flops each
+BACKWARD_FLOPS_PER_SCORE_DIM = 10  # scores again, and gradients of q, k, v and scores
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """One attention: ``heads`` counts batch x heads; ``num_kv_heads`` batch x key/value heads."""
+
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_k: int
+    head_dim: int
+    causal: bool
+
+
+def estimate_attention(
+    heads: FloatArray,
+    seq_q: FloatArray,
+    seq_k: FloatArray,
+    head_dim: FloatArray,
+    causal: npt.NDArray[np.bool_],
+    *,
+    gpu: GpuSpec,
+    parameters: AttentionParameters,
+    peak_flops: float,
+    backward: bool,
+) -> FloatArray:
+    """Seconds on all SMs; see Note [attention model].  ``heads`` counts batch x heads."""
+    p = parameters
+    efficiency = p.backward_efficiency if backward else p.math_efficiency
+    exposed = p.backward_exposed_exp if backward else p.exposed_exp
+    flops = BACKWARD_FLOPS_PER_SCORE_DIM if backward else FORWARD_FLOPS_PER_SCORE_DIM
+    score = flops * head_dim / (peak_flops / gpu.num_sms * efficiency)
+    score = score + exposed / (EXP_PER_CLOCK_PER_SM * gpu.boost_clock_hz)
+    rows = np.ceil(seq_q / p.tile_q)
+    # Key tiles up to and on the diagonal: 1 + 2 + ... over the blocks of a head, seq_k - seq_q before them.
+    diagonal = p.tile_q * p.tile_q * rows * (rows + 1) / 2
+    before = rows * p.tile_q * np.maximum(0, seq_k - seq_q)
+    scores = np.where(causal, diagonal + before, rows * p.tile_q * seq_k)
+    total = heads * (scores * score + rows * p.block_s) / gpu.num_sms
+    longest = np.minimum(p.tile_q, seq_q) * seq_k * score + p.block_s
+    return np.asarray(np.maximum(total, longest), dtype=np.float64)
+
+
+@formula("attention_fwd", "attention_bwd")
+def attention(kernel: Kernel, context: Context) -> Work:
+    """Fused attention forward or backward (one demand for all its launches)."""
+    p = context.parameters.attention[family(kernel.name, context)]
+    backward = kernel.op_class == "attention_bwd"
+    shape = attention_shape(kernel)
+    gpu = context.gpu
+    # Fused attention runs on tensor cores; fp32 inputs use the memory-efficient kernel in tf32 or SIMT.
+    peak = gpu.peak_flops[context.math_mode(kernel.dtype)]
+    seconds = estimate_attention(
+        *(np.array([float(size)]) for size in (shape.heads, shape.seq_q, shape.seq_k, shape.head_dim)),
+        np.array([shape.causal]),
+        gpu=gpu,
+        parameters=p,
+        peak_flops=peak,
+        backward=backward,
+    )
+    traffic = float(kernel.bytes_read + kernel.bytes_written)
+    if traffic == 0:
+        query = shape.heads * shape.seq_q * shape.head_dim
+        keys = shape.kv_heads * shape.seq_k * shape.head_dim
+        traffic = kernel.element_bytes * ((4 * query + 4 * keys) if backward else (2 * query + 2 * keys))
+    rows = math.ceil(shape.seq_q / p.tile_q)
+    blocks = {"none": shape.heads * rows, "static": gpu.num_sms, "dynamic": 0}[p.persistent]
+    # Backward: a row-sum kernel, the main kernel, and the conversion of the query gradient.
+    launches = 3 if backward else 1
+    return Work(float(seconds[0]), traffic, p.prologue_s, blocks, 1, launches, fitted=p.fitted)
+
+
+def family(name: str, context: Context) -> str:
+    """Kernel family of an attention op: by its name, else the software preset's."""
+    families = context.parameters.attention
+    lowered = name.lower()
+    for mark, found in (("cudnn", "cudnn"), ("flash3", "flash3"), ("flash_attn_3", "flash3"), ("flash1", "flash1")):
+        if mark in lowered and found in families:
+            return found
+    if context.attention not in families:
+        raise InputError(
+            f"attention kernels {context.attention!r} unknown on {context.parameters.generation}"
+            f"{nearest(context.attention, families)}"
+        )
+    return context.attention
+
+
+def attention_shape(kernel: Kernel) -> AttentionShape:
+    """Heads, lengths and head dim from q, k, v (first three inputs; in backward after the gradient).
+
+    ``aten`` ops hold ``[batch, heads, seq, dim]``.  Flash-attention packages hold ``[batch, seq, heads,
+    dim]`` or Megatron's ``[seq, batch, heads, dim]``: there the lengths follow from the flops when they are
+    recorded (multiply-adds count 2, causality not deducted), which no layout changes.
+    Causal unless the name says "full" or "noncausal", or the lengths differ.
+    Errors: InputError when the inputs are not tensors of rank 3 or 4.
+    """
+    backward = kernel.op_class == "attention_bwd"
+    tensors = [shape for shape in kernel.in_shapes if len(shape) >= 3]
+    if backward and len(tensors) >= 4:
+        tensors = tensors[1:]  # the first is the gradient of the output
+    if len(tensors) < 2:
+        raise InputError(f"attention op {kernel.name!r} needs q, k, v of rank 3 or 4, got {kernel.in_shapes}")
+    query, key = tensors[0], tensors[1]
+    dim = query[-1]
+    if "scaled_dot_product" in kernel.name or len(query) == 3 or kernel.flops <= 0:
+        seq_q, seq_k = query[-2], key[-2]
+    else:
+        per_score = BACKWARD_FLOPS_PER_SCORE_DIM if backward else FORWARD_FLOPS_PER_SCORE_DIM
+        seq_k = max(1, round(kernel.flops / (per_score * max(1, numel(query)))))
+        # Without a layout, self-attention is told by equal leading dims.
+        seq_q = seq_k if query[:2] == key[:2] else query[1]
+    heads = numel(query) // max(1, seq_q * dim)
+    kv_heads = numel(key) // max(1, seq_k * key[-1])
+    named_full = "full" in kernel.name or "noncausal" in kernel.name
+    return AttentionShape(max(1, heads), max(1, kv_heads), seq_q, seq_k, dim, seq_q == seq_k and not named_full)

@@ -1,0 +1,203 @@
+"""Matrix products: tiles to thread blocks to waves, operands from L2, bytes from HBM.
+
+Note [GEMM model].  A kernel cuts the ``m x n`` output (times batch, times split-K slices) into tiles,
+each computed by one thread block that walks along k::
+
+    main loop   2 tm tn k' / (peak/SMs * efficiency) * (1 + I0/I) / (1 + I0/Imax),   I = tm tn / (tm + tn)
+    tile        main loop + pipeline fill + epilogue * area / largest area
+    waves       tiles / SMs, rounded up (``tail_share`` of the rounding is paid)
+    sm time     max(waves * tile, operand bytes through L2) + split-K reduction
+
+``k'`` is k of one slice rounded up to the tile's depth.  ``I0/I`` is operand delivery that math does not
+hide: small tiles load more per multiply-add.  Of all tile and split choices the fastest is taken, as the
+library's heuristic aims to.  HBM carries inputs and output once (re-reads of a wave hit L2), less what L2
+still holds.  Long tensor-core kernels meet the power limit and settle at ``GpuSpec.gemm_efficiency``.
+Every choice's time grows with m, n and k, so their minimum does too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.cost.kernel import Context, Kernel, Shape, Work, formula, numel
+from simcore.cost.parameters import GemmParameters
+from simcore.hardware.specs import GpuSpec
+
+FloatArray = npt.NDArray[np.float64]
+
+#: Math modes whose products run on CUDA cores (A100 and later have fp64 tensor cores, but cuBLAS's DGEMM
+#: tiles and efficiency are those of the CUDA-core kernels).
+CUDA_CORE_MODES = ("fp32", "fp64")
+
+
+@dataclass(frozen=True)
+class GemmEstimate:
+    """Columns over GEMMs: time on all SMs, HBM bytes, thread blocks, and the tile chosen."""
+
+    sm_s: FloatArray
+    hbm_bytes: FloatArray
+    blocks: npt.NDArray[np.int64]
+    choice: npt.NDArray[np.int64]  # index into ``choices(parameters)``
+
+
+def choices(parameters: GemmParameters) -> npt.NDArray[np.float64]:
+    """All (tile m, tile n, split) choices, one row each."""
+    rows = [(m, n, split) for m, n in parameters.tiles for split in parameters.splits]
+    return np.array(rows, dtype=np.float64)
+
+
+def estimate_gemm(
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    batch: FloatArray,
+    *,
+    gpu: GpuSpec,
+    parameters: GemmParameters,
+    peak_flops: float,
+    sustained_efficiency: float,
+    element_bytes: int,
+    out_bytes: int,
+) -> GemmEstimate:
+    """Time and traffic of ``batch`` products ``[m, k] x [k, n]`` each; see Note [GEMM model].
+
+    ``peak_flops``: flop/s of the math unit.  ``sustained_efficiency``: share of it that long kernels keep
+    under the power limit.  ``element_bytes``, ``out_bytes``: of one input and one output element.
+    """
+    p = parameters
+    options = choices(p)
+    tile_m, tile_n, split = options.T
+    area = tile_m * tile_n
+    intensity = area / (tile_m + tile_n)
+    column = [array[:, None].astype(np.float64) for array in (m, n, k, batch)]
+    m_, n_, k_, batch_ = column
+
+    depth = np.ceil(k_ / split / p.tile_k) * p.tile_k
+    tiles = np.ceil(m_ / tile_m) * np.ceil(n_ / tile_n) * split * batch_
+    delivery = (1 + p.operand_intensity / intensity) / (1 + p.operand_intensity / intensity.max())
+    sm_flops = peak_flops * p.efficiency / gpu.num_sms
+    main = 2 * area * depth / sm_flops * delivery * _misalignment(n_, k_, element_bytes, p)
+    tile = main + p.tile_latency_s + p.epilogue_s * area / area.max()
+    exact = tiles / gpu.num_sms
+    whole = np.ceil(exact)
+    waves = np.maximum(1.0, whole - (1 - p.tail_share) * (whole - exact))
+    operands = tiles * (tile_m + tile_n) * depth * element_bytes + m_ * n_ * batch_ * out_bytes
+    partial = split * m_ * n_ * batch_ * 8  # fp32 slices, written and read again
+    reduction = np.where(split > 1, p.split_latency_s + partial / p.operand_bytes_per_s, 0.0)
+    compute = np.maximum(waves * tile, operands / p.operand_bytes_per_s) + reduction
+
+    traffic = batch_ * (element_bytes * (m_ * k_ + k_ * n_) + out_bytes * m_ * n_)
+    cold = np.maximum(0.0, traffic - p.warm_l2_share * gpu.l2_bytes)
+    memory = cold / (gpu.hbm_bytes_per_s * p.hbm_share)
+    total = np.maximum(compute, memory) + p.overlap_loss * np.minimum(compute, memory)
+
+    best = np.argmin(total, axis=1)
+    rows = np.arange(len(best))
+    sm_s = total[rows, best]
+    drop = max(0.0, p.efficiency / sustained_efficiency - 1)
+    sm_s = sm_s * (1 + drop * sm_s / (sm_s + p.throttle_s))
+    return GemmEstimate(sm_s, cold[:, 0], tiles[rows, best].astype(np.int64), best)
+
+
+def _misalignment(n: FloatArray, k: FloatArray, element_bytes: int, p: GemmParameters) -> FloatArray:
+    """Slowdown of rows that 16-byte loads cannot take: 1 at 16-byte alignment, full at 2 bytes."""
+    full = max(1, 16 // element_bytes)
+    elements = np.gcd(np.gcd(n.astype(np.int64), k.astype(np.int64)), full)
+    steps = np.log2(full / elements)
+    return np.asarray(p.misaligned_slowdown ** (steps / 3), dtype=np.float64)
+
+
+@formula("gemm", "bgemm")
+def gemm(kernel: Kernel, context: Context) -> Work:
+    """Dense and batched matrix products (mm, addmm, linear, bmm, baddbmm, fused weight gradients)."""
+    m, n, k, batch = gemm_dims(kernel)
+    out_bytes = kernel.element_bytes if kernel.element_bytes > 1 else 2  # fp8 products are stored in bf16
+    return gemm_work(m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context)
+
+
+@formula("conv")
+def convolution(kernel: Kernel, context: Context) -> Work:
+    """Convolution as implicit GEMM (cuDNN): output pixels x output channels x receptive field.
+
+    Backward is two such products (input and weight gradient); each has half of the op's flops.
+    """
+    products = 2 if "backward" in kernel.name or kernel.name.endswith("_bwd") else 1
+    # Backward's first input is the gradient of the output; forward's output is the output itself.
+    outputs = kernel.in_shapes[:1] if products == 2 else kernel.out_shapes[:1]
+    output = outputs[0] if outputs and len(outputs[0]) >= 3 else (1, 1, 1)
+    channels = output[1]
+    pixels = numel(output) // max(1, channels)
+    depth = max(1, round(kernel.flops / (2 * products * max(1, pixels * channels))))
+    once = gemm_work(pixels, channels, depth, 1, kernel.dtype, kernel.element_bytes, kernel.element_bytes, context)
+    # An implicit GEMM reads the input once, not its unfolded copy.
+    traffic = float(kernel.bytes_read + kernel.bytes_written) or once.hbm_bytes
+    return Work(once.sm_s * products, traffic, once.prologue_s, 0, 1, products, fitted=False)
+
+
+def gemm_work(
+    m: int, n: int, k: int, batch: int, dtype: str, element_bytes: int, out_bytes: int, context: Context
+) -> Work:
+    """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``."""
+    mode = context.math_mode(dtype)
+    gpu = context.gpu
+    on_cuda_cores = mode in CUDA_CORE_MODES
+    p = context.parameters.simt if on_cuda_cores else context.parameters.tensor
+    if min(m, n, k, batch) == 0:
+        return Work(0.0, 0.0)
+    estimate = estimate_gemm(
+        *(np.array([size], dtype=np.float64) for size in (m, n, k, batch)),
+        gpu=gpu,
+        parameters=p,
+        peak_flops=gpu.peak_flops[mode],
+        sustained_efficiency=p.efficiency if on_cuda_cores else gpu.gemm_efficiency,
+        element_bytes=element_bytes,
+        out_bytes=out_bytes,
+    )
+    tiles = int(estimate.blocks[0])
+    blocks = {"none": tiles, "static": min(tiles, gpu.num_sms), "dynamic": 0}[p.persistent]
+    return Work(
+        float(estimate.sm_s[0]), float(estimate.hbm_bytes[0]), p.prologue_s, blocks, 1, fitted=p.fitted
+    )
+
+
+def gemm_dims(kernel: Kernel) -> tuple[int, int, int, int]:
+    """(m, n, k, batch) of a product, whatever the argument order.
+
+    The output gives m and n; k follows from the flops, else from the operands.  An op without an output
+    (a weight gradient accumulated in place) has its operands' outer dims.
+    """
+    operands = [shape for shape in kernel.in_shapes if len(shape) >= 2]
+    batched = kernel.op_class == "bgemm"
+    if kernel.out_shapes and len(kernel.out_shapes[0]) >= 2:
+        out = kernel.out_shapes[0]
+        batch = numel(out[:-2]) if batched else 1
+        n = out[-1]
+        m = numel(out) // max(1, n * batch)
+        size = numel(out)
+        if kernel.flops > 0 and size > 0:
+            return m, n, max(1, round(kernel.flops / (2 * size))), batch
+        return m, n, _inner_dim(operands, out), batch
+    if len(operands) >= 2:
+        left, right = _rows(operands[0]), _rows(operands[1])
+        shared = next((size for size in left if size in right), left[-1])
+        m = left[0] * left[1] // max(1, shared)
+        n = right[0] * right[1] // max(1, shared)
+        return m, n, shared, 1
+    side = max(1, round((kernel.flops / 2) ** (1 / 3)))
+    return side, side, side, 1
+
+
+def _rows(shape: Shape) -> tuple[int, int]:
+    """A tensor as a matrix: leading dims folded."""
+    return numel(shape[:-1]), shape[-1]
+
+
+def _inner_dim(operands: list[Shape], out: Shape) -> int:
+    """k from the first operand that is not shaped like the output (addmm's bias may be)."""
+    for shape in operands:
+        if shape != out and shape[-1] > 0:
+            return shape[-1]
+    return out[-1]

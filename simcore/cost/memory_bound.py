@@ -1,0 +1,110 @@
+"""Kernels whose time is the movement of bytes: elementwise, norms, softmax, optimizers, copies.
+
+Note [memory-bound model].  Time is traffic over bandwidth plus the latency of the first bytes.  A class
+has a number of passes over its inputs and outputs, the kernels it launches, and the share of usable HBM
+bandwidth that its access pattern reaches.  What earlier kernels left in L2 is read from there.  Their
+thread blocks are many and small: the fluid limit (``blocks == 0``).
+"""
+
+from __future__ import annotations
+
+import math
+
+from simcore.cost.kernel import Context, Kernel, Work, formula, numel
+from simcore.cost.parameters import TrafficParameters
+
+#: ATen's multi-tensor kernels (aten/src/ATen/native/cuda/MultiTensorApply.cuh): tensors per launch by number
+#: of tensor lists, blocks per launch, elements per block.
+TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+BLOCKS_PER_LAUNCH = 320
+ELEMENTS_PER_BLOCK = 65536
+
+
+def streaming_work(traffic: float, launches: int, bandwidth_share: float, context: Context) -> Work:
+    """Demand of kernels that move ``traffic`` bytes; see Note [memory-bound model]."""
+    gpu, memory = context.gpu, context.parameters.memory
+    usable = context.hbm_bytes_per_s
+    cold = max(0.0, traffic - memory.warm_l2_share * gpu.l2_bytes)
+    # The class's own limit (strided access, atomics, register pressure) and L2 are no HBM traffic.
+    own = cold / (usable * bandwidth_share) if bandwidth_share < 1 else 0.0
+    sm_s = max(own, traffic / gpu.l2_bytes_per_s)
+    ramp = min(traffic, memory.ramp_bytes) / usable
+    return Work(sm_s, cold, memory.prologue_s + ramp / launches, 0, 1, launches, fitted=memory.fitted)
+
+
+def tensor_bytes(kernel: Kernel) -> tuple[float, float]:
+    """(read, written) bytes of the kernel, from its columns or else from its shapes."""
+    if kernel.bytes_read or kernel.bytes_written:
+        return float(kernel.bytes_read), float(kernel.bytes_written)
+    size = kernel.element_bytes
+    return (
+        float(size * sum(map(numel, kernel.in_shapes))),
+        float(size * sum(map(numel, kernel.out_shapes))),
+    )
+
+
+def traffic_class(op_class: str, context: Context) -> TrafficParameters:
+    """Constants of a memory-bound class."""
+    return context.parameters.memory.classes[op_class]
+
+
+@formula(
+    "elementwise",
+    "reduction",
+    "softmax_fwd",
+    "softmax_bwd",
+    "norm_fwd",
+    "norm_bwd",
+    "embedding_fwd",
+    "embedding_bwd",
+    "cross_entropy",
+    "dropout",
+    "optimizer",
+    "copy",
+    "fill",
+)
+def streaming(kernel: Kernel, context: Context) -> Work:
+    """Any class that streams its tensors a fixed number of times."""
+    p = traffic_class(kernel.op_class, context)
+    read, written = tensor_bytes(kernel)
+    return streaming_work(read * p.read_passes + written * p.write_passes, p.launches, p.bandwidth_share, context)
+
+
+@formula("foreach")
+def foreach(kernel: Kernel, context: Context) -> Work:
+    """Multi-tensor kernels: as many launches as tensors and blocks need."""
+    p = traffic_class("foreach", context)
+    read, written = tensor_bytes(kernel)
+    return streaming_work(
+        read * p.read_passes + written * p.write_passes, foreach_launches(kernel), p.bandwidth_share, context
+    )
+
+
+def foreach_launches(kernel: Kernel) -> int:
+    """Launches of one multi-tensor op, from the limits of ATen's kernels."""
+    shapes = kernel.out_shapes or kernel.in_shapes
+    if not shapes:
+        return 1
+    lists = min(5, max(1, round(len(kernel.in_shapes) / len(shapes))))
+    blocks = sum(math.ceil(numel(shape) / ELEMENTS_PER_BLOCK) for shape in shapes)
+    return max(1, math.ceil(len(shapes) / TENSORS_PER_LAUNCH[lists]), math.ceil(blocks / BLOCKS_PER_LAUNCH))
+
+
+@formula("other")
+def other(kernel: Kernel, context: Context) -> Work:
+    """Fallback without knowledge of the op: the slower of its flops on CUDA cores and its bytes."""
+    read, written = tensor_bytes(kernel)
+    work = streaming_work(read + written, 1, 1.0, context)
+    compute = kernel.flops / context.gpu.peak_flops["fp32"]
+    return Work(max(work.sm_s, compute), work.hbm_bytes, work.prologue_s, fitted=False)
+
+
+def memcpy_work(kernel: Kernel, context: Context) -> Work:
+    """Copies on a copy engine: over PCIe to or from the host, or within HBM ("dtod" in the name)."""
+    read, written = tensor_bytes(kernel)
+    moved = max(read, written)
+    name = kernel.name.lower()
+    prologue = context.parameters.memory.prologue_s
+    if "dtod" in name or "d2d" in name:
+        return Work(2 * moved / context.hbm_bytes_per_s, 2 * moved, prologue)
+    return Work(moved / context.parameters.memory.pcie_bytes_per_s, moved, prologue)

@@ -1,0 +1,148 @@
+"""The default cost model: formulas per op class, over the distinct kernels of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.cost import attention, gemm, memory_bound  # noqa: F401  (registers their formulas)
+from simcore.cost.classify import OP_CLASSES, classify
+from simcore.cost.demand import ORIGINS, Demands
+from simcore.cost.kernel import FORMULAS, Context, Kernel, Work, parse_dtype, parse_shapes
+from simcore.cost.memory_bound import memcpy_work
+from simcore.cost.parameters import GenerationParameters, load_parameters
+from simcore.cost.table import MeasuredTable
+from simcore.errors import InputError, nearest
+from simcore.graph.ops import OpKind, OpTable
+from simcore.hardware.specs import GpuSpec
+from simcore.units import PS_PER_S, ps_from_s
+
+FP32_MATH = ("ieee", "tf32")
+
+_RECORDED, _MEASURED, _FITTED, _ROOFLINE = (
+    ORIGINS.index(name) for name in ("recorded", "measured", "fitted", "roofline")
+)
+
+
+class RooflineCost:
+    """Prices compute kernels and copies of one GPU model; implements ``CostModel``.
+
+    ``fp32_math``: "ieee" runs fp32 products on CUDA cores (torch's default for matmul), "tf32" on tensor
+    cores.  ``tables``: measured times, the first that covers a kernel wins over the formula.
+    ``attention``: family of fused attention kernels where an op's name does not tell (flash2, flash3,
+    cudnn; a property of the software, default by generation).  ``parameters``: other constants than the
+    generation's own.
+
+    Alone, a kernel lasts ``Demands.alone_ps(cost.hbm_bytes_per_s)``.
+    Errors: InputError for an unknown option, generation, dtype or op class.
+    """
+
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        fp32_math: str = "ieee",
+        tables: Sequence[MeasuredTable] | None = None,
+        *,
+        attention: str | None = None,
+        parameters: GenerationParameters | None = None,
+    ) -> None:
+        if fp32_math not in FP32_MATH:
+            raise InputError(f"fp32_math {fp32_math!r}{nearest(fp32_math, FP32_MATH)}")
+        constants = parameters or load_parameters(gpu.generation)
+        chosen = attention or constants.default_attention
+        if chosen not in constants.attention:
+            raise InputError(
+                f"attention kernels {chosen!r} unknown on {gpu.name}{nearest(chosen, constants.attention)}"
+            )
+        self.gpu = gpu
+        self.tables = tuple(tables or ())
+        self._context = Context(gpu, constants, fp32_math, chosen)
+
+    @property
+    def hbm_bytes_per_s(self) -> float:
+        """HBM bandwidth that kernels share: peak times the profile's efficiency."""
+        return self._context.hbm_bytes_per_s
+
+    def work(self, kernel: Kernel) -> Work:
+        """What the formula of the kernel's class demands; InputError for an unknown class."""
+        op_class = kernel.op_class or classify(kernel.name)
+        if op_class not in FORMULAS:
+            raise InputError(f"op {kernel.name!r}: unknown op class {op_class!r}{nearest(op_class, OP_CLASSES)}")
+        return FORMULAS[op_class](kernel, self._context)
+
+    def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
+        """Demand of every compute and memcpy op; other rows, and rows not ``used``, demand nothing.
+
+        A graph has few distinct kernels: each is priced once.
+        """
+        priced = (ops.kind == int(OpKind.COMPUTE)) | (ops.kind == int(OpKind.MEMCPY))
+        if used is not None:
+            priced &= used
+        rows = np.flatnonzero(priced)
+        demands = Demands.zeros(len(ops))
+        if len(rows) == 0:
+            return demands
+        columns = np.stack(
+            [
+                ops.name.codes[rows], ops.op_class.codes[rows], ops.dtype.codes[rows],
+                ops.in_shapes.codes[rows], ops.out_shapes.codes[rows], ops.kind[rows],
+                ops.flops[rows], ops.bytes_read[rows], ops.bytes_written[rows],
+            ],
+            axis=1,
+        ).astype(np.int64)  # fmt: skip
+        index: dict[bytes, int] = {}
+        packed = np.ascontiguousarray(columns).view(np.dtype((np.void, columns.shape[1] * 8))).ravel()
+        inverse = np.fromiter(
+            (index.setdefault(key, len(index)) for key in packed.tolist()), dtype=np.int64, count=len(rows)
+        )
+        first = np.zeros(len(index), dtype=np.int64)
+        first[inverse[::-1]] = np.arange(len(rows))[::-1]
+        distinct = np.array([self._price(ops, int(rows[i])) for i in first], dtype=np.int64)
+        for column, name in enumerate(_COLUMNS):
+            getattr(demands, name)[rows] = distinct[inverse, column]
+        self._apply_recorded(demands, ops, rows)
+        return demands
+
+    def _price(self, ops: OpTable, row: int) -> tuple[int, ...]:
+        """One distinct kernel, in the order of ``_COLUMNS``."""
+        is_copy = ops.kind[row] == int(OpKind.MEMCPY)
+        name = ops.name[row]
+        kernel = Kernel(
+            name=name,
+            op_class=ops.op_class[row] or ("copy" if is_copy else classify(name)),
+            dtype=parse_dtype(ops.dtype[row]),
+            in_shapes=parse_shapes(ops.in_shapes[row]),
+            out_shapes=parse_shapes(ops.out_shapes[row]),
+            flops=int(ops.flops[row]),
+            bytes_read=int(ops.bytes_read[row]),
+            bytes_written=int(ops.bytes_written[row]),
+        )
+        work = memcpy_work(kernel, self._context) if is_copy else self.work(kernel)
+        sm_ps = ps_from_s(work.sm_s)
+        hbm_bytes = round(work.hbm_bytes)
+        fixed_ps = work.launches * ps_from_s(self.gpu.kernel_gap_s + work.prologue_s)
+        origin = _FITTED if work.fitted else _ROOFLINE
+        measured = next((t for table in self.tables if (t := table.lookup(kernel)) is not None), None)
+        if measured is not None:
+            sm_ps, hbm_bytes, fixed_ps = self._of_duration(ps_from_s(measured), hbm_bytes, fixed_ps)
+            origin = _MEASURED
+        return sm_ps, work.blocks, work.blocks_per_sm, hbm_bytes, fixed_ps, int(is_copy), origin
+
+    def _of_duration(self, total_ps: int, hbm_bytes: int, fixed_ps: int) -> tuple[int, int, int]:
+        """(sm_ps, hbm_bytes, fixed_ps) that last exactly ``total_ps`` alone, moving at most ``hbm_bytes``."""
+        fixed_ps = min(fixed_ps, total_ps)
+        rest_ps = total_ps - fixed_ps
+        return rest_ps, min(hbm_bytes, int(rest_ps * self.hbm_bytes_per_s / PS_PER_S)), fixed_ps
+
+    def _apply_recorded(self, demands: Demands, ops: OpTable, rows: npt.NDArray[np.int64]) -> None:
+        """A duration recorded in a trace wins; the formula only says what the time was spent on."""
+        for row in rows[ops.recorded_ps[rows] >= 0]:
+            total_ps = int(ops.recorded_ps[row])
+            parts = self._of_duration(total_ps, int(demands.hbm_bytes[row]), int(demands.fixed_ps[row]))
+            demands.sm_ps[row], demands.hbm_bytes[row], demands.fixed_ps[row] = parts
+            demands.origin[row] = _RECORDED
+
+
+_COLUMNS = ("sm_ps", "blocks", "blocks_per_sm", "hbm_bytes", "fixed_ps", "copy_engine", "origin")

@@ -1,0 +1,105 @@
+"""Measured kernel times: exact shapes override a formula, byte curves interpolate between measurements."""
+
+from __future__ import annotations
+
+import csv
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simcore.cost.kernel import Kernel, Shape, parse_dtype, parse_shapes
+from simcore.errors import InputError
+
+#: Time columns by name, with their unit in seconds: a table without a unit is refused.
+TIME_COLUMNS = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6, "time_ns": 1e-9}
+
+Key = tuple[str, str, tuple[Shape, ...], tuple[Shape, ...]]
+
+
+@dataclass
+class MeasuredTable:
+    """Times of kernels as measured, seconds, each with the place it comes from.
+
+    ``exact`` is keyed by (op class, dtype, input shapes, output shapes).  ``curves`` holds, by (op class,
+    dtype), points (bytes moved, seconds) sorted by bytes; between two points the time is interpolated on
+    logarithmic axes, outside them the table says nothing.
+    """
+
+    source: str
+    exact: dict[Key, float] = field(default_factory=dict)
+    curves: dict[tuple[str, str], list[tuple[int, float]]] = field(default_factory=dict)
+
+    def add(self, kernel: Kernel, seconds: float) -> None:
+        """Store a measurement.  InputError unless ``seconds`` is a positive number."""
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise InputError(f"{self.source}: time {seconds} of {kernel.name!r} must be a positive number")
+        if kernel.in_shapes or kernel.out_shapes:
+            self.exact[_key(kernel)] = seconds
+        else:
+            curve = self.curves.setdefault((kernel.op_class, kernel.dtype), [])
+            curve.append((kernel.bytes_read + kernel.bytes_written, seconds))
+            curve.sort()
+
+    def lookup(self, kernel: Kernel) -> float | None:
+        """Seconds of ``kernel`` with everything included, or None when the table does not cover it."""
+        found = self.exact.get(_key(kernel))
+        if found is not None:
+            return found
+        curve = self.curves.get((kernel.op_class, kernel.dtype))
+        if not curve:
+            return None
+        moved = kernel.bytes_read + kernel.bytes_written
+        if not curve[0][0] <= moved <= curve[-1][0]:
+            return None
+        right = bisect_left(curve, (moved, 0.0))
+        if curve[right][0] == moved:
+            return curve[right][1]
+        (x0, y0), (x1, y1) = curve[right - 1], curve[right]
+        if x0 == 0:
+            return y0 + (y1 - y0) * moved / x1
+        share = math.log(moved / x0) / math.log(x1 / x0)
+        return y0 * (y1 / y0) ** share
+
+    @classmethod
+    def load(cls, path: Path | str) -> MeasuredTable:
+        """Read a CSV with columns op_class, dtype, a time column with unit (``time_us``), and in_shapes and
+        out_shapes (JSON; an exact row) or bytes (a curve's point).
+
+        Errors: InputError for a missing file, column or unit, an unknown dtype or a bad number.
+        """
+        where = Path(path)
+        if not where.is_file():
+            raise InputError(f"no measured table {str(where)!r}")
+        with where.open(newline="", encoding="utf-8") as stream:
+            rows = csv.DictReader(stream)
+            columns = rows.fieldnames or []
+            units = [name for name in TIME_COLUMNS if name in columns]
+            if len(units) != 1:
+                raise InputError(f"{where.name}: needs one time column with its unit: {', '.join(TIME_COLUMNS)}")
+            for name in ("op_class", "dtype"):
+                if name not in columns:
+                    raise InputError(f"{where.name}: missing column {name!r}")
+            table = cls(source=where.name)
+            for line, row in enumerate(rows, start=2):
+                try:
+                    seconds = float(row[units[0]]) * TIME_COLUMNS[units[0]]
+                    moved = int(row.get("bytes") or 0)
+                except ValueError as error:
+                    raise InputError(f"{where.name} line {line}: {error}") from None
+                table.add(
+                    Kernel(
+                        name=f"line {line}",
+                        op_class=row["op_class"],
+                        dtype=parse_dtype(row["dtype"]),
+                        in_shapes=parse_shapes(row.get("in_shapes") or ""),
+                        out_shapes=parse_shapes(row.get("out_shapes") or ""),
+                        bytes_read=moved,
+                    ),
+                    seconds,
+                )
+        return table
+
+
+def _key(kernel: Kernel) -> Key:
+    return kernel.op_class, kernel.dtype, kernel.in_shapes, kernel.out_shapes
