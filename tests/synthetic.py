@@ -15,6 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from simcore.collectives.plan import CollectivePlan
 from simcore.engine.result import RankTimes, SimulationResult
@@ -106,7 +107,7 @@ def _plan(collective: str, num_bytes: int, algorithm: str, alone: int) -> Collec
 
 
 def two_stage_result() -> SimulationResult:
-    """The times of the picture.  Alone: every kernel 10 K less than it took, send/recv 20 K, all_reduce 45 K."""
+    """The times of the picture.  Alone: kernels 10 K less than they took, send/recv 20 K, all_reduce 45 K."""
     times = []
     for rank in (0, 1):
         ready, start, end = (
@@ -136,3 +137,11 @@ def two_stage_result() -> SimulationResult:
 def write_two_stage_run(out_dir: Path) -> RunInfo:
     """Write the run of the picture."""
     return write_run(out_dir, two_stage_graph(), two_stage_result(), FACTS)
+
+
+@pytest.fixture
+def two_stage_run(tmp_path: Path) -> Path:
+    """Folder of the run of the picture."""
+    out_dir = tmp_path / "two-stages"
+    write_two_stage_run(out_dir)
+    return out_dir

@@ -5,18 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.graph import Graph
-from simcore.graph.ops import IntArray, OpKind
+from simcore.graph.ops import IntArray, OpKind, Strings
 from simcore.timeline.info import FlopCounts, StageMemory
 
 _MODEL_PHASES = ("fwd", "bwd")
-_SCORE_CLASSES = ("bgemm", "attention_fwd", "attention_bwd")
 
 
 def row_counts(graph: Graph) -> IntArray:
@@ -35,18 +34,14 @@ def flop_counts(graph: Graph) -> FlopCounts:
     query-key and the score-value product).
     """
     ops = graph.ops
-    in_attention = np.array(
-        ["attention" in name or "attn" in name for name in ops.module.values], dtype=np.bool_
-    )
-    is_score = np.isin(ops.op_class.tolist(), _SCORE_CLASSES) if len(ops) else np.zeros(0, dtype=np.bool_)
-    named = in_attention[ops.module.codes] | np.char.startswith(
-        _text_array(ops.op_class.tolist()), "attention"
-    )
-    is_model = np.isin(ops.phase.tolist(), _MODEL_PHASES) if len(ops) else np.zeros(0, dtype=np.bool_)
+    of_attention = _holds(ops.module, lambda name: "attention" in name or "attn" in name)
+    is_scores = _holds(ops.op_class, lambda name: name in ("attention_fwd", "attention_bwd"))
+    is_scores |= of_attention & ops.op_class.equals("bgemm")
+    is_model = _holds(ops.phase, lambda name: name in _MODEL_PHASES)
     # Python integers: the total of a large job passes 2**63.
     total = ops.flops.astype(object) * row_counts(graph).astype(object)
     total[ops.kind != OpKind.COMPUTE] = 0
-    model, attention = _sum(total[is_model]), _sum(total[is_model & is_score & named])
+    model, attention = _sum(total[is_model]), _sum(total[is_model & is_scores])
     return FlopCounts(
         model=model, model_causal=model - attention // 2, executed=_sum(total), attention=attention
     )
@@ -114,5 +109,7 @@ def _sum(values: npt.NDArray[np.object_]) -> int:
     return int(sum(values.tolist()))
 
 
-def _text_array(strings: list[str]) -> npt.NDArray[np.str_]:
-    return np.array(strings, dtype=np.str_)
+def _holds(column: Strings, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+    """Rows whose string passes ``test``."""
+    passed = np.array([test(value) for value in column.values], dtype=np.bool_)
+    return passed[column.codes]

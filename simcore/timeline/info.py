@@ -35,7 +35,7 @@ class FlopCounts(_Record):
 
 
 class StageMemory(_Record):
-    """Peak memory per GPU of the ranks of one program, bytes; ``capacity`` is what a GPU leaves to a framework."""
+    """Peak memory per GPU of the ranks of one program, bytes; ``capacity`` is what a framework can have."""
 
     program: str
     stage: int
@@ -87,8 +87,9 @@ class WorkloadInfo(_Record):
 class RunInfo(_Record):
     """Everything about a run that is not a row.
 
-    ``peak_flops_per_s`` is one GPU's dense peak in ``peak_math`` (the denominator of MFU).  ``origins`` is the
-    share of kernel time (alone) by origin of its estimate.  ``wall_s`` is wall time by stage of the program.
+    ``peak_flops_per_s`` is one GPU's dense peak in ``peak_math`` (the denominator of MFU).  ``origins`` is
+    the share of kernel time (alone) by origin of its estimate.  ``wall_s`` is wall time by stage of the
+    program.
     ``digest`` is :meth:`simcore.timeline.reader.Timeline.digest`.
     """
 
@@ -139,7 +140,7 @@ class RunInfo(_Record):
         (run_dir / RUN_FILE).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Position of ``rank`` on each parallel axis of size > 1 that has a process group, e.g. ``{"pp": 3, "tp": 0}``."""
+        """Position of ``rank`` on each axis of size > 1 that has a process group: ``{"pp": 3, "tp": 0}``."""
         found = {}
         for axis, size in self.workload.dims.items():
             if size > 1 and axis in self.groups:

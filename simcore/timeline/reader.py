@@ -60,7 +60,7 @@ class Timeline:
 
     @classmethod
     def open(cls, run_dir: Path | str) -> Timeline:
-        """Open a run folder.  InputError, naming the file, when one is missing, damaged or of another version."""
+        """Open a run folder.  InputError, naming the file, when one is missing, damaged or outdated."""
         folder = Path(run_dir)
         info = RunInfo.read(folder)
         file = _open_parquet(folder / TIMELINE_FILE, TIMELINE, "simcore.timeline.schema")
@@ -121,7 +121,7 @@ class Timeline:
         return frame
 
     def digest(self) -> str:
-        """SHA-256 of all ranks' times, independent of the file's layout; see :mod:`simcore.timeline.digest`."""
+        """SHA-256 of all ranks' times (:mod:`simcore.timeline.digest`), whatever the file's layout."""
         columns = ("rank", "op_id", "ready_ps", "start_ps", "end_ps", "alone_ps")
         by_representative = {
             rows.rank: rank_digest(*(rows.ints(column) for column in columns[1:]))

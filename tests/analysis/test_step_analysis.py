@@ -1,4 +1,4 @@
-"""The picture of :mod:`tests.synthetic`, analysed: every figure is derived here by hand (units of K = 1,000 ps)."""
+"""The picture of :mod:`tests.synthetic`, analysed: all figures are derived by hand (K = 1,000 ps)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_bubble_counts_send_and_recv_but_not_collectives(analysis: StepAnalysis)
 
 
 def test_contention_and_waiting(analysis: StepAnalysis) -> None:
-    # Compute: 10 more than alone per kernel, 3 and 2 kernels; all_reduce: 50 taken, 45 alone; send/recv exact.
+    # Compute: 10 more than alone per kernel, 3 and 2 kernels; all_reduce: 50 taken, 45 alone.
     assert analysis.compute_contention_ps / K == (30 + 20) / 2
     assert analysis.communication_contention_ps / K == 5
     # start - ready: recv 30 and all_reduce 10 on rank 0; recv 100 and all_reduce 50 on rank 1.

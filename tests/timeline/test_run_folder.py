@@ -42,7 +42,7 @@ def test_layers_are_global(two_stage_run: Path) -> None:
 
 def test_run_json_holds_facts_and_conventions(two_stage_run: Path) -> None:
     info = RunInfo.read(two_stage_run)
-    # fwd and bwd: 4000 + 1000 + 4000 + 8000; recompute 2000 only counts as executed; the bmm of attention halves.
+    # fwd and bwd: 4000 + 1000 + 4000 + 8000; recompute 2000 is executed only; attention's bmm halves.
     assert (info.flops.model, info.flops.attention) == (17_000, 1_000)
     assert info.flops.model_causal == 16_500
     assert info.flops.executed == 19_000
@@ -126,7 +126,7 @@ def test_damaged_rows_are_named(two_stage_run: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4:200] = b"\xff" * 196
     path.write_bytes(data)
-    with pytest.raises(InputError, match="timeline.parquet"):
+    with pytest.raises(InputError, match=r"timeline\.parquet"):
         Timeline.open(two_stage_run).digest()
 
 
