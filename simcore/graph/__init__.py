@@ -6,10 +6,19 @@ from simcore.graph.graph import FlatOps, Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import graph_hash
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, OpKind, OpRows, OpTable, Strings
+from simcore.graph.schedules import (
+    Action,
+    gpipe,
+    interleaved_one_f_one_b,
+    one_f_one_b,
+    pipeline_graph,
+    validate_schedule,
+)
 from simcore.graph.store import load_graph, save_graph
 from simcore.graph.verify import verify
 
 __all__ = [
+    "Action",
     "EdgeKind",
     "EdgeTable",
     "FlatEdges",
@@ -26,11 +35,16 @@ __all__ = [
     "Strings",
     "Workload",
     "external",
+    "gpipe",
     "graph_hash",
+    "interleaved_one_f_one_b",
     "load_graph",
+    "one_f_one_b",
+    "pipeline_graph",
     "program_edges",
     "resolve_edges",
     "resolve_waits",
     "save_graph",
+    "validate_schedule",
     "verify",
 ]

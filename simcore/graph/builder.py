@@ -137,10 +137,11 @@ class TemplateBuilder:
         data: Iterable[Source] = (),
         **columns: object,
     ) -> OpHandle:
-        """A collective of ``num_bytes`` (nccl-tests' size) over ``group``, by default on the group's stream."""
+        """A collective of ``num_bytes`` (nccl-tests' size), by default on the group's own stream."""
         reduces = collective in ("all_reduce", "reduce_scatter", "reduce")
-        columns = {"name": f"nccl::{collective}", "reduce_op": "sum" if reduces else "", **columns}
-        return self._comm(OpKind.COLLECTIVE, group, num_bytes, stream, waits, data, collective=collective, **columns)
+        reduce_op = "sum" if reduces else ""
+        columns = {"name": f"nccl::{collective}", "collective": collective, "reduce_op": reduce_op, **columns}
+        return self._comm(OpKind.COLLECTIVE, group, num_bytes, stream, waits, data, **columns)
 
     def send(
         self,
@@ -153,7 +154,7 @@ class TemplateBuilder:
         data: Iterable[Source] = (),
         **columns: object,
     ) -> OpHandle:
-        """Send to the member ``peer_delta`` further on in ``group`` (may be negative, taken modulo its size)."""
+        """Send to the member ``peer_delta`` further on in ``group`` (modulo its size; may be negative)."""
         return self._p2p(OpKind.SEND, group, peer_delta, num_bytes, stream, waits, data, columns)
 
     def recv(
@@ -294,8 +295,12 @@ class GraphBuilder:
         except KeyError:
             raise InputError(f"unknown process group {name!r}{nearest(name, self._groups)}") from None
 
+    def has_group(self, name: str) -> bool:
+        """Whether a process group of that name was declared."""
+        return name in self._groups
+
     def template(self, name: str) -> TemplateBuilder:
-        """A new template; ``name`` says what it is ("fwd", "bwd", "optimizer", ...) and need not be unique."""
+        """A new template; ``name`` says what it is ("fwd", "bwd", ...) and need not be unique."""
         made = TemplateBuilder(self, len(self._templates), name)
         self._templates.append(made)
         return made
@@ -314,8 +319,8 @@ class GraphBuilder:
         for template, _, _ in skeleton:
             if template.index >= len(self._templates) or self._templates[template.index] is not template:
                 raise InputError(f"template {template.name!r} belongs to another graph")
-        columns = [[t.index for t, _, _ in skeleton], [m for _, m, _ in skeleton], [c for _, _, c in skeleton]]
-        arrays = [np.array(column, dtype=np.int32) for column in columns]
+        played = [(template.index, microbatch, chunk) for template, microbatch, chunk in skeleton]
+        arrays = np.array(played, dtype=np.int32).reshape(-1, 3).T.copy()
         self._programs.append(
             Program(
                 name=name or f"program{len(self._programs)}",
@@ -388,7 +393,7 @@ def tiling(name: str, dims: Sequence[Dim], world_size: int) -> tuple[Dim, ...]:
     covered = 1
     for size, stride in sorted(dims, key=lambda dim: dim[1]):
         if stride % covered:
-            raise InputError(f"process group {name!r}: stride {stride} does not tile ranks (covered {covered})")
+            raise InputError(f"process group {name!r}: stride {stride} is no multiple of {covered}")
         if stride > covered:
             base.append((stride // covered, covered))
         covered = stride * size

@@ -122,8 +122,8 @@ def _external_sources(graph: Graph, flat: FlatOps, edge: IntArray, instance: Int
         raise GraphError(
             f"program {flat.program.name!r} (ranks {_ranks_text(flat.program)}): op {graph.ops.name[op]!r} "
             f"in instance {which} (template {_template_text(graph, flat.program, which)}) refers to op "
-            f"{int(edges.ext_back[row])} before the latest on stream {edges.ext_stream[row]!r}, but the stream "
-            f"has no such op by then"
+            f"{int(edges.ext_back[row])} before the latest on stream {edges.ext_stream[row]!r}, "
+            f"which has no such op by then"
         )
     return source
 

@@ -129,7 +129,8 @@ class Graph:
                 span = slice(start, stop, step)
                 if start < 0 or stop > self.world_size:
                     raise GraphError(
-                        f"program {program.name!r}: ranks {start}:{stop} outside the world of {self.world_size}"
+                        f"program {program.name!r}: ranks {start}:{stop} outside the world "
+                        f"of {self.world_size}"
                     )
                 if (owner[span] >= 0).any():
                     raise GraphError(

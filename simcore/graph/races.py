@@ -54,7 +54,8 @@ def _unordered(graph: Graph, flat: FlatOps) -> tuple[IntArray, IntArray]:
         return src, dst
     clocks = _clocks(graph, flat, codes)
     ordered = [
-        clocks.knows(int(codes[d]), d, int(codes[s]), s) for s, d in zip(src.tolist(), dst.tolist(), strict=True)
+        clocks.knows(int(codes[reader]), reader, int(codes[writer]), writer)
+        for writer, reader in zip(src.tolist(), dst.tolist(), strict=True)
     ]
     keep = ~np.array(ordered, dtype=np.bool_)
     return src[keep], dst[keep]
@@ -62,7 +63,7 @@ def _unordered(graph: Graph, flat: FlatOps) -> tuple[IntArray, IntArray]:
 
 @dataclass
 class _Clocks:
-    """Checkpoints per stream: at flat op ``at[s][k]`` stream ``s`` learns ``clock[s][k]`` (latest op by stream)."""
+    """Checkpoints: at flat op ``at[s][k]`` stream ``s`` learns ``clock[s][k]``, the latest ended op by stream."""
 
     num_streams: int
     at: list[list[int]] = field(default_factory=list)

@@ -122,13 +122,15 @@ def _check_edges(graph: Graph, where: str) -> None:
     if crosses.any():
         edge = int(inside[np.flatnonzero(crosses)[0]])
         raise GraphError(
-            f"{where}: edge {edge} joins rows {int(edges.src[edge])} and {int(edges.dst[edge])} of two templates"
+            f"{where}: edge {edge} joins rows {int(edges.src[edge])} and {int(edges.dst[edge])} "
+            f"of two templates"
         )
     if (src >= dst).any():
         edge = int(inside[np.flatnonzero(src >= dst)[0]])
+        row = int(edges.dst[edge])
         raise GraphError(
-            f"{where}: edge {edge}: op {graph.ops.name[int(edges.dst[edge])]!r} (row {int(edges.dst[edge])}) depends "
-            f"on row {int(edges.src[edge])}, which is issued later: the graph has a cycle"
+            f"{where}: edge {edge}: op {graph.ops.name[row]!r} (row {row}) depends on row "
+            f"{int(edges.src[edge])}, which is not issued before it: the graph has a cycle"
         )
 
 

@@ -141,8 +141,8 @@ class _GroupCheck:
             text = self._first_difference(left, places[left], right, places[right], content)
             ranks = int(self.matrix[row, 0]), int(self.matrix[row, column])
             raise GraphError(
-                f"process group {self.name!r} (ranks {_shown(self.matrix[row])}): its members issue different "
-                f"collectives; {text.format(*ranks)}"
+                f"process group {self.name!r} (ranks {_shown(self.matrix[row])}): its members issue "
+                f"different collectives; {text.format(*ranks)}"
             )
 
     def point_to_point(self) -> None:
@@ -152,8 +152,8 @@ class _GroupCheck:
         if (ops.peer_delta[is_p2p] >= size).any() or (ops.peer_delta[is_p2p] == 0).any():
             row = int(np.flatnonzero(is_p2p & ((ops.peer_delta >= size) | (ops.peer_delta == 0)))[0])
             raise GraphError(
-                f"op {ops.name[row]!r} (row {row}): peer_delta {int(ops.peer_delta[row])} names no other member "
-                f"of process group {self.name!r} of {size}"
+                f"op {ops.name[row]!r} (row {row}): peer_delta {int(ops.peer_delta[row])} names no other "
+                f"member of process group {self.name!r} of {size}"
             )
         deltas = np.where(ops.kind == OpKind.SEND, ops.peer_delta, size - ops.peer_delta)
         content = ops.comm_bytes[None, :]
@@ -173,8 +173,8 @@ class _GroupCheck:
                 text = self._first_difference(left, sends[left], right, recvs[right], content)
                 ranks = int(self.matrix[row, column]), int(self.matrix[row, peer])
                 raise GraphError(
-                    f"process group {self.name!r}: sends of rank {ranks[0]} to rank {ranks[1]} do not match its "
-                    f"receives; {text.format(*ranks)}"
+                    f"process group {self.name!r}: sends of rank {ranks[0]} to rank {ranks[1]} do not match "
+                    f"its receives; {text.format(*ranks)}"
                 )
 
     def _first_difference(
@@ -183,7 +183,8 @@ class _GroupCheck:
         """Text (with {0} and {1} for the ranks) about the first position where two programs differ."""
         one, other = self.played[left].flat, self.played[right].flat
         shared = min(len(left_at), len(right_at))
-        differs = (content[:, one.row[left_at[:shared]]] != content[:, other.row[right_at[:shared]]]).any(axis=0)
+        mine, theirs = content[:, one.row[left_at[:shared]]], content[:, other.row[right_at[:shared]]]
+        differs = (mine != theirs).any(axis=0)
         position = int(np.flatnonzero(differs)[0]) if differs.any() else shared
         sides = [
             describe_op(self.graph, flat, int(at[position])) if position < len(at) else "nothing more"
