@@ -63,7 +63,7 @@ def _unordered(graph: Graph, flat: FlatOps) -> tuple[IntArray, IntArray]:
 
 @dataclass
 class _Clocks:
-    """Checkpoints: at flat op ``at[s][k]`` stream ``s`` learns ``clock[s][k]``, the latest ended op by stream."""
+    """Checkpoints: at flat op ``at[s][k]`` stream ``s`` learns ``clock[s][k]``, the latest ended ops."""
 
     num_streams: int
     at: list[list[int]] = field(default_factory=list)
