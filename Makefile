@@ -23,6 +23,7 @@ check: setup
 	@scripts/check
 
 setup: $(VENV)/stamp-run $(VENV)/stamp-test
+	@echo "ready: $(VENV)" >&2
 
 $(PY):
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed (set PYTHON=...)" >&2; exit 1; }

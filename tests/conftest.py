@@ -1,17 +1,7 @@
-"""Fixtures that several areas share."""
+"""Settings that all tests share."""
 
-from __future__ import annotations
+from hypothesis import settings
 
-from pathlib import Path
-
-import pytest
-
-from tests.synthetic import write_two_stage_run
-
-
-@pytest.fixture
-def two_stage_run(tmp_path: Path) -> Path:
-    """Folder of the run that :mod:`tests.synthetic` draws."""
-    out_dir = tmp_path / "two-stages"
-    write_two_stage_run(out_dir)
-    return out_dir
+# Fixed examples and no deadline: a test says the same on a busy machine and on every run.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
