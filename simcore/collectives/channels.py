@@ -1,0 +1,127 @@
+"""How many channels NCCL opens for a group, and how many of them a message gets.
+
+A channel is a thread block on every member, with its own ring and trees.  NCCL searches for the most rings
+that the wires can feed, duplicates fast ones so that one block need not fill a wire alone
+(src/graph/search.cc, ncclTopoCompute and ncclTopoDupChannels), doubles once more when it connects them
+(src/graph/connect.cc, ncclTopoPostset), and starts small messages on fewer (src/enqueue.cc).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from simcore.collectives.protocols import Protocol
+
+#: GB/s that the search tries for one ring, fastest first (src/graph/search.cc).
+_SPEEDS_INTRA: Final = (40.0, 30.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
+_SPEEDS_INTRA_SM90: Final = (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0)
+_SPEEDS_INTER: Final = (48.0, 30.0, 28.0, 24.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
+_SPEEDS_INTER_SM90: Final = (48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0)
+
+#: The search keeps slowing its rings down while the next speed is above this share of the best so far.
+_SEARCH_DEPTH: Final = 0.49
+_DUPLICATE_FROM_GB_PER_S: Final = 25.0
+_MAX_SEARCHED: Final = 16
+_MAX_CHANNELS: Final = 32
+_MAX_P2P_CHANNELS: Final = 32
+_P2P_CHANNELS_PER_NET_PEER: Final = 2
+
+#: Traffic that makes a further channel worth its start (src/enqueue.cc, MinTrafficPerChannel).
+_MIN_TRAFFIC_BYTES: Final = 32 * 1024
+
+
+@dataclass(frozen=True)
+class ChannelGraph:
+    """Rings that a group can run: ``channels`` of ``bytes_per_s`` each, as NCCL's tuner believes."""
+
+    channels: int
+    bytes_per_s: float
+
+
+def _best_rings(total_gb_per_s: float, speeds: tuple[float, ...]) -> tuple[int, float]:
+    """(rings, GB/s each): the most bandwidth in total, the fewest rings among equals."""
+    rings, speed = 0, 0.0
+    for candidate in speeds:
+        if rings and candidate <= _SEARCH_DEPTH * speed:
+            break
+        count = min(int(total_gb_per_s / candidate + 1e-9), _MAX_SEARCHED)
+        if count * candidate > rings * speed:
+            rings, speed = count, candidate
+    return (rings, speed) if rings else (1, total_gb_per_s)
+
+
+def _duplicated(rings: int, speed: float, hopper: bool) -> tuple[int, float]:
+    if speed < _DUPLICATE_FROM_GB_PER_S or (hopper and speed < 50.0 and rings > 4):
+        return rings, speed
+    doubled = min(2 * rings, _MAX_SEARCHED)
+    return doubled, speed / -(-doubled // rings)
+
+
+def search_channels(
+    generation: str, num_nodes: int, nvlink_bytes_per_s: float, nic_bytes_per_s: float, nics_used: int
+) -> ChannelGraph:
+    """Channels of a group's communicator.
+
+    ``nvlink_bytes_per_s`` is what one GPU's port carries per direction, ``nic_bytes_per_s`` the line rate of
+    one NIC, ``nics_used`` the NICs per node that belong to the group's GPUs.
+    """
+    hopper = generation == "hopper"
+    if num_nodes == 1:
+        rings, speed = _best_rings(nvlink_bytes_per_s / 1e9, _SPEEDS_INTRA_SM90 if hopper else _SPEEDS_INTRA)
+    else:
+        speeds = _SPEEDS_INTER_SM90 if hopper else _SPEEDS_INTER
+        # One ring per NIC; NVLink must carry them all through the node.
+        line = min(nic_bytes_per_s, nvlink_bytes_per_s / nics_used) / 1e9
+        speed = next((s for s in speeds if s <= line), line)
+        rings = nics_used
+    rings, speed = _duplicated(rings, speed, hopper)
+    channels = min(2 * rings, _MAX_CHANNELS)
+    return ChannelGraph(channels, rings * speed * 1e9 / channels)
+
+
+def bounded(channels: int, min_channels: int | None, max_channels: int | None) -> int:
+    """``channels`` within NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS; the maximum wins."""
+    if min_channels is not None:
+        channels = max(channels, min_channels)
+    if max_channels is not None:
+        channels = min(channels, max_channels)
+    return channels
+
+
+def channels_for(
+    protocol: Protocol,
+    algorithm: str,
+    num_bytes: int,
+    num_ranks: int,
+    available: int,
+    traffic_per_byte: int,
+    min_channels: int | None = None,
+) -> int:
+    """Channels that a message gets out of ``available`` (topoGetAlgoInfo in src/enqueue.cc).
+
+    Every thread must have work: ``thread_threshold_bytes`` each, times the ranks for a ring under LL.  A
+    channel must also be worth its start: 32 KiB of traffic, LL counting four times.
+    """
+    threshold = protocol.max_threads * protocol.thread_threshold_bytes
+    traffic = traffic_per_byte
+    if protocol.name == "LL":
+        threshold *= num_ranks if algorithm == "ring" else 1
+        traffic *= 4
+    wanted = min(num_bytes // threshold, -(-num_bytes * traffic // _MIN_TRAFFIC_BYTES))
+    return min(available, max(1, wanted, min_channels or 1))
+
+
+def p2p_channels(num_bytes: int, crosses_nodes: bool, graph: ChannelGraph, chunk_bytes: int) -> int:
+    """Channels of one send/recv: as many as there are parts of an eighth of a chunk, up to the peer's share.
+
+    Two per peer over the network; within a node all p2p channels, a power of two at least as large as the
+    collective ones (src/graph/paths.cc, ncclTopoComputeP2pChannels; src/enqueue.cc, calcP2pChunkSize).
+    """
+    limit = _P2P_CHANNELS_PER_NET_PEER if crosses_nodes else _power_of_two_up(graph.channels)
+    parts = -(-num_bytes // max(1, chunk_bytes // 8))
+    return max(1, min(limit, parts, _MAX_P2P_CHANNELS))
+
+
+def _power_of_two_up(value: int) -> int:
+    return 1 << (value - 1).bit_length()

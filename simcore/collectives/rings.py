@@ -1,0 +1,146 @@
+"""Rings and trees over nodes, and the load that each puts on every link.
+
+A load is (link, link bytes per byte that an average rank sends), as in
+:class:`~simcore.collectives.plan.LinkUse`.
+
+Note [Rotation]
+    Channel c leaves a node by the NIC of one of its GPUs and enters the next by the NIC on the same rail;
+    over all channels every GPU is the exit equally often, so a node of K members drives all K NICs.  NCCL
+    searches its rings so, and swaps channel pairs on every other node to stay on a rail
+    (src/graph/connect.cc, "Alternate rings to avoid crossing rails").  Of what a GPU sends in a ring,
+    NVLink carries (K-1)/K and its NIC 1/K.  With an odd number of nodes the last hop crosses rails once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.collectives.layout import Fabric, Layout
+from simcore.collectives.tree import double_binary_tree
+
+Ids = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.float64]
+
+
+class LinkLoad:
+    """Accumulates link bytes; :meth:`weights` divides by the bytes of an average rank."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, float] = {}
+
+    def add(self, links: tuple[int, ...], num_bytes: float) -> None:
+        """``num_bytes`` over each of ``links``."""
+        for link in links:
+            self._bytes[link] = self._bytes.get(link, 0.0) + num_bytes
+
+    def weights(self, sent_bytes: float) -> tuple[Ids, Weights]:
+        """(links ascending, link bytes per ``sent_bytes``)."""
+        ids = np.array(sorted(self._bytes), dtype=np.int64)
+        loads = np.array([self._bytes[int(link)] for link in ids], dtype=np.float64)
+        return ids, loads / sent_bytes
+
+
+def _exit_local(members: int, rotation: int, node: int) -> int:
+    return (rotation + node % 2) % members
+
+
+def _entry_local(members: int, rotation: int, node: int) -> int:
+    # What the node before calls its exit; node 0 and node 1 differ, so entry and exit differ where K > 1.
+    return (rotation + (node + 1) % 2) % members
+
+
+def ring_order(layout: Layout, rotation: int) -> tuple[int, ...]:
+    """GPUs in the order of one channel's ring; see Note [Rotation]."""
+    order: list[int] = []
+    for node, gpus in enumerate(layout.nodes):
+        members = len(gpus)
+        enter = _entry_local(members, rotation, node)
+        leave = _exit_local(members, rotation, node)
+        inner = [gpus[k] for k in range(members) if k not in (enter, leave)]
+        order += [gpus[enter], *inner] if enter == leave else [gpus[enter], *inner, gpus[leave]]
+    return tuple(order)
+
+
+def ring_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
+    """Load of a ring over all rotations, per byte that each rank sends."""
+    load = LinkLoad()
+    rotations = layout.max_per_node if layout.num_nodes > 1 else 1
+    share = 1.0 / rotations
+    for rotation in range(rotations):
+        order = ring_order(layout, rotation)
+        for src, dst in zip(order, (*order[1:], order[0]), strict=True):
+            load.add(fabric.route(src, dst), share)
+    return load.weights(1.0)
+
+
+def _tree_edges(layout: Layout, rotation: int, which: int) -> Iterator[tuple[int, int]]:
+    """(child, parent) GPUs of one channel: a chain in each node, its head in one of the two node trees."""
+    tree = double_binary_tree(layout.num_nodes)[which]
+    heads = [gpus[rotation % len(gpus)] for gpus in layout.nodes]
+    for node, gpus in enumerate(layout.nodes):
+        start = rotation % len(gpus)
+        chain = gpus[start:] + gpus[:start]
+        yield from zip(chain[1:], chain, strict=False)
+        if tree.parent[node] >= 0:
+            yield heads[node], heads[tree.parent[node]]
+
+
+def tree_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
+    """Load of the double binary tree over all rotations, per byte that an average rank sends.
+
+    Every edge carries each byte once up and once down, so an average rank sends 2 (n-1)/n of them.
+    """
+    load = LinkLoad()
+    rotations = layout.max_per_node
+    share = 0.5 / rotations
+    for rotation in range(rotations):
+        for which in (0, 1):
+            for child, parent in _tree_edges(layout, rotation, which):
+                load.add(fabric.route(child, parent), share)
+                load.add(fabric.route(parent, child), share)
+    num_ranks = layout.num_ranks
+    return load.weights(2.0 * (num_ranks - 1) / num_ranks)
+
+
+def tree_levels(layout: Layout) -> tuple[int, int]:
+    """(hops within nodes, hops between nodes) from the deepest leaf to the root."""
+    return layout.max_per_node - 1, max(tree.depth for tree in double_binary_tree(layout.num_nodes))
+
+
+def all_to_all_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
+    """Load of a pairwise exchange, per byte that each rank sends to all others together.
+
+    Between nodes NCCL hands data to the GPU on the destination's rail first (PXN), so that rails are never
+    crossed where the sender's node has a group member or not: NVLink carries that extra hop.
+    """
+    load = LinkLoad()
+    rail = fabric.cluster.fabric == "rail"
+    for src_gpus in layout.nodes:
+        for dst_gpus in layout.nodes:
+            for src in src_gpus:
+                for dst in dst_gpus:
+                    if src == dst:
+                        continue
+                    via = _same_rail(fabric, src, dst) if rail and src_gpus is not dst_gpus else src
+                    load.add(fabric.route(src, via), 1.0)
+                    load.add(fabric.route(via, dst), 1.0)
+    return load.weights(layout.num_ranks - 1.0)
+
+
+def _same_rail(fabric: Fabric, src: int, dst: int) -> int:
+    """GPU on the node of ``src`` whose NIC is on the rail of ``dst``."""
+    return src - fabric.local_of(src) + fabric.local_of(dst)
+
+
+def p2p_load(fabric: Fabric, src: int, dst: int) -> tuple[Ids, Weights]:
+    """Load of one message, per byte; between rails of different nodes over the sender's own NIC."""
+    load = LinkLoad()
+    via = src
+    if fabric.cluster.fabric == "rail" and fabric.node_of(src) != fabric.node_of(dst):
+        via = _same_rail(fabric, src, dst)
+    load.add(fabric.route(src, via), 1.0)
+    load.add(fabric.route(via, dst), 1.0)
+    return load.weights(1.0)

@@ -1,0 +1,103 @@
+"""How long the pieces of a collective take: kernel start, one hop, one channel's copy rate.
+
+Note [Time of a collective]
+    A channel is one thread block that walks through the steps of its schedule in order.  Each step costs a
+    hop latency (the flag's way, polling, a fence under Simple); the first of all pays the kernel's start.
+    Hops add up once, along the longest chain of dependent messages: later chunks follow while earlier ones
+    travel.  Bytes then flow at the rate of the slowest of: the channels' copy loops, the links, and, for a
+    ring, a channel whose last step receives without sending.  That step keeps the wire idle for a part
+    (``tail_step``) of a step, so of S sending steps the wire sees S / (S + tail_step).
+    Under LL and LL128 a rank's next step needs the lines of this one, so copy time does not hide hops.
+
+The numbers are fitted per generation, all sizes and group sizes together, to nccl-tests rows on one node
+(ai-dynamo/aiconfigurator at 095f58a51c: A100 with NCCL 2.27.3, H100 with 2.27.3 and 2.29.2) and on several
+(NVIDIA/nccl-tests issue 309, NVIDIA/dgxc-benchmarking at 841f5466cd).  Each has a meaning of its own and
+none belongs to a row; Volta's are Ampere's with NCCL's own ratio of the two applied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from simcore.errors import InputError, nearest
+
+
+@dataclass(frozen=True)
+class ProtocolTiming:
+    """One protocol on one GPU generation.
+
+    ``base_s``: kernel start until the first data moves.  ``nvlink_hop_s``: one hop within a node, wire
+    included.  ``network_hop_s``: one hop between nodes beyond the wire's latency: proxy thread, NIC
+    doorbell, flag polling.  ``channel_bytes_per_s``: data that one channel's copy loop sustains.
+    """
+
+    base_s: float
+    nvlink_hop_s: float
+    network_hop_s: float
+    channel_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class GenerationTiming:
+    """All protocols of one GPU generation.
+
+    ``tail_step``: the final receive of a ring, as a share of a sending step.  ``tree_efficiency``: what a
+    tree's channel, sending up and down at once, keeps of the ring's rate.  ``p2p_base_s``: start of a
+    send/recv or all_to_all kernel, LL and Simple; ``peer_s``: each further peer that it serves.
+    """
+
+    protocols: dict[str, ProtocolTiming]
+    tail_step: float
+    tree_efficiency: float
+    p2p_base_s: dict[str, float]
+    peer_s: float
+
+
+_US = 1e-6
+
+TIMINGS: Final[dict[str, GenerationTiming]] = {
+    "volta": GenerationTiming(
+        protocols={
+            "LL": ProtocolTiming(8.0 * _US, 1.2 * _US, 3.0 * _US, 2.6e9),
+            "LL128": ProtocolTiming(12.0 * _US, 2.0 * _US, 4.0 * _US, 20.0e9),
+            "Simple": ProtocolTiming(25.0 * _US, 4.0 * _US, 11.0 * _US, 24.0e9),
+        },
+        tail_step=0.5,
+        tree_efficiency=0.92,
+        p2p_base_s={"LL": 10.0 * _US, "Simple": 20.0 * _US},
+        peer_s=0.3 * _US,
+    ),
+    "ampere": GenerationTiming(
+        protocols={
+            "LL": ProtocolTiming(8.0 * _US, 1.0 * _US, 3.0 * _US, 4.5e9),
+            "LL128": ProtocolTiming(12.0 * _US, 1.6 * _US, 4.0 * _US, 20.0e9),
+            "Simple": ProtocolTiming(25.0 * _US, 3.4 * _US, 11.0 * _US, 24.0e9),
+        },
+        tail_step=0.5,
+        tree_efficiency=0.92,
+        p2p_base_s={"LL": 10.0 * _US, "Simple": 20.0 * _US},
+        peer_s=0.3 * _US,
+    ),
+    "hopper": GenerationTiming(
+        protocols={
+            "LL": ProtocolTiming(4.6 * _US, 0.8 * _US, 3.0 * _US, 7.0e9),
+            "LL128": ProtocolTiming(8.0 * _US, 1.2 * _US, 4.0 * _US, 36.7e9),
+            "Simple": ProtocolTiming(20.0 * _US, 1.5 * _US, 11.0 * _US, 38.0e9),
+        },
+        tail_step=0.42,
+        tree_efficiency=0.92,
+        p2p_base_s={"LL": 6.0 * _US, "Simple": 14.0 * _US},
+        peer_s=0.2 * _US,
+    ),
+}
+
+
+def timing_of(generation: str) -> GenerationTiming:
+    """Timing of a GPU generation.  InputError with the nearest name for one that nothing is known about."""
+    try:
+        return TIMINGS[generation]
+    except KeyError:
+        raise InputError(
+            f"no NCCL timing for GPU generation {generation!r}{nearest(generation, TIMINGS)}"
+        ) from None
