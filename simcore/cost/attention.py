@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from simcore.cost.kernel import Context, Kernel, Work, formula, numel
 from simcore.cost.parameters import AttentionParameters
-from simcore.errors import InputError, nearest
+from simcore.errors import InputError
 from simcore.hardware.specs import GpuSpec
 
 FloatArray = npt.NDArray[np.float64]
@@ -82,7 +82,10 @@ def attention(kernel: Kernel, context: Context) -> Work:
     # Fused attention runs on tensor cores; fp32 inputs use the memory-efficient kernel in tf32 or SIMT.
     peak = gpu.peak_flops[context.math_mode(kernel.dtype)]
     seconds = estimate_attention(
-        *(np.array([float(size)]) for size in (shape.heads, shape.seq_q, shape.seq_k, shape.head_dim)),
+        np.array([float(shape.heads)]),
+        np.array([float(shape.seq_q)]),
+        np.array([float(shape.seq_k)]),
+        np.array([float(shape.head_dim)]),
         np.array([shape.causal]),
         gpu=gpu,
         parameters=p,
@@ -102,17 +105,11 @@ def attention(kernel: Kernel, context: Context) -> Work:
 
 
 def family(name: str, context: Context) -> str:
-    """Kernel family of an attention op: by its name, else the software preset's."""
-    families = context.parameters.attention
+    """Kernel family of an attention op: the one its name contains, else the software preset's."""
     lowered = name.lower()
-    for mark, found in (("cudnn", "cudnn"), ("flash3", "flash3"), ("flash_attn_3", "flash3"), ("flash1", "flash1")):
-        if mark in lowered and found in families:
-            return found
-    if context.attention not in families:
-        raise InputError(
-            f"attention kernels {context.attention!r} unknown on {context.parameters.generation}"
-            f"{nearest(context.attention, families)}"
-        )
+    named = [known for known in context.parameters.attention if known in lowered]
+    if named:
+        return max(named, key=len)
     return context.attention
 
 
@@ -143,4 +140,5 @@ def attention_shape(kernel: Kernel) -> AttentionShape:
     heads = numel(query) // max(1, seq_q * dim)
     kv_heads = numel(key) // max(1, seq_k * key[-1])
     named_full = "full" in kernel.name or "noncausal" in kernel.name
-    return AttentionShape(max(1, heads), max(1, kv_heads), seq_q, seq_k, dim, seq_q == seq_k and not named_full)
+    causal = seq_q == seq_k and not named_full
+    return AttentionShape(max(1, heads), max(1, kv_heads), seq_q, seq_k, dim, causal)

@@ -45,19 +45,19 @@ _names("copy", "copy to_copy clone contiguous cat stack concat split_with_sizes_
        "memcpy memcpy_dtod transpose_for_gemm as_strided_scatter t_copy unsqueeze_copy tril triu "
        "fused_all_gather_copy_out all_gather_copy_in split_with_sizes_out resize "
        "lift_fresh_copy")  # fmt: skip
-_names("fill", "fill zero zeros zeros_like ones ones_like full full_like arange eye new_zeros new_ones new_full "
-       "scalar_tensor linspace memset fill_diagonal empty_fill tril_indices triu_indices")  # fmt: skip
+_names("fill", "fill zero zeros zeros_like ones ones_like full full_like arange eye new_zeros "
+       "new_ones new_full scalar_tensor linspace memset fill_diagonal tril_indices triu_indices")  # fmt: skip
 _names("optimizer", "fused_adam fused_adamw fused_sgd fused_adagrad fused_lamb adam adamw sgd "
        "multi_tensor_adam multi_tensor_sgd distributed_fused_adam")  # fmt: skip
 _names("elementwise", """
-    add sub mul div neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow reciprocal sin cos tan tanh
-    sinh cosh asin acos atan atan2 erf erfc erfinv sigmoid relu gelu silu mish elu selu celu leaky_relu
+    add sub mul div neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow reciprocal sin cos tan
+    tanh sinh cosh asin acos atan atan2 erf erfc erfinv sigmoid relu gelu silu mish elu selu celu leaky_relu
     hardtanh hardswish hardsigmoid softplus threshold prelu rrelu glu swiglu geglu sign sgn floor ceil round
     trunc frac clamp clamp_min clamp_max maximum minimum fmax fmin where masked_fill masked_scatter
     masked_select addcmul addcdiv lerp eq ne lt le gt ge logical_and logical_or logical_not logical_xor
-    bitwise_and bitwise_or bitwise_not bitwise_xor isnan isinf isfinite remainder fmod floor_divide true_divide
-    rsub sigmoid_backward tanh_backward gelu_backward silu_backward threshold_backward relu_backward
-    hardtanh_backward leaky_relu_backward glu_backward elu_backward softplus_backward log_sigmoid_forward
+    bitwise_and bitwise_or bitwise_not bitwise_xor isnan isinf isfinite remainder fmod floor_divide
+    true_divide rsub sigmoid_backward tanh_backward gelu_backward silu_backward threshold_backward
+    relu_backward hardtanh_backward leaky_relu_backward glu_backward elu_backward softplus_backward log_sigmoid_forward
     log_sigmoid_backward log_sigmoid nan_to_num polar view_as_complex mse_loss_backward lshift rshift
     bitwise_left_shift bitwise_right_shift float_power hypot copysign signbit angle real imag conj
     amp_update_scale bias_gelu_fwd bias_gelu_bwd bias_swiglu_fwd bias_swiglu_bwd swiglu_fwd swiglu_bwd
@@ -66,13 +66,15 @@ _names("elementwise", """
     squared_relu bias_add
 """)  # fmt: skip
 
+_ATTENTION = r"(scaled_dot_product|flash|efficient|cudnn|fused|mem_eff|sdpa)\w*attention"
+
 #: First match wins.  Names are normalised: no namespace, overload, leading or trailing underscores.
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), op_class)
     for pattern, op_class in (
-        (r"(scaled_dot_product|flash|efficient|cudnn|fused|mem_eff|sdpa)\w*attention\w*(backward|bwd)", "attention_bwd"),
+        (_ATTENTION + r"\w*(backward|bwd)", "attention_bwd"),
         (r"(flash|efficient|cudnn|mem_eff)_?attn\w*(backward|bwd)|fmha\w*(backward|bwd)", "attention_bwd"),
-        (r"(scaled_dot_product|flash|efficient|cudnn|fused|mem_eff|sdpa)\w*attention", "attention_fwd"),
+        (_ATTENTION, "attention_fwd"),
         (r"(flash|efficient|cudnn|mem_eff)_?attn|fmha", "attention_fwd"),
         (r"foreach|multi_tensor_(scale|axpby|unscale)|amp_foreach", "foreach"),
         (r"softmax\w*(backward|bwd)", "softmax_bwd"),
@@ -87,7 +89,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"gemm|matmul|wgrad", "gemm"),
         (r"fused_\w*(adam|sgd|lamb)|^(adam|sgd|lamb)|optimizer", "optimizer"),
         (r"dropout_(backward|bwd)|^dropout|bernoulli|philox", "dropout"),
-        (r"bias|gelu|silu|swiglu|relu|rotary|rope|residual_add|masked_fill|pointwise|elementwise", "elementwise"),
+        (r"bias|gelu|silu|swiglu|relu|rotary|rope|residual_add|masked_fill", "elementwise"),
+        (r"pointwise|elementwise", "elementwise"),
         (r"_copy$|^copy|^cat|^memcpy", "copy"),
         (r"pool\w*|upsample|interpolate|grid_sampler|norm|reduce", "reduction"),
         (r"^zeros|^ones|^fill|^memset|^new_", "fill"),

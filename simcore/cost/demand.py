@@ -48,7 +48,8 @@ class Demands:
     def alone_ps(self, hbm_bytes_per_s: float) -> IntArray:
         """Time of each op on an idle GPU, ps, rounded to the nearest picosecond."""
         memory_ps = np.rint(self.hbm_bytes * (1e12 / hbm_bytes_per_s)).astype(np.int64)
-        return self.fixed_ps + np.maximum(self.sm_ps, memory_ps)
+        total: IntArray = self.fixed_ps + np.maximum(self.sm_ps, memory_ps)
+        return total
 
     @classmethod
     def zeros(cls, num_ops: int) -> Demands:

@@ -81,13 +81,14 @@ def estimate_gemm(
     sm_flops = peak_flops * p.efficiency / gpu.num_sms
     main = 2 * area * depth / sm_flops * delivery * _misalignment(n_, k_, element_bytes, p)
     tile = main + p.tile_latency_s + p.epilogue_s * area / area.max()
+    delivered = p.l2_delivery * gpu.l2_bytes_per_s
     exact = tiles / gpu.num_sms
     whole = np.ceil(exact)
     waves = np.maximum(1.0, whole - (1 - p.tail_share) * (whole - exact))
     operands = tiles * (tile_m + tile_n) * depth * element_bytes + m_ * n_ * batch_ * out_bytes
     partial = split * m_ * n_ * batch_ * 8  # fp32 slices, written and read again
-    reduction = np.where(split > 1, p.split_latency_s + partial / p.operand_bytes_per_s, 0.0)
-    compute = np.maximum(waves * tile, operands / p.operand_bytes_per_s) + reduction
+    reduction = np.where(split > 1, p.split_latency_s + partial / delivered, 0.0)
+    compute = np.maximum(waves * tile, operands / delivered) + reduction
 
     traffic = batch_ * (element_bytes * (m_ * k_ + k_ * n_) + out_bytes * m_ * n_)
     cold = np.maximum(0.0, traffic - p.warm_l2_share * gpu.l2_bytes)
@@ -131,7 +132,8 @@ def convolution(kernel: Kernel, context: Context) -> Work:
     channels = output[1]
     pixels = numel(output) // max(1, channels)
     depth = max(1, round(kernel.flops / (2 * products * max(1, pixels * channels))))
-    once = gemm_work(pixels, channels, depth, 1, kernel.dtype, kernel.element_bytes, kernel.element_bytes, context)
+    size = kernel.element_bytes
+    once = gemm_work(pixels, channels, depth, 1, kernel.dtype, size, size, context)
     # An implicit GEMM reads the input once, not its unfolded copy.
     traffic = float(kernel.bytes_read + kernel.bytes_written) or once.hbm_bytes
     return Work(once.sm_s * products, traffic, once.prologue_s, 0, 1, products, fitted=False)
@@ -196,7 +198,7 @@ def _rows(shape: Shape) -> tuple[int, int]:
 
 
 def _inner_dim(operands: list[Shape], out: Shape) -> int:
-    """k from the first operand that is not shaped like the output (addmm's bias may be)."""
+    """Inner dim from the first operand that is not shaped like the output (addmm's bias may be)."""
     for shape in operands:
         if shape != out and shape[-1] > 0:
             return shape[-1]

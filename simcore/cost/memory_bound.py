@@ -67,7 +67,8 @@ def streaming(kernel: Kernel, context: Context) -> Work:
     """Any class that streams its tensors a fixed number of times."""
     p = traffic_class(kernel.op_class, context)
     read, written = tensor_bytes(kernel)
-    return streaming_work(read * p.read_passes + written * p.write_passes, p.launches, p.bandwidth_share, context)
+    traffic = read * p.read_passes + written * p.write_passes
+    return streaming_work(traffic, p.launches, p.bandwidth_share, context)
 
 
 @formula("foreach")
@@ -75,9 +76,8 @@ def foreach(kernel: Kernel, context: Context) -> Work:
     """Multi-tensor kernels: as many launches as tensors and blocks need."""
     p = traffic_class("foreach", context)
     read, written = tensor_bytes(kernel)
-    return streaming_work(
-        read * p.read_passes + written * p.write_passes, foreach_launches(kernel), p.bandwidth_share, context
-    )
+    traffic = read * p.read_passes + written * p.write_passes
+    return streaming_work(traffic, foreach_launches(kernel), p.bandwidth_share, context)
 
 
 def foreach_launches(kernel: Kernel) -> int:

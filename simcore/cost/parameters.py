@@ -27,15 +27,19 @@ class GemmParameters:
 
     ``efficiency``: share of peak in the main loop of the best tile, before the power limit.
     ``operand_intensity``: multiply-adds per loaded element at which operand delivery and math take equal
-    time; a tile of ``m x n`` has ``m n / (m + n)``.  ``operand_bytes_per_s``: operand delivery from L2 to
-    all SMs.  ``tile_latency_s``: filling the pipeline of one tile; ``epilogue_s``: draining the largest
-    one.  ``tail_share``: how much of the idle part of the last wave is really lost (1: whole waves).
-    ``split_latency_s``: reduction after split-K.  ``warm_l2_share``: share of L2 that still holds
-    inputs.  ``hbm_share``: share of peak HBM bandwidth the kernel can draw.  ``overlap_loss``: share of
-    the shorter of math and memory time that does not hide behind the longer.  ``throttle_s``: kernel
-    time by which half of the power throttling has set in.  ``prologue_s``: start cost beyond the gap
-    between kernels.  ``misaligned_slowdown``: of rows aligned to 2 bytes rather than 16.
-    ``persistent``: "static", "dynamic" or "none" (see contention of persistent kernels in ``Demands``).
+    time; a tile of ``m x n`` has ``m n / (m + n)``.
+    ``l2_delivery``: operand bytes that reach SMs per byte of the profile's L2 bandwidth (above 1 with
+    multicast to clusters).
+    ``tile_latency_s``: filling the pipeline of one tile; ``epilogue_s``: draining the largest tile.
+    ``tail_share``: how much of the idle part of the last wave is really lost (1: whole waves).
+    ``split_latency_s``: reduction after split-K.
+    ``warm_l2_share``: share of L2 that still holds inputs.
+    ``hbm_share``: share of peak HBM bandwidth that the kernel can draw.
+    ``overlap_loss``: share of the shorter of math and memory time that does not hide behind the longer.
+    ``throttle_s``: kernel time by which half of the power throttling has set in.
+    ``prologue_s``: start cost beyond the gap between kernels.
+    ``misaligned_slowdown``: of rows aligned to 2 bytes rather than 16.
+    ``persistent``: "static" (one block per SM, tiles dealt out at start), "dynamic" or "none".
     """
 
     tiles: tuple[Tile, ...]
@@ -43,7 +47,7 @@ class GemmParameters:
     tile_k: int
     efficiency: float
     operand_intensity: float
-    operand_bytes_per_s: float
+    l2_delivery: float
     tile_latency_s: float
     epilogue_s: float
     tail_share: float

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from simcore.cost import attention, gemm, memory_bound  # noqa: F401  (registers their formulas)
+import simcore.cost.attention
+import simcore.cost.gemm  # noqa: F401  (imported, as the line above, for the formulas they register)
 from simcore.cost.classify import OP_CLASSES, classify
 from simcore.cost.demand import ORIGINS, Demands
 from simcore.cost.kernel import FORMULAS, Context, Kernel, Work, parse_dtype, parse_shapes
@@ -69,7 +70,8 @@ class RooflineCost:
         """What the formula of the kernel's class demands; InputError for an unknown class."""
         op_class = kernel.op_class or classify(kernel.name)
         if op_class not in FORMULAS:
-            raise InputError(f"op {kernel.name!r}: unknown op class {op_class!r}{nearest(op_class, OP_CLASSES)}")
+            hint = nearest(op_class, OP_CLASSES)
+            raise InputError(f"op {kernel.name!r}: unknown op class {op_class!r}{hint}")
         return FORMULAS[op_class](kernel, self._context)
 
     def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
@@ -93,9 +95,9 @@ class RooflineCost:
             axis=1,
         ).astype(np.int64)  # fmt: skip
         index: dict[bytes, int] = {}
-        packed = np.ascontiguousarray(columns).view(np.dtype((np.void, columns.shape[1] * 8))).ravel()
+        keys = (row.tobytes() for row in np.ascontiguousarray(columns))
         inverse = np.fromiter(
-            (index.setdefault(key, len(index)) for key in packed.tolist()), dtype=np.int64, count=len(rows)
+            (index.setdefault(key, len(index)) for key in keys), dtype=np.int64, count=len(rows)
         )
         first = np.zeros(len(index), dtype=np.int64)
         first[inverse[::-1]] = np.arange(len(rows))[::-1]

@@ -59,7 +59,7 @@ class MeasuredTable:
         if x0 == 0:
             return y0 + (y1 - y0) * moved / x1
         share = math.log(moved / x0) / math.log(x1 / x0)
-        return y0 * (y1 / y0) ** share
+        return y0 * math.exp(share * math.log(y1 / y0))
 
     @classmethod
     def load(cls, path: Path | str) -> MeasuredTable:
@@ -76,7 +76,8 @@ class MeasuredTable:
             columns = rows.fieldnames or []
             units = [name for name in TIME_COLUMNS if name in columns]
             if len(units) != 1:
-                raise InputError(f"{where.name}: needs one time column with its unit: {', '.join(TIME_COLUMNS)}")
+                known = ", ".join(TIME_COLUMNS)
+                raise InputError(f"{where.name}: needs one time column with its unit: {known}")
             for name in ("op_class", "dtype"):
                 if name not in columns:
                     raise InputError(f"{where.name}: missing column {name!r}")
