@@ -70,7 +70,7 @@ def test_checks_are_executable_and_cover_all_code():
     assert "mypy simcore workloads hardware_profiles scripts" in (ROOT / "scripts" / "check").read_text()
 
 
-def test_profiles_travel_with_the_wheel(tmp_path):
+def test_profiles_and_catalog_travel_with_the_wheel(tmp_path):
     # The list of files that setuptools would install, without building anything.
     program = (
         "from setuptools import Distribution; d = Distribution(); d.parse_config_files(['setup.cfg']);"
@@ -83,6 +83,11 @@ def test_profiles_travel_with_the_wheel(tmp_path):
     files = done.stdout.splitlines()
     assert "hardware_profiles/gpu/h800.toml" in files
     assert "hardware_profiles/cluster/h800.toml" in files
+    catalog = (ROOT / "workloads" / "catalog").rglob("*")
+    data = {
+        f.relative_to(ROOT).as_posix() for f in catalog if f.is_file() and f.suffix not in (".py", ".pyc")
+    }
+    assert data <= set(files)
 
 
 def test_the_licence_is_apache_2():
