@@ -57,8 +57,8 @@ _names("elementwise", """
     masked_select addcmul addcdiv lerp eq ne lt le gt ge logical_and logical_or logical_not logical_xor
     bitwise_and bitwise_or bitwise_not bitwise_xor isnan isinf isfinite remainder fmod floor_divide
     true_divide rsub sigmoid_backward tanh_backward gelu_backward silu_backward threshold_backward
-    relu_backward hardtanh_backward leaky_relu_backward glu_backward elu_backward softplus_backward log_sigmoid_forward
-    log_sigmoid_backward log_sigmoid nan_to_num polar view_as_complex mse_loss_backward lshift rshift
+    relu_backward hardtanh_backward leaky_relu_backward glu_backward elu_backward softplus_backward
+    log_sigmoid_forward log_sigmoid_backward log_sigmoid nan_to_num polar view_as_complex mse_loss_backward lshift rshift
     bitwise_left_shift bitwise_right_shift float_power hypot copysign signbit angle real imag conj
     amp_update_scale bias_gelu_fwd bias_gelu_bwd bias_swiglu_fwd bias_swiglu_bwd swiglu_fwd swiglu_bwd
     bias_dropout_add_fwd bias_dropout_add_bwd bias_geglu_fwd bias_geglu_bwd rotary_fwd rotary_bwd rope_fwd

@@ -74,6 +74,12 @@ class RooflineCost:
             raise InputError(f"op {kernel.name!r}: unknown op class {op_class!r}{hint}")
         return FORMULAS[op_class](kernel, self._context)
 
+    def seconds(self, kernel: Kernel) -> float:
+        """Time of one kernel alone, launches included, by its formula."""
+        work = self.work(kernel)
+        busy = max(work.sm_s, work.hbm_bytes / self.hbm_bytes_per_s)
+        return work.launches * (self.gpu.kernel_gap_s + work.prologue_s) + busy
+
     def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
         """Demand of every compute and memcpy op; other rows, and rows not ``used``, demand nothing.
 

@@ -1,0 +1,13 @@
+"""Predicted against measured: ``validate.py --kernels CSV [--json]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from simcore.calibrate.command import validate
+
+if __name__ == "__main__":
+    sys.exit(validate(sys.argv[1:]))

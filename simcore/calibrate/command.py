@@ -1,0 +1,98 @@
+"""The two commands of calibration: validate (errors of the constants in use) and calibrate (fit new ones)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+
+from simcore.calibrate.errors import ErrorTable, error_table
+from simcore.calibrate.fit import fit_attention, fit_gemm
+from simcore.calibrate.kernels import predict_rows, read_kernel_rows
+from simcore.errors import SimcoreError
+
+#: Bands of kernel time, microseconds: launch-bound, small, medium, large.
+BANDS_US = (10.0, 100.0, 1000.0, math.inf)
+
+
+def validate(argv: Sequence[str]) -> int:
+    """``--kernels CSV [--json] [--worst N]``; prints errors by family.  Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="validate.py", description=validate.__doc__)
+    parser.add_argument("--kernels", required=True, metavar="CSV", help="measured GEMM and attention rows")
+    parser.add_argument("--json", action="store_true", help="one object on stdout")
+    parser.add_argument("--worst", type=int, default=10, metavar="N", help="rows to show (default 10)")
+    options = parser.parse_args(argv)
+    try:
+        table = kernel_errors(options.kernels)
+    except SimcoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    if options.json:
+        print(json.dumps(table.as_dict()))
+    else:
+        print(_text(table, options.worst))
+    return 0
+
+
+def kernel_errors(path: str) -> ErrorTable:
+    """Errors of every kernel row that a formula covers, microseconds.  InputError for a bad file."""
+    rows, skipped = read_kernel_rows(path)
+    scored = []
+    for row, predicted in zip(rows, predict_rows(rows), strict=True):
+        measured = row.seconds * 1e6
+        upper = next(band for band in BANDS_US if measured < band)
+        band = f"< {upper:g} us" if upper < math.inf else f">= {BANDS_US[-2]:g} us"
+        scored.append(
+            {
+                **row.columns,
+                "id": row.line,
+                "family": f"{row.family} {band}",
+                "measured": measured,
+                "predicted": predicted * 1e6,
+            }
+        )
+    return error_table(scored, skipped)
+
+
+def calibrate(argv: Sequence[str]) -> int:
+    """``GENERATION --kernels CSV [--rounds N]``; prints fitted TOML tables.  Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="calibrate.py", description=calibrate.__doc__)
+    parser.add_argument("generation", help="volta, ampere, hopper")
+    parser.add_argument("--kernels", required=True, metavar="CSV", help="measured GEMM and attention rows")
+    parser.add_argument("--rounds", type=int, default=3, help="restarts of the simplex (default 3)")
+    parser.add_argument("--only", choices=("gemm", "attention"), help="fit one part")
+    options = parser.parse_args(argv)
+    try:
+        rows, _ = read_kernel_rows(options.kernels)
+        if options.only != "attention":
+            _print_fit("[gemm.tensor]", *fit_gemm(options.generation, rows, options.rounds))
+        if options.only != "gemm":
+            for family, values, error in fit_attention(options.generation, rows, options.rounds):
+                _print_fit(f"[attention.{family}]", values, error)
+    except SimcoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _print_fit(heading: str, values: dict[str, float], error: float) -> None:
+    print(f"{heading}  # mean absolute log error {100 * error:.2f}%")
+    for name, value in values.items():
+        print(f"{name} = {value:.4g}")
+
+
+def _text(table: ErrorTable, worst: int) -> str:
+    lines = [f"{'family':58}{'n':>7}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}"]
+    for name, summary in [*table.families.items(), ("overall", table.overall)]:
+        if summary["n"]:
+            cells = "".join(f"{100 * summary[key]:9.1f}" for key in ("mape", "median", "p90", "max"))
+            lines.append(f"{name:58}{summary['n']:7}{cells}")
+    lines.append(f"refused: {len(table.skipped)} rows")
+    lines.extend(
+        f"line {row['id']:6} {row['family']:52} measured {row['measured']:12.2f} us, predicted "
+        f"{row['predicted']:12.2f} us ({100 * row['error']:+.0f}%)"
+        for row in sorted(table.rows, key=lambda row: -abs(row["error"]))[:worst]
+    )
+    return "\n".join(lines)

@@ -1,0 +1,60 @@
+"""Errors of predictions, by family: the object that ``validate.py --json`` prints."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ErrorTable:
+    """Predictions beside measurements.
+
+    ``rows`` hold id, family, measured, predicted, error (relative, signed) and the row's own columns;
+    ``skipped`` holds id and reason of every row refused.
+    """
+
+    rows: list[dict[str, Any]]
+    families: dict[str, dict[str, float]]
+    overall: dict[str, float]
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The table as plain values, ready for JSON."""
+        return {
+            "rows": self.rows,
+            "families": self.families,
+            "overall": self.overall,
+            "skipped": self.skipped,
+        }
+
+
+def error_table(rows: Iterable[Mapping[str, Any]], skipped: Iterable[Mapping[str, Any]] = ()) -> ErrorTable:
+    """Errors of ``rows`` (each with id, family, measured, predicted), by family and overall."""
+    scored: list[dict[str, Any]] = []
+    by_family: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        error = row["predicted"] / row["measured"] - 1
+        scored.append({**row, "error": error})
+        by_family[row["family"]].append(abs(error))
+    families = {name: _summary(errors) for name, errors in sorted(by_family.items())}
+    overall = _summary([error for errors in by_family.values() for error in errors])
+    return ErrorTable(scored, families, overall, [dict(row) for row in skipped])
+
+
+def _summary(errors: list[float]) -> dict[str, float]:
+    """Number, mean, median, 90th percentile and maximum of absolute relative errors."""
+    if not errors:
+        return {"n": 0}
+    values = np.array(errors)
+    return {
+        "n": len(errors),
+        "mape": float(values.mean()),
+        "median": float(np.median(values)),
+        "p90": float(np.quantile(values, 0.9)),
+        "max": float(values.max()),
+    }

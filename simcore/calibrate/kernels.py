@@ -1,0 +1,163 @@
+"""Measured kernels (a CSV of GEMM and attention rows) and the kernels that each row really timed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simcore.cost.kernel import Kernel
+from simcore.cost.roofline import RooflineCost
+from simcore.errors import InputError
+from simcore.hardware import load_gpu
+
+COLUMNS = (
+    "gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "pass",
+    "time_us", "tflops", "notes",
+)  # fmt: skip
+
+#: GPU names of measurement files, longest prefix first, and the profile that describes them.
+_PROFILES = (
+    ("H100-SXM", "h100-sxm"),
+    ("H800-SXM", "h800"),
+    ("H200", "h200"),
+    ("A100-SXM4-40GB", "a100-40"),
+    ("A100", "a100-80"),
+    ("A800", "a800"),
+    ("V100", "v100"),
+)
+
+_DTYPES = {"fp16/bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp8->bf16": "float8_e4m3fn"}
+
+#: The TensorRT-LLM fp8 linear layer quantises its bf16 input first (reads 2 bytes, writes 1 per element), in
+#: a kernel far below HBM bandwidth.  Both constants from the H100 rows with the smallest n, where the
+#: product itself takes no time: 12.5 us at k = 32, and 201 us at m = k = 8192.
+FP8_QUANTISE_S = 9e-6
+FP8_QUANTISE_BYTES_PER_S = 1.25e12
+
+#: Attention ops of measurement files and the kernel family that ran.
+_ATTENTION = {
+    "attention FA1": "flash1",
+    "attention FA2": "flash2",
+    "attention FA3": "flash3",
+    "attention cuDNN": "cudnn",
+}
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One measurement: ``kernels`` ran one after the other within ``seconds``.
+
+    ``around_s``: what else the benchmark timed, by a constant of the benchmark.  ``line``: in the CSV.
+    """
+
+    line: int
+    gpu: str  # name of the profile
+    family: str
+    kernels: tuple[Kernel, ...]
+    seconds: float
+    around_s: float
+    columns: dict[str, str]
+
+
+def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, Any]]]:
+    """Rows of a kernels CSV that formulas cover, and the rest as (id, reason).
+
+    Errors: InputError for a missing file or column.
+    """
+    where = Path(path)
+    if not where.is_file():
+        raise InputError(f"no kernel measurements {str(where)!r}")
+    rows: list[KernelRow] = []
+    skipped: list[dict[str, Any]] = []
+    with where.open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(f"{where.name}: missing column(s) {', '.join(missing)}")
+        for line, columns in enumerate(reader, start=2):
+            try:
+                rows.append(_row(line, columns))
+            except InputError as error:
+                skipped.append({"id": line, "reason": str(error)})
+    return rows, skipped
+
+
+def _row(line: int, columns: dict[str, str]) -> KernelRow:
+    """InputError, with the reason, for a row that no formula covers."""
+    op = columns["op"]
+    dtype = _DTYPES.get(columns["dtype"], columns["dtype"])
+    gpu = next((profile for prefix, profile in _PROFILES if columns["gpu"].startswith(prefix)), None)
+    if gpu is None:
+        raise InputError(f"no profile of GPU {columns['gpu']!r}")
+    around_s = 0.0
+    if op == "gemm" or op.startswith("gemm fp8"):
+        kernels = _gemm(columns, dtype)
+        flops = float(kernels[-1].flops)
+        if op == "gemm" and dtype.startswith("float8"):
+            m, k = kernels[-1].in_shapes[0]
+            around_s = FP8_QUANTISE_S + 3 * m * k / FP8_QUANTISE_BYTES_PER_S
+        family = f"gemm {columns['dtype']} {gpu}"
+    elif op in _ATTENTION or op == "attention":
+        kernels, flops = _attention(columns, dtype, _ATTENTION.get(op, "trtllm"))
+        family = f"{op} {columns['pass']} {gpu}"
+    else:
+        raise InputError(f"no formula for op {op!r} yet")
+    if columns["time_us"]:
+        seconds = _number(columns, "time_us") * 1e-6
+    else:
+        seconds = flops / (_number(columns, "tflops") * 1e12)
+    if not seconds > 0:
+        raise InputError(f"time {seconds} s is not positive")
+    return KernelRow(line, gpu, family, kernels, seconds, around_s, columns)
+
+
+def _gemm(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
+    m, n, k = (int(_number(columns, name)) for name in ("m", "n", "k"))
+    return (Kernel("gemm", "gemm", dtype, ((m, k), (k, n)), ((m, n),), flops=2 * m * n * k),)
+
+
+def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[Kernel, ...], float]:
+    """Kernels and the row's own flop count (causal counted half, backward 2.5 x forward)."""
+    batch, seq, heads, dim = (int(_number(columns, name)) for name in ("batch", "seq", "heads", "head_dim"))
+    kv_heads = int(_number(columns, "kv_heads")) if columns["kv_heads"] else heads
+    causal = _number(columns, "causal") > 0
+    mask = "causal" if causal else "full"
+    query, key = (batch, heads, seq, dim), (batch, kv_heads, seq, dim)
+    name = f"{family}_scaled_dot_product_attention_{mask}"
+    forward = Kernel(f"{name}_fwd", "attention_fwd", dtype, (query, key, key), (query,))
+    backward = Kernel(f"{name}_bwd", "attention_bwd", dtype, (query, query, key, key), (query, key, key))
+    flops = 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
+    if columns["pass"] == "fwd":
+        if family != "trtllm":
+            return (forward,), flops
+        # The op around the kernel first writes rotated queries, keys and values (to the KV cache).
+        moved = 2 * batch * seq * dim * (heads + 2 * kv_heads)
+        cache = Kernel("kv_write", "copy", dtype, (), (), bytes_read=moved, bytes_written=moved)
+        return (cache, forward), flops
+    if columns["pass"] == "fwd+bwd":
+        return (forward, backward), 3.5 * flops
+    raise InputError(f"no formula for pass {columns['pass']!r}")
+
+
+def _number(columns: dict[str, str], name: str) -> float:
+    try:
+        value = float(columns[name])
+    except ValueError:
+        raise InputError(f"{name} = {columns[name]!r} is not a number") from None
+    if not value >= 0:
+        raise InputError(f"{name} = {value} is negative or not a number")
+    return value
+
+
+def predict_row(row: KernelRow, cost: RooflineCost) -> float:
+    """Seconds that the row's kernels take one after the other on an idle GPU."""
+    return row.around_s + sum(cost.seconds(kernel) for kernel in row.kernels)
+
+
+def predict_rows(rows: Sequence[KernelRow]) -> list[float]:
+    """Seconds of each row on its GPU."""
+    costs = {gpu: RooflineCost(load_gpu(gpu)) for gpu in {row.gpu for row in rows}}
+    return [predict_row(row, costs[row.gpu]) for row in rows]
