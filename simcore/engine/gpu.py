@@ -1,0 +1,235 @@
+"""A GPU as shared resources: an SM pool, HBM bandwidth and copy engines.
+
+Note [How slowdown emerges]
+Communication kernels hold SMs (:meth:`SmPool.hold`) and draw HBM bandwidth while their flow moves; compute
+kernels run on the SMs that are left and on their max-min share of HBM.  Whenever a holder, a flow or a
+kernel comes or goes, the kernels on this GPU are settled (progress so far is booked) and re-rated (new
+speed, new completion time).  No factor is applied anywhere.
+
+Who is placed first: a communication kernel takes SMs that are free, or that blocks of a running kernel
+give back, before that kernel's next blocks do; a kernel that has not progressed yet has placed nothing.
+Concurrent compute kernels take SMs in order of arrival, later ones the leftover.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import simpy
+from simpy.events import PENDING
+from simpy.resources import base
+
+from simcore.engine.run import Run
+from simcore.network.maxmin import share
+
+if TYPE_CHECKING:
+    from simcore.clock import Clock
+    from simcore.engine.tape import Item
+    from simcore.network.flow import Flow, Network
+
+
+class Hold(base.Put["SmPool"]):
+    """A request for SMs; happens when they are granted.  As a context manager it gives them back."""
+
+    def __init__(self, pool: SmPool, num_sms: int) -> None:
+        self.env = pool._env
+        self.callbacks = []
+        self._value = PENDING
+        self.resource = pool
+        self.num_sms = num_sms
+        if pool.grant_at_once(num_sms):
+            self.grant()
+        else:
+            pool.put_queue.append(self)
+            pool._trigger_put(None)
+
+    def grant(self) -> None:
+        """Resume the holder at once (a granted hold may be yielded later at no cost)."""
+        self._ok = True
+        self._value = None
+        callbacks, self.callbacks = self.callbacks, None  # type: ignore[assignment]
+        for callback in callbacks:
+            callback(self)
+
+    def __exit__(self, *exc: object) -> None:
+        if self.callbacks is None:
+            self.resource.release(self.num_sms)
+        else:
+            self.cancel()
+
+
+class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
+    """The SMs of one GPU.  ``with gpu.sms.hold(channels) as held: yield held`` is how a kernel takes some.
+
+    Holds are granted in order.  A hold behind a kernel that fills the GPU waits until enough of that
+    kernel's blocks retire.
+    """
+
+    def __init__(self, gpu: Gpu, num_sms: int) -> None:
+        super().__init__(gpu.clock, num_sms)
+        self._gpu = gpu
+        self.num_sms = num_sms
+        self.held = 0
+
+    def hold(self, num_sms: int) -> Hold:
+        """Ask for ``num_sms`` SMs, exclusively."""
+        return Hold(self, num_sms)
+
+    def release(self, num_sms: int) -> None:
+        """Give back SMs of a granted hold."""
+        gpu = self._gpu
+        if not gpu.runs:
+            self.held -= num_sms
+            if self.put_queue:
+                self._trigger_put(None)
+            return
+        gpu.settle()
+        self.held -= num_sms
+        if self.put_queue:
+            self._trigger_put(None)
+        gpu.rerate()
+
+    @property
+    def waiting(self) -> int:
+        """SMs that waiting holds ask for: blocks that retire leave them free."""
+        return sum(hold.num_sms for hold in self.put_queue)
+
+    def grant_at_once(self, num_sms: int) -> bool:
+        """The common case: nothing computes, nobody waits, enough SMs are free."""
+        if self.put_queue or self._gpu.runs or self.held + num_sms > self.num_sms:
+            return False
+        self.held += num_sms
+        return True
+
+    def _trigger_put(self, get_event: base.Get[SmPool] | None) -> None:
+        # SimPy's own loop leaves a granted request in the queue while its process already runs on.
+        while self.put_queue and self._do_put(self.put_queue[0]):
+            pass
+
+    def _do_put(self, event: Hold) -> bool:
+        gpu = self._gpu
+        gpu.settle()
+        free = self.num_sms - self.held - sum(run.sms_in_use for run in gpu.runs)
+        if event.num_sms > free:
+            gpu.rerate()  # waiting holds want to know when blocks retire
+            return False
+        self.put_queue.remove(event)
+        self.held += event.num_sms
+        gpu.rerate()
+        event.grant()
+        return True
+
+    def _do_get(self, event: base.Get[SmPool]) -> bool:
+        raise NotImplementedError("an SM pool is held and released, there is nothing to get")
+
+
+class Gpu:
+    """One simulated GPU.  ``hbm_bytes_per_s`` is what its kernels share; ``coalesce`` allows one event for a
+    run of undisturbed kernels (the result is the same either way)."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        network: Network,
+        *,
+        num_sms: int,
+        hbm_bytes_per_s: float,
+        copy_engines: int = 1,
+        coalesce: bool = True,
+    ) -> None:
+        self.clock = clock
+        self.network = network
+        self.num_sms = num_sms
+        self.hbm_bytes_per_ps = hbm_bytes_per_s * 1e-12
+        self.coalesce = coalesce
+        self.sms = SmPool(self, num_sms)
+        self.copy_engines = simpy.Resource(clock, copy_engines)
+        self.runs: list[Run] = []
+        self.draws: dict[Flow, tuple[float, float]] = {}  # HBM bytes/ps: actual, desired
+        self._limited: dict[Flow, float] = {}
+        self._sharing = False
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a single run has the GPU to itself."""
+        sms = self.sms
+        return not sms.held and not self.draws and len(self.runs) <= 1 and not sms.put_queue
+
+    def execute(self, item: Item, launch_base_ps: int) -> Run:
+        """Run the kernels of ``item`` one after the other; the result is an event and the record of times."""
+        if self.runs:
+            self.settle()
+        run = Run(self, item, launch_base_ps)
+        self.runs.append(run)
+        run.next_kernel()
+        return run
+
+    def finished(self, run: Run) -> None:
+        """``run`` has no kernel left."""
+        self.runs.remove(run)
+        if self.runs:
+            self.settle()
+            self.rerate()
+        elif self._limited:
+            self._limit_flows(math.inf)
+
+    def draw_changed(self, flow: Flow, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:
+        """See :class:`simcore.network.flow.Endpoint`."""
+        busy = bool(self.runs) and not self._sharing
+        if busy:
+            self.settle()
+        if desired_bytes_per_ps > 0.0:
+            self.draws[flow] = (bytes_per_ps, desired_bytes_per_ps)
+        else:
+            self.draws.pop(flow, None)
+            self._limited.pop(flow, None)
+        if busy:
+            self.rerate()
+
+    # -- sharing ---------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Book the progress of all kernels up to now, at the rates they had."""
+        for run in self.runs:
+            run.settle()
+
+    def rerate(self) -> None:
+        """Share SMs and HBM among the kernels now running and set their completion times."""
+        running = [run for run in self.runs if run.kernel is not None]
+        if not running:
+            if self._limited:
+                self._limit_flows(math.inf)
+            return
+        waiting = self.sms.waiting
+        free = self.num_sms - self.sms.held - waiting
+        for run in running:
+            free -= run.take_sms(max(0, free))
+        if len(running) == 1 and not self.draws:
+            run = running[0]
+            run.set_speed(min(run.hbm_wish, self.hbm_bytes_per_ps), retirements=waiting > 0)
+            return
+        wishes = [min(run.hbm_wish, self.hbm_bytes_per_ps) for run in running]
+        level, _ = share(self.hbm_bytes_per_ps, [desired for _, desired in self.draws.values()] + wishes)
+        if self._limited or level < math.inf:
+            self._limit_flows(level)
+        drawn = sum(actual for actual, _ in self.draws.values())
+        _, shares = share(max(0.0, self.hbm_bytes_per_ps - drawn), wishes)
+        for run, bytes_per_ps in zip(running, shares, strict=True):
+            run.set_speed(bytes_per_ps, retirements=waiting > 0)
+
+    def _limit_flows(self, level: float) -> None:
+        """Tell the network about flows that would take more than their fair share of HBM."""
+        self._sharing = True
+        try:
+            for flow, (_, desired) in list(self.draws.items()):
+                limit = level if desired > level * (1.0 + 1e-12) else None
+                if limit != self._limited.get(flow):
+                    if limit is None:
+                        del self._limited[flow]
+                        self.network.limit(flow, self, None)
+                    else:
+                        self._limited[flow] = limit
+                        self.network.limit(flow, self, limit / flow.plan.hbm_bytes_per_byte)
+        finally:
+            self._sharing = False

@@ -1,0 +1,139 @@
+"""One compute kernel on a GPU: thread blocks in waves on the SMs it is given, bytes through HBM.
+
+Pure arithmetic without SimPy.  Time on the SMs is counted in *SM time*: what the blocks would need if HBM
+were infinite.  A kernel whose HBM share is too small progresses through its SM time more slowly; both
+dimensions end together, so that alone it lasts the larger of the two.
+"""
+
+from __future__ import annotations
+
+import math
+
+_EMPTY = 1e-6  # ps of SM time, far below the clock's resolution: a block with less left is done
+
+
+class Kernel:
+    """State of one running kernel.  Times in ps (float inside a kernel), sizes in bytes.
+
+    ``blocks == 0`` is the fluid limit: work spreads over the SMs that are free.  Otherwise equal blocks of
+    ``wave_ps`` each are placed as slots fall free; a block that has been placed stays until it ends.
+    ``uses_sms`` is False for copy-engine transfers, which only share HBM.
+    """
+
+    __slots__ = ("bytes_left", "cohorts", "fixed_left", "fresh", "num_sms", "occupancy", "sm_left", "unplaced", "uses_sms", "wave_ps")
+
+    def __init__(
+        self,
+        num_sms: int,
+        sm_ps: int,
+        blocks: int,
+        blocks_per_sm: int,
+        hbm_bytes: float,
+        fixed_ps: int,
+        uses_sms: bool = True,
+    ) -> None:
+        self.num_sms = num_sms
+        self.fixed_left = float(fixed_ps)
+        self.bytes_left = float(hbm_bytes)
+        self.occupancy = blocks_per_sm
+        self.uses_sms = uses_sms
+        self.fresh = True
+        self.unplaced = blocks if uses_sms and sm_ps > 0 else 0
+        self.cohorts: list[list[float]] = []  # [SM time left, blocks], ascending time
+        if self.unplaced:
+            self.wave_ps = sm_ps / math.ceil(blocks / (num_sms * blocks_per_sm))
+            self.sm_left = 0.0
+        else:
+            self.wave_ps = 0.0
+            self.sm_left = float(sm_ps)  # on all SMs
+
+    @property
+    def is_fluid(self) -> bool:
+        """Whether the kernel's work spreads over any number of SMs at any time."""
+        return self.wave_ps == 0.0
+
+    @property
+    def sms_in_use(self) -> int:
+        """SMs that its placed blocks occupy.  A fluid kernel gives SMs up at once: 0."""
+        return math.ceil(sum(int(n) for _, n in self.cohorts) / self.occupancy)
+
+    def place(self, sms: int) -> None:
+        """Give the kernel ``sms`` SMs in all: blocks that have not been placed fill what is free.
+
+        A kernel that has not progressed yet has no blocks on the GPU: it starts over with ``sms``.
+        """
+        if self.is_fluid:
+            return
+        if self.fresh:
+            self.unplaced += sum(int(n) for _, n in self.cohorts)
+            self.cohorts.clear()
+        slots = sms * self.occupancy - sum(int(n) for _, n in self.cohorts)
+        placed = min(self.unplaced, slots)
+        if placed > 0:
+            self.unplaced -= placed
+            self.cohorts.append([self.wave_ps, placed])
+
+    def sm_time_left(self, sms: int) -> float:
+        """SM time until the last block ends if the kernel keeps ``sms`` SMs (inf with none)."""
+        if not self.uses_sms:
+            return self.sm_left
+        if self.is_fluid:
+            if self.sm_left <= 0.0:
+                return 0.0
+            return self.sm_left * (self.num_sms / sms) if sms > 0 else math.inf
+        if not self.cohorts:
+            return math.inf if self.unplaced else 0.0
+        slots = sum(int(n) for _, n in self.cohorts)
+        rounds, rest = divmod(self.unplaced, slots)
+        end = self.cohorts[-1][0] + rounds * self.wave_ps
+        for left, blocks in self.cohorts:  # the rest goes where slots fall free first
+            if rest <= 0:
+                break
+            end = max(end, left + (rounds + 1) * self.wave_ps)
+            rest -= int(blocks)
+        return end
+
+    def next_retirement(self) -> float:
+        """SM time until blocks retire next (inf when none are placed)."""
+        return self.cohorts[0][0] if self.cohorts else math.inf
+
+    def advance(self, elapsed_ps: int, sms: int, sm_rate: float, hbm_bytes_per_ps: float) -> None:
+        """Let ``elapsed_ps`` pass on ``sms`` SMs, at ``sm_rate`` <= 1 SM time per time."""
+        if elapsed_ps <= 0:
+            return
+        work = float(elapsed_ps)
+        if self.fixed_left > 0.0:
+            spent = min(self.fixed_left, work)
+            self.fixed_left -= spent
+            work -= spent
+            if work <= 0.0:
+                return
+        self.fresh = False
+        self.bytes_left = max(0.0, self.bytes_left - work * hbm_bytes_per_ps)
+        work *= sm_rate
+        if self.is_fluid:
+            speed = sms / self.num_sms if self.uses_sms else 1.0
+            self.sm_left = max(0.0, self.sm_left - work * speed)
+        else:
+            self._retire(work, sms * self.occupancy)
+
+    def _retire(self, work: float, max_slots: int) -> None:
+        """Advance placed blocks by ``work`` SM time; slots that fall free take unplaced blocks."""
+        slots = sum(int(n) for _, n in self.cohorts)
+        if slots and slots <= max_slots:  # skip whole rounds: every slot runs the same number of blocks
+            rounds = min(int((work - self.cohorts[-1][0]) // self.wave_ps), self.unplaced // slots)
+            if rounds > 0:
+                self.unplaced -= rounds * slots
+                work -= rounds * self.wave_ps
+        while self.cohorts and self.cohorts[0][0] <= work + _EMPTY:
+            step, retired = self.cohorts.pop(0)
+            work = max(0.0, work - step)
+            for cohort in self.cohorts:
+                cohort[0] -= step
+            slots = sum(int(n) for _, n in self.cohorts)
+            placed = min(self.unplaced, int(retired), max(0, max_slots - slots))
+            if placed > 0:
+                self.unplaced -= placed
+                self.cohorts.append([self.wave_ps, placed])
+        for cohort in self.cohorts:
+            cohort[0] -= work

@@ -1,0 +1,162 @@
+"""One simulated rank: a coroutine per stream, one for the host that launches, and the record of times."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from simpy.events import Event, Timeout
+
+from simcore.clock import Clock, Signal
+from simcore.engine.tape import Call, Item, ItemKind, Tape
+from simcore.graph import OpKind
+
+if TYPE_CHECKING:
+    from simcore.collectives.plan import CollectivePlan
+    from simcore.engine.gpu import Gpu
+    from simcore.engine.rendezvous import Communicator, MeetingKey, Rendezvous
+
+Coroutine = Generator[Event, None, None]
+
+
+class Rank:
+    """A rank playing its tape on its GPU.
+
+    Recorded per item (numbered over all streams): ``ready``, ``start``, ``end``; for items whose ops did not simply
+    follow one another, ``irregular`` has the ops' own starts and ends.  ``host_base`` is when each host segment
+    began launching, ``host_begin`` when the host first wanted to (a blocked SYNC lies between).
+    """
+
+    __slots__ = (
+        "_clock", "_host_waiters", "_rendezvous", "_waiters", "communicators", "done", "gpu", "host_base",
+        "host_begin", "irregular", "item_end", "item_ready", "item_start", "number", "tape",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        tape: Tape,
+        gpu: Gpu,
+        communicators: dict[str, Communicator],
+        rendezvous: Rendezvous,
+        clock: Clock,
+    ) -> None:
+        self.number = number
+        self.tape = tape
+        self.gpu = gpu
+        self.communicators = communicators  # by group symbol, those that the rank is in
+        self.done = [0] * len(tape.streams)  # items completed per stream
+        self.item_ready = [-1] * tape.num_items
+        self.item_start = [-1] * tape.num_items
+        self.item_end = [-1] * tape.num_items
+        self.irregular: dict[int, tuple[list[int], list[int]]] = {}
+        self.host_base: list[int] = []
+        self.host_begin: list[int] = []
+        self._clock = clock
+        self._rendezvous = rendezvous
+        self._waiters: dict[tuple[int, int], Signal] = {}
+        self._host_waiters: dict[int, Signal] = {}
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether something of the rank's tape has not been done."""
+        tape = self.tape
+        return sum(self.done) < tape.num_items or len(self.host_base) < len(tape.segments)
+
+    def coroutines(self) -> list[Coroutine]:
+        """The host's and the streams' coroutines, to be started as SimPy processes in this order."""
+        return [self._host(), *(self._stream(s) for s in range(len(self.tape.streams)))]
+
+    # -- waiting for each other ------------------------------------------------------------------
+
+    def _completion(self, stream: int, number: int) -> Signal:
+        """Fires when item ``number`` of ``stream`` completes."""
+        return self._waiters.setdefault((stream, number), Signal(self._clock))
+
+    def _launched(self, segment: int) -> Signal:
+        """Fires when the host reaches ``segment``."""
+        return self._host_waiters.setdefault(segment, Signal(self._clock))
+
+    # -- the host --------------------------------------------------------------------------------
+
+    def _host(self) -> Coroutine:
+        free_at = 0
+        for number, segment in enumerate(self.tape.segments):
+            for stream, item in segment.waits:
+                if self.done[stream] <= item:
+                    yield self._completion(stream, item)
+            base = max(free_at, self._clock.now)
+            self.host_begin.append(free_at)
+            self.host_base.append(base)
+            free_at = base + segment.cost_ps
+            waiter = self._host_waiters.pop(number, None)
+            if waiter is not None:
+                waiter.fire()
+
+    # -- a stream --------------------------------------------------------------------------------
+
+    def _stream(self, stream: int) -> Coroutine:
+        done, base, gpu, clock = self.done, self.host_base, self.gpu, self._clock
+        first = self.tape.first_item[stream]
+        for item in self.tape.streams[stream]:
+            for other, number in item.waits:
+                if done[other] <= number:
+                    yield self._completion(other, number)
+            if item.segment >= len(base):
+                yield self._launched(item.segment)
+            number = first + item.number
+            if item.kind is ItemKind.COMM:
+                launched = base[item.segment] + item.launch[-1]
+                if launched > clock._now:
+                    yield Timeout(clock, launched - clock.now)
+                yield from self._communicate(item, number)
+            else:
+                if item.kind is ItemKind.RUN:
+                    run = gpu.execute(item, base[item.segment])
+                    yield run
+                else:
+                    with gpu.copy_engines.request() as engine:
+                        yield engine
+                        run = gpu.execute(item, base[item.segment])
+                        yield run
+                if run.origin_ps is not None:
+                    self.item_start[number] = run.origin_ps
+                else:
+                    self.irregular[number] = (run.starts, run.ends)
+            done[stream] += 1
+            if item.watched:
+                waiter = self._waiters.pop((stream, item.number), None)
+                if waiter is not None:
+                    waiter.fire()
+
+    def _communicate(self, item: Item, number: int) -> Coroutine:
+        """Take SMs, meet the others, exchange data, give the SMs back."""
+        self.item_ready[number] = self._clock.now
+        parts = [self.key_and_plan(call) for call in item.calls]
+        gpu = self.gpu
+        channels = min(gpu.num_sms, sum(plan.channels for _, plan in parts))
+        with gpu.sms.hold(channels) as held:
+            yield held
+            arrive = self._rendezvous.arrive
+            meetings = [arrive(key, self.number, gpu, plan) for key, plan in parts]
+            for meeting in meetings:
+                yield meeting
+        if item.num_ops == 1:
+            self.item_start[number] = meetings[0].start_ps
+            self.item_end[number] = meetings[0].end_ps
+        else:
+            self.irregular[number] = ([m.start_ps for m in meetings], [m.end_ps for m in meetings])
+
+    def key_and_plan(self, call: Call) -> tuple[MeetingKey, CollectivePlan]:
+        """Whom a communication op meets, and how NCCL carries it out."""
+        communicator = self.communicators[call.group]
+        if call.kind is OpKind.COLLECTIVE:
+            return (call.group, communicator.ranks[0], -1, call.sequence), communicator.plan(call.collective, call.num_bytes)
+        ranks = communicator.ranks
+        peer = ranks[(ranks.index(self.number) + call.peer_delta) % len(ranks)]
+        src, dst = (self.number, peer) if call.kind is OpKind.SEND else (peer, self.number)
+        return (call.group, src, dst, call.sequence), communicator.plan_p2p(call.num_bytes, src, dst)
+
+    def plan_of(self, call: Call) -> CollectivePlan:
+        """How NCCL carries out a communication op of this rank."""
+        return self.key_and_plan(call)[1]

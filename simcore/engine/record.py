@@ -1,0 +1,110 @@
+"""From what ranks recorded per item to times per op, and from flow rates to link counters: vectorised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.collectives.plan import CollectivePlan
+from simcore.engine.rank import Rank
+from simcore.engine.result import RankTimes
+from simcore.engine.tape import Tape
+from simcore.graph import OpKind
+from simcore.graph.ops import IntArray
+from simcore.network.fluid import FluidNetwork
+from simcore.units import PS_PER_S
+
+
+def rank_times(rank: Rank, kind: IntArray) -> RankTimes:
+    """Times of every flat op of a rank.  ``kind`` is the op-table column."""
+    tape = rank.tape
+    item_start = np.array(rank.item_start, dtype=np.int64)
+    start = item_start[tape.item_of] + tape.before
+    end = item_start[tape.item_of] + tape.after
+    item_end = np.array(rank.item_end, dtype=np.int64)
+    met = item_end[tape.item_of] >= 0
+    end[met] = item_end[tape.item_of][met]
+    item_first = np.searchsorted(tape.item_of, np.arange(tape.num_items))
+    for number, (starts, ends) in rank.irregular.items():
+        where = slice(int(item_first[number]), int(item_first[number]) + len(starts))
+        start[where] = starts
+        end[where] = ends
+    ready = start.copy()
+    item_ready = np.array(rank.item_ready, dtype=np.int64)[tape.item_of]
+    ready[item_ready >= 0] = item_ready[item_ready >= 0]
+    size = len(tape.flat)
+    flat = RankTimes(np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
+    flat.ready_ps[tape.order], flat.start_ps[tape.order], flat.end_ps[tape.order] = ready, start, end
+    _host_times(rank, tape, kind, flat)
+    return flat
+
+
+def _host_times(rank: Rank, tape: Tape, kind: IntArray, times: RankTimes) -> None:
+    """HOST ops last their host time; a SYNC lasts from when the host began to wait until it went on."""
+    base = np.array(rank.host_base, dtype=np.int64)[tape.host_segment]
+    begin = base + tape.host_offset
+    is_sync = kind[tape.flat.row[tape.host_ops]] == OpKind.SYNC
+    waited_from = np.array(rank.host_begin, dtype=np.int64)[tape.host_segment]
+    times.ready_ps[tape.host_ops] = times.start_ps[tape.host_ops] = np.where(is_sync, waited_from, begin)
+    times.end_ps[tape.host_ops] = np.where(is_sync, base, begin)
+
+
+@dataclass(frozen=True)
+class LinkCounters:
+    """Step functions of link use: ``value[i]`` bytes/s on ``resource[i]`` from ``time_ps[i]`` on."""
+
+    time_ps: IntArray
+    resource: npt.NDArray[np.int32]
+    value: npt.NDArray[np.float64]
+
+
+def link_counters(network: FluidNetwork) -> LinkCounters:
+    """Rates of all links from the network's log of plan rates."""
+    plans = list(network.plans.items())
+    number = {key: i for i, (key, _) in enumerate(plans)}
+    plan_of = np.array([number[key] for key in network.log_plan], dtype=np.int64)
+    time = np.array(network.log_time, dtype=np.int64)
+    change = np.array(network.log_change, dtype=np.float64)
+    links = [np.array([use.link for use in plan.links], dtype=np.int64) for _, plan in plans]
+    weights = [np.array([use.weight for use in plan.links]) for _, plan in plans]
+    num_uses = np.array([len(link) for link in links], dtype=np.int64)
+    if not len(time) or not num_uses.sum():
+        return LinkCounters(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0))
+    first_use = np.concatenate([[0], np.cumsum(num_uses)])
+    repeats = num_uses[plan_of]
+    entry = np.repeat(np.arange(len(time)), repeats)
+    within = np.arange(len(entry)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    use = first_use[plan_of[entry]] + within
+    link = np.concatenate(links)[use]
+    delta = change[entry] * np.concatenate(weights)[use] * PS_PER_S
+    order = np.lexsort((time[entry], link))
+    link, when, delta = link[order], time[entry][order], delta[order]
+    total = np.cumsum(delta)
+    heads = np.flatnonzero(np.concatenate([[True], link[1:] != link[:-1]]))
+    before = np.concatenate([[0.0], total[:-1]])[heads]
+    value = total - np.repeat(before, np.diff(np.concatenate([heads, [len(link)]])))
+    last = np.concatenate([(link[1:] != link[:-1]) | (when[1:] != when[:-1]), [True]])  # final value per instant
+    value = np.where(np.abs(value) < 1.0, 0.0, value)  # below 1 byte/s is rounding
+    return LinkCounters(when[last], link[last].astype(np.int32), value[last])
+
+
+def distinct_plans(ranks: list[Rank], tapes: tuple[Tape, ...]) -> tuple[list[CollectivePlan], list[npt.NDArray[np.int32]]]:
+    """Plans of the first rank of each program and, per flat op, which of them it used (-1: none)."""
+    plans: list[CollectivePlan] = []
+    index: dict[int, int] = {}
+    plan_of = []
+    for tape in tapes:
+        rank = ranks[tape.program.rank_list()[0]]
+        used = np.full(len(tape.flat), -1, dtype=np.int32)
+        for stream in tape.streams:
+            for item in stream:
+                for k, call in enumerate(item.calls):
+                    plan = rank.plan_of(call)
+                    if id(plan) not in index:
+                        index[id(plan)] = len(plans)
+                        plans.append(plan)
+                    used[tape.order[item.first + k]] = index[id(plan)]
+        plan_of.append(used)
+    return plans, plan_of

@@ -1,0 +1,190 @@
+"""The fluid network: flows share links max-min fairly, re-rated only when something starts or ends.
+
+A flow first spends its latency, then joins its links.  Joining or leaving touches the connected component of
+flows that share links (directly or through others), and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.clock import Clock, Timer
+from simcore.collectives.plan import CollectivePlan
+from simcore.errors import InputError
+from simcore.network.maxmin import max_min
+
+if TYPE_CHECKING:
+    from simcore.network.flow import Endpoint, Flow
+
+
+class FluidNetwork:
+    """Flows on directed links.  ``bytes_per_s[l]`` is link ``l``'s capacity, ``names`` are for messages.
+
+    Errors: InputError for a flow over a link without bandwidth.
+    """
+
+    def __init__(self, clock: Clock, bytes_per_s: npt.NDArray[np.float64], names: Iterable[str] = ()) -> None:
+        self._clock = clock
+        self._capacity = (bytes_per_s * 1e-12).tolist()
+        self._names = tuple(names)
+        self._on_link: list[dict[Flow, float]] = [{} for _ in self._capacity]  # active flows, weight
+        self._alone: dict[int, float] = {}  # plan id -> rate alone
+        self._plans: dict[int, CollectivePlan] = {}
+        self.log_time: list[int] = []
+        self.log_plan: list[int] = []
+        self.log_change: list[float] = []  # change of the plan's rate, bytes/ps
+
+    @property
+    def plans(self) -> dict[int, CollectivePlan]:
+        """Plans seen so far by the id used in the log."""
+        return self._plans
+
+    def start(self, flow: Flow) -> None:
+        """Begin with the plan's latency, then move its volume."""
+        plan = flow.plan
+        flow.timer = Timer(self._clock, lambda: self._join(flow))
+        flow.timer.set(self._clock.now + plan.latency_ps)
+
+    def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
+        """See :class:`simcore.network.flow.Network`."""
+        if cap is None:
+            flow.hbm_caps.pop(member, None)
+        else:
+            flow.hbm_caps[member] = cap
+        self._resolve(self._component(flow))
+
+    def rate_alone(self, plan: CollectivePlan) -> float:
+        """Rate of the plan when nobody else uses its links, bytes/ps."""
+        rate = self._alone.get(id(plan))
+        if rate is None:
+            rate = plan.rate_cap_bytes_per_s * 1e-12
+            for use in plan.links:
+                if self._capacity[use.link] <= 0.0:
+                    name = self._names[use.link] if self._names else str(use.link)
+                    raise InputError(f"link {name} has no bandwidth but {plan.collective} must cross it")
+                rate = min(rate, self._capacity[use.link] / use.weight)
+            self._alone[id(plan)] = rate
+            self._plans[id(plan)] = plan
+        return rate
+
+    # -- joining and leaving ---------------------------------------------------------------------
+
+    def _join(self, flow: Flow) -> None:
+        plan = flow.plan
+        alone = self.rate_alone(plan)
+        if not plan.volume_bytes > 0.0:
+            flow.done()
+            return
+        shared = False
+        for use in plan.links:
+            on_link = self._on_link[use.link]
+            if on_link:
+                shared = True
+            on_link[flow] = use.weight
+        flow.since = self._clock.now
+        flow.timer = Timer(self._clock, lambda: self._leave(flow))
+        if shared:
+            self._resolve(self._component(flow))
+        else:
+            self._apply(flow, alone, alone)
+            self._notify(flow)
+
+    def _leave(self, flow: Flow) -> None:
+        neighbours: dict[Flow, None] = {}
+        for use in flow.plan.links:
+            on_link = self._on_link[use.link]
+            del on_link[flow]
+            neighbours.update(dict.fromkeys(on_link))
+        self._log(flow, -flow.rate)
+        for member in flow.members:
+            member.draw_changed(flow, 0.0, 0.0)
+        done: set[Flow] = set()
+        for other in neighbours:
+            if other not in done:
+                component = self._component(other)
+                done.update(component)
+                self._resolve(component)
+        flow.done()
+
+    # -- sharing ---------------------------------------------------------------------------------
+
+    def _component(self, seed: Flow) -> list[Flow]:
+        """Flows that share links with ``seed``, directly or through others, in a stable order."""
+        found = {seed: None}
+        stack = [seed]
+        while stack:
+            for use in stack.pop().plan.links:
+                for other in self._on_link[use.link]:
+                    if other not in found:
+                        found[other] = None
+                        stack.append(other)
+        return list(found)
+
+    def _resolve(self, flows: list[Flow]) -> None:
+        capacity = {use.link: self._capacity[use.link] for flow in flows for use in flow.plan.links}
+        uses = [[(use.link, use.weight) for use in flow.plan.links] for flow in flows]
+        caps = [flow.cap for flow in flows]
+        desired = max_min(capacity, uses, caps)
+        rates = desired
+        if any(flow.hbm_caps for flow in flows):
+            rates = max_min(capacity, uses, [min(f.cap, *f.hbm_caps.values()) if f.hbm_caps else f.cap for f in flows])
+        changed = []
+        for flow, rate, wish in zip(flows, rates, desired, strict=True):
+            if rate != flow.rate or wish != flow.desired:
+                self._apply(flow, rate, wish)
+                changed.append(flow)
+        for flow in changed:  # members may react by limiting flows: every rate must stand before
+            self._notify(flow)
+
+    def _apply(self, flow: Flow, rate: float, desired: float) -> None:
+        now = self._clock.now
+        flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.since))
+        self._log(flow, rate - flow.rate)
+        flow.since = now
+        flow.rate, flow.desired = rate, desired
+        if rate > 0.0:
+            flow.timer.set(now + round(flow.remaining / rate))
+        else:
+            flow.timer.cancel()
+
+    def _notify(self, flow: Flow) -> None:
+        hbm = flow.plan.hbm_bytes_per_byte
+        for member in flow.members:
+            member.draw_changed(flow, flow.rate * hbm, flow.desired * hbm)
+
+    def _log(self, flow: Flow, change: float) -> None:
+        if change:
+            self.log_time.append(self._clock.now)
+            self.log_plan.append(id(flow.plan))
+            self.log_change.append(change)
+
+
+class FixedNetwork:
+    """Fidelity ``alphabeta``: every plan lasts its closed-form time, whatever else is on the wire."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def start(self, flow: Flow) -> None:
+        """Finish after the plan's time alone."""
+        plan = flow.plan
+        data_ps = plan.alone_ps - plan.latency_ps
+        if data_ps > 0:
+            flow.rate = flow.desired = plan.volume_bytes / data_ps
+        draw = flow.rate * plan.hbm_bytes_per_byte
+        for member in flow.members:
+            member.draw_changed(flow, draw, draw)
+        flow.timer = Timer(self._clock, lambda: self._finish(flow))
+        flow.timer.set(self._clock.now + plan.alone_ps)
+
+    def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
+        """A closed form has nothing to slow down."""
+
+    def _finish(self, flow: Flow) -> None:
+        for member in flow.members:
+            member.draw_changed(flow, 0.0, 0.0)
+        flow.done()
