@@ -26,6 +26,8 @@ from simcore.hardware.topology import LinkNames
 Overrides = Mapping[str, str] | Iterable[tuple[str, str]]
 
 DEFAULT_CLUSTER: Final = "h800-96"
+#: Links are columns of numbers: this many GPUs take about 1 GiB.
+MAX_GPUS: Final = 2**24
 
 #: Every override key, links aside (those are ``link.<name>.bytes_per_s`` and ``link.<name>.latency_s``).
 OVERRIDE_KEYS: Final = (
@@ -143,6 +145,10 @@ def _link_overrides(cluster: ClusterSpec, changes: Mapping[str, str]) -> dict[st
 
 
 def _check_shape(cluster: ClusterSpec, where: str) -> None:
+    if cluster.num_gpus > MAX_GPUS:
+        raise InputError(
+            f"{where}: {cluster.num_gpus} GPUs are more than the {MAX_GPUS} that links are kept for"
+        )
     if cluster.gpus_per_node % cluster.nics_per_node:
         raise InputError(
             f"{where}: nics_per_node = {cluster.nics_per_node} must divide gpus_per_node ="

@@ -23,7 +23,7 @@ from simcore.hardware.fields import (
 from simcore.hardware.quantities import Number
 
 _QUANTITY_KEYS: Final = ("value", "unit", "source")
-_SIZED_NAME: Final = re.compile(r"(?P<family>.+)-(?P<gpus>\d+)")
+_SIZED_NAME: Final = re.compile(r"(?P<family>.+)-(?P<gpus>[0-9]{1,9})")
 
 
 @dataclass

@@ -12,15 +12,19 @@ Note [Link order]
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Final, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import InputError, nearest
 from simcore.hardware.specs import ClusterSpec
+
+
+_CANONICAL: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def num_leaves(cluster: ClusterSpec) -> int:
@@ -77,7 +81,7 @@ class LinkNames(Sequence[str]):
 
     def _find(self, name: str) -> int | None:
         kind, *numbers, direction = name.split(".") if name.count(".") >= 2 else ("", "", "")
-        if not all(n.isascii() and n.isdigit() and str(int(n)) == n for n in numbers):
+        if not all(_CANONICAL.fullmatch(number) for number in numbers):
             return None
         position = [int(n) for n in numbers]
         match kind, position, direction:
