@@ -23,6 +23,7 @@ class Throughput:
     hfu: float
     model_tflops_per_gpu: float
     model_tflops_per_gpu_full_attention: float
+    executed_tflops_per_gpu: float
     peak_tflops_per_gpu: float
     tokens_per_s: float
 
@@ -46,6 +47,7 @@ def throughput(info: RunInfo, step_ps: int) -> Throughput:
         hfu=share(info.flops.executed),
         model_tflops_per_gpu=tflops(info.flops.model_causal),
         model_tflops_per_gpu_full_attention=tflops(info.flops.model),
+        executed_tflops_per_gpu=tflops(info.flops.executed),
         peak_tflops_per_gpu=peak,
         tokens_per_s=info.workload.tokens_per_step / step_s if step_s else 0.0,
     )

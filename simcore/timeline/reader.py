@@ -73,6 +73,11 @@ class Timeline:
         return self.run_dir / TIMELINE_FILE
 
     @property
+    def num_rows(self) -> int:
+        """Rows in the file: those of the representatives."""
+        return int(self._file.metadata.num_rows)
+
+    @property
     def ranks(self) -> range:
         """All ranks of the job."""
         return range(len(self.classes))

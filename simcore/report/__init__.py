@@ -1,0 +1,8 @@
+"""What a run shows: a summary, a JSON object, a Perfetto file, a picture.  Works from a run folder alone."""
+
+from simcore.report.json_object import json_object
+from simcore.report.perfetto import default_ranks, write_perfetto
+from simcore.report.plot import write_plot
+from simcore.report.summary import summary
+
+__all__ = ["default_ranks", "json_object", "summary", "write_perfetto", "write_plot"]

@@ -1,0 +1,143 @@
+"""The summary that a run prints: tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simcore.analysis.step import StepAnalysis
+from simcore.analysis.totals import Key, Total
+from simcore.timeline.info import RunInfo, StageMemory
+from simcore.units import format_bytes, format_time
+
+_MAX_STAGES = 16
+_PARTS = {
+    "exposed_compute": "exposed compute",
+    "overlapped": "overlapped",
+    "exposed_communication": "exposed communication",
+    "idle": "idle",
+}
+
+
+def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Iterable[str] = ()) -> Group:
+    """Everything worth a look first: step, breakdown, rates, stages, kernels, collectives, warnings.
+
+    ``notes`` are lines for the end (where files are).
+    """
+    parts: list[RenderableType] = [
+        _title(info),
+        _step_table(info, analysis),
+        _stage_table(info, analysis),
+        _total_table("kernel", analysis.kernels[:top], analysis),
+    ]
+    if analysis.collectives:
+        parts.append(_total_table("communication", analysis.collectives[:top], analysis))
+    parts += [Text(line) for line in _basis(info)]
+    parts += [Text(f"warning: {line}", style="yellow") for line in info.warnings]
+    parts += [Text(line) for line in notes]
+    return Group(*parts)
+
+
+def _title(info: RunInfo) -> Text:
+    dims = " x ".join(f"{axis.upper()}{size}" for axis, size in info.workload.dims.items() if size > 1)
+    gpu = info.cluster.get("gpu", {})
+    gpu_name = gpu.get("name", "GPU") if isinstance(gpu, dict) else "GPU"
+    where = f"{info.workload.world_size} GPUs ({gpu_name}) of cluster {info.cluster.get('name', '')}"
+    details = ", ".join(part for part in (dims, info.workload.precision, f"{info.network} network") if part)
+    return Text(f"{info.workload.name} on {where}: {details}", style="bold")
+
+
+def _step_table(info: RunInfo, analysis: StepAnalysis) -> Table:
+    rates = analysis.throughput
+    table = _table("one step, mean of all ranks", ("", "share"))
+    table.add_row("step time", format_time(analysis.step_ps), "", style="bold")
+    for name, part in analysis.breakdown.parts().items():
+        table.add_row(f"  {_PARTS[name]}", format_time(part), _share(part, analysis.step_ps))
+    for label, time in (
+        ("pipeline bubble", analysis.bubble_fraction * analysis.step_ps),
+        ("communication waits for peers", analysis.waiting_ps),
+        ("sharing slows compute by", analysis.compute_contention_ps),
+        ("sharing slows communication by", analysis.communication_contention_ps),
+    ):
+        table.add_row(label, format_time(time), _share(time, analysis.step_ps))
+    table.add_row("tokens/s", f"{rates.tokens_per_s:,.0f}", "")
+    for label, tflops, share in (
+        ("MFU, causal attention once", rates.model_tflops_per_gpu, rates.mfu),
+        ("MFU, all attention scores", rates.model_tflops_per_gpu_full_attention, rates.mfu_full_attention),
+        ("HFU, all that is executed", rates.executed_tflops_per_gpu, rates.hfu),
+    ):
+        known = rates.peak_tflops_per_gpu > 0
+        table.add_row(label, f"{tflops:.1f} TFLOP/s per GPU", f"{share:.1%}" if known else "-")
+    return table
+
+
+def _stage_table(info: RunInfo, analysis: StepAnalysis) -> Table:
+    stages = analysis.stages()
+    memory: dict[int, StageMemory] = {}
+    for row in info.memory:
+        if row.stage not in memory or row.peak > memory[row.stage].peak:
+            memory[row.stage] = row
+    picked = _spread(sorted(stages), _MAX_STAGES)
+    some = "" if len(picked) == len(stages) else f" ({len(picked)} of {len(stages)})"
+    numbers = ("exp. compute", "overlapped", "exp. comm.", "idle", "peak memory", "of")
+    table = _table(f"stage{some}", numbers)
+    for stage in picked:
+        times = [format_time(part) for part in stages[stage].parts().values()]
+        used = ("-", "-")
+        if stage in memory and memory[stage].peak:
+            used = (format_bytes(memory[stage].peak), format_bytes(memory[stage].capacity))
+        table.add_row(str(stage), *times, *used)
+    return table
+
+
+def _total_table(kind: str, rows: Sequence[tuple[Key, Total]], analysis: StepAnalysis) -> Table:
+    table = _table(f"{kind}, mean of all ranks", ("calls", "time", "share", "slowdown"))
+    for key, total in rows:
+        time = total.time_ps / analysis.num_ranks
+        slowdown = f"{total.time_ps / total.alone_ps:.3f}x" if total.alone_ps else "-"
+        calls = f"{total.count / analysis.num_ranks:,.0f}"
+        table.add_row(
+            " ".join(part for part in key if part),
+            calls,
+            format_time(time),
+            _share(time, analysis.step_ps),
+            slowdown,
+        )
+    return table
+
+
+def _table(label: str, numbers: Sequence[str]) -> Table:
+    """A table with one column of labels and columns of numbers, which never wrap."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column(label, overflow="fold")
+    for number in numbers:
+        table.add_column(number, justify="right", no_wrap=True)
+    return table
+
+
+def _basis(info: RunInfo) -> list[str]:
+    """What the figures rest on."""
+    lines = []
+    if info.origins:
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in info.origins.items())
+        lines.append(f"kernel times come from: {shares}")
+    if info.peak_flops_per_s:
+        peak = f"{info.peak_flops_per_s / 1e12:,.0f} TFLOP/s ({info.peak_math})"
+        lines.append(f"MFU and HFU are shares of {peak} per GPU; a bubble runs no kernel and no collective")
+    return lines
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
+
+
+def _spread(items: Sequence[int], count: int) -> list[int]:
+    """At most ``count`` of the items, first and last among them, evenly spread."""
+    if len(items) <= count:
+        return list(items)
+    return [items[k] for k in np.linspace(0, len(items) - 1, count).round().astype(int).tolist()]
