@@ -142,19 +142,45 @@ def pairwise_all_to_all(num_ranks: int, num_bytes: int, channels: int = 1, chunk
                 yield Transfer(step - 1, channel, src, dst, dst, offset + low, length, False)
 
 
+def switch_all_reduce(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
+    """NVLS: rank r fetches slice r already added up, then stores it to all; adding and copying in the switch.
+
+    A transfer to the owner stands for the switch's read of one member, one from the owner for a multicast
+    copy.  Every port carries the buffer once and its own slice once more, each way; the schedule leaves out
+    what a rank exchanges with itself.
+    """
+    del chunks
+    for channel, slices in _channel_chunks(num_bytes, channels, num_ranks):
+        for owner, (offset, size) in enumerate(slices):
+            for peer in range(num_ranks):
+                if peer != owner:
+                    yield Transfer(0, channel, peer, owner, owner, offset, size, True)
+        for owner, (offset, size) in enumerate(slices):
+            for peer in range(num_ranks):
+                if peer != owner:
+                    yield Transfer(1, channel, owner, peer, owner, offset, size, False)
+
+
+_ALL_REDUCE: Final[dict[str, Generator]] = {
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
+    "nvls": switch_all_reduce,
+    # Over nodes each slice continues on a double binary tree of its rail.
+    "nvls_tree": tree_all_reduce,
+}
 #: collective -> algorithm -> schedule.  A barrier is an all_reduce of one word (torch.distributed).
 SCHEDULES: Final[dict[str, dict[str, Generator]]] = {
-    "all_reduce": {"ring": ring_all_reduce, "tree": tree_all_reduce},
+    "all_reduce": _ALL_REDUCE,
     "all_gather": {"ring": ring_all_gather},
     "reduce_scatter": {"ring": ring_reduce_scatter},
     "broadcast": {"ring": ring_broadcast},
     "reduce": {"ring": ring_reduce},
     "all_to_all": {"pairwise": pairwise_all_to_all},
-    "barrier": {"ring": ring_all_reduce, "tree": tree_all_reduce},
+    "barrier": _ALL_REDUCE,
 }
 COLLECTIVES: Final = tuple(SCHEDULES)
 #: Algorithms that NCCL_ALGO may force; send/recv and all_to_all have only one way.
-ALGORITHMS: Final = ("ring", "tree")
+ALGORITHMS: Final = ("ring", "tree", "nvls", "nvls_tree")
 
 
 def algorithms_of(collective: str) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ _DUPLICATE_FROM_GB_PER_S: Final = 25.0
 _MAX_SEARCHED: Final = 16
 _MAX_CHANNELS: Final = 32
 _MAX_P2P_CHANNELS: Final = 32
+#: Channels of NVLS and NVLSTree on Hopper (src/transport/nvls.cc).
+NVLS_CHANNELS: Final = 16
 _P2P_CHANNELS_PER_NET_PEER: Final = 2
 
 #: Traffic that makes a further channel worth its start (src/enqueue.cc, MinTrafficPerChannel).
@@ -33,10 +35,19 @@ _MIN_TRAFFIC_BYTES: Final = 32 * 1024
 
 @dataclass(frozen=True)
 class ChannelGraph:
-    """Rings that a group can run: ``channels`` of ``bytes_per_s`` each, as NCCL's tuner believes."""
+    """Rings that a group can run: ``channels`` of ``bytes_per_s`` each, as NCCL's tuner believes.
+
+    ``nvlink_bytes_per_s`` is what rings within one node could reach together.
+    """
 
     channels: int
     bytes_per_s: float
+    nvlink_bytes_per_s: float
+
+    @property
+    def p2p_channels(self) -> int:
+        """Channels that send/recv may use, a power of two (src/graph/paths.cc)."""
+        return min(1 << (self.channels - 1).bit_length(), _MAX_P2P_CHANNELS)
 
 
 def _best_rings(total_gb_per_s: float, speeds: tuple[float, ...]) -> tuple[int, float]:
@@ -67,17 +78,16 @@ def search_channels(
     one NIC, ``nics_used`` the NICs per node that belong to the group's GPUs.
     """
     hopper = generation == "hopper"
-    if num_nodes == 1:
-        rings, speed = _best_rings(nvlink_bytes_per_s / 1e9, _SPEEDS_INTRA_SM90 if hopper else _SPEEDS_INTRA)
-    else:
-        speeds = _SPEEDS_INTER_SM90 if hopper else _SPEEDS_INTER
+    within = _best_rings(nvlink_bytes_per_s / 1e9, _SPEEDS_INTRA_SM90 if hopper else _SPEEDS_INTRA)
+    rings, speed = within
+    if num_nodes > 1:
         # One ring per NIC; NVLink must carry them all through the node.
         line = min(nic_bytes_per_s, nvlink_bytes_per_s / nics_used) / 1e9
-        speed = next((s for s in speeds if s <= line), line)
-        rings = nics_used
+        speeds = _SPEEDS_INTER_SM90 if hopper else _SPEEDS_INTER
+        rings, speed = nics_used, next((s for s in speeds if s <= line), line)
     rings, speed = _duplicated(rings, speed, hopper)
     channels = min(2 * rings, _MAX_CHANNELS)
-    return ChannelGraph(channels, rings * speed * 1e9 / channels)
+    return ChannelGraph(channels, rings * speed * 1e9 / channels, within[0] * within[1] * 1e9)
 
 
 def bounded(channels: int, min_channels: int | None, max_channels: int | None) -> int:
@@ -92,19 +102,20 @@ def bounded(channels: int, min_channels: int | None, max_channels: int | None) -
 def channels_for(
     protocol: Protocol,
     algorithm: str,
+    collective: str,
     num_bytes: int,
     num_ranks: int,
     available: int,
-    traffic_per_byte: int,
     min_channels: int | None = None,
 ) -> int:
     """Channels that a message gets out of ``available`` (topoGetAlgoInfo in src/enqueue.cc).
 
     Every thread must have work: ``thread_threshold_bytes`` each, times the ranks for a ring under LL.  A
-    channel must also be worth its start: 32 KiB of traffic, LL counting four times.
+    channel must also be worth its start: 32 KiB of traffic (twice the bytes of an all_reduce, n times those
+    of an all_gather or reduce_scatter), LL counting four times.
     """
     threshold = protocol.max_threads * protocol.thread_threshold_bytes
-    traffic = traffic_per_byte
+    traffic = {"all_reduce": 2, "all_gather": num_ranks, "reduce_scatter": num_ranks}.get(collective, 1)
     if protocol.name == "LL":
         threshold *= num_ranks if algorithm == "ring" else 1
         traffic *= 4
@@ -115,13 +126,8 @@ def channels_for(
 def p2p_channels(num_bytes: int, crosses_nodes: bool, graph: ChannelGraph, chunk_bytes: int) -> int:
     """Channels of one send/recv: as many as there are parts of an eighth of a chunk, up to the peer's share.
 
-    Two per peer over the network; within a node all p2p channels, a power of two at least as large as the
-    collective ones (src/graph/paths.cc, ncclTopoComputeP2pChannels; src/enqueue.cc, calcP2pChunkSize).
+    Two per peer over the network, all p2p channels within a node (src/enqueue.cc, calcP2pChunkSize).
     """
-    limit = _P2P_CHANNELS_PER_NET_PEER if crosses_nodes else _power_of_two_up(graph.channels)
-    parts = -(-num_bytes // max(1, chunk_bytes // 8))
-    return max(1, min(limit, parts, _MAX_P2P_CHANNELS))
-
-
-def _power_of_two_up(value: int) -> int:
-    return 1 << (value - 1).bit_length()
+    limit = _P2P_CHANNELS_PER_NET_PEER if crosses_nodes else graph.p2p_channels
+    parts = -(-num_bytes // (chunk_bytes // 8))
+    return max(1, min(limit, parts))

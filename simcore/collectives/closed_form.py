@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from simcore.collectives.plan import CollectivePlan, LinkUse
-from simcore.units import PS_PER_S, ps_from_s
+from simcore.units import PS_PER_S
 
 
 def max_min_rate(rate_cap_bytes_per_s: float, capacities: object, weights: object) -> float:
@@ -42,7 +42,7 @@ def link_uses(links: object, weights: object) -> tuple[LinkUse, ...]:
 
 
 def hbm_bytes_per_wire_byte(
-    collective: str, num_ranks: int, wire_overhead: float, network_share: float
+    collective: str, algorithm: str, num_ranks: int, wire_overhead: float, network_share: float
 ) -> float:
     """HBM traffic of a member per wire byte that an average member sends.
 
@@ -54,9 +54,14 @@ def hbm_bytes_per_wire_byte(
     * reduce_scatter: n reads, 1 write; n-1 sent.  all_gather: 1 read, n writes; n-1 sent.
     * the others: each byte read once where it starts, written once where it ends: 2 per byte sent.
 
+    NVLS copies the input to a buffer that the switch can address (read, write), the switch reads it and
+    writes the sum, which is copied out (read, write): 6 n shares for 2 (n-1).
+
     Of a send_recv one member sends and the other receives: its progress counts the message once, so that
     an average member has half of the sum.
     """
+    if algorithm in ("nvls", "nvls_tree"):
+        return 6 * num_ranks / (2 * (num_ranks - 1)) + 2.0 * network_share
     if collective in ("all_reduce", "barrier"):
         user = 2 * num_ranks / (2 * (num_ranks - 1))
     elif collective in ("all_gather", "reduce_scatter"):
@@ -65,8 +70,3 @@ def hbm_bytes_per_wire_byte(
         user = 2.0
     total = 2.0 + 2.0 * network_share + user / wire_overhead
     return total / 2 if collective == "send_recv" else total
-
-
-def seconds_to_ps(*terms: float) -> int:
-    """Sum of terms in seconds as whole picoseconds."""
-    return ps_from_s(math.fsum(terms))

@@ -168,6 +168,22 @@ def tree_chunking(
     return Chunking(min(chunk, share), loops, loops, 1)
 
 
+#: NVLS works through its buffers in pieces of this size per slice, less for small messages (src/init.cc).
+_NVLS_CHUNK_BYTES: Final = 128 * KIB
+_NVLS_FLOORS: Final = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
+
+
+def nvls_chunking(num_bytes: int, heads: int, channels: int) -> Chunking:
+    """Chunks of a switch reduction, per channel, over ``heads`` slices (src/enqueue.cc, calcCollChunking)."""
+    chunk = _NVLS_CHUNK_BYTES
+    for factor, floor in _NVLS_FLOORS:
+        if num_bytes < factor * channels * heads * chunk and chunk > floor:
+            chunk = floor
+    share = max(1, _ceil_div(num_bytes, channels * heads))
+    loops = max(1, _ceil_div(share, chunk))
+    return Chunking(min(chunk, share), loops, loops * heads, 1)
+
+
 #: Largest piece of a send/recv that travels as one unit (src/init.cc: P2P_NET_CHUNKSIZE, P2P_NVL_CHUNKSIZE).
 P2P_NETWORK_CHUNK_BYTES: Final = 128 * KIB
 P2P_NVLINK_CHUNK_BYTES: Final = 512 * KIB

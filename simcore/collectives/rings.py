@@ -1,4 +1,4 @@
-"""Rings and trees over nodes, and the load that each puts on every link.
+"""Rings, trees and switch reductions over nodes, and the load that each puts on every link.
 
 A load is (link, link bytes per byte that an average rank sends), as in
 :class:`~simcore.collectives.plan.LinkUse`.
@@ -108,6 +108,30 @@ def tree_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
 def tree_levels(layout: Layout) -> tuple[int, int]:
     """(hops within nodes, hops between nodes) from the deepest leaf to the root."""
     return layout.max_per_node - 1, max(tree.depth for tree in double_binary_tree(layout.num_nodes))
+
+
+def nvls_load(fabric: Fabric, layout: Layout, efficiency: float) -> tuple[Ids, Weights]:
+    """Load of an all_reduce inside the NVSwitch, per byte that an average rank sends in a ring.
+
+    The switch reads every GPU's B bytes once to add them and delivers the sum to all: a GPU's port carries
+    B + B/K each way, B/K for the slice that the GPU itself fetches reduced and stores.  Multicast and
+    in-switch reads reach ``efficiency`` of the port.  Between nodes a double binary tree per slice: each GPU
+    exchanges its slice with the GPUs of its rail.
+    """
+    load = LinkLoad()
+    for node, gpus in enumerate(layout.nodes):
+        share = 1.0 / len(gpus)
+        for gpu in gpus:
+            load.add((fabric.nvlink_out(gpu), fabric.nvlink_in(gpu)), (1.0 + share) / efficiency)
+            for tree in double_binary_tree(layout.num_nodes):
+                parent = tree.parent[node]
+                if parent >= 0:
+                    above = layout.nodes[parent]
+                    peer = above[gpus.index(gpu) % len(above)]
+                    load.add(fabric.route(gpu, peer), 0.5 * share)
+                    load.add(fabric.route(peer, gpu), 0.5 * share)
+    num_ranks = layout.num_ranks
+    return load.weights(2.0 * (num_ranks - 1) / num_ranks)
 
 
 def all_to_all_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:

@@ -45,6 +45,8 @@ class GenerationTiming:
     ``tail_step``: the final receive of a ring, as a share of a sending step.  ``tree_efficiency``: what a
     tree's channel, sending up and down at once, keeps of the ring's rate.  ``p2p_base_s``: start of a
     send/recv or all_to_all kernel, LL and Simple; ``peer_s``: each further peer that it serves.
+    ``nvls_*``: start, share of an NVLink port that in-switch reads and multicast reach, and rate of one
+    channel, in bytes of ring progress; zero where the switch cannot add.
     """
 
     protocols: dict[str, ProtocolTiming]
@@ -52,6 +54,9 @@ class GenerationTiming:
     tree_efficiency: float
     p2p_base_s: dict[str, float]
     peer_s: float
+    nvls_base_s: float = 0.0
+    nvls_efficiency: float = 1.0
+    nvls_channel_bytes_per_s: float = 0.0
 
 
 _US = 1e-6
@@ -89,6 +94,9 @@ TIMINGS: Final[dict[str, GenerationTiming]] = {
         tree_efficiency=0.92,
         p2p_base_s={"LL": 6.0 * _US, "Simple": 14.0 * _US},
         peer_s=0.2 * _US,
+        nvls_base_s=25.0 * _US,
+        nvls_efficiency=0.833,
+        nvls_channel_bytes_per_s=57.7e9,
     ),
 }
 

@@ -1,28 +1,39 @@
 """NCCL's choice of algorithm and protocol: the smallest latency + bytes / bandwidth by its own table.
 
-Follows ncclTopoTuneModel and ncclTopoGetAlgoTime (NVIDIA/nccl src/graph/tuning.cc at 5067397c).  In-switch
-algorithms (NVLS, NVLSTree, CollNet) and PAT are not offered here yet, so an H100 node all_reduces by ring
-where NCCL of 2.18 and later would use NVLS from about 1 MiB up.
+Follows ncclTopoTuneModel and ncclTopoGetAlgoTime (NVIDIA/nccl src/graph/tuning.cc at 5067397c).  CollNet and
+PAT are not offered: the one needs SHARP switches, the other one GPU per node.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from simcore.collectives import tuning_constants as table
 from simcore.collectives.algorithms import algorithms_of
-from simcore.collectives.channels import ChannelGraph
+from simcore.collectives.channels import NVLS_CHANNELS, ChannelGraph
 from simcore.collectives.protocols import PROTOCOLS
+from simcore.errors import InputError
+
+#: NVSwitch reductions are set up for more than two GPUs of a node (src/transport/nvls.cc, ncclNvlsInit).
+_NVLS_MIN_LOCAL_RANKS: Final = 3
 
 
 @dataclass(frozen=True)
 class GroupShape:
-    """What the tuner knows of a group: sizes, GPU generation and the channels it searched."""
+    """What the tuner knows of a group.
+
+    ``local_ranks``: members on the emptiest node.  ``network_s``: what the wires between nodes add per hop.
+    ``graph``: the channels that NCCL searched.
+    """
 
     num_ranks: int
     num_nodes: int
+    local_ranks: int
     generation: str
+    nvswitch: bool
+    network_s: float
     graph: ChannelGraph
 
 
@@ -35,49 +46,86 @@ class Choice:
     time_s: float
 
 
+def available(algorithm: str, protocol: str, shape: GroupShape) -> bool:
+    """Whether NCCL would consider ``algorithm`` under ``protocol`` for a group of this shape."""
+    if algorithm not in ("nvls", "nvls_tree"):
+        return True
+    supported = shape.nvswitch and shape.generation in table.NVLS_EFFICIENCY
+    fits = shape.num_nodes == 1 if algorithm == "nvls" else shape.num_nodes > 1
+    return supported and fits and protocol == "Simple" and shape.local_ranks >= _NVLS_MIN_LOCAL_RANKS
+
+
 def _ring_steps(collective: str, num: int) -> int:
     if collective in ("all_reduce", "barrier"):
         return 2 * (num - 1)
     return num - 1 if collective in ("all_gather", "reduce_scatter") else num
 
 
-def bus_bandwidth(algorithm: str, protocol: str, shape: GroupShape) -> float:
-    """Bus bandwidth that NCCL expects, bytes/s (the busbw of nccl-tests)."""
+def _ring_bus(protocol: str, shape: GroupShape, wires: float) -> float:
+    vendor_row = shape.generation if shape.num_nodes == 1 else "volta"  # see LL_MAX_GB_PER_S
+    ll_max = table.LL_MAX_GB_PER_S[vendor_row][table.scale_column(shape.num_nodes)]
+    per_channel = table.RING_LL128_CHANNEL_GB_PER_S[shape.generation]
+    return {
+        "LL": min(ll_max, 0.5 * wires),
+        "LL128": min(0.92 * wires, shape.graph.channels * per_channel),
+        "Simple": wires,
+    }[protocol]
+
+
+def _tree_bus(protocol: str, shape: GroupShape, wires: float) -> float:
     column = table.scale_column(shape.num_nodes)
     generation, channels = shape.generation, shape.graph.channels
-    wires = channels * shape.graph.bytes_per_s / 1e9
-    vendor_row = generation if shape.num_nodes == 1 else "volta"  # row 0: see LL_MAX_GB_PER_S
-    ll_max = table.LL_MAX_GB_PER_S[vendor_row][column]
+    vendor_row = generation if shape.num_nodes == 1 else "volta"
+    simple = min(0.92 * wires, channels * table.TREE_CHANNEL_GB_PER_S[generation][column])
+    lines = 7 / 9 if shape.num_nodes == 1 else 120 / 128
+    return {
+        "LL": min(simple / 3.8, table.LL_MAX_GB_PER_S[vendor_row][column]),
+        "LL128": min(simple * lines, channels * table.TREE_LL128_CHANNEL_GB_PER_S[generation][column]),
+        "Simple": simple,
+    }[protocol]
+
+
+def _nvls_bus(algorithm: str, shape: GroupShape, wires: float) -> float:
+    efficiency = table.NVLS_EFFICIENCY[shape.generation]
+    nvlink = shape.graph.nvlink_bytes_per_s / 1e9
+    within = 2 * nvlink * efficiency * (NVLS_CHANNELS - 1) / NVLS_CHANNELS
+    if algorithm == "nvls":
+        return within
+    # Two nodes exchange halves: each byte crosses once, not twice.
+    between = wires * (2 if shape.num_nodes <= 2 else 1)
+    column = table.scale_column(shape.num_nodes)
+    return min(within, between, NVLS_CHANNELS * table.NVLS_TREE_CHANNEL_GB_PER_S[shape.generation][column])
+
+
+def bus_bandwidth(algorithm: str, protocol: str, shape: GroupShape) -> float:
+    """Bus bandwidth that NCCL expects, bytes/s (the busbw of nccl-tests)."""
+    wires = shape.graph.channels * shape.graph.bytes_per_s / 1e9
     if algorithm == "ring":
-        bus = {
-            "LL": min(ll_max, 0.5 * wires),
-            "LL128": min(0.92 * wires, channels * table.RING_LL128_CHANNEL_GB_PER_S[generation]),
-            "Simple": wires,
-        }[protocol]
+        bus = _ring_bus(protocol, shape, wires)
+    elif algorithm == "tree":
+        bus = _tree_bus(protocol, shape, wires)
     else:
-        simple = min(0.92 * wires, channels * table.TREE_CHANNEL_GB_PER_S[generation][column])
-        lines = 7 / 9 if shape.num_nodes == 1 else 120 / 128
-        bus = {
-            "LL": min(simple / 3.8, ll_max),
-            "LL128": min(simple * lines, channels * table.TREE_LL128_CHANNEL_GB_PER_S[generation][column]),
-            "Simple": simple,
-        }[protocol]
+        bus = _nvls_bus(algorithm, shape, wires)
     return bus * 1e9
 
 
-def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape, network_s: float) -> float:
-    """Latency that NCCL expects, seconds; ``network_s`` is what the wires between nodes add per hop."""
-    column = table.PROTOCOL_ORDER.index(protocol)
-    simple = protocol == "Simple"
+def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape) -> float:
+    """Latency that NCCL expects, seconds."""
     num_ranks, num_nodes = shape.num_ranks, shape.num_nodes
+    simple = protocol == "Simple"
+    # Simple flushes received data to memory: the wire once more.
+    wire = shape.network_s * 1e6 * (2 if simple else 1)
+    levels = math.floor(math.log2(num_nodes))
+    if algorithm in ("nvls", "nvls_tree"):
+        between = 2 * levels * (table.NVLS_TREE_NETWORK_LATENCY_US + wire)
+        return (table.NVLS_NVLINK_LATENCY_US + between) * 1e-6
+    column = table.PROTOCOL_ORDER.index(protocol)
     base = table.BASE_LATENCY_US[algorithm][column]
     intra = table.NVLINK_LATENCY_US[algorithm][column]
     inter_row = "tree" if num_ranks == num_nodes else algorithm
-    # Simple flushes received data to memory: the wire once more.
-    inter = table.NETWORK_LATENCY_US[inter_row][column] + network_s * 1e6 * (2 if simple else 1)
+    inter = table.NETWORK_LATENCY_US[inter_row][column] + wire
     if algorithm == "tree":
-        hops = (num_ranks // num_nodes - 1) * intra + math.floor(math.log2(num_nodes)) * inter
-        return (base + 2 * hops) * 1e-6
+        return (base + 2 * ((num_ranks // num_nodes - 1) * intra + levels * inter)) * 1e-6
     steps = _ring_steps(collective, num_ranks)
     if collective in ("broadcast", "reduce"):
         hop = table.NVLINK_LATENCY_US if num_nodes == 1 else table.NETWORK_LATENCY_US
@@ -89,24 +137,23 @@ def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape,
 
 
 def expected_time_s(
-    collective: str, algorithm: str, protocol: str, num_bytes: int, shape: GroupShape, network_s: float
+    collective: str, algorithm: str, protocol: str, num_bytes: int, shape: GroupShape
 ) -> float:
     """Time that NCCL expects, seconds: its alpha-beta model with its corrections."""
-    all_reduce = collective in ("all_reduce", "barrier")
     bus = bus_bandwidth(algorithm, protocol, shape)
-    latency = latency_s(collective, algorithm, protocol, shape, network_s)
-    if algorithm == "ring":
-        algbw = bus * shape.num_ranks / _ring_steps(collective, shape.num_ranks)
-        per_chunk = num_bytes // (shape.graph.channels * shape.num_ranks)
-        plateau = per_chunk >= table.RING_PLATEAU_FROM_BYTES
-        if protocol == "Simple" and shape.num_nodes > 1 and all_reduce and plateau:
-            latency *= table.RING_PLATEAU[shape.generation]
-    else:
+    latency = latency_s(collective, algorithm, protocol, shape)
+    if algorithm == "tree":
         algbw = bus / 2
         log_size = (num_bytes >> 6).bit_length() - 1
         correction = table.TREE_CORRECTION[protocol]
         if 0 <= log_size < len(correction):
             algbw *= correction[log_size]
+        return latency + num_bytes / algbw
+    algbw = bus * shape.num_ranks / _ring_steps(collective, shape.num_ranks)
+    if algorithm == "ring" and protocol == "Simple" and shape.num_nodes > 1 and collective == "all_reduce":
+        per_chunk = num_bytes // (shape.graph.channels * shape.num_ranks)
+        if per_chunk >= table.RING_PLATEAU_FROM_BYTES:
+            latency *= table.RING_PLATEAU[shape.generation]
     return latency + num_bytes / algbw
 
 
@@ -114,21 +161,24 @@ def choose(
     collective: str,
     num_bytes: int,
     shape: GroupShape,
-    network_s: float,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> Choice:
     """The fastest algorithm and protocol by NCCL's own estimate, within what is forced.
 
-    A forced algorithm that cannot run the collective is ignored, as NCCL_ALGO=Tree is for an all_gather.
+    A forced algorithm that does not exist for the collective or the group is ignored, as NCCL_ALGO=Tree is
+    for an all_gather.  InputError when a forced pair contradicts itself (NVLS under LL).
     """
-    algorithms = algorithms_of(collective)
+    algorithms = [a for a in algorithms_of(collective) if any(available(a, p, shape) for p in PROTOCOLS)]
     if algorithm in algorithms:
-        algorithms = (algorithm,)
+        algorithms = [algorithm]
     protocols = (protocol,) if protocol else tuple(PROTOCOLS)
-    options = (
-        Choice(a, p, expected_time_s(collective, a, p, num_bytes, shape, network_s))
+    options = [
+        Choice(a, p, expected_time_s(collective, a, p, num_bytes, shape))
         for a in algorithms
         for p in protocols
-    )
+        if available(a, p, shape)
+    ]
+    if not options:
+        raise InputError(f"NCCL algorithm {algorithm!r} does not run under protocol {protocol!r}; use Simple")
     return min(options, key=lambda option: option.time_s)

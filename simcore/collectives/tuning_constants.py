@@ -14,6 +14,11 @@ PROTOCOL_ORDER: Final = ("LL", "LL128", "Simple")
 BASE_LATENCY_US: Final = {"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)}
 NVLINK_LATENCY_US: Final = {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)}
 NETWORK_LATENCY_US: Final = {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0)}
+#: NVLS and NVLSTree run under Simple only.
+NVLS_NVLINK_LATENCY_US: Final = 25.0
+NVLS_TREE_NETWORK_LATENCY_US: Final = 20.9
+NVLS_EFFICIENCY: Final = {"hopper": 0.85}
+NVLS_TREE_CHANNEL_GB_PER_S: Final = {"hopper": (0.0, 57.7, 45.5)}
 #: Posting a network operation costs the host proxy this much (Intel CPUs); Simple posts three.
 NETWORK_OVERHEAD_US: Final = 1.0
 

@@ -1,0 +1,252 @@
+"""What NCCL decides about a collective on a group of some shape, and what that costs.
+
+Nothing here names a rank or a link: groups of equal shape share a :class:`Decision`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from simcore.collectives import tuner
+from simcore.collectives.algorithms import sent_share
+from simcore.collectives.channels import (
+    NVLS_CHANNELS,
+    ChannelGraph,
+    bounded,
+    channels_for,
+    p2p_channels,
+    search_channels,
+)
+from simcore.collectives.layout import Layout
+from simcore.collectives.protocols import (
+    LL,
+    P2P_LL_THRESHOLD_BYTES,
+    P2P_NETWORK_CHUNK_BYTES,
+    P2P_NVLINK_CHUNK_BYTES,
+    SIMPLE,
+    Chunking,
+    Protocol,
+    nvls_chunking,
+    p2p_chunking,
+    protocol_named,
+    ring_chunking,
+    tree_chunking,
+)
+from simcore.collectives.rings import tree_levels
+from simcore.collectives.timing import timing_of
+from simcore.hardware.specs import ClusterSpec
+
+#: Send/recv and all_to_all of one shape differ only in size; both kinds have no other protocol.
+_P2P_PROTOCOLS: Final = (LL, SIMPLE)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user forces; None leaves it to NCCL.  See :class:`simcore.collectives.NcclPlanner`."""
+
+    algorithm: str | None = None
+    protocol: Protocol | None = None
+    max_channels: int | None = None
+    min_channels: int | None = None
+    buffer_bytes: int | None = None
+
+    def bounded(self, channels: int) -> int:
+        """``channels`` within the forced limits."""
+        return bounded(channels, self.min_channels, self.max_channels)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Everything about a plan that does not name links or ranks.
+
+    ``data_bytes``: what an average rank sends.  ``rate_cap_bytes_per_s``: wire bytes, see Note [Time of a
+    collective] in :mod:`simcore.collectives.timing`.
+    """
+
+    algorithm: str
+    protocol: Protocol
+    channels: int
+    chunking: Chunking
+    num_steps: int
+    latency_s: float
+    data_bytes: float
+    rate_cap_bytes_per_s: float
+
+
+class Decider:
+    """Decides for one cluster and one set of forced settings; ``network_s`` is a hop's wire latency."""
+
+    def __init__(self, cluster: ClusterSpec, network_s: float, settings: Settings) -> None:
+        self._cluster = cluster
+        self._network_s = network_s
+        self._settings = settings
+        self._timing = timing_of(cluster.gpu.generation)
+        self._wire = cluster.gpu.nvlink_bytes_per_s * cluster.gpu.nvlink_efficiency
+
+    @property
+    def nvls_efficiency(self) -> float:
+        """Share of an NVLink port that multicast and in-switch reads reach."""
+        return self._timing.nvls_efficiency
+
+    def collective(self, collective: str, num_bytes: int, layout: Layout) -> Decision:
+        """A collective of at least two ranks."""
+        if collective == "all_to_all":
+            return self._all_to_all(num_bytes, layout)
+        base = "all_reduce" if collective == "barrier" else collective
+        graph = self._graph(layout)
+        shape = tuner.GroupShape(
+            num_ranks=layout.num_ranks,
+            num_nodes=layout.num_nodes,
+            local_ranks=min(len(gpus) for gpus in layout.nodes),
+            generation=self._cluster.gpu.generation,
+            nvswitch=self._cluster.intra_node == "nvswitch",
+            network_s=self._network_s,
+            graph=graph,
+        )
+        forced = self._settings.protocol.name if self._settings.protocol else None
+        choice = tuner.choose(base, num_bytes, shape, self._settings.algorithm, forced)
+        protocol = protocol_named(choice.protocol)
+        if choice.algorithm in ("nvls", "nvls_tree"):
+            return self._nvls(choice.algorithm, num_bytes, layout)
+        channels = channels_for(
+            protocol,
+            choice.algorithm,
+            base,
+            num_bytes,
+            layout.num_ranks,
+            graph.channels,
+            self._settings.min_channels,
+        )
+        decide = self._tree if choice.algorithm == "tree" else self._ring
+        return decide(base, protocol, num_bytes, channels, layout)
+
+    def send_recv(self, num_bytes: int, layout: Layout) -> Decision:
+        """One message between two ranks."""
+        crosses = layout.num_nodes > 1
+        limit = P2P_NETWORK_CHUNK_BYTES if crosses else P2P_NVLINK_CHUNK_BYTES
+        channels = p2p_channels(num_bytes, crosses, self._graph(layout), limit)
+        decision = self._messages(num_bytes, num_bytes, channels, layout, peers=1)
+        return replace(decision, algorithm="p2p")
+
+    def _ring(
+        self, collective: str, protocol: Protocol, num_bytes: int, channels: int, layout: Layout
+    ) -> Decision:
+        ranks, nodes = layout.num_ranks, layout.num_nodes
+        timing = self._timing.protocols[protocol.name]
+        passes = 2 if collective == "all_reduce" else 1
+        outer = passes * (nodes - 1)
+        inner = passes * (ranks - 1) - outer
+        steps = inner + outer
+        data_rate = min(channels * timing.channel_bytes_per_s, self._wire / protocol.wire_overhead)
+        return Decision(
+            algorithm="ring",
+            protocol=protocol,
+            channels=channels,
+            chunking=ring_chunking(
+                collective, protocol, num_bytes, ranks, channels, self._settings.buffer_bytes
+            ),
+            num_steps=steps,
+            latency_s=self._latency_s(protocol, inner, outer),
+            data_bytes=sent_share(collective, ranks) * num_bytes,
+            rate_cap_bytes_per_s=data_rate
+            * protocol.wire_overhead
+            * steps
+            / (steps + self._timing.tail_step),
+        )
+
+    def _tree(
+        self, collective: str, protocol: Protocol, num_bytes: int, channels: int, layout: Layout
+    ) -> Decision:
+        timing = self._timing.protocols[protocol.name]
+        inner, outer = tree_levels(layout)
+        data_rate = min(channels * timing.channel_bytes_per_s, self._wire / protocol.wire_overhead)
+        return Decision(
+            algorithm="tree",
+            protocol=protocol,
+            channels=channels,
+            chunking=tree_chunking(
+                protocol,
+                num_bytes,
+                layout.num_ranks,
+                layout.num_nodes,
+                channels,
+                inner + outer,
+                self._settings.buffer_bytes,
+            ),
+            num_steps=2 * (inner + outer),
+            latency_s=self._latency_s(protocol, 2 * inner, 2 * outer),
+            data_bytes=sent_share(collective, layout.num_ranks) * num_bytes,
+            rate_cap_bytes_per_s=data_rate * protocol.wire_overhead * self._timing.tree_efficiency,
+        )
+
+    def _nvls(self, algorithm: str, num_bytes: int, layout: Layout) -> Decision:
+        channels = self._settings.bounded(NVLS_CHANNELS)
+        levels = tree_levels(layout)[1]
+        hops = 2 * levels * self._network_hop(SIMPLE)
+        return Decision(
+            algorithm=algorithm,
+            protocol=SIMPLE,
+            channels=channels,
+            chunking=nvls_chunking(num_bytes, layout.max_per_node, channels),
+            num_steps=2 + 2 * levels,
+            latency_s=self._timing.nvls_base_s + hops,
+            data_bytes=sent_share("all_reduce", layout.num_ranks) * num_bytes,
+            rate_cap_bytes_per_s=channels * self._timing.nvls_channel_bytes_per_s,
+        )
+
+    def _all_to_all(self, num_bytes: int, layout: Layout) -> Decision:
+        peers = layout.num_ranks - 1
+        graph = self._graph(layout)
+        crosses = layout.num_nodes > 1
+        limit = P2P_NETWORK_CHUNK_BYTES if crosses else P2P_NVLINK_CHUNK_BYTES
+        message = -(-num_bytes // layout.num_ranks)
+        # Each peer gets channels of its own until they run out.
+        channels = min(p2p_channels(message, crosses, graph, limit) * peers, graph.p2p_channels)
+        return self._messages(
+            sent_share("all_to_all", peers + 1) * num_bytes, message, channels, layout, peers
+        )
+
+    def _messages(
+        self, data_bytes: float, message_bytes: int, channels: int, layout: Layout, peers: int
+    ) -> Decision:
+        """Messages of ``message_bytes`` from each rank to ``peers`` others, ``data_bytes`` together."""
+        crosses = layout.num_nodes > 1
+        channels = self._settings.bounded(channels)
+        protocol = self._settings.protocol or (LL if message_bytes <= P2P_LL_THRESHOLD_BYTES else SIMPLE)
+        if protocol not in _P2P_PROTOCOLS:  # send/recv kernels know no LL128 (src/device/sendrecv.h)
+            protocol = SIMPLE
+        timing = self._timing.protocols[protocol.name]
+        hop = self._network_hop(protocol) if crosses else timing.nvlink_hop_s
+        return Decision(
+            algorithm="pairwise",
+            protocol=protocol,
+            channels=channels,
+            chunking=p2p_chunking(
+                protocol, math.ceil(data_bytes), channels, crosses, self._settings.buffer_bytes
+            ),
+            num_steps=peers,
+            latency_s=self._timing.p2p_base_s[protocol.name] + hop + (peers - 1) * self._timing.peer_s,
+            data_bytes=data_bytes,
+            rate_cap_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
+        )
+
+    def _latency_s(self, protocol: Protocol, inner: int, outer: int) -> float:
+        timing = self._timing.protocols[protocol.name]
+        return timing.base_s + inner * timing.nvlink_hop_s + outer * self._network_hop(protocol)
+
+    def _network_hop(self, protocol: Protocol) -> float:
+        return self._network_s + self._timing.protocols[protocol.name].network_hop_s
+
+    def _graph(self, layout: Layout) -> ChannelGraph:
+        graph = search_channels(
+            self._cluster.gpu.generation,
+            layout.num_nodes,
+            self._wire,
+            self._cluster.nic_bytes_per_s,
+            layout.nics_used,
+        )
+        channels = self._settings.bounded(graph.channels)
+        total = graph.channels * graph.bytes_per_s
+        return replace(graph, channels=channels, bytes_per_s=total / channels)
