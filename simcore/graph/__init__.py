@@ -6,6 +6,7 @@ from simcore.graph.graph import FlatOps, Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import graph_hash
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, OpKind, OpRows, OpTable, Strings
+from simcore.graph.passes import apply_kernels
 from simcore.graph.schedules import (
     Action,
     gpipe,
@@ -34,6 +35,7 @@ __all__ = [
     "Program",
     "Strings",
     "Workload",
+    "apply_kernels",
     "external",
     "gpipe",
     "graph_hash",

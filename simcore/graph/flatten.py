@@ -83,8 +83,18 @@ def resolve_edges(
     GraphError when an external reference reaches before the program's start, naming op and position.
     """
     flat = flat if flat is not None else graph.flat_ops(program)
-    edges = graph.edges
-    chosen = np.flatnonzero(edges.kind == kind)
+    src, dst, _, _ = play_edges(graph, flat, np.flatnonzero(graph.edges.kind == kind))
+    return src, dst
+
+
+def play_edges(
+    graph: Graph, flat: FlatOps, chosen: IntArray
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Stored edges ``chosen`` (ascending) played out: ``(flat_src, flat_dst, edge, instance)`` of each.
+
+    GraphError as :func:`resolve_edges`.
+    """
+    edges, program = graph.edges, flat.program
     bounds = np.searchsorted(edges.dst[chosen], graph.template_start)
     starts, counts = bounds[program.template], np.diff(bounds)[program.template]
     instance = np.repeat(np.arange(len(counts)), counts)
@@ -96,7 +106,7 @@ def resolve_edges(
     outside = np.flatnonzero(edges.src[edge] < 0)
     if len(outside):
         src[outside] = _external_sources(graph, flat, edge[outside], instance[outside])
-    return src, dst
+    return src, dst, edge, instance
 
 
 def _external_sources(graph: Graph, flat: FlatOps, edge: IntArray, instance: IntArray) -> IntArray:

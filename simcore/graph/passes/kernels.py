@@ -1,0 +1,95 @@
+"""``apply_kernels``: the kernels that a given build of the framework launches for a traced program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from simcore.errors import InputError, nearest
+from simcore.graph.graph import Graph
+from simcore.graph.passes.attention import attention_replacements
+from simcore.graph.passes.match import Match, Matcher
+from simcore.graph.passes.patterns import ATTENTION_BACKWARD, ATTENTION_FORWARD, MEGATRON, FusedKernel
+from simcore.graph.passes.rewrite import Replacement, rewrite
+from simcore.graph.passes.traffic import border, total
+from simcore.graph.passes.view import GraphView
+
+#: Name -> what it stands for, from the plainest to the most fused.
+MAPPINGS: Final[dict[str, str]] = {
+    "unfused": "every aten op is a kernel, as traced",
+    "megatron": "Megatron-LM's fused kernels, jit fusion, apex optimizer, gradient accumulation in GEMMs",
+    "flash": "the same with attention as one kernel (FlashAttention; memory-efficient attention in fp32)",
+}
+
+_ORDER = tuple(MAPPINGS)
+
+_WGRAD = FusedKernel(
+    "wgrad_gemm_accum",
+    "gemm",
+    "",
+    ("bwd",),
+    "Megatron gradient_accumulation_fusion (fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32)",
+)
+
+
+def apply_kernels(graph: Graph, kernels: str) -> Graph:
+    """``graph`` with its op groups mapped to the kernels of a build, one of :data:`MAPPINGS`.
+
+    Unmatched ops stay.  ``workload.options["kernels"]`` says what was applied; applying a mapping twice
+    changes nothing, and "flash" may follow "megatron".  Memory follows: storage between fused ops vanishes.
+    The graph's recorded memory profile stays that of the traced program.
+    Errors: InputError for an unknown mapping, or when ``graph`` is already mapped to a more fused one.
+    """
+    if kernels not in MAPPINGS:
+        raise InputError(f"unknown kernels {kernels!r}{nearest(kernels, MAPPINGS)}")
+    applied = str(graph.workload.options.get("kernels", "unfused"))
+    if applied in MAPPINGS and _ORDER.index(applied) > _ORDER.index(kernels):
+        raise InputError(f"the graph's kernels are {applied!r} already; {kernels!r} needs the traced graph")
+    if kernels == applied or kernels == "unfused":
+        return graph
+    if kernels == "flash":
+        graph = _fuse_attention(graph)
+    graph = _fuse(graph)
+    options = {**graph.workload.options, "kernels": kernels}
+    return replace(graph, workload=replace(graph.workload, options=options))
+
+
+def _fuse_attention(graph: Graph) -> Graph:
+    view = GraphView(graph)
+    matcher = Matcher(view)
+    forwards, backwards = list(matcher.find(ATTENTION_FORWARD)), list(matcher.find(ATTENTION_BACKWARD))
+    return rewrite(graph, attention_replacements(view, forwards, backwards))
+
+
+def _fuse(graph: Graph) -> Graph:
+    view = GraphView(graph)
+    matcher = Matcher(view)
+    matches = list(matcher.find_accumulations(_WGRAD))
+    for kernel in MEGATRON:
+        matches += matcher.find(kernel)
+    matches += matcher.find_regions()
+    return rewrite(graph, [_replacement(view, match) for match in matches])
+
+
+def _replacement(view: GraphView, match: Match) -> Replacement:
+    """The kernel for a match whose traffic is what crosses its border."""
+    graph, inside = view.graph, set(match.members)
+    first = match.members[0]
+    columns: dict[str, str | int] = {
+        "name": match.kernel.name,
+        "op_class": match.kernel.op_class,
+        "flops": sum(int(graph.ops.flops[row]) for row in match.members),
+        "module": graph.ops.module[first].split("/fused:")[0],
+        "layer": max(int(graph.ops.layer[row]) for row in match.members),
+        "dtype": graph.ops.dtype[first],
+        "blocking": max(int(graph.ops.blocking[row]) for row in match.members),
+        "recorded_ps": -1,
+        **(total if match.kernel.independent else border)(view, match.members).columns(),
+    }
+    dropped = frozenset(
+        release.index
+        for row in match.members
+        for release in view.releases.get(row, ())
+        if release.after in inside
+    )
+    return Replacement(match.members, match.anchor, columns, dropped)

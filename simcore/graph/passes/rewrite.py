@@ -1,0 +1,246 @@
+"""Putting fused kernels in the place of their ops: columns, edges, releases and references follow.
+
+Note [Positions]: a fused kernel takes the row of its anchor; other rows of the match disappear and
+everything that named them names the kernel.  References that count ops change with them: ``forward_op`` and
+releases by the backward (counted from the forward template's start), and external edges (counted back on
+a stream).  A template that is played after different ones may need different counts afterwards; then the
+latest op is taken, which waits for at least as much.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.graph.flatten import StreamOrder, play_edges
+from simcore.graph.graph import Graph
+from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpTable, Strings
+
+_RELATIVE_OWNER = 1
+_NO_OWNER = 2
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """``members`` (op rows, ascending) become one kernel at ``anchor`` with these column values.
+
+    ``dropped_frees`` are rows of the free table that vanish; ``saved`` is storage that the kernel keeps for
+    the backward: (bytes, op row after which it is released, in the same or in a later template).
+    """
+
+    members: tuple[int, ...]
+    anchor: int
+    columns: Mapping[str, str | int]
+    dropped_frees: frozenset[int] = frozenset()
+    saved: tuple[tuple[int, int], ...] = ()
+
+
+def forward_templates(graph: Graph) -> dict[int, set[int]]:
+    """Forward templates of each template: the latest earlier instance of the same microbatch and chunk.
+
+    A forward template is one whose name starts with "fwd".
+    """
+    is_forward = [name.startswith("fwd") for name in graph.template_names]
+    found: dict[int, set[int]] = defaultdict(set)
+    for program in graph.programs:
+        latest: dict[tuple[int, int], int] = {}
+        played = zip(
+            program.template.tolist(), program.microbatch.tolist(), program.chunk.tolist(), strict=True
+        )
+        for template, microbatch, chunk in played:
+            if is_forward[template]:
+                latest[microbatch, chunk] = template
+            elif (microbatch, chunk) in latest:
+                found[template].add(latest[microbatch, chunk])
+    return dict(found)
+
+
+def rewrite(graph: Graph, replacements: Sequence[Replacement]) -> Graph:
+    """``graph`` with every replacement made.  Replacements must not share ops."""
+    if not replacements:
+        return graph
+    moves = _Moves.of(graph, replacements)
+    return replace(
+        graph,
+        ops=_ops(graph, replacements, moves),
+        edges=_edges(graph, moves),
+        frees=_frees(graph, replacements, moves),
+        template_start=moves.template_start,
+    )
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """Where op rows go: old row ``r`` is stood for by old row ``anchor[r]``, now row ``row[r]``."""
+
+    anchor: IntArray
+    kept: npt.NDArray[np.bool_]
+    row: IntArray
+    template_start: IntArray
+    old_start: IntArray
+    forwards: Mapping[int, set[int]]
+
+    @classmethod
+    def of(cls, graph: Graph, replacements: Sequence[Replacement]) -> _Moves:
+        anchor = np.arange(len(graph.ops), dtype=np.int64)
+        for one in replacements:
+            anchor[list(one.members)] = one.anchor
+        kept = anchor == np.arange(len(anchor))
+        before = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+        row = before[:-1][anchor]
+        start = before[graph.template_start]
+        return cls(anchor, kept, row, start, graph.template_start, forward_templates(graph))
+
+    def relative(self, template: int, position: int) -> int:
+        """New position of the forward op at ``position``, for a template; -1 when its forwards disagree."""
+        found = set()
+        for forward in self.forwards.get(template, ()):
+            old = int(self.old_start[forward]) + position
+            if old >= self.old_start[forward + 1]:
+                return -1
+            found.add(int(self.row[old] - self.template_start[forward]))
+        return found.pop() if len(found) == 1 else -1
+
+
+def _ops(graph: Graph, replacements: Sequence[Replacement], moves: _Moves) -> OpTable:
+    kept = np.flatnonzero(moves.kept)
+    forward_op = _forward_ops(graph, replacements, moves)
+    columns: dict[str, Strings | IntArray] = {}
+    for spec in fields(OpTable):
+        column = getattr(graph.ops, spec.name)
+        changes = {one.anchor: one.columns[spec.name] for one in replacements if spec.name in one.columns}
+        if isinstance(column, Strings):
+            columns[spec.name] = _replace_strings(column, changes).take(kept)
+        else:
+            changed = forward_op if spec.name == "forward_op" else column.copy()
+            changed[list(changes)] = [int(value) for value in changes.values()]
+            columns[spec.name] = changed[kept]
+    return OpTable(**columns)  # type: ignore[arg-type]
+
+
+def _replace_strings(column: Strings, changes: Mapping[int, str | int]) -> Strings:
+    index = {value: code for code, value in enumerate(column.values)}
+    codes = column.codes.copy()
+    for row, value in changes.items():
+        codes[row] = index.setdefault(str(value), len(index))
+    return Strings(codes, tuple(index))
+
+
+def _forward_ops(graph: Graph, replacements: Sequence[Replacement], moves: _Moves) -> IntArray:
+    """The forward_op column (old rows) with new positions; a kernel takes that of its latest member."""
+    column = graph.ops.forward_op.copy()
+    for one in replacements:
+        named = [int(column[row]) for row in one.members if column[row] >= 0]
+        column[one.anchor] = named[-1] if named else -1
+    rows = np.flatnonzero(column >= 0)
+    owner = np.searchsorted(graph.template_start, rows, side="right") - 1
+    memo: dict[tuple[int, int], int] = {}
+    for row, template in zip(rows.tolist(), owner.tolist(), strict=True):
+        key = (template, int(column[row]))
+        if key not in memo:
+            memo[key] = moves.relative(*key)
+        column[row] = memo[key]
+    return column
+
+
+def _edges(graph: Graph, moves: _Moves) -> EdgeTable:
+    edges = graph.edges
+    target = _wait_targets(graph, moves)
+    dst = moves.row[target]
+    src = np.where(edges.src >= 0, moves.row[np.maximum(edges.src, 0)], -1)
+    back = _external_backs(graph, moves)
+    keep = (src < 0) | (src != dst)
+    # Strings.values are unique, so codes tell external streams apart.
+    columns = np.stack([dst, src, edges.kind, edges.ext_stream.codes, back])[:, keep]
+    unique = np.unique(columns, axis=1)
+    return EdgeTable(
+        dst=unique[0],
+        src=unique[1],
+        kind=unique[2],
+        ext_stream=Strings(unique[3].astype(np.int32), edges.ext_stream.values),
+        ext_back=unique[4],
+    )
+
+
+def _wait_targets(graph: Graph, moves: _Moves) -> IntArray:
+    """Old row that each edge ends at.
+
+    A wait into an op that moved forward to its anchor goes to the next op of the stream instead: the kernel
+    is issued before the wait.  Without a next op in the template the kernel itself waits.
+    """
+    edges, codes = graph.edges, graph.ops.stream.codes
+    target = edges.dst.copy()
+    moved = (edges.kind == EdgeKind.WAIT) & (moves.anchor[edges.dst] < edges.dst)
+    for edge in np.flatnonzero(moved).tolist():
+        row = int(edges.dst[edge])
+        template = int(np.searchsorted(graph.template_start, row, side="right")) - 1
+        later = np.arange(row + 1, int(graph.template_start[template + 1]))
+        same = later[(codes[later] == codes[row]) & moves.kept[later]]
+        if len(same):
+            target[edge] = int(same[0])
+    return target
+
+
+def _external_backs(graph: Graph, moves: _Moves) -> IntArray:
+    """``ext_back`` of each edge, recounted over the ops that remain.  See Note [Positions]."""
+    edges = graph.edges
+    outside = np.flatnonzero(edges.src < 0)
+    back = edges.ext_back.copy()
+    if not len(outside):
+        return back
+    fewest = np.full(len(edges), np.iinfo(np.int64).max, dtype=np.int64)
+    for program in graph.programs:
+        flat = graph.flat_ops(program)
+        src, _, edge, instance = play_edges(graph, flat, outside)
+        order = StreamOrder.of(graph, flat)
+        kept_before = np.concatenate([[0], np.cumsum(moves.kept[flat.row[order.flat]])])
+        stands_for = src + moves.anchor[flat.row[src]] - flat.row[src]
+        codes = graph.ops.stream.codes[flat.row[src]]
+        # Ops of that stream issued before the instance began, counted in stream order.
+        begun = np.empty(len(src), dtype=np.int64)
+        for code in np.unique(codes):
+            mine = codes == code
+            ops = order.flat[order.start[code] : order.start[code + 1]]
+            begun[mine] = order.start[code] + np.searchsorted(ops, flat.first[instance[mine]])
+        newer = kept_before[begun] - kept_before[order.position[stands_for]] - 1
+        np.minimum.at(fewest, edge, newer)
+    used = fewest < np.iinfo(np.int64).max
+    back[used] = np.maximum(fewest[used], 0)
+    return back
+
+
+def _frees(graph: Graph, replacements: Sequence[Replacement], moves: _Moves) -> FreeTable:
+    frees = graph.frees
+    dropped = {index for one in replacements for index in one.dropped_frees}
+    rows: list[tuple[int, int, int, int, int]] = []
+    for index, row in enumerate(zip(*(getattr(frees, f.name).tolist() for f in fields(frees)), strict=True)):
+        template, after, num_bytes, owner, scope = row
+        if index in dropped:
+            continue
+        if owner >= 0 and scope == 0:
+            owner = int(moves.row[owner])
+        elif owner >= 0 and scope == _RELATIVE_OWNER:
+            owner = moves.relative(template, owner)
+            scope = _RELATIVE_OWNER if owner >= 0 else _NO_OWNER
+        rows.append((template, int(moves.row[after]) if after >= 0 else -1, num_bytes, owner, scope))
+    for one in replacements:
+        home = _template_of(graph, one.anchor)
+        for num_bytes, until in one.saved:
+            there = _template_of(graph, until)
+            if there == home:
+                owner, scope = int(moves.row[one.anchor]), 0
+            else:
+                owner = moves.relative(there, one.anchor - int(graph.template_start[home]))
+                scope = _RELATIVE_OWNER if owner >= 0 else _NO_OWNER
+            rows.append((there, int(moves.row[until]), num_bytes, owner, scope))
+    rows.sort()
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    return FreeTable(*(np.ascontiguousarray(column) for column in columns))
+
+
+def _template_of(graph: Graph, row: int) -> int:
+    return int(np.searchsorted(graph.template_start, row, side="right")) - 1
