@@ -123,7 +123,8 @@ def _gemm_seconds(p: GemmParameters, gpu: GpuSpec, dims: FloatArray) -> FloatArr
         sustained_efficiency=gpu.gemm_efficiency, element_bytes=2, out_bytes=2,
     )  # fmt: skip
     memory = estimate.hbm_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
-    total: FloatArray = np.maximum(estimate.sm_s, memory) + gpu.kernel_gap_s + p.prologue_s
+    total: FloatArray = np.maximum(estimate.sm_s, memory) + estimate.exposed_s
+    total += gpu.kernel_gap_s + p.prologue_s
     return total
 
 

@@ -50,20 +50,21 @@ _names("fill", "fill zero zeros zeros_like ones ones_like full full_like arange 
 _names("optimizer", "fused_adam fused_adamw fused_sgd fused_adagrad fused_lamb adam adamw sgd "
        "multi_tensor_adam multi_tensor_sgd distributed_fused_adam")  # fmt: skip
 _names("elementwise", """
-    add sub mul div neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow reciprocal sin cos tan
-    tanh sinh cosh asin acos atan atan2 erf erfc erfinv sigmoid relu gelu silu mish elu selu celu leaky_relu
-    hardtanh hardswish hardsigmoid softplus threshold prelu rrelu glu swiglu geglu sign sgn floor ceil round
-    trunc frac clamp clamp_min clamp_max maximum minimum fmax fmin where masked_fill masked_scatter
-    masked_select addcmul addcdiv lerp eq ne lt le gt ge logical_and logical_or logical_not logical_xor
-    bitwise_and bitwise_or bitwise_not bitwise_xor isnan isinf isfinite remainder fmod floor_divide
-    true_divide rsub sigmoid_backward tanh_backward gelu_backward silu_backward threshold_backward
-    relu_backward hardtanh_backward leaky_relu_backward glu_backward elu_backward softplus_backward
-    log_sigmoid_forward log_sigmoid_backward log_sigmoid nan_to_num polar view_as_complex mse_loss_backward lshift rshift
-    bitwise_left_shift bitwise_right_shift float_power hypot copysign signbit angle real imag conj
-    amp_update_scale bias_gelu_fwd bias_gelu_bwd bias_swiglu_fwd bias_swiglu_bwd swiglu_fwd swiglu_bwd
-    bias_dropout_add_fwd bias_dropout_add_bwd bias_geglu_fwd bias_geglu_bwd rotary_fwd rotary_bwd rope_fwd
-    rope_bwd apply_rotary_emb quantize dequantize cast amp_non_finite_check_and_unscale
-    squared_relu bias_add
+    add sub mul div neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow reciprocal sin
+    cos tan tanh sinh cosh asin acos atan atan2 erf erfc erfinv sigmoid relu gelu silu mish elu selu
+    celu leaky_relu hardtanh hardswish hardsigmoid softplus threshold prelu rrelu glu swiglu geglu
+    sign sgn floor ceil round trunc frac clamp clamp_min clamp_max maximum minimum fmax fmin where
+    masked_fill masked_scatter masked_select addcmul addcdiv lerp eq ne lt le gt ge logical_and
+    logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor isnan isinf
+    isfinite remainder fmod floor_divide true_divide rsub sigmoid_backward tanh_backward
+    gelu_backward silu_backward threshold_backward relu_backward hardtanh_backward
+    leaky_relu_backward glu_backward elu_backward softplus_backward log_sigmoid_forward
+    log_sigmoid_backward log_sigmoid nan_to_num polar view_as_complex mse_loss_backward lshift
+    rshift bitwise_left_shift bitwise_right_shift float_power hypot copysign signbit angle real imag
+    conj amp_update_scale bias_gelu_fwd bias_gelu_bwd bias_swiglu_fwd bias_swiglu_bwd swiglu_fwd
+    swiglu_bwd bias_dropout_add_fwd bias_dropout_add_bwd bias_geglu_fwd bias_geglu_bwd rotary_fwd
+    rotary_bwd rope_fwd rope_bwd apply_rotary_emb quantize dequantize cast
+    amp_non_finite_check_and_unscale squared_relu bias_add
 """)  # fmt: skip
 
 _ATTENTION = r"(scaled_dot_product|flash|efficient|cudnn|fused|mem_eff|sdpa)\w*attention"

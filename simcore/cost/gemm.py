@@ -12,7 +12,8 @@ each computed by one thread block that walks along k::
 hide: small tiles load more per multiply-add.  Of all tile and split choices the fastest is taken, as the
 library's heuristic aims to.  HBM carries inputs and output once (re-reads of a wave hit L2), less what L2
 still holds.  Long tensor-core kernels meet the power limit and settle at ``GpuSpec.gemm_efficiency``.
-Every choice's time grows with m, n and k, so their minimum does too.
+Every choice's time grows with m, n and k, so their minimum does too.  Math and memory overlap but for
+``overlap_loss``; that rest is a start cost, so that taking SMs away slows the math alone.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ CUDA_CORE_MODES = ("fp32", "fp64")
 
 @dataclass(frozen=True)
 class GemmEstimate:
-    """Columns over GEMMs: time on all SMs, HBM bytes, thread blocks, and the tile chosen."""
+    """Columns over GEMMs: time on all SMs, HBM bytes, the memory time that neither accounts for (a kernel's
+    own limit below the usable bandwidth, and what does not overlap), thread blocks, and the tile chosen.
+    """
 
     sm_s: FloatArray
     hbm_bytes: FloatArray
+    exposed_s: FloatArray
     blocks: npt.NDArray[np.int64]
     choice: npt.NDArray[np.int64]  # index into ``choices(parameters)``
 
@@ -97,10 +101,12 @@ def estimate_gemm(
 
     best = np.argmin(total, axis=1)
     rows = np.arange(len(best))
-    sm_s = total[rows, best]
+    sm_s = compute[rows, best]
+    usable = cold[:, 0] / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+    exposed = np.maximum(0.0, total[rows, best] - np.maximum(sm_s, usable))
     drop = max(0.0, p.efficiency / sustained_efficiency - 1)
     sm_s = sm_s * (1 + drop * sm_s / (sm_s + p.throttle_s))
-    return GemmEstimate(sm_s, cold[:, 0], tiles[rows, best].astype(np.int64), best)
+    return GemmEstimate(sm_s, cold[:, 0], exposed, tiles[rows, best].astype(np.int64), best)
 
 
 def _misalignment(n: FloatArray, k: FloatArray, element_bytes: int, p: GemmParameters) -> FloatArray:
@@ -160,9 +166,8 @@ def gemm_work(
     )
     tiles = int(estimate.blocks[0])
     blocks = {"none": tiles, "static": min(tiles, gpu.num_sms), "dynamic": 0}[p.persistent]
-    return Work(
-        float(estimate.sm_s[0]), float(estimate.hbm_bytes[0]), p.prologue_s, blocks, 1, fitted=p.fitted
-    )
+    prologue_s = p.prologue_s + float(estimate.exposed_s[0])
+    return Work(float(estimate.sm_s[0]), float(estimate.hbm_bytes[0]), prologue_s, blocks, 1, fitted=p.fitted)
 
 
 def gemm_dims(kernel: Kernel) -> tuple[int, int, int, int]:

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simcore.cost import Kernel, RooflineCost
+from simcore.cost.attention import attention_shape
+from simcore.errors import InputError
+from simcore.hardware import load_gpu
+from tests.cost.toys import TOY, TOY_ATTENTION, TOY_GPU
+
+QUERY = (10, 10, 1280, 64)  # batch, heads, sequence, head dim
+
+
+def attention(
+    op_class: str = "attention_fwd", name: str = "_scaled_dot_product_flash_attention_full"
+) -> Kernel:
+    backward = op_class == "attention_bwd"
+    inputs = (QUERY,) * (4 if backward else 3)
+    return Kernel(name, op_class, "bfloat16", inputs, (QUERY,))
+
+
+def test_full_attention_is_two_products() -> None:
+    # 100 heads of 1280 x 1280 scores, 4 * 64 flops each: 4.194304e10 flops at 100 Tflop/s: 419.43 us.
+    work = RooflineCost(TOY_GPU, parameters=TOY).work(attention())
+    assert work.sm_s == pytest.approx(4 * 64 * 100 * 1280**2 / 100e12)
+    assert work.blocks == 100 * 10  # 1280 / 128 query tiles a head
+    # q, k, v read and the output written, 100 * 1280 * 64 values of 2 bytes each.
+    assert work.hbm_bytes == 4 * 2 * 100 * 1280 * 64
+
+
+def test_causal_attention_skips_tiles_above_the_diagonal() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    causal = cost.work(attention(name="_scaled_dot_product_flash_attention"))
+    # 10 key tiles a row in full; 1 + 2 + ... + 10 = 55 of 100 with the mask.
+    assert causal.sm_s == pytest.approx(0.55 * cost.work(attention()).sm_s)
+
+
+def test_backward_is_five_products() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    name = "_scaled_dot_product_flash_attention_full_backward"
+    assert cost.work(attention("attention_bwd", name)).sm_s == pytest.approx(
+        2.5 * cost.work(attention()).sm_s
+    )
+
+
+def test_exponentials_that_math_does_not_hide() -> None:
+    parameters = replace(TOY, attention={"flash2": replace(TOY_ATTENTION, exposed_exp=1.0)})
+    # 1280 * 1280 * 100 exponentials, 16 per clock on each of 100 SMs at 1 GHz: 102.4 us more.
+    extra = 100 * 1280**2 / (16 * 100 * 1e9)
+    plain = RooflineCost(TOY_GPU, parameters=TOY).work(attention()).sm_s
+    assert RooflineCost(TOY_GPU, parameters=parameters).work(attention()).sm_s == pytest.approx(plain + extra)
+
+
+def test_a_single_long_block_bounds_the_time() -> None:
+    # One head, 128 queries: one block on one SM of 1 Tflop/s, 4 * 64 * 128 * 128 flops.
+    lone = Kernel("sdpa_attention_full", "attention_fwd", "bfloat16", ((1, 128, 64),) * 3, ((1, 128, 64),))
+    work = RooflineCost(TOY_GPU, parameters=TOY).work(lone)
+    assert work.sm_s == pytest.approx(4 * 64 * 128 * 128 / 1e12)
+
+
+@pytest.mark.parametrize("query", [(2, 512, 8, 64), (512, 2, 8, 64)])
+def test_lengths_follow_from_flops_in_any_layout(query: tuple[int, ...]) -> None:
+    flops = 4 * 2 * 8 * 512 * 512 * 64
+    kernel = Kernel("flash_attention_fwd", "attention_fwd", "bfloat16", (query,) * 3, (query,), flops=flops)
+    shape = attention_shape(kernel)
+    assert (shape.heads, shape.seq_q, shape.seq_k, shape.head_dim, shape.causal) == (16, 512, 512, 64, True)
+
+
+def test_family_by_name_or_preset() -> None:
+    h100 = load_gpu("h100-sxm")
+    preset = RooflineCost(h100, attention="cudnn").work(attention(name="sdpa_attention")).sm_s
+    named = RooflineCost(h100).work(attention(name="_scaled_dot_product_cudnn_attention")).sm_s
+    default = RooflineCost(h100).work(attention(name="sdpa_attention")).sm_s
+    assert preset == named < default
+    with pytest.raises(InputError, match="did you mean 'flash3'"):
+        RooflineCost(h100, attention="flash33")
+
+
+def test_needs_tensors() -> None:
+    kernel = Kernel("flash_attention_fwd", "attention_fwd", "bfloat16", ((3, 4),), ())
+    with pytest.raises(InputError, match="needs q, k, v"):
+        RooflineCost(TOY_GPU, parameters=TOY).work(kernel)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcore.cost import Kernel, RooflineCost
+from simcore.cost.gemm import gemm_dims
+from simcore.cost.parameters import generations
+from simcore.hardware import gpu_names, load_gpu
+from simcore.hardware.specs import GpuSpec
+from tests.cost.toys import TOY, TOY_GPU, with_gemm
+
+
+def product(m: int, n: int, k: int, dtype: str = "bfloat16", batch: int = 0) -> Kernel:
+    if batch:
+        shapes = ((batch, m, k), (batch, k, n)), ((batch, m, n),)
+        return Kernel("aten::bmm", "bgemm", dtype, *shapes, flops=2 * batch * m * n * k)
+    return Kernel("aten::mm", "gemm", dtype, ((m, k), (k, n)), ((m, n),), flops=2 * m * n * k)
+
+
+def test_one_wave_of_tiles() -> None:
+    # 1000 x 1000 outputs are 10 x 10 tiles of 100 x 100: one on each of 100 SMs.  A tile has
+    # 2 * 100 * 100 * 5000 = 1e8 flops, an SM does 100e12 / 100 = 1e12 a second: 100 us.
+    work = RooflineCost(TOY_GPU, parameters=TOY).work(product(1000, 1000, 5000))
+    assert work.sm_s == pytest.approx(100e-6, rel=1e-12)
+    assert (work.blocks, work.blocks_per_sm) == (100, 1)
+    # Inputs 2 * 1000 * 5000, output 1000 * 1000 elements of 2 bytes.
+    assert work.hbm_bytes == 2 * (2 * 1000 * 5000 + 1000 * 1000)
+
+
+def test_one_tile_more_costs_a_wave_more() -> None:
+    # 1001 rows need 11 x 10 = 110 tiles: two waves of 100 us.
+    assert RooflineCost(TOY_GPU, parameters=TOY).work(product(1001, 1000, 5000)).sm_s == pytest.approx(200e-6)
+    # Where only a quarter of a tail is lost: 1.1 waves + 0.25 * 0.9 = 1.325 waves.
+    soft = RooflineCost(TOY_GPU, parameters=with_gemm(tail_share=0.25))
+    assert soft.work(product(1001, 1000, 5000)).sm_s == pytest.approx(132.5e-6)
+
+
+def test_short_k_is_pipeline_fill_and_epilogue() -> None:
+    # One wave; math of 2 * 1e4 * 10 / 1e12 = 0.2 us, 3 us to fill the pipeline, 2 us to drain.
+    cost = RooflineCost(TOY_GPU, parameters=with_gemm(tile_latency_s=3e-6, epilogue_s=2e-6))
+    assert cost.work(product(1000, 1000, 10)).sm_s == pytest.approx(5.2e-6)
+
+
+def test_split_k_fills_idle_sms() -> None:
+    # One tile of k = 1e6: 2 * 1e4 * 1e6 / 1e12 = 20 ms on one SM.  Split in 50: 0.4 ms on 50 SMs, plus
+    # 10 us and 50 fp32 slices written and read, 50 * 1e4 * 8 B / 100 TB/s = 0.04 us.
+    cost = RooflineCost(TOY_GPU, parameters=with_gemm(splits=(1, 50), split_latency_s=10e-6))
+    work = cost.work(product(100, 100, 1_000_000))
+    assert work.sm_s == pytest.approx(400e-6 + 10e-6 + 0.04e-6)
+    assert work.blocks == 50
+
+
+def test_small_tiles_pay_for_their_operands() -> None:
+    # Tile 100 x 100 has intensity 50; 50 x 50 has 25.  With operand intensity 25 the small tile runs at
+    # (1 + 25/50) / (1 + 25/25) = 3/4 of the large one's rate.
+    large = RooflineCost(TOY_GPU, parameters=with_gemm(operand_intensity=25.0))
+    both = with_gemm(operand_intensity=25.0, tiles=((100, 100), (50, 50)))
+    # 500 x 500: 25 large tiles, one wave of 100 us; or 100 small ones, one wave of 25 us / (3/4).
+    assert large.work(product(500, 500, 5000)).sm_s == pytest.approx(100e-6)
+    assert RooflineCost(TOY_GPU, parameters=both).work(product(500, 500, 5000)).sm_s == pytest.approx(
+        25e-6 * 4 / 3
+    )
+
+
+def test_memory_bound_product_takes_its_bytes() -> None:
+    # k = 1 on 10000 x 10000: 1e4 tiles, 100 waves of 2 * 1e4 / 1e12 = 0.02 us: 2 us.
+    # Output 2e8 B and inputs 4e4 B at 1 TB/s: 200.04 us; one launch 1 us.
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    assert cost.seconds(product(10000, 10000, 1)) == pytest.approx(201.04e-6)
+
+
+def test_long_kernels_meet_the_power_limit() -> None:
+    # 1000 waves of 100 us = 100 ms at full clock; sustained at 80%: 25% slower in the limit, half of that
+    # when the kernel lasts as long as the throttling takes.
+    gpu = replace(TOY_GPU, gemm_efficiency=0.8)
+    cost = RooflineCost(gpu, parameters=with_gemm(throttle_s=0.1))
+    assert cost.work(product(100_000, 10_000, 5000)).sm_s == pytest.approx(0.1 * 1.125)
+
+
+def test_misaligned_rows_load_slowly() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=with_gemm(misaligned_slowdown=3.0))
+    aligned, odd = cost.work(product(800, 800, 4096)), cost.work(product(800, 800, 4097))
+    # 4097 bf16 values are rows aligned to 2 bytes: 3 times the main loop, of 4097/4096 the length.
+    assert odd.sm_s / aligned.sm_s == pytest.approx(3 * 4097 / 4096)
+
+
+@pytest.mark.parametrize(("persistent", "blocks"), [("none", 400), ("static", 100), ("dynamic", 0)])
+def test_persistence_is_data(persistent: str, blocks: int) -> None:
+    # 2000 x 2000: 20 x 20 = 400 tiles on 100 SMs.
+    cost = RooflineCost(TOY_GPU, parameters=with_gemm(persistent=persistent))
+    assert cost.work(product(2000, 2000, 64)).blocks == blocks
+
+
+def test_fp32_runs_on_cuda_cores_unless_tf32_is_chosen() -> None:
+    # 10, 50 and 100 Tflop/s: the same tile takes 1000, 200 and 100 us.
+    seconds = [
+        RooflineCost(TOY_GPU, math, parameters=TOY).work(product(1000, 1000, 5000, dtype)).sm_s
+        for dtype, math in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee"))
+    ]
+    assert seconds == pytest.approx([1000e-6, 200e-6, 100e-6])
+
+
+def test_batched_product_equals_its_tiles() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    # 25 products of 4 tiles each fill 100 SMs as one product of 100 tiles does (memory time apart).
+    assert cost.work(product(200, 200, 5000, batch=25)).sm_s == cost.work(product(1000, 1000, 5000)).sm_s
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dims"),
+    [
+        (Kernel("aten::mm", "gemm", "float32", ((8, 3), (3, 5)), ((8, 5),)), (8, 5, 3, 1)),
+        (Kernel("aten::addmm", "gemm", "float32", ((5,), (8, 3), (3, 5)), ((8, 5),)), (8, 5, 3, 1)),
+        (Kernel("aten::linear", "gemm", "float32", ((2, 4, 3), (5, 3)), ((2, 4, 5),)), (8, 5, 3, 1)),
+        (Kernel("aten::bmm", "bgemm", "float32", ((7, 8, 3), (7, 3, 5)), ((7, 8, 5),)), (8, 5, 3, 7)),
+        (
+            Kernel("aten::baddbmm", "bgemm", "float32", ((7, 8, 5), (7, 8, 3), (7, 3, 5)), ((7, 8, 5),)),
+            (8, 5, 3, 7),
+        ),
+        # A weight gradient accumulated in place: 6 tokens, outputs 5, inputs 3.
+        (Kernel("wgrad_gemm_accum", "gemm", "float32", ((6, 5), (6, 3)), ()), (5, 3, 6, 1)),
+    ],
+)
+def test_dims_from_shapes(kernel: Kernel, dims: tuple[int, int, int, int]) -> None:
+    assert gemm_dims(kernel) == dims
+    m, n, k, batch = dims
+    assert gemm_dims(replace(kernel, flops=2 * m * n * k * batch)) == dims
+
+
+SIZES = st.integers(1, 64).map(lambda size: size * 64)
+DTYPES = st.sampled_from(["float32", "bfloat16"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(gpu=st.sampled_from(gpu_names()), m=SIZES, n=SIZES, k=SIZES, dtype=DTYPES, factor=st.integers(1, 4))
+def test_more_work_never_takes_less_time_and_peak_is_never_passed(
+    gpu: str, m: int, n: int, k: int, dtype: str, factor: int
+) -> None:
+    spec = load_gpu(gpu)
+    if dtype == "bfloat16" and "bf16" not in spec.peak_flops:
+        dtype = "float16"
+    cost = RooflineCost(spec)
+    mode = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[dtype]
+    base = cost.seconds(product(m, n, k, dtype))
+    assert base > 2 * m * n * k / spec.peak_flops[mode]
+    for grown in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
+        assert cost.seconds(product(*grown, dtype)) >= base * (1 - 1e-12)
+
+
+def faster(spec: GpuSpec, what: str) -> GpuSpec:
+    if what == "clock":
+        peaks = {mode: 2 * peak for mode, peak in spec.peak_flops.items()}
+        return replace(spec, boost_clock_hz=2 * spec.boost_clock_hz, peak_flops=peaks)
+    return replace(spec, **{what: 2 * getattr(spec, what)})
+
+
+@settings(max_examples=40, deadline=None)
+@given(m=SIZES, n=SIZES, k=SIZES, what=st.sampled_from(["clock", "hbm_bytes_per_s", "l2_bytes_per_s"]))
+def test_a_faster_gpu_never_slows_a_product(m: int, n: int, k: int, what: str) -> None:
+    spec = load_gpu("h800")
+    kernel = product(m, n, k)
+    assert RooflineCost(faster(spec, what)).seconds(kernel) <= RooflineCost(spec).seconds(kernel) * (
+        1 + 1e-12
+    )
+
+
+#: Published cuBLAS rates, Tflop/s, at m = n = k (sources in hardware_profiles/cost/*.toml).
+PUBLISHED_FP32 = [
+    ("h100-sxm", 2048, 49.58), ("h100-sxm", 4096, 51.88), ("h100-sxm", 8192, 51.81),
+    ("v100", 2048, 12.71), ("v100", 4096, 13.85), ("v100", 8192, 14.38),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "size", "teraflops"), PUBLISHED_FP32)
+def test_fp32_rates_as_published(gpu: str, size: int, teraflops: float) -> None:
+    seconds = RooflineCost(load_gpu(gpu)).seconds(product(size, size, size, "float32"))
+    assert 2 * size**3 / seconds / 1e12 == pytest.approx(teraflops, rel=0.06)
+
+
+def test_every_profile_has_constants() -> None:
+    assert {load_gpu(name).generation for name in gpu_names()} <= set(generations())

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcore.cost import OP_CLASSES, Kernel, RooflineCost
+from simcore.cost.parameters import TrafficParameters
+from simcore.hardware import load_gpu
+from tests.cost.toys import TOY, TOY_GPU, op_table
+
+STREAMING = sorted(set(OP_CLASSES) - {"gemm", "bgemm", "attention_fwd", "attention_bwd", "conv", "other"})
+
+
+def stream(op_class: str, read: int, written: int) -> Kernel:
+    return Kernel(op_class, op_class, "bfloat16", (), (), bytes_read=read, bytes_written=written)
+
+
+def test_elementwise_takes_its_bytes() -> None:
+    # 300 MB read and 200 MB written at 1 TB/s: 500 us, and 1 us to start.
+    assert (
+        RooflineCost(TOY_GPU, parameters=TOY).seconds(stream("elementwise", 300_000_000, 200_000_000))
+        == 501e-6
+    )
+
+
+def test_bytes_follow_from_shapes_when_not_recorded() -> None:
+    kernel = Kernel("aten::add", "elementwise", "float32", ((1000, 250), (1000, 250)), ((1000, 250),))
+    # Three tensors of 250,000 fp32 values: 3 MB, 3 us at 1 TB/s; 1 us to start.
+    assert RooflineCost(TOY_GPU, parameters=TOY).seconds(kernel) == pytest.approx(4e-6)
+
+
+def test_passes_and_launches() -> None:
+    classes = {**TOY.memory.classes, "norm_bwd": TrafficParameters(2, 1, 2, 0.5)}
+    parameters = replace(TOY, memory=replace(TOY.memory, classes=classes))
+    work = RooflineCost(TOY_GPU, parameters=parameters).work(stream("norm_bwd", 100_000_000, 50_000_000))
+    # Two passes over 100 MB and one over 50 MB; this class reaches half of 1 TB/s: 500 us in two launches.
+    assert work.hbm_bytes == 250_000_000
+    assert work.sm_s == pytest.approx(500e-6)
+    assert (work.launches, work.blocks) == (2, 0)
+
+
+def test_small_tensors_come_from_l2() -> None:
+    parameters = replace(TOY, memory=replace(TOY.memory, warm_l2_share=0.5))
+    # L2 of 1 MB, half of it warm: 400 kB never leave L2 (100 TB/s: 4 ns); of 1.5 MB, 1 MB comes from HBM.
+    cost = RooflineCost(TOY_GPU, parameters=parameters)
+    small, large = cost.work(stream("copy", 200_000, 200_000)), cost.work(stream("copy", 750_000, 750_000))
+    assert (small.hbm_bytes, small.sm_s) == (0, 4e-9)
+    assert large.hbm_bytes == 1_000_000
+
+
+def test_latency_of_the_first_bytes() -> None:
+    parameters = replace(TOY, memory=replace(TOY.memory, ramp_bytes=1e6))
+    # bytes / (bytes + ramp) of the bandwidth: 4 MB take (4 + 1) MB / 1 TB/s = 5 us, and 1 us to start.
+    cost = RooflineCost(TOY_GPU, parameters=parameters)
+    assert cost.seconds(stream("fill", 0, 4_000_000)) == pytest.approx(6e-6)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "elements", "lists", "launches"),
+    [
+        (1, 1000, 1, 1),
+        (110, 1000, 1, 1),
+        (111, 1000, 1, 2),  # 110 tensors a launch with one list
+        (111, 1000, 4, 4),  # 36 with four lists
+        (1, 65536 * 321, 1, 2),  # 320 blocks of 65536 elements a launch
+    ],
+)
+def test_foreach_launches_once_per_chunk(tensors: int, elements: int, lists: int, launches: int) -> None:
+    shapes = ((elements,),) * tensors
+    kernel = Kernel("aten::_foreach_mul_", "foreach", "float32", shapes * lists, shapes, 0, 1, 1)
+    assert RooflineCost(TOY_GPU, parameters=TOY).work(kernel).launches == launches
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    op_class=st.sampled_from(STREAMING),
+    read=st.integers(0, 10**9),
+    written=st.integers(0, 10**9),
+    more=st.integers(0, 10**8),
+)
+def test_more_bytes_never_take_less_time_nor_pass_the_bandwidth(
+    op_class: str, read: int, written: int, more: int
+) -> None:
+    spec = load_gpu("h800")
+    cost = RooflineCost(spec)
+    base = cost.seconds(stream(op_class, read, written))
+    assert cost.seconds(stream(op_class, read + more, written)) >= base
+    assert cost.seconds(stream(op_class, read, written + more)) >= base
+    double = RooflineCost(replace(spec, hbm_bytes_per_s=2 * spec.hbm_bytes_per_s))
+    assert double.seconds(stream(op_class, read, written)) <= base
+    moved = cost.work(stream(op_class, read, written)).hbm_bytes
+    assert base > moved / spec.hbm_bytes_per_s
+
+
+def test_host_copies_use_a_copy_engine_over_pcie() -> None:
+    table = op_table(
+        {"name": "memcpy_htod", "kind": 4, "bytes_read": 10_000_000, "bytes_written": 10_000_000},
+        {"name": "memcpy_dtod", "kind": 4, "bytes_read": 10_000_000, "bytes_written": 10_000_000},
+    )
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    demands = cost.demands(table)
+    assert demands.copy_engine.tolist() == [1, 1]
+    # 10 MB over 10 GB/s of PCIe: 1 ms; within HBM 20 MB at 1 TB/s: 20 us; both 1 us to start.
+    assert demands.alone_ps(cost.hbm_bytes_per_s).tolist() == [1_001_000_000, 21_000_000]
