@@ -21,13 +21,13 @@ def _names(op_class: str, names: str) -> None:
 
 
 _names("gemm", "mm addmm linear matmul mv addmv addr dot outer ger vdot linear_backward matmul_backward "
-       "sparse_mm int_mm scaled_mm addmm_activation tensordot inner chain_matmul")  # fmt: skip
-_names("bgemm", "bmm baddbmm addbmm einsum grouped_mm scaled_grouped_mm")
+       "sparse_mm int_mm scaled_mm scaled_mm_v2 addmm_activation tensordot inner chain_matmul")  # fmt: skip
+_names("bgemm", "bmm baddbmm addbmm einsum grouped_mm scaled_grouped_mm scaled_grouped_mm_v2")
 _names("softmax_fwd", "softmax log_softmax safe_softmax masked_softmax")
 _names("dropout", "dropout native_dropout native_dropout_backward bernoulli alpha_dropout feature_dropout "
        "fused_dropout rand rand_like randn randn_like randint uniform normal exponential "
        "random")  # fmt: skip
-_names("embedding_fwd", "embedding embedding_bag index_select gather index take take_along_dim")
+_names("embedding_fwd", "embedding embedding_bag index_select gather index take take_along_dim unsafe_index")
 _names("embedding_bwd", "embedding_dense_backward embedding_bag_dense_backward embedding_backward "
        "embedding_renorm index_add index_put index_put_impl scatter scatter_add scatter_reduce "
        "index_copy index_fill gather_backward index_select_backward unsafe_index_put")  # fmt: skip
@@ -37,7 +37,7 @@ _names("cross_entropy", "nll_loss_forward nll_loss nll_loss_backward nll_loss2d_
 _names("reduction", "sum mean max min amax amin argmax argmin norm linalg_vector_norm prod std var var_mean "
        "std_mean any all logsumexp cumsum cumprod nansum count_nonzero topk sort argsort median mode "
        "aminmax mse_loss l1_loss smooth_l1_loss kl_div cummax cummin histc bincount unique "
-       "unique2 l2norm multi_tensor_l2norm searchsorted kthvalue")  # fmt: skip
+       "unique2 l2norm multi_tensor_l2norm searchsorted kthvalue bucketize")  # fmt: skip
 _names("copy", "copy to_copy clone contiguous cat stack concat split_with_sizes_copy split_copy chunk_cat "
        "slice_scatter select_scatter select_backward slice_backward repeat repeat_interleave roll flip tile "
        "constant_pad_nd transpose_copy permute_copy as_strided_copy expand_copy view_copy pad "
@@ -85,7 +85,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"cross_entropy|nll_loss|softmax_loss", "cross_entropy"),
         (r"embedding\w*(backward|bwd)", "embedding_bwd"),
         (r"embedding|^lookup", "embedding_fwd"),
-        (r"conv", "conv"),
+        (r"(^|_)conv(olution|_|\d|$)", "conv"),
         (r"(group|batch)\w*_?gemm", "bgemm"),
         (r"gemm|matmul|wgrad", "gemm"),
         (r"fused_\w*(adam|sgd|lamb)|^(adam|sgd|lamb)|optimizer", "optimizer"),
@@ -94,7 +94,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"pointwise|elementwise", "elementwise"),
         (r"_copy$|^copy|^cat|^memcpy", "copy"),
         (r"pool\w*|upsample|interpolate|grid_sampler|norm|reduce", "reduction"),
-        (r"^zeros|^ones|^fill|^memset|^new_", "fill"),
+        (r"^zeros|^ones|^fill|^memset", "fill"),
     )
 )
 

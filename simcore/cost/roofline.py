@@ -36,7 +36,9 @@ class RooflineCost:
     cudnn; a property of the software, default by generation).  ``parameters``: other constants than the
     generation's own.
 
-    Alone, a kernel lasts ``Demands.alone_ps(cost.hbm_bytes_per_s)``.
+    ``Demands.hbm_bytes`` counts traffic over the profile's ``hbm_efficiency``: refresh, row misses and bus
+    turnarounds take HBM time too, so a kernel alone lasts ``Demands.alone_ps(gpu.hbm_bytes_per_s)`` and
+    what it leaves to others is right.
     Errors: InputError for an unknown option, generation, dtype or op class.
     """
 
@@ -61,11 +63,6 @@ class RooflineCost:
         self.tables = tuple(tables or ())
         self._context = Context(gpu, constants, fp32_math, chosen)
 
-    @property
-    def hbm_bytes_per_s(self) -> float:
-        """HBM bandwidth that kernels share: peak times the profile's efficiency."""
-        return self._context.hbm_bytes_per_s
-
     def work(self, kernel: Kernel) -> Work:
         """What the formula of the kernel's class demands; InputError for an unknown class."""
         op_class = kernel.op_class or classify(kernel.name)
@@ -77,7 +74,7 @@ class RooflineCost:
     def seconds(self, kernel: Kernel) -> float:
         """Time of one kernel alone, launches included, by its formula."""
         work = self.work(kernel)
-        busy = max(work.sm_s, work.hbm_bytes / self.hbm_bytes_per_s)
+        busy = max(work.sm_s, work.hbm_bytes / self._context.hbm_bytes_per_s)
         return work.launches * (self.gpu.kernel_gap_s + work.prologue_s) + busy
 
     def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
@@ -129,7 +126,7 @@ class RooflineCost:
         )
         work = memcpy_work(kernel, self._context) if is_copy else self.work(kernel)
         sm_ps = ps_from_s(work.sm_s)
-        hbm_bytes = round(work.hbm_bytes)
+        hbm_bytes = round(work.hbm_bytes / self.gpu.hbm_efficiency)
         fixed_ps = work.launches * ps_from_s(self.gpu.kernel_gap_s + work.prologue_s)
         origin = _FITTED if work.fitted else _ROOFLINE
         measured = next((t for table in self.tables if (t := table.lookup(kernel)) is not None), None)
@@ -142,7 +139,7 @@ class RooflineCost:
         """(sm_ps, hbm_bytes, fixed_ps) that last exactly ``total_ps`` alone, moving at most ``hbm_bytes``."""
         fixed_ps = min(fixed_ps, total_ps)
         rest_ps = total_ps - fixed_ps
-        return rest_ps, min(hbm_bytes, int(rest_ps * self.hbm_bytes_per_s / PS_PER_S)), fixed_ps
+        return rest_ps, min(hbm_bytes, int(rest_ps * self.gpu.hbm_bytes_per_s / PS_PER_S)), fixed_ps
 
     def _apply_recorded(self, demands: Demands, ops: OpTable, rows: npt.NDArray[np.int64]) -> None:
         """A duration recorded in a trace wins; the formula only says what the time was spent on."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,19 @@ def test_columns_of_a_product_and_an_addition() -> None:
     cost = RooflineCost(TOY_GPU, parameters=TOY)
     demands = cost.demands(op_table(MM, ADD, MM))
     # The product: one wave of 100 us (see test_gemm); the addition: 3 MB at 1 TB/s = 3 us; + 1 us to start.
-    assert demands.alone_ps(cost.hbm_bytes_per_s).tolist() == [101_000_000, 4_000_000, 101_000_000]
+    assert demands.alone_ps(TOY_GPU.hbm_bytes_per_s).tolist() == [101_000_000, 4_000_000, 101_000_000]
     assert demands.blocks.tolist() == [100, 0, 100]
     assert demands.fixed_ps.tolist() == [1_000_000] * 3
     assert demands.hbm_bytes.tolist() == [22_000_000, 3_000_000, 22_000_000]
     assert [ORIGINS[code] for code in demands.origin] == ["fitted", "roofline", "fitted"]
+
+
+def test_inefficiency_occupies_hbm() -> None:
+    gpu = replace(TOY_GPU, hbm_efficiency=0.5)
+    demands = RooflineCost(gpu, parameters=TOY).demands(op_table(ADD))
+    # 3 MB at half of 1 TB/s: 6 us of HBM time, as 6 MB at peak would take; and 1 us to start.
+    assert demands.hbm_bytes.tolist() == [6_000_000]
+    assert demands.alone_ps(gpu.hbm_bytes_per_s).tolist() == [7_000_000]
 
 
 def test_other_kinds_and_unused_rows_demand_nothing() -> None:
@@ -57,7 +66,7 @@ def test_recorded_duration_wins_to_the_picosecond() -> None:
     cost = RooflineCost(TOY_GPU, parameters=TOY)
     rows = [{**MM, "recorded_ps": 12_345_678}, {**ADD, "recorded_ps": 500_001}, {**ADD, "recorded_ps": 0}]
     demands = cost.demands(op_table(*rows))
-    assert demands.alone_ps(cost.hbm_bytes_per_s).tolist() == [12_345_678, 500_001, 0]
+    assert demands.alone_ps(TOY_GPU.hbm_bytes_per_s).tolist() == [12_345_678, 500_001, 0]
     assert origins(rows, cost) == ["recorded"] * 3
 
 
@@ -75,7 +84,7 @@ def test_measured_shape_overrides_the_formula(tmp_path: Path) -> None:
         "flops": 2 * 10**10,
     }
     demands = cost.demands(op_table(MM, wider))
-    assert demands.alone_ps(cost.hbm_bytes_per_s).tolist() == [123_500_000, 201_000_000]
+    assert demands.alone_ps(TOY_GPU.hbm_bytes_per_s).tolist() == [123_500_000, 201_000_000]
     assert origins([MM, wider], cost) == ["measured", "fitted"]
 
 
@@ -141,13 +150,11 @@ def test_bad_options_are_refused() -> None:
         ('persistent = "static"', 'persistent = "statik"', "did you mean 'static'"),
         ("hbm_share = 0.", "hbm_share = 7.", "share and must be <= 1"),
         ("prologue_s = ", "prologue_s = -", "must be a number >= 0"),
-        ("[memory]", "[memori]", "missing 'memory'"),
+        ("[gemm.simt]", "[gem.simt]", "missing 'simt'"),
         ("generation = ", "generation ", "TOML|Expected"),
     ],
 )
 def test_bad_constants_are_refused(old: str, new: str, message: str) -> None:
-    from importlib import resources
-
     text = (resources.files("hardware_profiles") / "cost" / "hopper.toml").read_text()
     assert old in text
     with pytest.raises(InputError, match=message):
