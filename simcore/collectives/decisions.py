@@ -61,8 +61,9 @@ class Settings:
 class Decision:
     """Everything about a plan that does not name links or ranks.
 
-    ``data_bytes``: what an average rank sends.  ``rate_cap_bytes_per_s``: wire bytes, see Note [Time of a
-    collective] in :mod:`simcore.collectives.timing`.
+    ``data_bytes``: what an average rank sends.  ``fill_bytes``: the part of it for which the pipeline is
+    not yet full, so that its time counts once more.  ``rate_cap_bytes_per_s``: wire bytes, see
+    Note [Time of a collective] in :mod:`simcore.collectives.timing`.
     """
 
     algorithm: str
@@ -72,6 +73,7 @@ class Decision:
     num_steps: int
     latency_s: float
     data_bytes: float
+    fill_bytes: float
     rate_cap_bytes_per_s: float
 
 
@@ -127,7 +129,7 @@ class Decider:
         crosses = layout.num_nodes > 1
         limit = P2P_NETWORK_CHUNK_BYTES if crosses else P2P_NVLINK_CHUNK_BYTES
         channels = p2p_channels(num_bytes, crosses, self._graph(layout), limit)
-        decision = self._messages(num_bytes, num_bytes, channels, layout, peers=1)
+        decision = self._messages(num_bytes, num_bytes, channels, layout, 1, own_copy=False)
         return replace(decision, algorithm="p2p")
 
     def _ring(
@@ -140,16 +142,22 @@ class Decider:
         inner = passes * (ranks - 1) - outer
         steps = inner + outer
         data_rate = min(channels * timing.channel_bytes_per_s, self._wire / protocol.wire_overhead)
+        chunking = ring_chunking(
+            collective, protocol, num_bytes, ranks, channels, self._settings.buffer_bytes
+        )
+        # The root of a chain is not known here: every edge of the ring is charged as one of its n - 1.
+        chain = collective in ("broadcast", "reduce")
+        data_bytes = num_bytes if chain else sent_share(collective, ranks) * num_bytes
         return Decision(
             algorithm="ring",
             protocol=protocol,
             channels=channels,
-            chunking=ring_chunking(
-                collective, protocol, num_bytes, ranks, channels, self._settings.buffer_bytes
-            ),
+            chunking=chunking,
             num_steps=steps,
-            latency_s=self._latency_s(protocol, inner, outer),
-            data_bytes=sent_share(collective, ranks) * num_bytes,
+            latency_s=self._latency_s(protocol, inner, outer, data_bytes),
+            data_bytes=data_bytes,
+            # The last member of a chain starts n - 2 chunks after the first sends.
+            fill_bytes=(ranks - 2) * data_bytes / chunking.num_chunks if chain else 0.0,
             rate_cap_bytes_per_s=data_rate
             * protocol.wire_overhead
             * steps
@@ -161,38 +169,51 @@ class Decider:
     ) -> Decision:
         timing = self._timing.protocols[protocol.name]
         inner, outer = tree_levels(layout)
+        steps = 2 * (inner + outer)
         data_rate = min(channels * timing.channel_bytes_per_s, self._wire / protocol.wire_overhead)
+        chunking = tree_chunking(
+            protocol,
+            num_bytes,
+            layout.num_ranks,
+            layout.num_nodes,
+            channels,
+            inner + outer,
+            self._settings.buffer_bytes,
+        )
+        data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
+        latency = self._latency_s(protocol, 2 * inner, 2 * outer, data_bytes)
+        if protocol is SIMPLE:
+            # Each level stores a whole chunk before it forwards; LL and LL128 forward line by line.
+            latency += (steps - 1) * chunking.chunk_bytes / timing.channel_bytes_per_s
         return Decision(
             algorithm="tree",
             protocol=protocol,
             channels=channels,
-            chunking=tree_chunking(
-                protocol,
-                num_bytes,
-                layout.num_ranks,
-                layout.num_nodes,
-                channels,
-                inner + outer,
-                self._settings.buffer_bytes,
-            ),
-            num_steps=2 * (inner + outer),
-            latency_s=self._latency_s(protocol, 2 * inner, 2 * outer),
-            data_bytes=sent_share(collective, layout.num_ranks) * num_bytes,
+            chunking=chunking,
+            num_steps=steps,
+            latency_s=latency,
+            data_bytes=data_bytes,
+            fill_bytes=0.0,
             rate_cap_bytes_per_s=data_rate * protocol.wire_overhead * self._timing.tree_efficiency,
         )
 
     def _nvls(self, algorithm: str, num_bytes: int, layout: Layout) -> Decision:
         channels = self._settings.bounded(NVLS_CHANNELS)
         levels = tree_levels(layout)[1]
+        # Copy in, reduce, copy out; between nodes up and down the tree in place of the middle one.
+        stages = 2 + 2 * levels if levels else 3
+        chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
+        data_bytes = sent_share("all_reduce", layout.num_ranks) * num_bytes
         hops = 2 * levels * self._network_hop(SIMPLE)
         return Decision(
             algorithm=algorithm,
             protocol=SIMPLE,
             channels=channels,
-            chunking=nvls_chunking(num_bytes, layout.max_per_node, channels),
-            num_steps=2 + 2 * levels,
+            chunking=chunking,
+            num_steps=stages,
             latency_s=self._timing.nvls_base_s + hops,
-            data_bytes=sent_share("all_reduce", layout.num_ranks) * num_bytes,
+            data_bytes=data_bytes,
+            fill_bytes=(stages - 1) * data_bytes / chunking.num_loops,
             rate_cap_bytes_per_s=channels * self._timing.nvls_channel_bytes_per_s,
         )
 
@@ -204,12 +225,17 @@ class Decider:
         message = -(-num_bytes // layout.num_ranks)
         # Each peer gets channels of its own until they run out.
         channels = min(p2p_channels(message, crosses, graph, limit) * peers, graph.p2p_channels)
-        return self._messages(
-            sent_share("all_to_all", peers + 1) * num_bytes, message, channels, layout, peers
-        )
+        sent = sent_share("all_to_all", layout.num_ranks) * num_bytes
+        return self._messages(sent, message, channels, layout, peers, own_copy=True)
 
     def _messages(
-        self, data_bytes: float, message_bytes: int, channels: int, layout: Layout, peers: int
+        self,
+        data_bytes: float,
+        message_bytes: int,
+        channels: int,
+        layout: Layout,
+        peers: int,
+        own_copy: bool,
     ) -> Decision:
         """Messages of ``message_bytes`` from each rank to ``peers`` others, ``data_bytes`` together."""
         crosses = layout.num_nodes > 1
@@ -219,6 +245,11 @@ class Decider:
             protocol = SIMPLE
         timing = self._timing.protocols[protocol.name]
         hop = self._network_hop(protocol) if crosses else timing.nvlink_hop_s
+        latency = self._timing.p2p_base_s[protocol.name] + hop + (peers - 1) * self._timing.peer_s
+        rate = min(channels * timing.channel_bytes_per_s * protocol.wire_overhead, self._wire)
+        if own_copy:
+            # The rank's own piece is copied by the same channels, and unsynchronised peers collide.
+            rate *= self._timing.all_to_all_efficiency / (1 + self._timing.own_copy_step / peers)
         return Decision(
             algorithm="pairwise",
             protocol=protocol,
@@ -227,14 +258,21 @@ class Decider:
                 protocol, math.ceil(data_bytes), channels, crosses, self._settings.buffer_bytes
             ),
             num_steps=peers,
-            latency_s=self._timing.p2p_base_s[protocol.name] + hop + (peers - 1) * self._timing.peer_s,
+            latency_s=latency + self._warm_up_s(protocol, data_bytes),
             data_bytes=data_bytes,
-            rate_cap_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
+            fill_bytes=0.0,
+            rate_cap_bytes_per_s=rate,
         )
 
-    def _latency_s(self, protocol: Protocol, inner: int, outer: int) -> float:
+    def _latency_s(self, protocol: Protocol, inner: int, outer: int, data_bytes: float) -> float:
         timing = self._timing.protocols[protocol.name]
-        return timing.base_s + inner * timing.nvlink_hop_s + outer * self._network_hop(protocol)
+        hops = inner * timing.nvlink_hop_s + outer * self._network_hop(protocol)
+        return timing.base_s + hops + self._warm_up_s(protocol, data_bytes)
+
+    def _warm_up_s(self, protocol: Protocol, data_bytes: float) -> float:
+        if protocol is not SIMPLE:
+            return 0.0
+        return self._timing.warm_up_s * min(1.0, data_bytes / self._timing.warm_up_bytes)
 
     def _network_hop(self, protocol: Protocol) -> float:
         return self._network_s + self._timing.protocols[protocol.name].network_hop_s

@@ -177,8 +177,8 @@ def _assembled(
 ) -> CollectivePlan:
     overhead = decision.protocol.wire_overhead
     volume = decision.data_bytes * overhead
-    latency_ps = ps_from_s(decision.latency_s)
     rate = min(decision.rate_cap_bytes_per_s, load.rate_bytes_per_s)
+    latency_ps = ps_from_s(decision.latency_s + decision.fill_bytes * overhead / rate)
     return CollectivePlan(
         collective=collective,
         num_bytes=num_bytes,

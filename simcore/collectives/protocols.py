@@ -168,17 +168,20 @@ def tree_chunking(
     return Chunking(min(chunk, share), loops, loops, 1)
 
 
-#: NVLS works through its buffers in pieces of this size per slice, less for small messages (src/init.cc).
+#: NVLS works through its buffers in pieces of this size per slice (src/init.cc), less for small messages:
+#: (loops that the message must fill, smaller piece), for one node and for several (src/enqueue.cc).
 _NVLS_CHUNK_BYTES: Final = 128 * KIB
 _NVLS_FLOORS: Final = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
+_NVLS_TREE_FLOORS: Final = ((4, 64 * KIB), (1, 32 * KIB))
+_NVLS_TREE_MANY_NODES_CHUNK_BYTES: Final = 64 * KIB
 
 
-def nvls_chunking(num_bytes: int, heads: int, channels: int) -> Chunking:
+def nvls_chunking(num_bytes: int, heads: int, channels: int, num_nodes: int) -> Chunking:
     """Chunks of a switch reduction, per channel, over ``heads`` slices (src/enqueue.cc, calcCollChunking)."""
-    chunk = _NVLS_CHUNK_BYTES
-    for factor, floor in _NVLS_FLOORS:
-        if num_bytes < factor * channels * heads * chunk and chunk > floor:
-            chunk = floor
+    chunk = _NVLS_CHUNK_BYTES if num_nodes < 4 else _NVLS_TREE_MANY_NODES_CHUNK_BYTES
+    for loops, smaller in _NVLS_FLOORS if num_nodes == 1 else _NVLS_TREE_FLOORS:
+        if num_bytes < loops * channels * heads * chunk and chunk > smaller:
+            chunk = smaller
     share = max(1, _ceil_div(num_bytes, channels * heads))
     loops = max(1, _ceil_div(share, chunk))
     return Chunking(min(chunk, share), loops, loops * heads, 1)

@@ -45,6 +45,9 @@ class GenerationTiming:
     ``tail_step``: the final receive of a ring, as a share of a sending step.  ``tree_efficiency``: what a
     tree's channel, sending up and down at once, keeps of the ring's rate.  ``p2p_base_s``: start of a
     send/recv or all_to_all kernel, LL and Simple; ``peer_s``: each further peer that it serves.
+    ``own_copy_step``: an all_to_all's copy to itself, as a share of a message.  ``all_to_all_efficiency``:
+    what is left when unsynchronised peers collide.  ``warm_up_s``: how much longer the first
+    ``warm_up_bytes`` under Simple take than the rest (address translation, send window).
     ``nvls_*``: start, share of an NVLink port that in-switch reads and multicast reach, and rate of one
     channel, in bytes of ring progress; zero where the switch cannot add.
     """
@@ -54,6 +57,10 @@ class GenerationTiming:
     tree_efficiency: float
     p2p_base_s: dict[str, float]
     peer_s: float
+    own_copy_step: float
+    all_to_all_efficiency: float
+    warm_up_s: float
+    warm_up_bytes: float
     nvls_base_s: float = 0.0
     nvls_efficiency: float = 1.0
     nvls_channel_bytes_per_s: float = 0.0
@@ -72,6 +79,10 @@ TIMINGS: Final[dict[str, GenerationTiming]] = {
         tree_efficiency=0.92,
         p2p_base_s={"LL": 10.0 * _US, "Simple": 20.0 * _US},
         peer_s=0.3 * _US,
+        own_copy_step=0.3,
+        all_to_all_efficiency=0.9,
+        warm_up_s=30 * _US,
+        warm_up_bytes=32000000.0,
     ),
     "ampere": GenerationTiming(
         protocols={
@@ -83,6 +94,10 @@ TIMINGS: Final[dict[str, GenerationTiming]] = {
         tree_efficiency=0.92,
         p2p_base_s={"LL": 10.0 * _US, "Simple": 20.0 * _US},
         peer_s=0.3 * _US,
+        own_copy_step=0.3,
+        all_to_all_efficiency=0.9,
+        warm_up_s=30 * _US,
+        warm_up_bytes=32000000.0,
     ),
     "hopper": GenerationTiming(
         protocols={
@@ -94,8 +109,12 @@ TIMINGS: Final[dict[str, GenerationTiming]] = {
         tree_efficiency=0.92,
         p2p_base_s={"LL": 6.0 * _US, "Simple": 14.0 * _US},
         peer_s=0.2 * _US,
+        own_copy_step=0.3,
+        all_to_all_efficiency=0.95,
+        warm_up_s=15 * _US,
+        warm_up_bytes=32000000.0,
         nvls_base_s=25.0 * _US,
-        nvls_efficiency=0.833,
+        nvls_efficiency=0.82,
         nvls_channel_bytes_per_s=57.7e9,
     ),
 }
