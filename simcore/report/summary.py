@@ -31,7 +31,7 @@ def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Itera
     """
     parts: list[RenderableType] = [
         _title(info),
-        _step_table(info, analysis),
+        _step_table(analysis),
         _stage_table(info, analysis),
         _total_table("kernel", analysis.kernels[:top], analysis),
     ]
@@ -52,7 +52,7 @@ def _title(info: RunInfo) -> Text:
     return Text(f"{info.workload.name} on {where}: {details}", style="bold")
 
 
-def _step_table(info: RunInfo, analysis: StepAnalysis) -> Table:
+def _step_table(analysis: StepAnalysis) -> Table:
     rates = analysis.throughput
     table = _table("one step, mean of all ranks", ("", "share"))
     table.add_row("step time", format_time(analysis.step_ps), "", style="bold")

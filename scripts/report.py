@@ -1,0 +1,13 @@
+"""Look at a finished run: ``report.py RUN_DIR [--perfetto FILE] [--plot FILE] [--ranks 0,8,16] [--json]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from simcore.cli.report_run import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""Simulate one training step: ``run_sim.py [WORKLOAD] [--cluster NAME] [--set KEY=VALUE ...] [--json]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from simcore.cli.run_sim import main
+
+if __name__ == "__main__":
+    main()

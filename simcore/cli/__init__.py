@@ -1,0 +1,1 @@
+"""Commands: arguments in, a run folder, tables or one JSON object out."""

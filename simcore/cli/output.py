@@ -1,0 +1,42 @@
+"""What a finished run prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from simcore.analysis import StepAnalysis
+from simcore.report import summary
+from simcore.timeline import RunInfo
+
+if TYPE_CHECKING:
+    from simcore.cli.simulation import Outcome
+
+_MIN_WIDTH = 100
+
+
+def print_summary(info: RunInfo, analysis: StepAnalysis, top: int, notes: Iterable[str]) -> None:
+    """Print the summary tables, never narrower than their columns need when not on a terminal."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(console.width, _MIN_WIDTH))
+    console.print(summary(info, analysis, top=top, notes=notes))
+
+
+def print_outcome(outcome: Outcome, wall_s: float) -> None:
+    """Print a run's summary, and where its files are."""
+    from simcore.cli.simulation import PERFETTO_FILE
+
+    run_dir = outcome.run_dir
+    ranks = outcome.perfetto_ranks
+    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    notes = (
+        outcome.info.assumptions[0],
+        f"simulated in {wall_s:.1f} s, {outcome.info.engine_events:,} events",
+        f"run folder: {run_dir} (timeline.parquet, counters.parquet, rank_classes.parquet, run.json)",
+        f"Perfetto (ui.perfetto.dev): {run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}",
+        f"other ranks: python scripts/report.py {run_dir} --perfetto FILE --ranks 0,1,2",
+    )
+    print_summary(outcome.info, outcome.analysis, 8, notes)

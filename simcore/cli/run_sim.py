@@ -1,0 +1,78 @@
+"""``run-sim``: simulate one training step and say how long it takes, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simcore.cli.errors import reported_errors
+
+
+def run_sim(
+    workload: Annotated[
+        str | None,
+        typer.Argument(
+            help="Catalog name, graph folder, or YAML file with workload, cluster, network, seed and set."
+            " Default: gpt-175b-pp12-tp8-dp1."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="Cluster profile. Default: h800-96.")
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(metavar="alphabeta|fluid|packet", help="Network model. Default: fluid."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change one thing; repeatable. gpu.*, cluster.*, link.<name>.*, workload.kernels="
+            "unfused|megatron|flash, workload.fp32_math=ieee|tf32, nccl.algorithm, nccl.protocol,"
+            " nccl.min_channels, nccl.max_channels, nccl.buffer_bytes.",
+        ),
+    ] = None,
+    no_fold: Annotated[
+        bool, typer.Option("--no-fold", help="Simulate every rank by itself (at present always so).")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of anything random. Default: 0.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/<workload>.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Simulate one training step of WORKLOAD on a cluster."""
+    del no_fold
+    with reported_errors():
+        # Imported here: --help and usage errors answer at once.
+        import json
+        import time
+
+        from simcore.cli.output import print_outcome
+        from simcore.cli.progress import Stages
+        from simcore.cli.scenario import resolve_scenario
+        from simcore.cli.settings import split_pairs
+
+        began = time.perf_counter()
+        stages = Stages()
+        scenario = resolve_scenario(
+            workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
+        )
+        from simcore.cli.simulation import run_scenario
+
+        outcome = run_scenario(scenario, out, stages)
+        wall_s = time.perf_counter() - began
+        if as_json:
+            from simcore.report import json_object
+            from simcore.timeline.schema import TIMELINE_FILE
+
+            path = outcome.run_dir / TIMELINE_FILE
+            print(json.dumps(json_object(outcome.info, outcome.analysis, path, wall_s)))
+        else:
+            print_outcome(outcome, wall_s)
+
+
+def main() -> None:
+    """Run the command alone (``scripts/run_sim.py``)."""
+    typer.run(run_sim)

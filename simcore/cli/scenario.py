@@ -1,0 +1,138 @@
+"""What to simulate: a workload, a cluster, a network model and settings, from arguments or a YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from simcore.cli.settings import Settings, parse_settings
+from simcore.errors import InputError, nearest
+from simcore.hardware import DEFAULT_CLUSTER
+from workloads import catalog
+
+T = TypeVar("T")
+
+NETWORKS: Final = ("alphabeta", "fluid")
+_LATER_NETWORKS: Final = ("packet",)
+_FILE_KEYS: Final = ("workload", "cluster", "network", "seed", "set")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A complete question.  ``graph_dir`` is where the execution graph is."""
+
+    graph_dir: Path
+    cluster: str
+    network: str
+    seed: int
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class _File:
+    """A scenario file's content; None where it says nothing."""
+
+    workload: str | None = None
+    cluster: str | None = None
+    network: str | None = None
+    seed: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def resolve_scenario(
+    workload: str | None,
+    *,
+    cluster: str | None = None,
+    network: str | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, str],
+) -> Scenario:
+    """The scenario that arguments describe; what they leave open comes from a scenario file, then defaults.
+
+    ``workload`` is a catalog name, a graph folder, or a YAML file with the keys workload, cluster, network,
+    seed and set.  Errors: InputError for anything unknown, with the nearest known name.
+    """
+    file = _File(workload)
+    if workload is not None and Path(workload).suffix.lower() in (".yaml", ".yml"):
+        file = _read_file(Path(workload))
+    given_network = _first(network, file.network, "fluid")
+    _check_network(given_network)
+    given_seed = _first(seed, file.seed, 0)
+    if given_seed < 0:
+        raise InputError(f"seed {given_seed} must not be negative")
+    return Scenario(
+        graph_dir=_graph_dir(_first(file.workload, None, catalog.DEFAULT)),
+        cluster=_first(cluster, file.cluster, DEFAULT_CLUSTER),
+        network=given_network,
+        seed=given_seed,
+        settings=parse_settings({**file.settings, **settings}),
+    )
+
+
+def _first(argument: T | None, in_file: T | None, default: T) -> T:
+    """What was given, by precedence."""
+    if argument is not None:
+        return argument
+    return default if in_file is None else in_file
+
+
+def _check_network(network: str) -> None:
+    if network in _LATER_NETWORKS:
+        raise InputError(f"network {network!r} is not available yet; use one of {', '.join(NETWORKS)}")
+    if network not in NETWORKS:
+        raise InputError(f"unknown network {network!r}{nearest(network, NETWORKS)}")
+
+
+def _graph_dir(workload: str) -> Path:
+    """Where the graph of a catalog name or folder is."""
+    folder = Path(workload)
+    if folder.is_dir():
+        if not (folder / "graph.json").is_file():
+            raise InputError(f"{folder} is not a graph folder: it has no graph.json")
+        return folder
+    if folder.suffix == ".json" or folder.is_file():
+        raise InputError(
+            f"{workload}: a workload is a catalog name, a graph folder or a YAML file; model descriptions"
+            " (config.json) are not read yet, trace the program instead (scripts/trace_workload.py)"
+        )
+    if "/" in workload:
+        raise InputError(f"{workload}: no such graph folder")
+    return catalog.path(workload)
+
+
+def _read_file(path: Path) -> _File:
+    import yaml
+
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such scenario file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected keys ({', '.join(_FILE_KEYS)}), got {type(content).__name__}")
+    for key in content:
+        if key not in _FILE_KEYS:
+            raise InputError(f"{path}: unknown key {key!r}{nearest(str(key), _FILE_KEYS)}")
+    texts = {key: content.get(key) for key in ("workload", "cluster", "network")}
+    for key, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{path}: {key} must be text, not {value!r}")
+    seed = content.get("seed")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise InputError(f"{path}: seed must be a whole number, not {seed!r}")
+    settings = content.get("set") or {}
+    if not isinstance(settings, dict) or any(isinstance(value, dict | list) for value in settings.values()):
+        raise InputError(f"{path}: set must map keys to values, such as workload.kernels: flash")
+    workload = texts["workload"]
+    if workload is not None and (path.parent / workload).is_dir():
+        workload = str(path.parent / workload)  # a folder beside the file that names it
+    return _File(
+        workload=workload,
+        cluster=texts["cluster"],
+        network=texts["network"],
+        seed=seed,
+        settings={str(key): str(value) for key, value in settings.items()},
+    )

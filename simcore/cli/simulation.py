@@ -1,0 +1,200 @@
+"""From a scenario to a run folder: load, check, simulate, write, analyse."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.analysis import StepAnalysis, analyse
+from simcore.cli.progress import Stages
+from simcore.cli.scenario import Scenario
+from simcore.collectives import NcclPlanner
+from simcore.cost import ORIGINS, CostModel, Demands, RooflineCost
+from simcore.engine import SimulationResult, simulate
+from simcore.errors import GraphError, InputError
+from simcore.graph import Graph, OpTable, apply_kernels, graph_hash, load_graph
+from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash, load_cluster
+from simcore.report import default_ranks, write_perfetto
+from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
+from simcore.timeline.facts import origin_shares
+from simcore.timeline.folder import check_run_folder, run_folder
+
+if TYPE_CHECKING:
+    from simcore.cli.settings import Settings
+
+PERFETTO_FILE = "perfetto.json.gz"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: its folder, what ``run.json`` says, its analysis, the ranks in the Perfetto file."""
+
+    run_dir: Path
+    info: RunInfo
+    analysis: StepAnalysis
+    perfetto_ranks: tuple[int, ...]
+
+
+class _Remembered:
+    """A cost model that remembers its last answer, so that the run can say where its times come from."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self.last: Demands | None = None
+
+    def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
+        """As the model says."""
+        self.last = self._cost.demands(ops, used)
+        return self.last
+
+
+def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages) -> Outcome:
+    """Simulate ``scenario`` into ``out_dir`` (default: ``runs/<workload>``), atomically.
+
+    Errors: InputError for what does not fit together, OutOfMemoryError when a stage does not fit its GPUs,
+    DeadlockError when the workload hangs.
+    """
+    settings = scenario.settings
+    cluster = load_cluster(scenario.cluster, settings.hardware)
+    with stages.stage("loading"):
+        graph = apply_kernels(load_graph(scenario.graph_dir), settings.kernels)
+        check_dims(graph)
+        check_world(graph, cluster)
+    out_dir = out_dir if out_dir is not None else Path("runs") / graph.workload.name
+    check_run_folder(out_dir)
+    topology = Topology(cluster)
+    cost = _Remembered(RooflineCost(cluster.gpu, fp32_math=settings.fp32_math))
+    with stages.stage("simulating") as update:
+        result = simulate(
+            graph,
+            topology,
+            cost,
+            _planner(topology, settings),
+            network=scenario.network,
+            progress=_throttled(update),
+        )
+    facts = _facts(scenario, graph, cluster, result, cost.last, stages)
+    with run_folder(out_dir) as folder:
+        with stages.stage("writing the timeline"):
+            info = write_tables(folder, graph, result, facts)
+        with stages.stage("analysing"):
+            timeline = Timeline.open(folder)
+            analysis = analyse(timeline)
+        with stages.stage("writing for Perfetto"):
+            ranks = default_ranks(timeline, analysis)
+            write_perfetto(timeline, folder / PERFETTO_FILE, ranks)
+        info = info.model_copy(update={"wall_s": dict(stages.seconds)})
+        info.write(folder)
+    return Outcome(out_dir, info, analysis, tuple(ranks))
+
+
+def check_dims(graph: Graph) -> None:
+    """GraphError unless the dims multiply to the world size."""
+    dims = graph.workload.dims
+    if dims and math.prod(dims.values()) != graph.world_size:
+        product = " x ".join(f"{axis} {size}" for axis, size in dims.items())
+        raise GraphError(
+            f"workload {graph.workload.name!r}: {product} = {math.prod(dims.values())},"
+            f" but it has {graph.world_size} ranks"
+        )
+
+
+def check_world(graph: Graph, cluster: ClusterSpec) -> None:
+    """InputError when the cluster has fewer GPUs than the workload has ranks."""
+    if graph.world_size > cluster.num_gpus:
+        dims = " x ".join(f"{axis.upper()}{size}" for axis, size in graph.workload.dims.items() if size > 1)
+        raise InputError(
+            f"workload {graph.workload.name!r} needs {graph.world_size} GPUs ({dims}), cluster"
+            f" {cluster.name!r} has {cluster.num_gpus}; choose a larger --cluster, such as"
+            f" {cluster.name.rsplit('-', 1)[0]}-{graph.world_size}"
+        )
+
+
+def _planner(topology: Topology, settings: Settings) -> NcclPlanner:
+    numbers = settings.nccl_numbers
+    return NcclPlanner(
+        topology,
+        algorithm=settings.nccl_texts.get("algorithm"),
+        protocol=settings.nccl_texts.get("protocol"),
+        max_channels=numbers.get("max_channels"),
+        min_channels=numbers.get("min_channels"),
+        buffer_bytes=numbers.get("buffer_bytes"),
+    )
+
+
+def _throttled(update: Callable[[float], None]) -> Callable[[float], None]:
+    """Pass on whole percents only: an update takes a lock that the display shares."""
+    last = -1
+
+    def progress(done: float) -> None:
+        nonlocal last
+        if int(100 * done) != last:
+            last = int(100 * done)
+            update(done)
+
+    return progress
+
+
+def _facts(
+    scenario: Scenario,
+    graph: Graph,
+    cluster: ClusterSpec,
+    result: SimulationResult,
+    demands: Demands | None,
+    stages: Stages,
+) -> RunFacts:
+    gpu = cluster.gpu
+    math_mode = peak_math(graph.workload.precision, scenario.settings.fp32_math)
+    origins = {} if demands is None else origin_shares(graph, result.alone_ps, demands.origin, ORIGINS)
+    warnings = []
+    if origins.get("roofline"):
+        warnings.append(
+            f"{origins['roofline']:.1%} of kernel time is a roofline estimate with no measurement behind it"
+        )
+    return RunFacts(
+        cluster=dataclasses.asdict(cluster),
+        network=scenario.network,
+        graph_hash=graph_hash(graph),
+        profile_hash=hardware_hash(cluster),
+        seed=scenario.seed,
+        settings=scenario.settings.given,
+        capacity_bytes=gpu.hbm_bytes - gpu.reserved_bytes,
+        peak_flops_per_s=gpu.peak_flops.get(math_mode, 0.0),
+        peak_math=math_mode,
+        origins=origins,
+        assumptions=(*_run_assumptions(scenario, graph, cluster), *assumptions(cluster)),
+        warnings=tuple(warnings),
+        wall_s=dict(stages.seconds),
+    )
+
+
+def peak_math(precision: str, fp32_math: str) -> str:
+    """The math mode whose peak MFU is measured against: what the matrix products run in."""
+    if precision in ("fp32", "float32", ""):
+        return "tf32" if fp32_math == "tf32" else "fp32"
+    return {"bfloat16": "bf16", "float16": "fp16"}.get(precision, precision)
+
+
+def placement(graph: Graph, cluster: ClusterSpec) -> str:
+    """Which GPUs of the cluster the ranks run on."""
+    used = f"ranks fill nodes in order: {graph.world_size} of the {cluster.num_gpus} GPUs of {cluster.name}"
+    nodes = -(-graph.world_size // cluster.gpus_per_node)
+    return used + ("" if nodes == cluster.num_nodes else f", nodes 0 to {nodes - 1}, the others stay idle")
+
+
+def _run_assumptions(scenario: Scenario, graph: Graph, cluster: ClusterSpec) -> tuple[str, ...]:
+    return (
+        placement(graph, cluster),
+        f"kernels as a {scenario.settings.kernels!r} build launches them",
+        f"fp32 matrix products in {scenario.settings.fp32_math} math",
+        "every rank is simulated by itself; none stands for another",
+        "nothing is random: the seed is recorded and not used",
+        "MFU counts forward and backward flops, causal attention once; HFU all that is executed",
+    )
