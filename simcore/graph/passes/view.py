@@ -18,6 +18,9 @@ from simcore.graph.ops import EdgeKind
 
 Shape = tuple[int, ...]
 
+#: Ops whose first half of arguments are destinations.
+_COPIES = frozenset({"copy_", "_foreach_copy_"})
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -95,9 +98,17 @@ class GraphView:
         return self.names[int(self.name_codes[row])]
 
     def inputs(self, row: int) -> tuple[Tensor, ...]:
-        """Tensors that an op reads, in argument order."""
+        """Tensors that an op reads, in argument order; destinations that it only overwrites left out."""
         ops = self.graph.ops
-        return tensors(ops.in_shapes[row], ops.dtype[row], int(ops.bytes_read[row]))
+        total = int(ops.bytes_read[row])
+        if total == 0 and ops.bytes_written[row] > 0:
+            return ()
+        shapes = ops.in_shapes[row]
+        if self.name(row) in _COPIES:
+            arguments = json.loads(shapes)
+            shapes = json.dumps(arguments[len(arguments) // 2 :])
+        read = tensors(shapes, ops.dtype[row], total)
+        return read[:-1] if len(read) > 1 and ops.name[row].endswith(".out") else read
 
     def outputs(self, row: int) -> tuple[Tensor, ...]:
         """Tensors that an op writes."""
