@@ -2,14 +2,16 @@
 
 Three small things on top of SimPy that its stock events do not offer: time is whole picoseconds and the
 queue is drained in one loop that counts events; a :class:`Signal` resumes its waiters at once instead of
-queueing another event at the same time; a :class:`Timer` can be moved, as a completion must be when the
-rate of what it waits for changes.
+queueing another event at the same time; a :class:`Movable` event has a due time that can be moved, as a
+completion must be when the rate of what it waits for changes.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import Any
 
 from simpy import Environment
 from simpy.events import NORMAL, PENDING, Event
@@ -38,6 +40,17 @@ class Clock(Environment):
         """
         queue = self._queue
         count = self.num_events
+        collecting = gc.isenabled()
+        gc.disable()  # nothing here makes cycles, and millions of young objects would be scanned
+        try:
+            count = self._process_all(queue, count, progress)
+        finally:
+            if collecting:
+                gc.enable()
+        self.num_events = count
+        return count
+
+    def _process_all(self, queue: list[Any], count: int, progress: Progress | None) -> int:
         while queue:
             self._now, _, _, event = heappop(queue)
             callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
@@ -48,7 +61,6 @@ class Clock(Environment):
             count += 1
             if progress is not None and not count % _REPORT_EVERY:
                 progress(count)
-        self.num_events = count
         return count
 
 
@@ -71,35 +83,41 @@ class Signal(Event):
 
 
 class _Wake(Event):
-    """One entry of a timer in SimPy's queue; stale when the timer has been moved since."""
+    """One entry of a movable event in SimPy's queue; stale when the event has been moved since."""
 
-    def __init__(self, timer: Timer) -> None:
-        self.callbacks = [timer._woken]
+    def __init__(self, event: Movable) -> None:
+        self.callbacks = [event._woken]
         self._ok = True
         self._value = None
 
 
-class Timer:
-    """Calls ``action`` at a time that can be moved; only the latest ``set`` counts."""
+class Movable(Signal):
+    """A signal with a due time that can be moved: only the latest :meth:`set` counts.
 
-    __slots__ = ("_action", "_clock", "_wake")
+    Subclasses say in :meth:`due` what happens at that time; they may set another one or fire.
+    """
 
-    def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
-        self._clock = clock
-        self._action = action
+    def __init__(self, clock: Clock) -> None:
+        self.env = clock
+        self.callbacks = []
+        self._value = PENDING
         self._wake: _Wake | None = None
 
     def set(self, time_ps: int) -> None:
-        """Fire at ``time_ps`` (not before now), instead of any time set before."""
+        """Become due at ``time_ps`` (not before now), instead of at any time set before."""
         wake = self._wake = _Wake(self)
-        clock = self._clock
+        clock = self.env
         heappush(clock._queue, (time_ps, NORMAL, next(clock._eid), wake))
 
-    def cancel(self) -> None:
-        """Do not fire until set again."""
+    def unset(self) -> None:
+        """Do not become due until set again."""
         self._wake = None
+
+    def due(self) -> None:
+        """The time has come."""
+        self.fire()
 
     def _woken(self, wake: Event) -> None:
         if wake is self._wake:
             self._wake = None
-            self._action()
+            self.due()

@@ -25,7 +25,7 @@ from simcore.network.maxmin import share
 
 if TYPE_CHECKING:
     from simcore.clock import Clock
-    from simcore.engine.tape import Item
+    from simcore.engine.sequence import Environment, KernelSequence
     from simcore.network.flow import Flow, Network
 
 
@@ -150,17 +150,36 @@ class Gpu:
         self._limited: dict[Flow, float] = {}
         self._sharing = False
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether a single run has the GPU to itself."""
-        sms = self.sms
-        return not sms.held and not self.draws and len(self.runs) <= 1 and not sms.put_queue
+    def environment(self) -> Environment | None:
+        """(SMs, HBM bytes/ps) that the only run has as long as nothing comes or goes.
 
-    def execute(self, item: Item, launch_base_ps: int) -> Run:
-        """Run the kernels of ``item`` one after the other; the result is an event and the record of times."""
+        None while that is not so simple: another run, a hold that waits for blocks to retire, no SM left, or a
+        flow that the run's kernels could slow down through HBM.
+        """
+        sms = self.sms
+        if len(self.runs) > 1 or sms.put_queue or sms.held >= self.num_sms:
+            return None
+        if not self.draws:
+            return self.num_sms - sms.held, self.hbm_bytes_per_ps
+        desired = [wish for _, wish in self.draws.values()]
+        level, _ = share(self.hbm_bytes_per_ps, [*desired, self.hbm_bytes_per_ps])
+        if self._limited or max(desired) > level * (1.0 + 1e-12):
+            return None
+        return self.num_sms - sms.held, max(0.0, self.hbm_bytes_per_ps - sum(a for a, _ in self.draws.values()))
+
+    @property
+    def alone(self) -> Environment:
+        """The whole GPU."""
+        return self.num_sms, self.hbm_bytes_per_ps
+
+    def execute(self, kernels: KernelSequence, launch_ps: int = 0) -> Run:
+        """Run ``kernels`` one after the other; the result is an event and the record of times.
+
+        ``launch_ps`` is when the first launch reaches the GPU (the others follow as the sequence says).
+        """
         if self.runs:
             self.settle()
-        run = Run(self, item, launch_base_ps)
+        run = Run(self, kernels, launch_ps)
         self.runs.append(run)
         run.next_kernel()
         return run

@@ -106,18 +106,18 @@ class Rank:
                 yield self._launched(item.segment)
             number = first + item.number
             if item.kind is ItemKind.COMM:
-                launched = base[item.segment] + item.launch[-1]
+                launched = base[item.segment] + item.launch_ps
                 if launched > clock._now:
                     yield Timeout(clock, launched - clock.now)
                 yield from self._communicate(item, number)
             else:
                 if item.kind is ItemKind.RUN:
-                    run = gpu.execute(item, base[item.segment])
+                    run = gpu.execute(item.kernels, base[item.segment] + item.launch_ps)
                     yield run
                 else:
                     with gpu.copy_engines.request() as engine:
                         yield engine
-                        run = gpu.execute(item, base[item.segment])
+                        run = gpu.execute(item.kernels, base[item.segment] + item.launch_ps)
                         yield run
                 if run.origin_ps is not None:
                     self.item_start[number] = run.origin_ps

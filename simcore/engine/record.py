@@ -43,10 +43,11 @@ def rank_times(rank: Rank, kind: IntArray) -> RankTimes:
 
 def _host_times(rank: Rank, tape: Tape, kind: IntArray, times: RankTimes) -> None:
     """HOST ops last their host time; a SYNC lasts from when the host began to wait until it went on."""
-    base = np.array(rank.host_base, dtype=np.int64)[tape.host_segment]
-    begin = base + tape.host_offset
+    segment = tape.launches.segment[tape.host_ops]
+    base = np.array(rank.host_base, dtype=np.int64)[segment]
+    begin = base + tape.launches.offset[tape.host_ops]
     is_sync = kind[tape.flat.row[tape.host_ops]] == OpKind.SYNC
-    waited_from = np.array(rank.host_begin, dtype=np.int64)[tape.host_segment]
+    waited_from = np.array(rank.host_begin, dtype=np.int64)[segment]
     times.ready_ps[tape.host_ops] = times.start_ps[tape.host_ops] = np.where(is_sync, waited_from, begin)
     times.end_ps[tape.host_ops] = np.where(is_sync, base, begin)
 

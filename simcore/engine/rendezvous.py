@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from simcore.clock import Clock, Signal
+from simcore.clock import Clock
 from simcore.errors import GraphError
 from simcore.network.flow import Flow
 
@@ -59,23 +59,20 @@ class Communicator:
         return plan
 
 
-class Meeting(Signal):
-    """One collective (or send/recv) of a step; fires when its data has arrived everywhere."""
-
-    __slots__ = ("arrived", "end_ps", "gpus", "plan", "start_ps")
+class Meeting(Flow):
+    """One collective (or send/recv) of a step: members gather, then it moves as a flow and fires at its end."""
 
     def __init__(self, clock: Clock, plan: CollectivePlan) -> None:
-        super().__init__(clock)
-        self.plan = plan
-        self.arrived: list[int] = []
         self.gpus: list[Gpu] = []
+        super().__init__(clock, plan, self.gpus)
+        self.arrived: list[int] = []
         self.start_ps = -1
         self.end_ps = -1
 
-    def finish(self) -> None:
+    def fire(self) -> None:
         """The last byte is there: all members go on."""
         self.end_ps = self.env.now
-        self.fire()
+        super().fire()
 
 
 class Rendezvous:
@@ -105,5 +102,5 @@ class Rendezvous:
         if len(meeting.arrived) == len(plan.ranks):
             del self.open[key]
             meeting.start_ps = self._clock.now
-            self._network.start(Flow(plan, meeting.gpus, meeting.finish))
+            self._network.start(meeting)
         return meeting

@@ -1,11 +1,12 @@
 """A run of compute kernels on one stream, as one event while nothing disturbs it.
 
 Note [Coalescing]
-Undisturbed kernels follow one another at known times, so a run on a quiet GPU is a single timer at its end.
-When something else takes SMs or HBM at time t, the run is *split*: a binary search in the prefix sums of
-its kernels' times finds the kernel that is running at t, its state is computed as if it had been simulated,
-and kernels get an event each until the GPU is quiet again.  The arithmetic is the same in both modes, so
-``coalesce=False`` gives the same times to the picosecond.
+Kernels that have a constant share of the GPU (all of it, or what a communication leaves) follow one another
+at known times, so a run of them is a single timer at its end.  When the share changes at time t, the run is
+*split*: a binary search in the prefix sums of the kernels' times finds the one that is running at t, its
+state is computed as if it had been simulated, and it gets an event of its own; the kernels after it are
+coalesced again.  The arithmetic is the same in both modes, so ``coalesce=False`` gives the same times to
+the picosecond.
 """
 
 from __future__ import annotations
@@ -16,32 +17,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcore.clock import Signal, Timer
+from simcore.clock import Movable
 from simcore.engine.kernel import Kernel
 
 if TYPE_CHECKING:
     from simcore.engine.gpu import Gpu
-    from simcore.engine.tape import Item
+    from simcore.engine.sequence import Environment, KernelSequence, Timing
+
+NEVER = 1 << 60  # ps; later than any time that is simulated
 
 
-class Run(Signal):
-    """The kernels of one tape item being executed; fires when the last one has ended.
+class Run(Movable):
+    """Kernels of one stream being executed; fires when the last one has ended.
 
-    ``origin_ps`` is set when the whole run was undisturbed: kernel ``i`` then ran from
-    ``origin + item.before[i]`` to ``origin + item.after[i]``.  Otherwise ``starts``/``ends`` hold the times.
+    ``origin_ps`` is set when the whole run had the GPU alone: kernel ``i`` then ran from
+    ``origin + before[i]`` to ``origin + after[i]`` of the sequence's timing alone.  Otherwise ``starts``/``ends`` hold the times.
     """
 
-    __slots__ = (
-        "_coalesced_from", "_end_ps", "_gpu", "_hbm_rate", "_item", "_launch_base", "_limited_starts", "_since",
-        "_sm_rate", "_sm_time", "_sms", "_start", "_timer", "ends", "index", "kernel", "origin_ps", "starts",
-    )  # fmt: skip
-
-    def __init__(self, gpu: Gpu, item: Item, launch_base_ps: int) -> None:
+    def __init__(self, gpu: Gpu, kernels: KernelSequence, launch_ps: int) -> None:
         super().__init__(gpu.clock)
         self._gpu = gpu
-        self._item = item
-        self._launch_base = launch_base_ps
-        self._timer = Timer(gpu.clock, self._timeout)
+        self._kernels = kernels
+        self._launch_base = launch_ps
         self._coalesced_from = -1  # index of the first kernel under the pending timer, or -1
         self._limited_starts: list[int] | None = None  # starts of coalesced kernels if launches limit them
         self.index = 0
@@ -69,18 +66,20 @@ class Run(Signal):
 
     def next_kernel(self) -> None:
         """Begin the kernel at ``index`` (or all that are left, when nobody disturbs them)."""
-        gpu, item = self._gpu, self._item
-        if self.index == item.num_ops:
+        gpu, kernels = self._gpu, self._kernels
+        if self.index == len(kernels):
             gpu.finished(self)
             self.fire()
             return
-        if gpu.coalesce and gpu.is_quiet:
-            self._coalesce()
-            return
+        if gpu.coalesce:
+            environment = gpu.environment()
+            if environment is not None:
+                self._coalesce(environment)
+                return
         now = gpu.clock.now
-        launched = self._launch_base + item.launch[self.index]
+        launched = self._launch_base + kernels.launch[self.index]
         if launched > now:
-            self._timer.set(launched)
+            self.set(launched)
             if len(gpu.runs) > 1:
                 gpu.rerate()  # what this stream leaves unused until then
             return
@@ -88,15 +87,16 @@ class Run(Signal):
         gpu.rerate()
 
     def _begin(self, start: int) -> None:
-        item, gpu = self._item, self._gpu
-        self.kernel = Kernel(gpu.num_sms, *item.demand[self.index])
+        kernels, gpu = self._kernels, self._gpu
+        self.kernel = Kernel(gpu.num_sms, *kernels.demand[self.index])
         self._start = self._since = start
 
-    def _timeout(self) -> None:
+    def due(self) -> None:
+        """A kernel (or all coalesced ones) ended, a launch arrived, or blocks retired."""
         gpu = self._gpu
         if self._coalesced_from >= 0:
-            self._record_coalesced(self._item.num_ops)
-            self.index = self._item.num_ops
+            self._record_coalesced(len(self._kernels))
+            self.index = len(self._kernels)
             self._coalesced_from = -1
         elif self.kernel is None:  # its launch has arrived
             gpu.settle()
@@ -117,60 +117,78 @@ class Run(Signal):
 
     # -- coalescing ------------------------------------------------------------------------------
 
-    def _coalesce(self) -> None:
+    def _coalesce(self, environment: Environment) -> None:
         """One timer for all kernels from ``index`` on."""
-        item, now, i = self._item, self._gpu.clock.now, self.index
+        gpu, kernels, i = self._gpu, self._kernels, self.index
+        now = gpu.clock.now
         self._coalesced_from = i
-        if now >= self._launch_base + item.lag[i]:  # the host is ahead: kernels follow back to back
+        self._environment = environment
+        timing = self._timing = kernels.alone if environment == gpu.alone else self._timing_in(environment)
+        if now >= self._launch_base + timing.lag[i]:  # the host is ahead: kernels follow back to back
             self._limited_starts = None
-            self._since = now - item.before[i]
-            self._timer.set(self._since + item.after[-1])
-            return
-        before = np.asarray(item.before[i:], dtype=np.int64)
-        launch = np.asarray(item.launch[i:], dtype=np.int64)
-        behind = np.maximum.accumulate(launch - before) + self._launch_base
-        starts = before + np.maximum(behind, now - item.before[i])
-        self._limited_starts = starts.tolist()
-        self._timer.set(self._limited_starts[-1] + item.after[-1] - item.before[-1])
+            self._since = now - timing.before[i]
+            self.set(self._since + timing.after[-1])
+        else:
+            before = np.asarray(timing.before[i:], dtype=np.int64)
+            launch = np.asarray(kernels.launch[i:], dtype=np.int64)
+            behind = np.maximum.accumulate(launch - before) + self._launch_base
+            starts = before + np.maximum(behind, now - timing.before[i])
+            self._limited_starts = starts.tolist()
+            self.set(self._limited_starts[-1] + timing.after[-1] - timing.before[-1])
+
+    def _timing_in(self, environment: Environment) -> Timing:
+        """Times of the kernels with a constant share of the GPU (remembered on the sequence)."""
+        timing = self._kernels.timings.get(environment)
+        if timing is None:
+            sms, hbm = environment
+            durations = []
+            for demand in self._kernels.demand:
+                kernel = self.kernel = Kernel(self._gpu.num_sms, *demand)
+                self.take_sms(sms)
+                durations.append(round(kernel.fixed_left + self._book(min(self.hbm_wish, hbm))))
+            self.kernel = None
+            timing = self._kernels.remember(environment, durations)
+        return timing
 
     def _record_coalesced(self, stop: int) -> None:
         """Kernels from the coalesced start up to ``stop`` have run as planned."""
-        item, first = self._item, self._coalesced_from
+        timing, first = self._timing, self._coalesced_from
         if self._limited_starts is not None:
             starts = self._limited_starts[: stop - first]
-            alone = zip(item.after[first:stop], item.before[first:stop], strict=True)
+            alone = zip(timing.after[first:stop], timing.before[first:stop], strict=True)
             self.starts += starts
             self.ends += [start + after - before for start, (after, before) in zip(starts, alone, strict=True)]
-        elif first == 0 and stop == item.num_ops:
+        elif first == 0 and stop == len(self._kernels) and timing is self._kernels.alone:
             self.origin_ps = self._since
         else:
-            self.starts += [self._since + offset for offset in item.before[first:stop]]
-            self.ends += [self._since + offset for offset in item.after[first:stop]]
+            self.starts += [self._since + offset for offset in timing.before[first:stop]]
+            self.ends += [self._since + offset for offset in timing.after[first:stop]]
 
     def _split(self) -> None:
-        """Something happens now inside the coalesced kernels: find the one that is running."""
-        item, gpu, first = self._item, self._gpu, self._coalesced_from
-        now = gpu.clock.now
+        """The share of the GPU changes now: find the kernel that is running."""
+        timing, gpu, first = self._timing, self._gpu, self._coalesced_from
+        now, num_ops = gpu.clock.now, len(self._kernels)
         if self._limited_starts is None:
-            current = bisect_right(item.after, now - self._since, lo=first)
-            start = self._since + item.before[current] if current < item.num_ops else now
+            current = bisect_right(timing.after, now - self._since, lo=first)
+            start = self._since + timing.before[current] if current < num_ops else now
         else:
             current = first + max(0, bisect_right(self._limited_starts, now) - 1)
             start = self._limited_starts[current - first]
-            if start + item.after[current] - item.before[current] <= now:
+            if start + timing.after[current] - timing.before[current] <= now:
                 current += 1
-                start = self._limited_starts[current - first] if current < item.num_ops else now
-        if current == item.num_ops:
+                start = self._limited_starts[current - first] if current < num_ops else now
+        if current == num_ops:
             return  # the timer is due now: leave it
         self._record_coalesced(current)
         self._coalesced_from = -1
         self.index = current
         if start > now:
-            self._timer.set(start)
+            self.set(start)
             return
         self._begin(start)
-        self.take_sms(gpu.num_sms)
-        self._book(min(self.hbm_wish, gpu.hbm_bytes_per_ps))
+        sms, hbm = self._environment
+        self.take_sms(sms)
+        self._book(min(self.hbm_wish, hbm))
         self.settle()
 
     # -- sharing ---------------------------------------------------------------------------------
@@ -217,17 +235,17 @@ class Run(Signal):
         kernel, gpu = self.kernel, self._gpu
         assert kernel is not None
         needed = self._book(hbm_bytes_per_ps)
-        if kernel.fresh and kernel.fixed_left == self._item.demand[self.index][4] and gpu.is_quiet:
-            item, i = self._item, self.index
-            self._end_ps = self._since + item.after[i] - item.before[i]
+        if self._since == self._start and gpu.environment() == gpu.alone:
+            alone, i = self._kernels.alone, self.index
+            self._end_ps = self._start + alone.after[i] - alone.before[i]
         elif needed < math.inf:
             self._end_ps = self._since + round(kernel.fixed_left + needed)
         else:
-            self._end_ps = 1 << 62
+            self._end_ps = NEVER
         wake = self._end_ps
         if retirements and self._sm_rate > 0.0 and not kernel.is_fluid:
             wake = min(wake, self._since + math.ceil(kernel.fixed_left + kernel.next_retirement() / self._sm_rate))
-        if wake < 1 << 62:
-            self._timer.set(wake)
+        if wake < NEVER:
+            self.set(wake)
         else:
-            self._timer.cancel()
+            self.unset()

@@ -10,12 +10,13 @@ import numpy as np
 
 from simcore.clock import Clock
 from simcore.engine.gpu import Gpu
+from simcore.engine.launches import HostCosts
 from simcore.engine.rank import Rank
 from simcore.engine.record import distinct_plans, link_counters, rank_times
 from simcore.engine.rendezvous import Communicator, Planner, Rendezvous
 from simcore.engine.result import SimulationResult
 from simcore.engine.stuck import deadlock
-from simcore.engine.tape import HostCosts, Tape, compile_tape
+from simcore.engine.tape import TapeCompiler
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph, OpKind
 from simcore.network.fluid import FixedNetwork, FluidNetwork
@@ -60,7 +61,8 @@ def simulate(
     demands = cost.demands(graph.ops)
     alone_ps = demands.alone_ps(spec.hbm_bytes_per_s)
     host = HostCosts(ps_from_s(spec.launch_overhead_s), ps_from_s(spec.launch_latency_s))
-    tapes = tuple(compile_tape(graph, program, demands, alone_ps, host) for program in graph.programs)
+    compiler = TapeCompiler(graph, demands, alone_ps, host)
+    tapes = tuple(compiler.compile(program) for program in graph.programs)
     communicators = _Communicators(graph, planner)
     ranks: list[Rank] = []
     for number, program in enumerate(graph.program_of_rank.tolist()):

@@ -14,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.cost.demand import Demands
+from simcore.engine.launches import HostCosts, Launches, plan_launches
+from simcore.engine.sequence import Demand, KernelSequence
 from simcore.graph import FlatOps, Graph, OpKind, Program, resolve_waits
 from simcore.graph.ops import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 Completion = tuple[int, int]  # (stream index, item number on that stream)
-Demand = tuple[int, int, int, int, int, bool]  # arguments of Kernel after num_sms
-
-LAUNCH_QUEUE_DEPTH = 1024  # launches that may be outstanding; CUDA blocks at about 650-1024
-_LAUNCH_WINDOW = 256  # the bound is checked once per this many launches
+COMM_KINDS = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
 
 class ItemKind(IntEnum):
@@ -45,15 +44,13 @@ class Call:
     sequence: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """One entry of a stream's tape.
 
     ``first`` .. ``first + num_ops`` are positions in :attr:`Tape.order`.  ``waits`` are items of other streams that
-    must be complete; ``segment`` is the host segment that launches it.  For runs: kernel ``i`` alone lasts from
-    ``before[i]`` to ``after[i]`` after the run's start, its launch reaches the GPU ``launch[i]`` after the segment's
-    base, ``lag[i]`` is how long after the base kernels from ``i`` on are no longer held up by launches, and
-    ``demand[i]`` are the kernel's arguments.  For communication: ``calls[i]`` says what op ``i`` asks for.
+    must be complete, ``watched`` items are waited for.  The launch reaches the GPU ``launch_ps`` after the base of host
+    ``segment``.  Runs and copies have ``kernels``; for communication ``calls[i]`` says what op ``i`` asks for.
     """
 
     kind: ItemKind
@@ -61,13 +58,10 @@ class Item:
     num_ops: int
     number: int
     segment: int
+    launch_ps: int
     waits: tuple[Completion, ...]
     watched: bool
-    launch: list[int]
-    before: list[int]
-    after: list[int]
-    lag: list[int]
-    demand: list[Demand]
+    kernels: KernelSequence | None
     calls: tuple[Call, ...]
 
 
@@ -103,8 +97,7 @@ class Tape:
     before: IntArray
     after: IntArray
     host_ops: IntArray  # flat HOST and SYNC ops
-    host_segment: IntArray  # the segment each of them belongs to
-    host_offset: IntArray  # host time from the segment's base to each of them
+    launches: Launches
 
     @property
     def num_items(self) -> int:
@@ -112,235 +105,196 @@ class Tape:
         return self.first_item[-1]
 
 
-@dataclass(frozen=True)
-class HostCosts:
-    """Host times of the launching thread, ps: one launch call, and launch call to start on an idle stream."""
+class TapeCompiler:
+    """Compiles the programs of a graph; equal kernel sequences are shared among all of them.
 
-    launch_ps: int = 0
-    latency_ps: int = 0
+    ``demands`` and ``alone_ps`` are indexed by op-table row.
+    """
 
-
-def compile_tape(graph: Graph, program: Program, demands: Demands, alone_ps: IntArray, host: HostCosts) -> Tape:
-    """Compile ``program``.  ``demands`` and ``alone_ps`` are indexed by op-table row."""
-    flat = graph.flat_ops(program)
-    rows = flat.row
-    kind = graph.ops.kind[rows]
-    on_host = (kind == OpKind.HOST) | (kind == OpKind.SYNC)
-    stream_code = graph.ops.stream.codes[rows]
-    segment, offset, syncs, costs = _host_segments(graph, rows, kind, host)
-
-    codes = np.unique(stream_code[~on_host])
-    order = np.concatenate([np.flatnonzero((stream_code == code) & ~on_host) for code in codes] or [np.zeros(0, np.int64)])
-    stream_of = np.concatenate([np.full(int(((stream_code == c) & ~on_host).sum()), s) for s, c in enumerate(codes)] or [order])
-    src, dst = resolve_waits(graph, program, flat)
-    crossing = ~on_host[src] & ~on_host[dst] & (stream_code[src] != stream_code[dst])
-    to_host = ~on_host[src] & on_host[dst]
-
-    is_comm = np.isin(kind, (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV))
-    item_kind = np.where(is_comm, ItemKind.COMM, np.where(kind == OpKind.MEMCPY, ItemKind.COPY, ItemKind.RUN))
-    waited = np.zeros(len(rows), dtype=np.bool_)
-    waited[dst[crossing]] = True
-    signals = np.zeros(len(rows), dtype=np.bool_)
-    signals[src[crossing | to_host]] = True
-    starts_item = _item_starts(graph, flat, order, stream_of, item_kind, segment, waited, signals)
-    item_of = np.cumsum(starts_item) - 1
-    first_item = np.searchsorted(stream_of, np.arange(len(codes) + 1))
-    heads = np.flatnonzero(starts_item)
-    first_numbers = [int(np.searchsorted(heads, position)) for position in first_item]
-
-    position = np.full(len(rows), -1, dtype=np.int64)
-    position[order] = np.arange(len(order))
-    alone = np.where(is_comm[order], 0, alone_ps[rows[order]])
-    ends = np.cumsum(alone)
-    base = (ends - alone)[heads][item_of] if len(order) else ends
-    after, before = ends - base, ends - alone - base
-
-    def completion(flat_op: int) -> Completion:
-        item = int(item_of[position[flat_op]])
-        stream = int(stream_of[position[flat_op]])
-        return stream, item - first_numbers[stream]
-
-    waits_of: dict[int, dict[int, int]] = {}
-    watched: set[int] = set()
-    for source, target in zip(src[crossing].tolist(), dst[crossing].tolist(), strict=True):
-        stream, number = completion(source)
-        latest = waits_of.setdefault(int(item_of[position[target]]), {})
-        latest[stream] = max(latest.get(stream, -1), number)
-        watched.add(first_numbers[stream] + number)
-    segments = []
-    host_waits = _waits_of_syncs(src[to_host], dst[to_host])
-    for sync, cost, must_be_done in zip(syncs.flat, costs, syncs.window, strict=True):
-        needed: dict[int, int] = {}
-        for flat_op in _sync_sources(graph, rows, sync, order, stream_of, codes, must_be_done, host_waits):
-            stream, number = completion(flat_op)
-            needed[stream] = max(needed.get(stream, -1), number)
-            watched.add(first_numbers[stream] + number)
-        segments.append(Segment(tuple(sorted(needed.items())), cost, sync))
-
-    arrays = _Columns(order, before, after, offset, rows, demands, _calls(graph, rows, kind))
-    bounds = [*heads.tolist(), len(order)]
-    streams: list[tuple[Item, ...]] = []
-    for s in range(len(codes)):
-        items = [
-            arrays.item(
-                ItemKind(int(item_kind[order[bounds[i]]])), bounds[i], bounds[i + 1], i - first_numbers[s],
-                int(segment[order[bounds[i]]]), tuple(sorted(waits_of.get(i, {}).items())), i in watched,
-            )
-            for i in range(first_numbers[s], first_numbers[s + 1])
-        ]  # fmt: skip
-        streams.append(tuple(items))
-    host_ops = np.flatnonzero(on_host)
-    return Tape(
-        program, flat, tuple(streams), tuple(graph.ops.stream.values[code] for code in codes), tuple(first_numbers),
-        tuple(segments), order, item_of, before, after, host_ops, segment[host_ops], offset[host_ops],
-    )  # fmt: skip
-
-
-@dataclass
-class _Columns:
-    """Per-position arrays that items slice."""
-
-    order: IntArray
-    before: IntArray
-    after: IntArray
-    offset: IntArray
-    rows: IntArray
-    demands: Demands
-    calls: dict[int, Call]
-
-    def __post_init__(self) -> None:
-        d = self.demands
-        uses_sms = (d.copy_engine == 0).tolist()
+    def __init__(self, graph: Graph, demands: Demands, alone_ps: IntArray, host: HostCosts) -> None:
+        self._graph = graph
+        self._alone_ps = alone_ps
+        self._host = host
+        d = demands
         columns = (d.sm_ps, d.blocks, d.blocks_per_sm, d.hbm_bytes, d.fixed_ps)
+        uses_sms = (d.copy_engine == 0).tolist()
         self._demand: list[Demand] = list(zip(*(c.tolist() for c in columns), uses_sms, strict=True))
-        self._row_of = self.rows[self.order].tolist()
-        self._launch = self.offset[self.order]
+        self._sequences: dict[tuple[bytes, bytes], KernelSequence] = {}
 
-    def item(
-        self, kind: ItemKind, lo: int, hi: int, number: int, segment: int, waits: tuple[Completion, ...], watched: bool
-    ) -> Item:
-        launch = self._launch[lo:hi]
-        if kind == ItemKind.COMM:
-            calls = tuple(self.calls[flat] for flat in self.order[lo:hi].tolist())
-            return Item(kind, lo, hi - lo, number, segment, waits, watched, launch.tolist(), [], [], [], [], calls)
-        before, after = self.before[lo:hi], self.after[lo:hi]
-        lag = np.maximum.accumulate((launch - before)[::-1])[::-1] + before
-        demand = [self._demand[row] for row in self._row_of[lo:hi]]
-        return Item(
-            kind, lo, hi - lo, number, segment, waits, watched,
-            launch.tolist(), before.tolist(), after.tolist(), lag.tolist(), demand, (),
+    def compile(self, program: Program) -> Tape:
+        """The program's tape."""
+        graph = self._graph
+        flat = graph.flat_ops(program)
+        rows = flat.row
+        launches = plan_launches(graph, rows, self._host)
+        layout = _Layout.of(graph, flat, launches)
+        position_of = np.full(len(rows), -1, dtype=np.int64)
+        position_of[layout.order] = np.arange(len(layout.order))
+        item_at = np.where(position_of >= 0, layout.item_of[position_of], -1)
+        alone = np.where(np.isin(graph.ops.kind[rows], COMM_KINDS), 0, self._alone_ps[rows])[layout.order]
+        ends = np.cumsum(alone)
+        base = (ends - alone)[layout.heads][layout.item_of]
+
+        waits, watched = self._waits(layout, item_at)
+        segments = []
+        for sync, room, cost in zip(launches.sync, launches.room, launches.cost_ps, strict=True):
+            needed = item_at[layout.host_waits(graph, rows, sync, room)].tolist()
+            segments.append(Segment(layout.latest(needed), cost, sync))
+            watched.update(needed)
+        calls = self._calls(rows)
+        bounds = [*layout.heads.tolist(), len(layout.order)]
+        items = [
+            self._item(layout, launches, calls, rows, i, bounds[i], bounds[i + 1], waits.get(i, ()), i in watched)
+            for i in range(len(layout.heads))
+        ]
+        first = layout.first_item
+        return Tape(
+            program, flat, tuple(tuple(items[lo:hi]) for lo, hi in zip(first, first[1:], strict=False)),
+            layout.stream_names, first, tuple(segments), layout.order, layout.item_of,
+            ends - alone - base, ends - base, layout.host_ops, launches,
         )  # fmt: skip
 
+    def _waits(self, layout: _Layout, item_at: IntArray) -> tuple[dict[int, tuple[Completion, ...]], set[int]]:
+        """Per item what it waits for on other streams, and the items that are waited for."""
+        sources: dict[int, list[int]] = {}
+        for source, target in zip(item_at[layout.wait_src].tolist(), item_at[layout.wait_dst].tolist(), strict=True):
+            sources.setdefault(target, []).append(source)
+        watched = {source for found in sources.values() for source in found}
+        return {target: layout.latest(found) for target, found in sources.items()}, watched
 
-def _item_starts(
+    def _calls(self, rows: IntArray) -> dict[int, Call]:
+        """What each communication op of the program asks for, by flat op."""
+        ops = self._graph.ops
+        counts: dict[tuple[object, ...], int] = {}
+        calls: dict[int, Call] = {}
+        for flat in np.flatnonzero(np.isin(ops.kind[rows], COMM_KINDS)).tolist():
+            row = int(rows[flat])
+            what, group, delta = OpKind(int(ops.kind[row])), ops.group[row], int(ops.peer_delta[row])
+            stem = (group,) if what == OpKind.COLLECTIVE else (group, what, delta)
+            sequence = counts[stem] = counts.get(stem, -1) + 1
+            calls[flat] = Call(what, group, ops.collective[row], int(ops.comm_bytes[row]), delta, sequence)
+        return calls
+
+    def _item(
+        self,
+        layout: _Layout,
+        launches: Launches,
+        calls: dict[int, Call],
+        rows: IntArray,
+        number: int,
+        lo: int,
+        hi: int,
+        waits: tuple[Completion, ...],
+        watched: bool,
+    ) -> Item:
+        flat = layout.order[lo:hi]
+        first = int(flat[0])
+        kind = ItemKind(int(layout.item_kind[first]))
+        launch = launches.offset[flat]
+        stream = int(layout.stream_of[lo])
+        return Item(
+            kind, lo, hi - lo, number - layout.first_item[stream], int(launches.segment[first]),
+            int(launch.max() if kind == ItemKind.COMM else launch[0]), waits, watched,
+            None if kind == ItemKind.COMM else self._sequence(rows[flat], launch - launch[0]),
+            tuple(calls[op] for op in flat.tolist()) if kind == ItemKind.COMM else (),
+        )  # fmt: skip
+
+    def _sequence(self, rows: IntArray, launch: IntArray) -> KernelSequence:
+        key = (rows.tobytes(), launch.tobytes())
+        found = self._sequences.get(key)
+        if found is None:
+            demand = [self._demand[row] for row in rows.tolist()]
+            found = self._sequences[key] = KernelSequence.of(demand, self._alone_ps[rows], launch)
+        return found
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Flat ops of a program sorted by stream and cut into items."""
+
+    order: IntArray  # flat ops, streams one after the other
+    stream_of: IntArray  # by position
+    stream_codes: npt.NDArray[np.integer]
+    stream_names: tuple[str, ...]
+    item_kind: IntArray  # by flat op
+    heads: IntArray  # position of each item's first op
+    item_of: IntArray  # by position
+    first_item: tuple[int, ...]
+    host_ops: IntArray
+    wait_src: IntArray  # flat ops on other streams ...
+    wait_dst: IntArray  # ... that these wait for
+    sync_waits: dict[int, list[int]]  # flat SYNC op -> ops that it waits for by an edge
+
+    @classmethod
+    def of(cls, graph: Graph, flat: FlatOps, launches: Launches) -> _Layout:
+        rows, kind = flat.row, graph.ops.kind[flat.row]
+        on_host = (kind == OpKind.HOST) | (kind == OpKind.SYNC)
+        code = graph.ops.stream.codes[rows]
+        on_gpu = np.flatnonzero(~on_host)
+        order = on_gpu[np.argsort(code[on_gpu], kind="stable")]
+        codes, stream_of = np.unique(code[order], return_inverse=True)
+        src, dst = resolve_waits(graph, flat.program, flat)
+        crossing = ~on_host[src] & ~on_host[dst] & (code[src] != code[dst])
+        to_host = ~on_host[src] & on_host[dst]
+        sync_waits: dict[int, list[int]] = {}
+        for source, target in zip(src[to_host].tolist(), dst[to_host].tolist(), strict=True):
+            sync_waits.setdefault(target, []).append(source)
+        is_comm = np.isin(kind, COMM_KINDS)
+        item_kind = np.where(is_comm, ItemKind.COMM, np.where(kind == OpKind.MEMCPY, ItemKind.COPY, ItemKind.RUN))
+        waits, signals = np.zeros((2, len(rows)), dtype=np.bool_)
+        waits[dst[crossing]] = True
+        signals[src[crossing | to_host]] = True
+        joined = _joined(graph, flat, order, item_kind, launches.segment, waits, signals)
+        joined[1:] &= stream_of[1:] == stream_of[:-1]
+        heads = np.flatnonzero(~joined)
+        first_item = np.searchsorted(stream_of[heads], np.arange(len(codes) + 1))
+        return cls(
+            order, stream_of.astype(np.int64), codes, tuple(graph.ops.stream.values[c] for c in codes),
+            item_kind.astype(np.int64), heads, np.cumsum(~joined) - 1, tuple(first_item.tolist()),
+            np.flatnonzero(on_host), src[crossing], dst[crossing], sync_waits,
+        )  # fmt: skip
+
+    def latest(self, items: list[int]) -> tuple[Completion, ...]:
+        """The last of ``items`` on each stream."""
+        last: dict[int, int] = {}
+        for item in items:
+            stream = int(self.stream_of[self.heads[item]])
+            last[stream] = max(last.get(stream, -1), item - self.first_item[stream])
+        return tuple(sorted(last.items()))
+
+    def host_waits(self, graph: Graph, rows: IntArray, sync: int, room: int) -> IntArray:
+        """Flat ops that must have ended before the host begins a segment."""
+        if sync < 0:
+            return np.array([room] if room >= 0 else [], dtype=np.int64)
+        name = graph.ops.stream[int(rows[sync])]
+        found = list(self.sync_waits.get(sync, ()))
+        bounds = np.searchsorted(self.stream_of, np.arange(len(self.stream_codes) + 1))
+        for stream, stream_name in enumerate(self.stream_names):
+            if name in ("", stream_name):
+                lo, hi = int(bounds[stream]), int(bounds[stream + 1])
+                before = lo + int(np.searchsorted(self.order[lo:hi], sync))
+                if before > lo:
+                    found.append(int(self.order[before - 1]))
+        return np.array(found, dtype=np.int64)
+
+
+def _joined(
     graph: Graph,
     flat: FlatOps,
     order: IntArray,
-    stream_of: IntArray,
     item_kind: IntArray,
     segment: IntArray,
-    waited: BoolArray,
+    waits: BoolArray,
     signals: BoolArray,
 ) -> BoolArray:
-    """Mask over positions: where a new item begins."""
-    if not len(order):
-        return np.zeros(0, dtype=np.bool_)
+    """Mask over positions: the op belongs to the item of the op before it (if on the same stream)."""
+    joined = np.zeros(len(order), dtype=np.bool_)
     previous, here = order[:-1], order[1:]
     batch = graph.ops.batch[flat.row]
-    same_batch = (
-        (batch[here] >= 0) & (batch[here] == batch[previous]) & (flat.instance[here] == flat.instance[previous])
-        & (item_kind[previous] == ItemKind.COMM) & (item_kind[here] == ItemKind.COMM)
-    )  # fmt: skip
-    both_run = (item_kind[here] == ItemKind.RUN) & (item_kind[previous] == ItemKind.RUN)
-    same_place = (stream_of[1:] == stream_of[:-1]) & (segment[here] == segment[previous])
-    joined = same_place & (same_batch | (both_run & ~waited[here] & ~signals[previous]))
-    # A fused launch is one item even where a launch window ends inside it.
-    joined |= same_batch & (stream_of[1:] == stream_of[:-1])
-    return np.concatenate([[True], ~joined])
-
-
-def _calls(graph: Graph, rows: IntArray, kind: IntArray) -> dict[int, Call]:
-    """What each communication op of the program asks for, by flat op."""
-    ops = graph.ops
-    counts: dict[tuple[object, ...], int] = {}
-    calls: dict[int, Call] = {}
-    for flat in np.flatnonzero(np.isin(kind, (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV))).tolist():
-        row = int(rows[flat])
-        what, group, delta = OpKind(int(kind[flat])), ops.group[row], int(ops.peer_delta[row])
-        stem = (group,) if what == OpKind.COLLECTIVE else (group, what, delta)
-        sequence = counts[stem] = counts.get(stem, -1) + 1
-        calls[flat] = Call(what, group, ops.collective[row], int(ops.comm_bytes[row]), delta, sequence)
-    return calls
-
-
-@dataclass(frozen=True)
-class _Boundaries:
-    """How each segment begins: its SYNC op (-1: none) and the flat op that must have ended (-1: none)."""
-
-    flat: list[int]
-    window: list[int]
-
-
-def _host_segments(
-    graph: Graph, rows: IntArray, kind: IntArray, host: HostCosts
-) -> tuple[IntArray, IntArray, _Boundaries, list[int]]:
-    """Segment and launch offset of each flat op; how segments begin; host cost of each."""
-    recorded = np.maximum(graph.ops.recorded_ps[rows], 0)
-    on_host = (kind == OpKind.HOST) | (kind == OpKind.SYNC)
-    batch = graph.ops.batch[rows]
-    fused = np.zeros(len(rows), dtype=np.bool_)  # further members of a fused launch cost nothing
-    fused[1:] = (batch[1:] >= 0) & (batch[1:] == batch[:-1])
-    free = (kind == OpKind.SYNC) | (kind == OpKind.EVENT_RECORD) | (kind == OpKind.EVENT_WAIT) | fused
-    cost = np.where(kind == OpKind.HOST, recorded, np.where(free, 0, host.launch_ps))
-    is_sync = kind == OpKind.SYNC
-    launched = np.cumsum(~on_host)
-    window = np.zeros(len(rows), dtype=np.bool_)
-    sync_starts = np.flatnonzero(is_sync)
-    since_sync = launched - np.concatenate([[0], launched[sync_starts]])[np.searchsorted(sync_starts, np.arange(len(rows)), "right")]
-    over = since_sync > LAUNCH_QUEUE_DEPTH - _LAUNCH_WINDOW
-    window[over & (since_sync % _LAUNCH_WINDOW == 1) & ~on_host & ~fused] = True
-    begins = is_sync | window
-    segment = np.cumsum(begins)
-    spent = np.cumsum(cost) - cost
-    starts = np.concatenate([[0], np.flatnonzero(begins)])
-    origin = np.concatenate([spent, [int(cost.sum())]])[starts] if len(rows) else np.zeros(1, np.int64)
-    offset = spent - origin[segment] + np.where(on_host, 0, host.latency_ps) if len(rows) else spent
-    costs = np.diff(np.concatenate([origin, [int(cost.sum())]])).tolist()
-    gpu_ops = np.flatnonzero(~on_host)
-    flat_sync, must_end = [-1], [-1]
-    for at in starts[1:].tolist():
-        flat_sync.append(at if is_sync[at] else -1)
-        behind = int(launched[at]) - 1 + _LAUNCH_WINDOW - LAUNCH_QUEUE_DEPTH
-        must_end.append(int(gpu_ops[behind]) if window[at] and not is_sync[at] and behind >= 0 else -1)
-    return segment, offset, _Boundaries(flat_sync, must_end), costs
-
-
-def _waits_of_syncs(src: IntArray, dst: IntArray) -> dict[int, list[int]]:
-    waits: dict[int, list[int]] = {}
-    for source, target in zip(src.tolist(), dst.tolist(), strict=True):
-        waits.setdefault(target, []).append(source)
-    return waits
-
-
-def _sync_sources(
-    graph: Graph,
-    rows: IntArray,
-    sync: int,
-    order: IntArray,
-    stream_of: IntArray,
-    codes: npt.NDArray[np.integer],
-    must_end: int,
-    host_waits: dict[int, list[int]],
-) -> list[int]:
-    """Flat ops that must have ended before the host goes on."""
-    if sync < 0:
-        return [must_end] if must_end >= 0 else []
-    name = graph.ops.stream[int(rows[sync])]
-    sources = list(host_waits.get(sync, ()))
-    for stream, code in enumerate(codes):
-        if name in ("", graph.ops.stream.values[code]):
-            lo, hi = np.searchsorted(stream_of, [stream, stream + 1])
-            before = int(np.searchsorted(order[lo:hi], sync))
-            if before > 0:
-                sources.append(int(order[lo + before - 1]))
-    return sources
+    comm = (item_kind[previous] == ItemKind.COMM) & (item_kind[here] == ItemKind.COMM)
+    same_instance = flat.instance[here] == flat.instance[previous]
+    fused = comm & (batch[here] >= 0) & (batch[here] == batch[previous]) & same_instance
+    runs = (item_kind[previous] == ItemKind.RUN) & (item_kind[here] == ItemKind.RUN)
+    undisturbed = (segment[here] == segment[previous]) & ~waits[here] & ~signals[previous]
+    joined[1:] = fused | (runs & undisturbed)
+    return joined

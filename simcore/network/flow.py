@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
+from simcore.clock import Clock, Movable
 from simcore.collectives.plan import CollectivePlan
 
 
@@ -16,28 +17,39 @@ class Endpoint(Protocol):
         ...
 
 
-class Flow:
-    """One plan being carried out.  Rates are bytes of plan progress per picosecond."""
+class Flow(Movable):
+    """One plan being carried out; fires when its data has arrived.
 
-    __slots__ = ("cap", "desired", "done", "hbm_caps", "members", "plan", "rate", "remaining", "since", "timer")
+    Rates are bytes of plan progress per picosecond: ``rate`` now, ``desired`` without the limits of its members' HBM.
+    """
 
-    def __init__(self, plan: CollectivePlan, members: Sequence[Endpoint], done: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, plan: CollectivePlan, members: Sequence[Endpoint]) -> None:
+        super().__init__(clock)
         self.plan = plan
         self.members = members
-        self.done = done
+        self.network: Network | None = None
+        self.moving = False
         self.remaining = plan.volume_bytes
-        self.cap = plan.rate_cap_bytes_per_s * 1e-12
-        self.hbm_caps: dict[Endpoint, float] = {}  # limits that busy GPUs impose
+        self.hbm_caps: dict[Endpoint, float] = {}
         self.rate = 0.0
         self.desired = 0.0
         self.since = 0
 
+    def due(self) -> None:
+        """The latency has passed, or the last byte has arrived."""
+        assert self.network is not None
+        self.network.flow_due(self)
+
 
 class Network(Protocol):
-    """The seam of the fidelity ladder: carries plans, calls ``flow.done`` when each has arrived."""
+    """The seam of the fidelity ladder: carries flows and fires each when its data has arrived."""
 
     def start(self, flow: Flow) -> None:
         """The last member has arrived: begin now."""
+        ...
+
+    def flow_due(self, flow: Flow) -> None:
+        """The time that was set on the flow has come."""
         ...
 
     def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:

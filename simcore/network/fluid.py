@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from simcore.clock import Clock, Timer
+from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
 from simcore.errors import InputError
 from simcore.network.maxmin import max_min
@@ -45,9 +45,15 @@ class FluidNetwork:
 
     def start(self, flow: Flow) -> None:
         """Begin with the plan's latency, then move its volume."""
-        plan = flow.plan
-        flow.timer = Timer(self._clock, lambda: self._join(flow))
-        flow.timer.set(self._clock.now + plan.latency_ps)
+        flow.network = self
+        flow.set(self._clock.now + flow.plan.latency_ps)
+
+    def flow_due(self, flow: Flow) -> None:
+        """See :class:`simcore.network.flow.Network`."""
+        if flow.moving:
+            self._leave(flow)
+        else:
+            self._join(flow)
 
     def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
         """See :class:`simcore.network.flow.Network`."""
@@ -77,8 +83,9 @@ class FluidNetwork:
         plan = flow.plan
         alone = self.rate_alone(plan)
         if not plan.volume_bytes > 0.0:
-            flow.done()
+            flow.fire()
             return
+        flow.moving = True
         shared = False
         for use in plan.links:
             on_link = self._on_link[use.link]
@@ -86,7 +93,6 @@ class FluidNetwork:
                 shared = True
             on_link[flow] = use.weight
         flow.since = self._clock.now
-        flow.timer = Timer(self._clock, lambda: self._leave(flow))
         if shared:
             self._resolve(self._component(flow))
         else:
@@ -108,7 +114,7 @@ class FluidNetwork:
                 component = self._component(other)
                 done.update(component)
                 self._resolve(component)
-        flow.done()
+        flow.fire()
 
     # -- sharing ---------------------------------------------------------------------------------
 
@@ -127,11 +133,12 @@ class FluidNetwork:
     def _resolve(self, flows: list[Flow]) -> None:
         capacity = {use.link: self._capacity[use.link] for flow in flows for use in flow.plan.links}
         uses = [[(use.link, use.weight) for use in flow.plan.links] for flow in flows]
-        caps = [flow.cap for flow in flows]
+        caps = [flow.plan.rate_cap_bytes_per_s * 1e-12 for flow in flows]
         desired = max_min(capacity, uses, caps)
         rates = desired
         if any(flow.hbm_caps for flow in flows):
-            rates = max_min(capacity, uses, [min(f.cap, *f.hbm_caps.values()) if f.hbm_caps else f.cap for f in flows])
+            limited = [min(cap, *flow.hbm_caps.values(), cap) for cap, flow in zip(caps, flows, strict=True)]
+            rates = max_min(capacity, uses, limited)
         changed = []
         for flow, rate, wish in zip(flows, rates, desired, strict=True):
             if rate != flow.rate or wish != flow.desired:
@@ -147,9 +154,9 @@ class FluidNetwork:
         flow.since = now
         flow.rate, flow.desired = rate, desired
         if rate > 0.0:
-            flow.timer.set(now + round(flow.remaining / rate))
+            flow.set(now + round(flow.remaining / rate))
         else:
-            flow.timer.cancel()
+            flow.unset()
 
     def _notify(self, flow: Flow) -> None:
         hbm = flow.plan.hbm_bytes_per_byte
@@ -178,13 +185,14 @@ class FixedNetwork:
         draw = flow.rate * plan.hbm_bytes_per_byte
         for member in flow.members:
             member.draw_changed(flow, draw, draw)
-        flow.timer = Timer(self._clock, lambda: self._finish(flow))
-        flow.timer.set(self._clock.now + plan.alone_ps)
+        flow.network = self
+        flow.set(self._clock.now + plan.alone_ps)
 
     def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
         """A closed form has nothing to slow down."""
 
-    def _finish(self, flow: Flow) -> None:
+    def flow_due(self, flow: Flow) -> None:
+        """The closed form's time is over."""
         for member in flow.members:
             member.draw_changed(flow, 0.0, 0.0)
-        flow.done()
+        flow.fire()

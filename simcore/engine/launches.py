@@ -1,0 +1,81 @@
+"""The host's side of a program: when launches reach the GPU, and where the host blocks.
+
+A *segment* is a stretch of launches that the host issues without blocking.  It ends before a SYNC op and, so that no
+more than a queue's depth of launches is outstanding, once per window of launches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.graph import Graph, OpKind
+from simcore.graph.ops import IntArray
+
+QUEUE_DEPTH = 1024  # launches that may be outstanding; CUDA blocks at about 650-1024
+_WINDOW = 256  # the bound is checked once per this many launches
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """Host times of the launching thread, ps: one launch call, and launch call to start on an idle stream."""
+
+    launch_ps: int = 0
+    latency_ps: int = 0
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Host schedule of a program's flat ops.
+
+    ``segment[i]`` launches op ``i``, ``offset[i]`` ps after the segment's base it reaches the GPU (for host ops: the host
+    reaches it).  Per segment: ``cost_ps`` that the host spends, ``sync`` op that it begins with (-1: none) and the op
+    that must have ended because of the queue's depth, ``room`` (-1: none).
+    """
+
+    segment: IntArray
+    offset: IntArray
+    cost_ps: list[int]
+    sync: list[int]
+    room: list[int]
+
+
+def plan_launches(graph: Graph, rows: IntArray, costs: HostCosts) -> Launches:
+    """Launch times of the flat ops at op-table ``rows``."""
+    size = len(rows)
+    kind, batch = graph.ops.kind[rows], graph.ops.batch[rows]
+    is_sync = kind == OpKind.SYNC
+    on_host = is_sync | (kind == OpKind.HOST)
+    fused = np.zeros(size, dtype=np.bool_)  # further members of a fused launch cost nothing
+    fused[1:] = (batch[1:] >= 0) & (batch[1:] == batch[:-1])
+    no_launch = is_sync | fused | (kind == OpKind.EVENT_RECORD) | (kind == OpKind.EVENT_WAIT)
+    recorded = np.maximum(graph.ops.recorded_ps[rows], 0)
+    cost = np.where(kind == OpKind.HOST, recorded, np.where(no_launch, 0, costs.launch_ps))
+
+    launched = np.cumsum(~on_host)
+    begins = is_sync | _window_starts(launched, is_sync, on_host | fused)
+    segment = np.cumsum(begins)
+    spent = np.concatenate([[0], np.cumsum(cost)])
+    starts = np.concatenate([[0], np.flatnonzero(begins)])
+    offset = spent[:-1] - spent[starts][segment] + np.where(on_host, 0, costs.latency_ps)
+    per_segment = np.diff(np.concatenate([spent[starts], spent[-1:]])).tolist()
+
+    gpu_ops = np.flatnonzero(~on_host)
+    sync, room = [-1], [-1]
+    for at in starts[1:].tolist():
+        sync.append(at if is_sync[at] else -1)
+        behind = int(launched[at]) - 1 + _WINDOW - QUEUE_DEPTH
+        room.append(int(gpu_ops[behind]) if not is_sync[at] else -1)
+    return Launches(segment, offset, per_segment, sync, room)
+
+
+def _window_starts(
+    launched: IntArray, is_sync: npt.NDArray[np.bool_], not_here: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Where the host looks whether the queue has room: every window of launches, once it can be full."""
+    syncs = np.flatnonzero(is_sync)
+    done_at = np.concatenate([[0], launched[syncs]])
+    since = launched - done_at[np.searchsorted(syncs, np.arange(len(launched)), side="right")]
+    return (since > QUEUE_DEPTH - _WINDOW) & (since % _WINDOW == 1) & ~not_here
