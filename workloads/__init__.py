@@ -1,0 +1,1 @@
+"""Where execution graphs come from: traced programs, recorded traces, model descriptions, the catalog."""

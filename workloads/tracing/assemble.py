@@ -1,0 +1,128 @@
+"""Traces of the representative ranks become one graph: equal templates of all programs are stored once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from simcore.graph import EdgeTable, FreeTable, Graph, OpRows, ProcessGroup, Program, Strings, Workload
+from simcore.graph.builder import rank_ranges
+from workloads.tracing.job import MegatronGptJob
+from workloads.tracing.rank_classes import RankClass
+from workloads.tracing.rank_run import RankTrace
+from workloads.tracing.recording import COLUMNS
+from workloads.tracing.templates import CUT_COLUMNS, CutProgram, CutTemplate
+
+
+def assemble(
+    job: MegatronGptJob,
+    name: str,
+    classes: Sequence[RankClass],
+    traces: Sequence[RankTrace],
+    programs: Sequence[CutProgram],
+    groups: Mapping[str, ProcessGroup],
+) -> Graph:
+    """The graph of a job from one trace, and one program of full length, per class (in equal order)."""
+    templates: dict[str, CutTemplate] = {}
+    for program in programs:
+        for entry in program.skeleton:
+            templates.setdefault(entry.template, program.templates[entry.template])
+    index = {digest: number for number, digest in enumerate(templates)}
+    ops, starts = OpRows(), [0]
+    for template in templates.values():
+        for row in template.rows:
+            ops.append(**dict(zip((*COLUMNS, *CUT_COLUMNS), row, strict=True)))
+        starts.append(len(ops))
+    return Graph(
+        workload=_workload(job, name, traces[0]),
+        groups=dict(groups),
+        programs=tuple(
+            _program(one, trace, program, index, which)
+            for one, trace, program, which in zip(classes, traces, programs, _numbers(classes), strict=True)
+        ),
+        ops=ops.table(),
+        edges=_edge_table(list(templates.values()), starts),
+        frees=_free_table(list(templates.values()), starts),
+        template_start=np.array(starts, dtype=np.int64),
+        template_names=tuple(template.name for template in templates.values()),
+    )
+
+
+def _numbers(classes: Sequence[RankClass]) -> list[int]:
+    """Number of each class within its stage."""
+    seen: dict[int, int] = {}
+    numbers = []
+    for one in classes:
+        numbers.append(seen.get(one.stage, 0))
+        seen[one.stage] = numbers[-1] + 1
+    return numbers
+
+
+def _program(
+    one: RankClass, trace: RankTrace, program: CutProgram, index: Mapping[str, int], which: int
+) -> Program:
+    activations = program.peak_memory()
+    skeleton = program.skeleton
+    return Program(
+        name=f"stage{one.stage}.{which}",
+        ranks=rank_ranges(one.ranks),
+        stage=one.stage,
+        template=np.array([index[entry.template] for entry in skeleton], dtype=np.int32),
+        microbatch=np.array([entry.microbatch for entry in skeleton], dtype=np.int32),
+        chunk=np.array([entry.chunk for entry in skeleton], dtype=np.int32),
+        layer_offset=trace.layer_offset,
+        memory=dataclasses.replace(
+            trace.memory, activations_peak=activations, peak=trace.memory.static + activations
+        ),
+    )
+
+
+def _workload(job: MegatronGptJob, name: str, trace: RankTrace) -> Workload:
+    options = dataclasses.asdict(job)
+    model = {key: options.pop(key) for key in ("layers", "hidden", "heads", "seq", "vocab")}
+    model |= {
+        "family": "gpt",
+        "ffn_hidden": 4 * job.hidden,
+        "tied_embeddings": True,
+        "position_embedding": "learned_absolute",
+    }
+    for key in ("tp", "pp", "dp", "microbatches", "micro_batch_size", "precision"):
+        options.pop(key)
+    return Workload(
+        name=name,
+        world_size=job.world_size,
+        dims=job.dims,
+        num_microbatches=job.microbatches,
+        micro_batch_size=job.micro_batch_size,
+        seq_len=job.seq,
+        tokens_per_step=job.seq * job.micro_batch_size * job.microbatches * job.dp,
+        precision=job.precision,
+        framework="megatron-core",
+        versions=dict(trace.versions),
+        command=job.command(),
+        model=model,
+        options=options,
+    )
+
+
+def _edge_table(templates: Sequence[CutTemplate], starts: Sequence[int]) -> EdgeTable:
+    written = sorted(
+        (start + dst, start + src if src >= 0 else -1, kind, stream, back)
+        for template, start in zip(templates, starts, strict=False)
+        for dst, src, kind, stream, back in template.edges
+    )
+    numbers = np.array([(d, s, k, b) for d, s, k, _, b in written], dtype=np.int64).reshape(-1, 4)
+    dst, src, kind, back = (np.ascontiguousarray(column) for column in numbers.T)
+    return EdgeTable(dst, src, kind, Strings.encode([row[3] for row in written]), back)
+
+
+def _free_table(templates: Sequence[CutTemplate], starts: Sequence[int]) -> FreeTable:
+    written = []
+    for number, (template, start) in enumerate(zip(templates, starts, strict=False)):
+        for after, num_bytes, owner, scope in template.frees:
+            inside = start + owner if scope == 0 else owner
+            written.append((number, start + after if after >= 0 else -1, num_bytes, inside, scope))
+    numbers = np.array(sorted(written), dtype=np.int64).reshape(-1, 5)
+    return FreeTable(*(np.ascontiguousarray(column) for column in numbers.T))

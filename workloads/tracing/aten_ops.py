@@ -1,0 +1,116 @@
+"""What an aten operator is to the recorder: a kernel or not, what it writes, how many bytes it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from workloads.tracing.storages import touched_bytes
+
+#: Operators that only allocate.
+_ALLOCATE = frozenset(
+    {"aten::empty", "aten::empty_strided", "aten::new_empty", "aten::empty_like", "aten::new_empty_strided"}
+)
+
+#: Operators without a kernel: bookkeeping, views that the schema does not mark as such, host queries.
+_NO_KERNEL = frozenset(
+    {
+        "aten::detach",
+        "aten::detach_",
+        "aten::lift_fresh",
+        "aten::alias",
+        "aten::is_pinned",
+        "aten::record_stream",
+        "aten::resize_",
+        "aten::set_",
+        "aten::_unsafe_view",
+        "aten::_reshape_alias",
+        "aten::_has_compatible_shallow_copy_type",
+        "prim::device",
+    }
+)
+
+#: Operators that overwrite their output without reading it.
+_OVERWRITE = frozenset({"aten::zero_", "aten::fill_", "aten::zeros_like", "aten::ones_like", "aten::full_like",
+                        "aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::_foreach_zero_"})  # fmt: skip
+
+#: Operators that pick entries of their first tensor: they read as much of it as they write.
+_GATHER = frozenset({"aten::embedding", "aten::index", "aten::gather", "aten::index_select"})
+
+#: In-place operators that change a few entries of their first tensor.
+_SCATTER = frozenset({"aten::index_put_", "aten::_index_put_impl_", "aten::scatter_", "aten::index_add_"})
+
+_COPY = frozenset({"aten::copy_", "aten::_foreach_copy_"})
+
+
+class AtenOp:
+    """One operator overload, looked up once.
+
+    ``name`` is the qualified name with overload, ``base`` without; ``writes`` gives (argument index, name) of what it
+    changes in place; ``flops`` is torch's formula, or None.
+    """
+
+    __slots__ = ("allocates", "base", "flops", "has_kernel", "name", "writes")
+
+    def __init__(self, func: Any) -> None:
+        self.name = func.name() if hasattr(func, "name") else str(func)
+        self.base = self.name.partition(".")[0]
+        schema = func._schema
+        self.writes = tuple(
+            (index, argument.name)
+            for index, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+        is_view = not self.writes and any(result.alias_info is not None for result in schema.returns)
+        self.allocates = self.base in _ALLOCATE
+        self.has_kernel = not (is_view or self.allocates or self.base in _NO_KERNEL)
+        packet = getattr(func, "_overloadpacket", None)
+        self.flops: Callable[..., Any] | None = flop_registry.get(packet)
+
+    def outputs(self, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
+        """Tensors that the call writes: in-place and ``out=`` arguments, else its results."""
+        found: list[torch.Tensor] = []
+        for index, name in self.writes:
+            tensors_in(args[index] if index < len(args) else kwargs.get(name), found)
+        return found if self.writes else tensors_in(result, found)
+
+    def traffic(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> tuple[int, int]:
+        """(bytes read, bytes written): every tensor once, except where an operator skips most of one."""
+        written = sum(map(touched_bytes, outputs))
+        if self.base in _OVERWRITE:
+            return 0, written
+        if self.base in _COPY:
+            return written if len(inputs) < 2 else sum(map(touched_bytes, inputs[len(inputs) // 2 :])), written
+        if self.base in _GATHER:
+            return written + sum(map(touched_bytes, inputs[1:])), written
+        if self.base in _SCATTER:
+            return sum(map(touched_bytes, inputs[1:])), touched_bytes(inputs[-1])
+        return sum(map(touched_bytes, inputs)), written
+
+
+def tensors_in(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Append the tensors in (nested lists of) ``value`` to ``found``, in order."""
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            tensors_in(item, found)
+    return found
+
+
+def num_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a dense tensor."""
+    return tensor.numel() * tensor.element_size()
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """``"float32"``, ``"bfloat16"``, ..."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def shapes_json(tensors: list[torch.Tensor]) -> str:
+    """``[[2048,1,12288],[12288,4608]]``."""
+    return "[" + ",".join("[" + ",".join(map(str, tensor.shape)) + "]" for tensor in tensors) + "]"

@@ -1,0 +1,89 @@
+"""Calls to ``c10d`` as the dispatcher sees them: which collective, on what, how many bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from workloads.tracing.aten_ops import num_bytes, tensors_in
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Where a dispatcher operator keeps things.  ``pg``: argument index of the group; ``split``: separate output
+    (argument 0) and input (argument 1); ``size``: whose bytes nccl-tests counts; ``bare``: returns only a Work."""
+
+    collective: str
+    pg: int = 2
+    split: bool = True
+    size: str = "output"
+    bare: bool = False
+    coalesced: bool = False
+
+
+FORMS = {
+    "allreduce_": _Form("all_reduce", pg=1, split=False),
+    "allreduce_coalesced_": _Form("all_reduce", pg=1, split=False, bare=True, coalesced=True),
+    "broadcast_": _Form("broadcast", pg=1, split=False),
+    "reduce_": _Form("reduce", pg=1, split=False, bare=True),
+    "barrier": _Form("barrier", pg=1, split=False, bare=True),
+    "allgather_": _Form("all_gather"),
+    "_allgather_base_": _Form("all_gather"),
+    "allgather_coalesced_": _Form("all_gather", bare=True, coalesced=True),
+    "allgather_into_tensor_coalesced_": _Form("all_gather", bare=True, coalesced=True),
+    "reduce_scatter_": _Form("reduce_scatter", size="input"),
+    "_reduce_scatter_base_": _Form("reduce_scatter", size="input"),
+    "reduce_scatter_tensor_coalesced_": _Form("reduce_scatter", size="input", bare=True, coalesced=True),
+    "alltoall_": _Form("all_to_all", size="input"),
+    "alltoall_base_": _Form("all_to_all", size="input", bare=True),
+    "gather_": _Form("gather", bare=True),
+    "scatter_": _Form("scatter", size="input"),
+}
+
+P2P = {"send": "send", "recv_": "recv"}
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """One call.  ``parts`` holds (inputs, outputs) of each collective: several when coalesced.
+
+    ``reads_only_outputs``: in place.  ``is_async``: runs on the communicator's stream.  ``bare``: the operator returns
+    a Work alone, else (argument 0, Work).
+    """
+
+    collective: str
+    group: Any
+    parts: list[tuple[list[torch.Tensor], list[torch.Tensor]]]
+    sizes: list[int]
+    is_async: bool
+    bare: bool
+
+    @property
+    def in_place(self) -> bool:
+        """Input and output are the same tensors."""
+        return all(inputs is outputs for inputs, outputs in self.parts)
+
+
+def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
+    """The call behind dispatcher operator ``c10d::<name>``.  KeyError for an unknown operator."""
+    form = FORMS[name]
+    first: list[Any] = args[0] if isinstance(args[0], list | tuple) else [args[0]]
+    second: list[Any] = []
+    if form.split:
+        second = args[1] if isinstance(args[1], list | tuple) else [args[1]]
+    if form.coalesced:
+        pairs = list(zip(first, second, strict=True)) if form.split else [(item, None) for item in first]
+    else:
+        pairs = [(first, second if form.split else None)]
+    parts, sizes = [], []
+    for output, source in pairs:
+        outputs = tensors_in(output, [])
+        inputs = outputs if source is None else tensors_in(source, [])
+        parts.append(([], []) if form.collective == "barrier" else (inputs, outputs))
+        sizes.append(sum(map(num_bytes, inputs if form.size == "input" else outputs)))
+    # The flag has the default True, which the dispatcher leaves out.
+    is_async = next((flag for flag in reversed(args) if isinstance(flag, bool)), True)
+    return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare)

@@ -1,0 +1,168 @@
+"""``torch.distributed`` as one rank of a world that is not there.
+
+Process groups use torch's own "fake" backend; the recorder sees every collective at the dispatcher
+and never calls it.  Here stands what would read values or talk to a peer outside the dispatcher.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup
+from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+#: ``(group_desc, ranks)`` of every group that was asked for, in order, own rank a member or not.
+requested_groups: list[tuple[str, tuple[int, ...]]] = []
+
+#: Reduce operation of the collective being issued: the dispatcher only sees an opaque object.
+current_reduce_op: str = ""
+
+#: Number of the batch of point-to-point calls being issued, -1 outside one.
+current_batch: int = -1
+
+_num_batches = 0
+_real_new_group = distributed_c10d.new_group
+_real_init = distributed_c10d.init_process_group
+_REDUCING = (
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_single_coalesced",
+)
+
+
+def install() -> None:
+    """Patch ``torch.distributed``, once per process and before the framework is imported."""
+    for module in (dist, distributed_c10d):
+        module.new_group = _new_group
+        module.init_process_group = _init_process_group
+        module.all_gather_object = _all_gather_object
+        module.gather_object = _gather_object
+        module.broadcast_object_list = _nothing
+        module.scatter_object_list = _scatter_object_list
+        module.batch_isend_irecv = _numbered_batches(distributed_c10d.batch_isend_irecv)
+    for name in _REDUCING:
+        if hasattr(ProcessGroup, name):
+            setattr(ProcessGroup, name, _noting_reduce_op(getattr(ProcessGroup, name)))
+
+
+def enter_world(rank: int, world_size: int, gpus_per_node: int) -> None:
+    """Become ``rank`` of ``world_size``; leaves the world entered before."""
+    global _num_batches
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _num_batches = 0
+    requested_groups.clear()
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK="0",  # the one device this process sees
+        LOCAL_WORLD_SIZE=str(gpus_per_node),
+        MASTER_ADDR="localhost",
+        MASTER_PORT="1",
+    )
+    _init_process_group()
+
+
+@contextmanager
+def one_batch() -> Iterator[None]:
+    """Calls inside are one launch (an NCCL group)."""
+    global current_batch, _num_batches
+    outer, current_batch = current_batch, _num_batches
+    _num_batches += 1
+    try:
+        yield
+    finally:
+        current_batch = outer
+
+
+def _init_process_group(*_args: object, **_kwargs: object) -> None:
+    _real_init(
+        "fake", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=FakeStore()
+    )
+
+
+def _new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: object = None,
+    backend: object = None,
+    pg_options: object = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: object = None,
+    **_: object,
+) -> Any:
+    """Any requested backend (nccl, gloo, ...) becomes the fake one: gloo would connect to its peers."""
+    members = tuple(ranks) if ranks is not None else tuple(range(dist.get_world_size()))
+    requested_groups.append((group_desc or "", members))
+    return _real_new_group(list(members), None, "fake", None, group_desc=group_desc)
+
+
+def _nothing(*_args: object, **_kwargs: object) -> None:
+    return None
+
+
+def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+    for index in range(len(object_list)):
+        object_list[index] = obj
+
+
+def _gather_object(
+    obj: Any, object_gather_list: list[Any] | None = None, dst: Any = None, group: Any = None, group_dst: Any = None
+) -> None:
+    if object_gather_list is not None:
+        _all_gather_object(object_gather_list, obj)
+
+
+def _scatter_object_list(
+    out: list[Any], objects: list[Any] | None = None, src: Any = None, group: Any = None, group_src: Any = None
+) -> None:
+    out[0] = objects[0] if objects else None
+
+
+def _numbered_batches(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def batch_isend_irecv(p2p_op_list: Any) -> Any:
+        with one_batch():
+            return original(p2p_op_list)
+
+    return batch_isend_irecv
+
+
+def _noting_reduce_op(original: Callable[..., Any]) -> Callable[..., Any]:
+    def collective(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global current_reduce_op
+        outer, current_reduce_op = current_reduce_op, _reduce_op_name((*args, *kwargs.values()))
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            current_reduce_op = outer
+
+    return collective
+
+
+def _reduce_op_name(arguments: tuple[Any, ...]) -> str:
+    for argument in reversed(arguments):
+        operation = getattr(argument, "reduceOp", argument)
+        if isinstance(operation, dist.ReduceOp | dist.ReduceOp.RedOpType):
+            return str(getattr(operation, "op", operation)).rpartition(".")[2].lower()
+    return "sum"
+
+
+def group_members(group: Any) -> tuple[int, ...]:
+    """Global ranks of a process group, in group order."""
+    return tuple(dist.get_process_group_ranks(group))
+
+
+def unbox(script_object: Any) -> Any:
+    """The process group behind the dispatcher's script object."""
+    return torch._C._distributed_c10d.ProcessGroup.unbox(script_object)

@@ -1,0 +1,172 @@
+"""Answers for code that asks a tensor without data for its values.
+
+A host branch on a device value (overflow check, gradient norm) must go somewhere: floats read as 1.0,
+integers as 0, booleans of the device as False (they are overflow flags), of the host as True.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._dynamo  # its table of torch functions must be filled before they are patched
+from torch._subclasses import fake_impls, fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+_INITIALISERS = (
+    "uniform_",
+    "normal_",
+    "trunc_normal_",
+    "constant_",
+    "ones_",
+    "zeros_",
+    "xavier_uniform_",
+    "xavier_normal_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+    "orthogonal_",
+)
+
+_library: torch.library.Library | None = None
+
+
+def read_scalar(tensor: torch.Tensor) -> bool | int | float:
+    """The value that ``item()`` returns for a tensor without data (see the module's docstring)."""
+    if tensor.dtype == torch.bool:
+        return tensor.device.type == "cpu"
+    return 1.0 if tensor.dtype.is_floating_point else 0
+
+
+def make_fake_mode() -> FakeTensorMode:
+    """A mode that never starts a real device: torch derives that from ``is_available()``, which is patched."""
+    FakeTensorMode.avoid_device_init = property(lambda _self: True)  # type: ignore[assignment,method-assign]
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def install() -> None:
+    """Patch value-reading operators, random state, initialisers, attention choice and module moves."""
+    implementations = fake_impls.op_implementations_dict
+    aten = torch.ops.aten
+    implementations[aten._local_scalar_dense.default] = lambda _mode, _func, tensor: read_scalar(tensor)
+    implementations[aten.equal.default] = lambda _mode, _func, _left, _right: True
+    implementations[aten.is_pinned.default] = lambda _mode, _func, tensor, device=None: tensor.device.type == "cpu"
+    # Would allocate a real CUDA tensor as soon as is_available() says yes.
+    fake_tensor.init_gpu_context = lambda _device: None  # type: ignore[assignment]
+    for name in _INITIALISERS:  # initial values are no part of a training step
+        setattr(torch.nn.init, name, lambda tensor, *_args, **_kwargs: tensor)
+    _patch_random_state()
+    _patch_module_moves()
+    _choose_attention_kernels()
+
+
+def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` on real tensors, whatever mode is active."""
+
+    @functools.wraps(function)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():  # type: ignore[no-untyped-call]
+            return function(*args, **kwargs)
+
+    return plain
+
+
+def _random_state(*_args: object, **_kwargs: object) -> torch.Tensor:
+    return torch.zeros(16, dtype=torch.uint8)
+
+
+def _nothing(*_args: object, **_kwargs: object) -> None:
+    return None
+
+
+def _patch_random_state() -> None:
+    """Random states are byte tensors that C++ reads and writes; no random number is ever drawn."""
+    state = without_modes(_random_state)
+    generator = torch.Generator()
+    for module in (torch.cuda, torch.cuda.random):
+        for name in ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all", "seed"):
+            setattr(module, name, _nothing)
+        module.get_rng_state = state  # type: ignore[attr-defined]
+        module.get_rng_state_all = lambda: [state()]  # type: ignore[attr-defined]
+        module.initial_seed = lambda: 0  # type: ignore[attr-defined]
+    torch.cuda.default_generators = (generator,) * 8
+    for module in (torch, torch.random):
+        module.get_rng_state = state  # type: ignore[attr-defined]
+        module.set_rng_state = _nothing  # type: ignore[attr-defined]
+        module.manual_seed = lambda *_args, **_kwargs: generator  # type: ignore[attr-defined]
+
+
+def _patch_module_moves() -> None:
+    """``Module.to/cuda/bfloat16`` swap FakeTensor parameters, and refuse when a weak reference exists.
+
+    Keep the Parameter object (frameworks key dictionaries by it) and give it new data instead.
+    """
+    original = torch.nn.Module._apply
+
+    def _apply(self: Any, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        parameters = list(self.parameters())
+        if not parameters or not all(isinstance(parameter, FakeTensor) for parameter in parameters):
+            return original(self, fn, recurse)
+        seen: set[int] = set()
+        for module in self.modules() if recurse else [self]:
+            for parameter in module._parameters.values():
+                if parameter is not None and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    _move(parameter, fn)
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else fn(buffer)
+        return self
+
+    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with torch.no_grad():
+        moved: Any = fn(parameter)
+    if moved is parameter or (moved.dtype == parameter.dtype and moved.device == parameter.device):
+        return
+    parameter.data = moved.detach()
+    name = "_fake_device" if hasattr(moved, "_fake_device") else "fake_device"  # torch 2.10 has the latter
+    setattr(parameter, name, getattr(moved, name))
+
+
+def _choose_attention_kernels() -> None:
+    """A CPU build always takes the composite path; choose flash or memory-efficient as a GPU build would."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("aten", "IMPL")
+    for key in ("AutogradCUDA", "CUDA"):
+        _library.impl("scaled_dot_product_attention", _attention, key)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    if attn_mask is None and half and query.shape[-1] <= 256:
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+    need_gradient = query.requires_grad or key.requires_grad or value.requires_grad
+    return torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, need_gradient, dropout_p, is_causal, scale=scale
+    )[0]

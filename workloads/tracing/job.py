@@ -1,0 +1,120 @@
+"""A GPT training job for Megatron-core: sizes, parallelism and options, checked before torch is imported."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from simcore.errors import InputError, nearest
+
+PRECISIONS = ("fp32", "bf16")
+RECOMPUTE = ("none", "selective", "full")
+
+#: Microbatches traced beyond the pipeline's depth; the steady state then repeats often enough to be seen.
+_STEADY_MICROBATCHES = 4
+_STEADY_PERIODS = 5
+
+
+@dataclass(frozen=True)
+class MegatronGptJob:
+    """GPT as Megatron-core trains it.  The world is ``tp * pp * dp`` ranks, tp fastest, then dp, then pp.
+
+    ``virtual_pipeline``: model chunks per stage (1: plain 1F1B, more: interleaved).
+    Errors: InputError for a size, count or combination that Megatron cannot run.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    seq: int
+    vocab: int
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    microbatches: int = 1
+    micro_batch_size: int = 1
+    precision: str = "fp32"
+    sequence_parallel: bool = False
+    recompute: str = "full"
+    distributed_optimizer: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    virtual_pipeline: int = 1
+    gpus_per_node: int = 8
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+                raise InputError(f"{name}: {value} must be at least 1")
+        _known("precision", self.precision, PRECISIONS)
+        _known("recompute", self.recompute, RECOMPUTE)
+        chunks = self.pp * self.virtual_pipeline
+        _divides("layers", self.layers, "pp * virtual_pipeline", chunks)
+        _divides("hidden", self.hidden, "heads", self.heads)
+        _divides("heads", self.heads, "tp", self.tp)
+        _divides("vocab", self.vocab, "tp", self.tp)
+        if self.sequence_parallel:
+            _divides("seq", self.seq, "tp", self.tp)
+            if self.tp == 1:
+                raise InputError("sequence_parallel needs tp > 1")
+        if self.overlap_param_gather and not (self.distributed_optimizer and self.overlap_grad_reduce):
+            raise InputError("overlap_param_gather needs distributed_optimizer and overlap_grad_reduce")
+        if self.virtual_pipeline > 1:
+            if self.pp == 1:
+                raise InputError("virtual_pipeline needs pp > 1")
+            if self.microbatches < self.pp:
+                raise InputError(
+                    f"interleaved pipeline: microbatches {self.microbatches} must be at least pp {self.pp}"
+                )
+            _divides("microbatches", self.microbatches, "pp", self.pp)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def period(self) -> int:
+        """Microbatches after which the pipeline's steady state repeats."""
+        return self.pp if self.virtual_pipeline > 1 else 1
+
+    @property
+    def fingerprint_microbatches(self) -> int:
+        """The fewest microbatches with which the schedule runs at all."""
+        return self.period
+
+    @property
+    def traced_microbatches(self) -> int:
+        """How many microbatches to trace before the skeleton is extended; all of them when they are few."""
+        enough = self.pp + _STEADY_MICROBATCHES if self.period == 1 else _STEADY_PERIODS * self.pp
+        return min(self.microbatches, enough)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Axis sizes."""
+        return {"tp": self.tp, "pp": self.pp, "dp": self.dp}
+
+    def stage_of(self, rank: int) -> int:
+        """Pipeline stage of a rank (Megatron's default order: tp, then dp, then pp)."""
+        return rank // (self.tp * self.dp)
+
+    def command(self) -> str:
+        """The command line that traces this job."""
+        parts = ["python scripts/trace_workload.py megatron-gpt"]
+        defaults = MegatronGptJob.__dataclass_fields__
+        for name, value in asdict(self).items():
+            option = "--" + name.replace("_", "-")
+            required = name in ("layers", "hidden", "heads", "seq", "vocab", "tp", "pp", "dp", "microbatches")
+            if not required and value == defaults[name].default:
+                continue
+            parts.append(option if value is True else f"{option} {value}")
+        return " ".join(parts)
+
+
+def _known(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"{name}: unknown value {value!r}{nearest(value, known)}")
+
+
+def _divides(name: str, value: int, by: str, divisor: int) -> None:
+    if value % divisor:
+        raise InputError(f"{name} {value} is not divisible by {by} {divisor}")

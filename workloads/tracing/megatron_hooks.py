@@ -1,0 +1,114 @@
+"""Labels on Megatron's own functions: which microbatch, chunk and phase is running.  Behaviour is unchanged."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
+from megatron.core.pipeline_parallel import p2p_communication, schedules
+
+from workloads.tracing.recorder import Recorder
+
+#: The recorder of the rank being run.
+active: Recorder | None = None
+
+#: Module that owns a parameter, by the parameter's id.
+parameter_modules: dict[int, str] = {}
+
+_TAG = "_simcore_step"  # (microbatch, chunk) on the output of a forward step
+
+
+def install() -> None:
+    """Wrap the functions, once per process."""
+    schedules.forward_step = _forward_step(schedules.forward_step)
+    schedules.backward_step = _backward_step(schedules.backward_step)
+    for name in ("_batched_p2p_ops", "_p2p_ops"):
+        setattr(p2p_communication, name, _transfers(getattr(p2p_communication, name)))
+    buckets = _ParamAndGradBucketGroup
+    for name in ("start_grad_sync", "finish_grad_sync"):
+        setattr(buckets, name, _in_phase("grad_sync", getattr(buckets, name)))
+    for name in ("start_param_sync", "finish_param_sync"):
+        setattr(buckets, name, _in_phase("optimizer", getattr(buckets, name)))
+    ddp = DistributedDataParallel
+    ddp._make_backward_post_hook = _owned_hook(ddp._make_backward_post_hook)
+
+
+def _forward_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def forward_step(*args: Any, **kwargs: Any) -> Any:
+        if active is None:
+            return original(*args, **kwargs)
+        microbatch, chunk = int(kwargs["current_microbatch"]), int(kwargs.get("vp_stage") or 0)
+        active.begin_segment("fwd", microbatch, chunk, phase="fwd")
+        result = original(*args, **kwargs)
+        output = result[0][0] if isinstance(result[0], list) else result[0]
+        setattr(output, _TAG, (microbatch, chunk))
+        active.begin_segment("exchange")
+        return result
+
+    return forward_step
+
+
+def _backward_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def backward_step(input_tensor: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if active is None:
+            return original(input_tensor, output_tensor, *args, **kwargs)
+        output = output_tensor[0] if isinstance(output_tensor, list) else output_tensor
+        microbatch, chunk = getattr(output, _TAG)
+        active.begin_segment("bwd", microbatch, chunk, phase="bwd")
+        result = original(input_tensor, output_tensor, *args, **kwargs)
+        active.begin_segment("exchange")
+        return result
+
+    return backward_step
+
+
+def _transfers(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Activations travel to the next stage, gradients to the one before, also around the ring."""
+
+    @functools.wraps(original)
+    def transfer(**kwargs: Any) -> Any:
+        if active is not None:
+            for name in ("tensor_send_next", "tensor_recv_prev"):
+                active.set_transfer_phase(kwargs[name], "fwd")
+            for name in ("tensor_send_prev", "tensor_recv_next"):
+                active.set_transfer_phase(kwargs[name], "bwd")
+        return original(**kwargs)
+
+    return transfer
+
+
+def _in_phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def labelled(*args: Any, **kwargs: Any) -> Any:
+        if active is None:
+            return original(*args, **kwargs)
+        with active.phase(phase):
+            return original(*args, **kwargs)
+
+    return labelled
+
+
+def _owned_hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Accumulating a parameter's gradient belongs to the parameter's module."""
+
+    @functools.wraps(original)
+    def make_hook(self: Any, parameter: torch.nn.Parameter) -> Callable[..., None]:
+        hook = original(self, parameter)
+        module = parameter_modules.get(id(parameter), "")
+
+        def owned(*args: Any) -> None:
+            if active is None:
+                hook(*args)
+                return
+            with active.module_scope(module):
+                hook(*args)
+
+        return owned
+
+    return make_hook
