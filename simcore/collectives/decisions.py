@@ -182,9 +182,8 @@ class Decider:
         )
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
         latency = self._latency_s(protocol, 2 * inner, 2 * outer, data_bytes)
-        if protocol is SIMPLE:
-            # Each level stores a whole chunk before it forwards; LL and LL128 forward line by line.
-            latency += (steps - 1) * chunking.chunk_bytes / timing.channel_bytes_per_s
+        # Each level stores a chunk before it forwards it; all channels fill at once and share the port.
+        latency += (steps - 1) * chunking.chunk_bytes * channels / data_rate
         return Decision(
             algorithm="tree",
             protocol=protocol,
