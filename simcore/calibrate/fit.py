@@ -32,7 +32,13 @@ GEMM_CONSTANTS = (
 )  # fmt: skip
 
 #: Constants that are shares: a fit may not leave 0..1.
-_SHARES = {"efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss"}
+_SHARES = {
+    "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
+    "backward_efficiency",
+}  # fmt: skip
+
+#: Start of a constant that is zero, so that its logarithm exists.
+_TINY = 1e-9
 
 _EVALUATIONS_PER_CONSTANT = 70
 
@@ -96,7 +102,7 @@ def _fit_family(
         costs = {name: RooflineCost(gpu, parameters=changed) for name, gpu in gpus.items()}
         predicted = np.array([predict_row(row, costs[row.gpu]) for row in sample])
         # A weak pull to the start keeps constants that the rows hardly tell apart (one head size only).
-        pull = sum(np.log(values[name] / getattr(start, name)) ** 2 for name in names)
+        pull = sum(np.log(values[name] / max(getattr(start, name), _TINY)) ** 2 for name in names)
         return float(np.mean(np.abs(np.log(predicted / measured)))) + 1e-4 * float(pull)
 
     return _search(error, {name: float(getattr(start, name)) for name in names}, rounds)
@@ -138,7 +144,7 @@ def _search(
 ) -> tuple[dict[str, float], float]:
     """Simplex search over the logarithms of positive constants, restarted ``rounds`` times."""
     names = list(start)
-    scale = np.array([max(start[name], 1e-12) for name in names])
+    scale = np.array([max(start[name], _TINY) for name in names])
 
     def values(x: FloatArray) -> dict[str, float]:
         found = scale * np.exp(x)

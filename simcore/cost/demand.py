@@ -29,8 +29,9 @@ class Demands:
       run in ``ceil(blocks / (a * blocks_per_sm))`` waves.  ``blocks == 0``: fluid limit (very many waves,
       or a persistent kernel with a dynamic tile scheduler): the work spreads evenly over the free SMs.
       A static persistent kernel has ``blocks == number of SMs`` and one block per SM.
-    * ``hbm_bytes``: HBM traffic, as bytes at peak bandwidth (a cost model divides by the reachable share).  ``fixed_ps``: start cost, not shared with anything.
-    * ``copy_engine``: 1 for transfers on a copy engine (no SMs).
+    * ``hbm_bytes``: HBM traffic, as bytes at peak bandwidth (a cost model divides by the share of peak
+      that it believes reachable).  ``fixed_ps``: start cost, not shared with anything.
+    * ``copy_engine``: 1 for transfers on a copy engine (no SMs; ``sm_ps`` is then the transfer alone).
     * ``origin``: index into :data:`ORIGINS`.
     """
 

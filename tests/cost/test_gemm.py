@@ -183,3 +183,18 @@ def test_fp32_rates_as_published(gpu: str, size: int, teraflops: float) -> None:
 
 def test_every_profile_has_constants() -> None:
     assert {load_gpu(name).generation for name in gpu_names()} <= set(generations())
+
+
+def test_convolution_is_an_implicit_product() -> None:
+    # 4 images of 50 x 50 pixels, 100 channels in and out, 3 x 3: a product of 10000 x 100 x 900.
+    # 100 tiles of 2 * 1e4 * 900 flops on 1 Tflop/s each: 18 us.
+    flops = 2 * 10_000 * 100 * 900
+    shapes = ((4, 100, 50, 50), (100, 100, 3, 3)), ((4, 100, 50, 50),)
+    forward = Kernel("aten::convolution", "conv", "bfloat16", *shapes, flops=flops)
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    assert cost.work(forward).sm_s == pytest.approx(18e-6)
+    # Backward: the gradients of input and weight, one such product each.
+    inputs = ((4, 100, 50, 50), *shapes[0])
+    backward = Kernel("aten::convolution_backward", "conv", "bfloat16", inputs, (), flops=2 * flops)
+    assert cost.work(backward).sm_s == pytest.approx(36e-6)
+    assert cost.work(backward).launches == 2

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simcore.calibrate.command import calibrate, validate
+from simcore.calibrate.fit import fit_gemm
+from simcore.calibrate.kernels import COLUMNS, KernelRow, predict_rows, read_kernel_rows
+from simcore.cost import Kernel, RooflineCost
+from simcore.errors import InputError
+from simcore.hardware import load_gpu
+
+
+def write(path: Path, *rows: dict[str, object]) -> str:
+    lines = [",".join(COLUMNS), *(",".join(str(row.get(name, "")) for name in COLUMNS) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+GEMM = {"gpu": "A100-SXM-80GB", "op": "gemm", "dtype": "bfloat16", "m": 4096.0, "n": 4096, "k": 4096}
+ATTENTION = {
+    "gpu": "H100-SXM5-80GB", "op": "attention FA2", "dtype": "fp16/bf16", "batch": 4, "seq": 4096,
+    "heads": 16, "head_dim": 128, "causal": 0.0, "pass": "fwd", "tflops": 368.0,
+}  # fmt: skip
+
+
+def test_json_has_rows_families_overall_and_refused_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(
+        tmp_path / "kernels.csv",
+        {**GEMM, "time_us": 540.0},
+        ATTENTION,
+        {**GEMM, "gpu": "B300", "time_us": 1.0},
+        {**GEMM, "op": "MoE dispatch", "time_us": 1.0},
+        {**GEMM, "m": -1, "time_us": 1.0},
+        {**GEMM, "time_us": "nan"},
+    )
+    assert validate(["--kernels", path, "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in table["rows"]] == [2, 3]
+    first, second = table["rows"]
+    assert first["measured"] == 540.0
+    assert first["error"] == pytest.approx(first["predicted"] / 540.0 - 1)
+    # 4 * 4 * 16 * 4096^2 * 128 = 5.4976e11 flops at 368 Tflop/s: 1493.9 us.
+    assert second["measured"] == pytest.approx(1493.9, rel=1e-4)
+    assert [row["id"] for row in table["skipped"]] == [4, 5, 6, 7]
+    assert table["overall"]["n"] == 2
+    assert set(table["families"]) == {
+        "gemm bfloat16 a100-80 < 1000 us",
+        "attention FA2 fwd h100-sxm >= 1000 us",
+    }
+    # Both within the accuracy that the constants' fit reached on such rows.
+    assert table["overall"]["max"] < 0.15
+
+
+def test_a_missing_file_or_column_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert validate(["--kernels", str(tmp_path / "none.csv")]) == 2
+    (tmp_path / "bad.csv").write_text("gpu,op\n")
+    assert calibrate(["hopper", "--kernels", str(tmp_path / "bad.csv")]) == 2
+    message = capsys.readouterr().err
+    assert "none.csv" in message
+    assert "missing column(s) dtype" in message
+
+
+def test_fit_finds_constants_that_made_the_rows(tmp_path: Path) -> None:
+    # Rows timed by the H100's own constants on a chip half as efficient: the fit sees twice the math time.
+    cost = RooflineCost(load_gpu("h100-sxm"))
+    made = []
+    for size in (2048, 3072, 4096):
+        for depth in (512, 2048, 8192):
+            row = {**GEMM, "gpu": "H100-SXM-80GB", "m": size, "n": size, "k": depth}
+            kernel = Kernel("gemm", "gemm", "bfloat16", ((size, depth), (depth, size)), ((size, size),))
+            made.append({**row, "time_us": 1e6 * cost.seconds(kernel) * 1.3})
+    rows, skipped = read_kernel_rows(write(tmp_path / "made.csv", *made))
+    assert not skipped
+    before = max(abs(p / row.seconds - 1) for p, row in zip(predict_rows(rows), rows, strict=True))
+    assert before == pytest.approx(1 - 1 / 1.3)
+    constants, error = fit_gemm("hopper", rows, rounds=1)
+    assert error < 0.05
+    assert 0 < constants["efficiency"] <= 1
+
+
+def test_fit_needs_rows_of_the_generation() -> None:
+    with pytest.raises(InputError, match="no bf16 GEMM row of a volta GPU"):
+        fit_gemm("volta", list[KernelRow]())
