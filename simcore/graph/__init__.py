@@ -1,10 +1,11 @@
 """The execution graph: the only thing that the engine reads about a workload."""
 
-from simcore.graph.builder import GraphBuilder, external
+from simcore.graph.builder import GraphBuilder
 from simcore.graph.flatten import FlatEdges, program_edges, resolve_edges, resolve_waits
 from simcore.graph.graph import FlatOps, Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import graph_hash
+from simcore.graph.layout import rank_ranges
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, OpKind, OpRows, OpTable, Strings
 from simcore.graph.passes import apply_kernels
 from simcore.graph.schedules import (
@@ -16,6 +17,7 @@ from simcore.graph.schedules import (
     validate_schedule,
 )
 from simcore.graph.store import load_graph, save_graph
+from simcore.graph.template_builder import OpHandle, TemplateBuilder, external
 from simcore.graph.verify import verify
 
 __all__ = [
@@ -28,12 +30,14 @@ __all__ = [
     "Graph",
     "GraphBuilder",
     "MemoryProfile",
+    "OpHandle",
     "OpKind",
     "OpRows",
     "OpTable",
     "ProcessGroup",
     "Program",
     "Strings",
+    "TemplateBuilder",
     "Workload",
     "apply_kernels",
     "external",
@@ -44,6 +48,7 @@ __all__ = [
     "one_f_one_b",
     "pipeline_graph",
     "program_edges",
+    "rank_ranges",
     "resolve_edges",
     "resolve_waits",
     "save_graph",

@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,226 +24,10 @@ import numpy as np
 from simcore.errors import InputError, nearest
 from simcore.graph.graph import Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import Dim, ProcessGroup
-from simcore.graph.ops import (
-    OP_COLUMNS,
-    EdgeKind,
-    EdgeTable,
-    FreeTable,
-    IntArray,
-    OpKind,
-    OpRows,
-    Strings,
-)
-
-
-@dataclass(frozen=True)
-class OpHandle:
-    """An op of a template under construction: template index and position inside the template."""
-
-    template: int
-    position: int
-
-
-@dataclass(frozen=True)
-class External:
-    """The ``back``-th latest op (0 = the latest) on ``stream`` before the template instance began."""
-
-    stream: str
-    back: int = 0
-
-
-def external(stream: str, back: int = 0) -> External:
-    """A source for ``waits=`` that lies before the template instance.  InputError when ``back`` < 0."""
-    if back < 0:
-        raise InputError(f"external({stream!r}, back={back}): back counts from 0, the latest op")
-    return External(stream, back)
-
-
-Source = OpHandle | External
-
-
-@dataclass(frozen=True)
-class _Edge:
-    dst: int
-    kind: EdgeKind
-    source: Source
-
-
-@dataclass(frozen=True)
-class _Free:
-    after: int
-    num_bytes: int
-    owner: int
-    scope: int
-
-
-class TemplateBuilder:
-    """One straight run of ops in host issue order; made by :meth:`GraphBuilder.template`.
-
-    Every method appends one op and returns its handle.  ``waits`` are ops (of this template, or
-    :func:`external`) that must have ended before the op starts; ``data`` are ops whose output it reads
-    (recorded, but the engine orders by streams and waits alone, as CUDA does).  No wait is implied.
-    Further keywords are columns of the op table (:data:`simcore.graph.ops.OP_COLUMNS`).
-
-    Errors: InputError for an unknown column, an unknown group, or a handle of another template.
-    """
-
-    def __init__(self, owner: GraphBuilder, index: int, name: str) -> None:
-        self.name = name
-        self.index = index
-        self._owner = owner
-        self._rows: list[dict[str, object]] = []
-        self._edges: list[_Edge] = []
-        self._frees: list[_Free] = []
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def compute(
-        self,
-        name: str,
-        *,
-        stream: str = "compute",
-        waits: Iterable[Source] = (),
-        data: Iterable[Source] = (),
-        **columns: object,
-    ) -> OpHandle:
-        """A compute kernel.  Give ``recorded_ps`` for a fixed duration, or class, shapes, flops and bytes."""
-        return self._add(OpKind.COMPUTE, waits, data, name=name, stream=stream, **columns)
-
-    def memcpy(
-        self,
-        name: str,
-        num_bytes: int,
-        *,
-        stream: str = "compute",
-        waits: Iterable[Source] = (),
-        data: Iterable[Source] = (),
-        **columns: object,
-    ) -> OpHandle:
-        """A transfer of ``num_bytes`` on a copy engine."""
-        columns = {"bytes_read": num_bytes, "bytes_written": num_bytes, "op_class": "copy", **columns}
-        return self._add(OpKind.MEMCPY, waits, data, name=name, stream=stream, **columns)
-
-    def collective(
-        self,
-        collective: str,
-        group: str,
-        num_bytes: int,
-        *,
-        stream: str | None = None,
-        waits: Iterable[Source] = (),
-        data: Iterable[Source] = (),
-        **columns: object,
-    ) -> OpHandle:
-        """A collective of ``num_bytes`` (nccl-tests' size), by default on the group's own stream."""
-        reduces = collective in ("all_reduce", "reduce_scatter", "reduce")
-        reduce_op = "sum" if reduces else ""
-        columns = {"name": f"nccl::{collective}", "collective": collective, "reduce_op": reduce_op, **columns}
-        return self._comm(OpKind.COLLECTIVE, group, num_bytes, stream, waits, data, **columns)
-
-    def send(
-        self,
-        group: str,
-        peer_delta: int,
-        num_bytes: int,
-        *,
-        stream: str | None = None,
-        waits: Iterable[Source] = (),
-        data: Iterable[Source] = (),
-        **columns: object,
-    ) -> OpHandle:
-        """Send to the member ``peer_delta`` further on in ``group`` (modulo its size; may be negative)."""
-        return self._p2p(OpKind.SEND, group, peer_delta, num_bytes, stream, waits, data, columns)
-
-    def recv(
-        self,
-        group: str,
-        peer_delta: int,
-        num_bytes: int,
-        *,
-        stream: str | None = None,
-        waits: Iterable[Source] = (),
-        data: Iterable[Source] = (),
-        **columns: object,
-    ) -> OpHandle:
-        """Receive from the member ``peer_delta`` further on in ``group`` (-1: the previous one)."""
-        return self._p2p(OpKind.RECV, group, peer_delta, num_bytes, stream, waits, data, columns)
-
-    def host(self, name: str, duration_ps: int, **columns: object) -> OpHandle:
-        """Time that the host spends before it launches the next op, ps."""
-        return self._add(OpKind.HOST, (), (), name=name, stream="host", recorded_ps=duration_ps, **columns)
-
-    def sync(
-        self, stream: str = "", *, name: str = "cudaDeviceSynchronize", waits: Iterable[Source] = ()
-    ) -> OpHandle:
-        """The host waits for everything issued so far on ``stream`` ("": on all streams)."""
-        return self._add(OpKind.SYNC, waits, (), name=name, stream=stream, blocking=1)
-
-    def free(self, after: OpHandle | None, num_bytes: int, *, owner: OpHandle | None = None) -> None:
-        """Release ``num_bytes`` after op ``after`` (None: at the template's start).
-
-        ``owner`` is the op that allocated them, in this template or in the forward template.
-        """
-        position = -1 if after is None else self._position(after)
-        if owner is None:
-            self._frees.append(_Free(position, num_bytes, -1, 2))
-        else:
-            scope = 0 if owner.template == self.index else 1
-            self._frees.append(_Free(position, num_bytes, owner.position, scope))
-
-    def _position(self, handle: OpHandle) -> int:
-        if handle.template != self.index:
-            raise InputError(
-                f"template {self.name!r}: an op of another template cannot be waited for by handle; "
-                f"use external(stream, back)"
-            )
-        return handle.position
-
-    def _add(
-        self, kind: OpKind, waits: Iterable[Source], data: Iterable[Source], **columns: object
-    ) -> OpHandle:
-        for column in columns:
-            if column not in OP_COLUMNS:
-                raise InputError(f"unknown op column {column!r}{nearest(column, OP_COLUMNS)}")
-        position = len(self._rows)
-        for edge_kind, sources in ((EdgeKind.DATA, data), (EdgeKind.WAIT, waits)):
-            for source in sources:
-                if isinstance(source, OpHandle):
-                    self._position(source)
-                self._edges.append(_Edge(position, edge_kind, source))
-        self._rows.append({"phase": self._owner.default_phase(self.name), **columns, "kind": int(kind)})
-        return OpHandle(self.index, position)
-
-    def _comm(
-        self,
-        kind: OpKind,
-        group: str,
-        num_bytes: int,
-        stream: str | None,
-        waits: Iterable[Source],
-        data: Iterable[Source],
-        **columns: object,
-    ) -> OpHandle:
-        self._owner.group_size(group)
-        columns = {"group": group, "comm_bytes": num_bytes, "stream": stream or group, **columns}
-        return self._add(kind, waits, data, **columns)
-
-    def _p2p(
-        self,
-        kind: OpKind,
-        group: str,
-        peer_delta: int,
-        num_bytes: int,
-        stream: str | None,
-        waits: Iterable[Source],
-        data: Iterable[Source],
-        columns: dict[str, object],
-    ) -> OpHandle:
-        delta = peer_delta % self._owner.group_size(group)
-        columns = {"name": f"nccl::{kind.name.lower()}", "peer_delta": delta, **columns}
-        return self._comm(kind, group, num_bytes, stream, waits, data, **columns)
-
+from simcore.graph.layout import rank_ranges as rank_ranges
+from simcore.graph.layout import tiling
+from simcore.graph.ops import EdgeTable, FreeTable, OpRows, Strings
+from simcore.graph.template_builder import External, TemplateBuilder
 
 Skeleton = Sequence[tuple[TemplateBuilder, int, int]]
 
@@ -301,7 +84,7 @@ class GraphBuilder:
 
     def template(self, name: str) -> TemplateBuilder:
         """A new template; ``name`` says what it is ("fwd", "bwd", ...) and need not be unique."""
-        made = TemplateBuilder(self, len(self._templates), name)
+        made = TemplateBuilder(len(self._templates), name, self.group_size)
         self._templates.append(made)
         return made
 
@@ -334,17 +117,12 @@ class GraphBuilder:
             )
         )
 
-    @staticmethod
-    def default_phase(template_name: str) -> str:
-        """The phase of ops whose template says it by its name, else "fwd"."""
-        return template_name if template_name in ("bwd", "recompute", "optimizer", "grad_sync") else "fwd"
-
     def build(self) -> Graph:
         """The graph as columns.  Structure only: :func:`simcore.graph.verify` judges its meaning."""
         rows = OpRows()
         starts = [0]
         for template in self._templates:
-            for values in template._rows:
+            for values in template.rows:
                 rows.append(**values)
             starts.append(len(rows))
         return Graph(
@@ -361,7 +139,7 @@ class GraphBuilder:
     def _edge_table(self, starts: list[int]) -> EdgeTable:
         written: list[tuple[int, int, int, str, int]] = []
         for template, start in zip(self._templates, starts, strict=False):
-            for edge in template._edges:
+            for edge in template.edges:
                 if isinstance(edge.source, External):
                     src, stream, back = -1, edge.source.stream, edge.source.back
                 else:
@@ -375,48 +153,10 @@ class GraphBuilder:
     def _free_table(self, starts: list[int]) -> FreeTable:
         written: list[tuple[int, int, int, int, int]] = []
         for template, start in zip(self._templates, starts, strict=False):
-            for free in template._frees:
+            for free in template.frees:
                 after = -1 if free.after < 0 else start + free.after
                 owner = start + free.owner if free.scope == 0 else free.owner
                 written.append((template.index, after, free.num_bytes, owner, free.scope))
         written.sort()
         columns = np.array(written, dtype=np.int64).reshape(-1, 5).T
         return FreeTable(*(np.ascontiguousarray(column) for column in columns))
-
-
-def tiling(name: str, dims: Sequence[Dim], world_size: int) -> tuple[Dim, ...]:
-    """Base dims that complete ``dims`` to a mixed radix of the whole world.
-
-    InputError when a stride is not a multiple of the dims below it, or the world no multiple of all.
-    """
-    base: list[Dim] = []
-    covered = 1
-    for size, stride in sorted(dims, key=lambda dim: dim[1]):
-        if stride % covered:
-            raise InputError(f"process group {name!r}: stride {stride} is no multiple of {covered}")
-        if stride > covered:
-            base.append((stride // covered, covered))
-        covered = stride * size
-    if world_size % covered:
-        raise InputError(f"process group {name!r}: {covered} ranks do not divide the world of {world_size}")
-    if world_size > covered:
-        base.append((world_size // covered, covered))
-    return tuple(base)
-
-
-def rank_ranges(ranks: Iterable[int]) -> tuple[tuple[int, int, int], ...]:
-    """``ranks`` as few ``(start, stop, step)`` ranges, ascending.  Greedy: maximal runs of equal step."""
-    pending: IntArray = np.unique(np.fromiter(ranks, dtype=np.int64))
-    ranges: list[tuple[int, int, int]] = []
-    position = 0
-    while position < len(pending):
-        if position + 1 == len(pending):
-            ranges.append((int(pending[position]), int(pending[position]) + 1, 1))
-            break
-        steps = np.diff(pending[position:])
-        differs = np.flatnonzero(steps != steps[0])
-        count = int(differs[0]) + 1 if len(differs) else len(steps) + 1
-        start, step = int(pending[position]), int(steps[0])
-        ranges.append((start, start + (count - 1) * step + 1, step))
-        position += count
-    return tuple(ranges)

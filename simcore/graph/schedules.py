@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from simcore.errors import InputError
-from simcore.graph.builder import GraphBuilder, OpHandle, Source, TemplateBuilder
+from simcore.graph.builder import GraphBuilder
 from simcore.graph.graph import Graph
+from simcore.graph.template_builder import OpHandle, Source, TemplateBuilder
 
 Body = Callable[[TemplateBuilder, int, Sequence[Source]], OpHandle]
 

@@ -1,0 +1,226 @@
+"""Writing one template of a graph, op by op; see :mod:`simcore.graph.builder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from simcore.errors import InputError, nearest
+from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
+
+
+@dataclass(frozen=True)
+class OpHandle:
+    """An op of a template under construction: template index and position inside the template."""
+
+    template: int
+    position: int
+
+
+@dataclass(frozen=True)
+class External:
+    """The ``back``-th latest op (0 = the latest) on ``stream`` before the template instance began."""
+
+    stream: str
+    back: int = 0
+
+
+def external(stream: str, back: int = 0) -> External:
+    """A source for ``waits=`` that lies before the template instance.  InputError when ``back`` < 0."""
+    if back < 0:
+        raise InputError(f"external({stream!r}, back={back}): back counts from 0, the latest op")
+    return External(stream, back)
+
+
+Source = OpHandle | External
+
+#: Template names that are the phase of their ops; ops of other templates default to "fwd".
+_NAMED_PHASES = ("bwd", "recompute", "optimizer", "grad_sync")
+
+
+@dataclass(frozen=True)
+class WrittenEdge:
+    """An edge as written: from ``source`` to the op at position ``dst``."""
+
+    dst: int
+    kind: EdgeKind
+    source: Source
+
+
+@dataclass(frozen=True)
+class WrittenFree:
+    """A release as written; positions inside the template, ``scope`` as in :class:`FreeTable`."""
+
+    after: int
+    num_bytes: int
+    owner: int
+    scope: int
+
+
+class TemplateBuilder:
+    """One straight run of ops in host issue order; made by :meth:`GraphBuilder.template`.
+
+    Every method appends one op and returns its handle.  ``waits`` are ops (of this template, or
+    :func:`external`) that must have ended before the op starts; ``data`` are ops whose output it reads
+    (recorded, but the engine orders by streams and waits alone, as CUDA does).  No wait is implied.
+    Further keywords are columns of the op table (:data:`simcore.graph.ops.OP_COLUMNS`).
+
+    Errors: InputError for an unknown column, an unknown group, or a handle of another template.
+    """
+
+    def __init__(self, index: int, name: str, group_size: Callable[[str], int]) -> None:
+        self.name = name
+        self.index = index
+        self.rows: list[dict[str, object]] = []
+        self.edges: list[WrittenEdge] = []
+        self.frees: list[WrittenFree] = []
+        self._group_size = group_size
+        self._phase = name if name in _NAMED_PHASES else "fwd"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def compute(
+        self,
+        name: str,
+        *,
+        stream: str = "compute",
+        waits: Iterable[Source] = (),
+        data: Iterable[Source] = (),
+        **columns: object,
+    ) -> OpHandle:
+        """A compute kernel.  Give ``recorded_ps`` for a fixed duration, or class, shapes, flops and bytes."""
+        return self._add(OpKind.COMPUTE, waits, data, name=name, stream=stream, **columns)
+
+    def memcpy(
+        self,
+        name: str,
+        num_bytes: int,
+        *,
+        stream: str = "compute",
+        waits: Iterable[Source] = (),
+        data: Iterable[Source] = (),
+        **columns: object,
+    ) -> OpHandle:
+        """A transfer of ``num_bytes`` on a copy engine."""
+        columns = {"bytes_read": num_bytes, "bytes_written": num_bytes, "op_class": "copy", **columns}
+        return self._add(OpKind.MEMCPY, waits, data, name=name, stream=stream, **columns)
+
+    def collective(
+        self,
+        collective: str,
+        group: str,
+        num_bytes: int,
+        *,
+        stream: str | None = None,
+        waits: Iterable[Source] = (),
+        data: Iterable[Source] = (),
+        **columns: object,
+    ) -> OpHandle:
+        """A collective of ``num_bytes`` (nccl-tests' size), by default on the group's own stream."""
+        reduces = collective in ("all_reduce", "reduce_scatter", "reduce")
+        reduce_op = "sum" if reduces else ""
+        columns = {"name": f"nccl::{collective}", "collective": collective, "reduce_op": reduce_op, **columns}
+        return self._comm(OpKind.COLLECTIVE, group, num_bytes, stream, waits, data, **columns)
+
+    def send(
+        self,
+        group: str,
+        peer_delta: int,
+        num_bytes: int,
+        *,
+        stream: str | None = None,
+        waits: Iterable[Source] = (),
+        data: Iterable[Source] = (),
+        **columns: object,
+    ) -> OpHandle:
+        """Send to the member ``peer_delta`` further on in ``group`` (modulo its size; may be negative)."""
+        return self._p2p(OpKind.SEND, group, peer_delta, num_bytes, stream, waits, data, columns)
+
+    def recv(
+        self,
+        group: str,
+        peer_delta: int,
+        num_bytes: int,
+        *,
+        stream: str | None = None,
+        waits: Iterable[Source] = (),
+        data: Iterable[Source] = (),
+        **columns: object,
+    ) -> OpHandle:
+        """Receive from the member ``peer_delta`` further on in ``group`` (-1: the previous one)."""
+        return self._p2p(OpKind.RECV, group, peer_delta, num_bytes, stream, waits, data, columns)
+
+    def host(self, name: str, duration_ps: int, **columns: object) -> OpHandle:
+        """Time that the host spends before it launches the next op, ps."""
+        return self._add(OpKind.HOST, (), (), name=name, stream="host", recorded_ps=duration_ps, **columns)
+
+    def sync(
+        self, stream: str = "", *, name: str = "cudaDeviceSynchronize", waits: Iterable[Source] = ()
+    ) -> OpHandle:
+        """The host waits for everything issued so far on ``stream`` ("": on all streams)."""
+        return self._add(OpKind.SYNC, waits, (), name=name, stream=stream, blocking=1)
+
+    def free(self, after: OpHandle | None, num_bytes: int, *, owner: OpHandle | None = None) -> None:
+        """Release ``num_bytes`` after op ``after`` (None: at the template's start).
+
+        ``owner`` is the op that allocated them, in this template or in the forward template.
+        """
+        position = -1 if after is None else self._position(after)
+        if owner is None:
+            self.frees.append(WrittenFree(position, num_bytes, -1, 2))
+        else:
+            scope = 0 if owner.template == self.index else 1
+            self.frees.append(WrittenFree(position, num_bytes, owner.position, scope))
+
+    def _position(self, handle: OpHandle) -> int:
+        if handle.template != self.index:
+            raise InputError(
+                f"template {self.name!r}: an op of another template cannot be waited for by handle; "
+                f"use external(stream, back)"
+            )
+        return handle.position
+
+    def _add(
+        self, kind: OpKind, waits: Iterable[Source], data: Iterable[Source], **columns: object
+    ) -> OpHandle:
+        for column in columns:
+            if column not in OP_COLUMNS:
+                raise InputError(f"unknown op column {column!r}{nearest(column, OP_COLUMNS)}")
+        position = len(self.rows)
+        for edge_kind, sources in ((EdgeKind.DATA, data), (EdgeKind.WAIT, waits)):
+            for source in sources:
+                if isinstance(source, OpHandle):
+                    self._position(source)
+                self.edges.append(WrittenEdge(position, edge_kind, source))
+        self.rows.append({"phase": self._phase, **columns, "kind": int(kind)})
+        return OpHandle(self.index, position)
+
+    def _comm(
+        self,
+        kind: OpKind,
+        group: str,
+        num_bytes: int,
+        stream: str | None,
+        waits: Iterable[Source],
+        data: Iterable[Source],
+        **columns: object,
+    ) -> OpHandle:
+        self._group_size(group)
+        columns = {"group": group, "comm_bytes": num_bytes, "stream": stream or group, **columns}
+        return self._add(kind, waits, data, **columns)
+
+    def _p2p(
+        self,
+        kind: OpKind,
+        group: str,
+        peer_delta: int,
+        num_bytes: int,
+        stream: str | None,
+        waits: Iterable[Source],
+        data: Iterable[Source],
+        columns: dict[str, object],
+    ) -> OpHandle:
+        delta = peer_delta % self._group_size(group)
+        columns = {"name": f"nccl::{kind.name.lower()}", "peer_delta": delta, **columns}
+        return self._comm(kind, group, num_bytes, stream, waits, data, **columns)

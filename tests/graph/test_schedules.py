@@ -1,0 +1,106 @@
+"""Pipeline schedules are what their papers say, and impossible ones are refused with the place."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcore.errors import InputError
+from simcore.graph import (
+    Action,
+    gpipe,
+    interleaved_one_f_one_b,
+    one_f_one_b,
+    pipeline_graph,
+    validate_schedule,
+    verify,
+)
+
+
+def text(actions):
+    return " ".join(map(str, actions))
+
+
+def test_one_f_one_b_warms_up_by_stage():
+    # Stage s of p warms up with p - s - 1 forwards (arXiv 2006.09503, figure 4).
+    schedule = one_f_one_b(3, 4)
+    assert text(schedule[0]) == "F0 F1 F2 B0 F3 B1 B2 B3"
+    assert text(schedule[1]) == "F0 F1 B0 F2 B1 F3 B2 B3"
+    assert text(schedule[2]) == "F0 B0 F1 B1 F2 B2 F3 B3"
+
+
+def test_gpipe_runs_all_forwards_first():
+    assert [text(actions) for actions in gpipe(2, 2)] == ["F0 F1 B0 B1"] * 2
+
+
+def test_interleaved_takes_microbatches_in_groups_of_stages():
+    # Megatron: stage 0 of 2 with 2 chunks warms up 2 (p - s - 1) + (v - 1) p = 4 forwards.
+    schedule = interleaved_one_f_one_b(2, 4, 2)
+    assert text(schedule[0][:6]) == "F0 F1 F0.1 F1.1 F2 B0.1"
+    assert text(schedule[1][:5]) == "F0 F1 F0.1 B0.1 F1.1"
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
+def test_every_schedule_is_complete_and_can_run(stages, groups, chunks):
+    microbatches = groups * stages
+    for schedule in (
+        gpipe(stages, microbatches),
+        interleaved_one_f_one_b(stages, microbatches, chunks),
+    ):
+        validate_schedule(schedule)
+    expected = {Action(k, m, c) for k in "FB" for m in range(microbatches) for c in range(chunks)}
+    for actions in interleaved_one_f_one_b(stages, microbatches, chunks):
+        assert set(actions) == expected
+        assert len(actions) == len(expected)
+
+
+def test_a_schedule_that_waits_for_itself_names_the_position():
+    schedule = one_f_one_b(3, 2)
+    stage = schedule[1]
+    stage[0], stage[2] = stage[2], stage[0]  # F0 F1 B0 B1 -> B0 F1 F0 B1
+    with pytest.raises(InputError, match="stage 1, position 0: B0 can never run; it needs F0 of stage 1") as error:
+        validate_schedule(schedule)
+    assert "stage 1: [B0] F1 F0 B1" in str(error.value)
+
+
+def test_missing_and_repeated_actions_are_refused():
+    missing = gpipe(2, 2)
+    missing[1].pop()
+    with pytest.raises(InputError, match="B1 stands on some stages only"):
+        validate_schedule(missing)
+    repeated = gpipe(2, 2)
+    repeated[0].append(Action("F", 0))
+    with pytest.raises(InputError, match="F0 stands more than once"):
+        validate_schedule(repeated)
+
+
+def test_interleaving_needs_whole_groups():
+    with pytest.raises(InputError, match="5 microbatches are no multiple of 2 stages"):
+        interleaved_one_f_one_b(2, 5, 2)
+    with pytest.raises(InputError, match="at least one of its stages"):
+        gpipe(0, 1)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_pipeline_graphs_verify(stages, chunks):
+    schedule = interleaved_one_f_one_b(stages, 8, chunks)
+    graph = pipeline_graph(schedule, forward=10, backward=20, num_bytes=64, tp=2)
+    assert verify(graph) == []
+    assert graph.world_size == 2 * stages
+    # Forward and backward once per microbatch and chunk, and one send or recv per end of each boundary:
+    # v p - 1 boundaries, crossed forwards and backwards by 8 microbatches, 2 ends; none inside one stage.
+    flat = sum(len(graph.flat_ops(program)) for program in graph.programs)
+    boundaries = stages * chunks - 1 if stages > 1 else 0
+    assert flat == 8 * (2 * stages * chunks + 4 * boundaries)
+
+
+def test_a_body_of_several_ops():
+    def body(template, stage, waits):
+        first = template.compute("gemm", waits=waits, recorded_ps=stage + 1)
+        return template.compute("norm", waits=(first,), recorded_ps=1)
+
+    graph = pipeline_graph(gpipe(2, 3), forward=body, backward=7, num_bytes=8)
+    assert verify(graph) == []
+    assert graph.ops.name.tolist().count("norm") == 2
