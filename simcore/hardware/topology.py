@@ -23,7 +23,6 @@ import numpy.typing as npt
 from simcore.errors import InputError, nearest
 from simcore.hardware.specs import ClusterSpec
 
-
 _CANONICAL: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
