@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-from simcore.analysis.intervals import IntArray, Intervals
+from simcore.analysis.intervals import Intervals
 
 COMPUTE_KINDS = ("compute", "memcpy")
 COMMUNICATION_KINDS = ("collective", "send", "recv")
-_P2P_KINDS = ("send", "recv")
+P2P_KINDS = ("send", "recv")
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class Breakdown:
 
     A kernel counts while it works, from start to end.  A communication kernel that is placed but still
     waits for its peers is not communication yet (``start_ps`` is its first work): that time is exposed
-    compute where a compute kernel runs, else idle.
+    compute where a compute kernel runs, else idle.  A faster network shortens the second and third part.
     """
 
     exposed_compute: float
@@ -36,11 +34,6 @@ class Breakdown:
     def scaled(self, factor: float) -> Breakdown:
         """Every part times ``factor``."""
         return Breakdown(*(factor * part for part in self.parts().values()))
-
-    def plus(self, other: Breakdown) -> Breakdown:
-        """Part by part."""
-        pairs = zip(self.parts().values(), other.parts().values(), strict=True)
-        return Breakdown(*(mine + theirs for mine, theirs in pairs))
 
     def parts(self) -> dict[str, float]:
         """Parts by name, in the order in which they are shown."""
@@ -63,15 +56,8 @@ def break_down(compute: Intervals, communication: Intervals, step_ps: int) -> Br
     )
 
 
-def busy_intervals(
-    kind: npt.NDArray[np.int32], kind_names: list[str], start_ps: IntArray, end_ps: IntArray
-) -> tuple[Intervals, Intervals, Intervals]:
-    """Time covered by compute, by communication, and by stage work (all kinds but send and recv)."""
-
-    def cover(kinds: tuple[str, ...]) -> Intervals:
-        codes = [code for code, name in enumerate(kind_names) if name in kinds]
-        mask = np.isin(kind, codes)
-        return Intervals.union(start_ps[mask], end_ps[mask])
-
-    stage_work = tuple(set(COMPUTE_KINDS + COMMUNICATION_KINDS) - set(_P2P_KINDS))
-    return cover(COMPUTE_KINDS), cover(COMMUNICATION_KINDS), cover(stage_work)
+def mean_breakdown(parts: Sequence[tuple[Breakdown, int]]) -> Breakdown:
+    """Mean of breakdowns, each with the number of ranks that have it."""
+    ranks = sum(count for _, count in parts)
+    columns = zip(*(part.scaled(count).parts().values() for part, count in parts), strict=True)
+    return Breakdown(*(sum(column) / ranks for column in columns))

@@ -10,10 +10,12 @@ import numpy.typing as npt
 from simcore.analysis.breakdown import (
     COMMUNICATION_KINDS,
     COMPUTE_KINDS,
+    P2P_KINDS,
     Breakdown,
     break_down,
-    busy_intervals,
+    mean_breakdown,
 )
+from simcore.analysis.intervals import Intervals
 from simcore.analysis.metrics import Throughput, throughput
 from simcore.analysis.totals import Key, Total, Totals
 from simcore.timeline.reader import RankRows, Timeline
@@ -43,14 +45,15 @@ class RankStep:
 
     ``bubble_ps``: time in which its stage runs neither a kernel nor a collective (send and recv do not
     count as work of the stage).  ``compute_contention_ps``, ``communication_contention_ps``: sum of
-    ``(end - start) - alone`` of its kernels.  ``waiting_ps``: sum of ``start - ready`` of its communication:
-    placed and holding SMs, but waiting for peers or for the stream.
+    ``(end - start) - alone`` of its kernels.  ``waiting_ps``: time in which some communication is between
+    ready and start: waiting for SMs, then holding them and waiting for peers.
     """
 
     rank: int
     num_ranks: int
     stage: int
     breakdown: Breakdown
+    profiled: Breakdown
     bubble_ps: int
     compute_contention_ps: int
     communication_contention_ps: int
@@ -64,11 +67,14 @@ class StepAnalysis:
 
     ``kernels`` by (name,), ``collectives`` by (name, group, algorithm, protocol), ``phases`` by
     (phase, kind): totals over all ranks, longest first.  ``bubble_fraction`` is mean ``bubble_ps`` / step.
+    ``profiled`` is the breakdown that a profiler's trace would give: a communication kernel counts from when
+    it is on the GPU, waiting for peers included.
     """
 
     step_ps: int
     num_ranks: int
     breakdown: Breakdown
+    profiled: Breakdown
     bubble_fraction: float
     compute_contention_ps: float
     communication_contention_ps: float
@@ -91,13 +97,10 @@ class StepAnalysis:
 
     def stages(self) -> dict[int, Breakdown]:
         """Mean breakdown of the ranks of each stage."""
-        sums: dict[int, Breakdown] = {}
-        sizes: dict[int, int] = {}
+        found: dict[int, list[tuple[Breakdown, int]]] = {}
         for rank in self.ranks:
-            part = rank.breakdown.scaled(rank.num_ranks)
-            sums[rank.stage] = sums[rank.stage].plus(part) if rank.stage in sums else part
-            sizes[rank.stage] = sizes.get(rank.stage, 0) + rank.num_ranks
-        return {stage: sums[stage].scaled(1 / sizes[stage]) for stage in sorted(sums)}
+            found.setdefault(rank.stage, []).append((rank.breakdown, rank.num_ranks))
+        return {stage: mean_breakdown(found[stage]) for stage in sorted(found)}
 
 
 def analyse(timeline: Timeline) -> StepAnalysis:
@@ -121,13 +124,11 @@ def analyse(timeline: Timeline) -> StepAnalysis:
         total: int = sum(getattr(rank, field) * rank.num_ranks for rank in ranks)
         return total / num_ranks
 
-    breakdown = Breakdown(0.0, 0.0, 0.0, 0.0)
-    for rank in ranks:
-        breakdown = breakdown.plus(rank.breakdown.scaled(rank.num_ranks))
     return StepAnalysis(
         step_ps=step_ps,
         num_ranks=num_ranks,
-        breakdown=breakdown.scaled(1 / num_ranks),
+        breakdown=mean_breakdown([(rank.breakdown, rank.num_ranks) for rank in ranks]),
+        profiled=mean_breakdown([(rank.profiled, rank.num_ranks) for rank in ranks]),
         bubble_fraction=mean("bubble_ps") / step_ps if step_ps else 0.0,
         compute_contention_ps=mean("compute_contention_ps"),
         communication_contention_ps=mean("communication_contention_ps"),
@@ -142,21 +143,25 @@ def analyse(timeline: Timeline) -> StepAnalysis:
 
 
 def _rank_step(rows: RankRows, step_ps: int, compute: BoolArray, communication: BoolArray) -> RankStep:
-    start, end = rows.ints("start_ps"), rows.ints("end_ps")
+    ready, start, end = rows.ints("ready_ps"), rows.ints("start_ps"), rows.ints("end_ps")
     kind, kind_names = rows.strings("kind")
-    compute_time, communication_time, stage_work = busy_intervals(kind, kind_names, start, end)
+    p2p = np.isin(kind, _codes(kind_names, P2P_KINDS))
+    work = compute | (communication & ~p2p)
+    computing = Intervals.union(start[compute], end[compute])
+    communicating = Intervals.union(start[communication], end[communication])
+    on_gpu = Intervals.union(ready[communication], end[communication])
     contention = (end - start) - rows.ints("alone_ps")
-    queueing = start - rows.ints("ready_ps")
     return RankStep(
         rank=rows.rank,
         num_ranks=rows.num_ranks,
         stage=int(rows.ints("stage")[0]),
-        breakdown=break_down(compute_time, communication_time, step_ps),
-        bubble_ps=step_ps - stage_work.total,
+        breakdown=break_down(computing, communicating, step_ps),
+        profiled=break_down(computing, on_gpu, step_ps),
+        bubble_ps=step_ps - Intervals.union(start[work], end[work]).total,
         compute_contention_ps=int(contention[compute].sum()),
         communication_contention_ps=int(contention[communication].sum()),
-        waiting_ps=int(queueing[communication].sum()),
-        queueing_ps=int(queueing[compute].sum()),
+        waiting_ps=Intervals.union(ready[communication], start[communication]).total,
+        queueing_ps=int((start - ready)[compute].sum()),
     )
 
 

@@ -21,6 +21,7 @@ from simcore.engine import SimulationResult, simulate
 from simcore.errors import GraphError, InputError
 from simcore.graph import Graph, OpTable, apply_kernels, graph_hash, load_graph
 from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash, load_cluster
+from simcore.memory import ProgramMemory, check_fits
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.facts import origin_shares
@@ -67,6 +68,7 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages) -> Ou
         graph = apply_kernels(load_graph(scenario.graph_dir), settings.kernels)
         check_dims(graph)
         check_world(graph, cluster)
+        memory = check_fits(graph, cluster.gpu)
     out_dir = out_dir if out_dir is not None else Path("runs") / graph.workload.name
     check_run_folder(out_dir)
     topology = Topology(cluster)
@@ -80,7 +82,7 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages) -> Ou
             network=scenario.network,
             progress=_throttled(update),
         )
-    facts = _facts(scenario, graph, cluster, result, cost.last, stages)
+    facts = _facts(scenario, graph, cluster, result, cost.last, memory, stages)
     with run_folder(out_dir) as folder:
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
@@ -148,6 +150,7 @@ def _facts(
     cluster: ClusterSpec,
     result: SimulationResult,
     demands: Demands | None,
+    memory: tuple[ProgramMemory, ...],
     stages: Stages,
 ) -> RunFacts:
     gpu = cluster.gpu
@@ -165,6 +168,7 @@ def _facts(
         profile_hash=hardware_hash(cluster),
         seed=scenario.seed,
         settings=scenario.settings.given,
+        memory=memory,
         capacity_bytes=gpu.hbm_bytes - gpu.reserved_bytes,
         peak_flops_per_s=gpu.peak_flops.get(math_mode, 0.0),
         peak_math=math_mode,
@@ -185,8 +189,10 @@ def peak_math(precision: str, fp32_math: str) -> str:
 def placement(graph: Graph, cluster: ClusterSpec) -> str:
     """Which GPUs of the cluster the ranks run on."""
     used = f"ranks fill nodes in order: {graph.world_size} of the {cluster.num_gpus} GPUs of {cluster.name}"
-    nodes = -(-graph.world_size // cluster.gpus_per_node)
-    return used + ("" if nodes == cluster.num_nodes else f", nodes 0 to {nodes - 1}, the others stay idle")
+    last = (graph.world_size - 1) // cluster.gpus_per_node
+    if last == cluster.num_nodes - 1:
+        return used
+    return f"{used}, {f'nodes 0 to {last}' if last else 'node 0'}; the others stay idle"
 
 
 def _run_assumptions(scenario: Scenario, graph: Graph, cluster: ClusterSpec) -> tuple[str, ...]:

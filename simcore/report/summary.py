@@ -54,10 +54,12 @@ def _title(info: RunInfo) -> Text:
 
 def _step_table(analysis: StepAnalysis) -> Table:
     rates = analysis.throughput
-    table = _table("one step, mean of all ranks", ("", "share"))
+    table = _table("one step, mean of all ranks", ("", "share", "as profiled"))
     table.add_row("step time", format_time(analysis.step_ps), "", style="bold")
+    profiled_parts = analysis.profiled.parts()
     for name, part in analysis.breakdown.parts().items():
-        table.add_row(f"  {_PARTS[name]}", format_time(part), _share(part, analysis.step_ps))
+        profiled = _share(profiled_parts[name], analysis.step_ps)
+        table.add_row(f"  {_PARTS[name]}", format_time(part), _share(part, analysis.step_ps), profiled)
     for label, time in (
         ("pipeline bubble", analysis.bubble_fraction * analysis.step_ps),
         ("communication waits for peers", analysis.waiting_ps),

@@ -98,6 +98,9 @@ def _lanes(rows: RankRows, shown: IntArray, start: IntArray, end: IntArray) -> t
     cannot show that.
     """
     codes, names = rows.strings("stream")
+    kind, kind_names = rows.strings("kind")
+    on_host = np.isin(kind, [code for code, name in enumerate(kind_names) if name in ("host", "sync")])
+    codes, names = np.where(on_host, len(names), codes), [*names, "host"]
     lane = np.full(len(codes), -1, dtype=np.int64)
     lane_names: list[str] = []
     for code in dict.fromkeys(codes[shown].tolist()):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from simcore.graph.graph import Graph
 from simcore.graph.ops import IntArray, OpKind, Strings
+from simcore.memory import ProgramMemory
 from simcore.timeline.info import FlopCounts, StageMemory
 
 _MODEL_PHASES = ("fwd", "bwd")
@@ -59,21 +60,21 @@ def origin_shares(
     return {name: float(share) for name, share in zip(origins, by_origin, strict=True) if share > 0.0}
 
 
-def stage_memory(graph: Graph, capacity_bytes: int) -> tuple[StageMemory, ...]:
+def stage_memory(memory: Sequence[ProgramMemory], capacity_bytes: int) -> tuple[StageMemory, ...]:
     """Peak memory of each program's ranks, by stage."""
     rows = [
         StageMemory(
-            program=program.name,
+            program=program.program,
             stage=program.stage,
-            num_ranks=program.num_ranks,
-            parameters=program.memory.parameters,
-            gradients=program.memory.gradients,
-            optimizer_states=program.memory.optimizer_states,
-            activations_peak=program.memory.activations_peak,
-            peak=program.memory.peak,
+            num_ranks=len(program.ranks),
+            parameters=program.parameters,
+            gradients=program.gradients,
+            optimizer_states=program.optimizer_states,
+            activations=program.activations,
+            peak=program.total,
             capacity=capacity_bytes,
         )
-        for program in graph.programs
+        for program in memory
     ]
     return tuple(sorted(rows, key=lambda row: (row.stage, row.program)))
 

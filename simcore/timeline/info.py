@@ -43,7 +43,7 @@ class StageMemory(_Record):
     parameters: int
     gradients: int
     optimizer_states: int
-    activations_peak: int
+    activations: int
     peak: int
     capacity: int
 

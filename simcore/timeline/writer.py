@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from simcore.engine.result import SimulationResult
 from simcore.graph.graph import Graph
+from simcore.memory import ProgramMemory, peak_memory
 from simcore.timeline.columns import ProgramColumns
 from simcore.timeline.digest import rank_digest, timeline_digest
 from simcore.timeline.facts import flop_counts, software_versions, source_commit, stage_memory
@@ -37,7 +38,7 @@ _ROW_GROUP_ROWS = 64 * 1024
 class RunFacts:
     """What the writer cannot know from graph and result; plain values, fields as in :class:`RunInfo`.
 
-    ``capacity_bytes``: memory that one GPU leaves to the framework.
+    ``memory`` is the peak of each program (default: computed), ``capacity_bytes`` what one GPU leaves to it.
     """
 
     cluster: Mapping[str, Any]
@@ -46,6 +47,7 @@ class RunFacts:
     profile_hash: str = ""
     seed: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
+    memory: tuple[ProgramMemory, ...] | None = None
     capacity_bytes: int = 0
     peak_flops_per_s: float = 0.0
     peak_math: str = ""
@@ -69,6 +71,7 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
     digest = _write_timeline(folder / TIMELINE_FILE, graph, result)
     _write_counters(folder / COUNTERS_FILE, result)
     _write_rank_classes(folder / RANK_CLASSES_FILE, graph)
+    memory = peak_memory(graph) if facts.memory is None else facts.memory
     info = RunInfo(
         versions=software_versions(),
         commit=source_commit(),
@@ -87,7 +90,7 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
         flops=flop_counts(graph),
         peak_flops_per_s=facts.peak_flops_per_s,
         peak_math=facts.peak_math,
-        memory=stage_memory(graph, facts.capacity_bytes),
+        memory=stage_memory(memory, facts.capacity_bytes),
         origins=dict(facts.origins),
         assumptions=facts.assumptions,
         warnings=(*result.warnings, *facts.warnings),

@@ -35,6 +35,15 @@ def test_mean_breakdown(analysis: StepAnalysis) -> None:
     assert {stage: part.idle / K for stage, part in analysis.stages().items()} == {0: 30, 1: 150}
 
 
+def test_a_profiler_counts_waiting_as_communication(analysis: StepAnalysis) -> None:
+    # On the GPU from ready: rank 0 100-120 150-200 240-300 = 130, with compute 10 + 20 = 30 of 200;
+    # rank 1 0-120 180-300 = 240, never beside compute (120-180).
+    first, second = (rank.profiled for rank in analysis.ranks)
+    assert [part // K for part in first.parts().values()] == [170, 30, 100, 0]
+    assert [part // K for part in second.parts().values()] == [60, 0, 240, 0]
+    assert analysis.profiled.exposed_communication / K == (100 + 240) / 2
+
+
 def test_bubble_counts_send_and_recv_but_not_collectives(analysis: StepAnalysis) -> None:
     # Work of stage 0: 0-100 110-150 200-300 = 240, of stage 1: 120-180 250-300 = 110; (60 + 190) / 2 of 300.
     assert [rank.bubble_ps // K for rank in analysis.ranks] == [60, 190]
