@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("simcore", "workloads", "hardware_profiles", "scripts")
 
 #: Import name -> distribution, where they differ.
-DISTRIBUTION = {"megatron": "megatron-core"}
+DISTRIBUTION = {"megatron": "megatron-core", "yaml": "pyyaml"}
 
 
 def python_files(*tops):
@@ -54,9 +54,9 @@ def test_every_third_party_import_is_declared_and_pinned():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     declared = set(config["options"]["install_requires"].split())
-    for extra in ("tracing", "plots"):
+    for extra in ("tracing", "plots", "calibrate"):
         declared |= set(config["options.extras_require"][extra].split())
-    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.M)
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text().lower(), re.M)
     own = {"simcore", "workloads", "hardware_profiles"}
     used = {name for path in python_files(*PRODUCT) for name in imports(path)}
     third_party = {
