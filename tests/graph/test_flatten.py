@@ -50,7 +50,8 @@ def test_external_waits_before_the_start_are_refused(stream, back):
     second.compute("use", waits=(external(stream, back),))
     build.program([0], [(first, 0, 0), (second, 3, 0)])
     graph = build.build()
-    with pytest.raises(GraphError, match=rf"'use' in instance 1 .*'bwd', microbatch 3.*{back} before.*{stream!r}"):
+    where = rf"'use' in instance 1 .*'bwd', microbatch 3.*{back} before.*{stream!r}"
+    with pytest.raises(GraphError, match=where):
         resolve_waits(graph, graph.programs[0])
 
 

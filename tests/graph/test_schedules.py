@@ -59,7 +59,8 @@ def test_a_schedule_that_waits_for_itself_names_the_position():
     schedule = one_f_one_b(3, 2)
     stage = schedule[1]
     stage[0], stage[2] = stage[2], stage[0]  # F0 F1 B0 B1 -> B0 F1 F0 B1
-    with pytest.raises(InputError, match="stage 1, position 0: B0 can never run; it needs F0 of stage 1") as error:
+    reason = "stage 1, position 0: B0 can never run; it needs F0 of stage 1"
+    with pytest.raises(InputError, match=reason) as error:
         validate_schedule(schedule)
     assert "stage 1: [B0] F1 F0 B1" in str(error.value)
 
