@@ -79,8 +79,7 @@ def attention(kernel: Kernel, context: Context) -> Work:
     backward = kernel.op_class == "attention_bwd"
     shape = attention_shape(kernel)
     gpu = context.gpu
-    # Fused attention runs on tensor cores; fp32 inputs use the memory-efficient kernel in tf32 or SIMT.
-    peak = gpu.peak_flops[context.math_mode(kernel.dtype)]
+    peak = attention_peak_flops(kernel.dtype, context)
     seconds = estimate_attention(
         np.array([float(shape.heads)]),
         np.array([float(shape.seq_q)]),
@@ -101,7 +100,21 @@ def attention(kernel: Kernel, context: Context) -> Work:
     blocks = {"none": shape.heads * rows, "static": gpu.num_sms, "dynamic": 0}[p.persistent]
     # Backward: a row-sum kernel, the main kernel, and the conversion of the query gradient.
     launches = 3 if backward else 1
-    return Work(float(seconds[0]), traffic, p.prologue_s, blocks, 1, launches, fitted=p.fitted)
+    fitted = p.fitted and kernel.dtype != "float32"
+    return Work(float(seconds[0]), traffic, p.prologue_s, blocks, 1, launches, fitted=fitted)
+
+
+def attention_peak_flops(dtype: str, context: Context) -> float:
+    """Flop/s of the products inside fused attention.
+
+    In fp32 only memory-efficient attention exists.  From Ampere on it takes three tf32 products for an fp32
+    one (CUTLASS OpMultiplyAddFastF32; PyTorch, aten/src/ATen/native/transformers/cuda/mem_eff_attention/
+    gemm_kernel_utils.h at 1f1047b7), whatever the math mode of other products; before, CUDA cores.
+    """
+    peaks = context.gpu.peak_flops
+    if dtype == "float32" and "tf32" in peaks:
+        return peaks["tf32"] / 3
+    return peaks[context.math_mode(dtype)]
 
 
 def family(name: str, context: Context) -> str:
@@ -135,8 +148,8 @@ def attention_shape(kernel: Kernel) -> AttentionShape:
     else:
         per_score = BACKWARD_FLOPS_PER_SCORE_DIM if backward else FORWARD_FLOPS_PER_SCORE_DIM
         seq_k = max(1, round(kernel.flops / (per_score * max(1, numel(query)))))
-        # Without a layout, self-attention is told by equal leading dims.
-        seq_q = seq_k if query[:2] == key[:2] else query[1]
+        # Self-attention when some axis has the keys' length, whatever the layout and number of key heads.
+        seq_q = seq_k if seq_k in query[:-1] else query[-2]
     heads = numel(query) // max(1, seq_q * dim)
     kv_heads = numel(key) // max(1, seq_k * key[-1])
     named_full = "full" in kernel.name or "noncausal" in kernel.name

@@ -100,11 +100,13 @@ def other(kernel: Kernel, context: Context) -> Work:
 
 
 def memcpy_work(kernel: Kernel, context: Context) -> Work:
-    """Copies on a copy engine: over PCIe to or from the host, or within HBM ("dtod" in the name)."""
+    """Copies on a copy engine: over PCIe to or from the host, or within HBM (NCCL's copy of a group of one, or "dtod"
+    in the name).
+    """
     read, written = tensor_bytes(kernel)
     moved = max(read, written)
     name = kernel.name.lower()
     prologue = context.parameters.memory.prologue_s
-    if "dtod" in name or "d2d" in name:
+    if "dtod" in name or "d2d" in name or name.startswith("nccl::"):
         return Work(2 * moved / context.hbm_bytes_per_s, 2 * moved, prologue)
     return Work(moved / context.parameters.memory.pcie_bytes_per_s, moved, prologue)

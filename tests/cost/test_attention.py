@@ -53,6 +53,14 @@ def test_exponentials_that_math_does_not_hide() -> None:
     assert RooflineCost(TOY_GPU, parameters=parameters).work(attention()).sm_s == pytest.approx(plain + extra)
 
 
+def test_fp32_takes_three_tf32_products() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    fp32 = cost.work(replace(attention(), dtype="float32"))
+    # tf32 peak 50 Tflop/s, a third of it, against bf16's 100: six times the time.  No row backs it.
+    assert fp32.sm_s == pytest.approx(6 * cost.work(attention()).sm_s)
+    assert not fp32.fitted
+
+
 def test_a_single_long_block_bounds_the_time() -> None:
     # One head, 128 queries: one block on one SM of 1 Tflop/s, 4 * 64 * 128 * 128 flops.
     lone = Kernel("sdpa_attention_full", "attention_fwd", "bfloat16", ((1, 128, 64),) * 3, ((1, 128, 64),))
@@ -60,7 +68,7 @@ def test_a_single_long_block_bounds_the_time() -> None:
     assert work.sm_s == pytest.approx(4 * 64 * 128 * 128 / 1e12)
 
 
-@pytest.mark.parametrize("query", [(2, 512, 8, 64), (512, 2, 8, 64)])
+@pytest.mark.parametrize("query", [(2, 512, 8, 64), (512, 2, 8, 64), (2, 8, 512, 64)])
 def test_lengths_follow_from_flops_in_any_layout(query: tuple[int, ...]) -> None:
     flops = 4 * 2 * 8 * 512 * 512 * 64
     kernel = Kernel("flash_attention_fwd", "attention_fwd", "bfloat16", (query,) * 3, (query,), flops=flops)
