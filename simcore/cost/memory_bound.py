@@ -100,8 +100,9 @@ def other(kernel: Kernel, context: Context) -> Work:
 
 
 def memcpy_work(kernel: Kernel, context: Context) -> Work:
-    """Copies on a copy engine: over PCIe to or from the host, or within HBM (NCCL's copy of a group of one, or "dtod"
-    in the name).
+    """Copies on a copy engine: over PCIe to or from the host, or within HBM.
+
+    The latter are those with "dtod" in the name, and what NCCL makes of a collective in a group of one.
     """
     read, written = tensor_bytes(kernel)
     moved = max(read, written)

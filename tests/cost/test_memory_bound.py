@@ -99,9 +99,10 @@ def test_host_copies_use_a_copy_engine_over_pcie() -> None:
     table = op_table(
         {"name": "memcpy_htod", "kind": 4, "bytes_read": 10_000_000, "bytes_written": 10_000_000},
         {"name": "memcpy_dtod", "kind": 4, "bytes_read": 10_000_000, "bytes_written": 10_000_000},
+        {"name": "nccl::copy", "kind": 4, "bytes_read": 10_000_000, "bytes_written": 10_000_000},
     )
     cost = RooflineCost(TOY_GPU, parameters=TOY)
     demands = cost.demands(table)
-    assert demands.copy_engine.tolist() == [1, 1]
+    assert demands.copy_engine.tolist() == [1, 1, 1]
     # 10 MB over 10 GB/s of PCIe: 1 ms; within HBM 20 MB at 1 TB/s: 20 us; both 1 us to start.
-    assert demands.alone_ps(TOY_GPU.hbm_bytes_per_s).tolist() == [1_001_000_000, 21_000_000]
+    assert demands.alone_ps(TOY_GPU.hbm_bytes_per_s).tolist() == [1_001_000_000, 21_000_000, 21_000_000]
