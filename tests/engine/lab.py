@@ -42,7 +42,7 @@ class C:
 
 @dataclass
 class TableCost:
-    """Kernels by op name."""
+    """Kernels by op name; recorded durations as they are."""
 
     kernels: Mapping[str, K]
 
@@ -50,6 +50,9 @@ class TableCost:
         made = Demands.zeros(len(ops))
         for row in range(len(ops)):
             if ops.kind[row] in (OpKind.COMPUTE, OpKind.MEMCPY):
+                if ops.recorded_ps[row] >= 0:
+                    made.sm_ps[row] = ops.recorded_ps[row]
+                    continue
                 kernel = self.kernels[ops.name[row]]
                 made.sm_ps[row] = round(kernel.us * US)
                 made.blocks[row] = kernel.blocks
@@ -98,7 +101,7 @@ def cluster(num_nodes: int = 1, *, launch_us: float = 0.0, latency_us: float = 0
 
 def run(
     graph: Graph,
-    kernels: Mapping[str, K],
+    kernels: Mapping[str, K] | None = None,
     transfers: Mapping[int, C] | None = None,
     *,
     topology: Topology | None = None,
@@ -110,7 +113,7 @@ def run(
 
     def once(coalesce: bool) -> SimulationResult:
         planner = TablePlanner(transfers or {}, topology)
-        return simulate(graph, topology, TableCost(kernels), planner, coalesce=coalesce, network=network)
+        return simulate(graph, topology, TableCost(kernels or {}), planner, coalesce=coalesce, network=network)
 
     result = once(True)
     if check_both:
