@@ -38,9 +38,7 @@ def report(
         notes = [f"run folder: {run_dir}"]
         if perfetto is not None:
             events = write_perfetto(timeline, perfetto, chosen)
-            notes.append(
-                f"Perfetto (ui.perfetto.dev): {perfetto}, {events:,} events of {len(chosen)} rank(s)"
-            )
+            notes.append(f"Perfetto (ui.perfetto.dev): {perfetto}, {events:,} events, ranks: {len(chosen)}")
         if plot is not None:
             write_plot(timeline, plot, chosen)
             notes.append(f"picture: {plot}")

@@ -1,0 +1,268 @@
+"""The command line: what it prints, how it refuses, and that it leaves nothing half-done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import simcore.cli.simulation
+from simcore.cli.main import app
+from simcore.graph import GraphBuilder, MemoryProfile, one_f_one_b, pipeline_graph, save_graph
+from simcore.timeline import Timeline
+from simcore.units import GIB
+
+MS = 10**9
+
+
+@pytest.fixture
+def graph_dir(tmp_path: Path) -> Path:
+    """1F1B on 2 stages, 3 microbatches, forward 1 ms, backward 2 ms."""
+    graph = pipeline_graph(one_f_one_b(2, 3), forward=MS, backward=2 * MS, num_bytes=1024, name="tiny")
+    save_graph(graph, tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Call ``simcore`` in an empty working folder."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_summary_and_files(run: Callable[..., Result], graph_dir: Path) -> None:
+    result = run("run-sim", graph_dir)
+    assert result.exit_code == 0, result.output
+    assert "step time" in result.stdout
+    assert "2 of the 96 GPUs of h800-96, node 0; the others stay idle" in result.stdout
+    assert sorted(path.name for path in Path("runs/tiny").iterdir()) == [
+        "counters.parquet",
+        "perfetto.json.gz",
+        "rank_classes.parquet",
+        "run.json",
+        "timeline.parquet",
+    ]
+
+
+def test_json_is_one_object_and_nothing_else(run: Callable[..., Result], graph_dir: Path) -> None:
+    result = run("run-sim", graph_dir, "--json", "--out", "mine", "--no-fold", "--seed", "7")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    # (m + p - 1)(F + B) = 4 x 3 ms, and a little for launches and messages.
+    assert found["step_time_s"] == pytest.approx(0.012, rel=0.2)
+    assert sum(found["breakdown_s"].values()) == pytest.approx(found["step_time_s"])
+    assert found["timeline"] == "mine/timeline.parquet"
+    assert Timeline.open("mine").info.seed == 7
+
+
+def test_same_question_same_answer(run: Callable[..., Result], graph_dir: Path) -> None:
+    for name in ("one", "two"):
+        assert run("run-sim", graph_dir, "--out", name).exit_code == 0
+    assert Timeline.open("one").digest() == Timeline.open("two").digest()
+
+
+def test_settings_reach_what_they_name(run: Callable[..., Result], graph_dir: Path) -> None:
+    settings = {
+        "gpu.launch_latency_s": "1ms",
+        "workload.fp32_math": "tf32",
+        "nccl.max_channels": "1",
+        "nccl.buffer_bytes": "1MiB",
+        "link.nvlink.0.out.bytes_per_s": "1GB/s",
+    }
+    pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    assert run("run-sim", graph_dir, "--out", "plain").exit_code == 0
+    assert run("run-sim", graph_dir, "--out", "changed", *pairs).exit_code == 0
+    plain, changed = Timeline.open("plain"), Timeline.open("changed")
+    assert changed.info.settings == settings
+    assert changed.info.peak_math == "tf32"
+    assert changed.info.step_ps > plain.info.step_ps
+    assert changed.rank(0)["channels"].max() == 1
+    assert changed.info.profile_hash != plain.info.profile_hash
+    assert changed.info.graph_hash == plain.info.graph_hash
+
+
+def test_scenario_file(run: Callable[..., Result], graph_dir: Path) -> None:
+    scenario = graph_dir.parent / "scenario.yaml"
+    scenario.write_text(
+        "workload: tiny\ncluster: h800-8\nnetwork: alphabeta\nseed: 3\nset:\n  nccl.max_channels: 2\n"
+    )
+    assert run("run-sim", scenario, "--out", "filed", "--seed", "4").exit_code == 0
+    info = Timeline.open("filed").info
+    assert (info.cluster["num_nodes"], info.network, info.settings) == (
+        1,
+        "alphabeta",
+        {"nccl.max_channels": "2"},
+    )
+    assert info.seed == 4  # an argument wins over the file
+
+
+BAD_ARGUMENTS = {
+    "unknown workload": (["gpt-nosuch"], "unknown workload 'gpt-nosuch'"),
+    "no such folder": (["graphs/nosuch"], "no such graph folder"),
+    "folder without a graph": (["."], "not a graph folder"),
+    "model description": (["config.json"], "not read yet"),
+    "unknown cluster": (["GRAPH", "--cluster", "h80-96"], "h800"),
+    "cluster too small": (["GRAPH", "--cluster", "v100-1"], "cluster"),
+    "unknown network": (["GRAPH", "--network", "fluidd"], "did you mean 'fluid'?"),
+    "later network": (["GRAPH", "--network", "packet"], "not available yet"),
+    "unknown setting": (["GRAPH", "--set", "workload.kernel=flash"], "did you mean 'workload.kernels'?"),
+    "unknown hardware setting": (["GRAPH", "--set", "gpu.hbm_byte=1"], "did you mean 'gpu.hbm_bytes'?"),
+    "unknown kernels": (["GRAPH", "--set", "workload.kernels=flsh"], "did you mean 'flash'?"),
+    "unknown algorithm": (["GRAPH", "--set", "nccl.algorithm=rnig"], "did you mean 'ring'?"),
+    "not a pair": (["GRAPH", "--set", "gpu.num_sms"], "expected KEY=VALUE"),
+    "negative": (["GRAPH", "--set", "gpu.hbm_bytes_per_s=-1"], "gpu.hbm_bytes_per_s"),
+    "not a number": (["GRAPH", "--set", "gpu.hbm_bytes_per_s=nan"], "gpu.hbm_bytes_per_s"),
+    "no channels": (["GRAPH", "--set", "nccl.max_channels=0"], "max_channels"),
+    "negative seed": (["GRAPH", "--seed", "-1"], "seed"),
+    "unknown option": (["GRAPH", "--networks", "fluid"], "No such option"),
+    "missing scenario": (["nosuch.yaml"], "no such scenario file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARGUMENTS)
+def test_bad_arguments_are_refused(run: Callable[..., Result], graph_dir: Path, case: str) -> None:
+    arguments, message = BAD_ARGUMENTS[case]
+    result = run("run-sim", *(str(graph_dir) if a == "GRAPH" else a for a in arguments), "--json")
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+    assert result.stdout == ""
+    assert list(Path.cwd().iterdir()) == []
+
+
+BAD_SCENARIOS = {
+    "unknown key": ("worklod: tiny", "did you mean 'workload'?"),
+    "not a mapping": ("- tiny", "expected keys"),
+    "not YAML": ("workload: [", "scenario.yaml"),
+    "number as name": ("cluster: 3", "cluster must be text"),
+    "text as seed": ("seed: many", "seed must be a whole number"),
+    "settings as list": ("set: [a, b]", "set must map keys to values"),
+    "unknown setting": ("workload: tiny\nset: {workload.kernel: flash}", "did you mean 'workload.kernels'?"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SCENARIOS)
+def test_bad_scenarios_are_refused(run: Callable[..., Result], graph_dir: Path, case: str) -> None:
+    text, message = BAD_SCENARIOS[case]
+    scenario = graph_dir.parent / "scenario.yaml"
+    scenario.write_text(text)
+    result = run("run-sim", scenario)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_a_truncated_graph_is_refused(run: Callable[..., Result], graph_dir: Path) -> None:
+    path = graph_dir / "ops.parquet"
+    path.write_bytes(path.read_bytes()[:-10])
+    result = run("run-sim", graph_dir)
+    assert result.exit_code == 2
+    assert "ops.parquet" in result.stderr
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_dims_must_multiply_to_the_ranks(run: Callable[..., Result], tmp_path: Path) -> None:
+    build = GraphBuilder(2, name="odd", dims={"tp": 2, "dp": 2})
+    template = build.template("fwd")
+    template.compute("gemm", recorded_ps=MS)
+    build.program([0, 1], [(template, 0, 0)])
+    save_graph(build.build(), tmp_path / "odd")
+    result = run("run-sim", tmp_path / "odd")
+    assert result.exit_code == 2
+    assert "dp 2 x tp 2 = 4, but it has 2 ranks" in result.stderr
+
+
+def test_out_of_memory_is_infeasible(run: Callable[..., Result], tmp_path: Path) -> None:
+    build = GraphBuilder(1, name="huge", dims={"tp": 1})
+    template = build.template("fwd")
+    template.compute("gemm", recorded_ps=MS)
+    build.program([0], [(template, 0, 0)], memory=MemoryProfile(parameters=100 * GIB, peak=100 * GIB))
+    save_graph(build.build(), tmp_path / "huge")
+    result = run("run-sim", tmp_path / "huge", "--json")
+    assert result.exit_code == 3
+    assert "stage 0" in result.stderr
+    assert "100.00 GiB" in result.stderr
+    assert result.stdout == ""
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_what_is_not_a_run_is_never_overwritten(run: Callable[..., Result], graph_dir: Path) -> None:
+    Path("thesis").mkdir()
+    Path("thesis/chapter.txt").write_text("precious")
+    result = run("run-sim", graph_dir, "--out", "thesis")
+    assert result.exit_code == 2
+    assert "not a run folder" in result.stderr
+    assert [path.name for path in Path("thesis").iterdir()] == ["chapter.txt"]
+
+
+def _interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _terminate(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _break(*_: Any, **__: Any) -> None:
+    raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize("where", ["simulate", "write_tables", "analyse", "write_perfetto"])
+@pytest.mark.parametrize(("what", "code"), [(_interrupt, 130), (_terminate, 143), (_break, 1)])
+def test_an_abrupt_end_leaves_no_folder(
+    run: Callable[..., Result],
+    graph_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    what: Callable[..., None],
+    code: int,
+) -> None:
+    monkeypatch.setattr(simcore.cli.simulation, where, what)
+    result = run("run-sim", graph_dir, "--out", "ended")
+    assert result.exit_code == code
+    assert list(Path.cwd().iterdir()) == []
+    if code == 1:
+        assert "please report it" in result.stderr
+
+
+def test_report_of_a_run(run: Callable[..., Result], graph_dir: Path) -> None:
+    simulated = json.loads(run("run-sim", graph_dir, "--out", "done", "--json").stdout)
+    result = run("report", "done", "--perfetto", "two.json.gz", "--ranks", "0-1", "--top", "3")
+    assert result.exit_code == 0, result.output
+    assert "ranks: 2" in result.stdout
+    assert Path("two.json.gz").stat().st_size > 0
+    again = json.loads(run("report", "done", "--json").stdout)
+    assert {**again, "wall_s": 0} == {**simulated, "wall_s": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch"], "not a run folder"),
+        (["done", "--ranks", "0,x"], "expected numbers and ranges"),
+        (["done", "--ranks", "9", "--perfetto", "p.json.gz"], "rank 9"),
+    ],
+)
+def test_report_refuses(
+    run: Callable[..., Result], two_stage_run: Path, arguments: list[str], message: str
+) -> None:
+    two_stage_run.rename("done")
+    result = run("report", *arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert [path.name for path in Path.cwd().iterdir()] == ["done"]
+
+
+def test_report_names_a_truncated_file(run: Callable[..., Result], two_stage_run: Path) -> None:
+    path = two_stage_run / "timeline.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    result = run("report", two_stage_run)
+    assert result.exit_code == 2
+    assert "timeline.parquet" in " ".join(result.stderr.split())

@@ -1,0 +1,82 @@
+"""Summary, JSON object and picture of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from simcore.analysis import analyse
+from simcore.errors import InputError
+from simcore.report import json_object, summary, write_plot
+from simcore.timeline import Timeline
+
+CONTRACT = [
+    "step_time_s",
+    "breakdown_s",
+    "mfu",
+    "model_tflops_per_gpu",
+    "tokens_per_s",
+    "peak_memory_bytes",
+    "gpus",
+    "rank_classes",
+    "engine_events",
+    "wall_s",
+    "timeline",
+    "warnings",
+]
+
+
+def test_json_object_has_the_contracts_keys(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    found = json_object(timeline.info, analyse(timeline), timeline.path, 1.5)
+    assert list(found) == CONTRACT
+    # 300,000 ps; breakdown means 120, 10, 80, 90 thousand ps; peak of the fuller stage; 17 events.
+    assert found["step_time_s"] == pytest.approx(300e-9)
+    assert found["breakdown_s"] == pytest.approx(
+        {"exposed_compute": 120e-9, "overlapped": 10e-9, "exposed_communication": 80e-9, "idle": 90e-9}
+    )
+    assert (found["peak_memory_bytes"], found["gpus"], found["engine_events"]) == (700, 2, 17)
+    assert (found["wall_s"], found["timeline"]) == (1.5, str(two_stage_run / "timeline.parquet"))
+
+
+def text_of(run: Path) -> str:
+    timeline = Timeline.open(run)
+    console = Console(width=100, record=True, file=(run / "out.txt").open("w", encoding="utf-8"))
+    console.print(summary(timeline.info, analyse(timeline), notes=["the end"]))
+    return console.export_text()
+
+
+def test_summary_says_what_matters(two_stage_run: Path) -> None:
+    lines = {line.split("  ")[0].strip(): line for line in text_of(two_stage_run).splitlines()}
+    assert "two-stages on 2 GPUs (tiny) of cluster two: PP2, fp32, fluid network" in lines
+    assert "300 ns" in lines["step time"]
+    idle = next(line for line in text_of(two_stage_run).splitlines() if line.strip().startswith("idle"))
+    assert idle.split()[1:] == ["90", "ns", "30.0%", "0.0%"]
+    assert "41.7%" in lines["pipeline bubble"]  # 125 of 300
+    assert lines["MFU, causal attention once"].split()[-1] == "2.8%"  # 0.0275 of 1 TFLOP/s
+    assert lines["MFU, all attention scores"].split()[-1] == "2.8%"
+    assert lines["HFU, all that is executed"].split()[-1] == "3.2%"
+    assert lines["0"].endswith("700 B  1000 B ") or "700 B" in lines["0"]
+    assert "warning: written by hand" in lines
+    assert "kernel times come from: roofline 100.0%" in lines
+    assert "the end" in lines
+
+
+def test_summary_ranks_kernels_by_time(two_stage_run: Path) -> None:
+    text = text_of(two_stage_run)
+    # gemm 200 over two ranks: 100 ns each of 300; alone 90 + 50 + 30 = 170: 200 / 170.
+    row = next(line for line in text.splitlines() if line.strip().startswith("gemm"))
+    assert row.split() == ["gemm", "2", "100", "ns", "33.3%", "1.176x"]
+    assert text.index("gemm") < text.index("aten::bmm") < text.index("gelu")
+
+
+def test_picture(two_stage_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    timeline = Timeline.open(two_stage_run)
+    write_plot(timeline, tmp_path / "step.png", [0, 1])
+    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="nosuch"):
+        write_plot(timeline, tmp_path / "step.nosuch", [0, 1])
+    assert not (tmp_path / "step.nosuch").exists()
