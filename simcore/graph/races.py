@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simcore.graph.flatten import resolve_edges
+from simcore.graph.flatten import play_edges, resolve_edges
 from simcore.graph.graph import FlatOps, Graph
 from simcore.graph.ops import EdgeKind, IntArray, OpKind
 
@@ -46,10 +46,8 @@ def missing_waits(graph: Graph, flats: list[FlatOps]) -> list[str]:
 
 def _unordered(graph: Graph, flat: FlatOps) -> tuple[IntArray, IntArray]:
     """DATA edges (flat src, flat dst) between streams that no chain of waits orders."""
-    src, dst = resolve_edges(graph, flat.program, EdgeKind.DATA, flat)
+    src, dst, _, _ = play_edges(graph, flat, _crossing_data(graph))
     codes = graph.ops.stream.codes[flat.row]
-    crossing = codes[src] != codes[dst]
-    src, dst = src[crossing], dst[crossing]
     if not len(src):
         return src, dst
     clocks = _clocks(graph, flat, codes)
@@ -59,6 +57,16 @@ def _unordered(graph: Graph, flat: FlatOps) -> tuple[IntArray, IntArray]:
     ]
     keep = ~np.array(ordered, dtype=np.bool_)
     return src[keep], dst[keep]
+
+
+def _crossing_data(graph: Graph) -> IntArray:
+    """Stored DATA edges whose two ends are on different streams."""
+    edges, streams = graph.edges, graph.ops.stream
+    codes = {name: code for code, name in enumerate(streams.values)}
+    outside = np.array([codes.get(name, -1) for name in edges.ext_stream.values], dtype=np.int64)
+    # Edges from outside carry the stream's name; -1 stands for a stream that nothing runs on.
+    source = np.where(edges.src >= 0, streams.codes[edges.src], outside[edges.ext_stream.codes])
+    return np.flatnonzero((edges.kind == EdgeKind.DATA) & (source != streams.codes[edges.dst]))
 
 
 @dataclass

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import GraphError
-from simcore.graph.flatten import resolve_edges
+from simcore.graph.flatten import play_edges
 from simcore.graph.graph import FlatOps, Graph
 from simcore.graph.groups import ProcessGroup
-from simcore.graph.ops import EdgeKind, IntArray, OpKind
+from simcore.graph.ops import IntArray, OpKind
 from simcore.graph.races import missing_waits
 from simcore.graph.structure import check_structure
 
@@ -32,9 +32,9 @@ def verify(graph: Graph) -> list[str]:
     check_structure(graph, f"graph {graph.workload.name!r}")
     owner = graph.program_of_rank.astype(np.int64)
     played = [_Played.of(graph, index) for index in range(len(graph.programs))]
-    for index, program in enumerate(graph.programs):
-        for kind in (EdgeKind.WAIT, EdgeKind.DATA):
-            resolve_edges(graph, program, kind, played[index].flat)
+    outside = np.flatnonzero(graph.edges.src < 0)
+    for one in played:
+        play_edges(graph, one.flat, outside)
     for name in graph.groups:
         check = _GroupCheck.of(graph, name, owner, played)
         if check is not None:

@@ -74,15 +74,17 @@ def _fuse(graph: Graph) -> Graph:
 def _replacement(view: GraphView, match: Match) -> Replacement:
     """The kernel for a match whose traffic is what crosses its border."""
     graph, inside = view.graph, set(match.members)
-    first = match.members[0]
+    ops = graph.ops
+    heaviest = max(match.members, key=lambda row: int(ops.bytes_read[row] + ops.bytes_written[row]))
+    placed = next((row for row in match.members if ops.layer[row] >= 0), match.members[0])
     columns: dict[str, str | int] = {
         "name": match.kernel.name,
         "op_class": match.kernel.op_class,
-        "flops": sum(int(graph.ops.flops[row]) for row in match.members),
-        "module": graph.ops.module[first].split("/fused:")[0],
-        "layer": max(int(graph.ops.layer[row]) for row in match.members),
-        "dtype": graph.ops.dtype[first],
-        "blocking": max(int(graph.ops.blocking[row]) for row in match.members),
+        "flops": sum(int(ops.flops[row]) for row in match.members),
+        "module": ops.module[placed].split("/fused:")[0],
+        "layer": int(ops.layer[placed]),
+        "dtype": ops.dtype[heaviest],
+        "blocking": max(int(ops.blocking[row]) for row in match.members),
         "recorded_ps": -1,
         **(total if match.kernel.independent else border)(view, match.members).columns(),
     }

@@ -8,7 +8,7 @@ when they have one source, and, without an edge (parameters, saved activations),
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,36 +66,30 @@ def border(view: GraphView, members: Sequence[int]) -> Traffic:
 
 
 def _external_inputs(view: GraphView, members: Sequence[int], inside: set[int]) -> list[Tensor]:
-    sourced: set[tuple[int, int]] = set()
-    loose: Counter[int] = Counter()
-    found: list[Tensor] = []
+    # One slot per distinct tensor: (source op, or -1 - k for the k-th without one; size).
+    found: dict[tuple[int, int], Tensor] = {}
     for row in members:
         by_size: dict[int, list[Tensor]] = defaultdict(list)
         for tensor in view.inputs(row):
             by_size[tensor.numel].append(tensor)
-        mine_loose: Counter[int] = Counter()
         for size, tensors in by_size.items():
             feeding = [s for s in view.sources.get(row, ()) if _writes_size(view, s, size)]
             internal = sum(source in inside for source in feeding)
             outside = [source for source in feeding if source not in inside]
             if internal and not outside and view.name(row) in _SQUARES:
                 internal = len(tensors)
-            for tensor in tensors[internal:]:
-                if outside:
-                    key = (outside.pop(0), size)
-                    if key not in sourced:
-                        sourced.add(key)
-                        found.append(tensor)
-                    continue
-                mine_loose[size] += 1
-                if mine_loose[size] > loose[size]:
-                    loose[size] += 1
-                    found.append(tensor)
-    return found
+            for number, tensor in enumerate(tensors[internal:]):
+                source = outside[number] if number < len(outside) else -1 - (number - len(outside))
+                known = found.get((source, size))
+                # An op that picks or changes a few entries shows fewer bytes than one that reads all.
+                if known is None or known.num_bytes < tensor.num_bytes:
+                    found[source, size] = tensor
+    return list(found.values())
 
 
 def _writes_size(view: GraphView, row: int, size: int) -> bool:
-    return any(tensor.numel == size for tensor in view.outputs(row))
+    """Whether an op writes a tensor of ``size`` elements in full; scattering a few entries does not count."""
+    return any(tensor.numel == size <= tensor.num_bytes for tensor in view.outputs(row))
 
 
 def _external_outputs(view: GraphView, members: Sequence[int], inside: set[int]) -> list[Tensor]:
@@ -105,7 +99,7 @@ def _external_outputs(view: GraphView, members: Sequence[int], inside: set[int])
     survivors: dict[int, list[Tensor]] = {}
     for row in members:
         outputs = list(view.outputs(row))
-        if view.alloc_bytes[row] > 0:
+        if view.alloc_bytes[row] > 0 and not view.name(row).endswith("_"):
             kept = _without_freed(view, row, outputs, inside)
         elif outputs and row != last and _only_read_inside(view, row, inside):
             kept = []
