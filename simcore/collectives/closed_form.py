@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from simcore.collectives.plan import CollectivePlan, LinkUse
 from simcore.units import PS_PER_S
 
 
-def max_min_rate(rate_cap_bytes_per_s: float, capacities: object, weights: object) -> float:
+def max_min_rate(rate_cap_bytes_per_s: float, capacities: npt.ArrayLike, weights: npt.ArrayLike) -> float:
     """Progress per second that a plan reaches alone: min(cap, capacity / weight) over its links.
 
     ``capacities`` (bytes/s) and ``weights`` (link bytes per byte of progress) are equally long.  A single
@@ -34,7 +35,7 @@ def alpha_beta_time(plan: CollectivePlan) -> int:
     return plan.alone_ps
 
 
-def link_uses(links: object, weights: object) -> tuple[LinkUse, ...]:
+def link_uses(links: npt.ArrayLike, weights: npt.ArrayLike) -> tuple[LinkUse, ...]:
     """Arrays of link indices and weights as the plan's tuple."""
     ids = np.asarray(links, dtype=np.int64).tolist()
     loads = np.asarray(weights, dtype=np.float64).tolist()

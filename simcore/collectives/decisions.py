@@ -78,11 +78,10 @@ class Decision:
 
 
 class Decider:
-    """Decides for one cluster and one set of forced settings; ``network_s`` is a hop's wire latency."""
+    """Decides for one cluster and one set of forced settings."""
 
-    def __init__(self, cluster: ClusterSpec, network_s: float, settings: Settings) -> None:
+    def __init__(self, cluster: ClusterSpec, settings: Settings) -> None:
         self._cluster = cluster
-        self._network_s = network_s
         self._settings = settings
         self._timing = timing_of(cluster.gpu.generation)
         self._wire = cluster.gpu.nvlink_bytes_per_s * cluster.gpu.nvlink_efficiency
@@ -104,7 +103,7 @@ class Decider:
             local_ranks=min(len(gpus) for gpus in layout.nodes),
             generation=self._cluster.gpu.generation,
             nvswitch=self._cluster.intra_node == "nvswitch",
-            network_s=self._network_s,
+            network_s=layout.network_s,
             graph=graph,
         )
         forced = self._settings.protocol.name if self._settings.protocol else None
@@ -154,7 +153,7 @@ class Decider:
             channels=channels,
             chunking=chunking,
             num_steps=steps,
-            latency_s=self._latency_s(protocol, inner, outer, data_bytes),
+            latency_s=self._latency_s(protocol, inner, outer, layout, data_bytes),
             data_bytes=data_bytes,
             # The last member of a chain starts n - 2 chunks after the first sends.
             fill_bytes=(ranks - 2) * data_bytes / chunking.num_chunks if chain else 0.0,
@@ -181,7 +180,7 @@ class Decider:
             self._settings.buffer_bytes,
         )
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
-        latency = self._latency_s(protocol, 2 * inner, 2 * outer, data_bytes)
+        latency = self._latency_s(protocol, 2 * inner, 2 * outer, layout, data_bytes)
         # Each level stores a chunk before it forwards it; all channels fill at once and share the port.
         latency += (steps - 1) * chunking.chunk_bytes * channels / data_rate
         return Decision(
@@ -203,7 +202,7 @@ class Decider:
         stages = 2 + 2 * levels if levels else 3
         chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
         data_bytes = sent_share("all_reduce", layout.num_ranks) * num_bytes
-        hops = 2 * levels * self._network_hop(SIMPLE)
+        hops = 2 * levels * self._network_hop(SIMPLE, layout)
         return Decision(
             algorithm=algorithm,
             protocol=SIMPLE,
@@ -243,7 +242,7 @@ class Decider:
         if protocol not in _P2P_PROTOCOLS:  # send/recv kernels know no LL128 (src/device/sendrecv.h)
             protocol = SIMPLE
         timing = self._timing.protocols[protocol.name]
-        hop = self._network_hop(protocol) if crosses else timing.nvlink_hop_s
+        hop = self._network_hop(protocol, layout) if crosses else timing.nvlink_hop_s
         latency = self._timing.p2p_base_s[protocol.name] + hop + (peers - 1) * self._timing.peer_s
         rate = min(channels * timing.channel_bytes_per_s * protocol.wire_overhead, self._wire)
         if own_copy:
@@ -263,9 +262,11 @@ class Decider:
             rate_cap_bytes_per_s=rate,
         )
 
-    def _latency_s(self, protocol: Protocol, inner: int, outer: int, data_bytes: float) -> float:
+    def _latency_s(
+        self, protocol: Protocol, inner: int, outer: int, layout: Layout, data_bytes: float
+    ) -> float:
         timing = self._timing.protocols[protocol.name]
-        hops = inner * timing.nvlink_hop_s + outer * self._network_hop(protocol)
+        hops = inner * timing.nvlink_hop_s + outer * self._network_hop(protocol, layout)
         return timing.base_s + hops + self._warm_up_s(protocol, data_bytes)
 
     def _warm_up_s(self, protocol: Protocol, data_bytes: float) -> float:
@@ -273,8 +274,8 @@ class Decider:
             return 0.0
         return self._timing.warm_up_s * min(1.0, data_bytes / self._timing.warm_up_bytes)
 
-    def _network_hop(self, protocol: Protocol) -> float:
-        return self._network_s + self._timing.protocols[protocol.name].network_hop_s
+    def _network_hop(self, protocol: Protocol, layout: Layout) -> float:
+        return layout.network_s + self._timing.protocols[protocol.name].network_hop_s
 
     def _graph(self, layout: Layout) -> ChannelGraph:
         graph = search_channels(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Protocol
 
 from simcore.errors import InputError
@@ -71,13 +73,16 @@ class Fabric(Protocol):
 class Layout:
     """A group on its hardware: ``nodes[m]`` are the GPUs on the group's m-th node, by local index.
 
+    ``local_gpus`` are the same as positions within the node.  ``nics_used``: NICs of the group's GPUs on the
+    node with the fewest.  ``network_s``: wire latency from a node to the next, averaged around the group.
     Groups that differ only in which nodes they sit on have equal :attr:`signature`, and so do permutations
     of one group: what NCCL decides for one holds for all.
     """
 
     nodes: tuple[tuple[int, ...], ...]
-    locals_: tuple[tuple[int, ...], ...]
+    local_gpus: tuple[tuple[int, ...], ...]
     nics_used: int
+    network_s: float
 
     @cached_property
     def num_ranks(self) -> int:
@@ -97,9 +102,9 @@ class Layout:
     @cached_property
     def signature(self) -> tuple[object, ...]:
         """Equal for groups of the same shape; every node's local indices once if all nodes are alike."""
-        shapes = set(self.locals_)
-        shape = next(iter(shapes)) if len(shapes) == 1 else self.locals_
-        return self.num_ranks, self.num_nodes, self.nics_used, shape
+        shapes = set(self.local_gpus)
+        shape = next(iter(shapes)) if len(shapes) == 1 else self.local_gpus
+        return self.num_ranks, self.num_nodes, self.nics_used, self.network_s, shape
 
 
 def checked_ranks(fabric: Fabric, ranks: Sequence[int]) -> None:
@@ -127,4 +132,13 @@ def layout_of(fabric: Fabric, ranks: Sequence[int]) -> Layout:
     nodes = tuple(tuple(by_node[node]) for node in sorted(by_node))
     local = tuple(tuple(fabric.local_of(gpu) for gpu in gpus) for gpus in nodes)
     nics = min(len({fabric.nic_out(gpu) for gpu in gpus}) for gpus in nodes)
-    return Layout(nodes, local, nics)
+    return Layout(nodes, local, nics, _mean_network_s(fabric, nodes))
+
+
+def _mean_network_s(fabric: Fabric, nodes: tuple[tuple[int, ...], ...]) -> float:
+    if len(nodes) == 1:
+        return 0.0
+    first = fabric.local_of(nodes[0][0])
+    rail = [gpus[0] - fabric.local_of(gpus[0]) + first for gpus in nodes]
+    hops = [fabric.latency_s(src, dst) for src, dst in pairwise([*rail, rail[0]])]
+    return math.fsum(hops) / len(hops)

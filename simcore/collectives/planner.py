@@ -84,10 +84,8 @@ class NcclPlanner:
             min_channels=min_channels,
             buffer_bytes=buffer_bytes,
         )
-        cluster = topology.cluster
-        network_s = topology.latency_s(0, cluster.gpus_per_node) if cluster.num_nodes > 1 else 0.0
         self._topology = topology
-        self._decider = Decider(cluster, network_s, settings)
+        self._decider = Decider(topology.cluster, settings)
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._loads: dict[tuple[str, tuple[int, ...]], _Load] = {}
         self._decisions: dict[tuple[object, ...], Decision] = {}
@@ -96,8 +94,8 @@ class NcclPlanner:
     def plan(self, collective: str, num_bytes: int, ranks: Sequence[int]) -> CollectivePlan:
         """The plan of ``collective`` over ``ranks``, sizes as nccl-tests counts them (in bytes).
 
-        A group of one rank has a plan without channels, bytes and latency.  InputError for an unknown
-        collective, a negative or fractional size, no ranks, a rank twice or outside the topology.
+        A group of one rank, or no bytes, have a plan without channels, links and latency.  InputError for
+        an unknown collective, a negative or fractional size, no ranks, a rank twice or outside the topology.
         """
         group = tuple(ranks)
         key = (collective, num_bytes, group)
@@ -124,7 +122,7 @@ class NcclPlanner:
         layout = self._layouts.get(ranks)
         if layout is None:
             layout = self._layouts[ranks] = layout_of(self._topology, ranks)
-        if layout.num_ranks == 1:
+        if layout.num_ranks == 1 or (num_bytes == 0 and collective not in ("barrier", "send_recv")):
             return _nothing(collective, num_bytes, ranks)
         moved = _BARRIER_BYTES if collective == "barrier" else num_bytes
         key = (collective, moved, layout.signature)
@@ -201,7 +199,7 @@ def _assembled(
 
 
 def _nothing(collective: str, num_bytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
-    """The plan of a group of one: an in-place call returns at once, nothing is launched."""
+    """The plan of a group of one, or of no bytes: NCCL returns at once, nothing is launched."""
     return CollectivePlan(
         collective=collective,
         num_bytes=num_bytes,

@@ -12,10 +12,10 @@ Note [Time of a collective]
 
 The numbers are fitted per generation, over all sizes, collectives and group sizes together, to nccl-tests
 rows: one node from ai-dynamo/aiconfigurator at 095f58a51c (A100 with NCCL 2.27.3, H100 with 2.27.3 and
-2.29.2), several nodes of H100 with NDR InfiniBand from NVIDIA/nccl-tests issue 309 (not its 4-node cluster below
-16 MiB, where 1 MiB takes longer than 16).  On these rows the median error is 4 %, the mean 6 %.  Each number
-has a meaning of its own and none belongs to a row.  Hops between nodes were only measured on Hopper and
-stand for all; the tree's share and the limits of the NVLS, Simple and LL128 copy loops are NCCL's own
+2.29.2), several nodes of H100 with NDR InfiniBand from NVIDIA/nccl-tests issue 309 (not its 4-node cluster
+below 16 MiB, where 1 MiB takes longer than 16).  On these rows the median error is 4 %, the mean 6 %.  Each
+number has a meaning of its own and none belongs to a row.  Hops between nodes were only measured on Hopper
+and stand for all; the tree's share and the limits of the NVLS, Simple and LL128 copy loops are NCCL's own
 (src/graph/tuning.cc), which no row contradicts.
 """
 
