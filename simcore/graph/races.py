@@ -84,12 +84,13 @@ class _Clocks:
 
     def upto(self, stream: int, op: int) -> list[int]:
         """What stream ``stream`` knows when its flat op ``op`` starts, the host's knowledge included."""
-        known = [-1] * self.num_streams
-        for slot in (stream, self.num_streams):
-            index = bisect_right(self.at[slot], op) - 1
-            if index >= 0:
-                known = [max(pair) for pair in zip(known, self.clock[slot][index], strict=True)]
-        return known
+        mine = bisect_right(self.at[stream], op) - 1
+        host = bisect_right(self.at[-1], op) - 1
+        if mine >= 0 and host >= 0:
+            return list(map(max, self.clock[stream][mine], self.clock[-1][host]))
+        if mine >= 0 or host >= 0:
+            return list(self.clock[stream][mine] if mine >= 0 else self.clock[-1][host])
+        return [-1] * self.num_streams
 
     def knows(self, reader: int, op: int, writer: int, written: int) -> bool:
         """Whether flat op ``op`` on stream ``reader`` is certain that ``written`` has ended."""
@@ -98,7 +99,7 @@ class _Clocks:
     def learn(self, slot: int, op: int, clock: list[int]) -> None:
         """From flat op ``op`` on, ``slot`` knows ``clock`` too."""
         if self.clock[slot]:
-            clock = [max(pair) for pair in zip(clock, self.clock[slot][-1], strict=True)]
+            clock = list(map(max, clock, self.clock[slot][-1]))
         self.at[slot].append(op)
         self.clock[slot].append(clock)
 
