@@ -1,6 +1,6 @@
 """Timelines for Perfetto (ui.perfetto.dev) and chrome://tracing: JSON trace events, gzip.
 
-One process per rank, one thread per stream, an arrow from every send to its recv, counters of resources.
+One process per rank, one thread per stream, an arrow from every send to its recv, counters of its ports.
 Format: "Trace Event Format" (Google, 2016); Perfetto reads times in us with nanosecond resolution.
 """
 
@@ -22,8 +22,8 @@ from simcore.timeline.reader import Timeline
 DEFAULT_MAX_ROWS = 1_000_000
 
 #: Counters are step functions; more changes than this are left out of the picture (not of counters.parquet).
-_MAX_COUNTER_ROWS = 200_000
-_COUNTER_PID = 1 << 30
+_MAX_COUNTER_ROWS = 500_000
+_RESOURCES_PID = 1 << 30
 
 
 def default_ranks(timeline: Timeline, analysis: StepAnalysis, max_rows: int = DEFAULT_MAX_ROWS) -> list[int]:
@@ -79,32 +79,60 @@ def _batches(timeline: Timeline, ranks: Sequence[int]) -> Iterator[list[str]]:
         yield _process(timeline.info, rank, int(rows.ints("stage")[0]), position)
         yield rank_events(rows, rank, flows)
     yield list(flows.events())
-    yield _counters(timeline)
+    yield _counters(timeline, ranks)
 
 
 def _process(info: RunInfo, rank: int, stage: int, position: int) -> list[str]:
     """Name and place of a rank's process: ``rank 8: stage 1 (pp 1, tp 0)``."""
     coordinates = ", ".join(f"{axis} {index}" for axis, index in info.coordinates(rank).items())
     name = f"rank {rank}: stage {stage}" + (f" ({coordinates})" if coordinates else "")
+    return _process_events(rank, name, position)
+
+
+def _process_events(pid: int, name: str, position: int) -> list[str]:
     return [
-        f'{{"ph":"M","pid":{rank},"name":"process_name","args":{{"name":{json.dumps(name)}}}}}',
-        f'{{"ph":"M","pid":{rank},"name":"process_sort_index","args":{{"sort_index":{position}}}}}',
+        f'{{"ph":"M","pid":{pid},"name":"process_name","args":{{"name":{json.dumps(name)}}}}}',
+        f'{{"ph":"M","pid":{pid},"name":"process_sort_index","args":{{"sort_index":{position}}}}}',
     ]
 
 
-def _counters(timeline: Timeline) -> list[str]:
+def _counters(timeline: Timeline, ranks: Sequence[int]) -> list[str]:
+    """Counters of the ranks' own ports in their processes, of all else but other ranks' ports in one more."""
     counters = timeline.counters()
-    if counters.empty or len(counters) > _MAX_COUNTER_ROWS:
+    column = counters["resource"].cat
+    ports = {name: (rank, port) for rank in ranks for port, name in _ports(timeline.info, rank).items()}
+    place: dict[int, tuple[int, str]] = {}
+    for code, name in enumerate(column.categories):
+        if name in ports:
+            place[code] = ports[name]
+        elif not name.startswith(("nvlink.", "nic.")):
+            place[code] = (_RESOURCES_PID, name)
+    codes = column.codes.to_numpy()
+    rows = np.flatnonzero(np.isin(codes, list(place)))
+    if len(rows) == 0 or len(rows) > _MAX_COUNTER_ROWS:
         return []
-    names = {name: json.dumps(name) for name in counters["resource"].unique()}
-    events = [
-        f'{{"ph":"M","pid":{_COUNTER_PID},"name":"process_name","args":{{"name":"resources"}}}}',
-        f'{{"ph":"M","pid":{_COUNTER_PID},"name":"process_sort_index","args":{{"sort_index":{_COUNTER_PID}}}}}',
-    ]
-    columns = (counters["time_ps"] // 1000, counters["resource"], counters["value"])
-    for time, resource, value in zip(*(column.tolist() for column in columns), strict=True):
-        events.append(
-            f'{{"ph":"C","pid":{_COUNTER_PID},"name":{names[resource]},'
-            f'"ts":{time // 1000}.{time % 1000:03d},"args":{{"value":{value!r}}}}}'
-        )
+    heads = {
+        code: f'{{"ph":"C","pid":{pid},"name":{json.dumps(label)},"ts":'
+        for code, (pid, label) in place.items()
+    }
+    time = counters["time_ps"].to_numpy()[rows] // 1000
+    fields = zip(
+        [heads[code] for code in codes[rows].tolist()],
+        (time // 1000).tolist(),
+        (time % 1000).tolist(),
+        counters["value"].to_numpy()[rows].tolist(),
+        strict=True,
+    )
+    events = ['%s%d.%03d,"args":{"value":%r}}' % values for values in fields]
+    if any(place[code][0] == _RESOURCES_PID for code in np.unique(codes[rows]).tolist()):
+        events += _process_events(_RESOURCES_PID, "other links", _RESOURCES_PID)
     return events
+
+
+def _ports(info: RunInfo, rank: int) -> dict[str, str]:
+    """Counter label -> resource name of the NVLink port and NIC of a rank (ranks fill nodes in order)."""
+    per_node = int(info.cluster.get("gpus_per_node", 1))
+    nics = int(info.cluster.get("nics_per_node", per_node))
+    node, local = divmod(rank, per_node)
+    ports = {"NVLink": f"nvlink.{rank}", "NIC": f"nic.{node}.{local * nics // per_node}"}
+    return {f"{label} {way}, B/s": f"{port}.{way}" for label, port in ports.items() for way in ("out", "in")}

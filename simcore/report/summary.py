@@ -103,7 +103,7 @@ def _total_table(kind: str, rows: Sequence[tuple[Key, Total]], analysis: StepAna
         time = total.time_ps / analysis.num_ranks
         slowdown = f"{total.time_ps / total.alone_ps:.3f}x" if total.alone_ps else "-"
         per_rank = total.count / analysis.num_ranks
-        calls = f"{per_rank:,.0f}" if per_rank >= 10 else f"{per_rank:.2g}"
+        calls = f"{per_rank:,.0f}" if per_rank >= 10 else f"{per_rank:.3g}"
         table.add_row(
             " ".join(part for part in key if part),
             calls,

@@ -86,7 +86,7 @@ def software_versions() -> dict[str, str]:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            versions[package] = "unknown"
+            versions[package] = "not installed"
     return versions
 
 

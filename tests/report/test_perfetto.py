@@ -88,6 +88,9 @@ def test_no_arrow_without_its_other_end(two_stage_run: Path) -> None:
 def test_counters_follow(two_stage_run: Path) -> None:
     counters = [event for event in events_of(two_stage_run, [0]) if event["ph"] == "C"]
     assert [(event["ts"], event["args"]["value"]) for event in counters] == [(0.1, 1e9), (0.12, 0.0)]
+    assert {(event["pid"], event["name"]) for event in counters} == {(0, "NVLink out, B/s")}
+    # The port belongs to rank 0: it is not shown when only rank 1 is.
+    assert not [event for event in events_of(two_stage_run, [1]) if event["ph"] == "C"]
 
 
 def test_rows_that_overlap_on_a_stream_get_threads_of_their_own(tmp_path: Path) -> None:
