@@ -61,9 +61,10 @@ class Settings:
 class Decision:
     """Everything about a plan that does not name links or ranks.
 
-    ``data_bytes``: what an average rank sends.  ``fill_bytes``: the part of it for which the pipeline is
-    not yet full, so that its time counts once more.  ``rate_cap_bytes_per_s``: wire bytes, see
-    Note [Time of a collective] in :mod:`simcore.collectives.timing`.
+    ``data_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
+    fills.  ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
+    ``busy_share``: the part of the time that they keep the wire busy.  See Note [Time of a collective] in
+    :mod:`simcore.collectives.timing`.
     """
 
     algorithm: str
@@ -74,7 +75,8 @@ class Decision:
     latency_s: float
     data_bytes: float
     fill_bytes: float
-    rate_cap_bytes_per_s: float
+    copy_bytes_per_s: float
+    busy_share: float
 
 
 class Decider:
@@ -140,7 +142,6 @@ class Decider:
         outer = passes * (nodes - 1)
         inner = passes * (ranks - 1) - outer
         steps = inner + outer
-        data_rate = min(channels * timing.channel_bytes_per_s, self._wire / protocol.wire_overhead)
         chunking = ring_chunking(
             collective, protocol, num_bytes, ranks, channels, self._settings.buffer_bytes
         )
@@ -157,10 +158,8 @@ class Decider:
             data_bytes=data_bytes,
             # The last member of a chain starts n - 2 chunks after the first sends.
             fill_bytes=(ranks - 2) * data_bytes / chunking.num_chunks if chain else 0.0,
-            rate_cap_bytes_per_s=data_rate
-            * protocol.wire_overhead
-            * steps
-            / (steps + self._timing.tail_step),
+            copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
+            busy_share=steps / (steps + self._timing.tail_step),
         )
 
     def _tree(
@@ -169,7 +168,6 @@ class Decider:
         timing = self._timing.protocols[protocol.name]
         inner, outer = tree_levels(layout)
         steps = 2 * (inner + outer)
-        data_rate = min(channels * timing.channel_bytes_per_s, self._wire / protocol.wire_overhead)
         chunking = tree_chunking(
             protocol,
             num_bytes,
@@ -180,19 +178,18 @@ class Decider:
             self._settings.buffer_bytes,
         )
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
-        latency = self._latency_s(protocol, 2 * inner, 2 * outer, layout, data_bytes)
-        # Each level stores a chunk before it forwards it; all channels fill at once and share the port.
-        latency += (steps - 1) * chunking.chunk_bytes * channels / data_rate
         return Decision(
             algorithm="tree",
             protocol=protocol,
             channels=channels,
             chunking=chunking,
             num_steps=steps,
-            latency_s=latency,
+            latency_s=self._latency_s(protocol, 2 * inner, 2 * outer, layout, data_bytes),
             data_bytes=data_bytes,
-            fill_bytes=0.0,
-            rate_cap_bytes_per_s=data_rate * protocol.wire_overhead * self._timing.tree_efficiency,
+            # Each level stores a chunk before it forwards it, in all channels at once.
+            fill_bytes=(steps - 1) * chunking.chunk_bytes * channels,
+            copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
+            busy_share=self._timing.tree_efficiency,
         )
 
     def _nvls(self, algorithm: str, num_bytes: int, layout: Layout) -> Decision:
@@ -212,7 +209,8 @@ class Decider:
             latency_s=self._timing.nvls_base_s + hops,
             data_bytes=data_bytes,
             fill_bytes=(stages - 1) * data_bytes / chunking.num_loops,
-            rate_cap_bytes_per_s=channels * self._timing.nvls_channel_bytes_per_s,
+            copy_bytes_per_s=channels * self._timing.nvls_channel_bytes_per_s,
+            busy_share=1.0,
         )
 
     def _all_to_all(self, num_bytes: int, layout: Layout) -> Decision:
@@ -244,10 +242,10 @@ class Decider:
         timing = self._timing.protocols[protocol.name]
         hop = self._network_hop(protocol, layout) if crosses else timing.nvlink_hop_s
         latency = self._timing.p2p_base_s[protocol.name] + hop + (peers - 1) * self._timing.peer_s
-        rate = min(channels * timing.channel_bytes_per_s * protocol.wire_overhead, self._wire)
+        busy = 1.0
         if own_copy:
             # The rank's own piece is copied by the same channels, and unsynchronised peers collide.
-            rate *= self._timing.all_to_all_efficiency / (1 + self._timing.own_copy_step / peers)
+            busy = self._timing.all_to_all_efficiency / (1 + self._timing.own_copy_step / peers)
         return Decision(
             algorithm="pairwise",
             protocol=protocol,
@@ -259,7 +257,8 @@ class Decider:
             latency_s=latency + self._warm_up_s(protocol, data_bytes),
             data_bytes=data_bytes,
             fill_bytes=0.0,
-            rate_cap_bytes_per_s=rate,
+            copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
+            busy_share=busy,
         )
 
     def _latency_s(

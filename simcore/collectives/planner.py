@@ -175,7 +175,8 @@ def _assembled(
 ) -> CollectivePlan:
     overhead = decision.protocol.wire_overhead
     volume = decision.data_bytes * overhead
-    rate = min(decision.rate_cap_bytes_per_s, load.rate_bytes_per_s)
+    # A channel that waits or copies for itself leaves the wire idle: alone it cannot use all of its links.
+    rate = decision.busy_share * min(decision.copy_bytes_per_s, load.rate_bytes_per_s)
     latency_ps = ps_from_s(decision.latency_s + decision.fill_bytes * overhead / rate)
     return CollectivePlan(
         collective=collective,
@@ -189,7 +190,7 @@ def _assembled(
         num_steps=decision.num_steps,
         latency_ps=latency_ps,
         volume_bytes=volume,
-        rate_cap_bytes_per_s=decision.rate_cap_bytes_per_s,
+        rate_cap_bytes_per_s=rate,
         hbm_bytes_per_byte=closed_form.hbm_bytes_per_wire_byte(
             collective, decision.algorithm, len(ranks), overhead, load.network_share
         ),

@@ -25,7 +25,7 @@ def busbw(plan: CollectivePlan) -> float:
 
 
 def link_rate(plan: CollectivePlan, topology: Topology) -> float:
-    return min(topology.links.bytes_per_s[use.link] / use.weight for use in plan.links)
+    return min(float(topology.links.bytes_per_s[use.link]) / use.weight for use in plan.links)
 
 
 @settings(max_examples=80, deadline=None)
