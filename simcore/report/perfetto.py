@@ -123,7 +123,8 @@ def _counters(timeline: Timeline, ranks: Sequence[int]) -> list[str]:
         counters["value"].to_numpy()[rows].tolist(),
         strict=True,
     )
-    events = ['%s%d.%03d,"args":{"value":%r}}' % values for values in fields]
+    template = '%s%d.%03d,"args":{"value":%r}}'
+    events = [template % values for values in fields]
     if any(place[code][0] == _RESOURCES_PID for code in np.unique(codes[rows]).tolist()):
         events += _process_events(_RESOURCES_PID, "other links", _RESOURCES_PID)
     return events
