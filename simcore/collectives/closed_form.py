@@ -53,6 +53,7 @@ def hbm_bytes_per_wire_byte(
 
     * all_reduce: n reads of the input (each share once) and n writes of the output; 2 (n-1) shares sent.
     * reduce_scatter: n reads, 1 write; n-1 sent.  all_gather: 1 read, n writes; n-1 sent.
+    * all_to_all: n reads, n writes (one of each copies the rank's own share); n-1 sent.
     * the others: each byte read once where it starts, written once where it ends: 2 per byte sent.
 
     NVLS copies the input to a buffer that the switch can address (read, write), the switch reads it and
@@ -67,6 +68,8 @@ def hbm_bytes_per_wire_byte(
         user = 2 * num_ranks / (2 * (num_ranks - 1))
     elif collective in ("all_gather", "reduce_scatter"):
         user = (num_ranks + 1) / (num_ranks - 1)
+    elif collective == "all_to_all":
+        user = 2 * num_ranks / (num_ranks - 1)
     else:
         user = 2.0
     total = 2.0 + 2.0 * network_share + user / wire_overhead

@@ -85,6 +85,7 @@ class Decider:
     def __init__(self, cluster: ClusterSpec, settings: Settings) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._release = tuner.release_of(cluster.nccl_version)
         self._timing = timing_of(cluster.gpu.generation)
         self._wire = cluster.gpu.nvlink_bytes_per_s * cluster.gpu.nvlink_efficiency
 
@@ -104,6 +105,7 @@ class Decider:
             num_nodes=layout.num_nodes,
             local_ranks=min(len(gpus) for gpus in layout.nodes),
             generation=self._cluster.gpu.generation,
+            release=self._release,
             nvswitch=self._cluster.intra_node == "nvswitch",
             network_s=layout.network_s,
             graph=graph,

@@ -146,12 +146,13 @@ class NcclPlanner:
         if not (capacity > 0).all():
             dead = int(ids[int(np.argmin(capacity))])
             raise InputError(f"link {fabric.links.names[dead]!r} has no bandwidth, but {algorithm} needs it")
+        uses = closed_form.link_uses(ids, weights)
+        nics = {fabric.nic_out(gpu) for gpus in layout.nodes for gpu in gpus}
         senders = 1 if algorithm == "p2p" else layout.num_ranks
-        nics = np.unique([fabric.nic_out(gpu) for gpus in layout.nodes for gpu in gpus])
         return _Load(
-            uses=closed_form.link_uses(ids, weights),
+            uses=uses,
             rate_bytes_per_s=closed_form.max_min_rate(math.inf, capacity, weights),
-            network_share=float(weights[np.isin(ids, nics)].sum()) / senders,
+            network_share=math.fsum(use.weight for use in uses if use.link in nics) / senders,
         )
 
     def _link_weights(self, algorithm: str, ranks: tuple[int, ...], layout: Layout) -> tuple[Ids, Weights]:

@@ -18,23 +18,34 @@ from simcore.errors import InputError
 
 #: NVSwitch reductions are set up for more than two GPUs of a node (src/transport/nvls.cc, ncclNvlsInit).
 _NVLS_MIN_LOCAL_RANKS: Final = 3
+#: The release that made NVLS and NVLSTree the default (NCCL 2.18 release notes).
+_NVLS_FROM_RELEASE: Final = (2, 18)
 
 
 @dataclass(frozen=True)
 class GroupShape:
     """What the tuner knows of a group.
 
-    ``local_ranks``: members on the emptiest node.  ``network_s``: what the wires between nodes add per hop.
-    ``graph``: the channels that NCCL searched.
+    ``release``: NCCL's, major and minor.  ``local_ranks``: members on the emptiest node.  ``network_s``: what
+    the wires between nodes add per hop.  ``graph``: the channels that NCCL searched.
     """
 
     num_ranks: int
     num_nodes: int
     local_ranks: int
     generation: str
+    release: tuple[int, int]
     nvswitch: bool
     network_s: float
     graph: ChannelGraph
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """(major, minor) of an NCCL version such as "2.22.3".  InputError when it is none."""
+    parts = version.split(".")
+    if len(parts) < 2 or not all(part.isascii() and part.isdigit() for part in parts[:2]):
+        raise InputError(f"NCCL version {version!r} does not read like 2.22.3")
+    return int(parts[0]), int(parts[1])
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,8 @@ def available(algorithm: str, protocol: str, shape: GroupShape) -> bool:
     """Whether NCCL would consider ``algorithm`` under ``protocol`` for a group of this shape."""
     if algorithm not in ("nvls", "nvls_tree"):
         return True
-    supported = shape.nvswitch and shape.generation in table.NVLS_EFFICIENCY
+    switch = shape.nvswitch and shape.generation in table.NVLS_EFFICIENCY
+    supported = switch and shape.release >= _NVLS_FROM_RELEASE
     fits = shape.num_nodes == 1 if algorithm == "nvls" else shape.num_nodes > 1
     return supported and fits and protocol == "Simple" and shape.local_ranks >= _NVLS_MIN_LOCAL_RANKS
 

@@ -1,5 +1,6 @@
 """Wrong input is refused with a message that says what is wrong."""
 
+import dataclasses
 import math
 
 import pytest
@@ -64,3 +65,19 @@ def test_groups(ranks: tuple[int, ...], message: str) -> None:
 def test_a_rank_cannot_send_to_itself() -> None:
     with pytest.raises(InputError, match="rank 4 cannot send to itself"):
         PLANNER.plan_p2p(8, 4, 4)
+
+
+def test_an_nccl_version_that_is_none() -> None:
+    with pytest.raises(InputError, match=r"NCCL version 'newest' does not read like 2\.22\.3"):
+        NcclPlanner(Topology(load_cluster("h800-96", {"cluster.nccl_version": "newest"})))
+
+
+def test_a_dead_link() -> None:
+    fabric = Topology(load_cluster("h800-96", {}))
+    rates = fabric.links.bytes_per_s.copy()
+    rates[fabric.nic_out(3)] = 0.0
+    fabric.links = dataclasses.replace(fabric.links, bytes_per_s=rates)
+    planner = NcclPlanner(fabric, algorithm="ring")
+    with pytest.raises(InputError, match=r"link 'nic\.0\.3\.out' has no bandwidth, but ring needs it"):
+        planner.plan("all_reduce", 1024, range(16))
+    assert planner.plan("all_reduce", 1024, range(8)).alone_ps > 0

@@ -71,6 +71,8 @@ def test_hopper_nodes_reduce_in_the_switch_from_about_a_megabyte() -> None:
     assert planner.plan("all_reduce", GIB, (0, 1)).algorithm == "ring"
     assert planner.plan("all_gather", GIB, NODE).algorithm == "ring"
     assert NcclPlanner(A100).plan("all_reduce", GIB, NODE).algorithm == "ring"
+    before_nvls = Topology(load_cluster("h100", {"cluster.nccl_version": "2.16.2"}))
+    assert NcclPlanner(before_nvls).plan("all_reduce", GIB, NODE).algorithm == "ring"
 
 
 def test_tree_for_small_and_ring_for_large_messages_over_nodes() -> None:
@@ -195,6 +197,9 @@ def test_hbm_traffic_of_a_ring() -> None:
     # all_gather: 1 read and 8 writes for 7 shares.
     plan = NcclPlanner(H800, protocol="Simple").plan("all_gather", GIB, NODE)
     assert plan.hbm_bytes_per_byte == pytest.approx(2 + 9 / 7)
+    # all_to_all: 8 reads and 8 writes for 7 shares.
+    plan = NcclPlanner(H800, protocol="Simple").plan("all_to_all", GIB, NODE)
+    assert plan.hbm_bytes_per_byte == pytest.approx(2 + 16 / 7)
     # One GPU per node: all traffic passes the sender's FIFO and the NIC as well: 4 + 2 x 4 / (2 x 3).
     plan = NcclPlanner(H800, algorithm="ring", protocol="Simple").plan("all_reduce", GIB, (0, 8, 16, 24))
     assert plan.hbm_bytes_per_byte == pytest.approx(4 + 8 / 6)
