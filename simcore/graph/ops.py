@@ -189,8 +189,9 @@ class EdgeTable:
 
     ``dst`` is a row of the op table.  ``src`` is a row of the same template, or -1 for an edge from
     outside the template instance; then the source is the ``ext_back``-th latest op (0 = the latest)
-    issued on stream ``ext_stream`` before the instance began.  Such a reference does not depend on
-    where the instance stands, so equal microbatches have equal templates.
+    issued on stream ``ext_stream`` before the instance began; ops count for the stream in their own column
+    only (a SYNC of all streams for ""), whatever their kind.  Such a reference does not depend on where the
+    instance stands, so equal microbatches have equal templates.
     """
 
     dst: IntArray

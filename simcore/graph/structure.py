@@ -53,6 +53,8 @@ def _check_lengths(graph: Graph, where: str) -> None:
             if len(column) != len(table):
                 raise GraphError(f"{what} has {len(column)} rows, the table has {len(table)}")
             if isinstance(column, Strings):
+                if len(set(column.values)) != len(column.values):
+                    raise GraphError(f"{what}: its dictionary holds a string twice")
                 _check_range(column.codes, 0, len(column.values), f"{what} (string code)")
             elif column.dtype.kind != "i":
                 raise GraphError(f"{what} has dtype {column.dtype}, expected integers")

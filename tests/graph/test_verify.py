@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -228,3 +229,24 @@ def test_unordered_data_gives_one_warning_per_pair_of_ops():
 def test_a_wait_that_comes_too_late_does_not_help():
     # In the second instance the wait of the first orders only the first instance's write.
     assert len(verify(crossing(late=True))) == 1
+
+
+def test_a_hundred_thousand_ranks_cost_no_more_than_their_look_up():
+    build = GraphBuilder(131_072)
+    build.group("tp", dims=((8, 1),))
+    build.group("pp", dims=((16, 8),))
+    build.group("dp", dims=((1024, 128),))
+    for stage in range(16):
+        template = build.template("fwd")
+        if stage > 0:
+            template.recv("pp", -1, 64)
+        template.collective("all_reduce", "tp", 64)
+        template.collective("all_reduce", "dp", 64)
+        if stage < 15:
+            template.send("pp", 1, 64)
+        ranks = (rank for start in range(stage * 8, 131_072, 128) for rank in range(start, start + 8))
+        build.program(ranks, [(template, 0, 0)], stage=stage)
+    graph = build.build()
+    began = time.process_time()
+    assert verify(graph) == []
+    assert time.process_time() - began < 2

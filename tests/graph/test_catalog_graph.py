@@ -1,0 +1,133 @@
+"""The committed GPT-175B graph: loads fast, verifies, and maps to the kernels of a real build."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from simcore.graph import apply_kernels, graph_hash, load_graph, resolve_waits, save_graph, verify
+from simcore.memory import peak_memory
+from simcore.units import MIB
+
+FOLDER = Path(__file__).parents[2] / "workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1"
+LAYERS_PER_STAGE, MICROBATCHES = 8, 96
+MIDDLE = 5  # a stage without embedding or loss
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return load_graph(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def mapped(graph):
+    return {kernels: apply_kernels(graph, kernels) for kernels in ("unfused", "megatron", "flash")}
+
+
+def middle(graph):
+    return next(program for program in graph.programs if program.stage == MIDDLE)
+
+
+def per_layer(graph, phase):
+    """Kernels per layer and microbatch on a middle stage, by name."""
+    flat = graph.flat_ops(middle(graph))
+    phases, names = graph.ops.phase, graph.ops.name
+    counts = Counter(names[row] for row in flat.row.tolist() if phases[row] == phase)
+    return {name: count / (LAYERS_PER_STAGE * MICROBATCHES) for name, count in counts.items()}
+
+
+def test_the_folder_is_small_and_loads_fast():
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 5 * MIB
+    began = time.process_time()
+    load_graph(FOLDER)
+    assert time.process_time() - began < 0.5
+
+
+def test_saving_what_was_loaded_gives_the_same_bytes(graph, tmp_path):
+    save_graph(graph, tmp_path / "again")
+    for path in FOLDER.iterdir():
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_it_verifies_quickly(graph):
+    began = time.process_time()
+    assert verify(graph) == []
+    assert time.process_time() - began < 2
+
+
+def test_a_rank_resolves_quickly(graph):
+    began = time.process_time()
+    resolve_waits(graph, middle(graph))
+    assert time.process_time() - began < 0.2
+
+
+@pytest.mark.parametrize("kernels", ["megatron", "flash"])
+def test_mapped_graphs_verify_and_stay(mapped, kernels):
+    once = mapped[kernels]
+    assert verify(once) == []
+    assert graph_hash(apply_kernels(once, kernels)) == graph_hash(once)
+
+
+def test_forward_kernels_of_a_layer(mapped):
+    # LN, QKV (GEMM + bias), QK^T, softmax, dropout, PV, layout copy, projection, all_reduce, BDA;
+    # LN, FC1, bias-GELU, FC2, all_reduce, BDA: 4 GEMMs, 2 batched GEMMs.
+    assert per_layer(mapped["megatron"], "recompute") == {
+        "aten::native_layer_norm": 2,
+        "aten::mm": 4,
+        "aten::add.Tensor": 1,
+        "aten::baddbmm": 1,
+        "scaled_masked_softmax_fwd": 1,
+        "aten::native_dropout": 1,
+        "aten::bmm": 1,
+        "aten::clone": 1,
+        "nccl::all_reduce": 2,
+        "bias_dropout_add_fwd": 2,
+        "bias_gelu_fwd": 1,
+    }
+    flash = per_layer(mapped["flash"], "recompute")
+    # fp32, so the memory-efficient kernel; it replaces QK^T, softmax, dropout, PV and the copy.
+    assert flash["efficient_attention_fwd"] == 1
+    assert sum(flash.values()) == sum(per_layer(mapped["megatron"], "recompute").values()) - 4
+
+
+def test_backward_kernels_of_a_layer(mapped):
+    found = per_layer(mapped["megatron"], "bwd")
+    assert found["wgrad_gemm_accum"] == found["aten::mm"] == 4
+    assert found["bias_gelu_bwd"] == found["scaled_masked_softmax_bwd"] == 1
+    assert found["bias_dropout_add_bwd"] == 2
+    # Bias and layer norm gradients are still added one by one: 4 biases, 2 x (weight, bias).
+    assert found["aten::add_.Tensor"] == 8
+
+
+def test_flops_are_conserved_and_flash_recomputes_one_product(mapped):
+    total = {}
+    for kernels, graph in mapped.items():
+        flat = graph.flat_ops(middle(graph))
+        total[kernels] = int(graph.ops.flops[flat.row].sum())
+    assert total["megatron"] == total["unfused"]
+    # One more product in backward, 2 s^2 d per head: 96 heads over 8 ranks, s = 2048, d = 128.
+    extra = 2 * 2048**2 * 128 * 12 * LAYERS_PER_STAGE * MICROBATCHES
+    assert total["flash"] == total["unfused"] + extra
+
+
+def test_softmax_traffic(mapped):
+    graph = mapped["megatron"]
+    row = graph.ops.name.tolist().index("scaled_masked_softmax_fwd")
+    # 12 heads of 2048 x 2048 fp32 scores once in and once out, and the bool mask.
+    assert graph.ops.bytes_read[row] == 4 * 12 * 2048**2 + 2048**2
+    assert graph.ops.bytes_written[row] == 4 * 12 * 2048**2
+
+
+def test_memory_shrinks_with_fusion(mapped):
+    peaks = {k: [one.total for one in peak_memory(graph)] for k, graph in mapped.items()}
+    assert all(m < u for m, u in zip(peaks["megatron"], peaks["unfused"], strict=True))
+    assert all(f < m for f, m in zip(peaks["flash"], peaks["megatron"], strict=True))
+
+
+def test_peak_agrees_with_the_tracer(graph):
+    # Up to the allocator's rounding: at most 511 bytes for each of some hundred live storages.
+    for one, program in zip(peak_memory(graph), graph.programs, strict=True):
+        assert 0 <= one.total - program.memory.peak <= MIB
