@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from simcore.analysis import StepAnalysis
 from simcore.report import summary
@@ -18,11 +18,16 @@ _MIN_WIDTH = 100
 
 
 def print_summary(info: RunInfo, analysis: StepAnalysis, top: int, notes: Iterable[str]) -> None:
-    """Print the summary tables, never narrower than their columns need when not on a terminal."""
+    """Print the summary tables."""
+    print_wide(summary(info, analysis, top=top, notes=notes))
+
+
+def print_wide(content: RenderableType) -> None:
+    """Print tables, never narrower than their columns need when not on a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(console.width, _MIN_WIDTH))
-    console.print(summary(info, analysis, top=top, notes=notes))
+    console.print(content)
 
 
 def print_outcome(outcome: Outcome, wall_s: float) -> None:

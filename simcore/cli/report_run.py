@@ -20,6 +20,9 @@ def report(
         str | None,
         typer.Option(metavar="0,8,16|0-7", help="Ranks to export. Default: the lowest of each stage."),
     ] = None,
+    path: Annotated[
+        bool, typer.Option("--critical-path", help="Also say what the step time consists of.")
+    ] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows in the tables of kernels and communication.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
@@ -27,9 +30,15 @@ def report(
     with reported_errors():
         import json
 
-        from simcore.analysis import analyse
-        from simcore.cli.output import print_summary
-        from simcore.report import default_ranks, json_object, write_perfetto, write_plot
+        from simcore.analysis import analyse, critical_path
+        from simcore.cli.output import print_summary, print_wide
+        from simcore.report import (
+            critical_path_tables,
+            default_ranks,
+            json_object,
+            write_perfetto,
+            write_plot,
+        )
         from simcore.timeline import Timeline
 
         timeline = Timeline.open(run_dir)
@@ -46,6 +55,8 @@ def report(
             print(json.dumps(json_object(info, analysis, timeline.path, sum(info.wall_s.values()))))
         else:
             print_summary(info, analysis, top, notes)
+            if path:
+                print_wide(critical_path_tables(critical_path(timeline), top=top))
 
 
 def parse_ranks(text: str) -> list[int]:

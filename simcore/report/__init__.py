@@ -3,6 +3,6 @@
 from simcore.report.json_object import json_object
 from simcore.report.perfetto import default_ranks, write_perfetto
 from simcore.report.plot import write_plot
-from simcore.report.summary import summary
+from simcore.report.summary import critical_path_tables, summary
 
-__all__ = ["default_ranks", "json_object", "summary", "write_perfetto", "write_plot"]
+__all__ = ["critical_path_tables", "default_ranks", "json_object", "summary", "write_perfetto", "write_plot"]

@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simcore.analysis.breakdown import COMMUNICATION_KINDS
+from simcore.analysis.critical_path import CriticalPath
 from simcore.analysis.step import StepAnalysis
 from simcore.analysis.totals import Key, Total
 from simcore.timeline.info import RunInfo, StageMemory
@@ -33,6 +35,7 @@ def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Itera
         _title(info),
         _step_table(analysis),
         _stage_table(info, analysis),
+        _phase_table(analysis),
         _total_table("kernel", analysis.kernels[:top], analysis),
     ]
     if analysis.collectives:
@@ -41,6 +44,24 @@ def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Itera
     parts += [Text(f"warning: {line}", style="yellow") for line in info.warnings]
     parts += [Text(line) for line in notes]
     return Group(*parts)
+
+
+def critical_path_tables(path: CriticalPath, *, top: int = 8) -> Group:
+    """What the step time consists of, by op and by stage."""
+    kernels = _table("on the critical path", ("calls", "time", "share", "slowdown"))
+    for key, total in path.parts[:top]:
+        kernels.add_row(
+            " ".join(filter(None, key)),
+            f"{total.count:,}",
+            format_time(total.time_ps),
+            _share(total.time_ps, path.step_ps),
+            _slowdown(total),
+        )
+    stages = _table("critical path in stage", ("time", "share"))
+    for stage in _spread(list(path.by_stage), _MAX_STAGES):
+        time = path.by_stage[stage]
+        stages.add_row(str(stage), format_time(time), _share(time, path.step_ps))
+    return Group(kernels, stages)
 
 
 def _title(info: RunInfo) -> Text:
@@ -97,11 +118,21 @@ def _stage_table(info: RunInfo, analysis: StepAnalysis) -> Table:
     return table
 
 
+def _phase_table(analysis: StepAnalysis) -> Table:
+    table = _table("phase, mean of all ranks", ("compute", "communication"))
+    by_phase: dict[str, list[float]] = {}
+    for (phase, kind), total in analysis.phases:
+        times = by_phase.setdefault(phase, [0.0, 0.0])
+        times[kind in COMMUNICATION_KINDS] += total.time_ps / analysis.num_ranks
+    for phase, times in by_phase.items():
+        table.add_row(phase, *map(format_time, times))
+    return table
+
+
 def _total_table(kind: str, rows: Sequence[tuple[Key, Total]], analysis: StepAnalysis) -> Table:
     table = _table(f"{kind}, mean of all ranks", ("calls", "time", "share", "slowdown"))
     for key, total in rows:
         time = total.time_ps / analysis.num_ranks
-        slowdown = f"{total.time_ps / total.alone_ps:.3f}x" if total.alone_ps else "-"
         per_rank = total.count / analysis.num_ranks
         calls = f"{per_rank:,.0f}" if per_rank >= 10 else f"{per_rank:.3g}"
         table.add_row(
@@ -109,7 +140,7 @@ def _total_table(kind: str, rows: Sequence[tuple[Key, Total]], analysis: StepAna
             calls,
             format_time(time),
             _share(time, analysis.step_ps),
-            slowdown,
+            _slowdown(total),
         )
     return table
 
@@ -137,6 +168,10 @@ def _basis(info: RunInfo) -> list[str]:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.1%}" if whole else "-"
+
+
+def _slowdown(total: Total) -> str:
+    return f"{total.time_ps / total.alone_ps:.3f}x" if total.alone_ps else "-"
 
 
 def _spread(items: Sequence[int], count: int) -> list[int]:

@@ -238,6 +238,9 @@ def test_report_of_a_run(run: Callable[..., Result], graph_dir: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "ranks: 2" in result.stdout
     assert Path("two.json.gz").stat().st_size > 0
+    path = run("report", "done", "--critical-path")
+    assert "on the critical path" in path.stdout
+    assert "critical path in stage" in path.stdout
     again = json.loads(run("report", "done", "--json").stdout)
     assert {**again, "wall_s": 0} == {**simulated, "wall_s": 0}
 

@@ -64,6 +64,13 @@ def test_summary_says_what_matters(two_stage_run: Path) -> None:
     assert "the end" in lines
 
 
+def test_summary_shows_phases(two_stage_run: Path) -> None:
+    rows = [line.split() for line in text_of(two_stage_run).splitlines()]
+    # recompute: gemm 60 on rank 0 alone; grad_sync: all_reduce 50 on both.
+    assert ["recompute", "30", "ns", "0", "ps"] in rows
+    assert ["grad_sync", "0", "ps", "50", "ns"] in rows
+
+
 def test_summary_ranks_kernels_by_time(two_stage_run: Path) -> None:
     text = text_of(two_stage_run)
     # gemm: 3 calls and 200 ns on two ranks, 100 of 300 ns each; alone 90 + 50 + 30 = 170: 200 / 170.
