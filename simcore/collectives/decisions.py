@@ -38,7 +38,7 @@ from simcore.collectives.rings import tree_levels
 from simcore.collectives.timing import timing_of
 from simcore.hardware.specs import ClusterSpec
 
-#: Send/recv and all_to_all of one shape differ only in size; both kinds have no other protocol.
+#: What send/recv kernels, and so all_to_all, can speak (src/device/sendrecv.h).
 _P2P_PROTOCOLS: Final = (LL, SIMPLE)
 
 
@@ -63,8 +63,8 @@ class Decision:
 
     ``data_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
     fills.  ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
-    ``busy_share``: the part of the time that they keep the wire busy.  See Note [Time of a collective] in
-    :mod:`simcore.collectives.timing`.
+    ``copy_share``, ``network_share``: the part of the time that the loops feed NVLink, and that NICs have
+    something to send.  See Note [Time of a collective] in :mod:`simcore.collectives.timing`.
     """
 
     algorithm: str
@@ -76,7 +76,8 @@ class Decision:
     data_bytes: float
     fill_bytes: float
     copy_bytes_per_s: float
-    busy_share: float
+    copy_share: float
+    network_share: float
 
 
 class Decider:
@@ -161,7 +162,8 @@ class Decider:
             # The last member of a chain starts n - 2 chunks after the first sends.
             fill_bytes=(ranks - 2) * data_bytes / chunking.num_chunks if chain else 0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
-            busy_share=steps / (steps + self._timing.tail_step),
+            copy_share=steps / (steps + self._timing.tail_step),
+            network_share=1.0,
         )
 
     def _tree(
@@ -191,7 +193,8 @@ class Decider:
             # Each level stores a chunk before it forwards it, in all channels at once.
             fill_bytes=(steps - 1) * chunking.chunk_bytes * channels,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
-            busy_share=self._timing.tree_efficiency,
+            copy_share=self._timing.tree_efficiency,
+            network_share=self._timing.tree_efficiency,
         )
 
     def _nvls(self, algorithm: str, num_bytes: int, layout: Layout) -> Decision:
@@ -212,7 +215,8 @@ class Decider:
             data_bytes=data_bytes,
             fill_bytes=(stages - 1) * data_bytes / chunking.num_loops,
             copy_bytes_per_s=channels * self._timing.nvls_channel_bytes_per_s,
-            busy_share=1.0,
+            copy_share=1.0,
+            network_share=1.0,
         )
 
     def _all_to_all(self, num_bytes: int, layout: Layout) -> Decision:
@@ -239,15 +243,13 @@ class Decider:
         crosses = layout.num_nodes > 1
         channels = self._settings.bounded(channels)
         protocol = self._settings.protocol or (LL if message_bytes <= P2P_LL_THRESHOLD_BYTES else SIMPLE)
-        if protocol not in _P2P_PROTOCOLS:  # send/recv kernels know no LL128 (src/device/sendrecv.h)
+        if protocol not in _P2P_PROTOCOLS:
             protocol = SIMPLE
         timing = self._timing.protocols[protocol.name]
         hop = self._network_hop(protocol, layout) if crosses else timing.nvlink_hop_s
         latency = self._timing.p2p_base_s[protocol.name] + hop + (peers - 1) * self._timing.peer_s
-        busy = 1.0
-        if own_copy:
-            # The rank's own piece is copied by the same channels, and unsynchronised peers collide.
-            busy = self._timing.all_to_all_efficiency / (1 + self._timing.own_copy_step / peers)
+        together = self._timing.all_to_all_efficiency if own_copy else 1.0
+        own = self._timing.own_copy_step / peers if own_copy else 0.0
         return Decision(
             algorithm="pairwise",
             protocol=protocol,
@@ -260,7 +262,8 @@ class Decider:
             data_bytes=data_bytes,
             fill_bytes=0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
-            busy_share=busy,
+            copy_share=together / (1 + own),
+            network_share=together,
         )
 
     def _latency_s(

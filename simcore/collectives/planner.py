@@ -42,12 +42,14 @@ _MIN_BUFFER_BYTES: Final = 4 * KIB
 class _Load:
     """Links of one group under one algorithm.
 
-    ``rate_bytes_per_s``: the smallest capacity / weight among them.  ``network_share``: of what an average
-    rank sends, the part that crosses nodes.
+    ``nvlink_bytes_per_s``, ``network_bytes_per_s``: the smallest capacity / weight among the members' NVLink
+    ports and among all other links.  ``network_share``: of what an average rank sends, the part that crosses
+    nodes.
     """
 
     uses: tuple[LinkUse, ...]
-    rate_bytes_per_s: float
+    nvlink_bytes_per_s: float
+    network_bytes_per_s: float
     network_share: float
 
 
@@ -147,11 +149,15 @@ class NcclPlanner:
             dead = int(ids[int(np.argmin(capacity))])
             raise InputError(f"link {fabric.links.names[dead]!r} has no bandwidth, but {algorithm} needs it")
         uses = closed_form.link_uses(ids, weights)
-        nics = {fabric.nic_out(gpu) for gpus in layout.nodes for gpu in gpus}
+        gpus = [gpu for members in layout.nodes for gpu in members]
+        nics = {fabric.nic_out(gpu) for gpu in gpus}
+        ports = np.array([port(gpu) for gpu in gpus for port in (fabric.nvlink_out, fabric.nvlink_in)])
+        nvlink = np.isin(ids, ports)
         senders = 1 if algorithm == "p2p" else layout.num_ranks
         return _Load(
             uses=uses,
-            rate_bytes_per_s=closed_form.max_min_rate(math.inf, capacity, weights),
+            nvlink_bytes_per_s=closed_form.max_min_rate(math.inf, capacity[nvlink], weights[nvlink]),
+            network_bytes_per_s=closed_form.max_min_rate(math.inf, capacity[~nvlink], weights[~nvlink]),
             network_share=math.fsum(use.weight for use in uses if use.link in nics) / senders,
         )
 
@@ -176,8 +182,10 @@ def _assembled(
 ) -> CollectivePlan:
     overhead = decision.protocol.wire_overhead
     volume = decision.data_bytes * overhead
-    # A channel that waits or copies for itself leaves the wire idle: alone it cannot use all of its links.
-    rate = decision.busy_share * min(decision.copy_bytes_per_s, load.rate_bytes_per_s)
+    rate = min(
+        decision.copy_share * min(decision.copy_bytes_per_s, load.nvlink_bytes_per_s),
+        decision.network_share * load.network_bytes_per_s,
+    )
     latency_ps = ps_from_s(decision.latency_s + decision.fill_bytes * overhead / rate)
     return CollectivePlan(
         collective=collective,

@@ -137,8 +137,8 @@ def nvls_load(fabric: Fabric, layout: Layout, efficiency: float) -> tuple[Ids, W
 def all_to_all_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
     """Load of a pairwise exchange, per byte that each rank sends to all others together.
 
-    Between nodes NCCL hands data to the GPU on the destination's rail first (PXN), so that rails are never
-    crossed where the sender's node has a group member or not: NVLink carries that extra hop.
+    Between nodes of a rail fabric NCCL hands data to the GPU on the destination's rail first (PXN), member
+    of the group or not: rails are never crossed, NVLink carries the extra hop.
     """
     load = LinkLoad()
     rail = fabric.cluster.fabric == "rail"

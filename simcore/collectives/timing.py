@@ -6,7 +6,8 @@ Note [Time of a collective]
     Hops add up once, along the longest chain of dependent messages: later chunks follow while earlier ones
     travel.  Bytes then flow at the rate of the slowest of: the channels' copy loops, the links, and, for a
     ring, a channel whose last step receives without sending.  That step keeps the wire idle for a part
-    (``tail_step``) of a step, so of S sending steps the wire sees S / (S + tail_step).
+    (``tail_step``) of a step, so of S sending steps NVLink sees S / (S + tail_step).  A NIC goes on sending
+    from its buffer meanwhile.
     Where every stage stores a whole chunk before it passes it on (trees, chains, NVLS), the pipeline must
     fill first: one chunk time per further stage.
 

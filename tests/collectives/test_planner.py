@@ -175,6 +175,14 @@ def test_fewer_channels_cap_the_rate() -> None:
     assert plan.alone_ps - plan.latency_ps == pytest.approx(GIB / plan.rate_cap_bytes_per_s * PS_PER_S)
 
 
+def test_a_ring_of_one_gpu_per_node_fills_its_nic() -> None:
+    # 2 ranks send B each over 47 GB/s; the NIC does not wait for the last receive as an NVLink port does.
+    across = NcclPlanner(H800).plan("all_reduce", GIB, (0, 8))
+    assert across.alone_ps - across.latency_ps == pytest.approx(GIB / 47e9 * PS_PER_S)
+    within = NcclPlanner(H800, algorithm="ring").plan("all_reduce", GIB, (0, 1))
+    assert within.rate_cap_bytes_per_s == pytest.approx(164.8e9 * 2 / 2.52)
+
+
 def test_send_recv() -> None:
     planner = NcclPlanner(H800)
     # 400 Gb/s at 94 %: 47 GB/s; 100,663,296 B take 2141.8 us after the start.
