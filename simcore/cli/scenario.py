@@ -21,9 +21,13 @@ _FILE_KEYS: Final = ("workload", "cluster", "network", "seed", "set")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A complete question.  ``graph_dir`` is where the execution graph is."""
+    """A complete question.
+
+    ``graph_dir`` is where the execution graph is; ``from_catalog`` that it comes with the project, verified.
+    """
 
     graph_dir: Path
+    from_catalog: bool
     cluster: str
     network: str
     seed: int
@@ -62,8 +66,10 @@ def resolve_scenario(
     given_seed = _first(seed, file.seed, 0)
     if given_seed < 0:
         raise InputError(f"seed {given_seed} must not be negative")
+    graph_dir, from_catalog = _graph_dir(_first(file.workload, None, catalog.DEFAULT))
     return Scenario(
-        graph_dir=_graph_dir(_first(file.workload, None, catalog.DEFAULT)),
+        graph_dir=graph_dir,
+        from_catalog=from_catalog,
         cluster=_first(cluster, file.cluster, DEFAULT_CLUSTER),
         network=given_network,
         seed=given_seed,
@@ -85,13 +91,13 @@ def _check_network(network: str) -> None:
         raise InputError(f"unknown network {network!r}{nearest(network, NETWORKS)}")
 
 
-def _graph_dir(workload: str) -> Path:
-    """Where the graph of a catalog name or folder is."""
+def _graph_dir(workload: str) -> tuple[Path, bool]:
+    """Where the graph of a folder or catalog name is, and whether it is the catalog's."""
     folder = Path(workload)
     if folder.is_dir():
         if not (folder / "graph.json").is_file():
             raise InputError(f"{folder} is not a graph folder: it has no graph.json")
-        return folder
+        return folder, False
     if folder.suffix == ".json" or folder.is_file():
         raise InputError(
             f"{workload}: a workload is a catalog name, a graph folder or a YAML file; model descriptions"
@@ -99,7 +105,7 @@ def _graph_dir(workload: str) -> Path:
         )
     if "/" in workload:
         raise InputError(f"{workload}: no such graph folder")
-    return catalog.path(workload)
+    return catalog.path(workload), True
 
 
 def _read_file(path: Path) -> _File:

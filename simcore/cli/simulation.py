@@ -19,7 +19,7 @@ from simcore.collectives import NcclPlanner
 from simcore.cost import ORIGINS, CostModel, Demands, RooflineCost
 from simcore.engine import SimulationResult, simulate
 from simcore.errors import GraphError, InputError
-from simcore.graph import Graph, OpTable, apply_kernels, graph_hash, load_graph
+from simcore.graph import Graph, OpTable, apply_kernels, graph_hash, load_graph, verify
 from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash, load_cluster
 from simcore.memory import ProgramMemory, check_fits
 from simcore.report import default_ranks, write_perfetto
@@ -65,8 +65,11 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages) -> Ou
     settings = scenario.settings
     cluster = load_cluster(scenario.cluster, settings.hardware)
     with stages.stage("loading"):
-        graph = apply_kernels(load_graph(scenario.graph_dir), settings.kernels)
+        graph = load_graph(scenario.graph_dir)
         check_dims(graph)
+        if not scenario.from_catalog:
+            verify(graph)
+        graph = apply_kernels(graph, settings.kernels)
         check_world(graph, cluster)
         memory = check_fits(graph, cluster.gpu)
     out_dir = out_dir if out_dir is not None else Path("runs") / graph.workload.name

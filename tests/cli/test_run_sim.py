@@ -179,6 +179,21 @@ def test_dims_must_multiply_to_the_ranks(run: Callable[..., Result], tmp_path: P
     assert "dp 2 x tp 2 = 4, but it has 2 ranks" in result.stderr
 
 
+def test_members_of_a_group_must_agree(run: Callable[..., Result], tmp_path: Path) -> None:
+    build = GraphBuilder(2, name="torn", dims={"tp": 2})
+    build.group("tp", dims=((2, 1),))
+    for rank, num_bytes in ((0, 1024), (1, 2048)):
+        template = build.template("fwd")
+        template.collective("all_reduce", "tp", num_bytes)
+        build.program([rank], [(template, 0, 0)])
+    save_graph(build.build(), tmp_path / "torn")
+    result = run("run-sim", tmp_path / "torn")
+    assert result.exit_code == 2
+    assert "1024" in result.stderr
+    assert "2048" in result.stderr
+    assert list(Path.cwd().iterdir()) == []
+
+
 def test_out_of_memory_is_infeasible(run: Callable[..., Result], tmp_path: Path) -> None:
     build = GraphBuilder(1, name="huge", dims={"tp": 1})
     template = build.template("fwd")
