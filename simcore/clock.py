@@ -53,7 +53,7 @@ class Clock(Environment):
     def _process_all(self, queue: list[Any], count: int, progress: Progress | None) -> int:
         while queue:
             self._now, _, _, event = heappop(queue)
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+            callbacks, event.callbacks = event.callbacks, None
             for callback in callbacks:
                 callback(event)
             if not event._ok and not hasattr(event, "_defused"):
@@ -66,6 +66,8 @@ class Clock(Environment):
 
 class Signal(Event):
     """An event that happens when it is fired: its waiters run at once, in the order they came."""
+
+    env: Clock
 
     def __init__(self, clock: Clock) -> None:
         self.env = clock

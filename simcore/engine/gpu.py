@@ -53,7 +53,7 @@ class Hold(base.Put["SmPool"]):
             callback(self)
 
     def __exit__(self, *exc: object) -> None:
-        if self.callbacks is None:
+        if self.processed:
             self.resource.release(self.num_sms)
         else:
             self.cancel()
@@ -82,18 +82,18 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         if not gpu.runs:
             self.held -= num_sms
             if self.put_queue:
-                self._trigger_put(None)
+                self._trigger_put()
             return
         gpu.settle()
         self.held -= num_sms
         if self.put_queue:
-            self._trigger_put(None)
+            self._trigger_put()
         gpu.rerate()
 
     @property
     def waiting(self) -> int:
         """SMs that waiting holds ask for: blocks that retire leave them free."""
-        return sum(hold.num_sms for hold in self.put_queue)
+        return sum(hold.num_sms for hold in self.put_queue) if self.put_queue else 0
 
     def grant_at_once(self, num_sms: int) -> bool:
         """The common case: nothing computes, nobody waits, enough SMs are free."""
@@ -102,7 +102,7 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         self.held += num_sms
         return True
 
-    def _trigger_put(self, get_event: base.Get[SmPool] | None) -> None:
+    def _trigger_put(self, get_event: base.Get[SmPool] | None = None) -> None:  # noqa: ARG002
         # SimPy's own loop leaves a granted request in the queue while its process already runs on.
         while self.put_queue and self._do_put(self.put_queue[0]):
             pass
@@ -126,7 +126,8 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
 
 class Gpu:
     """One simulated GPU.  ``hbm_bytes_per_s`` is what its kernels share; ``coalesce`` allows one event for a
-    run of undisturbed kernels (the result is the same either way)."""
+    run of undisturbed kernels (the result is the same either way).
+    """
 
     def __init__(
         self,
@@ -149,12 +150,13 @@ class Gpu:
         self.draws: dict[Flow, tuple[float, float]] = {}  # HBM bytes/ps: actual, desired
         self._limited: dict[Flow, float] = {}
         self._sharing = False
+        self._stale = False  # a flow has ended and kernels have not been re-rated yet
 
     def environment(self) -> Environment | None:
         """(SMs, HBM bytes/ps) that the only run has as long as nothing comes or goes.
 
-        None while that is not so simple: another run, a hold that waits for blocks to retire, no SM left, or a
-        flow that the run's kernels could slow down through HBM.
+        None while that is not so simple: another run, a hold that waits for blocks to retire, no SM left,
+        or a flow that the run's kernels could slow down through HBM.
         """
         sms = self.sms
         if len(self.runs) > 1 or sms.put_queue or sms.held >= self.num_sms:
@@ -165,7 +167,9 @@ class Gpu:
         level, _ = share(self.hbm_bytes_per_ps, [*desired, self.hbm_bytes_per_ps])
         if self._limited or max(desired) > level * (1.0 + 1e-12):
             return None
-        return self.num_sms - sms.held, max(0.0, self.hbm_bytes_per_ps - sum(a for a, _ in self.draws.values()))
+        return self.num_sms - sms.held, max(
+            0.0, self.hbm_bytes_per_ps - sum(a for a, _ in self.draws.values())
+        )
 
     @property
     def alone(self) -> Environment:
@@ -200,10 +204,20 @@ class Gpu:
             self.settle()
         if desired_bytes_per_ps > 0.0:
             self.draws[flow] = (bytes_per_ps, desired_bytes_per_ps)
-        else:
-            self.draws.pop(flow, None)
-            self._limited.pop(flow, None)
         if busy:
+            self.rerate()
+
+    def draw_ended(self, flow: Flow) -> None:
+        """See :class:`simcore.network.flow.Endpoint`."""
+        if self.runs:
+            self.settle()
+            self._stale = True
+        self.draws.pop(flow, None)
+        self._limited.pop(flow, None)
+
+    def refresh(self) -> None:
+        """See :class:`simcore.network.flow.Endpoint`."""
+        if self._stale:
             self.rerate()
 
     # -- sharing ---------------------------------------------------------------------------------
@@ -215,6 +229,7 @@ class Gpu:
 
     def rerate(self) -> None:
         """Share SMs and HBM among the kernels now running and set their completion times."""
+        self._stale = False
         running = [run for run in self.runs if run.kernel is not None]
         if not running:
             if self._limited:

@@ -20,7 +20,10 @@ class Kernel:
     ``uses_sms`` is False for copy-engine transfers, which only share HBM.
     """
 
-    __slots__ = ("bytes_left", "cohorts", "fixed_left", "fresh", "num_sms", "occupancy", "sm_left", "unplaced", "uses_sms", "wave_ps")
+    __slots__ = (
+        "bytes_left", "cohorts", "fixed_left", "fresh", "is_fluid", "num_sms", "occupancy", "placed",
+        "sm_left", "unplaced", "uses_sms", "wave_ps",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -39,23 +42,20 @@ class Kernel:
         self.uses_sms = uses_sms
         self.fresh = True
         self.unplaced = blocks if uses_sms and sm_ps > 0 else 0
-        self.cohorts: list[list[float]] = []  # [SM time left, blocks], ascending time
-        if self.unplaced:
-            self.wave_ps = sm_ps / math.ceil(blocks / (num_sms * blocks_per_sm))
-            self.sm_left = 0.0
-        else:
+        self.cohorts: list[tuple[float, int]] = []  # (SM time left, blocks), ascending time
+        self.placed = 0  # blocks in all cohorts
+        self.is_fluid = not self.unplaced  # the work spreads over any number of SMs at any time
+        if self.is_fluid:
             self.wave_ps = 0.0
             self.sm_left = float(sm_ps)  # on all SMs
-
-    @property
-    def is_fluid(self) -> bool:
-        """Whether the kernel's work spreads over any number of SMs at any time."""
-        return self.wave_ps == 0.0
+        else:
+            self.wave_ps = sm_ps / math.ceil(blocks / (num_sms * blocks_per_sm))
+            self.sm_left = 0.0
 
     @property
     def sms_in_use(self) -> int:
         """SMs that its placed blocks occupy.  A fluid kernel gives SMs up at once: 0."""
-        return math.ceil(sum(int(n) for _, n in self.cohorts) / self.occupancy)
+        return -(-self.placed // self.occupancy)
 
     def place(self, sms: int) -> None:
         """Give the kernel ``sms`` SMs in all: blocks that have not been placed fill what is free.
@@ -65,13 +65,17 @@ class Kernel:
         if self.is_fluid:
             return
         if self.fresh:
-            self.unplaced += sum(int(n) for _, n in self.cohorts)
+            self.unplaced += self.placed
+            self.placed = 0
             self.cohorts.clear()
-        slots = sms * self.occupancy - sum(int(n) for _, n in self.cohorts)
-        placed = min(self.unplaced, slots)
-        if placed > 0:
-            self.unplaced -= placed
-            self.cohorts.append([self.wave_ps, placed])
+        self._fill(sms * self.occupancy)
+
+    def _fill(self, slots: int) -> None:
+        count = min(self.unplaced, slots - self.placed)
+        if count > 0:
+            self.unplaced -= count
+            self.placed += count
+            self.cohorts.append((self.wave_ps, count))
 
     def sm_time_left(self, sms: int) -> float:
         """SM time until the last block ends if the kernel keeps ``sms`` SMs (inf with none)."""
@@ -83,14 +87,15 @@ class Kernel:
             return self.sm_left * (self.num_sms / sms) if sms > 0 else math.inf
         if not self.cohorts:
             return math.inf if self.unplaced else 0.0
-        slots = sum(int(n) for _, n in self.cohorts)
-        rounds, rest = divmod(self.unplaced, slots)
+        if not self.unplaced:
+            return self.cohorts[-1][0]
+        rounds, rest = divmod(self.unplaced, self.placed)
         end = self.cohorts[-1][0] + rounds * self.wave_ps
         for left, blocks in self.cohorts:  # the rest goes where slots fall free first
             if rest <= 0:
                 break
             end = max(end, left + (rounds + 1) * self.wave_ps)
-            rest -= int(blocks)
+            rest -= blocks
         return end
 
     def next_retirement(self) -> float:
@@ -119,21 +124,18 @@ class Kernel:
 
     def _retire(self, work: float, max_slots: int) -> None:
         """Advance placed blocks by ``work`` SM time; slots that fall free take unplaced blocks."""
-        slots = sum(int(n) for _, n in self.cohorts)
-        if slots and slots <= max_slots:  # skip whole rounds: every slot runs the same number of blocks
-            rounds = min(int((work - self.cohorts[-1][0]) // self.wave_ps), self.unplaced // slots)
+        cohorts = self.cohorts
+        if 0 < self.placed <= max_slots and self.unplaced:  # skip rounds: each slot runs as many blocks
+            rounds = min(int((work - cohorts[-1][0]) // self.wave_ps), self.unplaced // self.placed)
             if rounds > 0:
-                self.unplaced -= rounds * slots
+                self.unplaced -= rounds * self.placed
                 work -= rounds * self.wave_ps
-        while self.cohorts and self.cohorts[0][0] <= work + _EMPTY:
-            step, retired = self.cohorts.pop(0)
+        while cohorts and cohorts[0][0] <= work + _EMPTY:
+            step, retired = cohorts.pop(0)
             work = max(0.0, work - step)
-            for cohort in self.cohorts:
-                cohort[0] -= step
-            slots = sum(int(n) for _, n in self.cohorts)
-            placed = min(self.unplaced, int(retired), max(0, max_slots - slots))
-            if placed > 0:
-                self.unplaced -= placed
-                self.cohorts.append([self.wave_ps, placed])
-        for cohort in self.cohorts:
-            cohort[0] -= work
+            for i, (left, blocks) in enumerate(cohorts):
+                cohorts[i] = (left - step, blocks)
+            self.placed -= retired
+            self._fill(max_slots)
+        for i, (left, blocks) in enumerate(cohorts):
+            cohorts[i] = (left - work, blocks)

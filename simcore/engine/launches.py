@@ -1,7 +1,7 @@
 """The host's side of a program: when launches reach the GPU, and where the host blocks.
 
-A *segment* is a stretch of launches that the host issues without blocking.  It ends before a SYNC op and, so that no
-more than a queue's depth of launches is outstanding, once per window of launches.
+A *segment* is a stretch of launches that the host issues without blocking.  It ends before a SYNC op and,
+so that no more than a queue's depth of launches is outstanding, once per window of launches.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class HostCosts:
 class Launches:
     """Host schedule of a program's flat ops.
 
-    ``segment[i]`` launches op ``i``, ``offset[i]`` ps after the segment's base it reaches the GPU (for host ops: the host
-    reaches it).  Per segment: ``cost_ps`` that the host spends, ``sync`` op that it begins with (-1: none) and the op
-    that must have ended because of the queue's depth, ``room`` (-1: none).
+    ``segment[i]`` launches op ``i``, ``offset[i]`` ps after the segment's base it reaches the GPU (for host
+    ops: the host reaches it).  Per segment: ``cost_ps`` that the host spends, ``sync`` op that it begins
+    with (-1: none) and the op that must have ended because of the queue's depth, ``room`` (-1: none).
     """
 
     segment: IntArray
@@ -78,4 +78,5 @@ def _window_starts(
     syncs = np.flatnonzero(is_sync)
     done_at = np.concatenate([[0], launched[syncs]])
     since = launched - done_at[np.searchsorted(syncs, np.arange(len(launched)), side="right")]
-    return (since > QUEUE_DEPTH - _WINDOW) & (since % _WINDOW == 1) & ~not_here
+    starts: npt.NDArray[np.bool_] = (since > QUEUE_DEPTH - _WINDOW) & (since % _WINDOW == 1) & ~not_here
+    return starts

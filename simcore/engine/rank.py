@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 from simpy.events import Event, Timeout
 
 from simcore.clock import Clock, Signal
-from simcore.engine.tape import Call, Item, ItemKind, Tape
-from simcore.graph import OpKind
+from simcore.engine.tape import ItemKind, Tape
 
 if TYPE_CHECKING:
-    from simcore.collectives.plan import CollectivePlan
     from simcore.engine.gpu import Gpu
-    from simcore.engine.rendezvous import Communicator, MeetingKey, Rendezvous
+    from simcore.engine.rendezvous import Communicator
 
 Coroutine = Generator[Event, None, None]
 
@@ -22,13 +20,14 @@ Coroutine = Generator[Event, None, None]
 class Rank:
     """A rank playing its tape on its GPU.
 
-    Recorded per item (numbered over all streams): ``ready``, ``start``, ``end``; for items whose ops did not simply
-    follow one another, ``irregular`` has the ops' own starts and ends.  ``host_base`` is when each host segment
-    began launching, ``host_begin`` when the host first wanted to (a blocked SYNC lies between).
+    Recorded per item (numbered over all streams): ``ready``, ``start``, ``end``; for items whose ops did
+    not simply follow one another, ``irregular`` has the ops' own starts and ends.  ``host_base`` is when
+    each host segment began launching, ``host_begin`` when the host first wanted to (a blocked SYNC lies
+    between).
     """
 
     __slots__ = (
-        "_clock", "_host_waiters", "_rendezvous", "_waiters", "communicators", "done", "gpu", "host_base",
+        "_clock", "_host_waiters", "_waiters", "communicators", "done", "gpu", "host_base",
         "host_begin", "irregular", "item_end", "item_ready", "item_start", "number", "tape",
     )  # fmt: skip
 
@@ -38,7 +37,6 @@ class Rank:
         tape: Tape,
         gpu: Gpu,
         communicators: dict[str, Communicator],
-        rendezvous: Rendezvous,
         clock: Clock,
     ) -> None:
         self.number = number
@@ -53,7 +51,6 @@ class Rank:
         self.host_base: list[int] = []
         self.host_begin: list[int] = []
         self._clock = clock
-        self._rendezvous = rendezvous
         self._waiters: dict[tuple[int, int], Signal] = {}
         self._host_waiters: dict[int, Signal] = {}
 
@@ -102,22 +99,39 @@ class Rank:
             for other, number in item.waits:
                 if done[other] <= number:
                     yield self._completion(other, number)
-            if item.segment >= len(base):
-                yield self._launched(item.segment)
+            segment = item.segment
+            if segment >= len(base):
+                yield self._launched(segment)
+            launch = base[segment] + item.launch_ps
             number = first + item.number
-            if item.kind is ItemKind.COMM:
-                launched = base[item.segment] + item.launch_ps
-                if launched > clock._now:
-                    yield Timeout(clock, launched - clock.now)
-                yield from self._communicate(item, number)
+            kernels = item.kernels
+            if kernels is None:
+                if launch > clock._now:
+                    yield Timeout(clock, launch - clock.now)
+                self.item_ready[number] = clock.now
+                parts = [(self.communicators[call.group], call) for call in item.calls]
+                plans = [communicator.plan(call, self.number) for communicator, call in parts]
+                channels = min(gpu.num_sms, sum([plan.channels for plan in plans]))
+                with gpu.sms.hold(channels) as held:
+                    yield held
+                    meetings = [
+                        communicator.arrive(call, plan, self.number, gpu)
+                        for (communicator, call), plan in zip(parts, plans, strict=True)
+                    ]
+                    yield from meetings
+                if len(meetings) == 1:
+                    self.item_start[number] = meetings[0].start_ps
+                    self.item_end[number] = meetings[0].end_ps
+                else:
+                    self.irregular[number] = ([m.start_ps for m in meetings], [m.end_ps for m in meetings])
             else:
                 if item.kind is ItemKind.RUN:
-                    run = gpu.execute(item.kernels, base[item.segment] + item.launch_ps)
+                    run = gpu.execute(kernels, launch)
                     yield run
                 else:
                     with gpu.copy_engines.request() as engine:
                         yield engine
-                        run = gpu.execute(item.kernels, base[item.segment] + item.launch_ps)
+                        run = gpu.execute(kernels, launch)
                         yield run
                 if run.origin_ps is not None:
                     self.item_start[number] = run.origin_ps
@@ -128,35 +142,3 @@ class Rank:
                 waiter = self._waiters.pop((stream, item.number), None)
                 if waiter is not None:
                     waiter.fire()
-
-    def _communicate(self, item: Item, number: int) -> Coroutine:
-        """Take SMs, meet the others, exchange data, give the SMs back."""
-        self.item_ready[number] = self._clock.now
-        parts = [self.key_and_plan(call) for call in item.calls]
-        gpu = self.gpu
-        channels = min(gpu.num_sms, sum(plan.channels for _, plan in parts))
-        with gpu.sms.hold(channels) as held:
-            yield held
-            arrive = self._rendezvous.arrive
-            meetings = [arrive(key, self.number, gpu, plan) for key, plan in parts]
-            for meeting in meetings:
-                yield meeting
-        if item.num_ops == 1:
-            self.item_start[number] = meetings[0].start_ps
-            self.item_end[number] = meetings[0].end_ps
-        else:
-            self.irregular[number] = ([m.start_ps for m in meetings], [m.end_ps for m in meetings])
-
-    def key_and_plan(self, call: Call) -> tuple[MeetingKey, CollectivePlan]:
-        """Whom a communication op meets, and how NCCL carries it out."""
-        communicator = self.communicators[call.group]
-        if call.kind is OpKind.COLLECTIVE:
-            return (call.group, communicator.ranks[0], -1, call.sequence), communicator.plan(call.collective, call.num_bytes)
-        ranks = communicator.ranks
-        peer = ranks[(ranks.index(self.number) + call.peer_delta) % len(ranks)]
-        src, dst = (self.number, peer) if call.kind is OpKind.SEND else (peer, self.number)
-        return (call.group, src, dst, call.sequence), communicator.plan_p2p(call.num_bytes, src, dst)
-
-    def plan_of(self, call: Call) -> CollectivePlan:
-        """How NCCL carries out a communication op of this rank."""
-        return self.key_and_plan(call)[1]

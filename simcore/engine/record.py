@@ -86,12 +86,16 @@ def link_counters(network: FluidNetwork) -> LinkCounters:
     heads = np.flatnonzero(np.concatenate([[True], link[1:] != link[:-1]]))
     before = np.concatenate([[0.0], total[:-1]])[heads]
     value = total - np.repeat(before, np.diff(np.concatenate([heads, [len(link)]])))
-    last = np.concatenate([(link[1:] != link[:-1]) | (when[1:] != when[:-1]), [True]])  # final value per instant
+    last = np.concatenate(
+        [(link[1:] != link[:-1]) | (when[1:] != when[:-1]), [True]]
+    )  # final value per instant
     value = np.where(np.abs(value) < 1.0, 0.0, value)  # below 1 byte/s is rounding
     return LinkCounters(when[last], link[last].astype(np.int32), value[last])
 
 
-def distinct_plans(ranks: list[Rank], tapes: tuple[Tape, ...]) -> tuple[list[CollectivePlan], list[npt.NDArray[np.int32]]]:
+def distinct_plans(
+    ranks: list[Rank], tapes: tuple[Tape, ...]
+) -> tuple[list[CollectivePlan], list[npt.NDArray[np.int32]]]:
     """Plans of the first rank of each program and, per flat op, which of them it used (-1: none)."""
     plans: list[CollectivePlan] = []
     index: dict[int, int] = {}
@@ -102,7 +106,7 @@ def distinct_plans(ranks: list[Rank], tapes: tuple[Tape, ...]) -> tuple[list[Col
         for stream in tape.streams:
             for item in stream:
                 for k, call in enumerate(item.calls):
-                    plan = rank.plan_of(call)
+                    plan = rank.communicators[call.group].plan(call, rank.number)
                     if id(plan) not in index:
                         index[id(plan)] = len(plans)
                         plans.append(plan)

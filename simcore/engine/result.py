@@ -29,9 +29,9 @@ class SimulationResult:
     """One simulated step of all ranks.
 
     ``alone_ps[row]`` is the time alone of each op-table row (compute).  ``plans`` are the distinct
-    communication plans; ``plan_of[p][i]`` is the plan of flat op ``i`` of program ``p``'s first rank (-1 none):
-    plans of other ranks of the program differ in ranks and links only.
-    ``counters`` holds ``(time_ps, resource index, value)`` arrays for ``resources``.
+    communication plans; ``plan_of[p][i]`` is the plan of flat op ``i`` of program ``p``'s first rank (-1
+    none): plans of other ranks of the program differ in ranks and links only. ``counters`` holds
+    ``(time_ps, resource index, value)`` arrays for ``resources``.
     """
 
     times: tuple[RankTimes, ...]  # by rank

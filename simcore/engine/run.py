@@ -30,8 +30,9 @@ NEVER = 1 << 60  # ps; later than any time that is simulated
 class Run(Movable):
     """Kernels of one stream being executed; fires when the last one has ended.
 
-    ``origin_ps`` is set when the whole run had the GPU alone: kernel ``i`` then ran from
-    ``origin + before[i]`` to ``origin + after[i]`` of the sequence's timing alone.  Otherwise ``starts``/``ends`` hold the times.
+    ``origin_ps`` is set when the whole run had the GPU alone: kernel ``i`` then ran from ``origin +
+    before[i]`` to ``origin + after[i]`` of the sequence's timing alone.  Otherwise ``starts``/``ends`` hold
+    the times.
     """
 
     def __init__(self, gpu: Gpu, kernels: KernelSequence, launch_ps: int) -> None:
@@ -67,7 +68,7 @@ class Run(Movable):
     def next_kernel(self) -> None:
         """Begin the kernel at ``index`` (or all that are left, when nobody disturbs them)."""
         gpu, kernels = self._gpu, self._kernels
-        if self.index == len(kernels):
+        if self.index == kernels.num_kernels:
             gpu.finished(self)
             self.fire()
             return
@@ -95,24 +96,24 @@ class Run(Movable):
         """A kernel (or all coalesced ones) ended, a launch arrived, or blocks retired."""
         gpu = self._gpu
         if self._coalesced_from >= 0:
-            self._record_coalesced(len(self._kernels))
-            self.index = len(self._kernels)
-            self._coalesced_from = -1
-        elif self.kernel is None:  # its launch has arrived
+            self._record_coalesced(self._kernels.num_kernels)
+            gpu.finished(self)
+            self.fire()
+            return
+        if self.kernel is None:  # its launch has arrived
             gpu.settle()
             self.next_kernel()
             return
-        elif gpu.clock.now < self._end_ps:  # blocks retire and somebody waits for their SMs
-            gpu.sms._trigger_put(None)
+        if gpu.clock.now < self._end_ps:  # blocks retire and somebody waits for their SMs
+            gpu.sms._trigger_put()
             return
-        else:
-            gpu.settle()
-            self.kernel = None
-            self.starts.append(self._start)
-            self.ends.append(gpu.clock.now)
-            self.index += 1
-            if gpu.sms.put_queue:
-                gpu.sms._trigger_put(None)
+        gpu.settle()
+        self.kernel = None
+        self.starts.append(self._start)
+        self.ends.append(gpu.clock.now)
+        self.index += 1
+        if gpu.sms.put_queue:
+            gpu.sms._trigger_put()
         self.next_kernel()
 
     # -- coalescing ------------------------------------------------------------------------------
@@ -157,8 +158,10 @@ class Run(Movable):
             starts = self._limited_starts[: stop - first]
             alone = zip(timing.after[first:stop], timing.before[first:stop], strict=True)
             self.starts += starts
-            self.ends += [start + after - before for start, (after, before) in zip(starts, alone, strict=True)]
-        elif first == 0 and stop == len(self._kernels) and timing is self._kernels.alone:
+            self.ends += [
+                start + after - before for start, (after, before) in zip(starts, alone, strict=True)
+            ]
+        elif first == 0 and stop == self._kernels.num_kernels and timing is self._kernels.alone:
             self.origin_ps = self._since
         else:
             self.starts += [self._since + offset for offset in timing.before[first:stop]]
@@ -167,7 +170,7 @@ class Run(Movable):
     def _split(self) -> None:
         """The share of the GPU changes now: find the kernel that is running."""
         timing, gpu, first = self._timing, self._gpu, self._coalesced_from
-        now, num_ops = gpu.clock.now, len(self._kernels)
+        now, num_ops = gpu.clock.now, self._kernels.num_kernels
         if self._limited_starts is None:
             current = bisect_right(timing.after, now - self._since, lo=first)
             start = self._since + timing.before[current] if current < num_ops else now
@@ -244,7 +247,9 @@ class Run(Movable):
             self._end_ps = NEVER
         wake = self._end_ps
         if retirements and self._sm_rate > 0.0 and not kernel.is_fluid:
-            wake = min(wake, self._since + math.ceil(kernel.fixed_left + kernel.next_retirement() / self._sm_rate))
+            wake = min(
+                wake, self._since + math.ceil(kernel.fixed_left + kernel.next_retirement() / self._sm_rate)
+            )
         if wake < NEVER:
             self.set(wake)
         else:

@@ -18,7 +18,8 @@ _MAX_TIMINGS = 256  # remembered per sequence; flows that never repeat a rate mu
 class Timing:
     """Kernel ``i`` lasts from ``before[i]`` to ``after[i]``, ps after the sequence began without gaps.
 
-    ``lag[i]`` is how long after the sequence's first launch kernels from ``i`` on are not held up by launches.
+    ``lag[i]`` is how long after the sequence's first launch kernels from ``i`` on are not held up by
+    launches.
     """
 
     before: list[int]
@@ -36,9 +37,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class KernelSequence:
-    """What a run executes.  ``demand[i]`` are kernel ``i``'s arguments, ``launch[i]`` is when its launch reaches the
-    GPU after the first one's, ps; ``alone`` are the times with the GPU to itself."""
+    """What a run executes.  ``demand[i]`` are kernel ``i``'s arguments, ``launch[i]`` is when its launch
+    reaches the GPU after the first one's, ps; ``alone`` are the times with the GPU to itself.
+    """
 
+    num_kernels: int
     demand: list[Demand]
     launch: list[int]
     alone: Timing
@@ -47,10 +50,7 @@ class KernelSequence:
     @classmethod
     def of(cls, demand: list[Demand], alone_ps: IntArray, launch: IntArray) -> KernelSequence:
         """A sequence of kernels whose times alone are ``alone_ps``."""
-        return cls(demand, launch.tolist(), Timing.of(alone_ps, launch))
-
-    def __len__(self) -> int:
-        return len(self.demand)
+        return cls(len(demand), demand, launch.tolist(), Timing.of(alone_ps, launch))
 
     def remember(self, environment: Environment, durations: list[int]) -> Timing:
         """Keep the kernels' durations with that part of the GPU."""

@@ -13,7 +13,7 @@ from simcore.engine.gpu import Gpu
 from simcore.engine.launches import HostCosts
 from simcore.engine.rank import Rank
 from simcore.engine.record import distinct_plans, link_counters, rank_times
-from simcore.engine.rendezvous import Communicator, Planner, Rendezvous
+from simcore.engine.rendezvous import Communicator, Planner
 from simcore.engine.result import SimulationResult
 from simcore.engine.stuck import deadlock
 from simcore.engine.tape import TapeCompiler
@@ -25,6 +25,7 @@ from simcore.units import ps_from_s
 if TYPE_CHECKING:
     from simcore.cost.demand import CostModel
     from simcore.hardware import Topology
+    from simcore.network.flow import Network
 
 NETWORKS = ("alphabeta", "fluid")
 
@@ -50,12 +51,13 @@ def simulate(
     if network not in NETWORKS:
         raise InputError(f"unknown network model {network!r}{nearest(network, NETWORKS)}")
     if graph.world_size > topology.num_gpus:
-        raise InputError(f"the workload has {graph.world_size} ranks but the cluster has {topology.num_gpus} GPUs")
+        raise InputError(
+            f"the workload has {graph.world_size} ranks but the cluster has {topology.num_gpus} GPUs"
+        )
     clock = Clock()
     links = topology.links
     fluid = FluidNetwork(clock, links.bytes_per_s, links.names) if network == "fluid" else None
     carrier = fluid if fluid is not None else FixedNetwork(clock)
-    rendezvous = Rendezvous(clock, carrier)
 
     spec = topology.cluster.gpu
     demands = cost.demands(graph.ops)
@@ -63,7 +65,7 @@ def simulate(
     host = HostCosts(ps_from_s(spec.launch_overhead_s), ps_from_s(spec.launch_latency_s))
     compiler = TapeCompiler(graph, demands, alone_ps, host)
     tapes = tuple(compiler.compile(program) for program in graph.programs)
-    communicators = _Communicators(graph, planner)
+    communicators = _Communicators(graph, planner, carrier, clock)
     ranks: list[Rank] = []
     for number, program in enumerate(graph.program_of_rank.tolist()):
         gpu = Gpu(
@@ -74,14 +76,14 @@ def simulate(
             copy_engines=spec.copy_engines,
             coalesce=coalesce,
         )
-        rank = Rank(number, tapes[program], gpu, communicators.of_rank(number), rendezvous, clock)
+        rank = Rank(number, tapes[program], gpu, communicators.of_rank(number), clock)
         for coroutine in rank.coroutines():
             clock.process(coroutine)
         ranks.append(rank)
 
     events = clock.drain(_share_done(ranks, progress) if progress is not None else None)
     if any(rank.is_stuck for rank in ranks):
-        raise deadlock(graph, ranks, rendezvous)
+        raise deadlock(graph, ranks)
 
     times = tuple(rank_times(rank, graph.ops.kind) for rank in ranks)
     plans, plan_of = distinct_plans(ranks, tapes)
@@ -108,8 +110,8 @@ def simulate(
 class _Communicators:
     """Process groups resolved to communicators, shared by their members."""
 
-    def __init__(self, graph: Graph, planner: Planner) -> None:
-        self._planner = planner
+    def __init__(self, graph: Graph, planner: Planner, network: Network, clock: Clock) -> None:
+        self._planner, self._network, self._clock = planner, network, clock
         used = np.isin(graph.ops.kind, (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV))
         names = {graph.ops.group[row] for row in np.flatnonzero(used).tolist()}
         self._families = [graph.groups[name] for name in sorted(names)]
@@ -122,7 +124,7 @@ class _Communicators:
             if family.contains(rank):
                 key = (family.name, family.ranks_of(rank))
                 if key not in self._by_ranks:
-                    self._by_ranks[key] = Communicator(*key, self._planner)
+                    self._by_ranks[key] = Communicator(*key, self._planner, self._network, self._clock)
                 mine[family.name] = self._by_ranks[key]
         return mine
 

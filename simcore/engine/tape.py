@@ -1,14 +1,15 @@
 """Programs compiled for execution: per stream a list of items, each one event if nothing disturbs it.
 
-An *item* is a run of compute kernels that nobody outside the stream waits for in its middle, or one communication
-launch (a collective, a send or recv, or an NCCL group of them), or one copy.  Items never cross a host
-segment, so one launch base time places all launches of an item.
+An *item* is a run of compute kernels that nobody outside the stream waits for in its middle, or one
+communication launch (a collective, a send or recv, or an NCCL group of them), or one copy.  Items never
+cross a host segment, so one launch base time places all launches of an item.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -48,9 +49,10 @@ class Call:
 class Item:
     """One entry of a stream's tape.
 
-    ``first`` .. ``first + num_ops`` are positions in :attr:`Tape.order`.  ``waits`` are items of other streams that
-    must be complete, ``watched`` items are waited for.  The launch reaches the GPU ``launch_ps`` after the base of host
-    ``segment``.  Runs and copies have ``kernels``; for communication ``calls[i]`` says what op ``i`` asks for.
+    ``first`` .. ``first + num_ops`` are positions in :attr:`Tape.order`.  ``waits`` are items of other
+    streams that must be complete, ``watched`` items are waited for.  The launch reaches the GPU
+    ``launch_ps`` after the base of host ``segment``.  Runs and copies have ``kernels``; for communication
+    ``calls[i]`` says what op ``i`` asks for.
     """
 
     kind: ItemKind
@@ -82,8 +84,9 @@ class Segment:
 class Tape:
     """A program ready to run on any of its ranks.
 
-    ``order[p]`` is the flat op at position ``p`` (streams one after the other, issue order inside); ``item_of[p]``
-    its item, counted over all streams; ``before``/``after`` its time alone from the start of its item.
+    ``order[p]`` is the flat op at position ``p`` (streams one after the other, issue order inside);
+    ``item_of[p]`` its item, counted over all streams; ``before``/``after`` its time alone from the start of
+    its item.
     """
 
     program: Program
@@ -144,20 +147,26 @@ class TapeCompiler:
         calls = self._calls(rows)
         bounds = [*layout.heads.tolist(), len(layout.order)]
         items = [
-            self._item(layout, launches, calls, rows, i, bounds[i], bounds[i + 1], waits.get(i, ()), i in watched)
+            self._item(
+                layout, launches, calls, rows, i, bounds[i], bounds[i + 1], waits.get(i, ()), i in watched
+            )
             for i in range(len(layout.heads))
         ]
         first = layout.first_item
         return Tape(
-            program, flat, tuple(tuple(items[lo:hi]) for lo, hi in zip(first, first[1:], strict=False)),
+            program, flat, tuple(tuple(items[lo:hi]) for lo, hi in pairwise(first)),
             layout.stream_names, first, tuple(segments), layout.order, layout.item_of,
             ends - alone - base, ends - base, layout.host_ops, launches,
         )  # fmt: skip
 
-    def _waits(self, layout: _Layout, item_at: IntArray) -> tuple[dict[int, tuple[Completion, ...]], set[int]]:
+    def _waits(
+        self, layout: _Layout, item_at: IntArray
+    ) -> tuple[dict[int, tuple[Completion, ...]], set[int]]:
         """Per item what it waits for on other streams, and the items that are waited for."""
         sources: dict[int, list[int]] = {}
-        for source, target in zip(item_at[layout.wait_src].tolist(), item_at[layout.wait_dst].tolist(), strict=True):
+        for source, target in zip(
+            item_at[layout.wait_src].tolist(), item_at[layout.wait_dst].tolist(), strict=True
+        ):
             sources.setdefault(target, []).append(source)
         watched = {source for found in sources.values() for source in found}
         return {target: layout.latest(found) for target, found in sources.items()}, watched
@@ -194,7 +203,7 @@ class TapeCompiler:
         stream = int(layout.stream_of[lo])
         return Item(
             kind, lo, hi - lo, number - layout.first_item[stream], int(launches.segment[first]),
-            int(launch.max() if kind == ItemKind.COMM else launch[0]), waits, watched,
+            int(launch[0]), waits, watched,
             None if kind == ItemKind.COMM else self._sequence(rows[flat], launch - launch[0]),
             tuple(calls[op] for op in flat.tolist()) if kind == ItemKind.COMM else (),
         )  # fmt: skip
@@ -240,7 +249,9 @@ class _Layout:
         for source, target in zip(src[to_host].tolist(), dst[to_host].tolist(), strict=True):
             sync_waits.setdefault(target, []).append(source)
         is_comm = np.isin(kind, COMM_KINDS)
-        item_kind = np.where(is_comm, ItemKind.COMM, np.where(kind == OpKind.MEMCPY, ItemKind.COPY, ItemKind.RUN))
+        item_kind = np.where(
+            is_comm, ItemKind.COMM, np.where(kind == OpKind.MEMCPY, ItemKind.COPY, ItemKind.RUN)
+        )
         waits, signals = np.zeros((2, len(rows)), dtype=np.bool_)
         waits[dst[crossing]] = True
         signals[src[crossing | to_host]] = True

@@ -16,11 +16,20 @@ class Endpoint(Protocol):
         """The flow now takes ``bytes_per_ps`` of HBM; with HBM to itself it would take the desired rate."""
         ...
 
+    def draw_ended(self, flow: Flow) -> None:
+        """The flow takes nothing any more; :meth:`refresh` follows once its waiters have gone on."""
+        ...
+
+    def refresh(self) -> None:
+        """Re-rate what shares the endpoint, unless that has happened since the draw ended."""
+        ...
+
 
 class Flow(Movable):
     """One plan being carried out; fires when its data has arrived.
 
-    Rates are bytes of plan progress per picosecond: ``rate`` now, ``desired`` without the limits of its members' HBM.
+    Rates are bytes of plan progress per picosecond: ``rate`` now, ``desired`` without the limits of its
+    members' HBM.
     """
 
     def __init__(self, clock: Clock, plan: CollectivePlan, members: Sequence[Endpoint]) -> None:

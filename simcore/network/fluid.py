@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from simcore.network.flow import Endpoint, Flow
 
 
+def finish(flow: Flow) -> None:
+    """Resume who waited for the flow, then re-rate its members: mostly, giving SMs back has done so."""
+    flow.fire()
+    for member in flow.members:
+        member.refresh()
+
+
 class FluidNetwork:
     """Flows on directed links.  ``bytes_per_s[l]`` is link ``l``'s capacity, ``names`` are for messages.
 
@@ -107,14 +114,14 @@ class FluidNetwork:
             neighbours.update(dict.fromkeys(on_link))
         self._log(flow, -flow.rate)
         for member in flow.members:
-            member.draw_changed(flow, 0.0, 0.0)
+            member.draw_ended(flow)
         done: set[Flow] = set()
         for other in neighbours:
             if other not in done:
                 component = self._component(other)
                 done.update(component)
                 self._resolve(component)
-        flow.fire()
+        finish(flow)
 
     # -- sharing ---------------------------------------------------------------------------------
 
@@ -194,5 +201,5 @@ class FixedNetwork:
     def flow_due(self, flow: Flow) -> None:
         """The closed form's time is over."""
         for member in flow.members:
-            member.draw_changed(flow, 0.0, 0.0)
-        flow.fire()
+            member.draw_ended(flow)
+        finish(flow)

@@ -88,7 +88,9 @@ class TablePlanner:
         return self.plan("send_recv", num_bytes, (src_rank, dst_rank))
 
 
-def cluster(num_nodes: int = 1, *, launch_us: float = 0.0, latency_us: float = 0.0, **changes: object) -> Topology:
+def cluster(
+    num_nodes: int = 1, *, launch_us: float = 0.0, latency_us: float = 0.0, **changes: object
+) -> Topology:
     """132 SMs and 3.35 TB/s a GPU, 50 GB/s a NIC; launches as given."""
     spec = load_cluster("h800-96", {})
     gpu = replace(
@@ -113,7 +115,9 @@ def run(
 
     def once(coalesce: bool) -> SimulationResult:
         planner = TablePlanner(transfers or {}, topology)
-        return simulate(graph, topology, TableCost(kernels or {}), planner, coalesce=coalesce, network=network)
+        return simulate(
+            graph, topology, TableCost(kernels or {}), planner, coalesce=coalesce, network=network
+        )
 
     result = once(True)
     if check_both:

@@ -63,8 +63,8 @@ def test_an_all_reduce_longer_than_backward_queues_on_its_stream():
 
 
 def test_gradient_all_reduce_and_pipeline_send_share_a_nic():
-    # 100 MB and 50 MB over one NIC of 50 GB/s from 0 on: 25 GB/s each until the send ends at 2 ms, then 50 MB are
-    # left of the all_reduce at 50 GB/s: 3 ms.
+    # 100 MB and 50 MB over one NIC of 50 GB/s from 0 on: 25 GB/s each until the send ends at 2 ms, then 50
+    # MB are left of the all_reduce at 50 GB/s: 3 ms.
     build = GraphBuilder(2, name="shared nic")
     build.group("pp", ((2, 1),))
     build.group("self", ((1, 1),))

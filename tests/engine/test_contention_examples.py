@@ -1,14 +1,14 @@
 """Worked examples of sharing a GPU and its links; S = 132 SMs, HBM 3.35 TB/s, launches cost nothing.
 
-Every figure is derived in the comment beside it.  Each simulation also runs without coalescing and must give the
-same times to the picosecond (see lab.run).
+Every figure is derived in the comment beside it.  Each simulation also runs without coalescing and must
+give the same times to the picosecond (see lab.run).
 """
 
 import pytest
-from tests.engine.lab import US, C, K, cluster, end_us, run, single
 
 from simcore.errors import InputError
 from simcore.graph import Graph, GraphBuilder
+from tests.engine.lab import US, C, K, cluster, end_us, run, single
 
 
 def beside(*transfers: int, kernels: tuple[str, ...] = ("kernel",), delayed: tuple[str, ...] = ()) -> Graph:
@@ -64,7 +64,8 @@ def fluid(us: float) -> K:
 
 
 def test_part_of_the_time():
-    # 4. 12 of 132 SMs from 40 to 90 us: 40 us done, 50 * 120/132 = 45.4545 us done, 14.5455 us are left at 90 us.
+    # 4. 12 of 132 SMs from 40 to 90 us: 40 us done, 50 * 120/132 = 45.4545 us done, 14.5455 us are left at
+    # 90 us.
     graph = beside(1, delayed=("wait40",))
     kernels = {"kernel": fluid(100), "wait40": K(fixed_us=40)}
     # The delay kernel shares the GPU only in name: it takes no SMs and no bytes.
@@ -94,8 +95,8 @@ def test_waiting_costs_too():
 
 
 def test_two_flows_on_one_nic():
-    # 6. 100 MB at 0 and at 1 ms on 50 GB/s.  A alone for 1 ms: 50 MB.  Then 25 GB/s each: A's other 50 MB take 2 ms
-    # (ends at 3 ms); B has 50 MB left then and the NIC to itself: 1 ms more.
+    # 6. 100 MB at 0 and at 1 ms on 50 GB/s.  A alone for 1 ms: 50 MB.  Then 25 GB/s each: A's other 50 MB
+    # take 2 ms (ends at 3 ms); B has 50 MB left then and the NIC to itself: 1 ms more.
     nic = (("nic.0.0.out", 1.0),)
     graph = beside(1, 2, kernels=(), delayed=("", "wait1ms"))
     result = run(
@@ -107,7 +108,8 @@ def test_two_flows_on_one_nic():
 
 
 def test_three_kernels():
-    # 8. 124/132 for 25 us, 116/132 for 25, 124/132 for 25: 23.4848 + 21.9697 + 23.4848 done at 75 us, the rest alone.
+    # 8. 124/132 for 25 us, 116/132 for 25, 124/132 for 25: 23.4848 + 21.9697 + 23.4848 done at 75 us, the
+    # rest alone.
     graph = beside(1, 2, delayed=("", "wait25"))
     result = run(graph, {"kernel": fluid(100), "wait25": K(fixed_us=25)}, {1: C(50, 8), 2: C(50, 8)})
     done = 25 * 124 / 132 + 25 * 116 / 132 + 25 * 124 / 132
@@ -129,9 +131,9 @@ def test_copy_engine_beside_a_gemm_limited_by_sms():
 
 
 def test_blocks_are_placed_when_sms_fall_free():
-    # 10 waves of 10 us fill the GPU.  A transfer of 20 us with 12 channels is ready at 15 us: its blocks are placed
-    # when the second wave retires, at 20 us, and hold their SMs until 40 us.  By then 2 waves of 132 and 2 of
-    # 120 blocks have run: 1320 - 504 = 816 blocks are left, ceil(816 / 132) = 7 waves: 110 us.
+    # 10 waves of 10 us fill the GPU.  A transfer of 20 us with 12 channels is ready at 15 us: its blocks
+    # are placed when the second wave retires, at 20 us, and hold their SMs until 40 us.  By then 2 waves of
+    # 132 and 2 of 120 blocks have run: 1320 - 504 = 816 blocks are left, ceil(816 / 132) = 7 waves: 110 us.
     graph = beside(1, delayed=("wait15",))
     result = run(graph, {"kernel": K(100, blocks=1320), "wait15": K(fixed_us=15)}, {1: C(20, 12)})
     times = result.times[0]
@@ -142,8 +144,8 @@ def test_blocks_are_placed_when_sms_fall_free():
 
 
 def test_a_persistent_kernel_gives_no_sm_up_before_it_ends():
-    # 132 static blocks of 100 us each.  The transfer is ready at 30 us and starts at 100 us; the next kernel finds 120
-    # SMs from 100 to 150 us: 12 of its blocks start at 150 us and end at 250 us.
+    # 132 static blocks of 100 us each.  The transfer is ready at 30 us and starts at 100 us; the next
+    # kernel finds 120 SMs from 100 to 150 us: 12 of its blocks start at 150 us and end at 250 us.
     graph = beside(1, delayed=("wait30",), kernels=("kernel", "kernel"))
     result = run(graph, {"kernel": K(100, blocks=132), "wait30": K(fixed_us=30)}, {1: C(50, 12)})
     times = result.times[0]
@@ -154,7 +156,8 @@ def test_a_persistent_kernel_gives_no_sm_up_before_it_ends():
 
 def test_communication_slows_when_compute_saturates_hbm():
     # Two demands of 2.5 TB/s on 3.35 TB/s of HBM: fair shares 1.675 each.  The kernel's 335 MB take 200 us;
-    # the transfer (1 HBM byte a byte, 500 MB: 200 us alone) has moved 335 MB by then, the rest at 2.5 TB/s: 66 us.
+    # the transfer (1 HBM byte a byte, 500 MB: 200 us alone) has moved 335 MB by then, the rest at 2.5 TB/s:
+    # 66 us.
     transfer = C(volume=500e6, bytes_per_s=2.5e12, hbm_per_byte=1.0)
     result = run(beside(1), {"kernel": K(us=134, hbm_bytes=335_000_000)}, {1: transfer})
     assert last_end_us(result) == pytest.approx(200.0, abs=1e-6)
@@ -162,7 +165,8 @@ def test_communication_slows_when_compute_saturates_hbm():
 
 
 def test_two_kernels_take_sms_in_order_of_arrival():
-    # A has 66 blocks of 100 us and leaves 66 SMs.  B has 132 blocks of 50 us: 66 at once, 66 after them: 100 us.
+    # A has 66 blocks of 100 us and leaves 66 SMs.  B has 132 blocks of 50 us: 66 at once, 66 after them:
+    # 100 us.
     build = single()
     template = build.template("fwd")
     template.compute("a", stream="one")

@@ -33,9 +33,13 @@ def test_a_member_that_never_comes():
     absent.compute("k", recorded_ps=US)
     build.program([0, 1], [(joins, 0, 0)])
     build.program([2], [(absent, 0, 0)])
-    with pytest.raises(DeadlockError, match=r"rank 0: the host waits in host op 'cudaDeviceSynchronize' \(op 1\)"):
+    with pytest.raises(
+        DeadlockError, match=r"rank 0: the host waits in host op 'cudaDeviceSynchronize' \(op 1\)"
+    ):
         run(build.build(), transfers={1: C(us=1)})
-    with pytest.raises(DeadlockError, match=r"op 0 'nccl::all_reduce' waits in group 'tp' \(call 0\) for rank\(s\) 2"):
+    with pytest.raises(
+        DeadlockError, match=r"op 0 'nccl::all_reduce' waits in group 'tp' \(call 0\) for rank\(s\) 2"
+    ):
         run(build.build(), transfers={1: C(us=1)})
 
 
@@ -46,7 +50,9 @@ def test_members_that_disagree():
         template = build.template("fwd")
         template.collective("all_reduce", "tp", size)
         build.program([rank], [(template, 0, 0)])
-    with pytest.raises(GraphError, match="rank 0 issued all_reduce of 1 bytes but rank 1 issued all_reduce of 2 bytes"):
+    with pytest.raises(
+        GraphError, match="rank 0 issued all_reduce of 1 bytes but rank 1 issued all_reduce of 2 bytes"
+    ):
         run(build.build(), transfers={1: C(us=1), 2: C(us=1)})
 
 

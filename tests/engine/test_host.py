@@ -42,8 +42,8 @@ def test_synchronisation_exposes_the_launch_latency():
 
 
 def test_the_launch_queue_is_bounded():
-    # A collective on a stream of its own, issued behind 2000 kernels of 100 us: it can be launched once fewer than the
-    # queue's depth are outstanding, so not before (2000 - depth) kernels have ended.
+    # A collective on a stream of its own, issued behind 2000 kernels of 100 us: it can be launched once
+    # fewer than the queue's depth are outstanding, so not before (2000 - depth) kernels have ended.
     build = GraphBuilder(1, name="queue")
     build.group("self", ((1, 1),))
     template = build.template("fwd")
@@ -83,7 +83,8 @@ def test_a_fused_launch_costs_one_call():
 
 
 def test_a_disturbed_run_that_launches_limit():
-    # Kernels of 2 us arrive every 5 us; the transfer holds SMs from 12 to 62 us: kernels take 2 * 132/120 us meanwhile.
+    # Kernels of 2 us arrive every 5 us; the transfer holds SMs from 12 to 62 us: kernels take 2 * 132/120
+    # us meanwhile.
     build = GraphBuilder(1, name="disturbed")
     build.group("self", ((1, 1),))
     template = build.template("fwd")
@@ -91,7 +92,9 @@ def test_a_disturbed_run_that_launches_limit():
     for _ in range(12):
         template.compute("k", recorded_ps=2 * US)
     build.program([0], [(template, 0, 0)])
-    result = run(build.build(), transfers={1: C(us=50, channels=12)}, topology=cluster(launch_us=5, latency_us=8))
+    result = run(
+        build.build(), transfers={1: C(us=50, channels=12)}, topology=cluster(launch_us=5, latency_us=8)
+    )
     # The transfer starts at 8 us, ends at 58; kernel i is launched at 13 + 5 i us.
     starts = [13 + 5 * i for i in range(12)]
     ends = [s + (2.2 if s + 2.2 <= 58 else 2.0) for s in starts]

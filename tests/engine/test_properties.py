@@ -1,4 +1,5 @@
-"""Properties of random jobs: several ranks, streams, waits, kernels of all kinds, transfers that hold and draw."""
+"""Properties of random jobs: several ranks, streams, waits, kernels of all kinds, transfers that hold and
+draw."""
 
 import subprocess
 import sys
@@ -23,17 +24,29 @@ KERNELS = {
 }
 TRANSFERS = {
     1: C(us=3, channels=2, volume=1e5, bytes_per_s=20e9, hbm_per_byte=3.0, links=(("nic.0.0.out", 1.0),)),
-    2: C(us=7, channels=16, volume=2e6, bytes_per_s=160e9, hbm_per_byte=3.0, links=(("nvlink.0.out", 0.875),)),
-    3: C(us=11, channels=24, volume=5e6, hbm_per_byte=2.5, links=(("nvlink.0.out", 1.0), ("nic.0.0.out", 0.125))),
+    2: C(
+        us=7, channels=16, volume=2e6, bytes_per_s=160e9, hbm_per_byte=3.0, links=(("nvlink.0.out", 0.875),)
+    ),
+    3: C(
+        us=11,
+        channels=24,
+        volume=5e6,
+        hbm_per_byte=2.5,
+        links=(("nvlink.0.out", 1.0), ("nic.0.0.out", 0.125)),
+    ),
     4: C(us=2, channels=8, volume=5e7, bytes_per_s=1.6e12, hbm_per_byte=2.0),  # saturates HBM
 }
 
 op = st.one_of(
     st.tuples(st.just("kernel"), st.sampled_from(sorted(KERNELS)), st.sampled_from(["compute", "side"])),
-    st.tuples(st.just("comm"), st.sampled_from(sorted(TRANSFERS)), st.sampled_from(["compute", "comm", "comm2"])),
+    st.tuples(
+        st.just("comm"), st.sampled_from(sorted(TRANSFERS)), st.sampled_from(["compute", "comm", "comm2"])
+    ),
     st.tuples(st.just("sync"), st.sampled_from(["", "compute"]), st.just("")),
 )
-script = st.lists(st.tuples(op, st.lists(st.sampled_from(["compute", "side", "comm", "comm2"]), max_size=2)), max_size=14)
+script = st.lists(
+    st.tuples(op, st.lists(st.sampled_from(["compute", "side", "comm", "comm2"]), max_size=2)), max_size=14
+)
 
 
 def job(order: list, delays: list[int], repeat: int = 1) -> Graph:
@@ -84,7 +97,9 @@ def test_coalescing_changes_nothing_and_dependencies_hold(order, delays, launche
             assert (times.end_ps[mine][:-1] <= times.start_ps[mine][1:]).all()
         duration = times.end_ps - times.start_ps
         alone = result.alone_ps[flat.row]
-        assert (duration + 1 >= np.where(graph.ops.kind[flat.row] == 0, alone, 0)).all()  # never faster than alone
+        assert (
+            duration + 1 >= np.where(graph.ops.kind[flat.row] == 0, alone, 0)
+        ).all()  # never faster than alone
 
 
 @settings(max_examples=40)
@@ -142,8 +157,11 @@ SCRIPT = """
 import hashlib, numpy as np
 from tests.engine.test_properties import KERNELS, TRANSFERS, job
 from tests.engine.lab import run
-order = [(("kernel", "waves", "compute"), []), (("comm", 2, "comm"), ["compute"]), (("kernel", "static", "compute"), []),
-         (("comm", 4, "comm2"), []), (("kernel", "memory", "side"), ["comm"]), (("kernel", "fluid", "compute"), ["comm2"])]
+order = [
+    (("kernel", "waves", "compute"), []), (("comm", 2, "comm"), ["compute"]),
+    (("kernel", "static", "compute"), []), (("comm", 4, "comm2"), []),
+    (("kernel", "memory", "side"), ["comm"]), (("kernel", "fluid", "compute"), ["comm2"]),
+]
 result = run(job(order, [0, 40, 90], repeat=3), KERNELS, TRANSFERS, check_both=False)
 print(hashlib.sha256(b"".join(t.end_ps.tobytes() for t in result.times)).hexdigest())
 """
