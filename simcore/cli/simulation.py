@@ -191,11 +191,14 @@ def peak_math(precision: str, fp32_math: str) -> str:
 
 def placement(graph: Graph, cluster: ClusterSpec) -> str:
     """Which GPUs of the cluster the ranks run on."""
-    used = f"ranks fill nodes in order: {graph.world_size} of the {cluster.num_gpus} GPUs of {cluster.name}"
+    if graph.world_size == cluster.num_gpus:
+        return f"ranks fill nodes in order: all {cluster.num_gpus} GPUs of {cluster.name}"
     last = (graph.world_size - 1) // cluster.gpus_per_node
-    if last == cluster.num_nodes - 1:
-        return used
-    return f"{used}, {f'nodes 0 to {last}' if last else 'node 0'}; the others stay idle"
+    nodes = f"nodes 0 to {last}" if last else "node 0"
+    return (
+        f"ranks fill nodes in order: {graph.world_size} of the {cluster.num_gpus} GPUs of {cluster.name},"
+        f" {nodes}; the others stay idle"
+    )
 
 
 def _run_assumptions(scenario: Scenario, graph: Graph, cluster: ClusterSpec) -> tuple[str, ...]:

@@ -1,0 +1,27 @@
+"""Workloads that come with the project."""
+
+from __future__ import annotations
+
+import pytest
+
+from simcore.errors import InputError
+from workloads import catalog
+
+
+def test_the_default_is_there_and_is_what_its_name_says() -> None:
+    assert catalog.DEFAULT in catalog.names()
+    graph = catalog.load(catalog.DEFAULT)
+    assert graph.workload.name == "gpt-175b-pp12-tp8-dp1"
+    assert {axis: size for axis, size in graph.workload.dims.items() if size > 1} == {"pp": 12, "tp": 8}
+    assert graph.world_size == 96
+
+
+def test_every_workload_is_a_graph_made_by_a_command_and_small() -> None:
+    for name in catalog.names():
+        assert catalog.load(name).workload.command
+        assert sum(file.stat().st_size for file in catalog.path(name).iterdir()) <= 5e6
+
+
+def test_unknown_names_get_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'gpt-175b-pp12-tp8-dp1'"):
+        catalog.load("gpt-175b-pp12-tp8")
