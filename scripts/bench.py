@@ -1,0 +1,13 @@
+"""What the simulator itself costs: ``bench.py run [WORKLOAD] [--no-coalesce] [--json]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from simcore.cli.bench import main
+
+if __name__ == "__main__":
+    main()

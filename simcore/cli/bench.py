@@ -1,0 +1,106 @@
+"""The command ``bench``: what a simulation costs, part by part."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from simcore.cli.errors import reported_errors
+
+
+class Bench:
+    """CPU and wall seconds of named parts, in the order they ran."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, dict[str, float]] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time what happens inside."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.parts[name] = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+
+
+def measure(workload: str | None, cluster: str | None, coalesce: bool) -> dict[str, Any]:
+    """Run the parts of a simulation up to its result and say what each cost.
+
+    Keys: ``gpus, kernels, engine_events, events_per_kernel, step_time_s, digest, parts{name: {wall_s, cpu_s}},
+    peak_rss_bytes``.  ``digest`` covers every start and end, so that two modes can be compared.
+    """
+    from hashlib import sha256
+
+    from simcore.cli.scenario import resolve_scenario
+    from simcore.collectives import NcclPlanner
+    from simcore.cost import RooflineCost
+    from simcore.engine import simulate
+    from simcore.graph import apply_kernels, load_graph
+    from simcore.hardware import Topology, load_cluster
+
+    bench = Bench()
+    scenario = resolve_scenario(workload, cluster=cluster, settings={})
+    with bench.part("load graph"):
+        graph = load_graph(scenario.graph_dir)
+    with bench.part("map kernels"):
+        graph = apply_kernels(graph, scenario.settings.kernels)
+    with bench.part("build topology"):
+        topology = Topology(load_cluster(scenario.cluster, {}))
+        planner = NcclPlanner(topology)
+    with bench.part("simulate"):
+        cost = RooflineCost(topology.cluster.gpu)
+        result = simulate(graph, topology, cost, planner, coalesce=coalesce)
+    digest = sha256()
+    for times in result.times:
+        digest.update(times.start_ps.tobytes())
+        digest.update(times.end_ps.tobytes())
+    kernels = sum(len(times.end_ps) for times in result.times)
+    return {
+        "gpus": graph.world_size,
+        "kernels": kernels,
+        "engine_events": result.engine_events,
+        "events_per_kernel": result.engine_events / max(1, kernels),
+        "step_time_s": result.step_ps / 1e12,
+        "digest": digest.hexdigest(),
+        "parts": bench.parts,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def bench_run(
+    workload: Annotated[str | None, typer.Argument(metavar="[WORKLOAD]", show_default=False)] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="Cluster profile.")] = None,
+    no_coalesce: Annotated[bool, typer.Option("--no-coalesce", help="An event for every kernel.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Time the parts of one simulation of WORKLOAD (default: the catalog's main job), without writing it."""
+    with reported_errors():
+        found = measure(workload, cluster, coalesce=not no_coalesce)
+    if as_json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    for name, cost in found["parts"].items():
+        sys.stdout.write(f"{name:16} {cost['wall_s']:8.2f} s wall {cost['cpu_s']:8.2f} s CPU\n")
+    sys.stdout.write(
+        f"{found['gpus']} GPUs, {found['kernels']:,} kernels, {found['engine_events']:,} events "
+        f"({found['events_per_kernel']:.3f} a kernel), peak memory {found['peak_rss_bytes'] / 1024**2:.0f} MiB\n"
+        f"step {found['step_time_s']:.6f} s, digest {found['digest'][:16]}\n"
+    )
+
+
+def main() -> None:
+    """Entry point of ``scripts/bench.py``."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command("run")(bench_run)
+
+    @app.callback()
+    def commands() -> None:
+        """What the simulator itself costs."""
+
+    app()
