@@ -65,9 +65,7 @@ class StreamOrder:
         return before
 
 
-def resolve_waits(
-    graph: Graph, program: Program, flat: FlatOps | None = None
-) -> tuple[IntArray, IntArray]:
+def resolve_waits(graph: Graph, program: Program, flat: FlatOps | None = None) -> tuple[IntArray, IntArray]:
     """WAIT edges of a program as ``(flat_src, flat_dst)``, sorted by ``flat_dst``.
 
     GraphError when an external reference reaches before the program's start.

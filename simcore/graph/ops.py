@@ -154,9 +154,7 @@ class OpTable:
 class OpRows:
     """Append-only writer of an :class:`OpTable`; unnamed columns take their default."""
 
-    columns: dict[str, list[object]] = field(
-        default_factory=lambda: {name: [] for name in OP_COLUMNS}
-    )
+    columns: dict[str, list[object]] = field(default_factory=lambda: {name: [] for name in OP_COLUMNS})
 
     def __len__(self) -> int:
         return len(self.columns["kind"])

@@ -180,9 +180,7 @@ def pipeline_graph(
     validate_schedule(schedule)
     stages, chunks = len(schedule), 1 + max(action.chunk for action in schedule[0])
     microbatches = 1 + max(action.microbatch for action in schedule[0])
-    build = GraphBuilder(
-        stages * tp, name=name, dims={"pp": stages, "tp": tp}, num_microbatches=microbatches
-    )
+    build = GraphBuilder(stages * tp, name=name, dims={"pp": stages, "tp": tp}, num_microbatches=microbatches)
     if stages > 1:
         build.group("pp", dims=((stages, tp),))
     bodies = {

@@ -70,9 +70,7 @@ def peak_memory(graph: Graph) -> tuple[ProgramMemory, ...]:
     return tuple(_program_memory(graph, program, use, recorded_only) for program in graph.programs)
 
 
-def _program_memory(
-    graph: Graph, program: Program, use: _TemplateUse, recorded_only: bool
-) -> ProgramMemory:
+def _program_memory(graph: Graph, program: Program, use: _TemplateUse, recorded_only: bool) -> ProgramMemory:
     activations, instance = program.memory.activations_peak, -1
     if not recorded_only and len(program.template):
         net = use.net[program.template]

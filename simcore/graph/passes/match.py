@@ -132,4 +132,3 @@ class Matcher:
     def _take(self, members: Sequence[int]) -> None:
         for row in members:
             self._letter_of[row] = _BARRIER
-

@@ -173,7 +173,9 @@ MEGATRON: tuple[FusedKernel, ...] = (
     ),
 )
 
-#: Attention as one kernel: scores, scale, mask, softmax and dropout never reach HBM.
+#: Attention as one kernel: scores, scale, mask, softmax and dropout never reach HBM.  The clones make
+#: the output, or under selective recomputation the gradients of q, k and v, contiguous; the kernel writes
+#: them so.
 ATTENTION_FORWARD = FusedKernel(
     "flash_attention_fwd",
     "attention_fwd",
@@ -186,8 +188,9 @@ ATTENTION_FORWARD = FusedKernel(
 ATTENTION_BACKWARD = FusedKernel(
     "flash_attention_bwd",
     "attention_bwd",
-    "bmm bmm native_dropout_backward? _to_copy? _softmax_backward_data|scaled_masked_softmax_bwd _to_copy? "
-    f"copy_? clone? {_MASK}? copy_? mul|mul_|div|div_? _to_copy? bmm mul|mul_? bmm mul|mul_?",
+    "bmm bmm clone? native_dropout_backward? _to_copy? _softmax_backward_data|scaled_masked_softmax_bwd "
+    f"_to_copy? copy_? clone? {_MASK}? copy_? mul|mul_|div|div_? _to_copy? "
+    "bmm mul|mul_? bmm mul|mul_? clone? clone?",
     BACKWARD,
     "FlashAttention's backward: recomputes the scores, 5 products instead of 4",
     connected=False,

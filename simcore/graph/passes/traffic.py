@@ -54,9 +54,7 @@ def total(view: GraphView, members: Sequence[int]) -> Traffic:
 def border(view: GraphView, members: Sequence[int]) -> Traffic:
     """Traffic of ``members`` (op rows of one template, in issue order) run as one kernel."""
     inside = set(members)
-    freed = [
-        release for row in members for release in view.releases.get(row, ()) if release.after in inside
-    ]
+    freed = [release for row in members for release in view.releases.get(row, ()) if release.after in inside]
     allocated = sum(view.alloc_bytes[row] for row in members)
     return Traffic(
         inputs=tuple(_external_inputs(view, members, inside)),
