@@ -32,8 +32,8 @@ class Bench:
 def measure(workload: str | None, cluster: str | None, coalesce: bool) -> dict[str, Any]:
     """Run the parts of a simulation up to its result and say what each cost.
 
-    Keys: ``gpus, kernels, engine_events, events_per_kernel, step_time_s, digest, parts{name: {wall_s, cpu_s}},
-    peak_rss_bytes``.  ``digest`` covers every start and end, so that two modes can be compared.
+    Keys: ``gpus, kernels, engine_events, events_per_kernel, step_time_s, digest, parts{name: {wall_s,
+    cpu_s}}, peak_rss_bytes``.  ``digest`` covers every start and end, so that two modes can be compared.
     """
     from hashlib import sha256
 
@@ -89,7 +89,8 @@ def bench_run(
         sys.stdout.write(f"{name:16} {cost['wall_s']:8.2f} s wall {cost['cpu_s']:8.2f} s CPU\n")
     sys.stdout.write(
         f"{found['gpus']} GPUs, {found['kernels']:,} kernels, {found['engine_events']:,} events "
-        f"({found['events_per_kernel']:.3f} a kernel), peak memory {found['peak_rss_bytes'] / 1024**2:.0f} MiB\n"
+        f"({found['events_per_kernel']:.3f} a kernel), "
+        f"peak memory {found['peak_rss_bytes'] / 1024**2:.0f} MiB\n"
         f"step {found['step_time_s']:.6f} s, digest {found['digest'][:16]}\n"
     )
 
