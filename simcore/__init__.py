@@ -1,0 +1,1 @@
+"""Simulator of distributed training: an execution graph in, a timeline out."""
