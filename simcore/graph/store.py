@@ -178,6 +178,7 @@ def _check_keys(path: Path, found: Mapping[str, Any], known: Any, prefix: str = 
 def _read_table(path: Path, schema: Mapping[str, str]) -> dict[str, Strings | IntArray]:
     try:
         table = pq.read_table(path, use_threads=False)
+        names = table.column_names  # decoded only now: a damaged name fails here
     except FileNotFoundError:
         raise InputError(f"{path}: missing; the graph folder is incomplete") from None
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -186,12 +187,12 @@ def _read_table(path: Path, schema: Mapping[str, str]) -> dict[str, Strings | In
     version = (table.schema.metadata or {}).get(b"simcore.graph.schema", b"none").decode()
     if version != str(SCHEMA_VERSION):
         raise GraphError(f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}")
-    for name in table.column_names:
+    for name in names:
         if name not in schema:
             raise GraphError(f"{path}: unknown column {name!r}{nearest(name, schema)}")
     columns: dict[str, Strings | IntArray] = {}
     for name, kind in schema.items():
-        if name not in table.column_names:
+        if name not in names:
             raise GraphError(f"{path}: column {name!r} is missing")
         chunk = table.column(name).combine_chunks()
         if chunk.null_count:

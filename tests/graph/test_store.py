@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -134,6 +136,20 @@ def test_truncated_files(folder, name, share):
     (folder / name).write_bytes(content[: int(len(content) * share)])
     with pytest.raises(GraphError, match=name):
         load_graph(folder)
+
+
+def test_damaged_bytes_never_end_in_a_traceback(folder):
+    generator = random.Random(20)
+    for name in FILES:
+        content = (folder / name).read_bytes()
+        for _ in range(30):
+            damaged = bytearray(content)
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+            (folder / name).write_bytes(damaged)
+            with contextlib.suppress(InputError):  # GraphError is one
+                load_graph(folder)
+        (folder / name).write_bytes(content)
+    load_graph(folder)
 
 
 def edit_header(folder, change):
