@@ -34,8 +34,13 @@ _NO_KERNEL = frozenset(
 )
 
 #: Operators that overwrite their output without reading it.
-_OVERWRITE = frozenset({"aten::zero_", "aten::fill_", "aten::zeros_like", "aten::ones_like", "aten::full_like",
-                        "aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::_foreach_zero_"})  # fmt: skip
+_OVERWRITE = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("zero_", "fill_", "_foreach_zero_"),
+        *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"),
+    )
+)
 
 #: Operators that pick entries of their first tensor: they read as much of it as they write.
 _GATHER = frozenset({"aten::embedding", "aten::index", "aten::gather", "aten::index_select"})
@@ -43,14 +48,20 @@ _GATHER = frozenset({"aten::embedding", "aten::index", "aten::gather", "aten::in
 #: In-place operators that change a few entries of their first tensor.
 _SCATTER = frozenset({"aten::index_put_", "aten::_index_put_impl_", "aten::scatter_", "aten::index_add_"})
 
+#: Arguments that the schema calls written, but that are only when unscaling gradients.
+_NOT_WRITTEN = frozenset({("aten::_fused_adam_", "grads"), ("aten::_fused_adamw_", "grads")})
+
+#: Matrix products that add to their first tensor, unless ``beta`` is 0.
+_ADD_PRODUCT = frozenset({"aten::addmm", "aten::baddbmm"})
+
 _COPY = frozenset({"aten::copy_", "aten::_foreach_copy_"})
 
 
 class AtenOp:
     """One operator overload, looked up once.
 
-    ``name`` is the qualified name with overload, ``base`` without; ``writes`` gives (argument index, name) of what it
-    changes in place; ``flops`` is torch's formula, or None.
+    ``name`` is the qualified name with overload, ``base`` without; ``writes`` gives (argument index, name)
+    of what it changes in place; ``flops`` is torch's formula, or None.
     """
 
     __slots__ = ("allocates", "base", "flops", "has_kernel", "name", "writes")
@@ -62,7 +73,9 @@ class AtenOp:
         self.writes = tuple(
             (index, argument.name)
             for index, argument in enumerate(schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
+            if argument.alias_info is not None
+            and argument.alias_info.is_write
+            and (self.base, argument.name) not in _NOT_WRITTEN
         )
         is_view = not self.writes and any(result.alias_info is not None for result in schema.returns)
         self.allocates = self.base in _ALLOCATE
@@ -77,13 +90,19 @@ class AtenOp:
             tensors_in(args[index] if index < len(args) else kwargs.get(name), found)
         return found if self.writes else tensors_in(result, found)
 
-    def traffic(self, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> tuple[int, int]:
+    def traffic(
+        self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], kwargs: dict[str, Any]
+    ) -> tuple[int, int]:
         """(bytes read, bytes written): every tensor once, except where an operator skips most of one."""
         written = sum(map(touched_bytes, outputs))
+        if self.base in _ADD_PRODUCT and kwargs.get("beta", 1) == 0:
+            inputs = inputs[1:]
         if self.base in _OVERWRITE:
             return 0, written
         if self.base in _COPY:
-            return written if len(inputs) < 2 else sum(map(touched_bytes, inputs[len(inputs) // 2 :])), written
+            return written if len(inputs) < 2 else sum(
+                map(touched_bytes, inputs[len(inputs) // 2 :])
+            ), written
         if self.base in _GATHER:
             return written + sum(map(touched_bytes, inputs[1:])), written
         if self.base in _SCATTER:

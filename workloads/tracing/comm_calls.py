@@ -13,8 +13,10 @@ from workloads.tracing.aten_ops import num_bytes, tensors_in
 
 @dataclass(frozen=True)
 class _Form:
-    """Where a dispatcher operator keeps things.  ``pg``: argument index of the group; ``split``: separate output
-    (argument 0) and input (argument 1); ``size``: whose bytes nccl-tests counts; ``bare``: returns only a Work."""
+    """Where a dispatcher operator keeps things.  ``pg``: argument index of the group; ``split``: separate
+    output (argument 0) and input (argument 1); ``size``: whose bytes nccl-tests counts; ``bare``: returns
+    only a Work.
+    """
 
     collective: str
     pg: int = 2
@@ -50,8 +52,8 @@ P2P = {"send": "send", "recv_": "recv"}
 class CollectiveCall:
     """One call.  ``parts`` holds (inputs, outputs) of each collective: several when coalesced.
 
-    ``reads_only_outputs``: in place.  ``is_async``: runs on the communicator's stream.  ``bare``: the operator returns
-    a Work alone, else (argument 0, Work).
+    ``reads_only_outputs``: in place.  ``is_async``: runs on the communicator's stream.  ``bare``: the
+    operator returns a Work alone, else (argument 0, Work).
     """
 
     collective: str
@@ -70,8 +72,8 @@ class CollectiveCall:
 def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
     """The call behind dispatcher operator ``c10d::<name>``.  KeyError for an unknown operator."""
     form = FORMS[name]
-    first: list[Any] = args[0] if isinstance(args[0], list | tuple) else [args[0]]
-    second: list[Any] = []
+    first: Any = args[0] if isinstance(args[0], list | tuple) else [args[0]]
+    second: Any = []
     if form.split:
         second = args[1] if isinstance(args[1], list | tuple) else [args[1]]
     if form.coalesced:

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import torch
 
-from workloads.tracing.vtable_patch import UnsupportedTorch
+from workloads.tracing.vtable_patch import UnsupportedTorchError
 
 SOURCE = Path(__file__).with_name("helper.cpp")
 _TIMEOUT_S = 120
 
 
 def build(folder: Path) -> Path:
-    """Compile the helper into ``folder`` (reused when it is there).  UnsupportedTorch when it cannot be."""
+    """Compile the helper into ``folder``, or reuse it.  UnsupportedTorchError when it cannot be."""
     library = folder / "fake_cuda_helper.so"
     if library.exists():
         return library
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
-        raise UnsupportedTorch("no C++ compiler (g++ or clang++) to build the helper with")
+        raise UnsupportedTorchError("no C++ compiler (g++ or clang++) to build the helper with")
     root = Path(torch.__file__).parent
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / f"fake_cuda_helper.{os.getpid()}.so"
@@ -34,22 +34,22 @@ def build(folder: Path) -> Path:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnsupportedTorch(f"the helper was not compiled: {error}") from None
+        raise UnsupportedTorchError(f"the helper was not compiled: {error}") from None
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-        raise UnsupportedTorch(f"the helper does not compile: {errors[0][:300]}")
+        raise UnsupportedTorchError(f"the helper does not compile: {errors[0][:300]}")
     scratch.replace(library)
     return library
 
 
 def install(folder: Path) -> str:
-    """Build (if needed), load and run the helper.  UnsupportedTorch when a step fails."""
+    """Build (if needed), load and run the helper.  UnsupportedTorchError when a step fails."""
     library = build(folder)
     try:
         helper = ctypes.CDLL(str(library))
     except OSError as error:
-        raise UnsupportedTorch(f"the helper does not load: {error}") from None
+        raise UnsupportedTorchError(f"the helper does not load: {error}") from None
     cuda_build = torch.version.cuda is not None or torch.version.hip is not None
     if helper.install_fake_cuda(int(cuda_build)) != 0:
-        raise UnsupportedTorch("the helper reported a failure")
+        raise UnsupportedTorchError("the helper reported a failure")
     return f"compiled helper {library.name}"

@@ -1,7 +1,7 @@
 """What a usable fake CUDA device must be able to do; run as a child process, once per torch.
 
-``python -m workloads.tracing.device_selftest TIER FOLDER`` installs the tier ("ctypes", "compiled") and prints
-:data:`PASSED` when every check holds.  A wrong vtable slot ends this process, never the caller's.
+``python -m workloads.tracing.device_selftest TIER FOLDER`` installs the tier ("ctypes", "compiled") and
+prints :data:`PASSED` when every check holds.  A wrong vtable slot ends this process, never the caller's.
 """
 
 from __future__ import annotations

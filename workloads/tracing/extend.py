@@ -72,5 +72,7 @@ def _plays_everything(
         if templates[entry.template].name in ("fwd", "bwd")
     )
     chunks = {entry.chunk for entry in skeleton}
-    expected = {(kind, mb, chunk) for kind in ("fwd", "bwd") for mb in range(microbatches) for chunk in chunks}
+    expected = {
+        (kind, mb, chunk) for kind in ("fwd", "bwd") for mb in range(microbatches) for chunk in chunks
+    }
     return set(played) == expected and set(played.values()) == {1}

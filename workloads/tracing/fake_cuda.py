@@ -93,8 +93,8 @@ class _DeviceContext:
     def __enter__(self) -> _DeviceContext:
         return self
 
-    def __exit__(self, *_: object) -> bool:
-        return False
+    def __exit__(self, *_: object) -> None:
+        return None
 
 
 class _NoGraphs:
@@ -216,18 +216,20 @@ def _patch_accelerator(num_devices: int) -> None:
 
 def _patch_tensor_methods() -> None:
     """``record_stream`` parses a C stream object, ``pin_memory`` asks the driver."""
-    torch.Tensor.record_stream = _always(None)  # type: ignore[method-assign]
+    torch.Tensor.record_stream = _always(None)  # type: ignore[method-assign,assignment]
     torch.Tensor.pin_memory = lambda self, *_args: self  # type: ignore[method-assign]
     torch.UntypedStorage.pin_memory = lambda self, *_args: self  # type: ignore[method-assign]
 
 
 def _patch_compilers() -> None:
-    """``torch.compile`` and ``torch.jit.script`` run eagerly; the region is named, so that passes can fuse it."""
+    """``torch.compile`` and ``torch.jit.script`` run eagerly; the region is named, so that passes can fuse
+    it.
+    """
 
     def compiled(model: Any = None, **options: object) -> Any:
         if model is None:
             return functools.partial(compiled, **options)
-        if isinstance(model, torch.nn.Module) or isinstance(model, type):
+        if isinstance(model, torch.nn.Module | type):
             return model
 
         @functools.wraps(model)
@@ -239,8 +241,8 @@ def _patch_compilers() -> None:
 
         return region
 
-    torch.compile = compiled  # type: ignore[assignment]
-    torch.jit.script = lambda model=None, *_args, **_kwargs: compiled(model)
+    _set(torch, compile=compiled)
+    _set(torch.jit, script=lambda model=None, *_args, **_kwargs: compiled(model))
 
 
 def _legacy_constructor(dtype: torch.dtype) -> type:

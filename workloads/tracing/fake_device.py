@@ -1,8 +1,9 @@
 """A CUDA device that is not there: choose a tier that works with the installed torch, then install it.
 
-Tier "ctypes" (:mod:`workloads.tracing.vtable_patch`) comes first, "compiled" (:mod:`workloads.tracing.compiled_helper`)
-second.  Each is proven by :mod:`workloads.tracing.device_selftest` in a child process; the verdict is
-cached per torch version, build, platform and library files.
+Tier "ctypes" (:mod:`workloads.tracing.vtable_patch`) comes first, "compiled"
+(:mod:`workloads.tracing.compiled_helper`) second.  Each is proven by
+:mod:`workloads.tracing.device_selftest` in a child process; the verdict is cached per torch version, build,
+platform and library files.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def untested_warning(torch_install: TorchInstall) -> str | None:
     """A sentence for the user when torch is newer than what was tested."""
     if torch_install.release <= TESTED[1]:
         return None
-    return f"torch {torch_install.version} is newer than the tested versions (2.10 to 2.15); its self-test passed"
+    return f"torch {torch_install.version} is newer than the tested 2.10 to 2.15; its self-test passed"
 
 
 def install(tier: str, folder: Path | None = None) -> None:

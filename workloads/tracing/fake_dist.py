@@ -43,14 +43,18 @@ _REDUCING = (
 
 def install() -> None:
     """Patch ``torch.distributed``, once per process and before the framework is imported."""
-    for module in (dist, distributed_c10d):
-        module.new_group = _new_group
-        module.init_process_group = _init_process_group
-        module.all_gather_object = _all_gather_object
-        module.gather_object = _gather_object
-        module.broadcast_object_list = _nothing
-        module.scatter_object_list = _scatter_object_list
-        module.batch_isend_irecv = _numbered_batches(distributed_c10d.batch_isend_irecv)
+    replacements = {
+        "new_group": _new_group,
+        "init_process_group": _init_process_group,
+        "all_gather_object": _all_gather_object,
+        "gather_object": _gather_object,
+        "broadcast_object_list": _nothing,
+        "scatter_object_list": _scatter_object_list,
+        "batch_isend_irecv": _numbered_batches(distributed_c10d.batch_isend_irecv),
+    }
+    for name, function in replacements.items():
+        setattr(dist, name, function)
+        setattr(distributed_c10d, name, function)
     for name in _REDUCING:
         if hasattr(ProcessGroup, name):
             setattr(ProcessGroup, name, _noting_reduce_op(getattr(ProcessGroup, name)))
@@ -93,17 +97,11 @@ def _init_process_group(*_args: object, **_kwargs: object) -> None:
 
 
 def _new_group(
-    ranks: Sequence[int] | None = None,
-    timeout: object = None,
-    backend: object = None,
-    pg_options: object = None,
-    use_local_synchronization: bool = False,
-    group_desc: str | None = None,
-    device_id: object = None,
-    **_: object,
+    ranks: Sequence[int] | None = None, *_args: object, group_desc: str | None = None, **_kwargs: object
 ) -> Any:
     """Any requested backend (nccl, gloo, ...) becomes the fake one: gloo would connect to its peers."""
-    members = tuple(ranks) if ranks is not None else tuple(range(dist.get_world_size()))
+    # torch sorts the ranks, and numbers the members in that order
+    members = tuple(sorted(ranks if ranks is not None else range(dist.get_world_size())))
     requested_groups.append((group_desc or "", members))
     return _real_new_group(list(members), None, "fake", None, group_desc=group_desc)
 
@@ -112,20 +110,20 @@ def _nothing(*_args: object, **_kwargs: object) -> None:
     return None
 
 
-def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+def _all_gather_object(object_list: list[Any], obj: Any, *_args: object, **_kwargs: object) -> None:
     for index in range(len(object_list)):
         object_list[index] = obj
 
 
 def _gather_object(
-    obj: Any, object_gather_list: list[Any] | None = None, dst: Any = None, group: Any = None, group_dst: Any = None
+    obj: Any, object_gather_list: list[Any] | None = None, *_args: object, **_kwargs: object
 ) -> None:
     if object_gather_list is not None:
         _all_gather_object(object_gather_list, obj)
 
 
 def _scatter_object_list(
-    out: list[Any], objects: list[Any] | None = None, src: Any = None, group: Any = None, group_src: Any = None
+    out: list[Any], objects: list[Any] | None = None, *_args: object, **_kwargs: object
 ) -> None:
     out[0] = objects[0] if objects else None
 

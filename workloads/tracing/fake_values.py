@@ -35,13 +35,19 @@ _library: torch.library.Library | None = None
 
 def read_scalar(tensor: torch.Tensor) -> bool | int | float:
     """The value that ``item()`` returns for a tensor without data (see the module's docstring)."""
+    constant = getattr(tensor, "constant", None)
+    if constant is not None:  # made on the host from a number: the value is known
+        value: bool | int | float = constant.item()
+        return value
     if tensor.dtype == torch.bool:
         return tensor.device.type == "cpu"
     return 1.0 if tensor.dtype.is_floating_point else 0
 
 
 def make_fake_mode() -> FakeTensorMode:
-    """A mode that never starts a real device: torch derives that from ``is_available()``, which is patched."""
+    """A mode that never starts a real device: torch derives that from ``is_available()``, which is
+    patched.
+    """
     FakeTensorMode.avoid_device_init = property(lambda _self: True)  # type: ignore[assignment,method-assign]
     return FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -52,7 +58,9 @@ def install() -> None:
     aten = torch.ops.aten
     implementations[aten._local_scalar_dense.default] = lambda _mode, _func, tensor: read_scalar(tensor)
     implementations[aten.equal.default] = lambda _mode, _func, _left, _right: True
-    implementations[aten.is_pinned.default] = lambda _mode, _func, tensor, device=None: tensor.device.type == "cpu"
+    implementations[aten.is_pinned.default] = lambda _mode, _func, tensor, **_kwargs: (
+        tensor.device.type == "cpu"
+    )
     # Would allocate a real CUDA tensor as soon as is_available() says yes.
     fake_tensor.init_gpu_context = lambda _device: None  # type: ignore[assignment]
     for name in _INITIALISERS:  # initial values are no part of a training step
@@ -67,7 +75,7 @@ def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def plain(*args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes():  # type: ignore[no-untyped-call]
+        with _disable_current_modes():
             return function(*args, **kwargs)
 
     return plain
@@ -91,7 +99,7 @@ def _patch_random_state() -> None:
         module.get_rng_state = state  # type: ignore[attr-defined]
         module.get_rng_state_all = lambda: [state()]  # type: ignore[attr-defined]
         module.initial_seed = lambda: 0  # type: ignore[attr-defined]
-    torch.cuda.default_generators = (generator,) * 8
+    torch.cuda.default_generators = (generator,) * 8  # type: ignore[assignment]
     for module in (torch, torch.random):
         module.get_rng_state = state  # type: ignore[attr-defined]
         module.set_rng_state = _nothing  # type: ignore[attr-defined]
@@ -108,7 +116,7 @@ def _patch_module_moves() -> None:
     def _apply(self: Any, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         parameters = list(self.parameters())
         if not parameters or not all(isinstance(parameter, FakeTensor) for parameter in parameters):
-            return original(self, fn, recurse)
+            return original(self, fn, recurse)  # type: ignore[no-untyped-call]
         seen: set[int] = set()
         for module in self.modules() if recurse else [self]:
             for parameter in module._parameters.values():
@@ -137,9 +145,9 @@ def _choose_attention_kernels() -> None:
     global _library
     if _library is not None:
         return
-    _library = torch.library.Library("aten", "IMPL")
+    _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     for key in ("AutogradCUDA", "CUDA"):
-        _library.impl("scaled_dot_product_attention", _attention, key)
+        _library.impl("scaled_dot_product_attention", _attention, key)  # type: ignore[no-untyped-call]
 
 
 def _attention(

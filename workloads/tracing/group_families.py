@@ -44,7 +44,9 @@ def used_families(
 def check_members(family: ProcessGroup, rank: int, recorded: Members) -> None:
     """GraphError unless ``rank`` recorded the members that the family gives it."""
     if not family.contains(rank) or family.ranks_of(rank) != recorded:
-        raise GraphError(f"rank {rank} recorded process group {family.name!r} as {recorded[:8]}, the world has another")
+        raise GraphError(
+            f"rank {rank} recorded process group {family.name!r} as {recorded[:8]}, the world has another"
+        )
 
 
 def check_all(groups: Mapping[str, ProcessGroup], rank: int, recorded: Mapping[str, Members]) -> None:

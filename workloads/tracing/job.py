@@ -11,14 +11,15 @@ RECOMPUTE = ("none", "selective", "full")
 
 #: Microbatches traced beyond the pipeline's depth; the steady state then repeats often enough to be seen.
 _STEADY_MICROBATCHES = 4
-_STEADY_PERIODS = 5
+_STEADY_PERIODS = 6
 
 
 @dataclass(frozen=True)
 class MegatronGptJob:
     """GPT as Megatron-core trains it.  The world is ``tp * pp * dp`` ranks, tp fastest, then dp, then pp.
 
-    ``virtual_pipeline``: model chunks per stage (1: plain 1F1B, more: interleaved).
+    ``virtual_pipeline``: model chunks per stage (1: plain 1F1B, more: interleaved).  ``first_stage_layers`` and
+    ``last_stage_layers``: layers of these stages when the others share the rest (0: all stages are alike).
     Errors: InputError for a size, count or combination that Megatron cannot run.
     """
 
@@ -40,15 +41,17 @@ class MegatronGptJob:
     overlap_param_gather: bool = False
     virtual_pipeline: int = 1
     gpus_per_node: int = 8
+    first_stage_layers: int = 0
+    last_stage_layers: int = 0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise InputError(f"{name}: {value} must be at least 1")
+            lowest = 0 if name in ("first_stage_layers", "last_stage_layers") else 1
+            if isinstance(value, int) and not isinstance(value, bool) and value < lowest:
+                raise InputError(f"{name}: {value} must be at least {lowest}")
         _known("precision", self.precision, PRECISIONS)
         _known("recompute", self.recompute, RECOMPUTE)
-        chunks = self.pp * self.virtual_pipeline
-        _divides("layers", self.layers, "pp * virtual_pipeline", chunks)
+        self._check_layers()
         _divides("hidden", self.hidden, "heads", self.heads)
         _divides("heads", self.heads, "tp", self.tp)
         _divides("vocab", self.vocab, "tp", self.tp)
@@ -66,6 +69,26 @@ class MegatronGptJob:
                     f"interleaved pipeline: microbatches {self.microbatches} must be at least pp {self.pp}"
                 )
             _divides("microbatches", self.microbatches, "pp", self.pp)
+
+    def _check_layers(self) -> None:
+        """Layers must fall evenly on the model chunks, but for what the first and last stage are given."""
+        given = [count for count in (self.first_stage_layers, self.last_stage_layers) if count]
+        if not given:
+            chunks = self.pp * self.virtual_pipeline
+            if self.layers % chunks:
+                raise InputError(
+                    f"layers {self.layers} is not divisible by pp * virtual_pipeline {chunks}; "
+                    f"first_stage_layers and last_stage_layers can take the remainder"
+                )
+            return
+        if self.virtual_pipeline > 1:
+            raise InputError("first_stage_layers and last_stage_layers need virtual_pipeline 1")
+        rest, stages = self.layers - sum(given), self.pp - len(given)
+        if stages < 1 or rest < stages or rest % stages:
+            raise InputError(
+                f"layers {self.layers} less {sum(given)} on the first and last stage do not fall evenly on the "
+                f"other {stages} stage(s)"
+            )
 
     @property
     def world_size(self) -> int:

@@ -70,7 +70,7 @@ class GptRank:
             forward_only=False,
         )
         recorder.begin_segment("optimizer", phase="optimizer")
-        with recorder.phase("optimizer"):
+        with recorder.labels.phase("optimizer"):
             self.optimizer.step()
         return losses
 
@@ -106,6 +106,8 @@ class GptRank:
             tensor_model_parallel_size=job.tp,
             pipeline_model_parallel_size=job.pp,
             virtual_pipeline_model_parallel_size=job.virtual_pipeline if interleaved else None,
+            num_layers_in_first_pipeline_stage=job.first_stage_layers or None,
+            num_layers_in_last_pipeline_stage=job.last_stage_layers or None,
             sequence_parallel=job.sequence_parallel,
             bf16=job.precision == "bf16",
             params_dtype=self.dtype,
@@ -138,7 +140,7 @@ class GptRank:
             **where,
         )
         chunk.cuda(torch.cuda.current_device())
-        self.recorder.name_modules(chunk)
+        self.recorder.labels.name_modules(chunk)
         return chunk
 
     def _wrap(self, chunks: list[Any]) -> list[Any]:
@@ -173,7 +175,7 @@ class GptRank:
 
         def finalize(*args: Any, **kwargs: Any) -> None:
             self.recorder.begin_segment("grad_sync", phase="grad_sync")
-            with self.recorder.phase("grad_sync"):
+            with self.recorder.labels.phase("grad_sync"):
                 finalize_model_grads(*args, **kwargs)
 
         config.finalize_model_grads_func = finalize
@@ -207,7 +209,9 @@ def _optimizer_tensors(optimizer: Any) -> Iterable[torch.Tensor]:
         for group in inner.param_groups:
             yield from group["params"]
         for state in inner.state.values():
-            yield from (value for value in state.values() if isinstance(value, torch.Tensor) and value.is_cuda)
+            yield from (
+                value for value in state.values() if isinstance(value, torch.Tensor) and value.is_cuda
+            )
 
 
 def enter_rank(job: MegatronGptJob, rank: int) -> None:

@@ -1,4 +1,6 @@
-"""Labels on Megatron's own functions: which microbatch, chunk and phase is running.  Behaviour is unchanged."""
+"""Labels on Megatron's own functions: which microbatch, chunk and phase is running.  Behaviour is
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +77,9 @@ def _transfers(original: Callable[..., Any]) -> Callable[..., Any]:
     def transfer(**kwargs: Any) -> Any:
         if active is not None:
             for name in ("tensor_send_next", "tensor_recv_prev"):
-                active.set_transfer_phase(kwargs[name], "fwd")
+                active.labels.set_transfer_phase(kwargs[name], "fwd")
             for name in ("tensor_send_prev", "tensor_recv_next"):
-                active.set_transfer_phase(kwargs[name], "bwd")
+                active.labels.set_transfer_phase(kwargs[name], "bwd")
         return original(**kwargs)
 
     return transfer
@@ -88,7 +90,7 @@ def _in_phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def labelled(*args: Any, **kwargs: Any) -> Any:
         if active is None:
             return original(*args, **kwargs)
-        with active.phase(phase):
+        with active.labels.phase(phase):
             return original(*args, **kwargs)
 
     return labelled
@@ -106,7 +108,7 @@ def _owned_hook(original: Callable[..., Any]) -> Callable[..., Any]:
             if active is None:
                 hook(*args)
                 return
-            with active.module_scope(module):
+            with active.labels.module_scope(module):
                 hook(*args)
 
         return owned

@@ -1,4 +1,5 @@
-"""Stand-ins for the CUDA extensions that Megatron-core looks for: same signatures, same kernels' worth of work.
+"""Stand-ins for the CUDA extensions that Megatron-core looks for: same signatures, same kernels' worth of
+work.
 
 Megatron's own fallbacks without apex either refuse sequence parallelism (layer norm) or read device
 values on the host (gradient norm), so that they are not what runs on a GPU.
@@ -18,12 +19,18 @@ class FusedLayerNormAffineFunction:
 
     @staticmethod
     def forward(
-        ctx: Any, input: Any, weight: Any, bias: Any, normalized_shape: Any, eps: float, memory_efficient: bool = False
+        ctx: Any,
+        input: Any,
+        weight: Any,
+        bias: Any,
+        normalized_shape: Any,
+        eps: float,
+        memory_efficient: bool = False,
     ) -> None:
         """Megatron reads the parameter list of this function, nothing calls it."""
 
     @staticmethod
-    def apply(x: Any, weight: Any, bias: Any, shape: Any, eps: float, memory_efficient: bool = False) -> Any:
+    def apply(x: Any, weight: Any, bias: Any, shape: Any, eps: float, *_: object) -> Any:
         """Layer norm with weight and bias."""
         return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
 
@@ -32,7 +39,7 @@ class FusedRMSNormAffineFunction:
     """``apex.normalization.fused_layer_norm.FusedRMSNormAffineFunction``."""
 
     @staticmethod
-    def apply(x: Any, weight: Any, shape: Any, eps: float, memory_efficient: bool = False) -> Any:
+    def apply(x: Any, weight: Any, shape: Any, eps: float, *_: object) -> Any:
         """RMS norm with weight."""
         return torch.nn.functional.rms_norm(x, shape, weight, eps)
 
@@ -64,19 +71,18 @@ class FusedAdam(torch.optim.AdamW):
         self,
         params: Any,
         lr: float = 1e-3,
-        bias_correction: bool = True,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        adam_w_mode: bool = True,
         weight_decay: float = 0.0,
-        amsgrad: bool = False,
         **_: Any,
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
 
 
 def install() -> None:
-    """Put the stand-ins where ``import apex`` and ``import amp_C`` find them.  Before Megatron is imported."""
+    """Put the stand-ins where ``import apex`` and ``import amp_C`` find them.  Before Megatron is
+    imported.
+    """
     norm = {
         "FusedLayerNormAffineFunction": FusedLayerNormAffineFunction,
         "FusedRMSNormAffineFunction": FusedRMSNormAffineFunction,

@@ -27,9 +27,10 @@ class RankClass:
 def sample_ranks(job: MegatronGptJob) -> tuple[list[int], dict[int, int]]:
     """Ranks to run, and for every rank of the world the run rank that stands for it.
 
-    Small worlds: every rank, for itself.  Large ones: of each stage, the first two and last two positions along the
-    tensor-parallel and the data-parallel axis; a position between them is stood for by the second.  (Frameworks
-    treat the ends of an axis specially; shards of a buffer may end unevenly, which shows at the last.)
+    Small worlds: every rank, for itself.  Large ones: of each stage, the first two and last two positions
+    along the tensor-parallel and the data-parallel axis; a position between them is stood for by the
+    second.  (Frameworks treat the ends of an axis specially; shards of a buffer may end unevenly, which
+    shows at the last.)
     """
     if job.world_size <= MAX_RANKS_RUN:
         return list(range(job.world_size)), {rank: rank for rank in range(job.world_size)}
@@ -60,8 +61,8 @@ def group_ranks(
 def sampling_warning(job: MegatronGptJob, run: Sequence[int]) -> str:
     """What a user must know when not every rank was run."""
     return (
-        f"world of {job.world_size} ranks: {len(run)} were run (both ends of the tensor- and data-parallel axes of "
-        f"every stage); ranks between them are taken to do what their second one does"
+        f"world of {job.world_size} ranks: {len(run)} were run (both ends of the tensor- and data-parallel "
+        f"axes of every stage); ranks between them are taken to do what the second one does"
     )
 
 

@@ -19,8 +19,8 @@ _ready = False
 class RankTrace:
     """What a rank did with ``num_microbatches``, cut into templates.
 
-    ``groups``: members of the groups it used, by symbol; ``families``: (symbol, members) of every group of the
-    world; ``memory`` holds the static bytes only; ``dispatches`` is zero cost detail for reports.
+    ``groups``: members of the groups it used, by symbol; ``families``: (symbol, members) of every group of
+    the world; ``memory`` holds the static bytes only; ``dispatches`` is zero cost detail for reports.
     """
 
     rank: int
@@ -62,8 +62,8 @@ def prepare(tier: str, cache: str) -> None:
 def run_rank(job: MegatronGptJob, rank: int, num_microbatches: int, *, warm_up: bool) -> RankTrace:
     """Record one step of one rank.
 
-    ``warm_up`` runs a short step before the recorded one: the first step of a job also creates optimizer states and
-    learns which gradients share a bucket.
+    ``warm_up`` runs a short step before the recorded one: the first step of a job also creates optimizer
+    states and learns which gradients share a bucket.
     """
     import megatron.core
     import torch

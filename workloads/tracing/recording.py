@@ -36,8 +36,8 @@ Value = str | int
 class RawOp:
     """One op.  ``deps`` maps earlier ops to the kind of edge, ``launch`` numbers fused launches (-1 none).
 
-    ``forward`` is the forward op that a backward op belongs to, -1 when unknown.  ``alloc_bytes``: storage that first
-    exists with this op.  All references are indices into :attr:`Recording.ops`.
+    ``forward`` is the forward op that a backward op belongs to, -1 when unknown.  ``alloc_bytes``: storage
+    that first exists with this op.  All references are indices into :attr:`Recording.ops`.
     """
 
     columns: tuple[Value, ...]
@@ -65,7 +65,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A storage of ``num_bytes`` died after op ``after``; ``owner`` is the op that allocated it (-1: before the step)."""
+    """A storage of ``num_bytes`` died after op ``after``; ``owner`` is the op that allocated it (-1: before
+    the step).
+    """
 
     after: int
     num_bytes: int

@@ -65,7 +65,8 @@ class StorageRecord:
 
 
 class StorageTable:
-    """Finds the record of a tensor's storage.  ``on_death`` hears of every storage born in the step that dies.
+    """Finds the record of a tensor's storage.  ``on_death`` hears of every storage born in the step that
+    dies.
 
     Records hang on the storage's own Python object, which torch keeps as long as the storage lives: addresses
     are reused, objects are not.
@@ -95,13 +96,11 @@ class StorageTable:
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
     """Bytes of its storage that a tensor spans, ``[low, high)``."""
     size = tensor.element_size()
-    low = tensor.storage_offset() * size
+    low = int(tensor.storage_offset()) * size
     if tensor.numel() == 0:
         return low, low
-    reach = sum(
-        (length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    return low, low + (reach + 1) * size
+    reach = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return low, low + (int(reach) + 1) * size
 
 
 def touched_bytes(tensor: torch.Tensor) -> int:

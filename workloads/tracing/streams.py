@@ -34,12 +34,8 @@ _num_streams = 0
 class Stream:
     """Stands in for ``torch.cuda.Stream``; numbered in order of creation, 0 is the default stream."""
 
-    # torch.cuda.Stream's __new__ takes device arguments; frameworks subclass and call it that way.
-    def __new__(cls, *_args: object, **_kwargs: object) -> Stream:
-        return object.__new__(cls)
-
     def __init__(
-        self, device: object = None, priority: int = 0, stream_id: int | None = None, **_: object
+        self, _device: object = None, priority: int = 0, stream_id: int | None = None, **_: object
     ) -> None:
         global _num_streams
         if stream_id is None:
@@ -96,9 +92,6 @@ class Stream:
 
 class Event:
     """Stands in for ``torch.cuda.Event``: remembers the ops it was recorded behind."""
-
-    def __new__(cls, *_args: object, **_kwargs: object) -> Event:
-        return object.__new__(cls)
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         self.ops: tuple[int, ...] = ()

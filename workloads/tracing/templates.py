@@ -1,10 +1,10 @@
 """Cut a recording into templates and a skeleton, position-independently; extend the skeleton.
 
 Note [Position-independent templates]
-    A template says nothing about where it is played: references to ops of the same instance are relative rows, others
-    count back on a stream from the instance's start (:class:`simcore.graph.ops.EdgeTable`), groups are symbols, peers
-    are differences, layers are numbered within the model chunk.  Equal work then has equal bytes, whatever
-    the microbatch or rank, and is found by hashing.
+    A template says nothing about where it is played: references to ops of the same instance are relative
+    rows, others count back on a stream from the instance's start (:class:`simcore.graph.ops.EdgeTable`),
+    groups are symbols, peers are differences, layers are numbered within the model chunk.  Equal work then
+    has equal bytes, whatever the microbatch or rank, and is found by hashing.
 """
 
 from __future__ import annotations
@@ -99,9 +99,13 @@ class _Cutter:
         self._ops = recording.ops
         bounds = [*recording.segments, Segment("end", -1, 0, len(recording.ops))]
         self._segments = [
-            (segment, following.first) for segment, following in pairwise(bounds) if segment.first < following.first
+            (segment, following.first)
+            for segment, following in pairwise(bounds)
+            if segment.first < following.first
         ]
-        self._segment_of = [index for index, (segment, end) in enumerate(self._segments) for _ in range(segment.first, end)]
+        self._segment_of = [
+            index for index, (segment, end) in enumerate(self._segments) for _ in range(segment.first, end)
+        ]
         self._forward_start = {
             (segment.microbatch, segment.chunk): segment.first
             for segment, _ in self._segments
@@ -130,9 +134,7 @@ class _Cutter:
             digests.append(digest)
             for op in self._ops[segment.first : end]:
                 issued[op.stream] += 1
-        skeleton = tuple(
-            Instance(digest, *self._place(index)) for index, digest in enumerate(digests)
-        )
+        skeleton = tuple(Instance(digest, *self._place(index)) for index, digest in enumerate(digests))
         return CutProgram(templates, skeleton)
 
     def _place(self, index: int) -> tuple[int, int]:
@@ -194,9 +196,9 @@ class _Cutter:
     def _edges(self, op: RawOp, start: int, issued: dict[str, int]) -> list[tuple[int, int, str, int]]:
         """Edges into one op as (src, kind, external stream, external back), redundant ones left out.
 
-        Streams run in order: a source outside the instance is left out when this stream follows it, or a later op of its
-        stream, already; and of several on one stream only the latest stays.  DATA never stands in for WAIT, since
-        it orders nothing on a GPU.
+        Streams run in order: a source outside the instance is left out when this stream follows it, or a
+        later op of its stream, already; and of several on one stream only the latest stays.  DATA never
+        stands in for WAIT, since it orders nothing on a GPU.
         """
         found = [(source - start, int(EdgeKind.DATA), "", 0) for source in op.data if source >= start]
         outside: dict[tuple[EdgeKind, str], int] = {}

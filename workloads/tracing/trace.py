@@ -23,6 +23,7 @@ from workloads.tracing.assemble import assemble
 from workloads.tracing.extend import extend
 from workloads.tracing.job import MegatronGptJob
 from workloads.tracing.rank_run import RankTrace
+from workloads.tracing.recording import GROUP
 from workloads.tracing.templates import CutProgram
 
 #: ``(phase, done, total)``, called as ranks finish.
@@ -108,11 +109,7 @@ def extend_trace(job: MegatronGptJob, trace: RankTrace) -> CutProgram | None:
 
 def communicating(program: CutProgram) -> set[str]:
     """Symbols of the groups that a program's ops use."""
-    from workloads.tracing.recording import GROUP
-
-    return {
-        str(row[GROUP]) for template in program.templates.values() for row in template.rows if row[GROUP]
-    }
+    return {str(row[GROUP]) for template in program.templates.values() for row in template.rows if row[GROUP]}
 
 
 class WorkerPool:
@@ -123,7 +120,11 @@ class WorkerPool:
         self._num_workers = num_workers
 
     def traces(
-        self, job: MegatronGptJob, calls: Iterable[Call], phase: str = "trace", progress: Progress | None = None
+        self,
+        job: MegatronGptJob,
+        calls: Iterable[Call],
+        phase: str = "trace",
+        progress: Progress | None = None,
     ) -> list[RankTrace]:
         """Run ``(rank, microbatches, warm_up)`` calls, in any order of completion.
 
@@ -150,7 +151,9 @@ class WorkerPool:
                 except Exception as error:
                     for other in waiting:
                         other.cancel()
-                    raise TracingError(f"rank {pending[future]} ({phase}): {type(error).__name__}: {error}") from error
+                    raise TracingError(
+                        f"rank {pending[future]} ({phase}): {type(error).__name__}: {error}"
+                    ) from error
                 if progress is not None:
                     progress(phase, len(found), total)
         return found
@@ -184,7 +187,9 @@ def _require_megatron() -> None:
 
     for module, package in (("megatron", "megatron-core"), ("einops", "einops")):
         if importlib.util.find_spec(module) is None:
-            raise InputError(f"tracing needs {package}, which is not installed: pip install --no-deps {package}")
+            raise InputError(
+                f"tracing needs {package}, which is not installed: pip install --no-deps {package}"
+            )
 
 
 @contextmanager

@@ -41,18 +41,18 @@ _VTABLE_PREFIX = 2  # Itanium ABI: offset to top and type info stand before slot
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 
-class UnsupportedTorch(RuntimeError):
+class UnsupportedTorchError(RuntimeError):
     """The installed torch does not look as this tier expects; the message names the check that failed."""
 
 
 def header_slots(source: str) -> dict[str, int]:
     """Vtable slots of :data:`QUESTIONS`, from the text of the header that introduces them.
 
-    Itanium ABI: a virtual destructor takes two slots.  UnsupportedTorch when a function is not found.
+    Itanium ABI: a virtual destructor takes two slots.  UnsupportedTorchError when a function is not found.
     """
     text = re.sub(r"//[^\n]*", "", source)
     if HOOKS_CLASS not in text:
-        raise UnsupportedTorch(f"{HOOKS_HEADER} does not declare {HOOKS_CLASS!r}")
+        raise UnsupportedTorchError(f"{HOOKS_HEADER} does not declare {HOOKS_CLASS!r}")
     body = text[text.index(HOOKS_CLASS) :]
     slots: dict[str, int] = {}
     next_slot = 0
@@ -61,18 +61,20 @@ def header_slots(source: str) -> dict[str, int]:
         next_slot += 2 if function.startswith("~") else 1
     missing = [question for question in QUESTIONS if question not in slots]
     if missing:
-        raise UnsupportedTorch(f"{HOOKS_HEADER} declares no virtual {missing[0]}()")
+        raise UnsupportedTorchError(f"{HOOKS_HEADER} declares no virtual {missing[0]}()")
     return {question: slots[question] for question in QUESTIONS}
 
 
 def install() -> str:
     """Make ``device="cuda"`` usable for fake tensors in this process; returns what was patched.
 
-    UnsupportedTorch when a symbol, header or slot is not as expected.  Call from the main thread, once.
+    UnsupportedTorchError when a symbol, header or slot is not as expected.  Call from the main thread, once.
     """
     root = Path(torch.__file__).parent
     if not sys.platform.startswith("linux"):
-        raise UnsupportedTorch(f"platform {sys.platform}: only Linux is supported; use a Linux container")
+        raise UnsupportedTorchError(
+            f"platform {sys.platform}: only Linux is supported; use a Linux container"
+        )
     try:
         c10 = ctypes.CDLL(str(root / "lib" / "libc10.so"))
         libtorch = ctypes.CDLL(str(root / "lib" / "libtorch_cpu.so"))
@@ -80,18 +82,18 @@ def install() -> str:
         getter = getattr(libtorch, HOOKS_GETTER)
         slots = header_slots((root / HOOKS_HEADER).read_text(encoding="utf-8"))
     except (OSError, ValueError, AttributeError) as error:
-        raise UnsupportedTorch(f"a library, symbol or header is missing: {error}") from None
+        raise UnsupportedTorchError(f"a library, symbol or header is missing: {error}") from None
     getter.restype = ctypes.c_void_p
     hooks = int(getter())
     is_built = _vtable(hooks)[slots["isBuilt"]]
     built = torch.version.cuda is not None or torch.version.hip is not None
     if is_built is None or _answer(is_built, hooks) != int(built):
-        raise UnsupportedTorch("CUDAHooks.isBuilt() is not at the slot that the header gives")
+        raise UnsupportedTorchError("CUDAHooks.isBuilt() is not at the slot that the header gives")
     guard = _install_guard(registry, returns_zero=None if built else is_built)
     # On CUDA builds isBuilt() itself returns 1; else the guard's type(), first virtual, is 1 for CUDA.
     returns_one = is_built if built else _vtable(int(registry[_CUDA] or 0))[0]
     if returns_one is None or _answer(returns_one, hooks) != 1:
-        raise UnsupportedTorch("no function that returns 1 was found")
+        raise UnsupportedTorchError("no function that returns 1 was found")
     _replace_answers(hooks, [slots[q] for q in (QUESTIONS[2:] if built else QUESTIONS)], returns_one)
     return f"guard {guard}, hooks slots {sorted(slots.values())}"
 
@@ -102,7 +104,7 @@ def _install_guard(registry: ctypes.Array[ctypes.c_void_p], returns_zero: int | 
         torch._C._ensureCUDADeviceGuardSet()
         return "native"
     if returns_zero is None:
-        raise UnsupportedTorch("a CUDA build of torch without a registered device guard")
+        raise UnsupportedTorchError("a CUDA build of torch without a registered device guard")
     table, stub = _keep_forever(_VTABLE_SLOTS), _keep_forever(1)
     for slot in range(_VTABLE_SLOTS):
         table[slot] = returns_zero
@@ -111,7 +113,7 @@ def _install_guard(registry: ctypes.Array[ctypes.c_void_p], returns_zero: int | 
     torch._C._ensureCUDADeviceGuardSet()
     if registry[_CUDA] == ctypes.addressof(stub):
         registry[_CUDA] = None
-        raise UnsupportedTorch("libtorch did not install its fake CUDA guard")
+        raise UnsupportedTorchError("libtorch did not install its fake CUDA guard")
     return "stub"
 
 

@@ -1,0 +1,187 @@
+"""Communication calls become ops; nothing is sent.
+
+Note [Streams of communication]
+    A collective with ``async_op=False`` runs on the stream that issues it (torch 2.8 and later), an
+    asynchronous one on its communicator's stream, which is named after the group.  Point-to-point calls in
+    a batch are one launch on the communicator's stream; outside a batch NCCL gives each pair of ranks a
+    communicator, and a stream, of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._distributed_c10d import Work
+
+from simcore.graph.ops import OpKind
+from workloads.tracing import fake_dist, streams
+from workloads.tracing.aten_ops import num_bytes, tensors_in
+from workloads.tracing.comm_calls import P2P, CollectiveCall, parse_collective
+from workloads.tracing.group_names import group_symbol
+from workloads.tracing.ordering import StreamKey
+
+if TYPE_CHECKING:
+    from workloads.tracing.recorder import Recorder
+
+_REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+_KEEP_WORKS = 4096
+
+
+class RecordedWork(Work):
+    """What a communication call returns; waiting for it becomes a WAIT edge."""
+
+    def __init__(self, recorder: Recorder, ops: tuple[int, ...], tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._recorder: Recorder | None = recorder
+        self._ops = ops
+        self._tensors = tensors
+
+    def wait(self, timeout: object = None) -> bool:  # noqa: ARG002
+        """The current stream waits; the host does not."""
+        if self._recorder is not None:
+            self._recorder.stream_waits(streams.current_stream().stream_id, self._ops)
+            self._recorder, self._tensors = None, []  # or the tensors would live as long as the handle
+        return True
+
+    def synchronize(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """True: nothing really runs."""
+        return True
+
+    def is_success(self) -> bool:
+        """True: nothing really runs."""
+        return True
+
+    def exception(self) -> None:
+        """None: nothing really runs."""
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the call."""
+        return list(self._tensors)
+
+    def get_future(self) -> Any:
+        """A future that is done."""
+        future: Any = torch.futures.Future()
+        future.set_result(list(self._tensors))
+        return future
+
+
+class Communication:
+    """Answers the dispatcher's ``c10d`` operators on behalf of a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._num_launches = 0
+        # The C++ half of a Work holds no reference to the Python half.
+        self._works: deque[RecordedWork] = deque(maxlen=_KEEP_WORKS)
+
+    def call(self, name: str, args: Any) -> Any:
+        """Record ``c10d::<name>`` and return what the operator would return."""
+        if name == "check_for_nan":
+            return None
+        if name in P2P:
+            return self._work(self._transfer(P2P[name], args), args)
+        call = parse_collective(name, args)
+        ops = self._collective(call) if self._recorder.recording else ()
+        work = self._work(ops if call.is_async else (), args)
+        return work if call.bare else (args[0], work)
+
+    def _work(self, ops: tuple[int, ...], args: Any) -> Any:
+        work = RecordedWork(self._recorder, ops, tensors_in(args[0], []))
+        self._works.append(work)
+        return work.boxed()
+
+    def _collective(self, call: CollectiveCall) -> tuple[int, ...]:
+        """One op per collective of the call."""
+        group = fake_dist.unbox(call.group)
+        members = fake_dist.group_members(group)
+        issuing: StreamKey = streams.current_stream().stream_id
+        if len(members) == 1:
+            return self._copy_to_self(call, issuing)
+        symbol = self._use_group(group, members)
+        launch = self._next_launch() if len(call.parts) > 1 else -1
+        waits = self._recorder.order
+        reduce_op = (fake_dist.current_reduce_op or "sum") if call.collective in _REDUCING else ""
+        return tuple(
+            self._recorder.append(
+                f"nccl::{call.collective}",
+                OpKind.COLLECTIVE,
+                symbol if call.is_async else issuing,
+                inputs=inputs,
+                outputs=outputs,
+                waits=waits.frontier(issuing) if call.is_async else waits.take(issuing),
+                launch=launch,
+                group=symbol,
+                collective=call.collective,
+                comm_bytes=size,
+                reduce_op=reduce_op,
+            )
+            for (inputs, outputs), size in zip(call.parts, call.sizes, strict=True)
+        )
+
+    def _copy_to_self(self, call: CollectiveCall, stream: StreamKey) -> tuple[int, ...]:
+        """A collective among one rank is a copy, or nothing when in place (NCCL launches no kernel)."""
+        if call.in_place:
+            return ()
+        return tuple(
+            self._recorder.append(
+                "nccl::copy",
+                OpKind.MEMCPY,
+                stream,
+                op_class="copy",
+                inputs=inputs,
+                outputs=outputs,
+                waits=self._recorder.order.take(stream),
+                traffic=(size, size),
+            )
+            for (inputs, outputs), size in zip(call.parts, call.sizes, strict=True)
+        )
+
+    def _transfer(self, direction: str, args: Any) -> tuple[int, ...]:
+        """One send or receive; ``args`` are (tensors, group, peer's rank in the group, tag)."""
+        recorder = self._recorder
+        if not recorder.recording:
+            return ()
+        tensors = tensors_in(args[0], [])
+        group = fake_dist.unbox(args[1])
+        members = fake_dist.group_members(group)
+        symbol = self._use_group(group, members)
+        delta = (int(args[2]) - group.rank()) % len(members)
+        batched = fake_dist.current_batch >= 0
+        sends = direction == "send"
+        phase, _, _ = recorder.labels.where(-1)
+        index = recorder.append(
+            f"nccl::{direction}",
+            OpKind.SEND if sends else OpKind.RECV,
+            symbol if batched else f"{symbol}.pair.{delta}",
+            phase=recorder.labels.transfer_phase(tensors[0], phase),
+            inputs=tensors if sends else [],
+            outputs=[] if sends else tensors,
+            waits=recorder.order.frontier(streams.current_stream().stream_id),
+            # Negative numbers keep batches apart from coalesced collectives, which count up.
+            launch=-2 - fake_dist.current_batch if batched else -1,
+            group=symbol,
+            comm_bytes=sum(map(num_bytes, tensors)),
+            peer_delta=delta,
+        )
+        return (index,)
+
+    def _use_group(self, group: Any, members: tuple[int, ...]) -> str:
+        symbol = group_symbol(group.group_desc)
+        known = self._recorder.result.groups.setdefault(symbol, members)
+        if known != members:
+            raise RuntimeError(f"two process groups of this rank are called {symbol!r}: {known}, {members}")
+        return symbol
+
+    def _next_launch(self) -> int:
+        self._num_launches += 1
+        return self._num_launches - 1

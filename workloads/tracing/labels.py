@@ -1,0 +1,132 @@
+"""Where in the program an op is issued: phase, module, and the forward op that a backward op belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+class Labels:
+    """Follows modules, phases and autograd nodes while a program runs.
+
+    Autograd numbers its nodes when the forward pass makes them; the number is known again when the backward
+    pass runs the node.  So every backward op finds its forward op and module, also in custom functions.
+    """
+
+    def __init__(self) -> None:
+        self.segment_phase = "fwd"
+        self._phase: str | None = None
+        self._modules: list[str] = []
+        self._module_names: dict[int, str] = {}
+        self._regions: list[str] = []
+        self._scope: str | None = None
+        self._forward_of: dict[int, tuple[str, int]] = {}
+        self._backward_module = ""
+        self._tensor_phase: dict[int, str] = {}
+        self._hooks: list[Any] = []
+
+    def name_modules(self, root: torch.nn.Module) -> None:
+        """Use ``root``'s own submodule names."""
+        for name, module in root.named_modules():
+            self._module_names[id(module)] = name
+
+    def enter_segment(self, phase: str | None) -> None:
+        """A new stretch of ops begins; its phase is ``phase``, or the one before."""
+        self.segment_phase = phase or self.segment_phase
+        self._backward_module = ""
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Ops inside have phase ``name``, wherever they are issued."""
+        outer, self._phase = self._phase, name
+        try:
+            yield
+        finally:
+            self._phase = outer
+
+    @contextlib.contextmanager
+    def module_scope(self, name: str) -> Iterator[None]:
+        """Ops inside belong to module ``name``: for hooks, which know their parameter but run in no
+        module.
+        """
+        outer, self._scope = self._scope, name
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    @contextlib.contextmanager
+    def fused_region(self, name: str) -> Iterator[None]:
+        """Ops inside would be one kernel of a compiler; the module column says so."""
+        self._regions.append(name)
+        try:
+            yield
+        finally:
+            self._regions.pop()
+
+    def set_transfer_phase(self, tensor: torch.Tensor | None, phase: str) -> None:
+        """The next send or receive of ``tensor`` belongs to ``phase``."""
+        if tensor is not None:
+            self._tensor_phase[id(tensor)] = phase
+
+    def transfer_phase(self, tensor: torch.Tensor, default: str) -> str:
+        """The phase that :meth:`set_transfer_phase` announced, once."""
+        return self._tensor_phase.pop(id(tensor), default)
+
+    def where(self, next_op: int) -> tuple[str, str, int]:
+        """(phase, module, forward op) of an op issued now; ``next_op`` is its number, -1 when it has no
+        kernel.
+        """
+        module = self._modules[-1] if self._modules else ""
+        forward = -1
+        phase = self.segment_phase
+        node: Any = torch._C._current_autograd_node()  # None outside a backward pass
+        if node is not None and not self._modules:
+            phase = "bwd"
+            # Nodes that autograd makes on its own (in-place changes of views) follow the one they serve.
+            known = self._forward_of.get(node._sequence_nr(), (self._backward_module, -1))
+            self._backward_module, forward = known
+            module = self._backward_module
+        else:
+            if node is not None:  # a module's forward inside the backward pass
+                phase = "recompute"
+            self._note_forward(module, next_op)
+        if self._scope is not None:
+            module = self._scope
+        if self._regions:
+            module = f"{module}/fused:{self._regions[-1]}"
+        return self._phase or phase, module, forward
+
+    def note_view(self) -> None:
+        """An op without a kernel runs: its autograd node, if any, belongs to the current module."""
+        if self._modules:
+            self._note_forward(self._modules[-1], -1)
+
+    def _note_forward(self, module: str, op: int) -> None:
+        latest = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        known = self._forward_of.get(latest)
+        if known is None or (known[1] < 0 <= op and known[0] == module):
+            self._forward_of[latest] = (module, op)
+
+    def install(self) -> None:
+        """Follow every module's forward pass from now on."""
+        hooks = torch.nn.modules.module
+        self._hooks = [
+            hooks.register_module_forward_pre_hook(self._enter_module),
+            hooks.register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+
+    def remove(self) -> None:
+        """Stop following."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter_module(self, module: torch.nn.Module, _args: object) -> None:
+        outer = self._modules[-1] if self._modules else ""
+        self._modules.append(self._module_names.get(id(module), outer))  # unnamed: made on the fly
+
+    def _leave_module(self, _module: torch.nn.Module, _args: object, _output: object) -> None:
+        self._modules.pop()
