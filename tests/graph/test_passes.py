@@ -184,6 +184,22 @@ def test_external_references_are_recounted():
     }
 
 
+@pytest.mark.parametrize(
+    ("sharded", "expected"), [(False, ["multi_tensor_copy"]), (True, ["copy_.default"] * 3)]
+)
+def test_model_parameters_are_copied_in_one_launch(sharded, expected):
+    build = GraphBuilder(1, options={"distributed_optimizer": sharded})
+    template = build.template("optimizer")
+    writer = Writer(template, phase="optimizer")
+    for size in (8, 16, 32):
+        writer.op("copy_.default", [[size], [size]], [[size]], alloc=False, read=4 * size)
+    build.program([0], [(template, -1, 0)])
+    graph = apply_kernels(build.build(), "megatron")
+    assert names(graph) == expected
+    # Each parameter is read and written once: 56 elements of 4 bytes.
+    assert graph.ops.bytes_read.sum() == graph.ops.bytes_written.sum() == 4 * 56
+
+
 def test_labelled_regions_fuse_without_a_pattern():
     def swiglu(writer, template):
         label = {"module": "decoder.layers.0.mlp/fused:swiglu"}

@@ -66,7 +66,8 @@ def _fuse(graph: Graph) -> Graph:
     matcher = Matcher(view)
     matches = list(matcher.find_accumulations(_WGRAD))
     for kernel in MEGATRON:
-        matches += matcher.find(kernel)
+        if not graph.workload.options.get(kernel.unless):
+            matches += matcher.find(kernel)
     matches += matcher.find_regions()
     return rewrite(graph, [_replacement(view, match) for match in matches])
 

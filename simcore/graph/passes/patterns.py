@@ -28,7 +28,8 @@ class FusedKernel:
     """One mapping: ops that match ``pattern`` in ``phases`` run as the kernel ``name``.  See Note [Patterns].
 
     ``source`` says which real kernel it stands for.  ``independent``: the ops share no tensors (one launch
-    over many tensors), so that the kernel's traffic is the sum of theirs.
+    over many tensors), so that the kernel's traffic is the sum of theirs.  ``unless`` is a workload option
+    under which the framework launches the ops one by one after all.
     """
 
     name: str
@@ -38,6 +39,7 @@ class FusedKernel:
     source: str
     connected: bool = True
     independent: bool = False
+    unless: str = ""
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -167,9 +169,11 @@ MEGATRON: tuple[FusedKernel, ...] = (
         "foreach",
         "copy_ copy_+",
         ("optimizer",),
-        "apex amp_C.multi_tensor_scale with scale 1, as Megatron's _multi_tensor_copy_this_to_that uses it",
+        "apex amp_C.multi_tensor_scale with scale 1, as Megatron's _multi_tensor_copy_this_to_that uses it; "
+        "its distributed optimizer copies shard by shard",
         connected=False,
         independent=True,
+        unless="distributed_optimizer",
     ),
 )
 
