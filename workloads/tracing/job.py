@@ -18,8 +18,8 @@ _STEADY_PERIODS = 6
 class MegatronGptJob:
     """GPT as Megatron-core trains it.  The world is ``tp * pp * dp`` ranks, tp fastest, then dp, then pp.
 
-    ``virtual_pipeline``: model chunks per stage (1: plain 1F1B, more: interleaved).  ``first_stage_layers`` and
-    ``last_stage_layers``: layers of these stages when the others share the rest (0: all stages are alike).
+    ``virtual_pipeline``: model chunks per stage (1: plain 1F1B, more: interleaved).  ``first_stage_layers``
+    and ``last_stage_layers``: layers of these stages when the others share the rest (0: all are alike).
     Errors: InputError for a size, count or combination that Megatron cannot run.
     """
 
@@ -86,8 +86,8 @@ class MegatronGptJob:
         rest, stages = self.layers - sum(given), self.pp - len(given)
         if stages < 1 or rest < stages or rest % stages:
             raise InputError(
-                f"layers {self.layers} less {sum(given)} on the first and last stage do not fall evenly on the "
-                f"other {stages} stage(s)"
+                f"layers {self.layers} less {sum(given)} on the first and last stage do not fall evenly "
+                f"on the other {stages} stage(s)"
             )
 
     @property

@@ -170,7 +170,7 @@ class _Cutter:
                 frees.append((after - start, num_bytes, owner - forward, _FORWARD))
             else:
                 frees.append((after - start, num_bytes, -1, _ELSEWHERE))
-        return CutTemplate(segment.kind, tuple(rows), tuple(edges), tuple(sorted(frees)))
+        return CutTemplate(segment.kind, tuple(rows), tuple(sorted(edges)), tuple(sorted(frees)))
 
     def _belongs_to_forward(self, op: int, segment: Segment) -> bool:
         other, _ = self._segments[self._segment_of[op]]

@@ -62,39 +62,55 @@ def trace_megatron_gpt(
     """
     report = TraceReport()
     with workers(num_workers, cache, report) as pool:
-        run, stands_for = rank_classes.sample_ranks(job)
-        if len(run) < job.world_size:
-            report.warnings.append(rank_classes.sampling_warning(job, run))
-        calls = [(rank, job.fingerprint_microbatches, False) for rank in run]
-        seen = {trace.rank: trace for trace in pool.traces(job, calls, "fingerprint", progress)}
-        stages = {rank: job.stage_of(rank) for rank in range(job.world_size)}
-        classes = rank_classes.group_ranks(
-            {rank: fingerprint(trace) for rank, trace in seen.items()}, stands_for, stages
+        graph = trace_in(
+            pool, job, report, name=name, extend_microbatches=extend_microbatches, progress=progress
         )
-        report.ranks_run, report.rank_classes = len(run), len(classes)
-        microbatches = job.traced_microbatches if extend_microbatches else job.microbatches
-        calls = [(one.representative, microbatches, True) for one in classes]
-        traced = {trace.rank: trace for trace in pool.traces(job, calls, "trace", progress)}
-        programs = {rank: extend_trace(job, trace) for rank, trace in traced.items()}
-        missing = [rank for rank, program in programs.items() if program is None]
-        if missing:
-            report.warnings.append(
-                f"no steady state seen in {microbatches} microbatches on ranks "
-                f"{rank_classes.contiguous_text(missing)}: traced all {job.microbatches}"
-            )
-            calls = [(rank, job.microbatches, True) for rank in missing]
-            for trace in pool.traces(job, calls, "trace in full", progress):
-                traced[trace.rank], programs[trace.rank] = trace, trace.program
-        report.traced_microbatches = microbatches
+    return graph, report
+
+
+def trace_in(
+    pool: WorkerPool,
+    job: MegatronGptJob,
+    report: TraceReport,
+    *,
+    name: str = "megatron-gpt",
+    extend_microbatches: bool = True,
+    progress: Progress | None = None,
+) -> Graph:
+    """As :func:`trace_megatron_gpt`, in workers that are running already; fills ``report``."""
+    run, stands_for = rank_classes.sample_ranks(job)
+    if len(run) < job.world_size:
+        report.warnings.append(rank_classes.sampling_warning(job, run))
+    calls = [(rank, job.fingerprint_microbatches, False) for rank in run]
+    seen = {trace.rank: trace for trace in pool.traces(job, calls, "fingerprint", progress)}
+    stages = {rank: job.stage_of(rank) for rank in range(job.world_size)}
+    classes = rank_classes.group_ranks(
+        {rank: fingerprint(trace) for rank, trace in seen.items()}, stands_for, stages
+    )
+    report.ranks_run, report.rank_classes = len(run), len(classes)
+    report.traced_microbatches = job.traced_microbatches if extend_microbatches else job.microbatches
+    calls = [(one.representative, report.traced_microbatches, True) for one in classes]
+    traced = {trace.rank: trace for trace in pool.traces(job, calls, "trace", progress)}
+    extended = {rank: extend_trace(job, trace) for rank, trace in traced.items()}
+    programs = {rank: program for rank, program in extended.items() if program is not None}
+    missing = sorted(extended.keys() - programs.keys())
+    if missing:
+        report.warnings.append(
+            f"no steady state seen in {report.traced_microbatches} microbatches on ranks "
+            f"{rank_classes.contiguous_text(missing)}: traced all {job.microbatches}"
+        )
+        for trace in pool.traces(
+            job, [(rank, job.microbatches, True) for rank in missing], "trace in full", progress
+        ):
+            traced[trace.rank], programs[trace.rank] = trace, trace.program
     ordered = [traced[one.representative] for one in classes]
     used = {symbol for trace in (*seen.values(), *ordered) for symbol in communicating(trace.program)}
     groups = group_families.used_families(ordered[0].families, used, job.world_size)
     for trace in (*seen.values(), *ordered):
         group_families.check_all(groups, trace.rank, trace.groups)
-    full = [program for trace in ordered if (program := programs[trace.rank]) is not None]
-    graph = assemble(job, name, classes, ordered, full, groups)
-    report.warnings += verify(graph) or []
-    return graph, report
+    graph = assemble(job, name, classes, ordered, [programs[one.representative] for one in classes], groups)
+    report.warnings += verify(graph)
+    return graph
 
 
 def fingerprint(trace: RankTrace) -> str:
@@ -115,9 +131,12 @@ def communicating(program: CutProgram) -> set[str]:
 class WorkerPool:
     """Worker processes in which torch is patched; see :func:`workers`."""
 
-    def __init__(self, executor: ProcessPoolExecutor, num_workers: int) -> None:
+    def __init__(self, executor: ProcessPoolExecutor) -> None:
         self._executor = executor
-        self._num_workers = num_workers
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """The result of ``function``, a module's own, run in one worker."""
+        return self._executor.submit(function, *args).result()
 
     def traces(
         self,
@@ -177,7 +196,7 @@ def workers(
             count, mp_context=get_context("spawn"), initializer=rank_run.prepare, initargs=(tier, str(folder))
         )
         try:
-            yield WorkerPool(executor, count)
+            yield WorkerPool(executor)
         finally:
             executor.shutdown(wait=True, cancel_futures=True)
 

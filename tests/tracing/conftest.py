@@ -1,0 +1,20 @@
+"""One set of worker processes for all tracing tests: importing torch and Megatron takes seconds."""
+
+import importlib.util
+from collections.abc import Iterator
+
+import pytest
+
+from workloads.tracing.trace import WorkerPool, workers
+
+NEEDS = ("torch", "megatron", "einops")
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[WorkerPool]:
+    """Workers with the fake device installed; skips where torch or megatron-core is missing."""
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{missing[0]} is not installed")
+    with workers() as running:
+        yield running

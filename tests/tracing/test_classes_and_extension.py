@@ -1,0 +1,177 @@
+"""Classes of ranks and skipped microbatches give what tracing everything gives."""
+
+import pytest
+
+from simcore.graph import load_graph, verify
+from tests.tracing.small_jobs import job
+from workloads.tracing import MegatronGptJob, TraceReport
+from workloads.tracing.assemble import read_back
+from workloads.tracing.extend import extend
+from workloads.tracing.rank_classes import contiguous_text, group_ranks, sample_ranks
+from workloads.tracing.templates import CutProgram, CutTemplate, Instance
+from workloads.tracing.trace import WorkerPool, extend_trace, trace_in, workers
+
+CATALOG = "workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        job(layers=3, tp=1, pp=3, microbatches=12),
+        job(layers=4, tp=1, virtual_pipeline=2, microbatches=16),
+        job(layers=2, tp=1, dp=2, overlap_grad_reduce=True, recompute="none"),
+    ],
+    ids=["1f1b", "interleaved", "overlap"],
+)
+def test_extending_equals_tracing_every_microbatch(pool: WorkerPool, case: MegatronGptJob) -> None:
+    assert case.traced_microbatches < case.microbatches
+    stages = [stage * case.tp * case.dp for stage in range(case.pp)]
+    few = pool.traces(case, [(rank, case.traced_microbatches, True) for rank in stages])
+    every = {
+        trace.rank: trace.program
+        for trace in pool.traces(case, [(rank, case.microbatches, True) for rank in stages])
+    }
+    for trace in few:
+        extended = extend_trace(case, trace)
+        assert extended is not None, f"rank {trace.rank}: no steady state"
+        assert extended.skeleton == every[trace.rank].skeleton
+        assert extended.digest() == every[trace.rank].digest()
+        assert extended.peak_memory() == every[trace.rank].peak_memory()
+
+
+def test_classes_stand_for_every_rank(pool: WorkerPool) -> None:
+    case = job(layers=2, precision="bf16", sequence_parallel=True, recompute="selective")
+    report = TraceReport()
+    graph = trace_in(pool, case, report)
+    assert (report.ranks_run, report.rank_classes, report.warnings) == (4, 4, [])
+    full = pool.traces(case, [(rank, case.microbatches, True) for rank in range(4)])
+    for trace in full:
+        program = graph.programs[int(graph.program_of_rank[trace.rank])]
+        assert program.stage == trace.stage
+        assert read_back(graph, program).digest() == trace.program.digest()
+        assert program.memory.peak == trace.memory.static + trace.program.peak_memory()
+
+
+def test_sharded_optimizer_with_overlap(pool: WorkerPool) -> None:
+    case = job(
+        layers=2,
+        tp=1,
+        dp=2,
+        precision="bf16",
+        recompute="none",
+        distributed_optimizer=True,
+        overlap_grad_reduce=True,
+        overlap_param_gather=True,
+    )
+    report = TraceReport()
+    graph = trace_in(pool, case, report)
+    assert report.warnings == [] and verify(graph) == []
+    assert graph.groups["dp"].ranks_of(0) == (0, 1) and graph.groups["pp"].ranks_of(0) == (0, 2)
+    ops = graph.ops
+    rows = [row for row in range(len(ops)) if ops.group[row] == "dp"]
+    issued = {(ops.collective[row], ops.phase[row], ops.stream[row]) for row in rows}
+    # Both run beside the computation, on the communicator's own stream.
+    assert ("reduce_scatter", "grad_sync", "dp") in issued
+    assert ("all_gather", "optimizer", "dp") in issued
+    # Parameters are gathered while the first microbatch goes forward, in that template alone.
+    gathering = {
+        number
+        for number in range(graph.num_templates)
+        if any(ops.collective[row] == "all_gather" for row in graph.template_rows(number))
+    }
+    for program in graph.programs:
+        played = [
+            mb for t, mb in zip(program.template, program.microbatch, strict=True) if int(t) in gathering
+        ]
+        assert set(played) <= {-1, 0}
+
+
+def test_graph_does_not_depend_on_the_hash_seed(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = job(layers=2)
+    calls = [(2, 2, True)]
+    (here,) = pool.traces(case, calls)
+    monkeypatch.setenv("PYTHONHASHSEED", "12345")
+    with workers(1) as other:
+        (there,) = other.traces(case, calls)
+    assert here == there
+
+
+def test_committed_graph_is_what_tracing_gives(pool: WorkerPool) -> None:
+    graph = load_graph(CATALOG)
+    case = headline()
+    assert graph.workload.command == case.command()
+    rank = 40
+    (trace,) = pool.traces(case, [(rank, case.traced_microbatches, True)])
+    if trace.versions["torch"].split("+")[0] != graph.workload.versions["torch"].split("+")[0]:
+        pytest.skip("another torch version may launch other kernels")
+    extended = extend_trace(case, trace)
+    assert extended is not None
+    program = graph.programs[int(graph.program_of_rank[rank])]
+    assert trace.memory.static == program.memory.static
+    assert extended.peak_memory() == program.memory.activations_peak
+    assert extended.digest() == read_back(graph, program).digest()
+
+
+def headline() -> MegatronGptJob:
+    return MegatronGptJob(
+        layers=96, hidden=12288, heads=96, seq=2048, vocab=51200, tp=8, pp=12, dp=1, microbatches=96
+    )
+
+
+def test_middle_stages_share_templates() -> None:
+    graph = load_graph(CATALOG)
+    used = {
+        program.stage: {t for t in program.template.tolist() if graph.template_names[t] in ("fwd", "bwd")}
+        for program in graph.programs
+    }
+    assert all(used[stage] == used[5] for stage in range(1, 11))
+    assert used[0].isdisjoint(used[5]) and used[11].isdisjoint(used[5])
+    # 24 classes: 12 stages x {tensor-parallel rank 0, the others}, which differ in the gradient norm alone.
+    assert len(graph.programs) == 24
+    assert graph.num_templates < 40
+
+
+def skeleton(microbatches: int, warm_up: int) -> CutProgram:
+    """1F1B by hand: ``warm_up`` forwards, then pairs, then the backwards that are left."""
+    forward, backward = (CutTemplate(name, ((name, 0),), (), ()) for name in ("fwd", "bwd"))
+    order = [(forward, index) for index in range(warm_up)]
+    for index in range(warm_up, microbatches):
+        order += [(forward, index), (backward, index - warm_up)]
+    order += [(backward, index) for index in range(microbatches - warm_up, microbatches)]
+    return CutProgram(
+        {template.digest(): template for template in (forward, backward)},
+        tuple(Instance(template.digest(), index, 0) for template, index in order),
+    )
+
+
+@pytest.mark.parametrize("warm_up", [0, 1, 5])
+@pytest.mark.parametrize("wanted", [10, 11, 96])
+def test_extending_a_schedule_written_by_hand(warm_up: int, wanted: int) -> None:
+    extended = extend(skeleton(10, warm_up), 10, wanted, shift=1)
+    assert extended is not None and extended.skeleton == skeleton(wanted, warm_up).skeleton
+
+
+def test_extending_refuses_what_does_not_repeat() -> None:
+    # Two warm-ups less than the microbatches: the steady state is seen twice, three times are asked for.
+    assert extend(skeleton(6, 4), 6, 20, shift=1) is None
+    assert extend(skeleton(10, 1), 10, 9, shift=1) is None  # fewer than traced
+    assert extend(skeleton(10, 1), 10, 13, shift=2) is None  # not whole periods
+
+
+def test_large_worlds_are_sampled() -> None:
+    case = job(layers=8, tp=4, heads=4, pp=4, dp=32)  # 512 ranks
+    run, stands_for = sample_ranks(case)
+    assert set(stands_for) == set(range(512)) and set(stands_for.values()) == set(run)
+    # Of 4 stages: all 4 tensor-parallel positions, and data-parallel 0, 1, 30, 31.
+    assert len(run) == 4 * 4 * 4
+    assert all(case.stage_of(rank) == case.stage_of(stand_in) for rank, stand_in in stands_for.items())
+    # Rank 17 * 4 + 2 (dp 17, tp 2) is stood for by dp 1, tp 2.
+    assert stands_for[70] == 1 * 4 + 2
+
+
+def test_classes_split_by_stage_and_fingerprint() -> None:
+    fingerprints = {0: "a", 1: "b", 2: "a", 3: "a"}
+    stages = {0: 0, 1: 0, 2: 0, 3: 1}
+    classes = group_ranks(fingerprints, {rank: rank for rank in range(4)}, stages)
+    assert [(one.stage, one.ranks) for one in classes] == [(0, (0, 2)), (0, (1,)), (1, (3,))]
+    assert contiguous_text([5, 0, 1, 2]) == "0-2, 5"

@@ -1,0 +1,82 @@
+"""Wrong input is refused before torch is imported, with exit code 2 and nothing written."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simcore.errors import InputError
+from tests.tracing.small_jobs import job
+from workloads.tracing.cli import app
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 5}, "layers 5 is not divisible by pp"),
+        ({"heads": 3}, "hidden 128 is not divisible by heads 3"),
+        ({"tp": 8, "heads": 4}, "heads 4 is not divisible by tp 8"),
+        ({"vocab": 255}, "vocab 255 is not divisible by tp 2"),
+        ({"microbatches": 0}, "microbatches: 0 must be at least 1"),
+        ({"tp": -1}, "tp: -1 must be at least 1"),
+        ({"precision": "bf61"}, "did you mean 'bf16'?"),
+        ({"recompute": "ful"}, "did you mean 'full'?"),
+        ({"tp": 1, "sequence_parallel": True}, "sequence_parallel needs tp > 1"),
+        ({"virtual_pipeline": 2, "microbatches": 1}, "microbatches 1 must be at least pp 2"),
+        ({"virtual_pipeline": 2, "microbatches": 3}, "microbatches 3 is not divisible by pp 2"),
+        ({"pp": 1, "virtual_pipeline": 2}, "virtual_pipeline needs pp > 1"),
+        ({"overlap_param_gather": True}, "needs distributed_optimizer and overlap_grad_reduce"),
+        ({"first_stage_layers": 4}, "do not fall evenly"),
+    ],
+)
+def test_jobs_that_megatron_cannot_run(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message.replace("?", r"\?")):
+        job(**changes)
+
+
+def test_uneven_first_and_last_stage() -> None:
+    # 80 = 5 + 10 * 7 + 5
+    made = job(layers=80, pp=12, first_stage_layers=5, last_stage_layers=5)
+    assert made.world_size == 24
+    assert "--first-stage-layers 5 --last-stage-layers 5" in made.command()
+
+
+def test_command_names_what_is_not_default() -> None:
+    assert job(sequence_parallel=True, precision="bf16").command() == (
+        "python scripts/trace_workload.py megatron-gpt --layers 4 --hidden 128 --heads 4 --seq 64 "
+        "--vocab 256 --tp 2 --pp 2 --dp 1 --microbatches 9 --precision bf16 --sequence-parallel"
+    )
+
+
+BASE = ["megatron-gpt", "--layers", "4", "--hidden", "128", "--heads", "4", "--seq", "64", "--vocab", "256"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([*BASE, "--pp", "3"], "layers 4 is not divisible"),
+        ([*BASE, "--precision", "fp23"], "did you mean 'fp32'?"),
+        ([*BASE, "--jobs", "-1"], "jobs: -1 must not be negative"),
+        ([*BASE, "--micro-batches", "4"], "No such option"),
+        (["megatron-gtp"], "No such command"),
+    ],
+)
+def test_wrong_arguments_exit_with_2(tmp_path: Path, arguments: list[str], message: str) -> None:
+    target = tmp_path / "graph"
+    ran = CliRunner().invoke(app, [*arguments, "--out", str(target)])
+    assert ran.exit_code == 2
+    assert message in ran.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_graph_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    ran = CliRunner().invoke(app, [*BASE, "--out", str(tmp_path)])
+    assert ran.exit_code == 2 and "left alone" in ran.output
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_help_states_the_defaults() -> None:
+    ran = CliRunner().invoke(app, ["megatron-gpt", "--help"])
+    assert ran.exit_code == 0
+    assert "FP32 without" in ran.output and "default: full" in ran.output

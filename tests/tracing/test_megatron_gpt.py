@@ -1,0 +1,144 @@
+"""The traced GPT against what Megatron-core is known to compute and to communicate."""
+
+from collections import Counter
+
+import pytest
+
+from simcore.graph import load_graph
+from simcore.graph.ops import OpKind
+from tests.tracing.small_jobs import column, communication, job, played
+from workloads.tracing.rank_run import RankTrace
+from workloads.tracing.trace import WorkerPool
+
+S, B, H, V, TP = 64, 1, 128, 256, 2  # the small job: sequence, micro-batch, hidden, vocabulary, tp
+ACTIVATION = S * B * H * 4  # fp32 bytes of one hidden state
+
+
+def trace(pool: WorkerPool, rank: int, microbatches: int = 2, **changes: object) -> RankTrace:
+    (found,) = pool.traces(job(**changes), [(rank, microbatches, True)])
+    return found
+
+
+def layer_flops() -> int:
+    """One layer, forward: GEMMs 24 s b h^2 (qkv 6, projection 2, MLP 16), attention 4 s^2 b h; over tp."""
+    return (24 * S * B * H**2 + 4 * S**2 * B * H) // TP
+
+
+def test_flops_of_a_step_are_the_analytic_count(pool: WorkerPool) -> None:
+    last = trace(pool, 2).program  # stage 1 of 2, tensor-parallel rank 0: two layers and the logits
+    logits = 2 * S * B * H * V // TP
+    forward = played(last, "fwd")
+    backward = played(last, "bwd")
+    assert sum(column(forward, "flops")) == 2 * layer_flops() + logits
+    by_phase = Counter[str]()
+    for phase, flops in zip(column(backward, "phase"), column(backward, "flops"), strict=True):
+        by_phase[phase] += flops
+    # Full recomputation repeats the layers' forward, and not the logits; backward costs twice the forward.
+    assert by_phase["recompute"] == 2 * layer_flops()
+    assert by_phase["bwd"] == 2 * (2 * layer_flops() + logits)
+
+
+def test_flops_of_the_headline_job() -> None:
+    graph = load_graph("workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1")
+    middle = next(program for program in graph.programs if program.stage == 5)
+    forwards = {t for t in middle.template.tolist() if graph.template_names[t] == "fwd"}
+    # 8 layers: (24 * 2048 * 12288^2 + 4 * 2048^2 * 12288) / 8 each = 953482739712
+    for template in forwards:
+        rows = graph.template_rows(template)
+        assert int(graph.ops.flops[rows.start : rows.stop].sum()) == 8 * 953_482_739_712
+
+
+def test_collectives_with_full_recomputation(pool: WorkerPool) -> None:
+    program = trace(pool, 0).program
+    # Per layer: one all_reduce behind the attention projection and one behind the MLP, forward and again
+    # when recomputed; backward two of the input gradients, asynchronous, hence on the communicator's stream.
+    assert communication(played(program, "fwd")) == {
+        ("fwd", "all_reduce", "compute", ACTIVATION): 2 * 2 + 1,  # two layers; one behind the embedding
+    }
+    assert communication(played(program, "bwd")) == {
+        ("recompute", "all_reduce", "compute", ACTIVATION): 2 * 2,
+        ("bwd", "all_reduce", "tp", ACTIVATION): 2 * 2,
+    }
+
+
+def test_collectives_with_sequence_parallelism(pool: WorkerPool) -> None:
+    program = trace(pool, 0, sequence_parallel=True, recompute="none").program
+    # Per layer: all_gather before qkv and fc1, reduce_scatter behind the projection and fc2.
+    # Behind the embedding an all_reduce: with learned positions Megatron sums first, then keeps its part.
+    assert communication(played(program, "fwd")) == {
+        ("fwd", "all_gather", "compute", ACTIVATION): 2 * 2,
+        ("fwd", "reduce_scatter", "compute", ACTIVATION): 2 * 2,
+        ("fwd", "all_reduce", "compute", ACTIVATION): 1,
+    }
+    # Backward: the mirror image, and the gathered input again (asynchronous) for the weight gradient.
+    assert communication(played(program, "bwd")) == {
+        ("bwd", "all_gather", "compute", ACTIVATION): 2 * 2 + 1,  # and before the embedding
+        ("bwd", "all_gather", "tp", ACTIVATION): 2 * 2,
+        ("bwd", "reduce_scatter", "tp", ACTIVATION): 2 * 2,
+    }
+
+
+def test_pipeline_exchange(pool: WorkerPool) -> None:
+    found = trace(pool, 0, microbatches=4)
+    steady = played(found.program, "exchange", microbatch=1)
+    kinds = column(steady, "kind")
+    assert kinds[-3:] == [OpKind.SEND, OpKind.RECV, OpKind.SYNC]
+    # Activation to the next stage, gradient from it; one launch; stage 0 of 2, so the next is 1 further on.
+    assert column(steady, "phase")[-3:-1] == ["fwd", "bwd"]
+    assert column(steady, "peer_delta")[-3:-1] == [1, 1]
+    assert column(steady, "batch")[-3:-1] == [0, 0]
+    assert column(steady, "comm_bytes")[-3:-1] == [ACTIVATION, ACTIVATION]
+    # Megatron waits for the device behind every batch (batch_p2p_sync).
+    assert column(steady, "blocking")[-1] == 1 and column(steady, "stream")[-1] == ""
+
+
+def test_backward_ops_know_their_forward_op(pool: WorkerPool) -> None:
+    program = trace(pool, 0).program
+    forward, backward = played(program, "fwd"), played(program, "bwd")
+    names, modules = column(forward, "name"), column(forward, "module")
+    checked = 0
+    for name, phase, module, link in zip(
+        *(column(backward, key) for key in ("name", "phase", "module", "forward_op")), strict=True
+    ):
+        if phase == "recompute":
+            assert (names[link], modules[link]) == (name, module)
+        if name == "aten::native_layer_norm_backward":
+            assert (names[link], modules[link]) == ("aten::native_layer_norm", module)
+            checked += 1
+    assert checked == 2 * 2  # two layer norms in each of two layers
+    assert "" not in {m for m, p in zip(modules, column(forward, "phase"), strict=True) if p == "recompute"}
+
+
+def test_memory_is_counted_to_the_byte(pool: WorkerPool) -> None:
+    found = trace(pool, 0, microbatches=4)
+    # Per layer: qkv (3h^2 + 3h)/tp, projection h^2/tp + h, MLP 8h^2/tp + 4h/tp + h, two layer norms 4h.
+    layer = 12 * H * H // TP + 7 * H // TP + 6 * H
+    parameters = 4 * (2 * layer + V * H // TP + S * H)  # two layers, word and position embedding, fp32
+    assert found.memory.parameters == found.memory.gradients == parameters
+    # Two Adam moments; besides, one 4-byte step count per parameter tensor.
+    tensors = 2 * 12 + 2
+    assert found.memory.optimizer_states == 2 * parameters + 4 * tensors
+    # What a step brings to life it also releases.
+    net = sum(found.program.templates[entry.template].memory()[0] for entry in found.program.skeleton)
+    assert net == 0
+    # Two microbatches are in flight on stage 0 of 2, each keeps two layers' inputs; and one layer is recomputed.
+    assert found.program.peak_memory() > 2 * 2 * ACTIVATION
+
+
+@pytest.mark.parametrize(
+    ("changes", "gradient", "states"),
+    [
+        # bf16: parameters 2 bytes, gradients accumulated in fp32; fp32 copy and two moments
+        ({"precision": "bf16"}, 4, 12),
+        # sharded over dp = 2: half the optimizer states
+        ({"precision": "bf16", "dp": 2, "distributed_optimizer": True}, 4, 6),
+    ],
+)
+def test_memory_of_mixed_precision(
+    pool: WorkerPool, changes: dict[str, object], gradient: int, states: int
+) -> None:
+    memory = trace(pool, 0, microbatches=1, **changes).memory
+    # Buffers are padded to whole shards and counters are small: within one percent.
+    count = memory.parameters / 2
+    assert memory.gradients == pytest.approx(gradient * count, rel=0.01)
+    assert memory.optimizer_states == pytest.approx(states * count, rel=0.01)
