@@ -7,14 +7,12 @@ is written.  A folder appears whole or not at all.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +23,9 @@ from simcore.errors import GraphError, InputError, nearest
 from simcore.graph.graph import Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import canonical, group_record, program_record
+from simcore.graph.header import SCHEMA_VERSION, GroupRecord, ProgramRecord, read_header
 from simcore.graph.ops import OP_COLUMNS, EdgeTable, FreeTable, IntArray, OpTable, Strings
 from simcore.graph.structure import check_structure
-
-SCHEMA_VERSION: Final = 1
 
 Table = Mapping[str, Strings | npt.NDArray[np.integer]]
 
@@ -72,26 +69,24 @@ def load_graph(folder: str | os.PathLike[str]) -> Graph:
     source = Path(folder)
     if not source.is_dir():
         raise InputError(f"{source}: no such graph folder")
-    header = _read_header(source / "graph.json")
+    header = read_header(source / "graph.json")
     ops = _read_table(source / "ops.parquet", _OPS)
     edges = _read_table(source / "edges.parquet", _EDGES)
     frees = _read_table(source / "frees.parquet", _FREES)
     skeleton = _read_table(source / "skeleton.parquet", _SKELETON)
     try:
         graph = Graph(
-            workload=Workload(**header["workload"]),
-            groups={record["name"]: _group(record) for record in header["groups"]},
-            programs=_programs(header["programs"], skeleton),
+            workload=Workload(**header.workload.model_dump()),
+            groups={record.name: _group(record) for record in header.groups},
+            programs=_programs(header.programs, skeleton),
             ops=OpTable(**ops),  # type: ignore[arg-type]
             edges=EdgeTable(**edges),  # type: ignore[arg-type]
             frees=FreeTable(**frees),  # type: ignore[arg-type]
-            template_start=_integers(header["template_start"], np.int64),
-            template_names=tuple(str(name) for name in header["template_names"]),
+            template_start=np.array(header.template_start, dtype=np.int64),
+            template_names=tuple(header.template_names),
         )
     except InputError as error:
-        raise GraphError(f"{source / 'graph.json'}: {error}") from None
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise GraphError(f"{source / 'graph.json'}: not a graph description ({error!r})") from None
+        raise GraphError(f"{source}: {error}") from None
     check_structure(graph, str(source))
     return graph
 
@@ -137,42 +132,6 @@ def _write_table(path: Path, columns: Table) -> None:
     text = [name for name, column in columns.items() if isinstance(column, Strings)]
     table = pa.table(arrays).replace_schema_metadata({"simcore.graph.schema": str(SCHEMA_VERSION)})
     pq.write_table(table, path, compression="zstd", compression_level=9, use_dictionary=text or False)
-
-
-def _read_header(path: Path) -> dict[str, Any]:
-    try:
-        header = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    except FileNotFoundError:
-        raise InputError(f"{path}: missing; not a graph folder") from None
-    except (ValueError, OSError) as error:
-        raise GraphError(f"{path}: not readable as JSON ({error})") from None
-    if not isinstance(header, dict):
-        raise GraphError(f"{path}: expected an object")
-    version = header.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise GraphError(f"{path}: schema version {version!r}, this program reads {SCHEMA_VERSION}")
-    known = {"schema_version", "workload", "groups", "programs", "template_names", "template_start"}
-    _check_keys(path, header, known)
-    workload = header["workload"]
-    if not isinstance(workload, dict):
-        raise GraphError(f"{path}: workload must be an object")
-    _check_keys(path, workload, Workload.__dataclass_fields__.keys(), "workload.")
-    for key in ("world_size", "num_microbatches", "micro_batch_size", "seq_len", "tokens_per_step"):
-        value = workload[key]
-        if isinstance(value, bool) or not isinstance(value, int) or value < (1 if key == "world_size" else 0):
-            raise GraphError(f"{path}: workload.{key} is {value!r}, must be a whole number, not negative")
-    return header
-
-
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is not allowed")
-
-
-def _check_keys(path: Path, found: Mapping[str, Any], known: Any, prefix: str = "") -> None:
-    for key in sorted(found.keys() - set(known)):
-        raise GraphError(f"{path}: unknown key {prefix}{key!r}{nearest(key, known)}")
-    for key in sorted(set(known) - found.keys()):
-        raise GraphError(f"{path}: key {prefix}{key!r} is missing")
 
 
 def _read_table(path: Path, schema: Mapping[str, str]) -> dict[str, Strings | IntArray]:
@@ -225,23 +184,17 @@ def _int_column(path: Path, name: str, column: pa.Array) -> IntArray:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _integers(values: Any, dtype: type[np.signedinteger[Any]]) -> npt.NDArray[Any]:
-    if not isinstance(values, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in values):
-        raise ValueError("expected a list of whole numbers")
-    return np.array(values, dtype=dtype)
-
-
-def _group(record: dict[str, Any]) -> ProcessGroup:
+def _group(record: GroupRecord) -> ProcessGroup:
     return ProcessGroup(
-        name=str(record["name"]),
-        dims=tuple((int(size), int(stride)) for size, stride in record["dims"]),
-        base_dims=tuple((int(size), int(stride)) for size, stride in record["base_dims"]),
-        offset=int(record["offset"]),
-        explicit=tuple(tuple(int(rank) for rank in members) for members in record["explicit"]),
+        name=record.name,
+        dims=tuple((size, stride) for size, stride in record.dims),
+        base_dims=tuple((size, stride) for size, stride in record.base_dims),
+        offset=record.offset,
+        explicit=tuple(tuple(members) for members in record.explicit),
     )
 
 
-def _programs(records: list[dict[str, Any]], skeleton: Table) -> tuple[Program, ...]:
+def _programs(records: Sequence[ProgramRecord], skeleton: Table) -> tuple[Program, ...]:
     owner = np.asarray(skeleton["program"])
     if len(owner) and (owner.min() < 0 or owner.max() >= len(records) or (np.diff(owner) < 0).any()):
         raise GraphError(f"skeleton.parquet: programs must be 0 to {len(records) - 1}, ascending")
@@ -249,20 +202,17 @@ def _programs(records: list[dict[str, Any]], skeleton: Table) -> tuple[Program, 
     programs = []
     for index, record in enumerate(records):
         rows = slice(int(bounds[index]), int(bounds[index + 1]))
-        memory = {key: int(value) for key, value in record["memory"].items()}
-        if any(value < 0 or not math.isfinite(value) for value in record["memory"].values()):
-            raise GraphError(f"program {record['name']!r}: memory figures must be bytes, not negative")
         columns = {
             name: np.asarray(skeleton[name])[rows].astype(np.int32)
             for name in ("template", "microbatch", "chunk")
         }
         programs.append(
             Program(
-                name=str(record["name"]),
-                ranks=tuple((int(a), int(b), int(c)) for a, b, c in record["ranks"]),
-                stage=int(record["stage"]),
-                layer_offset=tuple(int(layer) for layer in record["layer_offset"]),
-                memory=MemoryProfile(**memory),
+                name=record.name,
+                ranks=tuple((start, stop, step) for start, stop, step in record.ranks),
+                stage=record.stage,
+                layer_offset=tuple(record.layer_offset),
+                memory=MemoryProfile(**record.memory.model_dump()),
                 **columns,
             )
         )
