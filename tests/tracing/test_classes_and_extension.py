@@ -17,8 +17,8 @@ CATALOG = "workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1"
 @pytest.mark.parametrize(
     "case",
     [
-        job(layers=3, tp=1, pp=3, microbatches=12),
-        job(layers=4, tp=1, virtual_pipeline=2, microbatches=16),
+        job(layers=3, tp=1, pp=3, microbatches=9),
+        job(layers=4, tp=1, virtual_pipeline=2, microbatches=14),
         job(layers=2, tp=1, dp=2, overlap_grad_reduce=True, recompute="none"),
     ],
     ids=["1f1b", "interleaved", "overlap"],
@@ -40,7 +40,7 @@ def test_extending_equals_tracing_every_microbatch(pool: WorkerPool, case: Megat
 
 
 def test_classes_stand_for_every_rank(pool: WorkerPool) -> None:
-    case = job(layers=2, precision="bf16", sequence_parallel=True, recompute="selective")
+    case = job(layers=2, microbatches=7, precision="bf16", sequence_parallel=True, recompute="selective")
     report = TraceReport()
     graph = trace_in(pool, case, report)
     assert (report.ranks_run, report.rank_classes, report.warnings) == (4, 4, [])

@@ -121,7 +121,7 @@ def test_memory_is_counted_to_the_byte(pool: WorkerPool) -> None:
     # What a step brings to life it also releases.
     net = sum(found.program.templates[entry.template].memory()[0] for entry in found.program.skeleton)
     assert net == 0
-    # Two microbatches are in flight on stage 0 of 2, each keeps two layers' inputs; and one layer is recomputed.
+    # Two microbatches are in flight on stage 0 of 2, each keeps two layers' inputs; one layer is recomputed.
     assert found.program.peak_memory() > 2 * 2 * ACTIVATION
 
 

@@ -20,7 +20,7 @@ class RankTrace:
     """What a rank did with ``num_microbatches``, cut into templates.
 
     ``groups``: members of the groups it used, by symbol; ``families``: (symbol, members) of every group of
-    the world; ``memory`` holds the static bytes only; ``dispatches`` is zero cost detail for reports.
+    the world; ``memory`` holds the static bytes only.
     """
 
     rank: int

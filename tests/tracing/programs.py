@@ -1,0 +1,113 @@
+"""Little programs that run inside a tracing worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workloads.tracing.recording import Recording
+
+
+def record(program: Callable[[], None], rank: int = 1, world_size: int = 4) -> Recording:
+    """Run ``program`` as one rank and return what was recorded."""
+    from workloads.tracing import fake_dist, fake_values, streams
+    from workloads.tracing.recorder import Recorder
+
+    streams.reset()
+    fake_dist.enter_world(rank, world_size, gpus_per_node=8)
+    recorder = Recorder()
+    with fake_values.make_fake_mode(), recorder:
+        recorder.recording = True
+        recorder.begin_segment("step", phase="fwd")
+        program()
+        recorder.recording = False
+    return recorder.result
+
+
+def two_streams() -> Recording:
+    """A side stream that waits for, and is waited for by, the default stream."""
+    import torch
+
+    def program() -> None:
+        first = torch.ones(8, device="cuda")  # op 0
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            aside = first * 2  # op 1, waits for op 0
+        done = side.record_event()
+        here = first + 1  # op 2, waits for nothing
+        torch.cuda.current_stream().wait_event(done)
+        both = here + aside  # op 3, waits for op 1
+        torch.cuda.synchronize()  # op 4
+        with torch.cuda.stream(side):
+            both.mul_(3)  # op 5: no wait, the host has seen op 3 end
+        both.sum().item()  # ops 6 and 7
+
+    return record(program)
+
+
+def collectives() -> Recording:
+    """Synchronous, asynchronous and coalesced collectives, point-to-point calls, a group of one."""
+    import torch
+    import torch.distributed as dist
+
+    def program() -> None:
+        data = torch.ones(4, device="cuda")  # op 0: 16 bytes
+        dist.all_reduce(data, op=dist.ReduceOp.MAX)  # op 1, on the issuing stream
+        work = dist.all_reduce(data, async_op=True)  # op 2, on the communicator's stream
+        more = torch.ones(16, device="cuda")  # op 3
+        work.wait()
+        data.add_(1)  # op 4, waits for op 2
+        dist.all_gather_into_tensor(more, data)  # op 5
+        dist.reduce_scatter_tensor(data, more)  # op 6
+        pair = dist.new_group([1, 3], group_desc="PAIR_GROUP")
+        dist.broadcast(data, 1, group=pair)  # op 7
+        alone = [dist.new_group([rank], group_desc="ALONE_GROUP") for rank in range(4)][1]
+        dist.all_reduce(data, group=alone)  # nothing
+        dist.isend(data, 2).wait()  # op 8
+        calls = [dist.P2POp(dist.isend, data, 2), dist.P2POp(dist.irecv, more, 0)]
+        for request in dist.batch_isend_irecv(calls):  # ops 9 and 10
+            request.wait()
+        with dist.distributed_c10d._coalescing_manager(async_ops=True) as coalesced:
+            dist.all_reduce(data)  # op 11
+            dist.all_reduce(more)  # op 12
+        coalesced.wait()
+        torch.add(data, 1)  # op 13
+
+    return record(program)
+
+
+def buckets() -> Recording:
+    """Two halves of one buffer: reducing the first must not seem to wait for writing the second."""
+    import torch
+    import torch.distributed as dist
+
+    def program() -> None:
+        buffer = torch.zeros(8, device="cuda")  # op 0
+        low, high = buffer[:4], buffer[4:]
+        low.add_(1)  # op 1
+        high.add_(1)  # op 2
+        work = dist.all_reduce(low, async_op=True)  # op 3: its data come from op 1
+        high.add_(1)  # op 4: after op 2, not after op 3
+        work.wait()
+        buffer.mul_(2)  # op 5: after ops 3 and 4
+
+    return record(program)
+
+
+def lifetimes() -> Recording:
+    """Storages that die, are shared by a view, or outlive the step."""
+    import torch
+
+    kept = []
+
+    def program() -> None:
+        first = torch.ones(256, device="cuda")  # op 0: 1024 bytes
+        second = first * 2  # op 1: 1024 bytes
+        view = second[:16]
+        del first  # after op 1
+        del second  # the view keeps the storage
+        third = view + 1  # op 2: 64 bytes
+        del view  # after op 2: 1024 bytes
+        kept.append(third)
+
+    return record(program)
