@@ -117,8 +117,10 @@ def two_stage_result() -> SimulationResult:
     # Rows: 0-5 are rank 0's ops, 6-10 rank 1's.
     alone = np.array([90, 0, 30, 0, 50, 0, 0, 30, 10, 0, 0], dtype=np.int64) * K
     return SimulationResult(
+        class_of=np.arange(2),
+        representatives=np.arange(2),
         times=tuple(times),
-        alone_ps=alone,
+        alone_ps=(alone[:6], alone[6:]),
         plans=(_plan("send_recv", 64, "p2p", 20 * K), _plan("all_reduce", 256, "ring", 45 * K)),
         plan_of=(
             np.array([-1, 0, -1, 0, -1, 1], dtype=np.int32),

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from simpy.events import Event, Timeout
 
 from simcore.clock import Clock, Signal
-from simcore.engine.tape import ItemKind, Tape
+from simcore.engine.sequence import KernelSequence
+from simcore.engine.tape import Call, Tape
 
 if TYPE_CHECKING:
+    from simcore.collectives.plan import CollectivePlan
     from simcore.engine.gpu import Gpu
-    from simcore.engine.rendezvous import Communicator
+    from simcore.engine.rendezvous import Communicator, Communicators
 
 Coroutine = Generator[Event, None, None]
 
@@ -20,29 +22,22 @@ Coroutine = Generator[Event, None, None]
 class Rank:
     """A rank playing its tape on its GPU.
 
-    Recorded per item (numbered over all streams): ``ready``, ``start``, ``end``; for items whose ops did
-    not simply follow one another, ``irregular`` has the ops' own starts and ends.  ``host_base`` is when
-    each host segment began launching, ``host_begin`` when the host first wanted to (a blocked SYNC lies
+    Recorded per item (numbered over all streams): ``ready``, ``start``, ``end``; for items whose ops did not
+    simply follow one another, ``irregular`` has the ops' own starts and ends.  ``host_base`` is when each
+    host segment began launching, ``host_begin`` when the host first wanted to (a blocked SYNC lies
     between).
     """
 
     __slots__ = (
-        "_clock", "_host_waiters", "_waiters", "communicators", "done", "gpu", "host_base",
+        "_bound", "_clock", "_host_waiters", "_waiters", "communicators", "done", "gpu", "host_base",
         "host_begin", "irregular", "item_end", "item_ready", "item_start", "number", "tape",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        number: int,
-        tape: Tape,
-        gpu: Gpu,
-        communicators: dict[str, Communicator],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, number: int, tape: Tape, gpu: Gpu, communicators: Communicators, clock: Clock) -> None:
         self.number = number
         self.tape = tape
         self.gpu = gpu
-        self.communicators = communicators  # by group symbol, those that the rank is in
+        self.communicators = communicators
         self.done = [0] * len(tape.streams)  # items completed per stream
         self.item_ready = [-1] * tape.num_items
         self.item_start = [-1] * tape.num_items
@@ -51,8 +46,22 @@ class Rank:
         self.host_base: list[int] = []
         self.host_begin: list[int] = []
         self._clock = clock
+        self._bound: dict[Call, tuple[Communicator, CollectivePlan]] = {}
         self._waiters: dict[tuple[int, int], Signal] = {}
         self._host_waiters: dict[int, Signal] = {}
+
+    @property
+    def calls(self) -> dict[Call, CollectivePlan]:
+        """How each call that the rank has made was carried out."""
+        return {call: plan for call, (_, plan) in self._bound.items()}
+
+    def bound(self, call: Call) -> tuple[Communicator, CollectivePlan]:
+        """The communicator that a call of this rank runs on, and how it is carried out."""
+        found = self._bound.get(call)
+        if found is None:
+            communicator = self.communicators.of(self.number, call)
+            found = self._bound[call] = communicator, communicator.plan(call)
+        return found
 
     @property
     def is_stuck(self) -> bool:
@@ -94,29 +103,38 @@ class Rank:
 
     def _stream(self, stream: int) -> Coroutine:
         done, base, gpu, clock = self.done, self.host_base, self.gpu, self._clock
-        first = self.tape.first_item[stream]
-        for item in self.tape.streams[stream]:
-            for other, number in item.waits:
-                if done[other] <= number:
-                    yield self._completion(other, number)
-            segment = item.segment
+        number = self.tape.first_item[stream]
+        for segment, launch, waits, watched, work, on_copy_engine in self.tape.streams[stream]:
+            for other, item in waits:
+                if done[other] <= item:
+                    yield self._completion(other, item)
             if segment >= len(base):
                 yield self._launched(segment)
-            launch = base[segment] + item.launch_ps
-            number = first + item.number
-            kernels = item.kernels
-            if kernels is None:
-                if launch > clock._now:
+            launch += base[segment]
+            if isinstance(work, KernelSequence):
+                if not on_copy_engine:
+                    run = gpu.execute(work, launch)
+                    yield run
+                else:
+                    with gpu.copy_engines.request() as engine:
+                        yield engine
+                        run = gpu.execute(work, launch)
+                        yield run
+                if run.origin_ps is not None:
+                    self.item_start[number] = run.origin_ps
+                else:
+                    self.irregular[number] = (run.starts, run.ends)
+            else:
+                if launch > clock.now:
                     yield Timeout(clock, launch - clock.now)
                 self.item_ready[number] = clock.now
-                parts = [(self.communicators[call.group], call) for call in item.calls]
-                plans = [communicator.plan(call, self.number) for communicator, call in parts]
-                channels = min(gpu.num_sms, sum([plan.channels for plan in plans]))
-                with gpu.sms.hold(channels) as held:
+                bound = [self.bound(call) for call in work.calls]
+                channels = bound[0][1].channels if len(bound) == 1 else sum(p.channels for _, p in bound)
+                with gpu.sms.hold(min(gpu.num_sms, channels)) as held:
                     yield held
                     meetings = [
-                        communicator.arrive(call, plan, self.number, gpu)
-                        for (communicator, call), plan in zip(parts, plans, strict=True)
+                        communicator.arrive(call, sequence, plan, self.number, gpu)
+                        for call, sequence, (communicator, plan) in zip(*work, bound, strict=True)
                     ]
                     yield from meetings
                 if len(meetings) == 1:
@@ -124,21 +142,9 @@ class Rank:
                     self.item_end[number] = meetings[0].end_ps
                 else:
                     self.irregular[number] = ([m.start_ps for m in meetings], [m.end_ps for m in meetings])
-            else:
-                if item.kind is ItemKind.RUN:
-                    run = gpu.execute(kernels, launch)
-                    yield run
-                else:
-                    with gpu.copy_engines.request() as engine:
-                        yield engine
-                        run = gpu.execute(kernels, launch)
-                        yield run
-                if run.origin_ps is not None:
-                    self.item_start[number] = run.origin_ps
-                else:
-                    self.irregular[number] = (run.starts, run.ends)
             done[stream] += 1
-            if item.watched:
-                waiter = self._waiters.pop((stream, item.number), None)
+            number += 1
+            if watched:
+                waiter = self._waiters.pop((stream, done[stream] - 1), None)
                 if waiter is not None:
                     waiter.fire()

@@ -26,9 +26,9 @@ def rank_times(rank: Rank, kind: IntArray) -> RankTimes:
     item_end = np.array(rank.item_end, dtype=np.int64)
     met = item_end[tape.item_of] >= 0
     end[met] = item_end[tape.item_of][met]
-    item_first = np.searchsorted(tape.item_of, np.arange(tape.num_items))
     for number, (starts, ends) in rank.irregular.items():
-        where = slice(int(item_first[number]), int(item_first[number]) + len(starts))
+        first = int(tape.first_op[number])
+        where = slice(first, first + len(starts))
         start[where] = starts
         end[where] = ends
     ready = start.copy()
@@ -93,23 +93,32 @@ def link_counters(network: FluidNetwork) -> LinkCounters:
     return LinkCounters(when[last], link[last].astype(np.int32), value[last])
 
 
-def distinct_plans(
-    ranks: list[Rank], tapes: tuple[Tape, ...]
-) -> tuple[list[CollectivePlan], list[npt.NDArray[np.int32]]]:
-    """Plans of the first rank of each program and, per flat op, which of them it used (-1: none)."""
-    plans: list[CollectivePlan] = []
-    index: dict[int, int] = {}
-    plan_of = []
-    for tape in tapes:
-        rank = ranks[tape.program.rank_list()[0]]
-        used = np.full(len(tape.flat), -1, dtype=np.int32)
-        for stream in tape.streams:
-            for item in stream:
-                for k, call in enumerate(item.calls):
-                    plan = rank.communicators[call.group].plan(call, rank.number)
-                    if id(plan) not in index:
-                        index[id(plan)] = len(plans)
-                        plans.append(plan)
-                    used[tape.order[item.first + k]] = index[id(plan)]
-        plan_of.append(used)
-    return plans, plan_of
+class PlanTable:
+    """Plans that ranks used, by flat op; equal choices share an array."""
+
+    def __init__(self) -> None:
+        self.plans: list[CollectivePlan] = []
+        self._index: dict[tuple[object, ...], int] = {}
+        self._columns: dict[tuple[object, ...], npt.NDArray[np.int32]] = {}
+
+    def of_rank(self, rank: Rank, is_comm: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+        """Index into ``plans`` for each flat op of a rank, -1 where it does not communicate."""
+        tape = rank.tape
+        by_call = {call: self._number(plan) for call, plan in rank.calls.items()}
+        choice = (id(tape), *sorted((call.row, number) for call, number in by_call.items()))
+        found = self._columns.get(choice)
+        if found is None:
+            found = self._columns[choice] = np.full(len(tape.flat), -1, dtype=np.int32)
+            by_row = np.full(len(is_comm), -1, dtype=np.int32)
+            for call, number in by_call.items():
+                by_row[call.row] = number
+            found[:] = by_row[tape.flat.row]
+        return found
+
+    def _number(self, plan: CollectivePlan) -> int:
+        """Plans that differ only in ranks and links are one."""
+        key = (plan.collective, plan.num_bytes, plan.algorithm, plan.protocol, plan.channels, plan.alone_ps)
+        if key not in self._index:
+            self._index[key] = len(self.plans)
+            self.plans.append(plan)
+        return self._index[key]

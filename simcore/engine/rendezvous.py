@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from simcore.clock import Clock
 from simcore.errors import GraphError
 from simcore.graph import OpKind
 from simcore.network.flow import Flow
 
-MeetingKey = int | tuple[int, int, int]  # sequence number; for send/recv with source and destination
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from simcore.collectives.plan import CollectivePlan
     from simcore.engine.gpu import Gpu
     from simcore.engine.tape import Call
+    from simcore.graph import ProcessGroup
     from simcore.network.flow import Network
-
-
-class Planner(Protocol):
-    """Decides how NCCL would carry out a collective or a send/recv."""
-
-    def plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
-        """Plan of a collective; ``num_bytes`` in nccl-tests' convention."""
-        ...
-
-    def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> CollectivePlan:
-        """Plan of a send/recv pair."""
-        ...
+    from simcore.symmetry import Membership, Quotient
 
 
 class Meeting(Flow):
@@ -49,68 +35,79 @@ class Meeting(Flow):
 
 
 class Communicator:
-    """One process group of a job: who meets in it, and how what they issue is carried out.
+    """One process group of a job (or a class of groups that behave alike), or one pair that sends and
+    receives.
 
-    Members issue collectives in the same order, so the n-th of one meets the n-th of the others; sends and
-    recvs of a pair likewise.
+    Members issue their calls in the same order, so the n-th of one meets the n-th of the others.
     """
 
-    def __init__(
-        self, name: str, ranks: Sequence[int], planner: Planner, network: Network, clock: Clock
-    ) -> None:
-        self.name = name
-        self.ranks = tuple(ranks)
-        self.open: dict[MeetingKey, Meeting] = {}
-        self._index = {rank: index for index, rank in enumerate(self.ranks)}
-        self._planner = planner
+    def __init__(self, place: Membership, quotient: Quotient, network: Network, clock: Clock) -> None:
+        self.open: dict[int, Meeting] = {}
+        self._place = place
+        self._quotient = quotient
         self._network = network
         self._clock = clock
-        self._plans: dict[tuple[str, int] | tuple[int, int, int], CollectivePlan] = {}
+        self._plans: dict[tuple[str, int], CollectivePlan] = {}
 
-    def _pair(self, call: Call, rank: int) -> tuple[int, int]:
-        """(source, destination) of a send or recv that ``rank`` issues."""
-        peer = self.ranks[(self._index[rank] + call.peer_delta) % len(self.ranks)]
-        return (rank, peer) if call.kind is OpKind.SEND else (peer, rank)
-
-    def plan(self, call: Call, rank: int) -> CollectivePlan:
-        """How a call of ``rank`` is carried out (the same object for the same request)."""
-        if call.kind is OpKind.COLLECTIVE:
-            request = (call.collective, call.num_bytes)
-            plan = self._plans.get(request)
-            if plan is None:
-                plan = self._plans[request] = self._planner.plan(call.collective, call.num_bytes, self.ranks)
-            return plan
-        source, destination = self._pair(call, rank)
-        pair = (call.num_bytes, source, destination)
-        plan = self._plans.get(pair)
+    def plan(self, call: Call) -> CollectivePlan:
+        """How a call is carried out (the same object for the same request)."""
+        request = (call.collective or "send_recv", call.num_bytes)
+        plan = self._plans.get(request)
         if plan is None:
-            plan = self._plans[pair] = self._planner.plan_p2p(call.num_bytes, source, destination)
+            plan = self._plans[request] = self._quotient.plan(self._place, *request)
         return plan
 
-    def meeting_key(self, call: Call, rank: int) -> MeetingKey:
-        """What distinguishes the meeting that a call of ``rank`` belongs to."""
-        return call.sequence if call.kind is OpKind.COLLECTIVE else (*self._pair(call, rank), call.sequence)
-
-    def arrive(self, call: Call, plan: CollectivePlan, rank: int, gpu: Gpu) -> Meeting:
+    def arrive(self, call: Call, sequence: int, plan: CollectivePlan, rank: int, gpu: Gpu) -> Meeting:
         """``rank`` has its SMs and is ready to exchange data; the last to arrive starts the transfer.
 
         Errors: GraphError when members disagree about the collective or its size.
         """
-        key = self.meeting_key(call, rank)
-        meeting = self.open.get(key)
+        meeting = self.open.get(sequence)
         if meeting is None:
-            meeting = self.open[key] = Meeting(self._clock, plan)
+            meeting = self.open[sequence] = Meeting(self._clock, plan)
         elif meeting.plan is not plan:
             other = meeting.plan
             raise GraphError(
-                f"group {self.name!r}, call {call.sequence}: rank {meeting.arrived[0]} issued "
+                f"group {call.group!r}, call {sequence}: rank {meeting.arrived[0]} issued "
                 f"{other.collective} of {other.num_bytes} bytes but rank {rank} issued "
                 f"{plan.collective} of {plan.num_bytes} bytes"
             )
         meeting.arrived.append(rank)
         meeting.gpus.append(gpu)
-        if len(meeting.arrived) == len(plan.ranks):
-            del self.open[key]
+        if len(meeting.arrived) == self._place.num_arrivals:
+            del self.open[sequence]
             meeting.start_ps = self._clock.now
             self._network.start(meeting)
         return meeting
+
+
+class Communicators:
+    """Communicators of a job by where a representative stands in it."""
+
+    def __init__(
+        self, quotient: Quotient, groups: dict[str, ProcessGroup], network: Network, clock: Clock
+    ) -> None:
+        self._quotient = quotient
+        self._groups = groups
+        self._network = network
+        self._clock = clock
+        self._made: dict[tuple[int, int], Communicator] = {}
+
+    def place(self, rank: int, call: Call) -> Membership:
+        """Where a call of ``rank`` belongs.  GraphError when nobody is at the other end."""
+        receives = call.kind is OpKind.RECV
+        delta = -call.peer_delta % self._groups[call.group].size if receives else call.peer_delta
+        place = self._quotient.membership(rank, call.group, delta, receives=receives)
+        if place is None:
+            what = "receives from a rank that never sends" if receives else "is no member"
+            raise GraphError(f"rank {rank} {what} in group {call.group!r}")
+        return place
+
+    def of(self, rank: int, call: Call) -> Communicator:
+        """The communicator that a call of ``rank`` runs on."""
+        place = self.place(rank, call)
+        key = (place.relation, place.group_class)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = Communicator(place, self._quotient, self._network, self._clock)
+        return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,22 +27,29 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """One simulated step of all ranks.
+    """One simulated step of all ranks, stored by class of ranks that behave alike.
 
-    ``alone_ps[row]`` is the time alone of each op-table row (compute).  ``plans`` are the distinct
-    communication plans; ``plan_of[p][i]`` is the plan of flat op ``i`` of program ``p``'s first rank (-1
-    none): plans of other ranks of the program differ in ranks and links only. ``counters`` holds
-    ``(time_ps, resource index, value)`` arrays for ``resources``.
+    ``class_of[rank]`` is a rank's class, ``representatives[c]`` the rank that was simulated for class
+    ``c``; the other tuples are by class.  ``alone_ps[c]`` is the time alone of each flat op (0 for
+    communication), ``plan_of[c]`` the index into ``plans`` of the plan that carried it out (-1: none; a
+    plan's ranks and links are one example's). ``counters`` hold ``(time_ps, resource index, value)`` rows
+    for ``resources``.
     """
 
-    times: tuple[RankTimes, ...]  # by rank
-    alone_ps: IntArray
+    class_of: npt.NDArray[np.int64]
+    representatives: npt.NDArray[np.int64]
+    times: tuple[RankTimes, ...]
+    alone_ps: tuple[IntArray, ...]
+    plan_of: tuple[npt.NDArray[np.int32], ...]
     plans: tuple[CollectivePlan, ...]
-    plan_of: tuple[npt.NDArray[np.int32], ...]  # by program
     step_ps: int
     engine_events: int
-    resources: tuple[str, ...] = ()
+    resources: Sequence[str] = ()
     counter_time_ps: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     counter_resource: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     counter_value: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0, dtype=np.float64))
     warnings: tuple[str, ...] = ()
+
+    def times_of(self, rank: int) -> RankTimes:
+        """Times of one rank, those of its class."""
+        return self.times[int(self.class_of[rank])]

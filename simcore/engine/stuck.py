@@ -4,63 +4,68 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from simcore.engine.sequence import KernelSequence
 from simcore.errors import DeadlockError
 from simcore.graph import Graph
 
 if TYPE_CHECKING:
     from simcore.engine.rank import Rank
-    from simcore.engine.tape import Call, Completion
+    from simcore.engine.tape import Item
+    from simcore.graph.ops import IntArray
+
 _SHOWN = 6  # ranks spelled out in the message
 
 
-def deadlock(graph: Graph, ranks: list[Rank]) -> DeadlockError:
-    """The error for a simulation that ended before its ranks did."""
-    stuck = [rank for rank in ranks if rank.is_stuck]
-    lines = [f"deadlock: {len(stuck)} of {len(ranks)} ranks cannot go on"]
-    for rank in stuck[:_SHOWN]:
-        lines += [f"  rank {rank.number}: {line}" for line in _positions(graph, rank)]
+def deadlock(graph: Graph, ranks: list[Rank], class_of: IntArray) -> DeadlockError:
+    """The error for a simulation that ended early.  ``class_of``: index into ``ranks`` by rank."""
+    stuck = [rank for rank in range(len(class_of)) if ranks[class_of[rank]].is_stuck]
+    lines = [f"deadlock: {len(stuck)} of {len(class_of)} ranks cannot go on"]
+    for number in stuck[:_SHOWN]:
+        rank = ranks[class_of[number]]
+        alike = f" (as rank {rank.number})" if rank.number != number else ""
+        lines += [f"  rank {number}{alike}: {line}" for line in _positions(graph, rank, class_of)]
     if len(stuck) > _SHOWN:
         lines.append(f"  ... and {len(stuck) - _SHOWN} more ranks")
     return DeadlockError("\n".join(lines))
 
 
-def _positions(graph: Graph, rank: Rank) -> list[str]:
+def _positions(graph: Graph, rank: Rank, class_of: IntArray) -> list[str]:
     tape = rank.tape
+    lines = []
     if len(rank.host_base) < len(tape.segments):
         sync = tape.segments[len(rank.host_base)].sync
-        what = (
-            f"host op {graph.ops.name[int(tape.flat.row[sync])]!r} (op {sync})"
-            if sync >= 0
-            else "a full launch queue"
+        name = graph.ops.name[int(tape.flat.row[sync])] if sync >= 0 else ""
+        lines.append(
+            f"the host waits in host op {name!r} (op {sync})" if name else "the launch queue is full"
         )
-        yield_host = [f"the host waits in {what}"]
-    else:
-        yield_host = []
-    lines = []
     for stream, items in enumerate(tape.streams):
         number = rank.done[stream]
         if number == len(items):
             continue
-        item = items[number]
-        flat = int(tape.order[item.first])
+        flat = int(tape.order[tape.first_op[tape.first_item[stream] + number]])
         where = (
             f"stream {tape.stream_names[stream]!r} at op {flat} {graph.ops.name[int(tape.flat.row[flat])]!r}"
         )
-        lines.append(f"{where} {_reason(rank, item.calls, item.waits, item.segment)}")
-    return yield_host + lines
+        lines.append(f"{where} {_reason(rank, items[number], class_of)}")
+    return lines
 
 
-def _reason(rank: Rank, calls: tuple[Call, ...], waits: tuple[Completion, ...], segment: int) -> str:
-    for stream, number in waits:
+def _reason(rank: Rank, item: Item, class_of: IntArray) -> str:
+    for stream, number in item.waits:
         if rank.done[stream] <= number:
             return f"waits for stream {rank.tape.stream_names[stream]!r}"
-    if segment >= len(rank.host_base):
+    if item.segment >= len(rank.host_base):
         return "has not been launched"
-    for call in calls:
-        communicator = rank.communicators[call.group]
-        meeting = communicator.open.get(communicator.meeting_key(call, rank.number))
+    if isinstance(item.work, KernelSequence):
+        return "cannot progress"
+    for call, sequence in zip(*item.work, strict=True):
+        meeting = rank.bound(call)[0].open.get(sequence)
         if meeting is not None and rank.number in meeting.arrived:
-            missing = [r for r in meeting.plan.ranks if r not in meeting.arrived]
+            there = {int(class_of[r]) for r in meeting.arrived}
+            group = rank.communicators.place(rank.number, call).ranks
+            missing = [r for r in group if r != rank.number and int(class_of[r]) not in there]
+            if not missing:  # the other end of a pair, of the same class
+                missing = [r for r in group if r != rank.number]
             shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            return f"waits in group {call.group!r} (call {call.sequence}) for rank(s) {shown}"
-    return "waits for SMs" if calls else "cannot progress"
+            return f"waits in group {call.group!r} (call {sequence}) for rank(s) {shown}"
+    return "waits for SMs"

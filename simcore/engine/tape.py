@@ -1,15 +1,15 @@
 """Programs compiled for execution: per stream a list of items, each one event if nothing disturbs it.
 
 An *item* is a run of compute kernels that nobody outside the stream waits for in its middle, or one
-communication launch (a collective, a send or recv, or an NCCL group of them), or one copy.  Items never
-cross a host segment, so one launch base time places all launches of an item.
+communication launch (a collective, a send or recv, or an NCCL group of them), or one copy.  Items cross
+neither host segments nor template instances, so equal instances share what their items execute.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,46 +25,41 @@ Completion = tuple[int, int]  # (stream index, item number on that stream)
 COMM_KINDS = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
 
-class ItemKind(IntEnum):
-    """How the stream executes an item."""
-
-    RUN = 0
-    COPY = 1
-    COMM = 2
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Call:
-    """A communication op: the ``sequence``-th of its kind on its group (for send/recv: with that peer)."""
+    """A communication op as the graph describes it; one object per op-table row, compared by identity.
 
+    ``peer_delta`` is 0 for a collective.
+    """
+
+    row: int
     kind: OpKind
     group: str
     collective: str
     num_bytes: int
     peer_delta: int
-    sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Communication(NamedTuple):
+    """Calls of a communication item, each the n-th of its kind on its group (or with its peer)."""
+
+    calls: tuple[Call, ...]
+    sequence: tuple[int, ...]
+
+
+class Item(NamedTuple):
     """One entry of a stream's tape.
 
-    ``first`` .. ``first + num_ops`` are positions in :attr:`Tape.order`.  ``waits`` are items of other
-    streams that must be complete, ``watched`` items are waited for.  The launch reaches the GPU
-    ``launch_ps`` after the base of host ``segment``.  Runs and copies have ``kernels``; for communication
-    ``calls[i]`` says what op ``i`` asks for.
+    ``waits`` are items of other streams that must be complete, ``watched`` items are waited for.  The launch
+    reaches the GPU ``launch_ps`` after the base of host ``segment``.  ``on_copy_engine``: a copy.
     """
 
-    kind: ItemKind
-    first: int
-    num_ops: int
-    number: int
     segment: int
     launch_ps: int
     waits: tuple[Completion, ...]
     watched: bool
-    kernels: KernelSequence | None
-    calls: tuple[Call, ...]
+    work: KernelSequence | Communication
+    on_copy_engine: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +81,21 @@ class Tape:
 
     ``order[p]`` is the flat op at position ``p`` (streams one after the other, issue order inside);
     ``item_of[p]`` its item, counted over all streams; ``before``/``after`` its time alone from the start of
-    its item.
+    its item.  ``alone_ps`` is the time alone of each flat op (0 for communication).
     """
 
     program: Program
     flat: FlatOps
-    streams: tuple[tuple[Item, ...], ...]
+    streams: tuple[list[Item], ...]
     stream_names: tuple[str, ...]
     first_item: tuple[int, ...]  # number of the stream's first item, over all streams
+    first_op: IntArray  # position of each item's first op
     segments: tuple[Segment, ...]
     order: IntArray
     item_of: IntArray
     before: IntArray
     after: IntArray
+    alone_ps: IntArray
     host_ops: IntArray  # flat HOST and SYNC ops
     launches: Launches
 
@@ -109,7 +106,7 @@ class Tape:
 
 
 class TapeCompiler:
-    """Compiles the programs of a graph; equal kernel sequences are shared among all of them.
+    """Compiles the programs of a graph for one kind of GPU.
 
     ``demands`` and ``alone_ps`` are indexed by op-table row.
     """
@@ -122,7 +119,9 @@ class TapeCompiler:
         columns = (d.sm_ps, d.blocks, d.blocks_per_sm, d.hbm_bytes, d.fixed_ps)
         uses_sms = (d.copy_engine == 0).tolist()
         self._demand: list[Demand] = list(zip(*(c.tolist() for c in columns), uses_sms, strict=True))
-        self._sequences: dict[tuple[bytes, bytes], KernelSequence] = {}
+        self._is_comm = np.isin(graph.ops.kind, COMM_KINDS)
+        self._calls = _calls(graph, self._is_comm)
+        self._sequences: dict[tuple[int, int], KernelSequence] = {}
 
     def compile(self, program: Program) -> Tape:
         """The program's tape."""
@@ -130,91 +129,112 @@ class TapeCompiler:
         flat = graph.flat_ops(program)
         rows = flat.row
         launches = plan_launches(graph, rows, self._host)
-        layout = _Layout.of(graph, flat, launches)
+        layout = _Layout.of(graph, flat, launches, self._is_comm[rows])
         position_of = np.full(len(rows), -1, dtype=np.int64)
         position_of[layout.order] = np.arange(len(layout.order))
         item_at = np.where(position_of >= 0, layout.item_of[position_of], -1)
-        alone = np.where(np.isin(graph.ops.kind[rows], COMM_KINDS), 0, self._alone_ps[rows])[layout.order]
-        ends = np.cumsum(alone)
-        base = (ends - alone)[layout.heads][layout.item_of]
+        alone = np.where(self._is_comm[rows], 0, self._alone_ps[rows])
+        ends = np.cumsum(alone[layout.order])
+        starts = ends - alone[layout.order]
+        base = starts[layout.heads][layout.item_of]
 
-        waits, watched = self._waits(layout, item_at)
+        waits, watched = _waits(layout, item_at)
         segments = []
         for sync, room, cost in zip(launches.sync, launches.room, launches.cost_ps, strict=True):
             needed = item_at[layout.host_waits(graph, rows, sync, room)].tolist()
             segments.append(Segment(layout.latest(needed), cost, sync))
             watched.update(needed)
-        calls = self._calls(rows)
-        bounds = [*layout.heads.tolist(), len(layout.order)]
-        items = [
-            self._item(
-                layout, launches, calls, rows, i, bounds[i], bounds[i + 1], waits.get(i, ()), i in watched
-            )
-            for i in range(len(layout.heads))
-        ]
+        items = self._items(layout, launches, rows, waits, watched)
         first = layout.first_item
         return Tape(
-            program, flat, tuple(tuple(items[lo:hi]) for lo, hi in pairwise(first)),
-            layout.stream_names, first, tuple(segments), layout.order, layout.item_of,
-            ends - alone - base, ends - base, layout.host_ops, launches,
+            program, flat, tuple(items[lo:hi] for lo, hi in pairwise(first)), layout.stream_names, first,
+            layout.heads, tuple(segments), layout.order, layout.item_of, starts - base, ends - base, alone,
+            layout.host_ops, launches,
         )  # fmt: skip
 
-    def _waits(
-        self, layout: _Layout, item_at: IntArray
-    ) -> tuple[dict[int, tuple[Completion, ...]], set[int]]:
-        """Per item what it waits for on other streams, and the items that are waited for."""
-        sources: dict[int, list[int]] = {}
-        for source, target in zip(
-            item_at[layout.wait_src].tolist(), item_at[layout.wait_dst].tolist(), strict=True
-        ):
-            sources.setdefault(target, []).append(source)
-        watched = {source for found in sources.values() for source in found}
-        return {target: layout.latest(found) for target, found in sources.items()}, watched
-
-    def _calls(self, rows: IntArray) -> dict[int, Call]:
-        """What each communication op of the program asks for, by flat op."""
-        ops = self._graph.ops
-        counts: dict[tuple[object, ...], int] = {}
-        calls: dict[int, Call] = {}
-        for flat in np.flatnonzero(np.isin(ops.kind[rows], COMM_KINDS)).tolist():
-            row = int(rows[flat])
-            what, group, delta = OpKind(int(ops.kind[row])), ops.group[row], int(ops.peer_delta[row])
-            stem = (group,) if what == OpKind.COLLECTIVE else (group, what, delta)
-            sequence = counts[stem] = counts.get(stem, -1) + 1
-            calls[flat] = Call(what, group, ops.collective[row], int(ops.comm_bytes[row]), delta, sequence)
-        return calls
-
-    def _item(
+    def _items(
         self,
         layout: _Layout,
         launches: Launches,
-        calls: dict[int, Call],
         rows: IntArray,
-        number: int,
-        lo: int,
-        hi: int,
-        waits: tuple[Completion, ...],
-        watched: bool,
-    ) -> Item:
-        flat = layout.order[lo:hi]
-        first = int(flat[0])
-        kind = ItemKind(int(layout.item_kind[first]))
-        launch = launches.offset[flat]
-        stream = int(layout.stream_of[lo])
-        return Item(
-            kind, lo, hi - lo, number - layout.first_item[stream], int(launches.segment[first]),
-            int(launch[0]), waits, watched,
-            None if kind == ItemKind.COMM else self._sequence(rows[flat], launch - launch[0]),
-            tuple(calls[op] for op in flat.tolist()) if kind == ItemKind.COMM else (),
-        )  # fmt: skip
+        waits: dict[int, tuple[Completion, ...]],
+        watched: set[int],
+    ) -> list[Item]:
+        heads = layout.heads
+        if not len(heads):
+            return []
+        tails = np.concatenate([heads[1:], [len(layout.order)]]) - 1
+        first, last = layout.order[heads], layout.order[tails]
+        segment = launches.segment[first].tolist()
+        launch = launches.offset[first].tolist()
+        row = list(zip(rows[first].tolist(), rows[last].tolist(), strict=True))
+        is_comm = self._is_comm[rows[first]].tolist()
+        is_copy = (self._graph.ops.kind[rows[first]] == OpKind.MEMCPY).tolist()
+        sequence = _sequence_numbers(self._graph, rows, self._is_comm)
+        bounds = [*heads.tolist(), len(layout.order)]
+        flags = np.zeros(len(heads), dtype=np.bool_)
+        flags[list(watched)] = True
+        items = []
+        for i, is_watched in enumerate(flags.tolist()):
+            work: KernelSequence | Communication
+            if is_comm[i]:
+                ops = layout.order[bounds[i] : bounds[i + 1]].tolist()
+                work = Communication(
+                    tuple([self._calls[int(rows[op])] for op in ops]), tuple([sequence[op] for op in ops])
+                )
+            else:
+                known = self._sequences.get(row[i])
+                if known is None:
+                    ops_of_item = layout.order[bounds[i] : bounds[i + 1]]
+                    known = self._sequences[row[i]] = self._sequence(
+                        rows[ops_of_item], launches.offset[ops_of_item] - launch[i]
+                    )
+                work = known
+            items.append(Item(segment[i], launch[i], waits.get(i, ()), is_watched, work, is_copy[i]))
+        return items
 
     def _sequence(self, rows: IntArray, launch: IntArray) -> KernelSequence:
-        key = (rows.tobytes(), launch.tobytes())
-        found = self._sequences.get(key)
-        if found is None:
-            demand = [self._demand[row] for row in rows.tolist()]
-            found = self._sequences[key] = KernelSequence.of(demand, self._alone_ps[rows], launch)
-        return found
+        return KernelSequence.of([self._demand[row] for row in rows.tolist()], self._alone_ps[rows], launch)
+
+
+def _calls(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
+    ops = graph.ops
+    return {
+        row: Call(
+            row, OpKind(int(ops.kind[row])), ops.group[row], ops.collective[row], int(ops.comm_bytes[row]),
+            int(ops.peer_delta[row]) if ops.kind[row] != OpKind.COLLECTIVE else 0,
+        )
+        for row in np.flatnonzero(is_comm).tolist()
+    }  # fmt: skip
+
+
+def _sequence_numbers(graph: Graph, rows: IntArray, is_comm: BoolArray) -> dict[int, int]:
+    """Per communication op: the how-manieth collective of its group, or send/recv with its peer, it is."""
+    ops = graph.ops
+    comm = np.flatnonzero(is_comm[rows])
+    if not len(comm):
+        return {}
+    row = rows[comm]
+    pairs = ops.kind[row] != OpKind.COLLECTIVE
+    stem = np.stack(
+        [ops.group.codes[row], np.where(pairs, ops.kind[row], -1), np.where(pairs, ops.peer_delta[row], -1)]
+    )
+    _, stems = np.unique(stem, axis=1, return_inverse=True)
+    order = np.argsort(stems, kind="stable")
+    first = np.searchsorted(stems[order], stems[order])
+    number = np.empty(len(comm), dtype=np.int64)
+    number[order] = np.arange(len(comm)) - first
+    return dict(zip(comm.tolist(), number.tolist(), strict=True))
+
+
+def _waits(layout: _Layout, item_at: IntArray) -> tuple[dict[int, tuple[Completion, ...]], set[int]]:
+    """Per item what it waits for on other streams, and the items that are waited for."""
+    sources: dict[int, list[int]] = {}
+    pairs = zip(item_at[layout.wait_src].tolist(), item_at[layout.wait_dst].tolist(), strict=True)
+    for source, target in pairs:
+        sources.setdefault(target, []).append(source)
+    watched = {source for found in sources.values() for source in found}
+    return {target: layout.latest(found) for target, found in sources.items()}, watched
 
 
 @dataclass(frozen=True)
@@ -223,10 +243,10 @@ class _Layout:
 
     order: IntArray  # flat ops, streams one after the other
     stream_of: IntArray  # by position
-    stream_codes: npt.NDArray[np.integer]
     stream_names: tuple[str, ...]
-    item_kind: IntArray  # by flat op
+    stream_start: tuple[int, ...]  # position of each stream's first op
     heads: IntArray  # position of each item's first op
+    stream_of_item: list[int]
     item_of: IntArray  # by position
     first_item: tuple[int, ...]
     host_ops: IntArray
@@ -235,7 +255,7 @@ class _Layout:
     sync_waits: dict[int, list[int]]  # flat SYNC op -> ops that it waits for by an edge
 
     @classmethod
-    def of(cls, graph: Graph, flat: FlatOps, launches: Launches) -> _Layout:
+    def of(cls, graph: Graph, flat: FlatOps, launches: Launches, is_comm: BoolArray) -> _Layout:
         rows, kind = flat.row, graph.ops.kind[flat.row]
         on_host = (kind == OpKind.HOST) | (kind == OpKind.SYNC)
         code = graph.ops.stream.codes[rows]
@@ -248,28 +268,27 @@ class _Layout:
         sync_waits: dict[int, list[int]] = {}
         for source, target in zip(src[to_host].tolist(), dst[to_host].tolist(), strict=True):
             sync_waits.setdefault(target, []).append(source)
-        is_comm = np.isin(kind, COMM_KINDS)
-        item_kind = np.where(
-            is_comm, ItemKind.COMM, np.where(kind == OpKind.MEMCPY, ItemKind.COPY, ItemKind.RUN)
-        )
         waits, signals = np.zeros((2, len(rows)), dtype=np.bool_)
         waits[dst[crossing]] = True
         signals[src[crossing | to_host]] = True
-        joined = _joined(graph, flat, order, item_kind, launches.segment, waits, signals)
+        is_run = ~is_comm & (kind != OpKind.MEMCPY)
+        joined = _joined(graph, flat, order, is_comm, is_run, launches.segment, waits, signals)
         joined[1:] &= stream_of[1:] == stream_of[:-1]
         heads = np.flatnonzero(~joined)
-        first_item = np.searchsorted(stream_of[heads], np.arange(len(codes) + 1))
+        streams = np.arange(len(codes) + 1)
+        first_item = np.searchsorted(stream_of[heads], streams)
         return cls(
-            order, stream_of.astype(np.int64), codes, tuple(graph.ops.stream.values[c] for c in codes),
-            item_kind.astype(np.int64), heads, np.cumsum(~joined) - 1, tuple(first_item.tolist()),
-            np.flatnonzero(on_host), src[crossing], dst[crossing], sync_waits,
+            order, stream_of.astype(np.int64), tuple(graph.ops.stream.values[c] for c in codes),
+            tuple(np.searchsorted(stream_of, streams).tolist()), heads, stream_of[heads].tolist(),
+            np.cumsum(~joined) - 1, tuple(first_item.tolist()), np.flatnonzero(on_host), src[crossing],
+            dst[crossing], sync_waits,
         )  # fmt: skip
 
     def latest(self, items: list[int]) -> tuple[Completion, ...]:
         """The last of ``items`` on each stream."""
         last: dict[int, int] = {}
         for item in items:
-            stream = int(self.stream_of[self.heads[item]])
+            stream = self.stream_of_item[item]
             last[stream] = max(last.get(stream, -1), item - self.first_item[stream])
         return tuple(sorted(last.items()))
 
@@ -279,10 +298,8 @@ class _Layout:
             return np.array([room] if room >= 0 else [], dtype=np.int64)
         name = graph.ops.stream[int(rows[sync])]
         found = list(self.sync_waits.get(sync, ()))
-        bounds = np.searchsorted(self.stream_of, np.arange(len(self.stream_codes) + 1))
-        for stream, stream_name in enumerate(self.stream_names):
+        for (lo, hi), stream_name in zip(pairwise(self.stream_start), self.stream_names, strict=True):
             if name in ("", stream_name):
-                lo, hi = int(bounds[stream]), int(bounds[stream + 1])
                 before = lo + int(np.searchsorted(self.order[lo:hi], sync))
                 if before > lo:
                     found.append(int(self.order[before - 1]))
@@ -293,7 +310,8 @@ def _joined(
     graph: Graph,
     flat: FlatOps,
     order: IntArray,
-    item_kind: IntArray,
+    is_comm: BoolArray,
+    is_run: BoolArray,
     segment: IntArray,
     waits: BoolArray,
     signals: BoolArray,
@@ -302,10 +320,8 @@ def _joined(
     joined = np.zeros(len(order), dtype=np.bool_)
     previous, here = order[:-1], order[1:]
     batch = graph.ops.batch[flat.row]
-    comm = (item_kind[previous] == ItemKind.COMM) & (item_kind[here] == ItemKind.COMM)
-    same_instance = flat.instance[here] == flat.instance[previous]
-    fused = comm & (batch[here] >= 0) & (batch[here] == batch[previous]) & same_instance
-    runs = (item_kind[previous] == ItemKind.RUN) & (item_kind[here] == ItemKind.RUN)
+    fused = is_comm[previous] & is_comm[here] & (batch[here] >= 0) & (batch[here] == batch[previous])
     undisturbed = (segment[here] == segment[previous]) & ~waits[here] & ~signals[previous]
-    joined[1:] = fused | (runs & undisturbed)
+    runs = is_run[previous] & is_run[here] & undisturbed
+    joined[1:] = (fused | runs) & (flat.instance[here] == flat.instance[previous])
     return joined

@@ -100,20 +100,24 @@ def _counters(timeline: Timeline, ranks: Sequence[int]) -> list[str]:
     """Counters of the ranks' own ports in their processes, of all else but other ranks' ports in one more."""
     counters = timeline.counters()
     column = counters["resource"].cat
-    ports = {name: (rank, port) for rank in ranks for port, name in _ports(timeline.info, rank).items()}
-    place: dict[int, tuple[int, str]] = {}
+    # A rank that another stands for has that rank's counters.
+    ports: dict[str, list[tuple[int, str]]] = {}
+    for rank in ranks:
+        for port, name in _ports(timeline.info, timeline.representative(rank)).items():
+            ports.setdefault(name, []).append((rank, port))
+    places: dict[int, list[tuple[int, str]]] = {}
     for code, name in enumerate(column.categories):
         if name in ports:
-            place[code] = ports[name]
+            places[code] = ports[name]
         elif not name.startswith(("nvlink.", "nic.")):
-            place[code] = (_RESOURCES_PID, name)
+            places[code] = [(_RESOURCES_PID, name)]
     codes = column.codes.to_numpy()
-    rows = np.flatnonzero(np.isin(codes, list(place)))
+    rows = np.flatnonzero(np.isin(codes, list(places)))
     if len(rows) == 0 or len(rows) > _MAX_COUNTER_ROWS:
         return []
     heads = {
-        code: f'{{"ph":"C","pid":{pid},"name":{json.dumps(label)},"ts":'
-        for code, (pid, label) in place.items()
+        code: [f'{{"ph":"C","pid":{pid},"name":{json.dumps(label)},"ts":' for pid, label in place]
+        for code, place in places.items()
     }
     time = counters["time_ps"].to_numpy()[rows] // 1000
     fields = zip(
@@ -124,8 +128,8 @@ def _counters(timeline: Timeline, ranks: Sequence[int]) -> list[str]:
         strict=True,
     )
     template = '%s%d.%03d,"args":{"value":%r}}'
-    events = [template % values for values in fields]
-    if any(place[code][0] == _RESOURCES_PID for code in np.unique(codes[rows]).tolist()):
+    events = [template % (head, *values) for found, *values in fields for head in found]
+    if any(places[code][0][0] == _RESOURCES_PID for code in np.unique(codes[rows]).tolist()):
         events += _process_events(_RESOURCES_PID, "other links", _RESOURCES_PID)
     return events
 

@@ -1,4 +1,4 @@
-"""Timeline columns of one program: what all its ranks share, gathered once."""
+"""Timeline columns of one program: what classes of ranks that ran it alike share, gathered once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIMED = (int(OpKind.COMPUTE), int(OpKind.MEMCPY))
 
 @dataclass(frozen=True)
 class ProgramColumns:
-    """Arrow columns that every rank of a program shares, and what is needed to fill in the rest.
+    """Arrow columns that classes of a program share, and what is needed to fill in the rest.
 
     ``alone_ps`` and ``op_id`` are also kept as numpy for the digest.  ``peer_key[i]`` indexes
     ``peer_kinds`` (group symbol, peer delta) for a send or recv and is -1 elsewhere.
@@ -37,15 +37,15 @@ class ProgramColumns:
     peer_kinds: tuple[tuple[str, int], ...]
 
     @classmethod
-    def gather(cls, graph: Graph, result: SimulationResult, index: int) -> ProgramColumns:
-        """Columns of program ``index`` as the simulation ran it."""
-        program = graph.programs[index]
+    def gather(cls, graph: Graph, result: SimulationResult, rank_class: int) -> ProgramColumns:
+        """Columns of the program of ``rank_class`` as that class ran it."""
+        program = graph.programs[graph.program_of_rank[result.representatives[rank_class]]]
         flat = graph.flat_ops(program)
         ops, row = graph.ops, flat.row
-        plan_of = result.plan_of[index]
+        plan_of = result.plan_of[rank_class]
         kind = ops.kind[row]
         op_id = np.arange(len(flat), dtype=np.int32)
-        alone = _alone_ps(result, row, kind, plan_of)
+        alone = _alone_ps(result, kind, result.alone_ps[rank_class], plan_of)
         shared = {
             "stream": _text(ops.stream.take(row)),
             "op_id": pa.array(op_id),
@@ -107,11 +107,11 @@ def _constant(value: int, length: int) -> pa.Array:
 
 
 def _alone_ps(
-    result: SimulationResult, row: IntArray, kind: IntArray, plan_of: npt.NDArray[np.int32]
+    result: SimulationResult, kind: IntArray, alone_ps: IntArray, plan_of: npt.NDArray[np.int32]
 ) -> IntArray:
-    """Time alone of each flat op: its plan's for communication, its row's for kernels, else 0."""
+    """Time alone of each flat op: its plan's for communication, its own for kernels, else 0."""
     plan_alone = np.array([plan.alone_ps for plan in result.plans] + [0], dtype=np.int64)
-    kernel_alone = np.where(np.isin(kind, _TIMED), result.alone_ps[row], 0)
+    kernel_alone = np.where(np.isin(kind, _TIMED), alone_ps, 0)
     return np.where(plan_of >= 0, plan_alone[plan_of], kernel_alone)
 
 

@@ -85,21 +85,21 @@ class Timeline:
     def rank(self, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Rows of one rank in issue order, text as pandas categories.
 
-        A rank that another stands for gets that rank's rows under its own number; ``peer`` then still is the
-        representative's.  InputError for a rank outside the job or an unknown column.
+        A rank that another stands for gets that rank's rows under its own number and with its own peers.
+        InputError for a rank outside the job or an unknown column.
         """
-        representative = self.representative(rank)
-        frame: pd.DataFrame = self._rows_of(representative, columns).to_pandas()
-        if "rank" in frame.columns:
-            frame["rank"] = np.int32(rank)
+        frame: pd.DataFrame = self.rank_rows(rank, columns).table.to_pandas()
         return frame
 
     def rank_rows(self, rank: int, columns: Sequence[str] | None = None) -> RankRows:
-        """As :meth:`rank`, as columnar arrays of the rank that stands for ``rank``."""
+        """As :meth:`rank`, as columnar arrays."""
         representative = self.representative(rank)
-        return RankRows(
-            representative, self._class_sizes[representative], self._rows_of(representative, columns)
-        )
+        wanted = list(TIMELINE.names if columns is None else columns)
+        with_group = [*wanted, "group"] if "peer" in wanted and "group" not in wanted else wanted
+        table = self._rows_of(representative, with_group)
+        if rank != representative:
+            table = self._as_rank(table, representative, rank)
+        return RankRows(rank, self._class_sizes[representative], table.select(wanted))
 
     def representative(self, rank: int) -> int:
         """The rank whose rows stand for ``rank``.  InputError for a rank outside the job."""
@@ -136,6 +136,31 @@ class Timeline:
             (rank, by_representative[int(representative)])
             for rank, representative in enumerate(self._representatives)
         )
+
+    def _as_rank(self, table: pa.Table, representative: int, rank: int) -> pa.Table:
+        """Rows of ``representative`` under another number: peers stand as far away in the same group."""
+        for name, values in (("rank", None), ("peer", table)):
+            if name not in table.column_names:
+                continue
+            if values is None:
+                column = np.full(len(table), rank, dtype=np.int32)
+            else:
+                column = self._peers(RankRows(representative, 1, table), representative, rank)
+            place = table.column_names.index(name)
+            table = table.set_column(place, table.schema.field(name), pa.array(column))
+        return table
+
+    def _peers(self, rows: RankRows, representative: int, rank: int) -> npt.NDArray[np.int32]:
+        peers = rows.ints("peer")
+        codes, names = rows.strings("group")
+        mine = peers.astype(np.int32)
+        sending = np.flatnonzero(peers >= 0)
+        for code, peer in np.unique(np.stack([codes[sending], peers[sending]], axis=1), axis=0).tolist():
+            group = self.info.groups[names[code]].group(names[code])
+            delta = group.ranks_of(representative).index(peer) - group.index_of(representative)
+            members = group.ranks_of(rank)
+            mine[(codes == code) & (peers == peer)] = members[(group.index_of(rank) + delta) % len(members)]
+        return mine
 
     @cached_property
     def _representatives(self) -> npt.NDArray[np.int64]:

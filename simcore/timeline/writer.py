@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -70,7 +71,7 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
     """Write the files of a run into an existing folder (see :func:`simcore.timeline.folder.run_folder`)."""
     digest = _write_timeline(folder / TIMELINE_FILE, graph, result)
     _write_counters(folder / COUNTERS_FILE, result)
-    _write_rank_classes(folder / RANK_CLASSES_FILE, graph)
+    _write_rank_classes(folder / RANK_CLASSES_FILE, result)
     memory = peak_memory(graph) if facts.memory is None else facts.memory
     info = RunInfo(
         versions=software_versions(),
@@ -85,7 +86,7 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
         seed=facts.seed,
         step_ps=result.step_ps,
         engine_events=result.engine_events,
-        num_rank_classes=graph.world_size,
+        num_rank_classes=len(result.representatives),
         digest=digest,
         flops=flop_counts(graph),
         peak_flops_per_s=facts.peak_flops_per_s,
@@ -101,7 +102,7 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
 
 
 def _write_timeline(path: Path, graph: Graph, result: SimulationResult) -> str:
-    """Write every rank's rows and return the digest of their times."""
+    """Write the rows of each class's representative and return the digest of all ranks' times."""
     digests: list[tuple[int, bytes]] = []
     repeating = [name for name in TIMELINE.names if name not in _DELTA_COLUMNS]
     with pq.ParquetWriter(
@@ -115,25 +116,32 @@ def _write_timeline(path: Path, graph: Graph, result: SimulationResult) -> str:
     ) as writer:
         # Whole ranks per row group: one each, or several where a rank is short.
         waiting: list[pa.Table] = []
-        for index, program in enumerate(graph.programs):
-            columns = ProgramColumns.gather(graph, result, index)
-            for rank in program.rank_list():
-                times = result.times[rank]
-                # Every rank stands for itself: class and rank coincide.
-                waiting.append(columns.table(graph, rank, rank, times))
-                digests.append(
-                    (
-                        rank,
-                        rank_digest(
-                            columns.op_id, times.ready_ps, times.start_ps, times.end_ps, columns.alone_ps
-                        ),
-                    )
-                )
-                if sum(len(table) for table in waiting) >= _ROW_GROUP_ROWS:
-                    _write_group(writer, waiting)
-            # Programs share dictionaries (those of the op table), so their ranks may share a row group.
+        gathered: dict[tuple[int, int, int], ProgramColumns] = {}
+        members = _members(result)
+        for rank_class, rank in enumerate(result.representatives.tolist()):
+            program = int(graph.program_of_rank[rank])
+            alike = (program, id(result.alone_ps[rank_class]), id(result.plan_of[rank_class]))
+            columns = gathered.get(alike)
+            if columns is None:
+                columns = gathered[alike] = ProgramColumns.gather(graph, result, rank_class)
+            times = result.times[rank_class]
+            waiting.append(columns.table(graph, rank, rank_class, times))
+            digest = rank_digest(
+                columns.op_id, times.ready_ps, times.start_ps, times.end_ps, columns.alone_ps
+            )
+            digests += [(member, digest) for member in members[rank_class].tolist()]
+            if sum(len(table) for table in waiting) >= _ROW_GROUP_ROWS:
+                _write_group(writer, waiting)
+        # Programs share dictionaries (those of the op table), so their ranks may share a row group.
         _write_group(writer, waiting)
     return timeline_digest(digests)
+
+
+def _members(result: SimulationResult) -> list[npt.NDArray[np.int64]]:
+    """Ranks of each class, ascending."""
+    order = np.argsort(result.class_of, kind="stable")
+    bounds = np.searchsorted(result.class_of[order], np.arange(1, len(result.representatives)))
+    return np.split(order, bounds)
 
 
 def _write_group(writer: pq.ParquetWriter, waiting: list[pa.Table]) -> None:
@@ -159,7 +167,8 @@ def _write_counters(path: Path, result: SimulationResult) -> None:
     pq.write_table(table, path, compression="zstd", compression_level=1)
 
 
-def _write_rank_classes(path: Path, graph: Graph) -> None:
-    ranks = pa.array(np.arange(graph.world_size, dtype=np.int32))
-    table = pa.Table.from_arrays([ranks, ranks, ranks], schema=RANK_CLASSES)
+def _write_rank_classes(path: Path, result: SimulationResult) -> None:
+    columns = (np.arange(len(result.class_of)), result.class_of, result.representatives[result.class_of])
+    arrays = [pa.array(column.astype(np.int32)) for column in columns]
+    table = pa.Table.from_arrays(arrays, schema=RANK_CLASSES)
     pq.write_table(table, path, compression="zstd", compression_level=1)

@@ -110,22 +110,22 @@ def run(
     check_both: bool = True,
     network: str = "fluid",
 ) -> SimulationResult:
-    """Simulate; also without coalescing, which must give the same times to the picosecond."""
+    """Simulate every rank; also without coalescing, and folded: times must agree to the picosecond."""
     topology = topology or cluster()
 
-    def once(coalesce: bool) -> SimulationResult:
+    def once(coalesce: bool, fold: bool) -> SimulationResult:
         planner = TablePlanner(transfers or {}, topology)
-        return simulate(
-            graph, topology, TableCost(kernels or {}), planner, coalesce=coalesce, network=network
-        )
+        cost = TableCost(kernels or {})
+        return simulate(graph, topology, cost, planner, coalesce=coalesce, fold=fold, network=network)
 
-    result = once(True)
+    result = once(True, False)
     if check_both:
-        plain = once(False)
-        for ours, theirs in zip(result.times, plain.times, strict=True):
-            np.testing.assert_array_equal(ours.start_ps, theirs.start_ps)
-            np.testing.assert_array_equal(ours.end_ps, theirs.end_ps)
-            np.testing.assert_array_equal(ours.ready_ps, theirs.ready_ps)
+        for other in (once(False, False), once(True, True)):
+            for rank in range(graph.world_size):
+                ours, theirs = result.times_of(rank), other.times_of(rank)
+                np.testing.assert_array_equal(ours.start_ps, theirs.start_ps)
+                np.testing.assert_array_equal(ours.end_ps, theirs.end_ps)
+                np.testing.assert_array_equal(ours.ready_ps, theirs.ready_ps)
     return result
 
 

@@ -96,7 +96,7 @@ def test_coalescing_changes_nothing_and_dependencies_hold(order, delays, launche
             assert (np.diff(times.start_ps[mine]) >= 0).all()
             assert (times.end_ps[mine][:-1] <= times.start_ps[mine][1:]).all()
         duration = times.end_ps - times.start_ps
-        alone = result.alone_ps[flat.row]
+        alone = result.alone_ps[rank]
         assert (
             duration + 1 >= np.where(graph.ops.kind[flat.row] == 0, alone, 0)
         ).all()  # never faster than alone

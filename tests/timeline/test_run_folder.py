@@ -103,8 +103,9 @@ def test_a_class_gives_its_rows_to_all_its_ranks(two_stage_run: Path) -> None:
     ).cast(classes.schema)
     pq.write_table(folded, two_stage_run / "rank_classes.parquet")
     timeline = Timeline.open(two_stage_run)
-    assert timeline.rank(2)["rank"].unique().tolist() == [2]
-    assert timeline.rank(2)["end_ps"].tolist() == timeline.rank(1)["end_ps"].tolist()
+    stood_for = timeline.rank(2, ["rank", "end_ps"])
+    assert stood_for["rank"].unique().tolist() == [2]
+    assert stood_for["end_ps"].tolist() == timeline.rank(1)["end_ps"].tolist()
     assert {rows.rank: rows.num_ranks for rows in timeline.representatives(["rank"])} == {0: 1, 1: 2}
 
 

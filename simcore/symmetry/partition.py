@@ -1,0 +1,117 @@
+"""Which ranks must behave alike: the coarsest equitable partition of a job on its hardware.
+
+Note [Equitable partition] Ranks start with equal colour if they run the same program on the same kind of
+GPU with equal ports.  A group is coloured by what its plans look like, by the colours and roles of its
+members and by the shared links it loads; a shared link by its figures and by the groups that load it, each
+with its weight.  Ranks take in the colours of their groups, and so on until no colour splits any more
+(colour refinement; McKay and Piperno, J. Symb. Comput. 60, 2014). Then every rank of a class sees the same
+numbers of every other class through the same kind of group and link, so by induction over time all of them
+do the same at the same time, and one can stand for all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simcore.errors import InputError
+from simcore.graph import Graph
+from simcore.graph.ops import IntArray
+from simcore.symmetry.colours import add_at, mix, refined, unique_rows
+from simcore.symmetry.relations import Fabric, Planner, Relation, relations_of
+
+if TYPE_CHECKING:
+    from simcore.hardware import Topology
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Classes of ranks that behave alike, numbered by their lowest rank, and what connects them.
+
+    ``instance_class[r][i]`` is the class of instance ``i`` of ``relations[r]``; ``link_class`` that of each
+    link (-1 where no shared load matters).
+    """
+
+    class_of: IntArray
+    representatives: IntArray
+    sizes: IntArray
+    relations: tuple[Relation, ...]
+    instance_class: tuple[IntArray, ...]
+    link_class: IntArray
+
+    @property
+    def num_classes(self) -> int:
+        """Distinct classes."""
+        return len(self.representatives)
+
+    def class_of_rank(self, rank: int) -> int:
+        """Class of one rank.  InputError outside the world."""
+        if not 0 <= rank < len(self.class_of):
+            raise InputError(f"rank {rank} is outside the world of {len(self.class_of)} ranks")
+        return int(self.class_of[rank])
+
+
+def partition(
+    graph: Graph,
+    topology: Topology,
+    planner: Planner,
+    variant_of_rank: IntArray | None = None,
+    *,
+    fold: bool = True,
+) -> Partition:
+    """Classes of the ranks of ``graph``.
+
+    ``variant_of_rank`` numbers what differs between GPUs besides their ports (default: nothing).  Without
+    ``fold`` every rank is a class of its own.
+    """
+    relations = relations_of(graph, topology, planner)
+    world = graph.world_size
+    num_links = len(topology.links)
+    if fold:
+        figures = Fabric(topology).own_figures(np.arange(world, dtype=np.int64))
+        variant = np.zeros(world, dtype=np.int64) if variant_of_rank is None else variant_of_rank
+        ranks = unique_rows(np.stack([graph.program_of_rank.astype(np.int64), variant, figures], axis=1))
+        links = unique_rows(np.stack([topology.links.bytes_per_s, topology.links.latency_s], axis=1))
+        instances = [relation.colour for relation in relations]
+        ranks, instances, links = _refine(relations, ranks, instances, links)
+    else:
+        ranks = np.arange(world, dtype=np.int64)
+        links = np.arange(num_links, dtype=np.int64)
+        instances = [np.arange(len(relation.members), dtype=np.int64) for relation in relations]
+    classes, representatives, sizes = np.unique(ranks, return_index=True, return_counts=True)
+    assert (classes == np.arange(len(classes))).all()
+    return Partition(ranks, representatives, sizes, tuple(relations), tuple(instances), links)
+
+
+def _refine(
+    relations: list[Relation], ranks: IntArray, instances: list[IntArray], links: IntArray
+) -> tuple[IntArray, list[IntArray], IntArray]:
+    weights = [
+        unique_rows(np.stack([r.shared.weight, r.shared.call.astype(np.float64)], axis=1)) for r in relations
+    ]
+    count = -1
+    while True:
+        total = int(ranks.max()) + sum(int(i.max()) for i in instances if len(i)) + int(links.max())
+        if total == count:
+            return ranks, instances, links
+        count = total
+        rank_sum = np.zeros((len(ranks), 2), dtype=np.uint64)
+        link_sum = np.zeros((len(links), 2), dtype=np.uint64)
+        for number, (relation, weight) in enumerate(zip(relations, weights, strict=True)):
+            shared = relation.shared
+            order = np.arange(relation.members.shape[1]) if relation.delta else np.zeros(1, dtype=np.int64)
+            seen = mix(ranks[relation.members], relation.role, np.broadcast_to(order, relation.members.shape))
+            with np.errstate(over="ignore"):
+                signature = seen.sum(axis=1, dtype=np.uint64)
+            add_at(signature, shared.instance, mix(links[shared.link], weight))
+            instances[number] = refined(instances[number], signature)
+            mine = instances[number]
+            tag = np.full(relation.members.shape, number, dtype=np.int64)
+            seen = mix(tag, np.broadcast_to(mine[:, None], relation.members.shape), relation.role,
+                       np.broadcast_to(order, relation.members.shape))  # fmt: skip
+            add_at(rank_sum, relation.members.reshape(-1), seen.reshape(-1, 2))
+            load = mix(np.full(len(shared.link), number, dtype=np.int64), mine[shared.instance], weight)
+            add_at(link_sum, shared.link, load)
+        ranks, links = refined(ranks, rank_sum), refined(links, link_sum)

@@ -1,0 +1,139 @@
+"""The folded job: one rank per class, one communicator per class of groups, loads counted for all members."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simcore.collectives.plan import LinkUse
+from simcore.errors import GraphError
+from simcore.graph.ops import IntArray
+from simcore.symmetry.partition import Partition
+from simcore.symmetry.relations import Fabric, Planner, Relation
+
+if TYPE_CHECKING:
+    from simcore.collectives.plan import CollectivePlan
+    from simcore.hardware import Topology
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A representative's place in a group, or at one end of a pair that sends and receives.
+
+    ``ranks`` is its own instance in group order.  ``group_class`` identifies the class of instances that
+    behave alike; ``num_arrivals`` is how many representatives meet in it: one per class of members, each
+    standing for all of them (in a pair, one per end).
+    """
+
+    relation: int
+    group_class: int
+    ranks: tuple[int, ...]
+    num_arrivals: int
+
+
+class Quotient:
+    """Memberships and plans of the representatives of a partition."""
+
+    def __init__(self, parts: Partition, topology: Topology, planner: Planner) -> None:
+        self.partition = parts
+        self._planner = planner
+        self._own_ports = Fabric(topology).own
+        self._number = {(r.group, r.delta): number for number, r in enumerate(parts.relations)}
+        self._ends = [_ends(relation, len(parts.class_of)) for relation in parts.relations]
+        self._loads = _shared_loads(parts)
+        self._arrivals = [self._meeting(number) for number in range(len(parts.relations))]
+        self._plans: dict[tuple[int, int, str, int], CollectivePlan] = {}
+
+    def membership(
+        self, rank: int, group: str, delta: int = 0, *, receives: bool = False
+    ) -> Membership | None:
+        """Place of a representative in a group, or in the pair in which it sends (receives) by ``delta``.
+
+        None when it is in none.
+        """
+        number = self._number.get((group, delta))
+        if number is None:
+            return None
+        instance = int(self._ends[number][int(receives)][rank])
+        if instance < 0:
+            return None
+        group_class = int(self.partition.instance_class[number][instance])
+        ranks = tuple(self.partition.relations[number].members[instance].tolist())
+        return Membership(number, group_class, ranks, len(self._arrivals[number][group_class]))
+
+    def plan(self, place: Membership, collective: str, num_bytes: int) -> CollectivePlan:
+        """Plan of a call in a class of groups (the same object for the same request).
+
+        Its links are the representatives' own ports, as each carries them in its own instance, and one link
+        per class of shared links, with the weight of all instances of the class that cross it.
+        """
+        key = (place.relation, place.group_class, collective, num_bytes)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = self._folded(place, collective, num_bytes)
+        return found
+
+    def _meeting(self, number: int) -> dict[int, list[tuple[int, int]]]:
+        """Per class of instances the (representative, its instance) that meet there."""
+        classes = self.partition.instance_class[number]
+        meeting: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for instance_of in self._ends[number]:
+            for rank in self.partition.representatives.tolist():
+                instance = int(instance_of[rank])
+                if instance >= 0:
+                    meeting[int(classes[instance])].append((rank, instance))
+        return dict(meeting)
+
+    def _folded(self, place: Membership, collective: str, num_bytes: int) -> CollectivePlan:
+        relation = self.partition.relations[place.relation]
+        plan = self._planned(relation, place.ranks, collective, num_bytes)
+        uses: dict[int, float] = {}
+        for rank, instance in self._arrivals[place.relation][place.group_class]:
+            ranks = tuple(relation.members[instance].tolist())
+            ports = set(self._own_ports[rank].tolist())
+            links = self._planned(relation, ranks, collective, num_bytes).links
+            uses.update((use.link, use.weight) for use in links if use.link in ports)
+        if (collective, num_bytes) not in relation.calls:
+            raise GraphError(f"group {relation.group!r}: nobody sends {num_bytes} bytes that a rank receives")
+        call = relation.calls.index((collective, num_bytes))
+        uses.update(self._loads.get((place.relation, place.group_class, call), ()))
+        return replace(plan, links=tuple(LinkUse(link, weight) for link, weight in sorted(uses.items())))
+
+    def _planned(
+        self, relation: Relation, ranks: tuple[int, ...], collective: str, num_bytes: int
+    ) -> CollectivePlan:
+        if relation.delta:
+            return self._planner.plan_p2p(num_bytes, *ranks)
+        return self._planner.plan(collective, num_bytes, ranks)
+
+
+def _ends(relation: Relation, world: int) -> tuple[IntArray, ...]:
+    """Instance of each rank (-1: none); for pairs as the source and as the destination."""
+    instances = np.arange(len(relation.members), dtype=np.int64)
+    ends = []
+    for members in relation.members.T if relation.delta else [relation.members]:
+        instance_of = np.full(world, -1, dtype=np.int64)
+        instance_of[members] = instances if relation.delta else instances[:, None]
+        ends.append(instance_of)
+    return tuple(ends)
+
+
+def _shared_loads(parts: Partition) -> dict[tuple[int, int, int], list[tuple[int, float]]]:
+    """(relation, class of instances, call) -> (link, weight of all its instances) for one link per class."""
+    is_first = np.zeros(len(parts.link_class), dtype=np.bool_)
+    is_first[np.unique(parts.link_class, return_index=True)[1]] = True
+    weights: dict[tuple[int, int, int, int], list[float]] = defaultdict(list)
+    for number, (relation, classes) in enumerate(zip(parts.relations, parts.instance_class, strict=True)):
+        shared = relation.shared
+        mine = np.flatnonzero(is_first[shared.link])
+        columns = (classes[shared.instance[mine]], shared.call[mine], shared.link[mine], shared.weight[mine])
+        for group_class, call, link, weight in zip(*(column.tolist() for column in columns), strict=True):
+            weights[number, group_class, call, link].append(weight)
+    loads: dict[tuple[int, int, int], list[tuple[int, float]]] = defaultdict(list)
+    for (number, group_class, call, link), found in weights.items():
+        loads[number, group_class, call].append((link, math.fsum(found)))
+    return dict(loads)

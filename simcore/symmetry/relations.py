@@ -1,0 +1,253 @@
+"""Who communicates with whom over which links, as arrays: what symmetry is searched in.
+
+A *relation* holds all groups of one process-group family that a job uses, or all pairs of ranks that one
+kind of send connects.  Its instances are rows of a matrix of ranks.  What a plan does to its members' own
+ports and to links that several GPUs share is worked out once per pattern (where the members sit relative to
+each other) and carried over to all instances of the pattern by array arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.graph import Graph, OpKind, ProcessGroup
+from simcore.graph.ops import IntArray
+from simcore.symmetry.colours import first_seen, unique_rows
+
+if TYPE_CHECKING:
+    from simcore.collectives.plan import CollectivePlan
+    from simcore.hardware import Topology
+
+
+class Planner(Protocol):
+    """Decides how NCCL would carry out a collective or a send/recv."""
+
+    def plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
+        """Plan of a collective; ``num_bytes`` in nccl-tests' convention."""
+        ...
+
+    def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> CollectivePlan:
+        """Plan of a send/recv pair."""
+        ...
+
+
+@dataclass(frozen=True)
+class SharedLoads:
+    """Loads on links that no single GPU owns: instance ``instance[i]`` puts ``weight[i]`` on ``link[i]``.
+
+    Weights are link bytes per byte of progress; ``call[i]`` says of which of the relation's calls.
+    """
+
+    instance: IntArray
+    link: IntArray
+    weight: npt.NDArray[np.float64]
+    call: IntArray
+
+
+@dataclass(frozen=True)
+class Relation:
+    """All instances of one process-group family (``delta`` 0) or of sends ``delta`` members further on.
+
+    ``members[i]`` are the ranks of instance ``i``, in group order (for sends: source, destination);
+    ``calls`` are the (collective, bytes) that the job issues on them. ``colour[i]`` numbers what its plans
+    look like (latency, rate, algorithm); ``role[i, k]`` numbers what its plans put on the own ports of
+    member ``k``.
+    """
+
+    group: str
+    delta: int
+    calls: tuple[tuple[str, int], ...]
+    members: IntArray
+    colour: IntArray
+    role: IntArray
+    shared: SharedLoads
+
+
+def relations_of(graph: Graph, topology: Topology, planner: Planner) -> list[Relation]:
+    """All relations that the job's communication ops use, in a stable order."""
+    ops = graph.ops
+    used = np.isin(ops.kind, (OpKind.COLLECTIVE, OpKind.SEND))
+    calls: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
+    for row in np.flatnonzero(used).tolist():
+        is_send = ops.kind[row] == OpKind.SEND
+        key = (ops.group[row], int(ops.peer_delta[row]) if is_send else 0)
+        what = ("send_recv" if is_send else ops.collective[row], int(ops.comm_bytes[row]))
+        calls.setdefault(key, {})[what] = None
+    fabric = Fabric(topology)
+    found = []
+    for (name, delta), wanted in sorted(calls.items()):
+        members = group_members(graph.groups[name], graph.world_size)
+        if delta:
+            members = np.stack([members, np.roll(members, -delta, axis=1)], axis=-1).reshape(-1, 2)
+            members = members[_senders(graph, name, delta)[members[:, 0]]]
+        found.append(_relation(name, delta, members, sorted(wanted), fabric, planner))
+    return found
+
+
+def group_members(family: ProcessGroup, world_size: int) -> IntArray:
+    """All groups of a family as a matrix of ranks, one row each; groups that leave the world are dropped."""
+    if family.explicit:
+        members = np.array(family.explicit, dtype=np.int64)
+    else:
+        offsets, bases = np.zeros(1, dtype=np.int64), np.full(1, family.offset, dtype=np.int64)
+        for size, stride in family.dims:
+            offsets = (np.arange(size)[:, None] * stride + offsets).reshape(-1)
+        for size, stride in family.base_dims:
+            bases = (np.arange(size)[:, None] * stride + bases).reshape(-1)
+        members = np.sort(bases)[:, None] + offsets
+    return members[(members < world_size).all(axis=1)]
+
+
+def _senders(graph: Graph, group: str, delta: int) -> npt.NDArray[np.bool_]:
+    """Mask over ranks: whose program sends to the member ``delta`` further on."""
+    ops = graph.ops
+    rows = ops.group.equals(group) & (ops.kind == OpKind.SEND) & (ops.peer_delta == delta)
+    template_of = np.repeat(np.arange(graph.num_templates), np.diff(graph.template_start))
+    sending = set(template_of[rows].tolist())
+    programs = [bool(sending.intersection(program.template.tolist())) for program in graph.programs]
+    return np.array(programs, dtype=np.bool_)[graph.program_of_rank]
+
+
+class Fabric:
+    """Ports and leaves of GPUs, vectorised; which links belong to one GPU alone."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        cluster = topology.cluster
+        gpus = np.arange(topology.num_gpus, dtype=np.int64)
+        per_node, nics = cluster.gpus_per_node, cluster.nics_per_node
+        self.node = gpus // per_node
+        nic = self.node * nics + (gpus % per_node) * nics // per_node
+        leaf_group = self.node // cluster.nodes_per_leaf
+        self.leaf = leaf_group * nics + nic % nics if cluster.fabric == "rail" else leaf_group
+        up = topology.leaf_up(0) + 2 * self.leaf
+        nic_out = topology.nic_out(0) + nic
+        nic_in = topology.nic_in(0) + nic
+        own = [topology.nvlink_out(0) + gpus, topology.nvlink_in(0) + gpus]
+        nic_is_own = nics == per_node
+        #: links that belong to a GPU alone, by GPU; links that it shares with others, by GPU
+        self.own = np.stack(own + ([nic_out, nic_in] if nic_is_own else []), axis=1)
+        self.shared = np.stack(([] if nic_is_own else [nic_out, nic_in]) + [up, up + 1], axis=1)
+
+    def own_figures(self, gpus: IntArray) -> IntArray:
+        """Colour of each GPU by the capacities and latencies of its own links."""
+        return self._figures(self.own[gpus])
+
+    def shared_figures(self, gpus: IntArray) -> IntArray:
+        """Colour of each GPU by the capacities and latencies of the links it shares."""
+        return self._figures(self.shared[gpus])
+
+    def _figures(self, ports: IntArray) -> IntArray:
+        links = self.topology.links
+        figures = np.concatenate([links.bytes_per_s[ports], links.latency_s[ports]], axis=-1)
+        return unique_rows(figures.reshape(-1, figures.shape[-1])).reshape(ports.shape[:-1])
+
+
+def _relation(
+    name: str,
+    delta: int,
+    members: IntArray,
+    calls: list[tuple[str, int]],
+    fabric: Fabric,
+    planner: Planner,
+) -> Relation:
+    """Plan one instance per pattern; carry its loads over to the others."""
+    pattern = _patterns(members, fabric)
+    example = np.unique(pattern, return_index=True)[1]
+    colours, roles, uses = [], [], []
+    for instance in example.tolist():
+        ranks = tuple(members[instance].tolist())
+        plans = [
+            planner.plan_p2p(size, *ranks) if delta else planner.plan(what, size, ranks)
+            for what, size in calls
+        ]
+        colours.append(tuple(_figures(plan) for plan in plans))
+        role, load = _split_loads(plans, members[instance], fabric)
+        roles.append(role)
+        uses.append(load)
+    role_number = _number([role for of_members in roles for role in of_members])
+    roles_by_pattern = np.array(role_number, dtype=np.int64).reshape(len(example), -1)
+    colour_by_pattern = np.array(_number(colours), dtype=np.int64)
+    return Relation(
+        name, delta, tuple(calls), members, colour_by_pattern[pattern], roles_by_pattern[pattern],
+        _spread(uses, pattern, members, fabric),
+    )  # fmt: skip
+
+
+def _patterns(members: IntArray, fabric: Fabric) -> IntArray:
+    """Number of each instance's pattern: same relative nodes, GPUs, leaves, capacities and latencies.
+
+    Positions within the node matter only where they decide about something: which members share a NIC or
+    leaf.
+    """
+    columns = [
+        first_seen(fabric.node[members]),
+        first_seen(fabric.leaf[members]),
+        fabric.own_figures(members),
+        fabric.shared_figures(members),
+    ]
+    columns += [first_seen(fabric.shared[members][..., k]) for k in range(fabric.shared.shape[1])]
+    return unique_rows(np.concatenate(columns, axis=1))
+
+
+def _figures(plan: CollectivePlan) -> tuple[object, ...]:
+    """What the engine reads of a plan, apart from ranks and links."""
+    return (
+        plan.algorithm, plan.protocol, plan.channels, plan.latency_ps, plan.volume_bytes,
+        plan.rate_cap_bytes_per_s, plan.hbm_bytes_per_byte, plan.alone_ps,
+    )  # fmt: skip
+
+
+def _split_loads(
+    plans: list[CollectivePlan], ranks: IntArray, fabric: Fabric
+) -> tuple[list[tuple[tuple[int, int, float], ...]], list[tuple[int, int, int, float]]]:
+    """Loads of an instance: per member on its own ports (call, port, weight); on shared links.
+
+    Shared ones as (call, member, port of the member's shared links, weight): the first member that has it.
+    """
+    owner: dict[int, tuple[int, int]] = {}
+    shared: dict[int, tuple[int, int]] = {}
+    for k, rank in enumerate(ranks.tolist()):
+        owner.update({int(link): (k, port) for port, link in enumerate(fabric.own[rank])})
+        for port, link in enumerate(fabric.shared[rank]):
+            shared.setdefault(int(link), (k, port))
+    roles: list[list[tuple[int, int, float]]] = [[] for _ in range(len(ranks))]
+    loads = []
+    for call, plan in enumerate(plans):
+        for use in plan.links:
+            if use.link in owner:
+                k, port = owner[use.link]
+                roles[k].append((call, port, use.weight))
+            else:
+                k, port = shared[use.link]
+                loads.append((call, k, port, use.weight))
+    return [tuple(role) for role in roles], loads
+
+
+def _spread(
+    uses: list[list[tuple[int, int, int, float]]], pattern: IntArray, members: IntArray, fabric: Fabric
+) -> SharedLoads:
+    """Loads on shared links of all instances, from those of one instance per pattern."""
+    instances, links, weights, calls = [], [], [], []
+    for number, load in enumerate(uses):
+        mine = np.flatnonzero(pattern == number)
+        for call, k, port, weight in load:
+            instances.append(mine)
+            links.append(fabric.shared[members[mine, k], port])
+            weights.append(np.full(len(mine), weight))
+            calls.append(np.full(len(mine), call, dtype=np.int64))
+    if not instances:
+        nothing = np.zeros(0, dtype=np.int64)
+        return SharedLoads(nothing, nothing, np.zeros(0), nothing)
+    return SharedLoads(*(np.concatenate(part) for part in (instances, links, weights, calls)))
+
+
+def _number(values: Sequence[object]) -> list[int]:
+    """Numbers of values by first appearance."""
+    index: dict[object, int] = {}
+    return [index.setdefault(value, len(index)) for value in values]
