@@ -11,42 +11,74 @@ from types import FrameType
 
 import typer
 
-from simcore.errors import SimcoreError
+from simcore.errors import InputError, SimcoreError
 
 INTERRUPTED = 130
 TERMINATED = 143
+READER_LEFT = 141
+
+_ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class _Terminated(BaseException):
+    """Another process asked this one to end."""
 
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
     """Turn whatever goes wrong in the block into a message and an exit code.
 
-    0 done, 2 bad input, 3 infeasible, 1 our bug, 130 interrupted, 143 terminated.  SIGTERM raises in the
-    block, so that what it was writing is cleaned up.
+    0 done, 2 bad input (a full disk included), 3 infeasible, 1 our bug, 130 interrupted, 143 terminated,
+    141 nobody reads the output.  Signals raise in the block, so that what it was writing is cleaned up.
     """
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    previous = {
+        number: signal.signal(number, _terminate)
+        for number in _ENDING_SIGNALS
+        if signal.getsignal(number) == signal.SIG_DFL  # nohup stays in force
+    }
     try:
         yield
+        sys.stdout.flush()  # here, where a full disk or a reader that left can still be told
     except SimcoreError as error:
         _say(f"error: {error}")
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
-        _say("interrupted; nothing was written")
+        _say("interrupted; no unfinished run is left")
         raise typer.Exit(INTERRUPTED) from error
-    except BrokenPipeError:
-        # The reader of our output left; there is nobody to tell.
-        sys.stderr.close()
-        raise
+    except _Terminated as error:
+        _say("terminated; no unfinished run is left")
+        raise typer.Exit(TERMINATED) from error
+    except BrokenPipeError as error:
+        _forget_stdout()
+        raise typer.Exit(READER_LEFT) from error
+    except OSError as error:
+        _say(f"error: {error}")
+        _forget_stdout()
+        raise typer.Exit(InputError.exit_code) from error
     except Exception as error:
         _say(traceback.format_exc().rstrip())
         _say("This is a bug of the simulator, not of your input: please report it with the lines above.")
         raise typer.Exit(1) from error
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise SystemExit(TERMINATED)
+    raise _Terminated
+
+
+def _forget_stdout() -> None:
+    """Drop what could not be printed, so that the interpreter does not try again as it ends."""
+    import os
+
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(devnull, sys.stdout.fileno())
+    except (OSError, ValueError):  # no file behind it
+        pass
+    finally:
+        os.close(devnull)
 
 
 def _say(message: str) -> None:

@@ -22,11 +22,19 @@ def print_summary(info: RunInfo, analysis: StepAnalysis, top: int, notes: Iterab
     print_wide(summary(info, analysis, top=top, notes=notes))
 
 
+class _Stdout(Console):
+    """Leaves a reader that left to the command: it decides how to end."""
+
+    def on_broken_pipe(self) -> None:
+        """Pass the error on, instead of ending the process."""
+        raise BrokenPipeError
+
+
 def print_wide(content: RenderableType) -> None:
     """Print tables, never narrower than their columns need when not on a terminal."""
-    console = Console(highlight=False)
+    console = _Stdout(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, _MIN_WIDTH))
+        console = _Stdout(highlight=False, width=max(console.width, _MIN_WIDTH))
     console.print(content)
 
 

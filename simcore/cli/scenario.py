@@ -93,6 +93,8 @@ def _check_network(network: str) -> None:
 
 def _graph_dir(workload: str) -> tuple[Path, bool]:
     """Where the graph of a folder or catalog name is, and whether it is the catalog's."""
+    if not workload.strip():
+        raise InputError(f"unknown workload {workload!r}{nearest(workload, catalog.names())}")
     folder = Path(workload)
     if folder.is_dir():
         if not (folder / "graph.json").is_file():
@@ -111,8 +113,10 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
 def _read_file(path: Path) -> _File:
     import yaml
 
+    from simcore.cli.strict_yaml import load_yaml
+
     try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content: Any = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such scenario file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -129,16 +133,23 @@ def _read_file(path: Path) -> _File:
     seed = content.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise InputError(f"{path}: seed must be a whole number, not {seed!r}")
-    settings = content.get("set") or {}
-    if not isinstance(settings, dict) or any(isinstance(value, dict | list) for value in settings.values()):
+    settings = {} if content.get("set") is None else content["set"]
+    if not isinstance(settings, dict):
         raise InputError(f"{path}: set must map keys to values, such as workload.kernels: flash")
-    workload = texts["workload"]
-    if workload is not None and (path.parent / workload).is_dir():
-        workload = str(path.parent / workload)  # a folder beside the file that names it
+    for key, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
+            raise InputError(f"{path}: set: {key} needs a text or a number, not {value!r}")
     return _File(
-        workload=workload,
-        cluster=texts["cluster"],
+        workload=_beside(path, texts["workload"]),
+        cluster=_beside(path, texts["cluster"]),
         network=texts["network"],
         seed=seed,
         settings={str(key): str(value) for key, value in settings.items()},
     )
+
+
+def _beside(path: Path, name: str | None) -> str | None:
+    """``name``, as a path when a folder or file of that name is beside the scenario file."""
+    if name is not None and name.strip() and (path.parent / name).exists():
+        return str(path.parent / name)
+    return name

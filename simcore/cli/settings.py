@@ -64,7 +64,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
         name = key.removeprefix("nccl.")
         if key in _CHOICES:
             if value not in _CHOICES[key]:
-                raise InputError(f"{key} = {value!r}{nearest(value, _CHOICES[key])}")
+                raise InputError(f"{key} cannot be {value!r}{nearest(value, _CHOICES[key])}")
             choices[key] = value
         elif key in OVERRIDE_KEYS or (is_hardware_key(key) and key.startswith("link.")):
             hardware[key] = value

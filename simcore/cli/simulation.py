@@ -25,7 +25,7 @@ from simcore.memory import ProgramMemory, check_fits
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.facts import origin_shares
-from simcore.timeline.folder import check_run_folder, run_folder
+from simcore.timeline.folder import run_folder
 
 if TYPE_CHECKING:
     from simcore.cli.settings import Settings
@@ -56,8 +56,10 @@ class _Remembered:
         return self.last
 
 
-def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages) -> Outcome:
+def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fold: bool = True) -> Outcome:
     """Simulate ``scenario`` into ``out_dir`` (default: ``runs/<workload>``), atomically.
+
+    With ``fold`` one rank stands for all that must behave like it; the result is the same without.
 
     Errors: InputError for what does not fit together, OutOfMemoryError when a stage does not fit its GPUs,
     DeadlockError when the workload hangs.
@@ -73,20 +75,22 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages) -> Ou
         check_world(graph, cluster)
         memory = check_fits(graph, cluster.gpu)
     out_dir = out_dir if out_dir is not None else Path("runs") / graph.workload.name
-    check_run_folder(out_dir)
     topology = Topology(cluster)
+    planner = _planner(topology, settings)
     cost = _Remembered(RooflineCost(cluster.gpu, fp32_math=settings.fp32_math))
-    with stages.stage("simulating") as update:
-        result = simulate(
-            graph,
-            topology,
-            cost,
-            _planner(topology, settings),
-            network=scenario.network,
-            progress=_throttled(update),
-        )
-    facts = _facts(scenario, graph, cluster, result, cost.last, memory, stages)
+    # Opened before the long part: what cannot be written is known at once.
     with run_folder(out_dir) as folder:
+        with stages.stage("simulating") as update:
+            result = simulate(
+                graph,
+                topology,
+                cost,
+                planner,
+                network=scenario.network,
+                fold=fold,
+                progress=_throttled(update),
+            )
+        facts = _facts(scenario, graph, cluster, result, cost.last, memory, stages)
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
         with stages.stage("analysing"):
@@ -115,23 +119,27 @@ def check_world(graph: Graph, cluster: ClusterSpec) -> None:
     """InputError when the cluster has fewer GPUs than the workload has ranks."""
     if graph.world_size > cluster.num_gpus:
         dims = " x ".join(f"{axis.upper()}{size}" for axis, size in graph.workload.dims.items() if size > 1)
+        needed = -(-graph.world_size // cluster.gpus_per_node)
         raise InputError(
-            f"workload {graph.workload.name!r} needs {graph.world_size} GPUs ({dims}), cluster"
-            f" {cluster.name!r} has {cluster.num_gpus}; choose a larger --cluster, such as"
-            f" {cluster.name.rsplit('-', 1)[0]}-{graph.world_size}"
+            f"workload {graph.workload.name!r} needs {graph.world_size} GPUs{f' ({dims})' if dims else ''},"
+            f" cluster {cluster.name!r} has {cluster.num_gpus}; choose a larger --cluster, or"
+            f" --set cluster.num_nodes={needed}"
         )
 
 
 def _planner(topology: Topology, settings: Settings) -> NcclPlanner:
     numbers = settings.nccl_numbers
-    return NcclPlanner(
-        topology,
-        algorithm=settings.nccl_texts.get("algorithm"),
-        protocol=settings.nccl_texts.get("protocol"),
-        max_channels=numbers.get("max_channels"),
-        min_channels=numbers.get("min_channels"),
-        buffer_bytes=numbers.get("buffer_bytes"),
-    )
+    try:
+        return NcclPlanner(
+            topology,
+            algorithm=settings.nccl_texts.get("algorithm"),
+            protocol=settings.nccl_texts.get("protocol"),
+            max_channels=numbers.get("max_channels"),
+            min_channels=numbers.get("min_channels"),
+            buffer_bytes=numbers.get("buffer_bytes"),
+        )
+    except InputError as error:
+        raise InputError(f"nccl settings: {error}") from None
 
 
 def _throttled(update: Callable[[float], None]) -> Callable[[float], None]:
@@ -158,7 +166,10 @@ def _facts(
 ) -> RunFacts:
     gpu = cluster.gpu
     math_mode = peak_math(graph.workload.precision, scenario.settings.fp32_math)
-    origins = {} if demands is None else origin_shares(graph, result.alone_ps, demands.origin, ORIGINS)
+    origins = {}
+    if demands is not None:
+        alone_ps = demands.alone_ps(gpu.hbm_bytes_per_s)
+        origins = origin_shares(graph, alone_ps, demands.origin, ORIGINS)
     warnings = []
     if origins.get("roofline"):
         warnings.append(
@@ -176,7 +187,7 @@ def _facts(
         peak_flops_per_s=gpu.peak_flops.get(math_mode, 0.0),
         peak_math=math_mode,
         origins=origins,
-        assumptions=(*_run_assumptions(scenario, graph, cluster), *assumptions(cluster)),
+        assumptions=(*_run_assumptions(scenario, graph, cluster, result), *assumptions(cluster)),
         warnings=tuple(warnings),
         wall_s=dict(stages.seconds),
     )
@@ -201,12 +212,21 @@ def placement(graph: Graph, cluster: ClusterSpec) -> str:
     )
 
 
-def _run_assumptions(scenario: Scenario, graph: Graph, cluster: ClusterSpec) -> tuple[str, ...]:
+def _folding(result: SimulationResult) -> str:
+    simulated, ranks = len(result.representatives), len(result.class_of)
+    if simulated == ranks:
+        return "every rank is simulated by itself; none stands for another"
+    return f"{simulated} ranks are simulated, one for each class of ranks that must behave alike; exact"
+
+
+def _run_assumptions(
+    scenario: Scenario, graph: Graph, cluster: ClusterSpec, result: SimulationResult
+) -> tuple[str, ...]:
     return (
         placement(graph, cluster),
         f"kernels as a {scenario.settings.kernels!r} build launches them",
         f"fp32 matrix products in {scenario.settings.fp32_math} math",
-        "every rank is simulated by itself; none stands for another",
+        _folding(result),
         "nothing is random: the seed is recorded and not used",
         "MFU counts forward and backward flops, causal attention once; HFU all that is executed",
     )

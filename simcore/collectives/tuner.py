@@ -44,7 +44,7 @@ def release_of(version: str) -> tuple[int, int]:
     """(major, minor) of an NCCL version such as "2.22.3".  InputError when it is none."""
     parts = version.split(".")
     if len(parts) < 2 or not all(part.isascii() and part.isdigit() for part in parts[:2]):
-        raise InputError(f"NCCL version {version!r} does not read like 2.22.3")
+        raise InputError(f"nccl_version {version!r} does not read like 2.22.3")
     return int(parts[0]), int(parts[1])
 
 

@@ -13,7 +13,8 @@ _size = Number("size", integer=True)
 _bandwidth = Number("bandwidth")
 _share = Number("ratio", at_most=1)
 # A latency of zero is a useful idealisation; a rate of zero only divides by zero.
-_latency = Number("time", zero_allowed=True)
+# No latency here reaches a second; beyond it, a step no longer fits in 64 bits of picoseconds.
+_latency = Number("time", zero_allowed=True, at_most=1)
 
 PEAK_FLOPS: Final = Number("compute")
 RELATIVE_CLOCK: Final = Number("ratio")

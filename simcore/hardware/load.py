@@ -73,6 +73,8 @@ def load_cluster(name_or_path: str = DEFAULT_CLUSTER, overrides: Overrides = ())
         else:
             profile.numbers[key] = CLUSTER_NUMBERS[key].from_text(text, where)
         profile.sources[key] = f"override {text}"
+    if not {"name", "num_nodes", "gpus_per_node"}.isdisjoint(changes["cluster"]):
+        _keep_name_true(profile, changes["cluster"])
     # A path written in a cluster file is relative to that file; one given as an override is not.
     folder = None if "gpu" in changes["cluster"] else profile.folder
     gpu = _gpu(read_gpu(profile.texts["gpu"], folder), changes["gpu"])
@@ -116,7 +118,13 @@ def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
         profile.numbers["boost_clock_hz"] *= ratio
         profile.peaks = {mode: peak * ratio for mode, peak in profile.peaks.items()}
     values: dict[str, Any] = {**profile.texts, **profile.numbers}
-    return GpuSpec(**values, peak_flops=profile.peaks, sources=profile.sources)
+    gpu = GpuSpec(**values, peak_flops=profile.peaks, sources=profile.sources)
+    if gpu.reserved_bytes >= gpu.hbm_bytes:
+        raise InputError(
+            f"{profile.where}: reserved_bytes = {gpu.reserved_bytes:,} must be less than hbm_bytes ="
+            f" {gpu.hbm_bytes:,}"
+        )
+    return gpu
 
 
 def _by_scope(overrides: Overrides) -> dict[str, dict[str, str]]:
@@ -128,6 +136,14 @@ def _by_scope(overrides: Overrides) -> dict[str, dict[str, str]]:
             raise InputError(f"unknown hardware key {key!r}{nearest(key, OVERRIDE_KEYS)}")
         scoped[scope][rest] = str(value)
     return scoped
+
+
+def _keep_name_true(profile: Profile, changes: Mapping[str, str]) -> None:
+    """``h800-96`` with another number of nodes is ``h800-<its GPUs>``, unless it is given a name."""
+    family, dash, size = profile.texts["name"].rpartition("-")
+    gpus = int(profile.numbers["num_nodes"] * profile.numbers["gpus_per_node"])
+    if "name" not in changes and dash and size.isdecimal():
+        profile.texts["name"] = f"{family}-{gpus}"
 
 
 def _link_overrides(cluster: ClusterSpec, changes: Mapping[str, str]) -> dict[str, float]:

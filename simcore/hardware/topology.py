@@ -12,6 +12,7 @@ Note [Link order]
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from simcore.errors import InputError, nearest
+from simcore.errors import InputError
 from simcore.hardware.specs import ClusterSpec
 
 _CANONICAL: Final = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -60,10 +61,10 @@ class LinkNames(Sequence[str]):
         return self._name(picked) if isinstance(picked, int) else tuple(map(self._name, picked))
 
     def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
-        """Index of the link called ``value``.  InputError, with the nearest name, if there is none."""
+        """Index of the link called ``value``.  InputError, saying what there is, if there is none."""
         link = self._find(value)
         if link is None or link not in range(len(self))[start:stop]:
-            raise InputError(f"unknown link {value!r}{nearest(value, self._examples())}")
+            raise InputError(f"unknown link {value!r}; {self._hint(value)}")
         return link
 
     def _name(self, link: int) -> str:
@@ -92,11 +93,16 @@ class LinkNames(Sequence[str]):
                 return 2 * (self._gpus + self._nics + leaf) + (direction == "down")
         return None
 
-    def _examples(self) -> list[str]:
-        """The last name of each kind and direction: how a name is spelt and how far numbers go."""
-        blocks = (self._gpus, self._gpus, self._nics, self._nics)
-        last = [*(sum(blocks[: k + 1]) - 1 for k in range(4)), len(self) - 2, len(self) - 1]
-        return [self._name(link) for link in last]
+    def _hint(self, name: str) -> str:
+        """How the names of the kind that ``name`` is closest to are spelt and how far they go."""
+        spelling = {
+            "nvlink": f"nvlink.<gpu>.out|in with GPU 0 to {self._gpus - 1}",
+            "nic": f"nic.<node>.<n>.out|in with node 0 to {self._nodes - 1} and n 0 to"
+            f" {self._nics_per_node - 1}",
+            "leaf": f"leaf.<n>.up|down with n 0 to {self._leaves - 1}",
+        }
+        kind = next(iter(difflib.get_close_matches(name.split(".")[0], spelling, n=1)), None)
+        return f"links are {spelling[kind] if kind else '; '.join(spelling.values())}"
 
 
 @dataclass(frozen=True)

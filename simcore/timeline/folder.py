@@ -14,11 +14,18 @@ from simcore.timeline.schema import RUN_FILE
 
 def check_run_folder(out_dir: Path) -> None:
     """Refuse to write a run over anything that is not a run folder or an empty one.  InputError."""
-    if not out_dir.exists():
-        return
-    if not out_dir.is_dir():
-        raise InputError(f"{out_dir} is a file; a run needs a folder")
-    if not (out_dir / RUN_FILE).is_file() and any(out_dir.iterdir()):
+    try:
+        target = out_dir.resolve()
+        if not target.exists():
+            return
+        if not target.is_dir():
+            raise InputError(f"{out_dir} is a file; a run needs a folder")
+        if target in (here := Path.cwd(), *here.parents):
+            raise InputError(f"{out_dir} is the working folder or holds it; name a folder for the run")
+        is_other = not (target / RUN_FILE).is_file() and any(target.iterdir())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{out_dir}: {getattr(error, 'strerror', None) or error}") from error
+    if is_other:
         raise InputError(f"{out_dir} is not a run folder (no {RUN_FILE}) and not empty; choose another --out")
 
 
@@ -27,20 +34,28 @@ def run_folder(out_dir: Path) -> Iterator[Path]:
     """A temporary sibling of ``out_dir`` that takes its place when the block ends without an error.
 
     On any exception, ``KeyboardInterrupt`` and ``SystemExit`` included, the sibling is removed and what was
-    at ``out_dir`` stays.  A previous run there is replaced.  InputError when ``out_dir`` is something else.
+    at ``out_dir`` stays.  A previous run there is replaced.  InputError when ``out_dir`` is something else
+    or cannot be written.
     """
-    out_dir = out_dir.resolve()
     check_run_folder(out_dir)
+    out_dir = out_dir.resolve()
     partial = out_dir.with_name(f".{out_dir.name}.partial-{os.getpid()}")
+    made = [parent for parent in partial.parents if not parent.exists()]
     try:
-        partial.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {out_dir.parent}: {error.strerror}") from error
-    try:
+        try:
+            partial.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"cannot write to {out_dir.parent}: {error.strerror}") from error
         yield partial
-        _replace(partial, out_dir)
+        try:
+            _replace(partial, out_dir)
+        except OSError as error:
+            raise InputError(f"cannot put a run at {out_dir}: {error.strerror}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        for parent in made:  # innermost first; a finished run keeps them
+            if parent.exists() and not any(parent.iterdir()):
+                parent.rmdir()
 
 
 def _replace(partial: Path, out_dir: Path) -> None:

@@ -116,6 +116,9 @@ BAD_ARGUMENTS = {
     "unknown setting": (["GRAPH", "--set", "workload.kernel=flash"], "did you mean 'workload.kernels'?"),
     "unknown hardware setting": (["GRAPH", "--set", "gpu.hbm_byte=1"], "did you mean 'gpu.hbm_bytes'?"),
     "unknown kernels": (["GRAPH", "--set", "workload.kernels=flsh"], "did you mean 'flash'?"),
+    "no workload": ([""], "unknown workload ''"),
+    "less memory than is reserved": (["GRAPH", "--set", "gpu.hbm_bytes=1GiB"], "must be less than hbm_bytes"),
+    "no NCCL version": (["GRAPH", "--set", "cluster.nccl_version=new"], "nccl_version 'new'"),
     "unknown algorithm": (["GRAPH", "--set", "nccl.algorithm=rnig"], "did you mean 'ring'?"),
     "not a pair": (["GRAPH", "--set", "gpu.num_sms"], "expected KEY=VALUE"),
     "negative": (["GRAPH", "--set", "gpu.hbm_bytes_per_s=-1"], "gpu.hbm_bytes_per_s"),
@@ -144,6 +147,10 @@ BAD_SCENARIOS = {
     "number as name": ("cluster: 3", "cluster must be text"),
     "text as seed": ("seed: many", "seed must be a whole number"),
     "settings as list": ("set: [a, b]", "set must map keys to values"),
+    "settings as number": ("set: 0", "set must map keys to values"),
+    "setting without a value": ("set: {gpu.name: }", "gpu.name needs a text or a number, not None"),
+    "key given twice": ("seed: 1\nseed: 2", "'seed' is given twice"),
+    "setting given twice": ("set: {gpu.clock: 1, gpu.clock: 2}", "'gpu.clock' is given twice"),
     "unknown setting": ("workload: tiny\nset: {workload.kernel: flash}", "did you mean 'workload.kernels'?"),
 }
 

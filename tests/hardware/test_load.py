@@ -189,11 +189,29 @@ def test_unknown_override_names_the_nearest(key, nearest):
 
 def test_every_override_key_is_accepted():
     texts = {"gpu.generation": "ampere", "cluster.gpu": "a100-80", "cluster.intra_node": "nvswitch"}
-    texts |= {"cluster.fabric": "rail", "cluster.gpus_per_node": "8"}
+    texts |= {"cluster.fabric": "rail", "cluster.gpus_per_node": "8", "gpu.hbm_bytes": "2GiB"}
     for key in OVERRIDE_KEYS:
         assert is_hardware_key(key)
         load_cluster("h800-8", [(key, texts.get(key, "1"))])
     assert not is_hardware_key("kernels")
+
+
+def test_what_is_reserved_must_leave_memory():
+    with pytest.raises(InputError, match="1,610,612,736 must be less than hbm_bytes = 1,000"):
+        load_gpu("h800", {"gpu.hbm_bytes": "1000"})
+
+
+@pytest.mark.parametrize("key", ["gpu.launch_overhead_s", "gpu.kernel_gap_s", "cluster.nic_latency_s"])
+def test_a_latency_beyond_a_second_is_refused(key):
+    with pytest.raises(InputError, match=f"{key}: must be at most 1, got 1E"):
+        load_cluster("h800-8", {key: "1e30"})
+
+
+def test_the_name_follows_the_size():
+    # 3 nodes of 8 GPUs
+    assert load_cluster("h800-96", {"cluster.num_nodes": "3"}).name == "h800-24"
+    assert load_cluster("h800-96", {"cluster.num_nodes": "3", "cluster.name": "mine"}).name == "mine"
+    assert load_cluster("h800", {"cluster.num_nodes": "3"}).name == "h800"
 
 
 def test_a_gpu_alone_has_no_cluster_keys():

@@ -1,5 +1,6 @@
 """Links and routes of a cluster."""
 
+import re
 import time
 
 import numpy as np
@@ -102,9 +103,21 @@ def test_a_link_that_does_not_exist_is_refused(name):
         topology(**{f"link.{name}.bytes_per_s": "1GB/s"})
 
 
-def test_the_nearest_link_is_named():
-    with pytest.raises(InputError, match=r"unknown link 'nvlink.96.out'; did you mean 'nvlink.95.out'"):
-        topology(**{"link.nvlink.96.out.bytes_per_s": "1"})
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nvlink.96.out", r"links are nvlink.<gpu>.out|in with GPU 0 to 95"),
+        ("nvlnk.0.out", r"links are nvlink.<gpu>.out|in with GPU 0 to 95"),
+        ("nic.0.8.in", r"links are nic.<node>.<n>.out|in with node 0 to 11 and n 0 to 7"),
+        ("x", r"links are nvlink.<gpu>.out|in with GPU 0 to 95; nic."),
+    ],
+)
+def test_what_links_there_are_is_told(name, hint):
+    with pytest.raises(InputError, match=re.escape(f"unknown link '{name}'; {hint}")):
+        topology(**{f"link.{name}.bytes_per_s": "1"})
+
+
+def test_the_nearest_attribute_is_named():
     with pytest.raises(InputError, match=r"unknown attribute 'bytes'; did you mean 'bytes_per_s'"):
         topology(**{"link.nvlink.0.out.bytes": "1"})
 

@@ -1,0 +1,105 @@
+"""Where a run goes, and what happens when nobody can or wants to have it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import simcore.cli.simulation
+from simcore.cli.main import app
+from simcore.graph import one_f_one_b, pipeline_graph, save_graph
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "run_sim.py"
+
+
+@pytest.fixture
+def graph_dir(tmp_path: Path) -> Path:
+    """1F1B on 2 stages, 3 microbatches."""
+    graph = pipeline_graph(one_f_one_b(2, 3), forward=10**9, backward=10**9, num_bytes=1024, name="tiny")
+    save_graph(graph, tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Call ``simcore`` in an empty working folder."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def _unexpected(*_: object, **__: object) -> None:
+    raise AssertionError("simulated although the run cannot be kept")
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("", "working folder"),
+        (".", "working folder"),
+        ("..", "working folder"),
+        ("a" * 300, "name too long"),
+        ("taken", "taken is a file"),
+        ("taken/run", "Not a directory"),
+        ("/dev/null/run", "Not a directory"),
+        ("nul\0", "null"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_at_once(
+    run: Callable[..., Result], graph_dir: Path, monkeypatch: pytest.MonkeyPatch, out: str, message: str
+) -> None:
+    monkeypatch.setattr(simcore.cli.simulation, "simulate", _unexpected)
+    Path("taken").write_text("mine")
+    result = run("run-sim", graph_dir, "--out", out)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert [path.name for path in Path.cwd().iterdir()] == ["taken"]
+
+
+def test_parents_come_and_go_with_the_run(
+    run: Callable[..., Result], graph_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("kept").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(simcore.cli.simulation, "write_perfetto", _unexpected)
+        for out in ("new/deep/run", "kept/run"):
+            assert run("run-sim", graph_dir, "--out", out).exit_code == 1
+    assert [path.name for path in Path.cwd().rglob("*")] == ["kept"]
+    assert run("run-sim", graph_dir, "--out", "new/deep/run").exit_code == 0
+    assert Path("new/deep/run/run.json").is_file()
+
+
+def test_a_link_to_a_run_is_followed(run: Callable[..., Result], graph_dir: Path) -> None:
+    assert run("run-sim", graph_dir, "--out", "real").exit_code == 0
+    Path("latest").symlink_to("real")
+    assert run("run-sim", graph_dir, "--out", "latest", "--seed", "5").exit_code == 0
+    assert Path("latest").is_symlink()
+    assert '"seed": 5' in Path("real/run.json").read_text()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices of POSIX")
+def test_output_that_nobody_takes(tmp_path: Path, graph_dir: Path) -> None:
+    command = [sys.executable, str(SCRIPT), str(graph_dir), "--out"]
+
+    reading, writing = os.pipe()
+    os.close(reading)  # the reader left before anything was printed, as head may
+    piped = subprocess.run(
+        [*command, "piped"], cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (piped.returncode, piped.stderr) == (141, b"")
+    assert (tmp_path / "piped" / "run.json").is_file()
+
+    with Path("/dev/full").open("wb") as full:
+        crowded = subprocess.run(
+            [*command, "full"], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert crowded.returncode == 2
+    assert crowded.stderr.strip().endswith(b"No space left on device")
