@@ -36,14 +36,13 @@ def run_sim(
         ),
     ] = None,
     no_fold: Annotated[
-        bool, typer.Option("--no-fold", help="Simulate every rank by itself (at present always so).")
+        bool, typer.Option("--no-fold", help="Simulate every rank by itself. The result is the same.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of anything random. Default: 0.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/<workload>.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate one training step of WORKLOAD on a cluster."""
-    del no_fold
     with reported_errors():
         # Imported here: --help and usage errors answer at once.
         import json
@@ -61,7 +60,7 @@ def run_sim(
         )
         from simcore.cli.simulation import run_scenario
 
-        outcome = run_scenario(scenario, out, stages)
+        outcome = run_scenario(scenario, out, stages, fold=not no_fold)
         wall_s = time.perf_counter() - began
         if as_json:
             from simcore.report import json_object
