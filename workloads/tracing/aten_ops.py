@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
 
 from workloads.tracing.storages import touched_bytes
@@ -118,6 +119,12 @@ def tensors_in(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
         for item in value:
             tensors_in(item, found)
     return found
+
+
+def is_on_device(tensor: Any) -> bool:
+    """Whether a tensor lives on the GPU.  Asking a fake tensor's ``device`` would be one more dispatch."""
+    device: torch.device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+    return device.type == "cuda"
 
 
 def num_bytes(tensor: torch.Tensor) -> int:

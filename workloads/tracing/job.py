@@ -9,8 +9,9 @@ from simcore.errors import InputError, nearest
 PRECISIONS = ("fp32", "bf16")
 RECOMPUTE = ("none", "selective", "full")
 
-#: Microbatches traced beyond the pipeline's depth; the steady state then repeats often enough to be seen.
-_STEADY_MICROBATCHES = 4
+#: Microbatches traced beyond the warm-up, and whole rounds of an interleaved pipeline: the steady state then
+#: repeats often enough to be seen.
+_STEADY_MICROBATCHES = 5
 _STEADY_PERIODS = 6
 
 
@@ -105,11 +106,14 @@ class MegatronGptJob:
         """The fewest microbatches with which the schedule runs at all."""
         return self.period
 
-    @property
-    def traced_microbatches(self) -> int:
-        """How many microbatches to trace before the skeleton is extended; all of them when they are few."""
-        enough = self.pp + _STEADY_MICROBATCHES if self.period == 1 else _STEADY_PERIODS * self.pp
-        return min(self.microbatches, enough)
+    def traced_microbatches(self, stage: int) -> int:
+        """How many microbatches to trace before the skeleton is extended; all of them when they are few.
+
+        A stage of 1F1B runs ``pp - stage - 1`` forwards before its steady state begins.
+        """
+        if self.period == 1:
+            return min(self.microbatches, self.pp - stage - 1 + _STEADY_MICROBATCHES)
+        return min(self.microbatches, _STEADY_PERIODS * self.pp)
 
     @property
     def dims(self) -> dict[str, int]:

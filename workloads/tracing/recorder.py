@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from simcore.cost import classify
 from simcore.graph.ops import OpKind
 from workloads.tracing import fake_cuda, streams
-from workloads.tracing.aten_ops import AtenOp, dtype_name, num_bytes, shapes_json, tensors_in
+from workloads.tracing.aten_ops import AtenOp, dtype_name, is_on_device, num_bytes, shapes_json, tensors_in
 from workloads.tracing.communication import Communication
 from workloads.tracing.fake_values import read_scalar
 from workloads.tracing.labels import Labels
@@ -194,15 +194,15 @@ class Recorder(TorchDispatchMode):
             self._record_kernel(operator, args, kwargs, result)
         else:
             self.labels.note_view()
-            if operator.allocates and result.device.type == "cuda":
+            if operator.allocates and is_on_device(result):
                 self._storages.record(result, newborn=True)
         return result
 
     def _record_kernel(self, operator: AtenOp, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         inputs = tensors_in(list(kwargs.values()), tensors_in(args, []))
         outputs = operator.outputs(args, kwargs, result)
-        device_inputs = [tensor for tensor in inputs if tensor.device.type == "cuda"]
-        device_outputs = [tensor for tensor in outputs if tensor.device.type == "cuda"]
+        device_inputs = [tensor for tensor in inputs if is_on_device(tensor)]
+        device_outputs = [tensor for tensor in outputs if is_on_device(tensor)]
         if not device_inputs and not device_outputs:
             return
         across = len(device_inputs) + len(device_outputs) < len(inputs) + len(outputs)
@@ -229,7 +229,7 @@ class Recorder(TorchDispatchMode):
 
     def _read_value(self, tensor: torch.Tensor) -> bool | int | float:
         """``item()``: a copy to the host that the host waits for."""
-        if tensor.device.type == "cuda" and self.recording:
+        if self.recording and is_on_device(tensor):
             stream = streams.current_stream().stream_id
             waits = self.order.take(stream)
             self.append("aten::item", OpKind.SYNC, stream, inputs=[tensor], waits=waits, blocking=1)

@@ -88,8 +88,15 @@ def trace_in(
         {rank: fingerprint(trace) for rank, trace in seen.items()}, stands_for, stages
     )
     report.ranks_run, report.rank_classes = len(run), len(classes)
-    report.traced_microbatches = job.traced_microbatches if extend_microbatches else job.microbatches
-    calls = [(one.representative, report.traced_microbatches, True) for one in classes]
+    calls = [
+        (
+            one.representative,
+            job.traced_microbatches(one.stage) if extend_microbatches else job.microbatches,
+            True,
+        )
+        for one in classes
+    ]
+    report.traced_microbatches = max(microbatches for _, microbatches, _ in calls)
     traced = {trace.rank: trace for trace in pool.traces(job, calls, "trace", progress)}
     extended = {rank: extend_trace(job, trace) for rank, trace in traced.items()}
     programs = {rank: program for rank, program in extended.items() if program is not None}
