@@ -16,6 +16,11 @@ from typing import Any
 from simpy import Environment
 from simpy.events import NORMAL, PENDING, Event
 
+from simcore.errors import InputError
+
+#: End of time, 53 days: twice as much still fits in int64, so that sums of two times never wrap.
+LAST_PS = 1 << 62
+
 Progress = Callable[[int], None]
 _REPORT_EVERY = 1 << 14  # events between two progress reports
 
@@ -106,7 +111,12 @@ class Movable(Signal):
         self._wake: _Wake | None = None
 
     def set(self, time_ps: int) -> None:
-        """Become due at ``time_ps`` (not before now), instead of at any time set before."""
+        """Become due at ``time_ps`` (not before now), instead of at any time set before.
+
+        InputError beyond :data:`LAST_PS`.
+        """
+        if time_ps > LAST_PS:
+            raise InputError("the step takes more than 53 days, which 64 bits of ps cannot tell; check rates")
         wake = self._wake = _Wake(self)
         clock = self.env
         heappush(clock._queue, (time_ps, NORMAL, next(clock._eid), wake))

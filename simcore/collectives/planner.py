@@ -35,6 +35,8 @@ from simcore.units import KIB, ps_from_s
 _BARRIER_BYTES: Final = 4
 #: NCCL's largest number of channels (src/include/device.h, MAXCHANNELS).
 _MAX_CHANNELS: Final = 64
+#: A day: a step with a slower collective comes from a mistyped bandwidth, and overflows 64 bits of ps soon.
+_LONGEST_S: Final = 86_400.0
 _MIN_BUFFER_BYTES: Final = 4 * KIB
 
 
@@ -186,6 +188,12 @@ def _assembled(
         decision.copy_share * min(decision.copy_bytes_per_s, load.nvlink_bytes_per_s),
         decision.network_share * load.network_bytes_per_s,
     )
+    seconds = decision.latency_s + (volume + decision.fill_bytes * overhead) / rate
+    if not seconds <= _LONGEST_S:
+        raise InputError(
+            f"{collective} of {num_bytes} bytes among {len(ranks)} ranks would take {seconds:.3g} s at"
+            f" {rate:.3g} B/s, more than the {_LONGEST_S:g} s that one may take; check the links' bandwidths"
+        )
     latency_ps = ps_from_s(decision.latency_s + decision.fill_bytes * overhead / rate)
     return CollectivePlan(
         collective=collective,

@@ -22,6 +22,9 @@ from simcore.units import PS_PER_S, ps_from_s
 
 FP32_MATH = ("ieee", "tf32")
 
+#: A kernel of minutes comes from a mistyped figure, and a step of such kernels overflows 64 bits of ps.
+_LONGEST_KERNEL_S = 100.0
+
 _RECORDED, _MEASURED, _FITTED, _ROOFLINE = (
     ORIGINS.index(name) for name in ("recorded", "measured", "fitted", "roofline")
 )
@@ -39,7 +42,7 @@ class RooflineCost:
     ``Demands.hbm_bytes`` counts traffic over the profile's ``hbm_efficiency``: refresh, row misses and bus
     turnarounds take HBM time too, so a kernel alone lasts ``Demands.alone_ps(gpu.hbm_bytes_per_s)`` and
     what it leaves to others is right.
-    Errors: InputError for an unknown option, generation, dtype or op class.
+    Errors: InputError for an unknown option, generation, dtype or op class, or a kernel of minutes.
     """
 
     def __init__(
@@ -125,6 +128,12 @@ class RooflineCost:
             bytes_written=int(ops.bytes_written[row]),
         )
         work = memcpy_work(kernel, self._context) if is_copy else self.work(kernel)
+        seconds = max(work.sm_s, work.hbm_bytes / self._context.hbm_bytes_per_s)
+        if not seconds <= _LONGEST_KERNEL_S:
+            raise InputError(
+                f"op {name!r} would take {seconds:.3g} s on one {self.gpu.name}, more than the"
+                f" {_LONGEST_KERNEL_S:g} s that any kernel may take; check clock, peak flops and HBM"
+            )
         sm_ps = ps_from_s(work.sm_s)
         hbm_bytes = round(work.hbm_bytes / self.gpu.hbm_efficiency)
         fixed_ps = work.launches * ps_from_s(self.gpu.kernel_gap_s + work.prologue_s)

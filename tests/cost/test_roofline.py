@@ -174,3 +174,13 @@ def test_fifty_thousand_ops_are_priced_in_half_a_second() -> None:
     demands = cost.demands(table)
     assert time.process_time() - start < 0.5
     assert (demands.sm_ps > 0).all()
+
+
+def test_a_kernel_of_minutes_is_refused() -> None:
+    # 10^10 flops at 1 Mflop/s: 10,000 s; an addition of 3 MB at 1 kB/s: 3,000 s.
+    slow = replace(TOY_GPU, peak_flops={"bf16": 1e6})
+    with pytest.raises(InputError, match=r"'aten::mm.default' would take 1e\+04 s on one toy"):
+        RooflineCost(slow, parameters=TOY).demands(op_table(MM))
+    thin = replace(TOY_GPU, hbm_bytes_per_s=1e3, l2_bytes_per_s=1e3)
+    with pytest.raises(InputError, match=r"'aten::add' would take 3e\+03 s on one toy"):
+        RooflineCost(thin, parameters=TOY).demands(op_table(ADD))
