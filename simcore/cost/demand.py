@@ -6,7 +6,7 @@ together.  Nothing else about a kernel reaches the engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -51,6 +51,23 @@ class Demands:
         memory_ps = np.rint(self.hbm_bytes * (1e12 / hbm_bytes_per_s)).astype(np.int64)
         total: IntArray = self.fixed_ps + np.maximum(self.sm_ps, memory_ps)
         return total
+
+    def take(self, rows: npt.NDArray[np.integer]) -> Demands:
+        """The demands of ``rows``, in that order."""
+        return Demands(*(getattr(self, spec.name)[rows] for spec in fields(self)))
+
+    def scaled(self, factor: npt.NDArray[np.float64]) -> Demands:
+        """Each kernel ``factor`` times as long: SM time, HBM bytes and start cost, rounded."""
+
+        def stretch(column: IntArray) -> IntArray:
+            return np.rint(column * factor).astype(np.int64)
+
+        return replace(
+            self,
+            sm_ps=stretch(self.sm_ps),
+            hbm_bytes=stretch(self.hbm_bytes),
+            fixed_ps=stretch(self.fixed_ps),
+        )
 
     @classmethod
     def zeros(cls, num_ops: int) -> Demands:

@@ -4,5 +4,17 @@ from simcore.engine.gpu import Gpu, Hold, SmPool
 from simcore.engine.kernel import Kernel
 from simcore.engine.result import RankTimes, SimulationResult
 from simcore.engine.simulate import NETWORKS, simulate
+from simcore.engine.variants import Noise, Variants
 
-__all__ = ["NETWORKS", "Gpu", "Hold", "Kernel", "RankTimes", "SimulationResult", "SmPool", "simulate"]
+__all__ = [
+    "NETWORKS",
+    "Gpu",
+    "Hold",
+    "Kernel",
+    "Noise",
+    "RankTimes",
+    "SimulationResult",
+    "SmPool",
+    "Variants",
+    "simulate",
+]

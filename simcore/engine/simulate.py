@@ -16,7 +16,8 @@ from simcore.engine.record import PlanTable, link_counters, rank_times
 from simcore.engine.rendezvous import Communicators
 from simcore.engine.result import SimulationResult
 from simcore.engine.stuck import deadlock
-from simcore.engine.tape import COMM_KINDS, TapeCompiler
+from simcore.engine.tape import COMM_KINDS, Tape, TapeCompiler
+from simcore.engine.variants import Noise, Variants
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.network.fluid import FixedNetwork, FluidNetwork
@@ -39,13 +40,16 @@ def simulate(
     network: str = "fluid",
     coalesce: bool = True,
     fold: bool = True,
+    variants: Variants | None = None,
+    noise: Noise | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> SimulationResult:
     """Simulate one training step of all ranks of ``graph`` on ``topology``.
 
     ``cost`` prices kernels, ``planner`` collectives.  ``coalesce`` plays undisturbed kernels as one event,
     ``fold`` one rank for all that must behave like it; without them every kernel is an event, every rank is
-    simulated, and the result is the same.  ``progress`` gets the share done, 0..1.
+    simulated, and the result is the same.  ``variants`` are ranks whose GPUs differ; ``noise`` makes every
+    rank different, which unfolds the job (with a warning).  ``progress`` gets the share done, 0..1.
 
     Errors: InputError (unknown network, more ranks than GPUs), GraphError (members of a group disagree),
     DeadlockError (no rank can go on).
@@ -56,20 +60,22 @@ def simulate(
         raise InputError(
             f"the workload has {graph.world_size} ranks but the cluster has {topology.num_gpus} GPUs"
         )
-    parts = partition(graph, topology, planner, fold=fold)
+    if noise is not None and noise.sigma == 0.0:
+        noise = None
+    if variants is None:
+        variants = Variants((topology.cluster.gpu,), (cost,), np.zeros(graph.world_size, dtype=np.int64))
+    fold = fold and noise is None
+    parts = partition(graph, topology, planner, variants.of_rank, fold=fold)
     clock = Clock()
     links = topology.links
     fluid = FluidNetwork(clock, links.bytes_per_s, links.names) if network == "fluid" else None
     carrier = fluid if fluid is not None else FixedNetwork(clock)
     communicators = Communicators(Quotient(parts, topology, planner), graph.groups, carrier, clock)
 
-    spec = topology.cluster.gpu
-    demands = cost.demands(graph.ops)
-    host = HostCosts(ps_from_s(spec.launch_overhead_s), ps_from_s(spec.launch_latency_s))
-    compiler = TapeCompiler(graph, demands, demands.alone_ps(spec.hbm_bytes_per_s), host)
-    tapes = [compiler.compile(program) for program in graph.programs]
+    tapes = _Tapes(graph, variants, noise)
     ranks: list[Rank] = []
     for number in parts.representatives.tolist():
+        spec = variants.gpus[variants.of_rank[number]]
         gpu = Gpu(
             clock,
             carrier,
@@ -78,7 +84,7 @@ def simulate(
             copy_engines=spec.copy_engines,
             coalesce=coalesce,
         )
-        rank = Rank(number, tapes[graph.program_of_rank[number]], gpu, communicators, clock)
+        rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
         for coroutine in rank.coroutines():
             clock.process(coroutine)
         ranks.append(rank)
@@ -87,6 +93,8 @@ def simulate(
     if any(rank.is_stuck for rank in ranks):
         raise deadlock(graph, ranks, parts.class_of)
     result = _result(graph, ranks, parts, events)
+    if noise is not None:
+        result = replace(result, warnings=("noise makes every rank different: nothing was folded",))
     if fluid is None:
         return result
     counters = link_counters(fluid)
@@ -97,6 +105,37 @@ def simulate(
         counter_resource=counters.resource,
         counter_value=counters.value,
     )
+
+
+class _Tapes:
+    """Tapes by program and GPU variant; with noise by rank."""
+
+    def __init__(self, graph: Graph, variants: Variants, noise: Noise | None) -> None:
+        self._graph = graph
+        self._variants = variants
+        self._noise = noise
+        self._compilers: dict[int, TapeCompiler] = {}
+        self._tapes: dict[tuple[int, int], Tape] = {}
+
+    def of_rank(self, rank: int) -> Tape:
+        """What ``rank`` plays."""
+        variant = int(self._variants.of_rank[rank])
+        index = int(self._graph.program_of_rank[rank])
+        compiler = self._compilers.get(variant)
+        if compiler is None:
+            spec = self._variants.gpus[variant]
+            host = HostCosts(ps_from_s(spec.launch_overhead_s), ps_from_s(spec.launch_latency_s))
+            demands = self._variants.costs[variant].demands(self._graph.ops)
+            compiler = TapeCompiler(self._graph, demands, spec.hbm_bytes_per_s, host)
+            self._compilers[variant] = compiler
+        program = self._graph.programs[index]
+        if self._noise is not None:
+            num_ops = len(self._graph.flat_ops(program))
+            return compiler.compile(program, self._noise.factors(rank, num_ops))
+        tape = self._tapes.get((index, variant))
+        if tape is None:
+            tape = self._tapes[index, variant] = compiler.compile(program)
+        return tape
 
 
 def _result(graph: Graph, ranks: list[Rank], parts: Partition, events: int) -> SimulationResult:

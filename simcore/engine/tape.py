@@ -21,6 +21,7 @@ from simcore.graph import FlatOps, Graph, OpKind, Program, resolve_waits
 from simcore.graph.ops import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 Completion = tuple[int, int]  # (stream index, item number on that stream)
 COMM_KINDS = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
@@ -108,23 +109,21 @@ class Tape:
 class TapeCompiler:
     """Compiles the programs of a graph for one kind of GPU.
 
-    ``demands`` and ``alone_ps`` are indexed by op-table row.
+    ``demands`` is indexed by op-table row.
     """
 
-    def __init__(self, graph: Graph, demands: Demands, alone_ps: IntArray, host: HostCosts) -> None:
+    def __init__(self, graph: Graph, demands: Demands, hbm_bytes_per_s: float, host: HostCosts) -> None:
         self._graph = graph
-        self._alone_ps = alone_ps
         self._host = host
-        d = demands
-        columns = (d.sm_ps, d.blocks, d.blocks_per_sm, d.hbm_bytes, d.fixed_ps)
-        uses_sms = (d.copy_engine == 0).tolist()
-        self._demand: list[Demand] = list(zip(*(c.tolist() for c in columns), uses_sms, strict=True))
+        self._demands = demands
+        self._hbm_bytes_per_s = hbm_bytes_per_s
+        self._by_row = _Kernels.of(demands, hbm_bytes_per_s)
         self._is_comm = np.isin(graph.ops.kind, COMM_KINDS)
         self._calls = _calls(graph, self._is_comm)
         self._sequences: dict[tuple[int, int], KernelSequence] = {}
 
-    def compile(self, program: Program) -> Tape:
-        """The program's tape."""
+    def compile(self, program: Program, factor: FloatArray | None = None) -> Tape:
+        """The program's tape.  ``factor`` stretches each flat op's kernel: SM time, bytes, start cost."""
         graph = self._graph
         flat = graph.flat_ops(program)
         rows = flat.row
@@ -133,7 +132,12 @@ class TapeCompiler:
         position_of = np.full(len(rows), -1, dtype=np.int64)
         position_of[layout.order] = np.arange(len(layout.order))
         item_at = np.where(position_of >= 0, layout.item_of[position_of], -1)
-        alone = np.where(self._is_comm[rows], 0, self._alone_ps[rows])
+        if factor is None:
+            kernels, index = self._by_row, rows
+        else:
+            stretched = self._demands.take(rows).scaled(factor)
+            kernels, index = _Kernels.of(stretched, self._hbm_bytes_per_s), np.arange(len(rows))
+        alone = np.where(self._is_comm[rows], 0, kernels.alone_ps[index])
         ends = np.cumsum(alone[layout.order])
         starts = ends - alone[layout.order]
         base = starts[layout.heads][layout.item_of]
@@ -144,7 +148,8 @@ class TapeCompiler:
             needed = item_at[layout.host_waits(graph, rows, sync, room)].tolist()
             segments.append(Segment(layout.latest(needed), cost, sync))
             watched.update(needed)
-        items = self._items(layout, launches, rows, waits, watched)
+        sequences = self._sequences if factor is None else {}
+        items = self._items(layout, launches, rows, waits, watched, kernels, index, sequences)
         first = layout.first_item
         return Tape(
             program, flat, tuple(items[lo:hi] for lo, hi in pairwise(first)), layout.stream_names, first,
@@ -159,6 +164,9 @@ class TapeCompiler:
         rows: IntArray,
         waits: dict[int, tuple[Completion, ...]],
         watched: set[int],
+        kernels: _Kernels,
+        index: IntArray,
+        sequences: dict[tuple[int, int], KernelSequence],
     ) -> list[Item]:
         heads = layout.heads
         if not len(heads):
@@ -167,7 +175,7 @@ class TapeCompiler:
         first, last = layout.order[heads], layout.order[tails]
         segment = launches.segment[first].tolist()
         launch = launches.offset[first].tolist()
-        row = list(zip(rows[first].tolist(), rows[last].tolist(), strict=True))
+        key = list(zip(index[first].tolist(), index[last].tolist(), strict=True))
         is_comm = self._is_comm[rows[first]].tolist()
         is_copy = (self._graph.ops.kind[rows[first]] == OpKind.MEMCPY).tolist()
         sequence = _sequence_numbers(self._graph, rows, self._is_comm)
@@ -183,18 +191,34 @@ class TapeCompiler:
                     tuple([self._calls[int(rows[op])] for op in ops]), tuple([sequence[op] for op in ops])
                 )
             else:
-                known = self._sequences.get(row[i])
+                known = sequences.get(key[i])
                 if known is None:
                     ops_of_item = layout.order[bounds[i] : bounds[i + 1]]
-                    known = self._sequences[row[i]] = self._sequence(
-                        rows[ops_of_item], launches.offset[ops_of_item] - launch[i]
+                    known = sequences[key[i]] = kernels.sequence(
+                        index[ops_of_item], launches.offset[ops_of_item] - launch[i]
                     )
                 work = known
             items.append(Item(segment[i], launch[i], waits.get(i, ()), is_watched, work, is_copy[i]))
         return items
 
-    def _sequence(self, rows: IntArray, launch: IntArray) -> KernelSequence:
-        return KernelSequence.of([self._demand[row] for row in rows.tolist()], self._alone_ps[rows], launch)
+
+@dataclass(frozen=True)
+class _Kernels:
+    """Kernels by some index, ready to be strung together."""
+
+    demand: list[Demand]
+    alone_ps: IntArray
+
+    @classmethod
+    def of(cls, demands: Demands, hbm_bytes_per_s: float) -> _Kernels:
+        d = demands
+        columns = (d.sm_ps, d.blocks, d.blocks_per_sm, d.hbm_bytes, d.fixed_ps)
+        uses_sms = (d.copy_engine == 0).tolist()
+        demand = list(zip(*(c.tolist() for c in columns), uses_sms, strict=True))
+        return cls(demand, d.alone_ps(hbm_bytes_per_s))
+
+    def sequence(self, index: IntArray, launch: IntArray) -> KernelSequence:
+        return KernelSequence.of([self.demand[i] for i in index.tolist()], self.alone_ps[index], launch)
 
 
 def _calls(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:

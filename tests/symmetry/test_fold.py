@@ -1,0 +1,159 @@
+"""Folding changes nothing: rank by rank the same times to the picosecond, with and without."""
+
+import numpy as np
+import pytest
+
+from simcore.collectives import NcclPlanner
+from simcore.engine import Noise, simulate
+from simcore.errors import InputError
+from simcore.symmetry import partition
+from tests.engine.lab import TableCost
+from tests.symmetry import jobs
+
+
+def both(graph, where, variants=None):
+    """Folded result after comparing it with the unfolded one, rank by rank."""
+    folded = jobs.run(graph, where, fold=True, variants=variants)
+    plain = jobs.run(graph, where, fold=False, variants=variants)
+    assert len(plain.times) == graph.world_size
+    for rank in range(graph.world_size):
+        ours, theirs = folded.times_of(rank), plain.times_of(rank)
+        for column in ("ready_ps", "start_ps", "end_ps"):
+            np.testing.assert_array_equal(
+                getattr(ours, column), getattr(theirs, column), err_msg=f"rank {rank}"
+            )
+        here, there = int(folded.class_of[rank]), rank
+        alone = [
+            r.plans[i].alone_ps if i >= 0 else -1
+            for r, c in ((folded, here), (plain, there))
+            for i in r.plan_of[c]
+        ]
+        half = len(alone) // 2
+        assert alone[:half] == alone[half:]
+    assert folded.step_ps == plain.step_ps
+    return folded
+
+
+@pytest.mark.parametrize(
+    ("job", "nodes", "changes", "classes"),
+    [
+        # One class per stage: tensor and data parallel ranks are alike.  A group of many nodes reduces over a
+        # tree of switches whose roots, the first and last node, send less through their NICs.
+        (jobs.dense_3d, 16, {}, 4),
+        (jobs.gradients_at_the_end, 8, {}, 2),
+        (jobs.uneven_stages, 8, {}, 4),
+        (jobs.interleaved, 8, {}, 4),
+        (jobs.data_parallel, 8, {}, 2),
+        (jobs.expert_parallel, 8, {}, 1),
+        (jobs.two_jobs, 16, {}, 2),
+    ],
+)
+def test_symmetric_jobs(job, nodes, changes, classes):
+    assert len(both(job(), jobs.topology(nodes, **changes)).times) == classes
+
+
+@pytest.mark.parametrize("fabric", ["rail", "leaf_spine"])
+@pytest.mark.parametrize("job", [jobs.two_jobs, jobs.dense_3d, jobs.data_parallel, jobs.expert_parallel])
+def test_flows_that_share_spines(job, fabric):
+    # Leaves of two nodes, a quarter of the bandwidth above them: rings and sends of many ranks share uplinks.
+    where = jobs.topology(16, fabric=fabric, nodes_per_leaf=2, spine_oversubscription=4.0)
+    folded = both(job(), where)
+    free = jobs.run(job(), jobs.topology(16), fold=True)
+    assert folded.step_ps > free.step_ps  # the spines do limit
+    assert len(folded.times) <= 16
+
+
+def test_nics_that_gpus_share():
+    folded = both(jobs.dense_3d(), jobs.topology(16, nics_per_node=2))
+    assert folded.step_ps > jobs.run(jobs.dense_3d(), jobs.topology(16), fold=True).step_ps
+    assert len(folded.times) < 128
+
+
+def test_a_slow_gpu_refines_only_what_it_touches():
+    where = jobs.topology(16)
+    graph = jobs.dense_3d()  # rank = tp + 8 * (dp + 4 * pp)
+    variants = jobs.slow_ranks(where, graph.world_size, 1.3, [37])
+    folded = both(graph, where, variants)
+    # Rank 37 has tp 5, dp 0, pp 1.  In each stage ranks differ by whether they share its tp group, its dp
+    # group, both or neither: at most 16 classes.
+    assert 4 < len(folded.times) <= 16
+    assert folded.class_of[37] not in np.delete(folded.class_of, 37)
+    assert folded.step_ps > jobs.run(graph, where, fold=True).step_ps
+
+
+def test_a_broken_nic_refines_only_what_it_touches():
+    broken = {"nic.3.2.out.bytes_per_s": 5e9}
+    folded = both(jobs.data_parallel(), jobs.topology(8, link_overrides=broken))
+    # Nodes 0 and 7 are the roots of the two trees, rank 26 has the broken NIC, all others are alike.
+    middle = [2 if rank == 26 else 1 for rank in range(8, 56)]
+    assert folded.class_of.tolist() == [0] * 8 + middle + [0] * 8
+    healthy = jobs.run(jobs.data_parallel(), jobs.topology(8), fold=True)
+    assert folded.step_ps > healthy.step_ps
+
+
+def test_a_link_that_nobody_uses_refines_nothing():
+    # Pure tensor parallelism within nodes never leaves them: a broken NIC only marks its owner.
+    graph = jobs.pipeline(jobs.one_f_one_b(1, 2), tp=8, dp=1)
+    where = jobs.topology(1, link_overrides={"nic.0.3.in.bytes_per_s": 1e9})
+    assert both(graph, where).step_ps == jobs.run(graph, jobs.topology(1), fold=True).step_ps
+
+
+def test_extra_latency_of_one_node():
+    slow = {f"nic.5.{n}.{way}.latency_s": 80e-6 for n in range(8) for way in ("in", "out")}
+    folded = both(jobs.dense_3d(), jobs.topology(16, link_overrides=slow))
+    assert folded.step_ps > jobs.run(jobs.dense_3d(), jobs.topology(16), fold=True).step_ps
+    assert len(folded.times) < 64
+
+
+def test_256_ranks_of_everything():
+    graph = jobs.pipeline(jobs.one_f_one_b(4, 4), tp=8, dp=8)
+    assert graph.world_size == 256
+    where = jobs.topology(32, nodes_per_leaf=4, spine_oversubscription=2.0)
+    assert len(both(graph, where).times) <= 16
+
+
+def test_noise_unfolds_and_is_reproducible():
+    graph, where = jobs.data_parallel(16), jobs.topology(2)
+
+    def noisy(seed):
+        cost = TableCost(jobs.KERNELS)
+        return simulate(graph, where, cost, NcclPlanner(where), noise=Noise(0.05, seed))
+
+    first, again, other = noisy(1), noisy(1), noisy(2)
+    assert len(first.times) == 16
+    assert first.warnings == ("noise makes every rank different: nothing was folded",)
+    assert first.step_ps == again.step_ps != other.step_ps
+    # 18 kernels of mean factor 1 on each of 16 ranks: the slowest rank sets the pace.
+    assert first.step_ps > jobs.run(graph, where, fold=True).step_ps
+
+
+@pytest.mark.parametrize(("sigma", "seed"), [(-0.1, 0), (float("nan"), 0), (2.0, 0), (0.1, -1)])
+def test_noise_out_of_range(sigma, seed):
+    with pytest.raises(InputError, match="noise"):
+        Noise(sigma, seed)
+
+
+def test_partition_of_a_rank_outside_the_world():
+    where = jobs.topology(8)
+    parts = partition(jobs.data_parallel(), where, NcclPlanner(where))
+    assert parts.class_of_rank(63) == 0
+    with pytest.raises(InputError, match="rank 64 is outside the world of 64 ranks"):
+        parts.class_of_rank(64)
+
+
+def test_classes_are_equitable():
+    # What the definition asks for: ranks of a class have the same multiset of (class of group, role).
+    where = jobs.topology(16, nodes_per_leaf=2, spine_oversubscription=4.0)
+    parts = partition(jobs.dense_3d(), where, NcclPlanner(where))
+    seen = [[] for _ in range(128)]
+    for number, (relation, classes) in enumerate(zip(parts.relations, parts.instance_class, strict=True)):
+        for instance, members in enumerate(relation.members.tolist()):
+            for position, rank in enumerate(members):
+                end = position if relation.delta else 0
+                seen[rank].append(
+                    (number, int(classes[instance]), int(relation.role[instance, position]), end)
+                )
+    by_class = {}
+    for rank, found in enumerate(seen):
+        by_class.setdefault(int(parts.class_of[rank]), set()).add(tuple(sorted(found)))
+    assert all(len(signatures) == 1 for signatures in by_class.values())
