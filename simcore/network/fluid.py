@@ -6,7 +6,7 @@ flows that share links (directly or through others), and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,10 +34,10 @@ class FluidNetwork:
     Errors: InputError for a flow over a link without bandwidth.
     """
 
-    def __init__(self, clock: Clock, bytes_per_s: npt.NDArray[np.float64], names: Iterable[str] = ()) -> None:
+    def __init__(self, clock: Clock, bytes_per_s: npt.NDArray[np.float64], names: Sequence[str] = ()) -> None:
         self._clock = clock
         self._capacity = (bytes_per_s * 1e-12).tolist()
-        self._names = tuple(names)
+        self._names = names
         self._on_link: list[dict[Flow, float]] = [{} for _ in self._capacity]  # active flows, weight
         self._alone: dict[int, float] = {}  # plan id -> rate alone
         self._plans: dict[int, CollectivePlan] = {}
