@@ -21,6 +21,7 @@ from simpy.events import PENDING
 from simpy.resources import base
 
 from simcore.engine.run import Run
+from simcore.errors import InputError
 from simcore.network.maxmin import share
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Hold(base.Put["SmPool"]):
             self.grant()
         else:
             pool.put_queue.append(self)
-            pool._trigger_put(None)
+            pool._trigger_put()
 
     def grant(self) -> None:
         """Resume the holder at once (a granted hold may be yielded later at no cost)."""
@@ -73,7 +74,9 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         self.held = 0
 
     def hold(self, num_sms: int) -> Hold:
-        """Ask for ``num_sms`` SMs, exclusively."""
+        """Ask for ``num_sms`` SMs, exclusively.  InputError for more than there are."""
+        if not 0 <= num_sms <= self.num_sms:
+            raise InputError(f"a kernel cannot hold {num_sms} of {self.num_sms} SMs")
         return Hold(self, num_sms)
 
     def release(self, num_sms: int) -> None:

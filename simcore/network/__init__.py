@@ -2,6 +2,7 @@
 
 from simcore.network.flow import Endpoint, Flow, Network
 from simcore.network.fluid import FixedNetwork, FluidNetwork
+from simcore.network.link import Link
 from simcore.network.maxmin import max_min, share
 
-__all__ = ["Endpoint", "FixedNetwork", "Flow", "FluidNetwork", "Network", "max_min", "share"]
+__all__ = ["Endpoint", "FixedNetwork", "Flow", "FluidNetwork", "Link", "Network", "max_min", "share"]
