@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.tracing.small_jobs import NEEDS
 from workloads.tracing.trace import WorkerPool, workers
-
-NEEDS = ("torch", "megatron", "einops")
 
 
 @pytest.fixture(scope="session")

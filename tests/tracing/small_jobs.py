@@ -10,6 +10,9 @@ from workloads.tracing import MegatronGptJob
 from workloads.tracing.recording import COLUMNS
 from workloads.tracing.templates import CUT_COLUMNS, CutProgram, CutTemplate
 
+#: Modules without which nothing can be traced.
+NEEDS = ("torch", "megatron", "einops")
+
 SMALL = MegatronGptJob(
     layers=4, hidden=128, heads=4, seq=64, vocab=256, tp=2, pp=2, dp=1, microbatches=9, recompute="full"
 )

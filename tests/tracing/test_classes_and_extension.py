@@ -17,8 +17,8 @@ CATALOG = "workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1"
 @pytest.mark.parametrize(
     "case",
     [
-        job(layers=3, tp=1, pp=3, microbatches=9),
-        job(layers=4, tp=1, virtual_pipeline=2, microbatches=14),
+        job(layers=3, tp=1, pp=3, microbatches=9, recompute="none"),
+        job(layers=4, tp=1, virtual_pipeline=2, microbatches=14, recompute="none"),
         job(layers=2, tp=1, dp=2, overlap_grad_reduce=True, recompute="none"),
     ],
     ids=["1f1b", "interleaved", "overlap"],

@@ -1,12 +1,14 @@
 """Wrong input is refused before torch is imported, with exit code 2 and nothing written."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from simcore.errors import InputError
-from tests.tracing.small_jobs import job
+from simcore.graph import load_graph
+from tests.tracing.small_jobs import NEEDS, job
 from workloads.tracing.cli import app
 
 
@@ -80,3 +82,19 @@ def test_help_states_the_defaults() -> None:
     ran = CliRunner().invoke(app, ["megatron-gpt", "--help"])
     assert ran.exit_code == 0
     assert "FP32 without" in ran.output and "default: full" in ran.output
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in NEEDS), reason="needs megatron-core"
+)
+def test_a_traced_job_is_a_graph_folder(tmp_path: Path) -> None:
+    target = tmp_path / "tiny"
+    arguments = [*BASE, "--layers", "1", "--microbatches", "2", "--jobs", "1", "--out", str(target)]
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    assert "1 ranks in 1 classes" in ran.output
+    graph = load_graph(target)
+    assert graph.workload.name == "tiny" and graph.workload.num_microbatches == 2
+    assert graph.workload.tokens_per_step == 2 * 64
+    assert str(tmp_path) not in (target / "graph.json").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]  # nothing half-written beside it

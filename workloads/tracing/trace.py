@@ -6,6 +6,7 @@ which is one rank after another.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -209,8 +210,6 @@ def workers(
 
 
 def _require_megatron() -> None:
-    import importlib.util
-
     for module, package in (("megatron", "megatron-core"), ("einops", "einops")):
         if importlib.util.find_spec(module) is None:
             raise InputError(
