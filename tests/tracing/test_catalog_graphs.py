@@ -51,7 +51,7 @@ def test_flops_of_the_whole_job(case: tuple[str, Graph]) -> None:
 
 
 def test_tensor_parallel_collectives_of_the_whole_job(case: tuple[str, Graph]) -> None:
-    # Per layer and microbatch: two all_reduce forward, two recomputed, two backward, of one hidden state each.
+    # Per layer and microbatch: two all_reduce forward, two recomputed, two backward, of one hidden state.
     name, graph = case
     layers, hidden, tp, _, dp, microbatches = CASES[name]
     size = SEQ * hidden * 4
