@@ -70,12 +70,13 @@ def partition(
     world = graph.world_size
     num_links = len(topology.links)
     if fold:
-        figures = Fabric(topology).own_figures(np.arange(world, dtype=np.int64))
+        fabric = Fabric(topology)
+        figures = fabric.own_figures(np.arange(world, dtype=np.int64))
         variant = np.zeros(world, dtype=np.int64) if variant_of_rank is None else variant_of_rank
         ranks = unique_rows(np.stack([graph.program_of_rank.astype(np.int64), variant, figures], axis=1))
         links = unique_rows(np.stack([topology.links.bytes_per_s, topology.links.latency_s], axis=1))
         instances = [relation.colour for relation in relations]
-        ranks, instances, links = _refine(relations, ranks, instances, links)
+        ranks, instances, links = _refine(relations, fabric.own[:world], ranks, instances, links)
     else:
         ranks = np.arange(world, dtype=np.int64)
         links = np.arange(num_links, dtype=np.int64)
@@ -86,32 +87,34 @@ def partition(
 
 
 def _refine(
-    relations: list[Relation], ranks: IntArray, instances: list[IntArray], links: IntArray
+    relations: list[Relation], ports: IntArray, ranks: IntArray, instances: list[IntArray], links: IntArray
 ) -> tuple[IntArray, list[IntArray], IntArray]:
+    """Split colours until nothing splits.  ``ports[r]`` are the links that rank ``r`` owns: it takes in their
+    colours and they take in its own.
+    """
     weights = [
         unique_rows(np.stack([r.shared.weight, r.shared.call.astype(np.float64)], axis=1)) for r in relations
     ]
+    which_port = np.broadcast_to(np.arange(ports.shape[1]), ports.shape)
     count = -1
     while True:
         total = int(ranks.max()) + sum(int(i.max()) for i in instances if len(i)) + int(links.max())
         if total == count:
             return ranks, instances, links
         count = total
-        rank_sum = np.zeros((len(ranks), 2), dtype=np.uint64)
         link_sum = np.zeros((len(links), 2), dtype=np.uint64)
+        add_at(link_sum, ports, mix(np.broadcast_to(ranks[:, None], ports.shape), which_port))
+        rank_sum = mix(links[ports], which_port).sum(axis=1, dtype=np.uint64)
         for number, (relation, weight) in enumerate(zip(relations, weights, strict=True)):
-            shared = relation.shared
-            order = np.arange(relation.members.shape[1]) if relation.delta else np.zeros(1, dtype=np.int64)
-            seen = mix(ranks[relation.members], relation.role, np.broadcast_to(order, relation.members.shape))
-            with np.errstate(over="ignore"):
-                signature = seen.sum(axis=1, dtype=np.uint64)
+            members, shared = relation.members, relation.shared
+            end = np.arange(members.shape[1]) if relation.delta else np.zeros(1, dtype=np.int64)
+            end = np.broadcast_to(end, members.shape)
+            signature = mix(ranks[members], relation.role, end).sum(axis=1, dtype=np.uint64)
             add_at(signature, shared.instance, mix(links[shared.link], weight))
-            instances[number] = refined(instances[number], signature)
-            mine = instances[number]
-            tag = np.full(relation.members.shape, number, dtype=np.int64)
-            seen = mix(tag, np.broadcast_to(mine[:, None], relation.members.shape), relation.role,
-                       np.broadcast_to(order, relation.members.shape))  # fmt: skip
-            add_at(rank_sum, relation.members.reshape(-1), seen.reshape(-1, 2))
+            mine = instances[number] = refined(instances[number], signature)
+            tag = np.full(members.shape, number, dtype=np.int64)
+            colour = np.broadcast_to(mine[:, None], members.shape)
+            add_at(rank_sum, members, mix(tag, colour, relation.role, end))
             load = mix(np.full(len(shared.link), number, dtype=np.int64), mine[shared.instance], weight)
             add_at(link_sum, shared.link, load)
         ranks, links = refined(ranks, rank_sum), refined(links, link_sum)

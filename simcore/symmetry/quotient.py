@@ -91,17 +91,21 @@ class Quotient:
     def _folded(self, place: Membership, collective: str, num_bytes: int) -> CollectivePlan:
         relation = self.partition.relations[place.relation]
         plan = self._planned(relation, place.ranks, collective, num_bytes)
-        uses: dict[int, float] = {}
+        uses: dict[int, list[float]] = defaultdict(list)
         for rank, instance in self._arrivals[place.relation][place.group_class]:
             ranks = tuple(relation.members[instance].tolist())
             ports = set(self._own_ports[rank].tolist())
             links = self._planned(relation, ranks, collective, num_bytes).links
-            uses.update((use.link, use.weight) for use in links if use.link in ports)
+            for use in links:
+                if use.link in ports:
+                    uses[use.link].append(use.weight)
         if (collective, num_bytes) not in relation.calls:
             raise GraphError(f"group {relation.group!r}: nobody sends {num_bytes} bytes that a rank receives")
         call = relation.calls.index((collective, num_bytes))
-        uses.update(self._loads.get((place.relation, place.group_class, call), ()))
-        return replace(plan, links=tuple(LinkUse(link, weight) for link, weight in sorted(uses.items())))
+        for link, weight in self._loads.get((place.relation, place.group_class, call), ()):
+            uses[link].append(weight)
+        folded = tuple(LinkUse(link, math.fsum(weights)) for link, weights in sorted(uses.items()))
+        return replace(plan, links=folded)
 
     def _planned(
         self, relation: Relation, ranks: tuple[int, ...], collective: str, num_bytes: int

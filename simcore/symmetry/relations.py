@@ -38,9 +38,10 @@ class Planner(Protocol):
 
 @dataclass(frozen=True)
 class SharedLoads:
-    """Loads on links that no single GPU owns: instance ``instance[i]`` puts ``weight[i]`` on ``link[i]``.
+    """Loads on links other than the members' own ports: switches, shared NICs, ports of GPUs on the way.
 
-    Weights are link bytes per byte of progress; ``call[i]`` says of which of the relation's calls.
+    Instance ``instance[i]`` puts ``weight[i]`` link bytes per byte of progress on ``link[i]``; ``call[i]``
+    says of which of the relation's calls.
     """
 
     instance: IntArray
@@ -121,6 +122,7 @@ class Fabric:
         cluster = topology.cluster
         gpus = np.arange(topology.num_gpus, dtype=np.int64)
         per_node, nics = cluster.gpus_per_node, cluster.nics_per_node
+        self.per_node = per_node
         self.node = gpus // per_node
         nic = self.node * nics + (gpus % per_node) * nics // per_node
         leaf_group = self.node // cluster.nodes_per_leaf
@@ -133,6 +135,7 @@ class Fabric:
         #: links that belong to a GPU alone, by GPU; links that it shares with others, by GPU
         self.own = np.stack(own + ([nic_out, nic_in] if nic_is_own else []), axis=1)
         self.shared = np.stack(([] if nic_is_own else [nic_out, nic_in]) + [up, up + 1], axis=1)
+        self.ports = np.concatenate([self.own, self.shared], axis=1)
 
     def own_figures(self, gpus: IntArray) -> IntArray:
         """Colour of each GPU by the capacities and latencies of its own links."""
@@ -187,6 +190,7 @@ def _patterns(members: IntArray, fabric: Fabric) -> IntArray:
     """
     columns = [
         first_seen(fabric.node[members]),
+        first_seen(members % fabric.per_node),
         first_seen(fabric.leaf[members]),
         fabric.own_figures(members),
         fabric.shared_figures(members),
@@ -203,42 +207,56 @@ def _figures(plan: CollectivePlan) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+_Load = tuple[int, int, int, int, float]  # call, member on the same node, member with its place, port, weight
+
+
 def _split_loads(
     plans: list[CollectivePlan], ranks: IntArray, fabric: Fabric
-) -> tuple[list[tuple[tuple[int, int, float], ...]], list[tuple[int, int, int, float]]]:
-    """Loads of an instance: per member on its own ports (call, port, weight); on shared links.
+) -> tuple[list[tuple[tuple[int, int, float], ...]], list[_Load]]:
+    """Loads of an instance: per member on its own ports (call, port, weight); and on all other links.
 
-    Shared ones as (call, member, port of the member's shared links, weight): the first member that has it.
+    A link that is no member's own is a port of the GPU that sits on the node of one member, at the place of
+    another: the members' own shared ports, or what traffic between rails passes on its way.
     """
     owner: dict[int, tuple[int, int]] = {}
-    shared: dict[int, tuple[int, int]] = {}
+    places: dict[int, tuple[int, int, int]] = {}
     for k, rank in enumerate(ranks.tolist()):
-        owner.update({int(link): (k, port) for port, link in enumerate(fabric.own[rank])})
-        for port, link in enumerate(fabric.shared[rank]):
-            shared.setdefault(int(link), (k, port))
+        owner.update({link: (k, port) for port, link in enumerate(fabric.own[rank].tolist())})
+        for port, link in enumerate(fabric.ports[rank].tolist()):
+            places.setdefault(link, (k, k, port))
     roles: list[list[tuple[int, int, float]]] = [[] for _ in range(len(ranks))]
-    loads = []
+    loads: list[_Load] = []
     for call, plan in enumerate(plans):
         for use in plan.links:
             if use.link in owner:
                 k, port = owner[use.link]
                 roles[k].append((call, port, use.weight))
-            else:
-                k, port = shared[use.link]
-                loads.append((call, k, port, use.weight))
+                continue
+            if use.link not in places:
+                _add_places_between(places, ranks, fabric)
+            loads.append((call, *places[use.link], use.weight))
     return [tuple(role) for role in roles], loads
 
 
-def _spread(
-    uses: list[list[tuple[int, int, int, float]]], pattern: IntArray, members: IntArray, fabric: Fabric
-) -> SharedLoads:
-    """Loads on shared links of all instances, from those of one instance per pattern."""
+def _add_places_between(places: dict[int, tuple[int, int, int]], ranks: IntArray, fabric: Fabric) -> None:
+    """Ports of GPUs on the members' nodes at the members' places, whoever runs there."""
+    nodes, locals_ = fabric.node[ranks], ranks % fabric.per_node
+    for k in np.unique(nodes, return_index=True)[1].tolist():
+        for j in np.unique(locals_, return_index=True)[1].tolist():
+            gpu = int(nodes[k] * fabric.per_node + locals_[j])
+            for port, link in enumerate(fabric.ports[gpu].tolist()):
+                places.setdefault(link, (k, j, port))
+
+
+def _spread(uses: list[list[_Load]], pattern: IntArray, members: IntArray, fabric: Fabric) -> SharedLoads:
+    """Those loads of all instances, from those of one instance per pattern."""
     instances, links, weights, calls = [], [], [], []
     for number, load in enumerate(uses):
         mine = np.flatnonzero(pattern == number)
-        for call, k, port, weight in load:
+        for call, k, j, port, weight in load:
+            gpu = fabric.node[members[mine, k]] * fabric.per_node + members[mine, j] % fabric.per_node
             instances.append(mine)
-            links.append(fabric.shared[members[mine, k], port])
+            links.append(fabric.ports[gpu, port])
             weights.append(np.full(len(mine), weight))
             calls.append(np.full(len(mine), call, dtype=np.int64))
     if not instances:

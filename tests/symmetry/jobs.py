@@ -182,6 +182,20 @@ def two_jobs(world_each: int = 64, *, second_mb: int = 40) -> Graph:
     return build.build()
 
 
+def across_rails() -> Graph:
+    """Groups whose members sit at different places of two nodes: data passes ports of GPUs on the way."""
+    build = GraphBuilder(16, name="across rails")
+    build.group("x", explicit=[[k, 8 + (k + 4) % 8] for k in range(8)])
+    build.group("y", explicit=[[k, (k + 1) % 4 + 8, k + 4, (k + 1) % 4 + 12] for k in range(4)])
+    template = build.template("fwd")
+    for _ in range(3):
+        done = template.compute("gemm")
+        template.collective("all_reduce", "x", 8 * MB, waits=(done,))
+        template.collective("all_reduce", "y", 12 * MB, waits=(done,))
+    build.program(range(16), [(template, 0, 0)])
+    return build.build()
+
+
 def expert_parallel(world: int = 64, ep: int = 16) -> Graph:
     """all_to_all before and after an expert GEMM, over groups that span two nodes; gradients over all."""
     build = GraphBuilder(world, name="moe")

@@ -69,6 +69,19 @@ def test_nics_that_gpus_share():
     assert len(folded.times) < 128
 
 
+@pytest.mark.parametrize("fabric", ["rail", "leaf_spine"])
+def test_ports_of_gpus_on_the_way(fabric):
+    assert len(both(jobs.across_rails(), jobs.topology(2, fabric=fabric)).times) < 16
+    # The same with every port of one GPU that others pass through slowed down.
+    slow = {f"nvlink.3.{way}.bytes_per_s": 20e9 for way in ("in", "out")}
+    both(jobs.across_rails(), jobs.topology(2, fabric=fabric, link_overrides=slow))
+
+
+def test_a_job_on_part_of_its_last_node():
+    graph = jobs.pipeline(jobs.one_f_one_b(3, 4), tp=2, dp=2)  # 12 ranks: the second node is half empty
+    both(graph, jobs.topology(2))
+
+
 def test_a_slow_gpu_refines_only_what_it_touches():
     where = jobs.topology(16)
     graph = jobs.dense_3d()  # rank = tp + 8 * (dp + 4 * pp)
