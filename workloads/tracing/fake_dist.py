@@ -103,6 +103,8 @@ def _new_group(
     # torch sorts the ranks, and numbers the members in that order
     members = tuple(sorted(ranks if ranks is not None else range(dist.get_world_size())))
     requested_groups.append((group_desc or "", members))
+    if dist.get_rank() not in members:
+        return dist.GroupMember.NON_GROUP_MEMBER
     return _real_new_group(list(members), None, "fake", None, group_desc=group_desc)
 
 

@@ -77,8 +77,11 @@ def _strides(ranks: Sequence[int]) -> tuple[Dim, ...] | None:
 
 
 def _describes(family: ProcessGroup, groups: Sequence[Members]) -> bool:
+    # A member is its base plus the offset of its index, so equal indices mean equal bases: linear in ranks.
     described = all(
-        family.contains(members[0]) and all(family.ranks_of(rank) == members for rank in members)
+        family.contains(members[0])
+        and family.ranks_of(members[0]) == members
+        and all(family.contains(rank) and family.index_of(rank) == i for i, rank in enumerate(members))
         for members in groups
     )
     num_described = 1

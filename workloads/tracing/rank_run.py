@@ -19,8 +19,8 @@ _ready = False
 class RankTrace:
     """What a rank did with ``num_microbatches``, cut into templates.
 
-    ``groups``: members of the groups it used, by symbol; ``families``: (symbol, members) of every group of
-    the world; ``memory`` holds the static bytes only.
+    ``groups``: members of the groups it used, by symbol; ``families``: (symbol, members) of the groups that
+    it asked for, on rank 0 every group of the world; ``memory`` holds the static bytes only.
     """
 
     rank: int
@@ -55,9 +55,11 @@ def prepare(tier: str, cache: str) -> None:
     megatron_stubs.install()
     from workloads.tracing import (
         megatron_gpt,  # noqa: F401  (imported here to be frozen with the rest)
+        megatron_groups,
         megatron_hooks,
     )
 
+    megatron_groups.install()
     megatron_hooks.install()
     gc.collect()
     gc.freeze()  # a million objects of the frameworks that no later collection need look at
@@ -73,10 +75,11 @@ def run_rank(job: MegatronGptJob, rank: int, num_microbatches: int, *, warm_up: 
     import megatron.core
     import torch
 
-    from workloads.tracing import fake_dist, fake_values, megatron_gpt, megatron_hooks
+    from workloads.tracing import fake_dist, fake_values, megatron_gpt, megatron_groups, megatron_hooks
     from workloads.tracing.group_names import group_symbol
     from workloads.tracing.recorder import Recorder
 
+    megatron_groups.every_group = rank == 0
     megatron_gpt.enter_rank(job, rank)
     recorder = Recorder()
     megatron_hooks.active = recorder
