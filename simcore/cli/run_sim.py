@@ -32,7 +32,8 @@ def run_sim(
             metavar="KEY=VALUE",
             help="Change one thing; repeatable. gpu.*, cluster.*, link.<name>.*, workload.kernels="
             "unfused|megatron|flash, workload.fp32_math=ieee|tf32, nccl.algorithm, nccl.protocol,"
-            " nccl.min_channels, nccl.max_channels, nccl.buffer_bytes.",
+            " nccl.min_channels, nccl.max_channels, nccl.buffer_bytes, rank.<n>.gpu.clock and the like,"
+            " node.<n>.extra_latency_s, noise.sigma.",
         ),
     ] = None,
     no_fold: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,7 +21,26 @@ _NCCL_NUMBERS: Final = {
     "max_channels": Number("count", integer=True),
     "buffer_bytes": Number("size", integer=True),
 }
-KEYS: Final = (*_CHOICES, *(f"nccl.{name}" for name in (*_NCCL_TEXTS, *_NCCL_NUMBERS)), *OVERRIDE_KEYS)
+_NOISE: Final = "noise.sigma"
+_SIGMA: Final = Number("ratio", zero_allowed=True, at_most=1)
+#: What may differ from rank to rank: how fast its GPU is.
+RANK_KEYS: Final = (
+    "gpu.clock",
+    *(
+        f"gpu.{key}"
+        for key in ("num_sms", "hbm_bytes_per_s", "l2_bytes_per_s", "gemm_efficiency", "hbm_efficiency")
+    ),
+    *(f"gpu.{key}" for key in ("launch_overhead_s", "launch_latency_s", "kernel_gap_s")),
+    *(key for key in OVERRIDE_KEYS if key.startswith("gpu.peak_flops.")),
+)
+KEYS: Final = (
+    *_CHOICES,
+    *(f"nccl.{name}" for name in (*_NCCL_TEXTS, *_NCCL_NUMBERS)),
+    _NOISE,
+    *OVERRIDE_KEYS,
+)
+_RANK: Final = re.compile(r"rank\.(\d+)\.(.+)")
+_NODE: Final = re.compile(r"node\.(\d+)\.(.+)")
 
 
 @dataclass(frozen=True)
@@ -28,7 +48,8 @@ class Settings:
     """Settings by what they reach; ``given`` is what the user wrote, for the record.
 
     ``hardware`` are overrides for :func:`simcore.hardware.load_cluster`; ``nccl_texts`` and ``nccl_numbers``
-    arguments of the planner.
+    arguments of the planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra latencies of
+    single nodes, ``noise_sigma`` the spread of kernel times.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -37,16 +58,24 @@ class Settings:
     nccl_texts: Mapping[str, str] = field(default_factory=dict)
     nccl_numbers: Mapping[str, int] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
+    ranks: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    noise_sigma: float = 0.0
 
 
 def split_pairs(pairs: Iterable[str]) -> dict[str, str]:
-    """``KEY=VALUE`` strings as a mapping; a later one wins.  InputError for one without a key or value."""
-    settings = {}
+    """``KEY=VALUE`` strings as a mapping.
+
+    InputError for one without a key or value, and for a key that is given two values.
+    """
+    settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise InputError(f"--set {pair!r}: expected KEY=VALUE, such as workload.kernels=flash")
-        settings[key.strip()] = value.strip()
+        before = settings.setdefault(key.strip(), value.strip())
+        if before != value.strip():
+            raise InputError(f"--set {key.strip()} is given both {before!r} and {value.strip()!r}")
     return settings
 
 
@@ -60,6 +89,9 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
     nccl_texts: dict[str, str] = {}
     nccl_numbers: dict[str, int] = {}
     hardware: dict[str, str] = {}
+    ranks: dict[int, dict[str, str]] = {}
+    nodes: dict[int, str] = {}
+    sigma = 0.0
     for key, value in given.items():
         name = key.removeprefix("nccl.")
         if key in _CHOICES:
@@ -72,6 +104,14 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
             nccl_texts[name] = value
         elif name != key and name in _NCCL_NUMBERS:
             nccl_numbers[name] = int(_NCCL_NUMBERS[name].from_text(value, key))
+        elif key == _NOISE:
+            sigma = _SIGMA.from_text(value, key)
+        elif match := _RANK.fullmatch(key):
+            ranks.setdefault(int(match[1]), {})[_rank_key(key, match[2])] = value
+        elif match := _NODE.fullmatch(key):
+            if match[2] != "extra_latency_s":
+                raise InputError(f"unknown setting {key!r}; did you mean 'node.{match[1]}.extra_latency_s'?")
+            nodes[int(match[1])] = value
         else:
             raise InputError(f"unknown setting {key!r}{nearest(key, KEYS)}")
     return Settings(
@@ -81,4 +121,14 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
         nccl_texts=nccl_texts,
         nccl_numbers=nccl_numbers,
         hardware=hardware,
+        ranks=ranks,
+        nodes=nodes,
+        noise_sigma=sigma,
     )
+
+
+def _rank_key(key: str, rest: str) -> str:
+    """The GPU's key in ``rank.<n>.gpu.*``.  InputError for what cannot differ from rank to rank."""
+    if rest not in RANK_KEYS:
+        raise InputError(f"{key!r} cannot be set for a single rank{nearest(rest, RANK_KEYS)}")
+    return rest

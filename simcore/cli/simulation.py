@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis import StepAnalysis, analyse
+from simcore.cli.irregular import noise_of, rank_variants, with_node_latencies
 from simcore.cli.progress import Stages
 from simcore.cli.scenario import Scenario
 from simcore.collectives import NcclPlanner
@@ -65,7 +66,7 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
     DeadlockError when the workload hangs.
     """
     settings = scenario.settings
-    cluster = load_cluster(scenario.cluster, settings.hardware)
+    cluster = with_node_latencies(load_cluster(scenario.cluster, settings.hardware), settings.nodes)
     with stages.stage("loading"):
         graph = load_graph(scenario.graph_dir)
         check_dims(graph)
@@ -88,6 +89,8 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
                 planner,
                 network=scenario.network,
                 fold=fold,
+                variants=rank_variants(settings, scenario.cluster, cluster, cost, graph.world_size),
+                noise=noise_of(settings, scenario.seed),
                 progress=_throttled(update),
             )
         facts = _facts(scenario, graph, cluster, result, cost.last, memory, stages)
@@ -212,6 +215,13 @@ def placement(graph: Graph, cluster: ClusterSpec) -> str:
     )
 
 
+def _randomness(scenario: Scenario) -> str:
+    sigma = scenario.settings.noise_sigma
+    if not sigma:
+        return "nothing is random: the seed is recorded and not used"
+    return f"kernel times have log-normal noise of sigma {sigma:g}, seed {scenario.seed}"
+
+
 def _folding(result: SimulationResult) -> str:
     simulated, ranks = len(result.representatives), len(result.class_of)
     if simulated == ranks:
@@ -227,6 +237,6 @@ def _run_assumptions(
         f"kernels as a {scenario.settings.kernels!r} build launches them",
         f"fp32 matrix products in {scenario.settings.fp32_math} math",
         _folding(result),
-        "nothing is random: the seed is recorded and not used",
+        _randomness(scenario),
         "MFU counts forward and backward flops, causal attention once; HFU all that is executed",
     )
