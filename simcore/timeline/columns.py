@@ -18,8 +18,12 @@ from simcore.timeline.schema import TIMELINE
 #: ``kind`` as written, by the number of :class:`OpKind`.
 KIND_NAMES = tuple(kind.name.lower() for kind in sorted(OpKind))
 
+#: ``stream`` of host ops and synchronisations.
+HOST = "host"
+
 _COMMUNICATION = (int(OpKind.COLLECTIVE), int(OpKind.SEND), int(OpKind.RECV))
 _TIMED = (int(OpKind.COMPUTE), int(OpKind.MEMCPY))
+_ON_HOST = (int(OpKind.HOST), int(OpKind.SYNC))
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class ProgramColumns:
         op_id = np.arange(len(flat), dtype=np.int32)
         alone = _alone_ps(result, kind, result.alone_ps[rank_class], plan_of)
         shared = {
-            "stream": _text(ops.stream.take(row)),
+            "stream": _text(_streams(ops.stream.take(row), kind)),
             "op_id": pa.array(op_id),
             "name": _text(ops.name.take(row)),
             "kind": _text(Strings(kind.astype(np.int32), KIND_NAMES)),
@@ -100,6 +104,13 @@ def _text(column: Strings) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(
         pa.array(column.codes.astype(np.int32, copy=False)), pa.array(list(column.values), pa.string())
     )
+
+
+def _streams(stream: Strings, kind: IntArray) -> Strings:
+    """Where each op runs: what the host does, waiting for a stream included, is on no stream of the GPU."""
+    values = stream.values if HOST in stream.values else (*stream.values, HOST)
+    on_host = np.isin(kind, _ON_HOST)
+    return Strings(np.where(on_host, values.index(HOST), stream.codes).astype(np.int32), values)
 
 
 def _constant(value: int, length: int) -> pa.Array:

@@ -17,6 +17,7 @@ RUN_FILE = "run.json"
 _text = pa.dictionary(pa.int32(), pa.string())
 
 #: One row per executed op.  ``start-ready`` is queueing, ``(end-start)-alone`` is contention.
+#: ``stream`` is "host" for host ops and synchronisations: they wait for a stream and are not on it.
 #: ``peer`` is the global rank at the other end of a send or recv (-1 otherwise); ``bytes`` is HBM traffic
 #: (read + written) of a compute op and nccl-tests' size of a communication; ``layer`` is global.
 TIMELINE = pa.schema(
