@@ -176,7 +176,8 @@ def _facts(
     warnings = []
     if origins.get("roofline"):
         warnings.append(
-            f"{origins['roofline']:.1%} of kernel time is a roofline estimate with no measurement behind it"
+            f"{origins['roofline']:.1%} of kernel time is a roofline estimate: published or assumed rates,"
+            " not fitted to measured kernels"
         )
     return RunFacts(
         cluster=dataclasses.asdict(cluster),
