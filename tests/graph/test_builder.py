@@ -103,3 +103,10 @@ def test_rank_ranges_cover_exactly_the_ranks(ranks):
 
 def test_rank_ranges_are_few():
     assert rank_ranges(range(1, 96, 8)) == ((1, 90, 8),)
+
+
+def test_ranks_that_interleave_are_few_ranges():
+    # All but the first GPU of each of 1,024 nodes of 8: 1, 3, 5, 7, ...; 2, 6, 10, ...; 4, 12, 20, ...
+    ranks = [8 * node + local for node in range(1024) for local in range(1, 8)]
+    assert rank_ranges(ranks) == ((1, 8192, 2), (2, 8191, 4), (4, 8189, 8))
+    assert rank_ranges([1, 2, 3, 5, 6, 7]) == ((1, 4, 1), (5, 8, 1))  # no fewer when interleaved
