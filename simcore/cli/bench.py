@@ -74,9 +74,19 @@ def measure(workload: str | None, cluster: str | None, coalesce: bool) -> dict[s
 
 
 def bench_run(
-    workload: Annotated[str | None, typer.Argument(metavar="[WORKLOAD]", show_default=False)] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="Cluster profile.")] = None,
-    no_coalesce: Annotated[bool, typer.Option("--no-coalesce", help="An event for every kernel.")] = False,
+    workload: Annotated[
+        str | None,
+        typer.Argument(help="Catalog name or graph folder. Default: the main job.", show_default=False),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="Cluster profile. Default: h800-96.")
+    ] = None,
+    no_coalesce: Annotated[
+        bool,
+        typer.Option(
+            "--no-coalesce", help="An event for every kernel, for comparison: the digest must be the same."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Time the parts of one simulation of WORKLOAD (default: the catalog's main job), without writing it."""
@@ -95,13 +105,15 @@ def bench_run(
     )
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+app.command("run")(bench_run)
+
+
+@app.callback()
+def bench() -> None:
+    """What the simulator itself costs."""
+
+
 def main() -> None:
     """Entry point of ``scripts/bench.py``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command("run")(bench_run)
-
-    @app.callback()
-    def commands() -> None:
-        """What the simulator itself costs."""
-
     app()

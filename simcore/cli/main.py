@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from simcore.cli.bench import app as bench
+from simcore.cli.compare_runs import compare
 from simcore.cli.report_run import report
 from simcore.cli.run_sim import run_sim
 
@@ -16,6 +18,28 @@ app = typer.Typer(
 )
 app.command("run-sim")(run_sim)
 app.command("report")(report)
+app.command("compare")(compare)
+app.add_typer(bench, name="bench")
+
+# These read their own arguments, --help included, and are imported when they are called: tracing needs
+# torch, which nothing else does.
+_OWN_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+@app.command("trace-workload", context_settings=_OWN_ARGUMENTS, add_help_option=False)
+def trace_workload(context: typer.Context) -> None:
+    """Trace a training program without a GPU and write its execution graph."""
+    from workloads.tracing.cli import app as tracing
+
+    tracing(context.args, prog_name="simcore trace-workload")
+
+
+@app.command("validate", context_settings=_OWN_ARGUMENTS, add_help_option=False)
+def validate(context: typer.Context) -> None:
+    """Predicted against measured times, by family."""
+    from simcore.calibrate.command import validate as run
+
+    raise typer.Exit(run(context.args))
 
 
 def main() -> None:

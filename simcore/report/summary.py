@@ -18,7 +18,7 @@ from simcore.timeline.info import RunInfo, StageMemory
 from simcore.units import format_bytes, format_time
 
 _MAX_STAGES = 16
-_PARTS = {
+PARTS = {
     "exposed_compute": "exposed compute",
     "overlapped": "overlapped",
     "exposed_communication": "exposed communication",
@@ -48,7 +48,7 @@ def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Itera
 
 def critical_path_tables(path: CriticalPath, *, top: int = 8) -> Group:
     """What the step time consists of, by op and by stage."""
-    kernels = _table("on the critical path", ("calls", "time", "share", "slowdown"))
+    kernels = number_table("on the critical path", ("calls", "time", "share", "slowdown"))
     for key, total in path.parts[:top]:
         kernels.add_row(
             " ".join(filter(None, key)),
@@ -57,7 +57,7 @@ def critical_path_tables(path: CriticalPath, *, top: int = 8) -> Group:
             _share(total.time_ps, path.step_ps),
             _slowdown(total),
         )
-    stages = _table("critical path in stage", ("time", "share"))
+    stages = number_table("critical path in stage", ("time", "share"))
     for stage in _spread(list(path.by_stage), _MAX_STAGES):
         time = path.by_stage[stage]
         stages.add_row(str(stage), format_time(time), _share(time, path.step_ps))
@@ -75,12 +75,12 @@ def _title(info: RunInfo) -> Text:
 
 def _step_table(analysis: StepAnalysis) -> Table:
     rates = analysis.throughput
-    table = _table("one step, mean of all ranks", ("", "share", "as profiled"))
+    table = number_table("one step, mean of all ranks", ("", "share", "as profiled"))
     table.add_row("step time", format_time(analysis.step_ps), "", style="bold")
     profiled_parts = analysis.profiled.parts()
     for name, part in analysis.breakdown.parts().items():
         profiled = _share(profiled_parts[name], analysis.step_ps)
-        table.add_row(f"  {_PARTS[name]}", format_time(part), _share(part, analysis.step_ps), profiled)
+        table.add_row(f"  {PARTS[name]}", format_time(part), _share(part, analysis.step_ps), profiled)
     for label, time in (
         ("pipeline bubble", analysis.bubble_fraction * analysis.step_ps),
         ("communication waits for peers", analysis.waiting_ps),
@@ -108,7 +108,7 @@ def _stage_table(info: RunInfo, analysis: StepAnalysis) -> Table:
     picked = _spread(sorted(stages), _MAX_STAGES)
     some = "" if len(picked) == len(stages) else f" ({len(picked)} of {len(stages)})"
     numbers = ("exp. compute", "overlapped", "exp. comm.", "idle", "peak memory", "of")
-    table = _table(f"stage{some}", numbers)
+    table = number_table(f"stage{some}", numbers)
     for stage in picked:
         times = [format_time(part) for part in stages[stage].parts().values()]
         used = ("-", "-")
@@ -119,7 +119,7 @@ def _stage_table(info: RunInfo, analysis: StepAnalysis) -> Table:
 
 
 def _phase_table(analysis: StepAnalysis) -> Table:
-    table = _table("phase, mean of all ranks", ("compute", "communication"))
+    table = number_table("phase, mean of all ranks", ("compute", "communication"))
     by_phase: dict[str, list[float]] = {}
     for (phase, kind), total in analysis.phases:
         times = by_phase.setdefault(phase, [0.0, 0.0])
@@ -130,7 +130,7 @@ def _phase_table(analysis: StepAnalysis) -> Table:
 
 
 def _total_table(kind: str, rows: Sequence[tuple[Key, Total]], analysis: StepAnalysis) -> Table:
-    table = _table(f"{kind}, mean of all ranks", ("calls", "time", "share", "slowdown"))
+    table = number_table(f"{kind}, mean of all ranks", ("calls", "time", "share", "slowdown"))
     for key, total in rows:
         time = total.time_ps / analysis.num_ranks
         per_rank = total.count / analysis.num_ranks
@@ -145,7 +145,7 @@ def _total_table(kind: str, rows: Sequence[tuple[Key, Total]], analysis: StepAna
     return table
 
 
-def _table(label: str, numbers: Sequence[str]) -> Table:
+def number_table(label: str, numbers: Sequence[str]) -> Table:
     """A table with one column of labels and columns of numbers, which never wrap."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(label, overflow="fold")

@@ -1,0 +1,13 @@
+"""Two runs side by side: ``compare.py RUN_A RUN_B [--json]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from simcore.cli.compare_runs import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Two runs side by side: how much faster, and which ops and stages make the difference.
+
+Times are means over the ranks of each run, so that runs of different numbers of GPUs compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simcore.analysis.breakdown import Breakdown
+from simcore.analysis.step import StepAnalysis
+from simcore.analysis.totals import Key, Total
+from simcore.timeline.info import RunInfo
+
+#: What two runs may differ in without being told: names of things, sources of numbers, and results.
+_FACTS = ("workload", "cluster", "settings", "network", "seed", "peak_math", "commit")
+_NO_DIFFERENCE = ("sources", "command", "versions")
+
+
+@dataclass(frozen=True)
+class OpDifference:
+    """An op or collective of both runs: calls and ps per rank, in each run (0 where it does not occur)."""
+
+    name: str
+    calls: tuple[float, float]
+    time_ps: tuple[float, float]
+
+    @property
+    def difference_ps(self) -> float:
+        """Second minus first."""
+        return self.time_ps[1] - self.time_ps[0]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two analysed runs.  ``ops`` are sorted by the size of their difference, the largest first.
+
+    ``inputs`` are the facts that differ, by dotted key: ``cluster.nic_bytes_per_s: (5e10, 2.5e10)``.
+    ``stages`` holds the breakdowns of the stages that both runs have.
+    """
+
+    runs: tuple[StepAnalysis, StepAnalysis]
+    inputs: dict[str, tuple[Any, Any]]
+    ops: tuple[OpDifference, ...]
+    stages: dict[int, tuple[Breakdown, Breakdown]]
+
+    @property
+    def speedup(self) -> float:
+        """Step time of the first run over that of the second: above 1, the second is faster."""
+        first, second = (run.step_ps for run in self.runs)
+        return first / second if second else 0.0
+
+
+def compare(first: tuple[RunInfo, StepAnalysis], second: tuple[RunInfo, StepAnalysis]) -> Comparison:
+    """Compare two analysed runs, the second against the first."""
+    (info_a, run_a), (info_b, run_b) = first, second
+    ops: list[OpDifference] = []
+    for kind in ("kernels", "collectives"):
+        ops += _op_differences(getattr(run_a, kind), run_a.num_ranks, getattr(run_b, kind), run_b.num_ranks)
+    stages_a, stages_b = run_a.stages(), run_b.stages()
+    return Comparison(
+        runs=(run_a, run_b),
+        inputs=_differing(_facts(info_a), _facts(info_b)),
+        ops=tuple(sorted(ops, key=lambda op: (-abs(op.difference_ps), op.name))),
+        stages={stage: (stages_a[stage], stages_b[stage]) for stage in stages_a if stage in stages_b},
+    )
+
+
+def _op_differences(
+    first: Sequence[tuple[Key, Total]], ranks_a: int, second: Sequence[tuple[Key, Total]], ranks_b: int
+) -> list[OpDifference]:
+    a, b = dict(first), dict(second)
+    nothing = Total()
+    found = []
+    for key in dict.fromkeys([*a, *b]):
+        of_a, of_b = a.get(key, nothing), b.get(key, nothing)
+        found.append(
+            OpDifference(
+                " ".join(part for part in key if part),
+                (of_a.count / ranks_a, of_b.count / ranks_b),
+                (of_a.time_ps / ranks_a, of_b.time_ps / ranks_b),
+            )
+        )
+    return found
+
+
+def _facts(info: RunInfo) -> dict[str, Any]:
+    content = info.model_dump(mode="json", include=set(_FACTS))
+    return dict(_flattened(content))
+
+
+def _flattened(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in content.items():
+        if key in _NO_DIFFERENCE:
+            continue
+        if isinstance(value, Mapping):
+            found += _flattened(value, f"{prefix}{key}.")
+        else:
+            found.append((prefix + key, value))
+    return found
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    keys = dict.fromkeys([*a, *b])
+    return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}

@@ -1,0 +1,45 @@
+"""Two analysed runs side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from simcore.analysis import Total, analyse
+from simcore.analysis.comparison import compare
+from simcore.timeline import Timeline
+
+
+def test_ops_by_difference_per_rank(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    run = replace(
+        analyse(timeline),
+        num_ranks=2,
+        kernels=[(("mm",), Total(4, 600.0)), (("add",), Total(2, 100.0))],
+        collectives=[(("all_reduce", "tp", "ring", "LL"), Total(2, 50.0))],
+    )
+    other = replace(
+        run,
+        num_ranks=4,
+        kernels=[(("mm",), Total(8, 800.0)), (("fused",), Total(4, 20.0))],
+        collectives=[(("all_reduce", "tp", "ring", "LL"), Total(4, 100.0))],
+    )
+    ops = compare((timeline.info, run), (timeline.info, other)).ops
+    # Per rank: mm 300 -> 200, add 50 -> 0, fused 0 -> 5, all_reduce 25 -> 25.
+    assert [(op.name, op.difference_ps) for op in ops] == [
+        ("mm", -100.0),
+        ("add", -50.0),
+        ("fused", 5.0),
+        ("all_reduce tp ring LL", 0.0),
+    ]
+    assert ops[0].calls == (2.0, 2.0)
+
+
+def test_facts_that_differ(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    run = analyse(timeline)
+    changed = timeline.info.model_copy(update={"network": "alphabeta", "settings": {"gpu.clock": "2"}})
+    found = compare((timeline.info, run), (changed, run))
+    assert found.inputs == {"network": ("fluid", "alphabeta"), "settings.gpu.clock": (None, "2")}
+    assert found.speedup == 1.0
+    assert sorted(found.stages) == [0, 1]
