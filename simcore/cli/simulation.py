@@ -70,8 +70,7 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
     with stages.stage("loading"):
         graph = load_graph(scenario.graph_dir)
         check_dims(graph)
-        if not scenario.from_catalog:
-            verify(graph)
+        unordered = [] if scenario.from_catalog else verify(graph)
         graph = apply_kernels(graph, settings.kernels)
         check_world(graph, cluster)
         memory = check_fits(graph, cluster.gpu)
@@ -94,6 +93,7 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
                 progress=_throttled(update),
             )
         facts = _facts(scenario, graph, cluster, result, cost.last, memory, stages)
+        facts = dataclasses.replace(facts, warnings=(*unordered, *facts.warnings))
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
         with stages.stage("analysing"):

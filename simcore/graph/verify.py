@@ -27,7 +27,7 @@ def verify(graph: Graph) -> list[str]:
     GraphError, naming ranks, op and position on both sides, when: columns or references are out of range;
     an op depends on a later one or on an op before the start; a rank has no program or two; a rank uses a
     group that it is not in; members of a group issue different collectives, or in another order; a send
-    meets no recv of equal size.
+    meets no recv of equal size; a rank leaves its GPU without any op.
     """
     check_structure(graph, f"graph {graph.workload.name!r}")
     owner = graph.program_of_rank.astype(np.int64)
@@ -40,7 +40,18 @@ def verify(graph: Graph) -> list[str]:
         if check is not None:
             check.collectives()
             check.point_to_point()
+    for one in played:
+        _check_has_work(graph, one.flat)
     return missing_waits(graph, [one.flat for one in played])
+
+
+def _check_has_work(graph: Graph, flat: FlatOps) -> None:
+    program = flat.program
+    if np.isin(graph.ops.kind[flat.row], (OpKind.HOST, OpKind.SYNC)).all():
+        raise GraphError(
+            f"program {program.name!r} (rank {program.rank_list()[0]} and {program.num_ranks - 1} more) runs"
+            " nothing on its GPU"
+        )
 
 
 @dataclass(frozen=True)

@@ -291,3 +291,15 @@ def test_report_names_a_truncated_file(run: Callable[..., Result], two_stage_run
     result = run("report", two_stage_run)
     assert result.exit_code == 2
     assert "timeline.parquet" in " ".join(result.stderr.split())
+
+
+def test_data_that_no_wait_orders_is_a_warning(run: Callable[..., Result], tmp_path: Path) -> None:
+    build = GraphBuilder(1, name="races", dims={"tp": 1})
+    template = build.template("fwd")
+    write = template.compute("write", recorded_ps=MS)
+    template.compute("read", recorded_ps=MS, stream="side", data=[write])
+    build.program([0], [(template, 0, 0)])
+    save_graph(build.build(), tmp_path / "races")
+    result = run("run-sim", tmp_path / "races", "--json")
+    assert result.exit_code == 0, result.output
+    assert "no wait orders them" in json.loads(result.stdout)["warnings"][0]

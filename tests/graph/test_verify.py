@@ -250,3 +250,16 @@ def test_a_hundred_thousand_ranks_cost_no_more_than_their_look_up():
     began = time.process_time()
     assert verify(graph) == []
     assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("with_host_op", [False, True])
+def test_a_rank_that_runs_nothing_is_refused(with_host_op):
+    build = GraphBuilder(3)
+    busy, idle = build.template("fwd"), build.template("fwd")
+    busy.compute("gemm")
+    if with_host_op:
+        idle.host("wait for data", 10)
+    build.program([0], [(busy, 0, 0)])
+    build.program([1, 2], [(idle, 0, 0)])
+    with pytest.raises(GraphError, match=r"'program1' \(rank 1 and 1 more\) runs nothing on its GPU"):
+        verify(build.build())
