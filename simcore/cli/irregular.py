@@ -15,7 +15,7 @@ from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, GpuSpec, load_cluster
 from simcore.hardware.quantities import Number
 
-_LATENCY: Final = Number("time")
+_LATENCY: Final = Number("time", at_most=1)
 
 
 def with_node_latencies(cluster: ClusterSpec, extra: Mapping[int, str]) -> ClusterSpec:
@@ -56,7 +56,10 @@ def rank_variants(
         key = tuple(sorted(changes.items()))
         if key not in index:
             index[key] = len(gpus)
-            gpu = load_cluster(cluster_name, {**settings.hardware, **changes}).gpu
+            try:
+                gpu = load_cluster(cluster_name, {**settings.hardware, **changes}).gpu
+            except InputError as error:
+                raise InputError(f"rank.{rank}: {error}") from None
             gpus.append(gpu)
             costs.append(RooflineCost(gpu, fp32_math=settings.fp32_math))
         of_rank[rank] = index[key]

@@ -23,7 +23,9 @@ def run_sim(
     ] = None,
     network: Annotated[
         str | None,
-        typer.Option(metavar="alphabeta|fluid|packet", help="Network model. Default: fluid."),
+        typer.Option(
+            metavar="alphabeta|fluid|packet", help="Network model; packet is to come. Default: fluid."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,

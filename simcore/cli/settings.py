@@ -39,8 +39,9 @@ KEYS: Final = (
     _NOISE,
     *OVERRIDE_KEYS,
 )
-_RANK: Final = re.compile(r"rank\.(\d+)\.(.+)")
-_NODE: Final = re.compile(r"node\.(\d+)\.(.+)")
+_RANK: Final = re.compile(r"rank\.([0-9]{1,9})\.(.+)")
+_NODE: Final = re.compile(r"node\.([0-9]{1,9})\.(.+)")
+_NUMBERED: Final = ("rank.<n>.gpu.clock", "node.<n>.extra_latency_s", "link.<name>.bytes_per_s")
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,13 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
         elif key == _NOISE:
             sigma = _SIGMA.from_text(value, key)
         elif match := _RANK.fullmatch(key):
-            ranks.setdefault(int(match[1]), {})[_rank_key(key, match[2])] = value
+            ranks.setdefault(int(match[1]), {})[_rank_key(match[1], match[2])] = value
         elif match := _NODE.fullmatch(key):
             if match[2] != "extra_latency_s":
                 raise InputError(f"unknown setting {key!r}; did you mean 'node.{match[1]}.extra_latency_s'?")
             nodes[int(match[1])] = value
         else:
-            raise InputError(f"unknown setting {key!r}{nearest(key, KEYS)}")
+            raise InputError(f"unknown setting {key!r}{nearest(key, (*KEYS, *_NUMBERED))}")
     return Settings(
         given=dict(given),
         kernels=choices["workload.kernels"],
@@ -127,8 +128,9 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
     )
 
 
-def _rank_key(key: str, rest: str) -> str:
+def _rank_key(rank: str, key: str) -> str:
     """The GPU's key in ``rank.<n>.gpu.*``.  InputError for what cannot differ from rank to rank."""
-    if rest not in RANK_KEYS:
-        raise InputError(f"{key!r} cannot be set for a single rank{nearest(rest, RANK_KEYS)}")
-    return rest
+    if key not in RANK_KEYS:
+        hint = nearest(f"rank.{rank}.{key}", (f"rank.{rank}.{known}" for known in RANK_KEYS))
+        raise InputError(f"'rank.{rank}.{key}' cannot be set for a single rank{hint}")
+    return key

@@ -123,7 +123,7 @@ class RunInfo(_Record):
         path = run_dir / RUN_FILE
         try:
             info = cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise InputError(f"{run_dir} is not a run folder: it has no {RUN_FILE}") from None
         except ValidationError as error:
             first = error.errors()[0]

@@ -155,6 +155,9 @@ def test_bad_run_json_is_refused(two_stage_run: Path, text: str, message: str) -
 def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a run folder"):
         Timeline.open(tmp_path)
+    (tmp_path / "notes.txt").write_text("not a folder at all")
+    with pytest.raises(InputError, match="not a run folder"):
+        Timeline.open(tmp_path / "notes.txt")
 
 
 def test_unknown_rank_and_column(two_stage_run: Path) -> None:
