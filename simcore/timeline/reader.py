@@ -233,10 +233,10 @@ def _concat(parts: list[pa.Table]) -> pa.Table:
 
 def _open_parquet(path: Path, schema: pa.Schema, version_key: str) -> pq.ParquetFile:
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise InputError(f"{path} is missing") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path} is not a complete Parquet file: {error}") from error
     metadata = file.schema_arrow.metadata or {}
     version = metadata.get(version_key.encode(), b"none").decode()

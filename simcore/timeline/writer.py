@@ -113,6 +113,7 @@ def _write_timeline(path: Path, graph: Graph, result: SimulationResult) -> str:
         use_dictionary=repeating,
         column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
         write_statistics=["rank"],
+        write_page_checksum=True,
     ) as writer:
         # Whole ranks per row group: one each, or several where a rank is short.
         waiting: list[pa.Table] = []
@@ -164,11 +165,11 @@ def _write_counters(path: Path, result: SimulationResult) -> None:
         ],
         schema=COUNTERS,
     )
-    pq.write_table(table, path, compression="zstd", compression_level=1)
+    pq.write_table(table, path, compression="zstd", compression_level=1, write_page_checksum=True)
 
 
 def _write_rank_classes(path: Path, result: SimulationResult) -> None:
     columns = (np.arange(len(result.class_of)), result.class_of, result.representatives[result.class_of])
     arrays = [pa.array(column.astype(np.int32)) for column in columns]
     table = pa.Table.from_arrays(arrays, schema=RANK_CLASSES)
-    pq.write_table(table, path, compression="zstd", compression_level=1)
+    pq.write_table(table, path, compression="zstd", compression_level=1, write_page_checksum=True)

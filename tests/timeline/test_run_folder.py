@@ -131,6 +131,25 @@ def test_damaged_rows_are_named(two_stage_run: Path) -> None:
         Timeline.open(two_stage_run).digest()
 
 
+@pytest.mark.parametrize("name", ["timeline.parquet", "counters.parquet", "rank_classes.parquet"])
+def test_any_damaged_byte_is_noticed_or_harmless(two_stage_run: Path, name: str) -> None:
+    timeline = Timeline.open(two_stage_run)
+    truth = [timeline.digest(), timeline.counters(), timeline.classes, timeline.rank(0)["name"].tolist()]
+    path = two_stage_run / name
+    content = path.read_bytes()
+    generator = np.random.default_rng(7)
+    for place, value in zip(generator.integers(len(content), size=25), generator.bytes(25), strict=True):
+        path.write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
+        try:
+            found = Timeline.open(two_stage_run)
+            read = [found.digest(), found.counters(), found.classes, found.rank(0)["name"].tolist()]
+        except InputError as error:
+            assert str(two_stage_run) in str(error)
+        else:
+            assert read[0] == truth[0] and read[3] == truth[3]
+            assert read[1].equals(truth[1]) and read[2].equals(truth[2])
+
+
 def test_other_schema_version_is_refused(two_stage_run: Path) -> None:
     path = two_stage_run / "timeline.parquet"
     table = pq.read_table(path).replace_schema_metadata({"simcore.timeline.schema": "0"})
