@@ -30,11 +30,14 @@ class Bench:
         self.parts[name] = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
 
 
-def measure(workload: str | None, cluster: str | None, coalesce: bool) -> dict[str, Any]:
+def measure(
+    workload: str | None, cluster: str | None = None, *, coalesce: bool = True, fold: bool = True
+) -> dict[str, Any]:
     """Run the parts of a simulation up to its result and say what each cost.
 
-    Keys: ``gpus, kernels, engine_events, events_per_kernel, step_time_s, digest, parts{name: {wall_s,
-    cpu_s}}, peak_rss_bytes``.  ``digest`` covers every start and end, so that two modes can be compared.
+    Keys: ``gpus, rank_classes, kernels`` (simulated, of one rank per class), ``engine_events,
+    events_per_kernel, step_time_s, digest, parts{name: {wall_s, cpu_s}}, peak_rss_bytes``.  ``digest`` covers
+    every start and end of every rank, so that modes can be compared.
     """
     from hashlib import sha256
 
@@ -56,14 +59,13 @@ def measure(workload: str | None, cluster: str | None, coalesce: bool) -> dict[s
         planner = NcclPlanner(topology)
     with bench.part("simulate"):
         cost = RooflineCost(topology.cluster.gpu)
-        result = simulate(graph, topology, cost, planner, coalesce=coalesce)
-    digest = sha256()
-    for times in result.times:
-        digest.update(times.start_ps.tobytes())
-        digest.update(times.end_ps.tobytes())
+        result = simulate(graph, topology, cost, planner, coalesce=coalesce, fold=fold)
+    of_class = [sha256(times.start_ps.tobytes() + times.end_ps.tobytes()).digest() for times in result.times]
+    digest = sha256(b"".join(of_class[number] for number in result.class_of.tolist()))
     kernels = sum(len(times.end_ps) for times in result.times)
     return {
         "gpus": graph.world_size,
+        "rank_classes": len(result.times),
         "kernels": kernels,
         "engine_events": result.engine_events,
         "events_per_kernel": result.engine_events / max(1, kernels),
@@ -88,18 +90,22 @@ def bench_run(
             "--no-coalesce", help="An event for every kernel, for comparison: the digest must be the same."
         ),
     ] = False,
+    no_fold: Annotated[
+        bool, typer.Option("--no-fold", help="Every rank by itself, for comparison: the same digest again.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Time the parts of one simulation of WORKLOAD (default: the catalog's main job), without writing it."""
     with reported_errors():
-        found = measure(workload, cluster, coalesce=not no_coalesce)
+        found = measure(workload, cluster, coalesce=not no_coalesce, fold=not no_fold)
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
         return
     for name, cost in found["parts"].items():
         sys.stdout.write(f"{name:16} {cost['wall_s']:8.2f} s wall {cost['cpu_s']:8.2f} s CPU\n")
     sys.stdout.write(
-        f"{found['gpus']} GPUs, {found['kernels']:,} kernels, {found['engine_events']:,} events "
+        f"{found['gpus']} GPUs in {found['rank_classes']} classes, {found['kernels']:,} kernels simulated, "
+        f"{found['engine_events']:,} events "
         f"({found['events_per_kernel']:.3f} a kernel), "
         f"peak memory {found['peak_rss_bytes'] / 1024**2:.0f} MiB\n"
         f"step {found['step_time_s']:.6f} s, digest {found['digest'][:16]}\n"
