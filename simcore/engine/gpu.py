@@ -35,18 +35,20 @@ class Hold(base.Put["SmPool"]):
 
     def __init__(self, pool: SmPool, num_sms: int) -> None:
         self.env = pool._env
-        self.callbacks = []
-        self._value = PENDING
         self.resource = pool
         self.num_sms = num_sms
-        if pool.grant_at_once(num_sms):
-            self.grant()
+        if pool.grant_at_once(num_sms):  # as if it had happened already: nobody has to be resumed
+            self.callbacks = None  # type: ignore[assignment]
+            self._ok = True
+            self._value = None
         else:
+            self.callbacks = []
+            self._value = PENDING
             pool.put_queue.append(self)
             pool._trigger_put()
 
     def grant(self) -> None:
-        """Resume the holder at once (a granted hold may be yielded later at no cost)."""
+        """Resume the holder at once."""
         self._ok = True
         self._value = None
         callbacks, self.callbacks = self.callbacks, None  # type: ignore[assignment]
@@ -147,6 +149,7 @@ class Gpu:
         self.num_sms = num_sms
         self.hbm_bytes_per_ps = hbm_bytes_per_s * 1e-12
         self.coalesce = coalesce
+        self.alone: Environment = (num_sms, self.hbm_bytes_per_ps)  # the whole GPU
         self.sms = SmPool(self, num_sms)
         self.copy_engines = simpy.Resource(clock, copy_engines)
         self.runs: list[Run] = []
@@ -165,7 +168,7 @@ class Gpu:
         if len(self.runs) > 1 or sms.put_queue or sms.held >= self.num_sms:
             return None
         if not self.draws:
-            return self.num_sms - sms.held, self.hbm_bytes_per_ps
+            return (self.num_sms - sms.held, self.hbm_bytes_per_ps) if sms.held else self.alone
         desired = [wish for _, wish in self.draws.values()]
         level, _ = share(self.hbm_bytes_per_ps, [*desired, self.hbm_bytes_per_ps])
         if self._limited or max(desired) > level * (1.0 + 1e-12):
@@ -173,11 +176,6 @@ class Gpu:
         return self.num_sms - sms.held, max(
             0.0, self.hbm_bytes_per_ps - sum(a for a, _ in self.draws.values())
         )
-
-    @property
-    def alone(self) -> Environment:
-        """The whole GPU."""
-        return self.num_sms, self.hbm_bytes_per_ps
 
     def execute(self, kernels: KernelSequence, launch_ps: int = 0) -> Run:
         """Run ``kernels`` one after the other; the result is an event and the record of times.

@@ -18,7 +18,7 @@ from simcore.units import PS_PER_S
 
 
 def rank_times(rank: Rank, kind: IntArray) -> RankTimes:
-    """Times of every flat op of a rank.  ``kind`` is the op-table column."""
+    """Times of every flat op of a rank, whose record is used up.  ``kind`` is the op-table column."""
     tape = rank.tape
     item_start = np.array(rank.item_start, dtype=np.int64)
     start = item_start[tape.item_of] + tape.before
@@ -31,6 +31,7 @@ def rank_times(rank: Rank, kind: IntArray) -> RankTimes:
         where = slice(first, first + len(starts))
         start[where] = starts
         end[where] = ends
+    rank.irregular.clear()  # most of the record
     ready = start.copy()
     item_ready = np.array(rank.item_ready, dtype=np.int64)[tape.item_of]
     ready[item_ready >= 0] = item_ready[item_ready >= 0]

@@ -124,7 +124,7 @@ class Run(Movable):
         now = gpu.clock.now
         self._coalesced_from = i
         self._environment = environment
-        timing = self._timing = kernels.alone if environment == gpu.alone else self._timing_in(environment)
+        timing = self._timing = kernels.alone if environment is gpu.alone else self._timing_in(environment)
         if now >= self._launch_base + timing.lag[i]:  # the host is ahead: kernels follow back to back
             self._limited_starts = None
             self._since = now - timing.before[i]
@@ -238,7 +238,7 @@ class Run(Movable):
         kernel, gpu = self.kernel, self._gpu
         assert kernel is not None
         needed = self._book(hbm_bytes_per_ps)
-        if self._since == self._start and gpu.environment() == gpu.alone:
+        if self._since == self._start and gpu.environment() is gpu.alone:
             alone, i = self._kernels.alone, self.index
             self._end_ps = self._start + alone.after[i] - alone.before[i]
         elif needed < math.inf:
