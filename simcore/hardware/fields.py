@@ -8,7 +8,8 @@ from simcore.hardware.quantities import Number
 
 MATH_MODES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
-_count = Number("count", integer=True)
+# Nothing here is counted in more than 2**24; larger numbers overflow columns of integers.
+_count = Number("count", integer=True, at_most=2**24)
 _size = Number("size", integer=True)
 _bandwidth = Number("bandwidth")
 _share = Number("ratio", at_most=1)

@@ -207,6 +207,12 @@ def test_a_latency_beyond_a_second_is_refused(key):
         load_cluster("h800-8", {key: "1e30"})
 
 
+@pytest.mark.parametrize("key", ["cluster.nodes_per_leaf", "cluster.num_nodes", "gpu.num_sms"])
+def test_a_count_beyond_reason_is_refused(key):
+    with pytest.raises(InputError, match=f"{key}: must be at most 16777216, got 1E"):
+        load_cluster("h800-8", {key: "1e30"})
+
+
 def test_the_name_follows_the_size():
     # 3 nodes of 8 GPUs
     assert load_cluster("h800-96", {"cluster.num_nodes": "3"}).name == "h800-24"
