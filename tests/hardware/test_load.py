@@ -87,7 +87,7 @@ def test_size_follows_the_family_name():
         load_cluster("h800-0")
 
 
-@pytest.mark.parametrize(("name", "nodes"), [("h800-99999992", "1"), ("h800-8", "1e30")])
+@pytest.mark.parametrize(("name", "nodes"), [("h800-99999992", "1"), ("h800-8", "1e7")])
 def test_a_cluster_beyond_memory_is_refused(name, nodes):
     with pytest.raises(InputError, match="GPUs are more than the 16777216"):
         load_cluster(name, {} if nodes == "1" else {"cluster.num_nodes": nodes})
