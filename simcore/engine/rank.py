@@ -24,14 +24,14 @@ class Rank:
     """A rank playing its tape on its GPU.
 
     Recorded per item (numbered over all streams): ``ready``, ``start``, ``end``; for items whose ops did not
-    simply follow one another, ``irregular`` has the ops' own starts and ends.  ``host_base`` is when each
-    host segment began launching, ``host_begin`` when the host first wanted to (a blocked SYNC lies
-    between).
+    simply follow one another, ``op_start`` and ``op_end`` of the ops, in the tape's order; -1 elsewhere.
+    ``host_base`` is when each host segment began launching, ``host_begin`` when the host first wanted to (a
+    blocked SYNC lies between).
     """
 
     __slots__ = (
         "_bound", "_clock", "_host_waiters", "_waiters", "communicators", "done", "gpu", "host_base",
-        "host_begin", "irregular", "item_end", "item_ready", "item_start", "number", "tape",
+        "host_begin", "item_end", "item_ready", "item_start", "number", "op_end", "op_start", "tape",
     )  # fmt: skip
 
     def __init__(self, number: int, tape: Tape, gpu: Gpu, communicators: Communicators, clock: Clock) -> None:
@@ -44,7 +44,8 @@ class Rank:
         self.item_ready = array("q", [-1]) * tape.num_items
         self.item_start = array("q", [-1]) * tape.num_items
         self.item_end = array("q", [-1]) * tape.num_items
-        self.irregular: dict[int, tuple[array[int], array[int]]] = {}
+        self.op_start = array("q", [-1]) * len(tape.order)
+        self.op_end = array("q", [-1]) * len(tape.order)
         self.host_base: list[int] = []
         self.host_begin: list[int] = []
         self._clock = clock
@@ -125,7 +126,7 @@ class Rank:
                 if run.origin_ps is not None:
                     self.item_start[number] = run.origin_ps
                 else:
-                    self.irregular[number] = (array("q", run.starts), array("q", run.ends))
+                    self._note(number, run.starts, run.ends)
             else:
                 if launch > clock.now:
                     yield Timeout(clock, launch - clock.now)
@@ -159,5 +160,10 @@ class Rank:
                 for call, sequence, (communicator, plan) in zip(*work, bound, strict=True)
             ]
             yield from meetings
-        starts = array("q", [meeting.start_ps for meeting in meetings])
-        self.irregular[number] = (starts, array("q", [meeting.end_ps for meeting in meetings]))
+        self._note(number, [m.start_ps for m in meetings], [m.end_ps for m in meetings])
+
+    def _note(self, number: int, starts: list[int], ends: list[int]) -> None:
+        """Times of the ops of an item of their own."""
+        first = int(self.tape.first_op[number])
+        self.op_start[first : first + len(starts)] = array("q", starts)
+        self.op_end[first : first + len(ends)] = array("q", ends)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +20,23 @@ from simcore.network.fluid import FluidNetwork
 from simcore.units import PS_PER_S
 
 
-def rank_times(rank: Rank, kind: IntArray) -> RankTimes:
-    """Times of every flat op of a rank, whose record is used up.  ``kind`` is the op-table column."""
+def all_times(ranks: Sequence[Rank], kind: IntArray) -> tuple[RankTimes, ...]:
+    """Times of every flat op of each rank; ranks that did the same at the same time share them.
+
+    ``kind`` is the op-table column.  The records of the ranks are used up.
+    """
+    known: dict[bytes, RankTimes] = {}
+    found = []
+    for rank in ranks:
+        times = _rank_times(rank, kind)
+        digest = blake2b()
+        for column in (times.ready_ps, times.start_ps, times.end_ps):
+            digest.update(column.data)
+        found.append(known.setdefault(digest.digest(), times))
+    return tuple(found)
+
+
+def _rank_times(rank: Rank, kind: IntArray) -> RankTimes:
     tape = rank.tape
     item_start = np.array(rank.item_start, dtype=np.int64)
     start = item_start[tape.item_of] + tape.before
@@ -26,12 +44,11 @@ def rank_times(rank: Rank, kind: IntArray) -> RankTimes:
     item_end = np.array(rank.item_end, dtype=np.int64)
     met = item_end[tape.item_of] >= 0
     end[met] = item_end[tape.item_of][met]
-    for number, (starts, ends) in rank.irregular.items():
-        first = int(tape.first_op[number])
-        where = slice(first, first + len(starts))
-        start[where] = starts
-        end[where] = ends
-    rank.irregular.clear()  # most of the record
+    op_start = np.array(rank.op_start, dtype=np.int64)
+    own = op_start >= 0
+    start[own] = op_start[own]
+    end[own] = np.array(rank.op_end, dtype=np.int64)[own]
+    rank.op_start = rank.op_end = array("q")  # most of the record
     ready = start.copy()
     item_ready = np.array(rank.item_ready, dtype=np.int64)[tape.item_of]
     ready[item_ready >= 0] = item_ready[item_ready >= 0]

@@ -12,7 +12,7 @@ from simcore.clock import Clock
 from simcore.engine.gpu import Gpu
 from simcore.engine.launches import HostCosts
 from simcore.engine.rank import Rank
-from simcore.engine.record import PlanTable, link_counters, rank_times
+from simcore.engine.record import PlanTable, all_times, link_counters
 from simcore.engine.rendezvous import Communicators
 from simcore.engine.result import SimulationResult
 from simcore.engine.stuck import deadlock
@@ -139,7 +139,7 @@ class _Tapes:
 
 
 def _result(graph: Graph, ranks: list[Rank], parts: Partition, events: int) -> SimulationResult:
-    times = tuple(rank_times(rank, graph.ops.kind) for rank in ranks)
+    times = all_times(ranks, graph.ops.kind)
     is_comm = np.isin(graph.ops.kind, COMM_KINDS)
     table = PlanTable()
     plan_of = tuple(table.of_rank(rank, is_comm) for rank in ranks)
