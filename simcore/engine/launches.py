@@ -31,12 +31,13 @@ class Launches:
     """Host schedule of a program's flat ops.
 
     ``segment[i]`` launches op ``i``, ``offset[i]`` ps after the segment's base it reaches the GPU (for host
-    ops: the host reaches it).  Per segment: ``cost_ps`` that the host spends, ``sync`` op that it begins
+    ops: the host reaches it), ``host_ps[i]`` is the host's time for it.  Per segment: ``cost_ps`` that the host spends, ``sync`` op that it begins
     with (-1: none) and the op that must have ended because of the queue's depth, ``room`` (-1: none).
     """
 
     segment: IntArray
     offset: IntArray
+    host_ps: IntArray
     cost_ps: list[int]
     sync: list[int]
     room: list[int]
@@ -68,7 +69,7 @@ def plan_launches(graph: Graph, rows: IntArray, costs: HostCosts) -> Launches:
         sync.append(at if is_sync[at] else -1)
         behind = int(launched[at]) - 1 + _WINDOW - QUEUE_DEPTH
         room.append(int(gpu_ops[behind]) if not is_sync[at] else -1)
-    return Launches(segment, offset, per_segment, sync, room)
+    return Launches(segment, offset, cost, per_segment, sync, room)
 
 
 def _window_starts(

@@ -67,7 +67,8 @@ def _host_times(rank: Rank, tape: Tape, kind: IntArray, times: RankTimes) -> Non
     is_sync = kind[tape.flat.row[tape.host_ops]] == OpKind.SYNC
     waited_from = np.array(rank.host_begin, dtype=np.int64)[segment]
     times.ready_ps[tape.host_ops] = times.start_ps[tape.host_ops] = np.where(is_sync, waited_from, begin)
-    times.end_ps[tape.host_ops] = np.where(is_sync, base, begin)
+    worked = begin + tape.launches.host_ps[tape.host_ops]
+    times.end_ps[tape.host_ops] = np.where(is_sync, base, worked)
 
 
 @dataclass(frozen=True)

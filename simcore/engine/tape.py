@@ -129,9 +129,8 @@ class TapeCompiler:
         rows = flat.row
         launches = plan_launches(graph, rows, self._host)
         layout = _Layout.of(graph, flat, launches, self._is_comm[rows])
-        position_of = np.full(len(rows), -1, dtype=np.int64)
-        position_of[layout.order] = np.arange(len(layout.order))
-        item_at = np.where(position_of >= 0, layout.item_of[position_of], -1)
+        item_at = np.full(len(rows), -1, dtype=np.int64)
+        item_at[layout.order] = layout.item_of
         if factor is None:
             kernels, index = self._by_row, rows
         else:
@@ -169,7 +168,7 @@ class TapeCompiler:
         sequences: dict[tuple[int, int], KernelSequence],
     ) -> list[Item]:
         heads = layout.heads
-        if not len(heads):
+        if not len(heads):  # a rank that only works on its host, or not at all
             return []
         tails = np.concatenate([heads[1:], [len(layout.order)]]) - 1
         first, last = layout.order[heads], layout.order[tails]

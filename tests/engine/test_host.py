@@ -99,3 +99,22 @@ def test_a_disturbed_run_that_launches_limit():
     starts = [13 + 5 * i for i in range(12)]
     ends = [s + (2.2 if s + 2.2 <= 58 else 2.0) for s in starts]
     assert [end_us(result, 1 + i) for i in range(12)] == pytest.approx(ends, abs=1e-6)
+
+
+def test_a_rank_that_only_works_on_its_host():
+    build = GraphBuilder(2, name="host only")
+    idle, busy = build.template("fwd"), build.template("fwd")
+    idle.host("data loader", 300 * US)
+    busy.compute("k", recorded_ps=10 * US)
+    build.program([0], [(idle, 0, 0)])
+    build.program([1], [(busy, 0, 0)])
+    result = run(build.build(), topology=cluster(launch_us=5, latency_us=8))
+    assert result.times_of(0).end_ps.tolist() == [300 * US]
+    assert result.times_of(1).end_ps.tolist() == [18 * US]
+    assert result.step_ps == 300 * US
+
+
+def test_a_rank_that_does_nothing():
+    build = GraphBuilder(1, name="nothing")
+    build.program([0], [])
+    assert run(build.build()).step_ps == 0
