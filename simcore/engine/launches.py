@@ -31,8 +31,9 @@ class Launches:
     """Host schedule of a program's flat ops.
 
     ``segment[i]`` launches op ``i``, ``offset[i]`` ps after the segment's base it reaches the GPU (for host
-    ops: the host reaches it), ``host_ps[i]`` is the host's time for it.  Per segment: ``cost_ps`` that the host spends, ``sync`` op that it begins
-    with (-1: none) and the op that must have ended because of the queue's depth, ``room`` (-1: none).
+    ops: the host reaches it), ``host_ps[i]`` is the host's time for it.  Per segment: ``cost_ps`` that the
+    host spends, ``sync`` op that it begins with (-1: none) and the op that must have ended because of the
+    queue's depth, ``room`` (-1: none).
     """
 
     segment: IntArray
