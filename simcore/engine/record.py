@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,8 @@ from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from simcore.network.fluid import FluidNetwork
 from simcore.units import PS_PER_S
+
+_BLOCK_ROWS = 1 << 20  # rows of link counters that are worked out at a time
 
 
 def all_times(ranks: Sequence[Rank], kind: IntArray) -> tuple[RankTimes, ...]:
@@ -81,26 +85,50 @@ class LinkCounters:
 
 
 def link_counters(network: FluidNetwork) -> LinkCounters:
-    """Rates of all links from the network's log of plan rates."""
-    plans = list(network.plans.items())
-    number = {key: i for i, (key, _) in enumerate(plans)}
+    """Rates of all links from the network's log of plan rates, some links at a time."""
+    number = {key: i for i, key in enumerate(network.plans)}
     plan_of = np.array([number[key] for key in network.log_plan], dtype=np.int64)
     time = np.array(network.log_time, dtype=np.int64)
     change = np.array(network.log_change, dtype=np.float64)
-    links = [np.array([use.link for use in plan.links], dtype=np.int64) for _, plan in plans]
-    weights = [np.array([use.weight for use in plan.links]) for _, plan in plans]
-    num_uses = np.array([len(link) for link in links], dtype=np.int64)
-    if not len(time) or not num_uses.sum():
-        return LinkCounters(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0))
-    first_use = np.concatenate([[0], np.cumsum(num_uses)])
-    repeats = num_uses[plan_of]
-    entry = np.repeat(np.arange(len(time)), repeats)
-    within = np.arange(len(entry)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    use = first_use[plan_of[entry]] + within
-    link = np.concatenate(links)[use]
-    delta = change[entry] * np.concatenate(weights)[use] * PS_PER_S
-    order = np.lexsort((time[entry], link))
-    link, when, delta = link[order], time[entry][order], delta[order]
+    entries = np.argsort(plan_of, kind="stable")  # log entries plan by plan
+    num_entries = np.bincount(plan_of, minlength=len(number))
+    first_entry = np.cumsum(num_entries) - num_entries
+    uses = [(use.link, i, use.weight) for i, plan in enumerate(network.plans.values()) for use in plan.links]
+    uses.sort(key=itemgetter(0))
+    link = np.array([link for link, _, _ in uses], dtype=np.int64)
+    plan = np.array([plan for _, plan, _ in uses], dtype=np.int64)
+    weight = np.array([weight for _, _, weight in uses], dtype=np.float64)
+    repeats = num_entries[plan]
+    parts = [LinkCounters(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0))]
+    for block in _blocks(link, repeats):
+        count = repeats[block]
+        if not count.sum():
+            continue
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        entry = entries[np.repeat(first_entry[plan[block]], count) + within]
+        delta = change[entry] * np.repeat(weight[block], count) * PS_PER_S
+        parts.append(_steps(np.repeat(link[block], count), entry, time, delta))
+    return LinkCounters(
+        np.concatenate([part.time_ps for part in parts]),
+        np.concatenate([part.resource for part in parts]),
+        np.concatenate([part.value for part in parts]),
+    )
+
+
+def _blocks(link: IntArray, repeats: IntArray) -> Iterator[slice]:
+    """Consecutive uses, all those of a link together, of about :data:`_BLOCK_ROWS` rows."""
+    if not len(link):
+        return
+    starts = np.flatnonzero(np.concatenate([[True], link[1:] != link[:-1]]))
+    rows_before = (np.cumsum(repeats) - repeats)[starts]
+    heads = starts[np.unique(rows_before // _BLOCK_ROWS, return_index=True)[1]]
+    yield from (slice(lo, hi) for lo, hi in pairwise([*heads.tolist(), len(link)]))
+
+
+def _steps(link: IntArray, entry: IntArray, time: IntArray, delta: npt.NDArray[np.float64]) -> LinkCounters:
+    """Step functions of some links from changes of their use; ``time`` by log entry."""
+    order = np.lexsort((entry, link))
+    link, when, delta = link[order], time[entry[order]], delta[order]
     total = np.cumsum(delta)
     heads = np.flatnonzero(np.concatenate([[True], link[1:] != link[:-1]]))
     before = np.concatenate([[0.0], total[:-1]])[heads]

@@ -23,6 +23,7 @@ DEFAULT_MAX_ROWS = 1_000_000
 
 #: Counters are step functions; more changes than this are left out of the picture (not of counters.parquet).
 _MAX_COUNTER_ROWS = 500_000
+_PORTS = ("nvlink.", "nic.")  # resources that belong to ranks
 _RESOURCES_PID = 1 << 30
 
 
@@ -98,18 +99,18 @@ def _process_events(pid: int, name: str, position: int) -> list[str]:
 
 def _counters(timeline: Timeline, ranks: Sequence[int]) -> list[str]:
     """Counters of the ranks' own ports in their processes, of all else but other ranks' ports in one more."""
-    counters = timeline.counters()
-    column = counters["resource"].cat
     # A rank that another stands for has that rank's counters.
     ports: dict[str, list[tuple[int, str]]] = {}
     for rank in ranks:
         for port, name in _ports(timeline.info, timeline.representative(rank)).items():
             ports.setdefault(name, []).append((rank, port))
+    counters = timeline.counters(lambda name: name in ports or not name.startswith(_PORTS))
+    column = counters["resource"].cat
     places: dict[int, list[tuple[int, str]]] = {}
     for code, name in enumerate(column.categories):
         if name in ports:
             places[code] = ports[name]
-        elif not name.startswith(("nvlink.", "nic.")):
+        elif not name.startswith(_PORTS):
             places[code] = [(_RESOURCES_PID, name)]
     codes = column.codes.to_numpy()
     rows = np.flatnonzero(np.isin(codes, list(places)))

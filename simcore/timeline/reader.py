@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -119,10 +119,20 @@ class Timeline:
             for rank in [r for r in pending if self._last_group[r] <= group]:
                 yield RankRows(rank, self._class_sizes[rank], _concat(pending.pop(rank)))
 
-    def counters(self) -> pd.DataFrame:
-        """Columns time_ps, resource, value; a step function per resource."""
-        table = _read_parquet(self.run_dir / COUNTERS_FILE, COUNTERS, "simcore.counters.schema")
-        frame: pd.DataFrame = table.to_pandas()
+    def counters(self, wanted: Callable[[str], bool] | None = None) -> pd.DataFrame:
+        """Columns time_ps, resource, value; a step function per resource.
+
+        ``wanted`` picks resources by name; the others never fill the memory.
+        """
+        path = self.run_dir / COUNTERS_FILE
+        file = _open_parquet(path, COUNTERS, "simcore.counters.schema")
+        parts = [COUNTERS.empty_table()]
+        for group in range(file.num_row_groups):
+            table = _read_group(file, path, group)
+            if wanted is not None:
+                table = _of_resources(table, wanted)
+            parts.append(table)
+        frame: pd.DataFrame = pa.concat_tables(parts).unify_dictionaries().to_pandas()
         return frame
 
     def digest(self) -> str:
@@ -211,10 +221,23 @@ class Timeline:
         return list(dict.fromkeys(("rank", *columns)))
 
     def _read_group(self, group: int, columns: list[str]) -> pa.Table:
-        try:
-            return self._file.read_row_group(group, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{self.path} is damaged: {error}") from error
+        return _read_group(self._file, self.path, group, columns)
+
+
+def _read_group(file: pq.ParquetFile, path: Path, group: int, columns: list[str] | None = None) -> pa.Table:
+    try:
+        return file.read_row_group(group, columns=columns, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+
+
+def _of_resources(table: pa.Table, wanted: Callable[[str], bool]) -> pa.Table:
+    """Rows of a counters table whose resource's name passes."""
+    chunk = table.column("resource").combine_chunks()
+    if isinstance(chunk, pa.ChunkedArray):  # an empty column has no chunk to combine
+        return table
+    passes = np.array([wanted(name) for name in chunk.dictionary.to_pylist()], dtype=np.bool_)
+    return table.filter(pa.array(passes[chunk.indices.to_numpy()]))
 
 
 def _split_by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
