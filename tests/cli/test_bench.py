@@ -1,0 +1,90 @@
+"""The scale benchmark: its graphs, its table, its JSON object, and the sizes it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from simcore.cli.bench import app
+from simcore.cli.bench_scale import chosen_sizes, echo_beside, growth_exponent, scale_workloads
+from simcore.errors import InputError
+from simcore.graph import verify
+from workloads import catalog
+
+SIZES = {
+    96: ("scale-gpt-175b-pp12-tp8-dp1", {"tp": 8, "pp": 12, "dp": 1}),
+    1024: ("scale-gpt-175b-pp16-tp8-dp8", {"tp": 8, "pp": 16, "dp": 8}),
+    8192: ("scale-gpt-175b-pp16-tp8-dp64", {"tp": 8, "pp": 16, "dp": 64}),
+    131_072: ("scale-gpt-175b-pp16-tp8-dp1024", {"tp": 8, "pp": 16, "dp": 1024}),
+}
+
+
+def test_one_graph_per_size() -> None:
+    assert scale_workloads() == {gpus: name for gpus, (name, _) in SIZES.items()}
+
+
+@pytest.mark.parametrize("gpus", SIZES)
+def test_graphs_do_not_grow_with_the_world(gpus: int) -> None:
+    name, dims = SIZES[gpus]
+    assert sum(file.stat().st_size for file in catalog.path(name).iterdir()) <= 200_000
+    graph = catalog.load(name)
+    assert verify(graph) == []
+    assert graph.world_size == gpus and graph.workload.dims == dims and graph.workload.name == name
+    assert graph.workload.command.startswith("python scripts/trace_workload.py megatron-gpt --layers 96 ")
+    assert graph.workload.command.endswith("--overlap-grad-reduce")
+    # Per stage the first tensor-parallel rank, and the others: they leave replicated parameters out of the
+    # gradient norm.
+    assert len(graph.programs) == 2 * dims["pp"]
+    assert sum(program.num_ranks for program in graph.programs) == gpus
+    assert all(len(program.ranks) <= 3 for program in graph.programs)
+
+
+def test_scale_prints_a_row_per_size() -> None:
+    result = CliRunner().invoke(app, ["scale", "--gpus", "96", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (row,) = found["rows"]
+    assert row["gpus"] == 96 and found["folded"] and found["growth_exponent"] is None
+    # One class per program: tensor-parallel ranks 1 to 7 of a stage are alike, replicas there are none.
+    assert row["rank_classes"] == 24
+    assert 0 < row["engine_events"] < row["kernels"]
+    assert row["events_per_kernel"] == row["engine_events"] / row["kernels"]
+    assert row["cpu_s"] > 0 and sum(row["parts_s"].values()) < row["wall_s"]
+    assert 50 * 2**20 < row["peak_rss_bytes"] < 3 * 2**30
+    assert 0 < row["timeline_bytes"] < row["run_bytes"]
+    assert 5.0 < row["step_time_s"] < 50.0
+
+
+def test_unknown_sizes_are_refused_with_those_there_are() -> None:
+    result = CliRunner().invoke(app, ["scale", "--gpus", "1000"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "no graph of a job on 1,000 GPUs" in result.stderr
+    assert "96, 1,024, 8,192, 131,072" in result.stderr
+
+
+def test_sizes_to_measure() -> None:
+    known = {96: "a", 1024: "b", 8192: "c"}
+    assert chosen_sizes([], known, fold=True) == [96, 1024, 8192]
+    assert chosen_sizes([], known, fold=False) == [96, 1024]  # the larger ones take minutes: on request
+    assert chosen_sizes([8192, 96, 96], known, fold=False) == [96, 8192]
+    with pytest.raises(InputError):
+        chosen_sizes([96, 97], known, fold=True)
+
+
+def test_growth_exponent() -> None:
+    # wall = 2 gpus^0.5; then points off the line: slopes 0 and 1 over equal steps make 0.5 by least squares.
+    rows = [{"gpus": gpus, "wall_s": 2 * gpus**0.5, "cpu_s": 3.0} for gpus in (4, 16, 256)]
+    assert growth_exponent(rows) == pytest.approx(0.5)
+    assert growth_exponent(rows, "cpu_s") == pytest.approx(0.0)
+    bent = [{"gpus": gpus, "wall_s": wall} for gpus, wall in ((1, 1.0), (10, 1.0), (100, 10.0))]
+    assert growth_exponent(bent) == pytest.approx(0.5)
+    assert growth_exponent(rows[:1]) is None and growth_exponent([]) is None
+
+
+def test_echo_beside() -> None:
+    assert echo_beside(8) is None
+    assert echo_beside(96) == (64, 42.4)
+    assert echo_beside(8192) == (8192, 4976.9)
+    assert echo_beside(131_072) == (8192, 4976.9)
