@@ -1,4 +1,4 @@
-"""Look at a finished run: ``report.py RUN_DIR [--perfetto FILE] [--plot FILE] [--ranks 0,8,16] [--json]``."""
+"""Look at a finished run: ``report.py RUN_DIR [--perfetto FILE [--host]] [--plot FILE] [--ranks 0,8]``."""
 
 from __future__ import annotations
 

@@ -86,7 +86,8 @@ def two_stage_graph() -> Graph:
     return build.build()
 
 
-def _plan(collective: str, num_bytes: int, algorithm: str, alone: int) -> CollectivePlan:
+def plan(collective: str, num_bytes: int, algorithm: str, alone: int) -> CollectivePlan:
+    """A plan of ranks 0 and 1 that takes ``alone`` ps."""
     return CollectivePlan(
         collective=collective,
         num_bytes=num_bytes,
@@ -121,7 +122,7 @@ def two_stage_result() -> SimulationResult:
         representatives=np.arange(2),
         times=tuple(times),
         alone_ps=(alone[:6], alone[6:]),
-        plans=(_plan("send_recv", 64, "p2p", 20 * K), _plan("all_reduce", 256, "ring", 45 * K)),
+        plans=(plan("send_recv", 64, "p2p", 20 * K), plan("all_reduce", 256, "ring", 45 * K)),
         plan_of=(
             np.array([-1, 0, -1, 0, -1, 1], dtype=np.int32),
             np.array([0, -1, -1, 0, 1], dtype=np.int32),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
@@ -38,6 +38,13 @@ def print_wide(content: RenderableType) -> None:
     console.print(content)
 
 
+def left_out_notes(left_out: Sequence[str]) -> tuple[str, ...]:
+    """What a Perfetto file lacks, and where it is; nothing when it is complete."""
+    if not left_out:
+        return ()
+    return (f"too much for Perfetto, see counters.parquet: {'; '.join(left_out)}",)
+
+
 def print_outcome(outcome: Outcome, wall_s: float) -> None:
     """Print a run's summary, and where its files are."""
     from simcore.cli.simulation import PERFETTO_FILE
@@ -50,6 +57,7 @@ def print_outcome(outcome: Outcome, wall_s: float) -> None:
         f"simulated in {wall_s:.1f} s, {outcome.info.engine_events:,} events",
         f"run folder: {run_dir} (timeline.parquet, counters.parquet, rank_classes.parquet, run.json)",
         f"Perfetto (ui.perfetto.dev): {run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}",
-        f"other ranks: python scripts/report.py {run_dir} --perfetto FILE --ranks 0,1,2",
+        *left_out_notes(outcome.perfetto_left_out),
+        f"other ranks: python scripts/report.py {run_dir} --perfetto FILE --ranks 0,1,2 (--host: host lanes)",
     )
     print_summary(outcome.info, outcome.analysis, 8, notes)

@@ -20,6 +20,10 @@ def report(
         str | None,
         typer.Option(metavar="0,8,16|0-7", help="Ranks to export. Default: the lowest of each stage."),
     ] = None,
+    host: Annotated[
+        bool,
+        typer.Option("--host", help="Perfetto also shows the host's calls and waits; left out otherwise."),
+    ] = False,
     path: Annotated[
         bool, typer.Option("--critical-path", help="Also say what the step time consists of.")
     ] = False,
@@ -31,7 +35,7 @@ def report(
         import json
 
         from simcore.analysis import analyse, critical_path
-        from simcore.cli.output import print_summary, print_wide
+        from simcore.cli.output import left_out_notes, print_summary, print_wide
         from simcore.report import (
             critical_path_tables,
             default_ranks,
@@ -46,8 +50,10 @@ def report(
         chosen = parse_ranks(ranks) if ranks is not None else default_ranks(timeline, analysis)
         notes = [f"run folder: {run_dir}"]
         if perfetto is not None:
-            events = write_perfetto(timeline, perfetto, chosen)
-            notes.append(f"Perfetto (ui.perfetto.dev): {perfetto}, {events:,} events, ranks: {len(chosen)}")
+            export = write_perfetto(timeline, perfetto, chosen, host=host)
+            events = f"{export.num_events:,} events"
+            notes.append(f"Perfetto (ui.perfetto.dev): {perfetto}, {events}, ranks: {len(chosen)}")
+            notes += left_out_notes(export.left_out)
         if plot is not None:
             write_plot(timeline, plot, chosen)
             notes.append(f"picture: {plot}")

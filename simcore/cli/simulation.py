@@ -36,12 +36,13 @@ PERFETTO_FILE = "perfetto.json.gz"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its folder, what ``run.json`` says, its analysis, the ranks in the Perfetto file."""
+    """A finished run: its folder, what ``run.json`` says, its analysis, what the Perfetto file shows."""
 
     run_dir: Path
     info: RunInfo
     analysis: StepAnalysis
     perfetto_ranks: tuple[int, ...]
+    perfetto_left_out: tuple[str, ...]
 
 
 class _Remembered:
@@ -101,10 +102,10 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
             analysis = analyse(timeline)
         with stages.stage("writing for Perfetto"):
             ranks = default_ranks(timeline, analysis)
-            write_perfetto(timeline, folder / PERFETTO_FILE, ranks)
+            export = write_perfetto(timeline, folder / PERFETTO_FILE, ranks)
         info = info.model_copy(update={"wall_s": dict(stages.seconds)})
         info.write(folder)
-    return Outcome(out_dir, info, analysis, tuple(ranks))
+    return Outcome(out_dir, info, analysis, tuple(ranks), export.left_out)
 
 
 def check_dims(graph: Graph) -> None:

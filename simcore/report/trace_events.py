@@ -3,6 +3,11 @@
 Note [Speed of the export]
     A rank has some ten thousand rows but only a thousand that differ in more than times and microbatch:
     what is constant about a row is formatted once per distinct row, and each event is one string template.
+
+Note [Thread identifiers]
+    Perfetto takes thread 0 of a process, and the thread whose number is the process's, for one and the same
+    main thread.  Both would be lanes of their own here: the slices of two streams would mix, and those that
+    overlap would be dropped.  A thread's number is therefore larger than its process's, and never 0.
 """
 
 from __future__ import annotations
@@ -19,6 +24,12 @@ from simcore.analysis.breakdown import COMMUNICATION_KINDS
 from simcore.timeline.reader import RankRows
 
 IntArray = npt.NDArray[np.int64]
+
+#: Threads of rank r count from this times r + 1; see Note [Thread identifiers].
+_TIDS_PER_RANK = 100
+
+_HOST_KINDS = ("host", "sync")
+_P2P_KINDS = ("send", "recv")
 
 _TEXTS = ("stream", "name", "kind", "phase", "group", "algorithm", "protocol")
 _INTS = ("layer", "peer", "channels", "flops", "bytes", "alone_ps")
@@ -52,37 +63,68 @@ class Flows:
                 number += 1
 
 
-def rank_events(rows: RankRows, pid: int, flows: Flows) -> list[str]:
+def rank_events(rows: RankRows, pid: int, flows: Flows, *, host: bool = False) -> list[str]:
     """Events of one rank's rows, with the names of its threads; ends of arrows go to ``flows``.
 
-    Rows that take no time (host calls, event records) are left out.
+    Rows that take no time (event records) are left out, and without ``host`` calls and waits of the host.
     """
     start_ps, end_ps = rows.ints("start_ps"), rows.ints("end_ps")
-    shown = np.flatnonzero(end_ps > start_ps)
+    wanted = end_ps > start_ps
+    if not host:
+        wanted &= ~_of_kind(rows, _HOST_KINDS)
+    shown = np.flatnonzero(wanted)
     if len(shown) == 0:
         return []
     # Perfetto keeps nanoseconds: cutting both ends to them keeps neighbours from overlapping.
     start, end = start_ps // 1000, end_ps // 1000
     lane, lane_names = _lanes(rows, shown, start, end)
-    heads, tails, distinct = _constant_parts(rows, shown, lane, pid)
+    tid = _first_tid(pid) + lane
+    heads, tails, distinct = _constant_parts(rows, shown, tid, pid)
     waited = (start_ps - rows.ints("ready_ps"))[shown] // 1000
     fields = zip(
         [heads[part] for part in distinct],
         *_us(start[shown]),
         *_us((end - start)[shown]),
-        rows.ints("microbatch")[shown].tolist(),
-        waited.tolist(),
+        _microbatches(rows.ints("microbatch")[shown]),
+        *_us(waited),
         [tails[part] for part in distinct],
         strict=True,
     )
-    template = '%s%d.%03d,"dur":%d.%03d,"args":{"microbatch":%d,"waited_ns":%d%s'
-    events = [
-        f'{{"ph":"M","pid":{pid},"tid":{tid},"name":"thread_name","args":{{"name":{json.dumps(name)}}}}}'
-        for tid, name in enumerate(lane_names)
-    ]
+    template = '%s%d.%03d,"dur":%d.%03d,"args":{%s"waited_us":%d.%03d%s'
+    events = [event for index, name in enumerate(lane_names) for event in _thread(pid, index, name)]
     events += [template % values for values in fields]
-    _note_flows(rows, shown, lane, start, end, pid, flows)
+    _note_flows(rows, shown, tid, start, end, pid, flows)
     return events
+
+
+def origin_event(pid: int) -> str:
+    """A mark at time 0 on a rank's first thread: Perfetto counts time from the earliest event."""
+    return f'{{"ph":"i","s":"t","pid":{pid},"tid":{_first_tid(pid)},"name":"step begins","ts":0}}'
+
+
+def _first_tid(pid: int) -> int:
+    return _TIDS_PER_RANK * (pid + 1)
+
+
+def _thread(pid: int, index: int, name: str) -> tuple[str, str]:
+    """Name and place of a thread."""
+    head = f'{{"ph":"M","pid":{pid},"tid":{_first_tid(pid) + index},"name":'
+    return (
+        f'{head}"thread_name","args":{{"name":{json.dumps(name)}}}}}',
+        f'{head}"thread_sort_index","args":{{"sort_index":{index}}}}}',
+    )
+
+
+def _of_kind(rows: RankRows, kinds: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    codes, names = rows.strings("kind")
+    return np.isin(codes, [code for code, name in enumerate(names) if name in kinds])
+
+
+def _microbatches(microbatch: IntArray) -> list[str]:
+    """The argument that names each row's microbatch; empty for a row of none."""
+    values, found = np.unique(microbatch, return_inverse=True)
+    texts = [f'"microbatch":{value},' if value >= 0 else "" for value in values.tolist()]
+    return [texts[index] for index in found.tolist()]
 
 
 def _us(nanoseconds: IntArray) -> tuple[list[int], list[int]]:
@@ -92,43 +134,58 @@ def _us(nanoseconds: IntArray) -> tuple[list[int], list[int]]:
 
 
 def _lanes(rows: RankRows, shown: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, list[str]]:
-    """Thread of each row and the threads' names: one per stream, more where rows of a stream overlap.
+    """Lane of each row and the lanes' names, in the same order on every rank.
 
-    Rows of one fused launch (a send and a recv of one NCCL group) run together; a thread nests slices and
-    cannot show that.
+    A stream is a lane, or one for its sends, one for its recvs and one for the rest; more where rows still
+    overlap.  Rows of one fused launch (a send and a recv of one NCCL group) run together; a thread nests
+    slices and cannot show that.
     """
-    codes, names = rows.strings("stream")
-    kind, kind_names = rows.strings("kind")
-    on_host = np.isin(kind, [code for code, name in enumerate(kind_names) if name in ("host", "sync")])
-    codes, names = np.where(on_host, len(names), codes), [*names, "host"]
-    lane = np.full(len(codes), -1, dtype=np.int64)
+    labels, label = _labels(rows, shown)
+    lane = np.full(len(start), -1, dtype=np.int64)
     lane_names: list[str] = []
-    for code in dict.fromkeys(codes[shown].tolist()):
-        of_stream = shown[codes[shown] == code]
-        of_stream = of_stream[np.argsort(start[of_stream], kind="stable")]
+    for name in sorted(set(labels), key=lambda name: (name == "host", name != "compute", name)):
+        members = shown[np.isin(label, [code for code, found in enumerate(labels) if found == name])]
+        members = members[np.argsort(start[members], kind="stable")]
         first = len(lane_names)
-        if (start[of_stream[1:]] >= end[of_stream[:-1]]).all():
-            lane[of_stream] = first
-            lane_names.append(names[code])
+        if (start[members[1:]] >= end[members[:-1]]).all():
+            lane[members] = first
+            lane_names.append(name)
             continue
         free_at: list[int] = []
         for row, began, ended in zip(
-            of_stream.tolist(), start[of_stream].tolist(), end[of_stream].tolist(), strict=True
+            members.tolist(), start[members].tolist(), end[members].tolist(), strict=True
         ):
             found = next((k for k, time in enumerate(free_at) if time <= began), len(free_at))
             free_at[found : found + 1] = [ended]
             lane[row] = first + found
-        lane_names += [names[code] if k == 0 else f"{names[code]} ({k + 1})" for k in range(len(free_at))]
+        lane_names += [name if k == 0 else f"{name} ({k + 1})" for k in range(len(free_at))]
     return lane, lane_names
 
 
+def _labels(rows: RankRows, shown: IntArray) -> tuple[list[str], IntArray]:
+    """Names of lanes and, for each shown row, the index of its name (a name may occur twice)."""
+    stream, streams = rows.strings("stream")
+    kind, kinds = rows.strings("kind")
+    pairs, label = np.unique(np.stack([stream[shown], kind[shown]]), axis=1, return_inverse=True)
+    roles: dict[str, set[str]] = {}
+    found = []
+    for name, of_kind in ((streams[s], kinds[k]) for s, k in pairs.T.tolist()):
+        lane = "host" if of_kind in _HOST_KINDS else name
+        role = of_kind if of_kind in _P2P_KINDS else ""
+        roles.setdefault(lane, set()).add(role)
+        found.append((lane, role))
+    # A stream that only sends is its own lane.
+    labels = [f"{lane} {role}" if role and len(roles[lane]) > 1 else lane for lane, role in found]
+    return labels, label.astype(np.int64)
+
+
 def _constant_parts(
-    rows: RankRows, shown: IntArray, lane: IntArray, pid: int
+    rows: RankRows, shown: IntArray, tid: IntArray, pid: int
 ) -> tuple[list[str], list[str], list[int]]:
     """What comes before and after the times of an event, per distinct row, and the distinct row of each."""
     texts = {column: rows.strings(column) for column in _TEXTS}
     ints = {column: rows.ints(column) for column in _INTS}
-    key = lane[shown]
+    key = pd.factorize(tid[shown])[0]
     for column in [codes for codes, _ in texts.values()] + list(ints.values()):
         codes = pd.factorize(column[shown])[0]
         key = pd.factorize(key * (int(codes.max()) + 1) + codes)[0]
@@ -138,39 +195,51 @@ def _constant_parts(
         text = {column: names[codes[row]] for column, (codes, names) in texts.items()}
         number = {column: int(values[row]) for column, values in ints.items()}
         heads.append(
-            f'{{"ph":"X","pid":{pid},"tid":{lane[row]},"name":{json.dumps(text["name"])},'
+            f'{{"ph":"X","pid":{pid},"tid":{tid[row]},"name":{json.dumps(_title(text))},'
             f'"cat":{json.dumps(text["phase"])},"ts":'
         )
         tails.append(_arguments(text, number))
     return heads, tails, key.tolist()
 
 
+def _title(text: dict[str, str]) -> str:
+    """What a slice is called: the op, and ``all_reduce tp`` or ``send pp`` for communication."""
+    if text["kind"] not in COMMUNICATION_KINDS:
+        return text["name"]
+    return f"{text['name'].removeprefix('nccl::')} {text['group']}".rstrip()
+
+
 def _arguments(text: dict[str, str], number: dict[str, int]) -> str:
     """The constant arguments of an event, and its end."""
-    shown: dict[str, object] = {"alone_us": number["alone_ps"] / 1e6, "phase": text["phase"]}
+    shown: dict[str, object] = {}
+    on_gpu = text["kind"] not in _HOST_KINDS
+    if on_gpu:
+        shown["alone_us"] = number["alone_ps"] / 1e6
+    shown["phase"] = text["phase"]
     if number["layer"] >= 0:
         shown["layer"] = number["layer"]
     if text["kind"] in COMMUNICATION_KINDS:
+        shown["op"] = text["name"]
         shown |= {name: text[name] for name in ("group", "algorithm", "protocol") if text[name]}
         shown["channels"] = number["channels"]
         if number["peer"] >= 0:
             shown["peer"] = number["peer"]
-    else:
+    elif on_gpu:
         shown["flops"] = number["flops"]
-    shown["bytes"] = number["bytes"]
+    if on_gpu:
+        shown["bytes"] = number["bytes"]
     return "," + json.dumps(shown, separators=(",", ":"))[1:] + "}"
 
 
 def _note_flows(
-    rows: RankRows, shown: IntArray, lane: IntArray, start: IntArray, end: IntArray, pid: int, flows: Flows
+    rows: RankRows, shown: IntArray, tid: IntArray, start: IntArray, end: IntArray, pid: int, flows: Flows
 ) -> None:
     """Arrows leave at the start of a send and arrive just before the end of its recv."""
     codes, names = rows.strings("kind")
     groups, group_names = rows.strings("group")
     peers = rows.ints("peer")
-    ends = [code for code, name in enumerate(names) if name in ("send", "recv")]
-    for row in shown[np.isin(codes[shown], ends)].tolist():
+    for row in shown[_of_kind(rows, _P2P_KINDS)[shown]].tolist():
         kind = names[codes[row]]
         time = int(start[row]) if kind == "send" else max(int(end[row]) - 1, int(start[row]))
-        place = f'"pid":{pid},"tid":{lane[row]},"ts":{time // 1000}.{time % 1000:03d}'
+        place = f'"pid":{pid},"tid":{tid[row]},"ts":{time // 1000}.{time % 1000:03d}'
         flows.add(kind, pid, int(peers[row]), group_names[groups[row]], place)

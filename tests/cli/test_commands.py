@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
     [
         (["run-sim"], "--cluster"),
         (["report"], "--perfetto"),
+        (["report"], "Perfetto also shows the host's calls and waits; left out otherwise."),
         (["compare"], "--top"),
         (["bench", "run"], "--no-coalesce"),
         (["validate"], "--kernels"),

@@ -22,7 +22,7 @@ Event = dict[str, Any]
 
 def events_of(run: Path, ranks: list[int]) -> list[Event]:
     path = run.parent / "trace.json.gz"
-    count = write_perfetto(Timeline.open(run), path, ranks)
+    count = write_perfetto(Timeline.open(run), path, ranks).num_events
     events: list[Event] = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     assert len(events) == count
     return events
@@ -38,24 +38,25 @@ def test_processes_and_threads_have_names(two_stage_run: Path) -> None:
     assert names[0, "process_name"] == {"name": "rank 0: stage 0 (pp 0)"}
     assert names[1, "process_name"] == {"name": "rank 1: stage 1 (pp 1)"}
     threads = [event for event in events if event["name"] == "thread_name" and event["pid"] == 0]
-    assert [thread["args"]["name"] for thread in threads] == ["compute", "pp", "dp"]
+    assert [thread["args"]["name"] for thread in threads] == ["compute", "dp", "pp recv", "pp send"]
 
 
 def test_slices_are_the_rows(two_stage_run: Path) -> None:
     found = slices(events_of(two_stage_run, [0]), 0)
     # Times in us: row 2 runs from 110,000 ps = 0.110 us for 40,000 ps = 0.040 us; ready at 105,000 ps.
-    assert [event["name"] for event in found][:3] == ["gemm", "nccl::send", "aten::bmm"]
-    assert (found[2]["ts"], found[2]["dur"], found[2]["args"]["waited_ns"]) == (0.110, 0.040, 5)
+    assert [event["name"] for event in found][:3] == ["gemm", "send pp", "aten::bmm"]
+    assert (found[2]["ts"], found[2]["dur"], found[2]["args"]["waited_us"]) == (0.110, 0.040, 0.005)
     assert found[0]["args"] == {
         "microbatch": 0,
-        "waited_ns": 0,
+        "waited_us": 0,
         "alone_us": 0.09,
         "phase": "fwd",
         "layer": 0,
         "flops": 4000,
         "bytes": 15,
     }
-    assert found[1]["args"]["peer"] == 1
+    assert (found[1]["args"]["op"], found[1]["args"]["peer"]) == ("nccl::send", 1)
+    assert (found[5]["name"], found[5]["args"]["op"]) == ("all_reduce dp", "nccl::all_reduce")
     assert found[5]["args"]["algorithm"] == "ring"
     assert found[5]["cat"] == "grad_sync"
 
@@ -87,22 +88,35 @@ def test_no_arrow_without_its_other_end(two_stage_run: Path) -> None:
 
 def test_counters_follow(two_stage_run: Path) -> None:
     counters = [event for event in events_of(two_stage_run, [0]) if event["ph"] == "C"]
-    assert [(event["ts"], event["args"]["value"]) for event in counters] == [(0.1, 1e9), (0.12, 0.0)]
-    assert {(event["pid"], event["name"]) for event in counters} == {(0, "NVLink out, B/s")}
+    # Two changes, and a zero from which the first one rises.
+    assert [(event["ts"], event["args"]) for event in counters] == [
+        (0.0, {"B/s": 0.0}),
+        (0.1, {"B/s": 1e9}),
+        (0.12, {"B/s": 0.0}),
+    ]
+    assert {(event["pid"], event["name"]) for event in counters} == {(0, "NVLink out")}
     # The port belongs to rank 0: it is not shown when only rank 1 is.
     assert not [event for event in events_of(two_stage_run, [1]) if event["ph"] == "C"]
 
 
-def test_rows_that_overlap_on_a_stream_get_threads_of_their_own(tmp_path: Path) -> None:
+def test_rows_that_overlap_in_a_lane_get_threads_of_their_own(tmp_path: Path) -> None:
     result = two_stage_result()
-    # The recv of rank 0 (op 3) now runs from 110 to 200, beside the send (100 to 120) of the same stream.
-    result.times[0].start_ps[3] = 110_000
+    # The second gemm of rank 0 (op 4) now runs from 130 to 260, beside the bmm (110 to 150).
+    result.times[0].start_ps[4] = 130_000
     write_run(tmp_path / "run", two_stage_graph(), result, FACTS)
     events = events_of(tmp_path / "run", [0])
     threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert sorted(threads.values()) == ["compute", "dp", "pp", "pp (2)"]
-    by_name = {event["name"]: threads[event["tid"]] for event in slices(events, 0)}
-    assert (by_name["nccl::send"], by_name["nccl::recv"]) == ("pp", "pp (2)")
+    assert list(threads.values()) == ["compute", "compute (2)", "dp", "pp recv", "pp send"]
+    lanes = [(event["name"], threads[event["tid"]]) for event in slices(events, 0)]
+    # The recv has a lane of its own, whether or not it overlaps the send.
+    assert lanes == [
+        ("gemm", "compute"),
+        ("send pp", "pp send"),
+        ("aten::bmm", "compute"),
+        ("recv pp", "pp recv"),
+        ("gemm", "compute (2)"),
+        ("all_reduce dp", "dp"),
+    ]
 
 
 def test_rows_that_take_no_time_are_left_out(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_chosen_ranks_for_perfetto(run_dir: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     events = json.loads(gzip.decompress(target.read_bytes()))["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert names[0] == "rank 0: stage 0 (dp 0, pp 0, tp 0)"
-    assert names[RANK] == f"rank {RANK}: stage 12 (dp 1, pp 12, tp 1)"
+    assert names[0] == "rank 0000: stage 0 (dp 0, pp 0, tp 0)"
+    assert names[RANK] == f"rank 0{RANK}: stage 12 (dp 1, pp 12, tp 1)"
     kernels = [event for event in events if event["ph"] == "X" and event["pid"] == RANK]
     assert len(kernels) > 5000
