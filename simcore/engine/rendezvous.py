@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simcore.clock import Clock
+from simcore.collectives.recorded import as_recorded
 from simcore.errors import GraphError
 from simcore.graph import OpKind
 from simcore.network.flow import Flow
@@ -47,14 +48,17 @@ class Communicator:
         self._quotient = quotient
         self._network = network
         self._clock = clock
-        self._plans: dict[tuple[str, int], CollectivePlan] = {}
+        self._plans: dict[tuple[str, int, int], CollectivePlan] = {}
 
     def plan(self, call: Call) -> CollectivePlan:
         """How a call is carried out (the same object for the same request)."""
-        request = (call.collective or "send_recv", call.num_bytes)
+        request = (call.collective or "send_recv", call.num_bytes, call.recorded_ps)
         plan = self._plans.get(request)
         if plan is None:
-            plan = self._plans[request] = self._quotient.plan(self._place, *request)
+            plan = self._quotient.plan(self._place, *request[:2])
+            if call.recorded_ps >= 0:
+                plan = as_recorded(plan, call.recorded_ps)
+            self._plans[request] = plan
         return plan
 
     def arrive(self, call: Call, sequence: int, plan: CollectivePlan, rank: int, gpu: Gpu) -> Meeting:

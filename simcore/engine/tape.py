@@ -30,7 +30,7 @@ COMM_KINDS = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 class Call:
     """A communication op as the graph describes it; one object per op-table row, compared by identity.
 
-    ``peer_delta`` is 0 for a collective.
+    ``peer_delta`` is 0 for a collective; ``recorded_ps`` is its transfer's time in a recording, -1: none.
     """
 
     row: int
@@ -39,6 +39,7 @@ class Call:
     collective: str
     num_bytes: int
     peer_delta: int
+    recorded_ps: int = -1
 
 
 class Communication(NamedTuple):
@@ -226,6 +227,7 @@ def _calls(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
         row: Call(
             row, OpKind(int(ops.kind[row])), ops.group[row], ops.collective[row], int(ops.comm_bytes[row]),
             int(ops.peer_delta[row]) if ops.kind[row] != OpKind.COLLECTIVE else 0,
+            int(ops.recorded_ps[row]),
         )
         for row in np.flatnonzero(is_comm).tolist()
     }  # fmt: skip

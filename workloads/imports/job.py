@@ -1,0 +1,164 @@
+"""A trace set imported: the graph to replay, what was recorded, and how far it can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from simcore.errors import InputError
+from simcore.graph import Graph
+from simcore.graph.ops import IntArray
+from simcore.units import PS_PER_US
+from workloads.imports.collectives import Coupling, couple
+from workloads.imports.host import host_blocks, host_order, launch_latency, launch_times
+from workloads.imports.json_events import trace_files
+from workloads.imports.kineto import KinetoTrace, Step, read_kineto
+from workloads.imports.rank_ops import RankOps, rank_ops
+from workloads.imports.recorded_graph import RecordedRank, build_graph
+from workloads.imports.report import ImportReport, RankReport, rank_report
+from workloads.imports.waits import find_waits
+
+
+@dataclass(frozen=True)
+class ImportedRank:
+    """One recorded rank: its number, its ops, the flat op of each in the graph, and its steps.
+
+    ``step_ops[k]`` are the ops launched in ``steps[k]``; a trace without steps is one step, its number -1.
+    """
+
+    number: int
+    ops: RankOps
+    flat: IntArray
+    steps: tuple[Step, ...]
+    step_ops: tuple[IntArray, ...]
+
+
+@dataclass(frozen=True)
+class ImportedJob:
+    """A graph whose ops last what was recorded, one program per rank, and the import report."""
+
+    graph: Graph
+    ranks: tuple[ImportedRank, ...]
+    report: ImportReport
+
+
+def import_kineto(paths: Sequence[Path], *, skip_bad: bool = False) -> ImportedJob:
+    """Import the traces at ``paths``, one per rank: files, archives or folders.
+
+    ``skip_bad`` leaves out files that cannot be read, naming them in the report.
+    Errors: InputError for a bad file, two traces of one rank, or nothing left to replay.
+    """
+    if not paths:
+        raise InputError("no trace given")
+    traces: list[KinetoTrace] = []
+    skipped: list[str] = []
+    analysed: list[RankOps] = []
+    for source in [found for path in paths for found in trace_files(path)]:
+        try:
+            trace = read_kineto(source)
+            analysed.append(rank_ops(trace))
+            traces.append(trace)
+        except InputError as error:
+            if not skip_bad:
+                raise
+            skipped.append(str(error))
+    if not traces:
+        raise InputError("no trace could be read: " + "; ".join(skipped))
+    numbers = _rank_numbers(traces)
+    order = sorted(range(len(traces)), key=lambda i: numbers[i])
+    numbers = [numbers[i] for i in order]
+    analysed = [analysed[i] for i in order]
+    return _assemble(analysed, numbers, skipped)
+
+
+def _assemble(analysed: list[RankOps], numbers: list[int], skipped: list[str]) -> ImportedJob:
+    base = _base_ps([ops.trace for ops in analysed])
+    coupling = couple(analysed, base) if len(analysed) > 1 else _nobody(analysed)
+    ranks, reports = [], []
+    for number, ops in zip(numbers, analysed, strict=True):
+        rank = _analyse(ops)
+        ranks.append(rank)
+        reports.append(rank_report(number, rank))
+    begins = [_begin(ops) + coupling.shift_ps[i] for i, ops in enumerate(analysed)]
+    lead = [begin - min(begins) for begin in begins]
+    name = Path(analysed[0].trace.label).name.split(".")[0]
+    graph, flat = build_graph(ranks, numbers, coupling, lead, name)
+    imported = tuple(
+        _imported(number, ops, op_row) for number, ops, op_row in zip(numbers, analysed, flat, strict=True)
+    )
+    return ImportedJob(graph, imported, _report(reports, coupling, analysed, skipped))
+
+
+def _analyse(ops: RankOps) -> RecordedRank:
+    latency = launch_latency(ops)
+    waits = find_waits(ops, latency)
+    times = launch_times(ops, waits, latency)
+    blocks = host_blocks(ops)
+    return RecordedRank(ops, waits, times, blocks, host_order(ops, times, blocks.blocks, _begin(ops)))
+
+
+def _begin(ops: RankOps) -> int:
+    """When the replay of a rank begins: with its first launch."""
+    return min(int(ops.issue_ps.min()), int(ops.start_ps[0]))
+
+
+def _nobody(analysed: list[RankOps]) -> Coupling:
+    return Coupling(alone=int(analysed[0].is_comm.sum()), shift_ps=(0,))
+
+
+def _base_ps(traces: list[KinetoTrace]) -> list[int]:
+    """Origins relative to the first trace's, as the time stamps tell."""
+    first = traces[0]
+    return [
+        (trace.origin_us - first.origin_us) * PS_PER_US + (trace.base_ns - first.base_ns) * 1000
+        for trace in traces
+    ]
+
+
+def _rank_numbers(traces: list[KinetoTrace]) -> list[int]:
+    """Rank of each trace; traces that do not say are numbered after those that do."""
+    taken: dict[int, str] = {}
+    for trace in traces:
+        if trace.rank >= 0:
+            if trace.rank in taken:
+                raise InputError(f"{trace.label} and {taken[trace.rank]} are both of rank {trace.rank}")
+            taken[trace.rank] = trace.label
+    free = iter(n for n in range(len(traces) + len(taken)) if n not in taken)
+    return [trace.rank if trace.rank >= 0 else next(free) for trace in traces]
+
+
+def _imported(number: int, ops: RankOps, flat_rows: IntArray) -> ImportedRank:
+    """With the rank's steps: an op belongs to the step in which it was launched."""
+    when = ops.start_ps
+    known = np.ones(len(ops), dtype=np.bool_)
+    if (ops.call >= 0).any():
+        when = ops.trace.calls.start_ps[np.maximum(ops.call, 0)]
+        known = ops.call >= 0
+    steps, members = [], []
+    for step in ops.trace.steps:
+        inside = np.flatnonzero(known & (when >= step.start_ps) & (when < step.end_ps))
+        if len(inside):
+            steps.append(step)
+            members.append(inside)
+    if not steps:
+        steps = [Step(-1, int(ops.start_ps[0]), int(ops.end_ps.max()))]
+        members = [np.arange(len(ops))]
+    return ImportedRank(number, ops, flat_rows, tuple(steps), tuple(members))
+
+
+def _report(
+    reports: list[RankReport], coupling: Coupling, analysed: list[RankOps], skipped: list[str]
+) -> ImportReport:
+    worlds = {ops.trace.world_size for ops in analysed if ops.trace.world_size > 0}
+    return ImportReport(
+        ranks=tuple(reports),
+        world_size=max(worlds, default=-1),
+        coupled_collectives=len(coupling.meetings),
+        lone_collectives=coupling.alone,
+        refused_groups=coupling.refused,
+        clock_shift_us=tuple(round(shift / PS_PER_US, 3) for shift in coupling.shift_ps),
+        skipped=tuple(skipped),
+    )

@@ -1,0 +1,254 @@
+"""Events of a trace file one at a time: a JSON reader that never holds the file, nor its decompressed text.
+
+A profiler trace is one object whose ``traceEvents`` array has a million small objects.  Each is decoded by
+the standard library's C scanner from a sliding window of text, so memory is the window, whatever the file.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from simcore.errors import InputError
+from simcore.units import format_bytes
+
+_CHUNK_BYTES = 1 << 20
+_MAX_VALUE_CHARS = 64 << 20  # one event or header value: a longer one is no profiler's
+MAX_TEXT_BYTES = 16 << 30  # decompressed
+_RATIO_FROM_BYTES = 64 << 20  # small files may compress well by chance
+MAX_RATIO = 250  # traces compress 10 to 40 times; a bomb a thousand times
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """One trace to be read: a file, or a member of a tar archive.  ``label`` names it in messages."""
+
+    path: Path
+    member: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The file as a user would name it."""
+        return f"{self.path}:{self.member}" if self.member else str(self.path)
+
+
+def trace_files(path: Path) -> list[TraceFile]:
+    """The traces at ``path``: a JSON file (plain or gzip), the JSON members of a tar, or those of a folder.
+
+    Errors: InputError when there is none, or the archive cannot be read.
+    """
+    if path.is_dir():
+        found = [
+            f for inner in sorted(path.iterdir()) if _is_trace_name(inner.name) for f in trace_files(inner)
+        ]
+    elif not path.is_file():
+        raise InputError(f"{path}: no such file")
+    elif path.name.endswith((".tar.gz", ".tgz", ".tar")):
+        found = [TraceFile(path, name) for name in _members(path)]
+    else:
+        return [TraceFile(path)]
+    if not found:
+        raise InputError(f"{path}: holds no trace (*.json, *.json.gz)")
+    return found
+
+
+def _is_trace_name(name: str) -> bool:
+    return name.endswith((".json", ".json.gz", ".tar.gz", ".tgz", ".tar"))
+
+
+def _members(path: Path) -> list[str]:
+    with _readable(str(path)), tarfile.open(path) as archive:
+        files = [member.name for member in archive if member.isfile()]
+    return sorted(name for name in files if name.endswith((".json", ".json.gz")) and "/._" not in f"/{name}")
+
+
+@contextmanager
+def _readable(label: str, position: Callable[[], int] | None = None) -> Iterator[None]:
+    """Turn what goes wrong while reading and decompressing into a message."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, UnicodeDecodeError) as error:
+        where = f" after {position():,} decompressed bytes" if position is not None else ""
+        reason = {
+            EOFError: "the compressed data ends too early (truncated file)",
+            UnicodeDecodeError: "not UTF-8 text",
+        }.get(type(error), str(error))
+        raise InputError(f"{label}: cannot be read{where}: {reason}") from None
+
+
+@contextmanager
+def _opened(source: TraceFile) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int]]:
+    """The file's bytes, decompressed, and its size as stored."""
+    if source.member is None:
+        stored = source.path.stat().st_size
+        with source.path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            if not packed:
+                yield raw, 0
+                return
+            with gzip.GzipFile(fileobj=raw) as plain:
+                yield plain, stored
+        return
+    with tarfile.open(source.path) as archive:
+        handle = archive.extractfile(source.member)
+        if handle is None:
+            raise InputError(f"{source.label}: no such member")
+        stored = source.path.stat().st_size
+        if source.member.endswith(".gz"):
+            with gzip.GzipFile(fileobj=handle) as plain:
+                yield plain, stored
+        else:
+            yield handle, stored
+
+
+class _Window:
+    """A sliding window of decoded text over a byte stream."""
+
+    def __init__(self, label: str, handle: IO[bytes] | gzip.GzipFile, stored_bytes: int) -> None:
+        self.label = label
+        self.text = ""
+        self.at = 0
+        self.read_bytes = 0
+        self._dropped = 0  # characters before the window
+        self._handle = handle
+        self._stored = stored_bytes
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        self._ended = False
+        # Fractions stay text: 1712195495519689.123 us does not fit in a double.
+        self._scan = json.JSONDecoder(parse_float=str, parse_constant=_no_constant).raw_decode
+
+    def fill(self) -> bool:
+        """Read on; False at the end of the file."""
+        if self._ended:
+            return False
+        with _readable(self.label, lambda: self.read_bytes):
+            data = self._handle.read(_CHUNK_BYTES)
+            self._ended = not data
+            more = self._decode(data, self._ended)
+        self.read_bytes += len(data)
+        self._check_size()
+        self._dropped += self.at
+        self.text = self.text[self.at :] + more
+        self.at = 0
+        return not self._ended
+
+    def _check_size(self) -> None:
+        size = self.read_bytes
+        if size > MAX_TEXT_BYTES:
+            raise InputError(
+                f"{self.label}: more than {format_bytes(MAX_TEXT_BYTES)} of text; not read further"
+            )
+        if self._stored and size > _RATIO_FROM_BYTES and size > MAX_RATIO * self._stored:
+            raise InputError(
+                f"{self.label}: {format_bytes(self._stored)} unpack to more than {format_bytes(size)},"
+                f" over {MAX_RATIO} times; no trace compresses so well, not read further"
+            )
+
+    def fail(self, reason: str) -> InputError:
+        """The error for what stands at the current position."""
+        return InputError(f"{self.label}: character {self._dropped + self.at:,}: {reason}")
+
+    def next_char(self) -> str:
+        """The next character that is no white space (not consumed); "" at the end."""
+        while True:
+            found = _SPACE.match(self.text, self.at)
+            assert found is not None
+            self.at = found.end()
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self.fill():
+                return ""
+
+    def expect(self, wanted: str) -> str:
+        """Consume the next character, which must be one of ``wanted``."""
+        char = self.next_char()
+        if not char:
+            raise self.fail("the file ends too early (truncated?)")
+        if char not in wanted:
+            names = " or ".join(repr(c) for c in wanted)
+            raise self.fail(f"expected {names}, found {char!r}: not JSON of a trace")
+        self.at += 1
+        return char
+
+    def value(self) -> Any:
+        """The next JSON value."""
+        self.next_char()
+        while True:
+            try:
+                value, end = self._scan(self.text, self.at)
+                if end < len(self.text) or self._ended:
+                    self.at = end
+                    return value
+                self.fill()  # a number may go on after the window
+            except json.JSONDecodeError as error:
+                if len(self.text) - self.at > _MAX_VALUE_CHARS:
+                    raise self.fail(f"a value of more than {_MAX_VALUE_CHARS >> 20} Mi characters") from None
+                if self._ended:
+                    self.at = min(error.pos, len(self.text))
+                    raise self.fail(f"{error.msg}: not JSON, or truncated") from None
+                self.fill()
+            except RecursionError:
+                raise self.fail("values are nested too deeply") from None
+
+
+def _no_constant(name: str) -> str:
+    return name  # NaN and the infinities, judged where they stand
+
+
+def read_events(source: TraceFile, header: dict[str, Any]) -> Iterator[tuple[int, Any]]:
+    """``(number, event)`` of each entry of ``traceEvents``; other keys of the file go into ``header``.
+
+    Fractional numbers arrive as text.  Keys after the events are in ``header`` once all are read.
+    A bare array of events is read too.
+    Errors: InputError with file, position and reason for anything that is not such a file.
+    """
+    with _readable(source.label), _opened(source) as (handle, stored):
+        window = _Window(source.label, handle, stored)
+        if not window.next_char():
+            raise window.fail("the file is empty")
+        if window.expect("{[") == "[":
+            yield from _array(window)
+            return
+        found = False
+        while window.next_char() != "}":
+            key = window.value()
+            if not isinstance(key, str):
+                raise window.fail("expected a key: not JSON of a trace")
+            window.expect(":")
+            if key == "traceEvents":
+                found = True
+                window.expect("[")
+                yield from _array(window)
+            else:
+                header[key] = window.value()
+            if window.next_char() == ",":
+                window.at += 1
+            elif window.next_char() != "}":
+                window.expect(",}")
+        if not found:
+            raise InputError(f"{source.label}: has no traceEvents: not a profiler trace")
+
+
+def _array(window: _Window) -> Iterator[tuple[int, Any]]:
+    """The values of an array whose bracket has been consumed."""
+    if window.next_char() == "]":
+        window.at += 1
+        return
+    number = 0
+    while True:
+        yield number, window.value()
+        number += 1
+        if window.expect(",]") == "]":
+            return

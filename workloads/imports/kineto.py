@@ -1,0 +1,327 @@
+"""One rank's PyTorch profiler trace (Kineto JSON) as columns: GPU activities, host calls, waits, steps.
+
+What is read and what is not: kernels, copies and memsets; calls of the CUDA/HIP runtime and driver;
+synchronisation records; ``ProfilerStep`` annotations.  CPU ops and Python frames only count.  Categories are
+compared in lower case and by their old names too ("Kernel", "Runtime", "Memcpy").
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.errors import InputError
+from simcore.graph.ops import IntArray
+from simcore.units import PS_PER_US
+from workloads.imports.json_events import TraceFile, read_events
+
+GPU_KINDS = ("kernel", "memcpy", "memset")
+_GPU_CATEGORIES = {
+    "kernel": 0, "gpu_kernel": 0, "gpu_memcpy": 1, "memcpy": 1, "gpu_memset": 2, "memset": 2,
+}  # fmt: skip
+_CALL_CATEGORIES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"}
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_MAX_SPAN_US = 7 * 24 * 3600 * 10**6  # a trace of more than a week is a mistake, and must fit int64 ps
+_MAX_BYTES = 1 << 50
+UNKNOWN = -1
+
+
+class Names:
+    """Strings numbered in order of appearance."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, int] = {}
+
+    def code(self, name: str) -> int:
+        """The number of ``name``."""
+        return self._code.setdefault(name, len(self._code))
+
+    def values(self) -> tuple[str, ...]:
+        """All strings, by number."""
+        return tuple(self._code)
+
+
+@dataclass(frozen=True)
+class Activities:
+    """What ran on GPUs, in the order of the file; times in ps after the trace's origin.
+
+    ``kind`` indexes :data:`GPU_KINDS`; ``correlation`` 0 or less: none recorded; ``meta`` indexes
+    :attr:`KinetoTrace.meta` (-1: none); ``event`` is the number of the event in the file.
+    """
+
+    start_ps: IntArray
+    end_ps: IntArray
+    kind: IntArray
+    device: IntArray
+    stream: IntArray
+    correlation: IntArray
+    name: IntArray
+    num_bytes: IntArray
+    meta: IntArray
+    event: IntArray
+
+    def __len__(self) -> int:
+        return len(self.start_ps)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls of the CUDA or HIP API, sorted by start; ``thread`` numbers host threads."""
+
+    start_ps: IntArray
+    end_ps: IntArray
+    thread: IntArray
+    name: IntArray
+    correlation: IntArray
+
+    def __len__(self) -> int:
+        return len(self.start_ps)
+
+
+@dataclass(frozen=True)
+class SyncRecord:
+    """A recorded synchronisation (cuda_sync): what call ``correlation`` made its stream or the host wait for.
+
+    ``source_stream`` and ``record_correlation`` (the cudaEventRecord call) are -1 where not recorded.
+    """
+
+    kind: str
+    correlation: int
+    stream: int
+    source_stream: int
+    record_correlation: int
+
+
+@dataclass(frozen=True)
+class CollectiveMeta:
+    """What a communication kernel says about itself; empty or -1 where it does not."""
+
+    collective: str
+    group: str
+    group_ranks: str
+    dtype: str
+    in_elements: int
+    out_elements: int
+    group_size: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A ``ProfilerStep`` annotation of a host thread, ps after the trace's origin."""
+
+    number: int
+    start_ps: int
+    end_ps: int
+
+
+@dataclass(frozen=True)
+class KinetoTrace:
+    """One rank's trace.  ``origin_us`` is the first time stamp, us since the epoch of ``base_ns``.
+
+    ``rank`` and ``world_size`` are -1 where not recorded.  ``resolution_ps``: 1 us where all time stamps
+    are whole, else 1 ns.  ``counts`` are events by lower-case category.
+    """
+
+    label: str
+    rank: int
+    world_size: int
+    gpu_name: str
+    origin_us: int
+    base_ns: int
+    resolution_ps: int
+    names: tuple[str, ...]
+    gpu: Activities
+    calls: Calls
+    syncs: dict[int, SyncRecord]
+    meta: tuple[CollectiveMeta, ...]
+    steps: tuple[Step, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+def read_kineto(source: TraceFile) -> KinetoTrace:
+    """Read one trace.
+
+    Errors: InputError with file, event number and reason: no JSON, truncated, negative or absurd times and
+    sizes, no GPU events.
+    """
+    header: dict[str, Any] = {}
+    reader = _Reader(source.label)
+    for number, event in read_events(source, header):
+        reader.take(number, event)
+    return reader.finish(header)
+
+
+class _Reader:
+    """Columns under construction; fixed-width arrays, so that a million events stay small."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.origin_us: int | None = None
+        self.names = Names()
+        self.threads: dict[tuple[object, object], int] = {}
+        self.gpu: array[int] = array("q")  # ten numbers an activity, in the order of Activities
+        self.calls: array[int] = array("q")  # five numbers a call
+        self.syncs: dict[int, SyncRecord] = {}
+        self.meta: dict[CollectiveMeta, int] = {}
+        self.steps: list[Step] = []
+        self.counts: dict[str, int] = {}
+        self.whole = True
+
+    def take(self, number: int, event: Any) -> None:
+        """Sort one event into its column."""
+        if type(event) is not dict:
+            raise self._bad(number, "is no object")
+        if event.get("ph") != "X":
+            return
+        category = event.get("cat")
+        if not isinstance(category, str):
+            return
+        category = category.lower()
+        self.counts[category] = self.counts.get(category, 0) + 1
+        gpu_kind = _GPU_CATEGORIES.get(category)
+        if gpu_kind is not None:
+            self._take_activity(number, event, gpu_kind)
+        elif category in _CALL_CATEGORIES:
+            start, end = self._interval(number, event)
+            thread = self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
+            name = self.names.code(str(event.get("name", "")))
+            self.calls.extend((start, end, thread, name, _whole(_args(event).get("correlation"), 0)))
+        elif category == "cuda_sync":
+            self._take_sync(event)
+        elif category in ("user_annotation", "cpu_op", "operator"):
+            found = _STEP.match(str(event.get("name", "")))
+            if found is not None:
+                start, end = self._interval(number, event)
+                self.steps.append(Step(int(found.group(1)[:18]), start, end))
+
+    def _take_activity(self, number: int, event: dict[str, Any], kind: int) -> None:
+        start, end = self._interval(number, event)
+        args = _args(event)
+        device = _whole(args.get("device"), _whole(event.get("pid"), 0))
+        stream = _whole(args.get("stream"), _whole(event.get("tid"), 0))
+        num_bytes = _whole(args.get("bytes"), 0)
+        if not 0 <= num_bytes <= _MAX_BYTES:
+            raise self._bad(number, f"moves {num_bytes} bytes")
+        meta = -1
+        if "Collective name" in args:
+            known = CollectiveMeta(
+                str(args["Collective name"]), str(args.get("Process Group Name", "")),
+                str(args.get("Process Group Ranks", "")), str(args.get("dtype", "")),
+                _whole(args.get("In msg nelems"), -1), _whole(args.get("Out msg nelems"), -1),
+                _whole(args.get("Group size"), -1),
+            )  # fmt: skip
+            meta = self.meta.setdefault(known, len(self.meta))
+        correlation = _whole(args.get("correlation"), 0)
+        name = self.names.code(str(event.get("name", "")))
+        self.gpu.extend((start, end, kind, device, stream, correlation, name, num_bytes, meta, number))
+
+    def _take_sync(self, event: dict[str, Any]) -> None:
+        args = _args(event)
+        correlation = _whole(args.get("correlation"), 0)
+        self.syncs[correlation] = SyncRecord(
+            str(args.get("cuda_sync_kind", event.get("name", ""))),
+            correlation,
+            _whole(args.get("stream"), UNKNOWN),
+            _whole(args.get("wait_on_stream"), UNKNOWN),
+            _whole(args.get("wait_on_cuda_event_record_corr_id"), UNKNOWN),
+        )
+
+    def _interval(self, number: int, event: dict[str, Any]) -> tuple[int, int]:
+        """Start and end in ps after the origin."""
+        start_us, start_ps = self._time(number, event, "ts")
+        if self.origin_us is None:
+            self.origin_us = start_us
+        length_us, length_ps = self._time(number, event, "dur")
+        start_us -= self.origin_us
+        if not -_MAX_SPAN_US <= start_us <= _MAX_SPAN_US:
+            raise self._bad(number, f"begins {abs(start_us) / 8.64e10:.3g} days from the first event")
+        if not 0 <= length_us <= _MAX_SPAN_US:
+            raise self._bad(number, f"lasts {length_us} us")
+        start = start_us * PS_PER_US + start_ps
+        return start, start + length_us * PS_PER_US + length_ps
+
+    def _time(self, number: int, event: dict[str, Any], key: str) -> tuple[int, int]:
+        """A time stamp as whole us and ps, without loss (a double holds no ns of the epoch)."""
+        value = event.get(key)
+        if type(value) is int:
+            return value, 0
+        try:
+            if type(value) is str:
+                whole, point, fraction = value.partition(".")
+                if point and fraction.isdigit():
+                    self.whole = False
+                    part = int(fraction[:6].ljust(6, "0"))
+                    return (int(whole), part) if whole[0] != "-" else (int(whole) - 1, PS_PER_US - part)
+                exact = float(value)
+                return int(exact // 1), int(exact % 1 * PS_PER_US)
+        except (ValueError, OverflowError, IndexError):
+            pass
+        raise self._bad(number, f"has {key} {value!r}, not a time in us" if key in event else f"has no {key}")
+
+    def _bad(self, number: int, reason: str) -> InputError:
+        return InputError(f"{self.label}: event {number} {reason}")
+
+    def finish(self, header: dict[str, Any]) -> KinetoTrace:
+        """The trace, once all events are taken."""
+        gpu = np.frombuffer(self.gpu, dtype=np.int64).reshape(-1, 10).T
+        if not gpu.shape[1]:
+            what = ", ".join(sorted(self.counts)) or "nothing"
+            raise InputError(f"{self.label}: no GPU events (kernels, copies) among {what}: nothing to replay")
+        calls = np.frombuffer(self.calls, dtype=np.int64).reshape(-1, 5)
+        calls = calls[np.argsort(calls[:, 0], kind="stable")].T
+        dist = header.get("distributedInfo")
+        dist = dist if isinstance(dist, dict) else {}
+        devices = header.get("deviceProperties")
+        first = devices[0] if isinstance(devices, list) and devices else None
+        return KinetoTrace(
+            label=self.label,
+            rank=_whole(dist.get("rank"), UNKNOWN),
+            world_size=_whole(dist.get("world_size"), UNKNOWN),
+            gpu_name=str(first.get("name", "")) if isinstance(first, dict) else "",
+            origin_us=self.origin_us or 0,
+            base_ns=_whole(header.get("baseTimeNanoseconds"), 0),
+            resolution_ps=PS_PER_US if self.whole else 1000,
+            names=self.names.values(),
+            gpu=Activities(*(np.ascontiguousarray(column) for column in gpu)),
+            calls=Calls(*(np.ascontiguousarray(column) for column in calls)),
+            syncs=self.syncs,
+            meta=tuple(self.meta),
+            steps=_steps(self.steps),
+            counts=self.counts,
+        )
+
+
+def _steps(found: list[Step]) -> tuple[Step, ...]:
+    """Steps in order; of several annotations with one number (threads repeat them) the longest."""
+    longest: dict[int, Step] = {}
+    for step in found:
+        known = longest.get(step.number)
+        if known is None or step.end_ps - step.start_ps > known.end_ps - known.start_ps:
+            longest[step.number] = step
+    return tuple(sorted(longest.values(), key=lambda step: step.start_ps))
+
+
+def _args(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    return args if type(args) is dict else {}
+
+
+def _whole(value: object, default: int) -> int:
+    """``value`` as an integer of 62 bits, ``default`` where it is none."""
+    if type(value) is not int:
+        try:
+            value = int(float(value)) if isinstance(value, str) else default
+        except (ValueError, OverflowError):
+            return default
+    return value if -(1 << 62) < value < 1 << 62 else default
+
+
+def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """By name number: whether a kernel is one of NCCL's or RCCL's."""
+    words = ("nccl", "rccl", "mscclkernel", "mscclpp")
+    return np.array([any(word in name.lower() for word in words) for name in names], dtype=np.bool_)

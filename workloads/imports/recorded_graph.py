@@ -1,0 +1,229 @@
+"""From analysed recordings to one execution graph: a program per recorded rank, written as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.graph import Graph, OpKind, OpTable, ProcessGroup, Program, Workload
+from simcore.graph.graph import MemoryProfile
+from simcore.graph.ops import OP_COLUMNS, EdgeKind, EdgeTable, FreeTable, IntArray, Strings
+from workloads.imports.collectives import Coupling, collective_kind
+from workloads.imports.host import HostBlocks, HostOrder, LaunchTimes
+from workloads.imports.kineto import Names
+from workloads.imports.rank_ops import RankOps
+from workloads.imports.waits import Waits
+
+_ALONE = "alone"  # the group of collectives whose other ranks were not recorded
+_PACE = 512  # launches after which the host is known to have had room in the launch queue
+
+
+@dataclass(frozen=True)
+class RecordedRank:
+    """Everything about one rank that goes into the graph; ``begin_ps`` is when its host begins."""
+
+    ops: RankOps
+    waits: Waits
+    times: LaunchTimes
+    blocks: HostBlocks
+    order: HostOrder
+
+
+@dataclass
+class _Columns:
+    """Rows of one rank, counted from its first; ``op_row[i]`` is the row of GPU op ``i``."""
+
+    ints: dict[str, IntArray]
+    strings: dict[str, npt.NDArray[np.int32]]
+    op_row: IntArray
+    edge_src: IntArray
+    edge_dst: IntArray
+
+
+def build_graph(
+    ranks: list[RecordedRank], numbers: list[int], coupling: Coupling, lead_ps: list[int], name: str
+) -> tuple[Graph, list[IntArray]]:
+    """The graph of a trace set, and for each rank the flat op of each of its GPU ops.
+
+    ``numbers`` are the recorded ranks; rank ``i`` of the graph is ``numbers[i]``.  ``lead_ps[i]`` is how much
+    later than the first its host begins.
+    """
+    families, groups = _families(ranks, coupling)
+    names = {column: Names() for column, (kind, _) in OP_COLUMNS.items() if kind == "str"}
+    for known in names.values():
+        known.code("")
+    parts, starts = [], [0]
+    for index, rank in enumerate(ranks):
+        parts.append(_rank_columns(index, rank, coupling, families, lead_ps[index], names))
+        starts.append(starts[-1] + len(parts[-1].ints["kind"]))
+    table: dict[str, Strings | IntArray] = {}
+    for column, (kind, _) in OP_COLUMNS.items():
+        if kind == "str":
+            codes = np.concatenate([part.strings[column] for part in parts])
+            table[column] = Strings(codes, names[column].values())
+        else:
+            table[column] = np.concatenate([part.ints[column] for part in parts])
+    assert set(table) == {spec.name for spec in fields(OpTable)}
+    sources = np.concatenate([part.edge_src + at for part, at in zip(parts, starts, strict=False)])
+    targets = np.concatenate([part.edge_dst + at for part, at in zip(parts, starts, strict=False)])
+    order = np.lexsort((sources, targets))
+    zero = np.zeros(len(order), dtype=np.int64)
+    edges = EdgeTable(
+        targets[order], sources[order], zero + int(EdgeKind.WAIT),
+        Strings(zero.astype(np.int32), ("",)), zero.copy(),
+    )  # fmt: skip
+    none = np.zeros(0, dtype=np.int64)
+    programs = tuple(
+        Program(
+            f"recorded rank {number}", ((index, index + 1, 1),), 0, np.array([index], dtype=np.int32),
+            np.array([-1], dtype=np.int32), np.array([0], dtype=np.int32), memory=MemoryProfile(),
+        )
+        for index, number in enumerate(numbers)
+    )  # fmt: skip
+    workload = Workload(name, len(ranks), framework="recorded", options={"recorded_ranks": numbers})
+    graph = Graph(
+        workload, groups, programs, OpTable(**table), edges,  # type: ignore[arg-type]
+        FreeTable(none, none, none, none, none), np.array(starts, dtype=np.int64),
+        tuple(f"rank {number}" for number in numbers),
+    )  # fmt: skip
+    return graph, [part.op_row for part in parts]
+
+
+def _families(ranks: list[RecordedRank], coupling: Coupling) -> tuple[list[str], dict[str, ProcessGroup]]:
+    """Group symbol of each meeting, and the groups.
+
+    Members issue the calls of a group in one order; so calls on different streams are different groups.
+    """
+    groups = {_ALONE: ProcessGroup(_ALONE, ((1, 1),), ((len(ranks), 1),))}
+    symbols: dict[tuple[object, ...], str] = {}
+    found = []
+    for meeting in coupling.meetings:
+        lanes = tuple((m.index, int(ranks[m.index].ops.lane[m.op])) for m in meeting.members)
+        symbol = symbols.get((meeting.group, lanes))
+        if symbol is None:
+            symbol = f"{meeting.group} #{len(symbols)}"
+            symbols[meeting.group, lanes] = symbol
+            members = tuple(m.index for m in meeting.members)
+            groups[symbol] = ProcessGroup(symbol, ((len(members), 1),), explicit=(members,))
+        found.append(symbol)
+    return found, groups
+
+
+def _rank_columns(
+    index: int,
+    rank: RecordedRank,
+    coupling: Coupling,
+    families: list[str],
+    lead_ps: int,
+    names: dict[str, Names],
+) -> _Columns:
+    ops, order = rank.ops, rank.order
+    is_op = order.op >= 0
+    pause = order.pause_ps.copy()
+    if len(pause):
+        pause[0] += lead_ps
+    gap = np.zeros(len(pause), dtype=np.int64)
+    gap[is_op] = rank.times.gap_ps[order.op[is_op]]
+    on_gpu = np.cumsum(np.where(is_op, 1 + (gap > 0), 0))
+    pace = np.zeros(len(pause), dtype=np.bool_)
+    pace[1:] = on_gpu[1:] // _PACE != on_gpu[:-1] // _PACE
+    # Rows of an entry: the host's time, a note that the queue has room, the device's gap, the op itself.
+    layers = np.stack([pause > 0, pace, gap > 0, np.ones(len(pause), dtype=np.bool_)], axis=1)
+    row = (np.cumsum(layers.reshape(-1)) - 1).reshape(layers.shape)
+    size = int(layers.sum())
+    ints = {
+        column: np.full(size, default, dtype=np.int64)
+        for column, (kind, default) in OP_COLUMNS.items()
+        if kind == "int"
+    }
+    strings = {
+        column: np.full(size, names[column].code(str(default)), dtype=np.int32)
+        for column, (kind, default) in OP_COLUMNS.items()
+        if kind == "str"
+    }
+
+    host, paces, gaps, last = (row[:, k][layers[:, k]] for k in range(4))
+    for rows, kind, stream, what in (
+        (host, OpKind.HOST, "host", "host"),
+        (paces, OpKind.SYNC, "host", "launch queue has room"),
+    ):
+        ints["kind"][rows] = int(kind)
+        strings["stream"][rows] = names["stream"].code(stream)
+        strings["name"][rows] = names["name"].code(what)
+    ints["recorded_ps"][host] = pause[pause > 0]
+    lane_codes = np.array([names["stream"].code(lane) for lane in ops.lane_names], dtype=np.int32)
+    strings["stream"][gaps] = lane_codes[ops.lane[order.op[gap > 0]]]
+    ints["kind"][gaps] = int(OpKind.EVENT_WAIT)
+    ints["recorded_ps"][gaps] = gap[gap > 0]
+    strings["name"][gaps] = names["name"].code("gap before the next op")
+
+    launched = last[is_op]
+    op_row = np.full(len(ops), -1, dtype=np.int64)
+    op_row[order.op[is_op]] = launched
+    first_row = op_row.copy()  # where waits end: before the gap
+    with_gap = order.op[gap > 0]
+    first_row[with_gap] = op_row[with_gap] - 1
+    _write_ops(index, rank, coupling, families, op_row, ints, strings, names)
+    strings["stream"][op_row] = lane_codes[ops.lane]
+
+    blocks = last[~is_op]
+    chosen = [rank.blocks.blocks[number] for number in order.block[~is_op].tolist()]
+    ints["kind"][blocks] = int(OpKind.SYNC)
+    ints["blocking"][blocks] = 1
+    strings["stream"][blocks] = names["stream"].code("host")  # waits by edges alone
+    strings["name"][blocks] = [names["name"].code(block.name) for block in chosen]
+    sources = [op_row[list(block.waits_for)] for block in chosen]
+    targets = [np.full(len(block.waits_for), at) for block, at in zip(chosen, blocks.tolist(), strict=True)]
+    src = np.concatenate([op_row[rank.waits.source], *sources])
+    dst = np.concatenate([first_row[rank.waits.target], *targets]).astype(np.int64)
+    # A wait on what the one host launches only later cannot be kept; it is a tie of a few us.
+    kept = src < dst
+    return _Columns(ints, strings, op_row, src[kept], dst[kept])
+
+
+def _write_ops(
+    index: int,
+    rank: RecordedRank,
+    coupling: Coupling,
+    families: list[str],
+    op_row: IntArray,
+    ints: dict[str, IntArray],
+    strings: dict[str, npt.NDArray[np.int32]],
+    names: dict[str, Names],
+) -> None:
+    """Kernels, copies and collectives of one rank."""
+    ops, trace = rank.ops, rank.ops.trace
+    gpu, row = trace.gpu, rank.ops.row
+    name_codes = np.array([names["name"].code(name) for name in trace.names], dtype=np.int32)
+    strings["name"][op_row] = name_codes[gpu.name[row]]
+    ints["recorded_ps"][op_row] = ops.end_ps - ops.start_ps
+    kinds = np.array([OpKind.COMPUTE, OpKind.MEMCPY, OpKind.COMPUTE], dtype=np.int64)
+    ints["kind"][op_row] = kinds[gpu.kind[row]]
+    classes = np.array([names["op_class"].code(c) for c in ("other", "copy", "fill")], dtype=np.int32)
+    strings["op_class"][op_row] = classes[gpu.kind[row]]
+    is_memory = gpu.kind[row] > 0
+    ints["bytes_written"][op_row[is_memory]] = gpu.num_bytes[row[is_memory]]
+    is_copy = gpu.kind[row] == 1
+    ints["bytes_read"][op_row[is_copy]] = gpu.num_bytes[row[is_copy]]
+
+    comm = np.flatnonzero(ops.is_comm)
+    at = op_row[comm]
+    ints["kind"][at] = int(OpKind.COLLECTIVE)
+    strings["op_class"][at] = names["op_class"].code("")
+    strings["group"][at] = names["group"].code(_ALONE)
+    for op in comm.tolist():
+        number = int(gpu.meta[row[op]])
+        kind = collective_kind(
+            trace.names[int(gpu.name[row[op]])], trace.meta[number] if number >= 0 else None
+        )
+        strings["collective"][op_row[op]] = names["collective"].code(kind)
+    for symbol, meeting in zip(families, coupling.meetings, strict=True):
+        for member in meeting.members:
+            if member.index == index:
+                at_row = op_row[member.op]
+                strings["group"][at_row] = names["group"].code(symbol)
+                strings["collective"][at_row] = names["collective"].code(meeting.collective)
+                ints["comm_bytes"][at_row] = meeting.num_bytes
+                ints["recorded_ps"][at_row] = meeting.transfer_ps

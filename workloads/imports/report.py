@@ -1,0 +1,134 @@
+"""What an import found, inferred and missed, and what that costs in trust."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from simcore.units import s_from_ps
+from workloads.imports.recorded_graph import RecordedRank
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """Facts about one rank's trace.
+
+    ``unexplained_s`` is GPU time that passed before ops for a reason that the trace does not show: it is
+    replayed as recorded, and stays when the rest is edited.
+    """
+
+    rank: int
+    file: str
+    gpu: str
+    gpu_ops: int
+    communication_kernels: int
+    streams: int
+    steps: int
+    resolution_us: float
+    ops_without_launch: int
+    graph_launched_ops: int
+    recorded_waits: int
+    guessed_waits: int
+    inferred_edges: int
+    contradicted_waits: int
+    blocking_calls: int
+    inferred_blocks: int
+    concurrent_blocks: int
+    queue_full_blocks: int
+    overlaps_trimmed: int
+    host_bound_share: float
+    unexplained_waits: int
+    unexplained_s: float
+    span_s: float
+
+    def doubts(self) -> list[str]:
+        """What limits trust in a replay of this rank, worst first; empty: nothing known."""
+        found = []
+        if self.unexplained_s > 0.01 * self.span_s:
+            share = self.unexplained_s / self.span_s
+            found.append(
+                f"{share:.1%} of the span passes before {self.unexplained_waits} ops for no recorded reason;"
+                " replayed as it was, what-if answers do not shorten it"
+            )
+        if self.ops_without_launch:
+            found.append(
+                f"{self.ops_without_launch} of {self.gpu_ops} ops have no launch call: taken as launched"
+                " before what is recorded"
+            )
+        if self.guessed_waits and not self.recorded_waits:
+            found.append(
+                "waits between streams are guessed: no cuda_sync records (profile with"
+                " experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True))"
+            )
+        if self.concurrent_blocks:
+            found.append(
+                f"{self.concurrent_blocks} blocking calls beside launches of other threads are host time only"
+            )
+        if self.steps == 0:
+            found.append("no ProfilerStep annotations: the whole trace is one step")
+        return found
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """Facts about a trace set; ``world_size`` is -1 where not recorded."""
+
+    ranks: tuple[RankReport, ...]
+    world_size: int
+    coupled_collectives: int
+    lone_collectives: int
+    refused_groups: tuple[str, ...]
+    clock_shift_us: tuple[float, ...]
+    skipped: tuple[str, ...]
+
+    def doubts(self) -> list[str]:
+        """What limits trust, each once."""
+        found = [f"left out: {reason}" for reason in self.skipped]
+        missing = self.world_size - len(self.ranks)
+        if self.lone_collectives:
+            absent = f"{missing} of {self.world_size} ranks are missing: " if missing > 0 else ""
+            found.append(
+                f"{absent}{self.lone_collectives} communication kernels last as recorded, waiting included"
+            )
+        found += [f"not coupled: {reason}" for reason in self.refused_groups]
+        for rank in self.ranks:
+            found += [f"rank {rank.rank}: {doubt}" for doubt in rank.doubts()]
+        return found
+
+    def as_object(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "doubts": self.doubts()}
+
+
+def rank_report(number: int, rank: RecordedRank) -> RankReport:
+    """The facts of one analysed rank."""
+    ops, trace = rank.ops, rank.ops.trace
+    counts = np.unique(ops.call[ops.call >= 0], return_counts=True)[1]
+    busy_from, busy_to = int(ops.start_ps[0]), int(ops.end_ps.max())
+    return RankReport(
+        rank=number,
+        file=trace.label,
+        gpu=trace.gpu_name,
+        gpu_ops=len(ops),
+        communication_kernels=int(ops.is_comm.sum()),
+        streams=len(ops.lane_names),
+        steps=len(trace.steps),
+        resolution_us=trace.resolution_ps / 1e6,
+        ops_without_launch=int((ops.call < 0).sum()),
+        graph_launched_ops=int(counts[counts > 1].sum()),
+        recorded_waits=rank.waits.recorded_calls,
+        guessed_waits=rank.waits.guessed_calls,
+        inferred_edges=int(rank.waits.inferred.sum()),
+        contradicted_waits=rank.waits.dropped,
+        blocking_calls=len(rank.blocks.blocks),
+        inferred_blocks=rank.blocks.inferred,
+        concurrent_blocks=rank.blocks.concurrent,
+        queue_full_blocks=rank.blocks.queue_full,
+        overlaps_trimmed=ops.trimmed,
+        host_bound_share=float(rank.times.host_bound.mean()),
+        unexplained_waits=int(rank.times.unexplained.sum()),
+        unexplained_s=s_from_ps(int(rank.times.gap_ps[rank.times.unexplained].sum())),
+        span_s=s_from_ps(busy_to - busy_from),
+    )
