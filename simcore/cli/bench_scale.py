@@ -196,7 +196,7 @@ def _print_table(rows: Sequence[Row]) -> None:
 
 
 def _line(cells: Sequence[str]) -> str:
-    widths = (8, 8, 11, 11, 10, 7, 7, 9, 7, 8, 16)
+    widths = (8, 8, 11, 11, 10, 7, 7, 9, 7, 8, 18)
     return "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
