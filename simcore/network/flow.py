@@ -44,6 +44,11 @@ class Flow(Movable):
         self.desired = 0.0
         self.since = 0
 
+    @property
+    def at_its_cap(self) -> bool:
+        """Whether the flow is as fast as its own channels allow, so that free bandwidth is no use to it."""
+        return self.desired >= self.plan.rate_cap_bytes_per_s * (1e-12 - 1e-24)
+
     def due(self) -> None:
         """The latency has passed, or the last byte has arrived."""
         assert self.network is not None

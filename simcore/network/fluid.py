@@ -1,7 +1,9 @@
 """The fluid network: flows share links max-min fairly, re-rated only when something starts or ends.
 
-A flow first spends its latency, then joins its links.  Joining or leaving touches the connected component of
-flows that share links (directly or through others), and nothing else.
+A flow first spends its latency, then joins its links.  A flow that finds room on all of them at its own rate
+changes nobody's, and one that leaves frees nothing for those that run at their own; otherwise joining or
+leaving re-rates the connected component of flows that share links (directly or through others), and nothing
+else.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from simcore.network.maxmin import max_min
 
 if TYPE_CHECKING:
     from simcore.network.flow import Endpoint, Flow
+
+
+_SLACK = 1e-12  # relative: a link filled to within this has room
 
 
 def finish(flow: Flow) -> None:
@@ -93,25 +98,26 @@ class FluidNetwork:
             flow.fire()
             return
         flow.moving = True
-        shared = False
+        fits = True
         for use in plan.links:
             on_link = self._on_link[use.link]
             if on_link:
-                shared = True
+                load = sum([weight * max(f.rate, f.desired) for f, weight in on_link.items()])
+                fits = fits and load + use.weight * alone <= self._capacity[use.link] * (1.0 + _SLACK)
             on_link[flow] = use.weight
         flow.since = self._clock.now
-        if shared:
-            self._resolve(self._component(flow))
-        else:
+        if fits:
             self._apply(flow, alone, alone)
             self._notify(flow)
+        else:
+            self._resolve(self._component(flow))
 
     def _leave(self, flow: Flow) -> None:
         neighbours: dict[Flow, None] = {}
         for use in flow.plan.links:
             on_link = self._on_link[use.link]
             del on_link[flow]
-            neighbours.update(dict.fromkeys(on_link))
+            neighbours.update(dict.fromkeys([f for f in on_link if not f.at_its_cap]))
         self._log(flow, -flow.rate)
         for member in flow.members:
             member.draw_ended(flow)
