@@ -7,8 +7,9 @@ protocol flags) is not in it, beyond :attr:`PacketSettings.send_overhead_ps`; a 
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
@@ -21,6 +22,9 @@ from simcore.units import ps_from_s
 
 if TYPE_CHECKING:
     from simcore.network.flow import Endpoint, Flow
+
+#: A buffer holds at least so many segments, however large they are.
+_LEAST_SEGMENTS: Final = 4
 
 
 class PacketNetwork:
@@ -67,7 +71,7 @@ class PacketNetwork:
             member.refresh()
 
     def connect(self, lane: Lane, segment_bytes: int) -> Connection:
-        """A connection over the lane's route, whose ports hold at least four of its segments."""
+        """A connection over the lane's route, whose links' buffers hold at least four of its segments."""
         settings = self.settings
         ports = tuple(self._port(link) for link in lane.route)
         connection = Connection(
@@ -76,9 +80,14 @@ class PacketNetwork:
             wire_overhead=settings.wire_overhead,
             overhead_ps=settings.send_overhead_ps,
         )
-        for port in ports[1:]:
-            port.widen(4 * connection.segment_bytes)
+        for port, link in zip(ports[:-1], lane.route, strict=False):
+            port.widen(_LEAST_SEGMENTS * connection.segment_bytes * self._cables(link))
         return connection
+
+    def _cables(self, link: int) -> int:
+        """Physical links that ``link`` stands for, each with a buffer: as many as NICs could fill."""
+        line = self._topology.cluster.nic_bytes_per_s
+        return max(1, math.ceil(float(self._topology.links.bytes_per_s[link]) / line - 0.01))
 
     def _program(self, plan: CollectivePlan) -> Program:
         program = self._programs.get(plan)
@@ -93,8 +102,8 @@ class PacketNetwork:
             rate = float(links.bytes_per_s[link])
             if not rate > 0.0:
                 raise InputError(f"link {links.names[link]!r} has no bandwidth, but packets must cross it")
-            # Credits must return before they are needed: a wire's own content and as much again.
-            room = self.settings.buffer_bytes + round(2.0 * self._longest_s * rate)
+            # Credits must be back before they are needed: a round trip's content of the wire comes on top.
+            room = self.settings.buffer_bytes * self._cables(link) + round(2.0 * self._longest_s * rate)
             latency = ps_from_s(float(links.latency_s[link]))
             port = Port(self._clock, rate, latency, room, self.settings.cut_through)
             self._ports[link] = port
@@ -110,13 +119,13 @@ class _Run:
         self._arrived: dict[int, int] = {}
         self._waiting: dict[int, list[_Sender]] = {}
         self._left = program.num_messages
-        segment = network.settings.segment_for(program.slice_bytes, program.slice_hops)
+        segment = network.settings.segment_for(sum(program.link_bytes.values()))
         senders = [_Sender(self, lane, network.connect(lane, segment)) for lane in program.lanes]
         for sender in senders:
             sender.go_on()
 
     def has(self, key: int, count: int, sender: _Sender) -> bool:
-        """Whether ``count`` messages have arrived under ``key``; if not, ``sender`` is told about the next."""
+        """Whether ``count`` messages have arrived under ``key``; if not, ``sender`` hears of the next."""
         if self._arrived.get(key, 0) >= count:
             return True
         self._waiting.setdefault(key, []).append(sender)

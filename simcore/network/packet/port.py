@@ -1,9 +1,10 @@
 """Ports and connections: how segments cross the directed links of a topology, one event per hop.
 
 A :class:`Port` feeds one directed link.  It sends segments one after another, in the order in which they were
-handed to it; connections that start there take turns, one segment each.  Before a segment leaves, the next
-port must have room for it (credits): where it has not, the port waits, and what is queued behind the segment
-waits too.  Nothing is ever dropped.
+handed to it; connections that start there take turns, one segment each.  A segment leaves only when the
+buffer at the link's far end has room for it (credits): where it has not, the port waits, whatever is queued
+there.  Room comes back when a segment leaves the next port, so that congestion spreads backwards.  Nothing is
+ever dropped.  The last link of a route ends in memory, which takes everything.
 
 Note [Early hand-over]
     A port hands a segment to the next one with the time from which that may send it (``ready``), instead of
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from heapq import heappush
 
 from simpy.events import NORMAL, Event
@@ -40,43 +42,49 @@ class Connection:
         self.segment_bytes = max(1, round(segment_bytes * wire_overhead))
         self._wire = wire_overhead
         self._overhead_ps = overhead_ps
-        self._waiting: deque[tuple[int, int, Arrival]] = deque()
+        self._waiting: deque[tuple[int, Arrival]] = deque()
         self._active = False
 
     def send(self, num_bytes: int, arrived: Arrival) -> None:
         """Queue a message; ``arrived`` is called when its last byte is at the receiver."""
         size = max(1, round(num_bytes * self._wire))
-        first = self.ports[0]
-        ready = first.env.now + self._overhead_ps
+        if self._overhead_ps:
+            clock = self.ports[0].env
+            _Alarm(clock, clock.now + self._overhead_ps, partial(self._post, size, arrived))
+        else:
+            self._post(size, arrived)
+
+    def _post(self, size: int, arrived: Arrival) -> None:
         if self._active:
-            self._waiting.append((size, ready, arrived))
+            self._waiting.append((size, arrived))
         else:
             self._active = True
-            first.push((self, 0, size, ready, arrived))
+            self.ports[0].push((self, 0, size, 0, arrived))
 
     def next_message(self) -> Segment | None:
         """The message after the one whose last segment has just left its first port."""
         if not self._waiting:
             self._active = False
             return None
-        size, ready, arrived = self._waiting.popleft()
-        return self, 0, size, ready, arrived
+        size, arrived = self._waiting.popleft()
+        return self, 0, size, 0, arrived
 
 
-class _Landing(Event):
-    """The last byte of a message reaches its receiver."""
+class _Alarm(Event):
+    """Calls ``action`` at a time: a message leaves its sender, or its last byte reaches the receiver."""
 
-    def __init__(self, clock: Clock, time_ps: int, arrived: Arrival) -> None:
+    def __init__(self, clock: Clock, time_ps: int, action: Arrival) -> None:
         self._ok = True
         self._value = None
-        self.callbacks = [lambda _: arrived()]
+        self.callbacks = [lambda _: action()]
         heappush(clock._queue, (time_ps, NORMAL, next(clock._eid), self))
 
 
 class Port(Event):
     """The sending side of one directed link: an event that happens whenever a segment's last byte leaves.
 
-    ``sent_bytes`` counts wire bytes, ``busy_ps`` the time spent sending.
+    ``room_bytes`` is the buffer at the link's far end.  ``sent_bytes`` counts wire bytes, ``busy_ps`` the
+    time spent sending, ``starved_ps`` the time that something waited here for room at the far end.
     """
 
     env: Clock
@@ -92,25 +100,25 @@ class Port(Event):
         self.latency_ps = latency_ps
         self.sent_bytes = 0
         self.busy_ps = 0
+        self.starved_ps = 0
         self._cut_through = cut_through
         self._queue: deque[Segment] = deque()
-        self._room = self._capacity = room_bytes
-        self._blocked: deque[Port] = deque()  # ports whose next segment has no room here
-        self._wants = 0  # bytes that this port waits to have room for elsewhere
-        self._stopped = False  # sending, or waiting for room
+        self._credit = self._capacity = room_bytes
+        self._sending = False
+        self._starved_since = -1
         self._current: Segment | None = None
         self._handed_over = False
 
     def widen(self, num_bytes: int) -> None:
-        """Have room for at least ``num_bytes`` in transit."""
+        """Have a buffer of at least ``num_bytes`` at the far end."""
         if num_bytes > self._capacity:
-            self._room += num_bytes - self._capacity
+            self._credit += num_bytes - self._capacity
             self._capacity = num_bytes
 
     def push(self, segment: Segment) -> None:
         """Queue a segment (or, at its first port, a whole message)."""
         self._queue.append(segment)
-        if not self._stopped:
+        if not self._sending:
             self._start()
 
     def _start(self) -> None:
@@ -119,15 +127,16 @@ class Port(Event):
         if hop == 0 and size > connection.segment_bytes:
             rest = size - connection.segment_bytes
             size = connection.segment_bytes
+        clock = self.env
         ports = connection.ports
         following = ports[hop + 1] if hop + 1 < len(ports) else None
-        self._stopped = True
-        if following is not None:
-            if following._room < size and following._room < following._capacity:
-                self._wants = size
-                following._blocked.append(self)
+        if following is not None:  # a receiver takes whatever comes, a switch what it has room for
+            if self._credit < size:
+                if self._starved_since < 0:
+                    self._starved_since = clock.now
                 return
-            following._room -= size
+            self._credit -= size
+        self._sending = True
         queue = self._queue
         queue.popleft()
         if rest:
@@ -137,41 +146,39 @@ class Port(Event):
             message = connection.next_message()
             if message is not None:
                 queue.append(message)
-        clock = self.env
-        begin = max(clock._now, ready)
+        begin = max(clock.now, ready)
         took = round(size * self.ps_per_byte)
         self.busy_ps += took
         self._current = (connection, hop, size, ready, arrived)
         self.callbacks = self._on_end  # type: ignore[assignment]
-        heappush(clock._queue, (begin + took, NORMAL, next(clock._eid), self))  # type: ignore[misc]
+        heappush(clock._queue, (begin + took, NORMAL, next(clock._eid), self))
         early = following is not None and self._cut_through and following.ps_per_byte >= self.ps_per_byte
         self._handed_over = early
         if early:
             assert following is not None
-            following.push((connection, hop + 1, size, begin + self.latency_ps, arrived))  # type: ignore[operator]
+            following.push((connection, hop + 1, size, begin + self.latency_ps, arrived))
 
     def _end(self, _: Event) -> None:
         assert self._current is not None
         connection, hop, size, _ready, arrived = self._current
         self.sent_bytes += size
-        self._stopped = False
+        self._sending = False
         ports = connection.ports
         if hop + 1 < len(ports):
             if not self._handed_over:
                 ready = self.env.now + self.latency_ps
                 ports[hop + 1].push((connection, hop + 1, size, ready, arrived))
         elif arrived is not None:
-            _Landing(self.env, self.env.now + self.latency_ps, arrived)
+            _Alarm(self.env, self.env.now + self.latency_ps, arrived)
         if hop:
-            self._give_back(size)
-        if self._queue and not self._stopped:
+            ports[hop - 1]._credit_returns(size)
+        if self._queue and not self._sending:
             self._start()
 
-    def _give_back(self, size: int) -> None:
-        """A segment has left the buffer: let those go on who waited for its room, in their order."""
-        self._room += size
-        blocked = self._blocked
-        while blocked and (blocked[0]._wants <= self._room or self._room == self._capacity):
-            port = blocked.popleft()
-            port._stopped = False
-            port._start()
+    def _credit_returns(self, size: int) -> None:
+        """A segment sent from here has left the buffer at the far end."""
+        self._credit += size
+        if self._starved_since >= 0 and not self._sending:
+            self.starved_ps += self.env.now - self._starved_since
+            self._starved_since = -1
+            self._start()

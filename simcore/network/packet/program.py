@@ -24,7 +24,7 @@ from simcore.hardware.topology import Topology
 #: Messages of one program; beyond, chunks are put together, as it then has far more of them than steps.
 _MAX_MESSAGES: Final = 600_000
 #: Slices that a ring chunk of four buffer slots travels as under Simple (NCCL src/include/collectives.h).
-_RING_SLICES: Final = 2
+RING_SLICES: Final = 2
 _RING_SLOTS_PER_SLICE: Final = 2
 _IN_STEPS: Final = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
 
@@ -56,20 +56,14 @@ class Lane:
 
 @dataclass(frozen=True)
 class Program:
-    """Lanes of one collective and the size of its largest message."""
+    """Lanes of one collective."""
 
     lanes: tuple[Lane, ...]
-    slice_bytes: int
 
     @property
     def num_messages(self) -> int:
         """Messages of all lanes."""
         return sum(len(lane.sends) for lane in self.lanes)
-
-    @property
-    def slice_hops(self) -> int:
-        """Links crossed by all messages together."""
-        return sum(len(lane.sends) * len(lane.route) for lane in self.lanes)
 
     @property
     def link_bytes(self) -> dict[int, int]:
@@ -95,7 +89,6 @@ class _Builder:
         self._last: dict[tuple[int, int], tuple[int, int]] = {}  # (channel, gpu) -> latest key, its count
         self._gate: dict[tuple[int, int], tuple[int, int]] = {}
         self._next_key = 0
-        self._largest = 0
 
     def next_loop(self) -> None:
         """A channel begins its next loop when its rank has received the last of the one before."""
@@ -123,12 +116,11 @@ class _Builder:
                 else:
                     send = Send(size, 0, 0, given + piece)
                 lane.sends.append(send)
-                self._largest = max(self._largest, size)
             total = self._received[give] = self._received.get(give, 0) + 1
             self._last[transfer.channel, dst] = (given + self._slices - 1, total)
 
     def program(self) -> Program:
-        return Program(tuple(self._lanes.values()), self._largest)
+        return Program(tuple(self._lanes.values()))
 
     def _key(self, data: tuple[int, int, int]) -> int:
         key = self._keys.get(data)
@@ -159,7 +151,7 @@ def program_of(topology: Topology, plan: CollectivePlan, slices: int | None = No
     InputError for an algorithm inside switches (nvls, nvls_tree), which has no messages between ranks.
     """
     if plan.algorithm == "none":
-        return Program((), 0)
+        return Program(())
     if plan.algorithm not in ("ring", "tree", "pairwise", "p2p"):
         raise InputError(f"the packet network has no model of {plan.algorithm!r}; force ring or tree instead")
     if plan.algorithm == "p2p":
@@ -178,7 +170,7 @@ def _ring(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int 
     ranks = layout.num_ranks
     in_steps = plan.collective in _IN_STEPS
     if slices is None:
-        slices = _RING_SLICES if plan.protocol == "Simple" and in_steps else 1
+        slices = RING_SLICES if plan.protocol == "Simple" and in_steps else 1
     window = NCCL_STEPS // _RING_SLOTS_PER_SLICE if in_steps else NCCL_STEPS
     builder = _Builder(topology, slices, window)
     num_bytes = max(plan.num_bytes, 4)

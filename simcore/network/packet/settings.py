@@ -17,13 +17,14 @@ _MTU_BYTES: Final = 4 * KIB
 class PacketSettings:
     """Assumptions of the packet network.
 
-    ``segment_bytes``: payload that ports schedule as one unit, ``header_bytes`` what its headers add on the
-    wire per ``packet_bytes`` of payload.  ``max_segments``: hops of segments that one collective may cost;
-    beyond, segments grow (never above a slice).  ``cut_through``: a switch passes a segment on while it still
-    arrives, where the next link is not faster.  ``buffer_bytes``: room before each port inside the fabric,
-    beyond what its wires hold; at least four segments.  ``slices``: messages per chunk, None for NCCL's
-    number.  ``send_overhead_ps``: from the moment a message may leave to its first byte on the wire (proxy
-    thread, doorbell).
+    ``segment_bytes``: payload that ports schedule as one unit.  ``max_segments``: hops of segments that one
+    collective may cost; beyond, its segments grow.  Ports take turns by segment, so jobs that share links
+    must have segments of one size to share fairly.  ``header_bytes``: what headers add on the wire to each
+    ``packet_bytes`` of payload.  ``cut_through``: a switch passes a segment on while it still arrives, where
+    the next link is not faster.  ``buffer_bytes``: room at the far end of each cable into a switch, beyond
+    what the wire holds; at least four segments.  ``slices``: messages per chunk, None for NCCL's number.
+    ``send_overhead_ps``: from the moment a message may leave to its first byte on the wire (proxy thread,
+    doorbell).
 
     Errors: InputError for a number that is not positive (headers and overhead: negative).
     """
@@ -51,7 +52,6 @@ class PacketSettings:
         """Wire bytes per byte of payload (>= 1)."""
         return 1.0 + self.header_bytes / self.packet_bytes
 
-    def segment_for(self, slice_bytes: int, slice_hops: int) -> int:
-        """Segment of a collective whose slices make ``slice_hops`` hops in all: small, but not too many."""
-        per_slice = max(1, self.max_segments // max(1, slice_hops))
-        return max(self.segment_bytes, math.ceil(slice_bytes / per_slice))
+    def segment_for(self, link_bytes: int) -> int:
+        """Segment of a collective whose bytes on all links add up to ``link_bytes``."""
+        return max(self.segment_bytes, math.ceil(link_bytes / self.max_segments))

@@ -1,0 +1,13 @@
+"""Fluid network against packets: ``fidelity_study.py [--json] [--quick] [--plot SVG]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from simcore.study.command import fidelity_study
+
+if __name__ == "__main__":
+    sys.exit(fidelity_study(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""The command ``fidelity_study``: fluid against packets, packets against published figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from simcore.errors import SimcoreError
+from simcore.study.cases import scenarios
+from simcore.study.compare import CaseResult, Comparison, compare
+from simcore.study.convergence import Convergence, check_convergence
+from simcore.study.picture import scatter_svg
+from simcore.study.references import Reference, check_references
+from simcore.units import format_bytes
+
+
+def fidelity_study(argv: Sequence[str]) -> int:
+    """``[--json] [--quick] [--plot SVG]``: compare the networks.  Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="fidelity_study.py", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one object on stdout")
+    parser.add_argument("--quick", action="store_true", help="a sample of the cases, under a minute")
+    parser.add_argument("--plot", metavar="SVG", type=Path, help="draw the differences by size")
+    options = parser.parse_args(argv)
+    try:
+        found = compare(scenarios(options.quick), progress=_say)
+        references = list(check_references(options.quick))
+        convergence = list(check_convergence(options.quick))
+        if options.plot is not None:
+            options.plot.write_text(scatter_svg(found.cases), encoding="utf-8")
+    except SimcoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"error: cannot write {options.plot}: {error.strerror}", file=sys.stderr)
+        return 2
+    if options.json:
+        whole = found.as_dict()
+        whole["references"] = [row.as_dict() for row in references]
+        whole["convergence"] = [row.as_dict() for row in convergence]
+        print(json.dumps(whole))
+    else:
+        print(_text(found, references, convergence))
+    return 0
+
+
+def _say(case: CaseResult) -> None:
+    print(f"{case.name:64} {case.percent:+7.2f}%", file=sys.stderr, flush=True)
+
+
+def _text(found: Comparison, references: list[Reference], convergence: list[Convergence]) -> str:
+    lines = [f"{'case':64}{'fluid us':>12}{'packet us':>12}{'diff %':>9}"]
+    for case in found.cases:
+        lines.append(f"{case.name:64}{case.fluid_us:12.1f}{case.packet_us:12.1f}{case.percent:+9.2f}")
+        if case.explanation:
+            lines.append(f"    {case.explanation}")
+    totals = found.as_dict()
+    lines += [
+        "",
+        f"from 1 MiB: mean {totals['mean_percent']:.2f}%, worst {totals['worst_percent']:.2f}%,"
+        f" {totals['above_5_percent']} of {len(found.percents(2**20))} above 5%",
+        f"all sizes: mean {totals['mean_percent_all_sizes']:.2f}%,"
+        f" worst {totals['worst_percent_all_sizes']:.2f}%",
+        f"fluid {found.fluid_wall_s:.2f} s, packets {found.packet_wall_s:.1f} s"
+        f" ({found.packet_events:,} events): {found.speedup:.0f} times faster",
+        "",
+        f"{'packets against published figures':64}{'theirs us':>12}{'ours us':>12}{'diff %':>9}",
+    ]
+    for row in references:
+        name = f"{row.name}, {row.ranks} ranks (ideal {row.ideal_us:.1f})"
+        lines.append(f"{name:64}{row.published_us:12.1f}{row.packet_us:12.1f}{row.percent:+9.2f}")
+    lines += ["", f"{'segments, against the finest':64}{'segment':>12}{'us':>12}{'diff %':>9}"]
+    for step in convergence:
+        size = format_bytes(step.segment_bytes)
+        lines.append(f"{step.name:64}{size:>12}{step.packet_us:12.1f}{step.percent:+9.2f}")
+    return "\n".join(lines)

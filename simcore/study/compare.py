@@ -1,0 +1,196 @@
+"""Runs each scenario on the fluid and on the packet network and says why they differ where they do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from simcore.clock import Clock
+from simcore.collectives.plan import CollectivePlan
+from simcore.hardware.topology import Topology
+from simcore.network.flow import Flow, Network
+from simcore.network.fluid import FluidNetwork
+from simcore.network.packet import PacketNetwork, PacketSettings, program_of
+from simcore.study.cases import Job, Scenario
+from simcore.study.explain import EXPLAIN_ABOVE_PERCENT, explanation
+from simcore.study.wire import wire_plan
+from simcore.units import MIB, PS_PER_US
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One job of one scenario on both networks; ``percent`` is fluid against packet, signed."""
+
+    name: str
+    collective: str
+    num_bytes: int
+    ranks: int
+    topology: str
+    fluid_us: float
+    packet_us: float
+    explanation: str | None = None
+
+    @property
+    def percent(self) -> float:
+        """100 (fluid - packet) / packet."""
+        return 100.0 * (self.fluid_us / self.packet_us - 1.0)
+
+    def as_dict(self) -> dict[str, object]:
+        """The case as ``--json`` prints it."""
+        row: dict[str, object] = {
+            "name": self.name,
+            "collective": self.collective,
+            "bytes": self.num_bytes,
+            "ranks": self.ranks,
+            "topology": self.topology,
+            "fluid_us": self.fluid_us,
+            "packet_us": self.packet_us,
+            "percent": self.percent,
+        }
+        if self.explanation is not None:
+            row["explanation"] = self.explanation
+        return row
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All cases, and the wall time that each network took for them."""
+
+    cases: tuple[CaseResult, ...]
+    fluid_wall_s: float
+    packet_wall_s: float
+    packet_events: int
+
+    @property
+    def speedup(self) -> float:
+        """Wall time of packets over wall time of fluid."""
+        return self.packet_wall_s / max(self.fluid_wall_s, 1e-9)
+
+    def percents(self, from_bytes: int = 0) -> list[float]:
+        """Absolute differences of the cases from ``from_bytes`` up, in percent."""
+        return [abs(case.percent) for case in self.cases if case.num_bytes >= from_bytes]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that ``--json`` prints; the mean and worst are of the cases from 1 MiB up."""
+        large, everything = self.percents(MIB), self.percents()
+        return {
+            "mean_percent": sum(large) / max(1, len(large)),
+            "worst_percent": max(large, default=0.0),
+            "mean_percent_all_sizes": sum(everything) / max(1, len(everything)),
+            "worst_percent_all_sizes": max(everything, default=0.0),
+            "above_5_percent": sum(percent > EXPLAIN_ABOVE_PERCENT for percent in large),
+            "speedup": self.speedup,
+            "fluid_wall_s": self.fluid_wall_s,
+            "packet_wall_s": self.packet_wall_s,
+            "packet_events": self.packet_events,
+            "cases": [case.as_dict() for case in self.cases],
+        }
+
+
+def compare(
+    chosen: Iterable[Scenario],
+    settings: PacketSettings | None = None,
+    progress: Callable[[CaseResult], None] | None = None,
+) -> Comparison:
+    """Run every scenario on both networks.  InputError as the networks raise it."""
+    cases: list[CaseResult] = []
+    fluid_wall = packet_wall = 0.0
+    events = 0
+    for scenario in chosen:
+        began = time.perf_counter()
+        fluid, _ = run_fluid(scenario)
+        split = time.perf_counter()
+        packet, packet_events = run_packet(scenario, settings)
+        packet_wall += time.perf_counter() - split
+        fluid_wall += split - began
+        events += packet_events
+        for job, fluid_ps, packet_ps in zip(scenario.jobs, fluid, packet, strict=True):
+            if job.reported:
+                case = _case(scenario, job, fluid_ps, packet_ps)
+                cases.append(case)
+                if progress is not None:
+                    progress(case)
+    return Comparison(tuple(cases), fluid_wall, packet_wall, events)
+
+
+def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
+    """(duration of each job in ps, events) on the fluid network, wires only."""
+    topology = scenario.topology
+    clock = Clock()
+    network = FluidNetwork(clock, topology.links.bytes_per_s, topology.links.names)
+    known: dict[CollectivePlan, CollectivePlan] = {}
+
+    def on_wires(plan: CollectivePlan) -> CollectivePlan:
+        if plan not in known:
+            known[plan] = wire_plan(topology, plan)
+        return known[plan]
+
+    jobs = [replace(job, plans=tuple(on_wires(plan) for plan in job.plans)) for job in scenario.jobs]
+    return _run(clock, network, jobs)
+
+
+def run_packet(scenario: Scenario, settings: PacketSettings | None = None) -> tuple[list[int], int]:
+    """(duration of each job in ps, events) on the packet network, all jobs with the same segments."""
+    clock = Clock()
+    settings = settings or PacketSettings()
+    settings = replace(settings, segment_bytes=segment_bytes(scenario, settings), max_segments=sys.maxsize)
+    return _run(clock, PacketNetwork(clock, scenario.topology, settings), scenario.jobs)
+
+
+def segment_bytes(scenario: Scenario, settings: PacketSettings) -> int:
+    """Segment with which the largest job of the scenario stays within ``settings.max_segments``."""
+    largest = 0
+    for plan in {plan for job in scenario.jobs for plan in job.plans}:
+        program = program_of(scenario.topology, plan, settings.slices)
+        largest = max(largest, settings.segment_for(sum(program.link_bytes.values())))
+    return largest
+
+
+def time_alone(topology: Topology, plan: CollectivePlan, settings: PacketSettings | None = None) -> int:
+    """Time of one plan alone on the packet network, ps."""
+    job = Job(plan.collective, (plan,))
+    return run_packet(Scenario(plan.collective, "", topology, (job,)), settings)[0][0]
+
+
+def _run(clock: Clock, network: Network, jobs: Iterable[Job]) -> tuple[list[int], int]:
+    players = [_Player(clock, network, job) for job in jobs]
+    events = clock.drain()
+    return [player.end_ps - player.start_ps for player in players], events
+
+
+class _Player:
+    """Starts a job's plans one after another."""
+
+    def __init__(self, clock: Clock, network: Network, job: Job) -> None:
+        self.start_ps = self.end_ps = job.start_ps
+        self._clock, self._network = clock, network
+        self._plans = iter(job.plans)
+        clock.timeout(job.start_ps).callbacks.append(self._next)
+
+    def _next(self, _: object) -> None:
+        self.end_ps = self._clock.now
+        plan = next(self._plans, None)
+        if plan is not None:
+            flow = Flow(self._clock, plan, ())
+            flow.callbacks.append(self._next)
+            self._network.start(flow)
+
+
+def _case(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> CaseResult:
+    plan = job.plans[0]
+    name = scenario.name if len(scenario.jobs) == 1 else f"{scenario.name}: {job.name}"
+    case = CaseResult(
+        name=name,
+        collective=plan.collective,
+        num_bytes=plan.num_bytes,
+        ranks=len(plan.ranks),
+        topology=scenario.topology_name,
+        fluid_us=fluid_ps / PS_PER_US,
+        packet_us=packet_ps / PS_PER_US,
+    )
+    if abs(case.percent) <= EXPLAIN_ABOVE_PERCENT:
+        return case
+    return replace(case, explanation=explanation(scenario, job, fluid_ps, packet_ps))
