@@ -1,4 +1,4 @@
-"""Fit the constants of kernel formulas to measured rows: ``calibrate.py GENERATION --kernels CSV``."""
+"""Fit constants to measured rows: ``calibrate.py GENERATION --kernels CSV | --nccl CSV``."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.fit import fit_attention, fit_gemm
 from simcore.calibrate.kernels import predict_rows, read_kernel_rows
+from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
 from simcore.errors import SimcoreError
 
 #: Bands of kernel time, microseconds: launch-bound, small, medium, large.
@@ -18,21 +19,26 @@ BANDS_US = (10.0, 100.0, 1000.0, math.inf)
 
 
 def validate(argv: Sequence[str]) -> int:
-    """``--kernels CSV [--json] [--worst N]``; prints errors by family.  Returns the exit code."""
+    """``--kernels CSV | --nccl CSV [--json] [--worst N]``; errors by family.  Returns the exit code."""
     parser = argparse.ArgumentParser(prog="validate.py", description=validate.__doc__)
-    parser.add_argument("--kernels", required=True, metavar="CSV", help="measured GEMM and attention rows")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--kernels", metavar="CSV", help="measured GEMM and attention rows")
+    what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="rows to show (default 10)")
     options = parser.parse_args(argv)
     try:
-        table = kernel_errors(options.kernels)
+        nccl = options.nccl is not None
+        table = nccl_errors(options.nccl) if nccl else kernel_errors(options.kernels)
     except SimcoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     if options.json:
         print(json.dumps(table.as_dict()))
-    else:
-        print(_text(table, options.worst))
+        return 0
+    print(_text(table, options.worst))
+    if nccl:
+        print("\n".join(["", *goal_lines(table.rows), "", *apart_lines(table.rows)]))
     return 0
 
 
@@ -57,24 +63,41 @@ def kernel_errors(path: str) -> ErrorTable:
 
 
 def calibrate(argv: Sequence[str]) -> int:
-    """``GENERATION --kernels CSV [--rounds N]``; prints fitted TOML tables.  Returns the exit code."""
+    """``GENERATION --kernels CSV [--rounds N]`` or ``GENERATION --nccl CSV [--cross-validate]``.
+
+    Prints fitted TOML tables.  Returns the exit code.
+    """
     parser = argparse.ArgumentParser(prog="calibrate.py", description=calibrate.__doc__)
     parser.add_argument("generation", help="volta, ampere, hopper")
-    parser.add_argument("--kernels", required=True, metavar="CSV", help="measured GEMM and attention rows")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--kernels", metavar="CSV", help="measured GEMM and attention rows")
+    what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
     parser.add_argument("--rounds", type=int, default=3, help="restarts of the simplex (default 3)")
-    parser.add_argument("--only", choices=("gemm", "attention"), help="fit one part")
+    parser.add_argument("--only", choices=("gemm", "attention"), help="fit one part of the kernels")
+    parser.add_argument(
+        "--cross-validate",
+        action="store_true",
+        help="also leave each source of --nccl out of the fit once (all generations; minutes)",
+    )
     options = parser.parse_args(argv)
     try:
-        rows, _ = read_kernel_rows(options.kernels)
-        if options.only != "attention":
-            _print_fit("[gemm.tensor]", *fit_gemm(options.generation, rows, options.rounds))
-        if options.only != "gemm":
-            for family, values, error in fit_attention(options.generation, rows, options.rounds):
-                _print_fit(f"[attention.{family}]", values, error)
+        if options.nccl is not None:
+            print_nccl_fit(options.generation, options.nccl, options.cross_validate)
+        else:
+            _fit_kernels(options.generation, options.kernels, options.rounds, options.only)
     except SimcoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _fit_kernels(generation: str, path: str, rounds: int, only: str | None) -> None:
+    rows, _ = read_kernel_rows(path)
+    if only != "attention":
+        _print_fit("[gemm.tensor]", *fit_gemm(generation, rows, rounds))
+    if only != "gemm":
+        for family, values, error in fit_attention(generation, rows, rounds):
+            _print_fit(f"[attention.{family}]", values, error)
 
 
 def _print_fit(heading: str, values: dict[str, float], error: float) -> None:
@@ -87,8 +110,7 @@ def _text(table: ErrorTable, worst: int) -> str:
     lines = [f"{'family':58}{'n':>7}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}"]
     for name, summary in [*table.families.items(), ("overall", table.overall)]:
         if summary["n"]:
-            cells = "".join(f"{100 * summary[key]:9.1f}" for key in ("mape", "median", "p90", "max"))
-            lines.append(f"{name:58}{summary['n']:7}{cells}")
+            lines.append(summary_line(name, summary))
     lines.append(f"refused: {len(table.skipped)} rows")
     lines.extend(
         f"line {row['id']:6} {row['family']:52} measured {row['measured']:12.2f} us, predicted "

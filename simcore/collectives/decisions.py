@@ -35,7 +35,7 @@ from simcore.collectives.protocols import (
     tree_chunking,
 )
 from simcore.collectives.rings import tree_levels
-from simcore.collectives.timing import timing_of
+from simcore.collectives.timing import GenerationTiming, timing_of
 from simcore.hardware.specs import ClusterSpec
 
 #: What send/recv kernels, and so all_to_all, can speak (src/device/sendrecv.h).
@@ -51,6 +51,7 @@ class Settings:
     max_channels: int | None = None
     min_channels: int | None = None
     buffer_bytes: int | None = None
+    nvls: bool = True
 
     def bounded(self, channels: int) -> int:
         """``channels`` within the forced limits."""
@@ -83,11 +84,13 @@ class Decision:
 class Decider:
     """Decides for one cluster and one set of forced settings."""
 
-    def __init__(self, cluster: ClusterSpec, settings: Settings) -> None:
+    def __init__(
+        self, cluster: ClusterSpec, settings: Settings, timing: GenerationTiming | None = None
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._release = tuner.release_of(cluster.nccl_version)
-        self._timing = timing_of(cluster.gpu.generation)
+        self._timing = timing or timing_of(cluster.gpu.generation)
         self._wire = cluster.gpu.nvlink_bytes_per_s * cluster.gpu.nvlink_efficiency
 
     @property
@@ -107,7 +110,7 @@ class Decider:
             local_ranks=min(len(gpus) for gpus in layout.nodes),
             generation=self._cluster.gpu.generation,
             release=self._release,
-            nvswitch=self._cluster.intra_node == "nvswitch",
+            nvswitch=self._cluster.intra_node == "nvswitch" and self._settings.nvls,
             network_s=layout.network_s,
             graph=graph,
         )
@@ -157,12 +160,12 @@ class Decider:
             channels=channels,
             chunking=chunking,
             num_steps=steps,
-            latency_s=self._latency_s(protocol, inner, outer, layout, data_bytes),
+            latency_s=self._latency_s(protocol, channels, inner, outer, layout, data_bytes),
             data_bytes=data_bytes,
             # The last member of a chain starts n - 2 chunks after the first sends.
             fill_bytes=(ranks - 2) * data_bytes / chunking.num_chunks if chain else 0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
-            copy_share=steps / (steps + self._timing.tail_step),
+            copy_share=steps / (steps + timing.tail_step),
             network_share=1.0,
         )
 
@@ -188,7 +191,7 @@ class Decider:
             channels=channels,
             chunking=chunking,
             num_steps=steps,
-            latency_s=self._latency_s(protocol, 2 * inner, 2 * outer, layout, data_bytes),
+            latency_s=self._latency_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes),
             data_bytes=data_bytes,
             # Each level stores a chunk before it forwards it, in all channels at once.
             fill_bytes=(steps - 1) * chunking.chunk_bytes * channels,
@@ -205,18 +208,22 @@ class Decider:
         chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
         data_bytes = sent_share("all_reduce", layout.num_ranks) * num_bytes
         hops = 2 * levels * self._network_hop(SIMPLE, layout)
+        # Between nodes the tree's sends take turns with the switch's reads and writes.
+        shared = self._timing.tree_efficiency if levels else 1.0
         return Decision(
             algorithm=algorithm,
             protocol=SIMPLE,
             channels=channels,
             chunking=chunking,
             num_steps=stages,
-            latency_s=self._timing.nvls_base_s + hops,
+            latency_s=self._timing.nvls_base_s
+            + hops
+            + self._warm_up_s(self._timing.nvls_warm_up_s, data_bytes),
             data_bytes=data_bytes,
             fill_bytes=(stages - 1) * data_bytes / chunking.num_loops,
             copy_bytes_per_s=channels * self._timing.nvls_channel_bytes_per_s,
-            copy_share=1.0,
-            network_share=1.0,
+            copy_share=shared,
+            network_share=shared,
         )
 
     def _all_to_all(self, num_bytes: int, layout: Layout) -> Decision:
@@ -247,7 +254,9 @@ class Decider:
             protocol = SIMPLE
         timing = self._timing.protocols[protocol.name]
         hop = self._network_hop(protocol, layout) if crosses else timing.nvlink_hop_s
-        latency = self._timing.p2p_base_s[protocol.name] + hop + (peers - 1) * self._timing.peer_s
+        timed = self._timing
+        base = timed.p2p_ll_base_s if protocol is LL else timed.p2p_simple_base_s
+        warm_up = self._warm_up_s(timed.warm_up_s, data_bytes) if protocol is SIMPLE else 0.0
         together = self._timing.all_to_all_efficiency if own_copy else 1.0
         own = self._timing.own_copy_step / peers if own_copy else 0.0
         return Decision(
@@ -258,7 +267,7 @@ class Decider:
                 protocol, math.ceil(data_bytes), channels, crosses, self._settings.buffer_bytes
             ),
             num_steps=peers,
-            latency_s=latency + self._warm_up_s(protocol, data_bytes),
+            latency_s=base + hop + (peers - 1) * timed.peer_s + warm_up,
             data_bytes=data_bytes,
             fill_bytes=0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
@@ -267,16 +276,16 @@ class Decider:
         )
 
     def _latency_s(
-        self, protocol: Protocol, inner: int, outer: int, layout: Layout, data_bytes: float
+        self, protocol: Protocol, channels: int, inner: int, outer: int, layout: Layout, data_bytes: float
     ) -> float:
         timing = self._timing.protocols[protocol.name]
         hops = inner * timing.nvlink_hop_s + outer * self._network_hop(protocol, layout)
-        return timing.base_s + hops + self._warm_up_s(protocol, data_bytes)
+        warm_up = self._warm_up_s(self._timing.warm_up_s, data_bytes) if protocol is SIMPLE else 0.0
+        skew = self._timing.block_skew_s * (channels - 1) / (channels + 1)
+        return timing.base_s + skew + hops + warm_up
 
-    def _warm_up_s(self, protocol: Protocol, data_bytes: float) -> float:
-        if protocol is not SIMPLE:
-            return 0.0
-        return self._timing.warm_up_s * min(1.0, data_bytes / self._timing.warm_up_bytes)
+    def _warm_up_s(self, scale_s: float, data_bytes: float) -> float:
+        return scale_s * math.log1p(data_bytes / self._timing.warm_up_bytes)
 
     def _network_hop(self, protocol: Protocol, layout: Layout) -> float:
         return layout.network_s + self._timing.protocols[protocol.name].network_hop_s

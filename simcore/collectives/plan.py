@@ -26,6 +26,7 @@ class CollectivePlan:
 
     ``channels`` SMs are held on each member from block placement to the end.  Each member's HBM
     carries ``hbm_bytes_per_byte * x`` while data moves.
+    ``relative_error``: one standard deviation of ``alone_ps`` on a fabric that was not measured, relative.
     ``shape`` fields say what was decided and why a row of the timeline looks as it does.
     """
 
@@ -44,3 +45,4 @@ class CollectivePlan:
     hbm_bytes_per_byte: float
     links: tuple[LinkUse, ...]
     alone_ps: int
+    relative_error: float = 0.0

@@ -28,6 +28,8 @@ from simcore.collectives.rings import (
     ring_load,
     tree_load,
 )
+from simcore.collectives.spread import relative_error
+from simcore.collectives.timing import GenerationTiming
 from simcore.errors import InputError, nearest
 from simcore.units import KIB, ps_from_s
 
@@ -60,8 +62,10 @@ class NcclPlanner:
 
     ``algorithm`` ("ring", "tree", "nvls", "nvls_tree"; NCCL's spelling works too), ``protocol`` ("LL",
     "LL128", "Simple"), ``min_channels``, ``max_channels`` and ``buffer_bytes`` force what NCCL_ALGO,
-    NCCL_PROTO, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE force.  Errors: InputError for an
-    unknown name, a channel count outside 1..64, min > max, or a buffer smaller than 4 KiB.
+    NCCL_PROTO, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE force.  ``nvls`` False is
+    NCCL_NVLS_ENABLE=0, and what NCCL does for types that the switch cannot add (int8, fp8).  ``timing``
+    replaces the profile's constants (fits use it).  Errors: InputError for an unknown name, a channel count
+    outside 1..64, min > max, or a buffer smaller than 4 KiB.
     """
 
     def __init__(
@@ -73,6 +77,8 @@ class NcclPlanner:
         max_channels: int | None = None,
         min_channels: int | None = None,
         buffer_bytes: int | None = None,
+        nvls: bool = True,
+        timing: GenerationTiming | None = None,
     ) -> None:
         for name, value in (("min_channels", min_channels), ("max_channels", max_channels)):
             if value is not None and not 1 <= value <= _MAX_CHANNELS:
@@ -87,9 +93,10 @@ class NcclPlanner:
             max_channels=max_channels,
             min_channels=min_channels,
             buffer_bytes=buffer_bytes,
+            nvls=nvls,
         )
         self._topology = topology
-        self._decider = Decider(topology.cluster, settings)
+        self._decider = Decider(topology.cluster, settings, timing)
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._loads: dict[tuple[str, tuple[int, ...]], _Load] = {}
         self._decisions: dict[tuple[object, ...], Decision] = {}
@@ -141,7 +148,8 @@ class NcclPlanner:
         if load is None:
             load = self._build_load(decision.algorithm, ranks, layout)
             self._loads[decision.algorithm, ranks] = load
-        return _assembled(collective, num_bytes, ranks, decision, load)
+        error = relative_error(collective, moved, layout.num_nodes)
+        return _assembled(collective, num_bytes, ranks, decision, load, error)
 
     def _build_load(self, algorithm: str, ranks: tuple[int, ...], layout: Layout) -> _Load:
         fabric = self._topology
@@ -180,7 +188,12 @@ class NcclPlanner:
 
 
 def _assembled(
-    collective: str, num_bytes: int, ranks: tuple[int, ...], decision: Decision, load: _Load
+    collective: str,
+    num_bytes: int,
+    ranks: tuple[int, ...],
+    decision: Decision,
+    load: _Load,
+    error: float,
 ) -> CollectivePlan:
     overhead = decision.protocol.wire_overhead
     volume = decision.data_bytes * overhead
@@ -213,6 +226,7 @@ def _assembled(
         ),
         links=load.uses,
         alone_ps=closed_form.alone_ps(latency_ps, volume, rate),
+        relative_error=error,
     )
 
 

@@ -10,21 +10,25 @@ Note [Time of a collective]
     from its buffer meanwhile.
     Where every stage stores a whole chunk before it passes it on (trees, chains, NVLS), the pipeline must
     fill first: one chunk time per further stage.
+    Channels start in lockstep and contend for the same moments of the wire; as they drift apart and
+    translations are cached, the rate approaches its limit.  What this costs in all grows with the logarithm
+    of the bytes, ``warm_up_s * ln(1 + bytes / warm_up_bytes)``, under Simple.
 
-The numbers are fitted per generation, over all sizes, collectives and group sizes together, to nccl-tests
-rows: one node from ai-dynamo/aiconfigurator at 095f58a51c (A100 with NCCL 2.27.3, H100 with 2.27.3 and
-2.29.2), several nodes of H100 with NDR InfiniBand from NVIDIA/nccl-tests issue 309 (not its 4-node cluster
-below 16 MiB, where 1 MiB takes longer than 16).  On these rows the median error is 4 %, the mean 6 %.  Each
-number has a meaning of its own and none belongs to a row.  Hops between nodes were only measured on Hopper
-and stand for all; the tree's share and the limits of the NVLS, Simple and LL128 copy loops are NCCL's own
-(src/graph/tuning.cc), which no row contradicts.
+The constants stand in ``hardware_profiles/nccl/<generation>.toml``; ``scripts/calibrate.py GENERATION --nccl
+CSV`` fits them over all healthy rows of a generation at once.  docs/validation-nccl.md says which rows those
+are, what error is left, and what it is on a source that the fit has not seen.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from typing import Any, Final
 
+from simcore.collectives.protocols import PROTOCOLS
 from simcore.errors import InputError, nearest
 
 
@@ -35,91 +39,121 @@ class ProtocolTiming:
     ``base_s``: kernel start until the first data moves.  ``nvlink_hop_s``: one hop within a node, wire
     included.  ``network_hop_s``: one hop between nodes beyond the wire's latency: proxy thread, NIC
     doorbell, flag polling.  ``channel_bytes_per_s``: data that one channel's copy loop sustains.
+    ``tail_step``: the final receive of a ring, as a share of a sending step.
     """
 
     base_s: float
     nvlink_hop_s: float
     network_hop_s: float
     channel_bytes_per_s: float
+    tail_step: float
 
 
 @dataclass(frozen=True)
 class GenerationTiming:
-    """All protocols of one GPU generation.
+    """All protocols of one GPU generation, and what its algorithms add.
 
-    ``tail_step``: the final receive of a ring, as a share of a sending step.  ``tree_efficiency``: what a
-    tree's channel, sending up and down at once, keeps of the ring's rate.  ``p2p_base_s``: start of a
-    send/recv or all_to_all kernel, LL and Simple; ``peer_s``: each further peer that it serves.
-    ``own_copy_step``: an all_to_all's copy to itself, as a share of a message.  ``all_to_all_efficiency``:
-    what is left when unsynchronised peers collide.  ``warm_up_s``: how much longer the first
-    ``warm_up_bytes`` under Simple take than the rest (address translation, send window).
-    ``nvls_*``: start, share of an NVLink port that in-switch reads and multicast reach, and rate of one
-    channel, in bytes of ring progress; zero where the switch cannot add.
+    ``block_skew_s``: how much later than one alone the last of many thread blocks starts; of c blocks that
+    start evenly spread, the last one is late by (c-1)/(c+1) of it.
+    ``tree_efficiency``: what a tree that sends up and down at once keeps of the rate.
+    ``p2p_ll_base_s``, ``p2p_simple_base_s``: start of a send/recv or all_to_all kernel; ``peer_s``: each
+    further peer that it serves.  ``own_copy_step``: an all_to_all's copy to itself, as a share of a message.
+    ``all_to_all_efficiency``: what is left when unsynchronised peers collide.
+    ``warm_up_s``, ``warm_up_bytes``: see the note above; bytes that an average rank sends.
+    ``nvls_*``: start, share of an NVLink port that in-switch reads and multicast reach, rate of one channel
+    in bytes of ring progress, warm-up; zero where the switch cannot add.
     """
 
-    protocols: dict[str, ProtocolTiming]
-    tail_step: float
+    protocols: Mapping[str, ProtocolTiming]
+    block_skew_s: float
     tree_efficiency: float
-    p2p_base_s: dict[str, float]
+    p2p_ll_base_s: float
+    p2p_simple_base_s: float
     peer_s: float
     own_copy_step: float
     all_to_all_efficiency: float
     warm_up_s: float
     warm_up_bytes: float
-    nvls_base_s: float = 0.0
-    nvls_efficiency: float = 1.0
-    nvls_channel_bytes_per_s: float = 0.0
+    nvls_base_s: float
+    nvls_efficiency: float
+    nvls_channel_bytes_per_s: float
+    nvls_warm_up_s: float
 
 
-_US = 1e-6
-
-_AMPERE: Final = GenerationTiming(
-    protocols={
-        "LL": ProtocolTiming(8.9 * _US, 0.68 * _US, 3.1 * _US, 4.35e9),
-        "LL128": ProtocolTiming(16.8 * _US, 3.2 * _US, 10.0 * _US, 20.0e9),
-        "Simple": ProtocolTiming(21.3 * _US, 4.3 * _US, 8.6 * _US, 24.0e9),
-    },
-    tail_step=0.5,
-    tree_efficiency=0.92,
-    p2p_base_s={"LL": 9.8 * _US, "Simple": 9.1 * _US},
-    peer_s=0.54 * _US,
-    own_copy_step=0.26,
-    all_to_all_efficiency=0.85,
-    warm_up_s=22.0 * _US,
-    warm_up_bytes=9.6e6,
-)
-_HOPPER: Final = GenerationTiming(
-    protocols={
-        "LL": ProtocolTiming(5.0 * _US, 0.75 * _US, 3.1 * _US, 13.4e9),
-        "LL128": ProtocolTiming(10.7 * _US, 1.64 * _US, 10.0 * _US, 36.7e9),
-        "Simple": ProtocolTiming(12.9 * _US, 2.1 * _US, 8.6 * _US, 38.0e9),
-    },
-    tail_step=0.52,
-    tree_efficiency=0.92,
-    p2p_base_s={"LL": 5.9 * _US, "Simple": 9.3 * _US},
-    peer_s=0.23 * _US,
-    own_copy_step=0.17,
-    all_to_all_efficiency=0.86,
-    warm_up_s=9.8 * _US,
-    warm_up_bytes=14.6e6,
-    nvls_base_s=13.8 * _US,
-    nvls_efficiency=0.82,
-    nvls_channel_bytes_per_s=57.7e9,
-)
-# The published rows have no V100 nodes: Ampere's, with the ratio of NCCL's own LL limits (39 to 87.7 GB/s).
-_VOLTA: Final = replace(
-    _AMPERE,
-    protocols=_AMPERE.protocols | {"LL": replace(_AMPERE.protocols["LL"], channel_bytes_per_s=1.93e9)},
-)
-
-TIMINGS: Final[dict[str, GenerationTiming]] = {"volta": _VOLTA, "ampere": _AMPERE, "hopper": _HOPPER}
+_PROTOCOL_KEYS: Final = tuple(spec.name for spec in fields(ProtocolTiming))
+_COLLECTIVE_KEYS: Final = tuple(spec.name for spec in fields(GenerationTiming) if spec.name != "protocols")
+#: Shares: at most 1, and never 0, since they divide.
+_SHARES: Final = ("tree_efficiency", "all_to_all_efficiency", "nvls_efficiency")
 
 
+def generations() -> tuple[str, ...]:
+    """Names of the GPU generations that have constants."""
+    folder = resources.files("hardware_profiles") / "nccl"
+    names = (entry.name for entry in folder.iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+@cache
 def timing_of(generation: str) -> GenerationTiming:
-    """Timing of a GPU generation.  InputError with the nearest name for one that nothing is known about."""
+    """Timing of a GPU generation.
+
+    Errors: InputError with the nearest name for one that nothing is known about, and as
+    :func:`parse_timing`.
+    """
+    known = generations()
+    if generation not in known:
+        raise InputError(f"no NCCL timing for GPU generation {generation!r}{nearest(generation, known)}")
+    entry = resources.files("hardware_profiles") / "nccl" / f"{generation}.toml"
+    return parse_timing(entry.read_text(encoding="utf-8"), f"hardware_profiles/nccl/{generation}.toml")
+
+
+def parse_timing(text: str, where: str) -> GenerationTiming:
+    """Timing from the text of a profile; ``where`` names it in messages.
+
+    Tables ``[protocol.LL]``, ``[protocol.LL128]``, ``[protocol.Simple]`` and ``[collectives]``, each with a
+    ``source``; seconds, bytes, bytes/s and shares of 1 as their keys say.  Errors: InputError for text that
+    is no TOML, an unknown or missing key, a number that is negative, no number, or a share above 1.
+    """
     try:
-        return TIMINGS[generation]
-    except KeyError:
-        raise InputError(
-            f"no NCCL timing for GPU generation {generation!r}{nearest(generation, TIMINGS)}"
-        ) from None
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where}: not valid TOML: {error}") from None
+    tables = _checked_keys(raw, ("protocol", "collectives"), where)
+    by_name = _checked_keys(tables["protocol"], tuple(PROTOCOLS), f"{where} [protocol]")
+    protocols = {
+        name: ProtocolTiming(**_numbers(by_name[name], _PROTOCOL_KEYS, f"{where} [protocol.{name}]"))
+        for name in PROTOCOLS
+    }
+    values = _numbers(tables["collectives"], _COLLECTIVE_KEYS, f"{where} [collectives]")
+    return GenerationTiming(protocols=protocols, **values)
+
+
+def _checked_keys(table: object, known: tuple[str, ...], where: str) -> dict[str, Any]:
+    """``table`` if it has the ``known`` keys and no others."""
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: expected a table, got {table!r}")
+    for key in table:
+        if key not in known:
+            raise InputError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+    for key in known:
+        if key not in table:
+            raise InputError(f"{where}: missing key {key!r}")
+    return table
+
+
+def _numbers(table: object, keys: tuple[str, ...], where: str) -> dict[str, float]:
+    values = _checked_keys(table, (*keys, "source"), where)
+    if not isinstance(values["source"], str) or not values["source"].strip():
+        raise InputError(f"{where}: source must say where the numbers come from")
+    return {key: _number(values[key], key, where) for key in keys}
+
+
+def _number(value: object, key: str, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise InputError(f"{where}: {key} = {value!r} must be a number >= 0")
+    rate = key.endswith(("bytes_per_s", "warm_up_bytes")) and not key.startswith("nvls")
+    if (rate or key in _SHARES) and value == 0:
+        raise InputError(f"{where}: {key} must be above 0")
+    if key in _SHARES and value > 1:
+        raise InputError(f"{where}: {key} = {value} is a share and must be at most 1")
+    return float(value)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcore.collectives import COLLECTIVES, CollectivePlan, NcclPlanner, alpha_beta_time
+from simcore.collectives.timing import timing_of
 from simcore.hardware import Topology, load_cluster
 from simcore.units import GIB, KIB, MIB, PS_PER_S, PS_PER_US
 
@@ -167,11 +168,12 @@ def test_what_is_forced_is_done() -> None:
 
 
 def test_fewer_channels_cap_the_rate() -> None:
-    # One channel copies 38 GB/s at most: a ring of 2 sends B and loses 0.52 of a step in 2: 38 x 2 / 2.52.
+    # One channel copies 40 GB/s at most; a ring of 2 sends 2 steps and loses a tail t: 40 x 2 / (2 + t).
+    simple = timing_of("hopper").protocols["Simple"]
     plan = NcclPlanner(H100, algorithm="ring", protocol="Simple", max_channels=1).plan(
         "all_reduce", GIB, (0, 1)
     )
-    assert plan.rate_cap_bytes_per_s == pytest.approx(38e9 * 2 / 2.52)
+    assert plan.rate_cap_bytes_per_s == pytest.approx(simple.channel_bytes_per_s * 2 / (2 + simple.tail_step))
     assert plan.alone_ps - plan.latency_ps == pytest.approx(GIB / plan.rate_cap_bytes_per_s * PS_PER_S)
 
 
@@ -180,7 +182,8 @@ def test_a_ring_of_one_gpu_per_node_fills_its_nic() -> None:
     across = NcclPlanner(H800).plan("all_reduce", GIB, (0, 8))
     assert across.alone_ps - across.latency_ps == pytest.approx(GIB / 47e9 * PS_PER_S)
     within = NcclPlanner(H800, algorithm="ring").plan("all_reduce", GIB, (0, 1))
-    assert within.rate_cap_bytes_per_s == pytest.approx(164.8e9 * 2 / 2.52)
+    tail = timing_of("hopper").protocols["Simple"].tail_step
+    assert within.rate_cap_bytes_per_s == pytest.approx(164.8e9 * 2 / (2 + tail))
 
 
 def test_send_recv() -> None:

@@ -1,0 +1,268 @@
+"""Measured collectives (a CSV in the columns of nccl-tests) and what the planner predicts for each row.
+
+Sizes follow nccl-tests: the whole output of an all_gather, the whole input of a reduce_scatter, the buffer of
+one rank otherwise; ``algbw = bytes / time``, and ``busbw`` is that times 2 (n-1)/n for an all_reduce and
+(n-1)/n for all_gather, reduce_scatter and all_to_all.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from simcore.calibrate.apart import reasons_apart
+from simcore.collectives import COLLECTIVES, CollectivePlan, NcclPlanner
+from simcore.collectives.spread import band_name
+from simcore.collectives.timing import GenerationTiming
+from simcore.errors import InputError, nearest
+from simcore.hardware import Topology, load_cluster
+from simcore.units import PS_PER_US
+
+#: What a row must say; its time may come from ``time_us``, ``algbw_GBps`` or ``busbw_GBps``.
+REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")
+_TIME_COLUMNS: Final = ("time_us", "algbw_GBps", "busbw_GBps")
+
+#: GPU names of measurement files, most special first, and the cluster family that has such nodes.
+_CLUSTERS: Final = (
+    ("H100", "h100"),
+    ("H200", "h200"),
+    ("H800", "h800"),
+    ("A800", "a800"),
+    ("V100", "v100"),
+    ("A100", "a100"),
+)
+_A100_40GB: Final = re.compile(r"A100.*40\s?GB", re.IGNORECASE)
+#: nccl-tests and CSV files write some names their own way.
+_SPELLINGS: Final = {"alltoall": "all_to_all", "sendrecv": "send_recv", "allreduce": "all_reduce",
+                     "allgather": "all_gather", "reducescatter": "reduce_scatter"}  # fmt: skip
+#: What a switch cannot add (src/enqueue.cc, ncclNvlsSupported): NCCL takes a ring or tree instead.
+_NO_NVLS: Final = re.compile(r"\b(u?int8|fp8\w*|float8\w*)\b", re.IGNORECASE)
+_FORCED_ALGORITHM: Final = re.compile(r"NCCL_ALGO\s*=\s*(\w+)", re.IGNORECASE)
+_FORCED_PROTOCOL: Final = re.compile(r"NCCL_PROTO\s*=\s*(\w+)", re.IGNORECASE)
+#: The release that ran: what the log itself says before what a folder is called.
+_VERSION: Final = re.compile(r"(?:version column|NCCL version|NCCL)\s+(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
+_VERSION_COLUMN: Final = re.compile(r"version column\s+(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything beside size and collective that decides a plan.  ``cluster`` is a family's name."""
+
+    cluster: str
+    nodes: int
+    gpus: int
+    version: str | None
+    algorithm: str | None
+    protocol: str | None
+    nvls: bool
+
+
+@dataclass(frozen=True)
+class NcclRow:
+    """One measurement: ``line`` of the CSV, microseconds, and the row's own ``columns``.
+
+    ``apart`` is why no healthy fabric explains the row, None for the others.
+    """
+
+    line: int
+    setup: Setup
+    gpu: str
+    collective: str
+    num_bytes: int
+    measured_us: float
+    columns: Mapping[str, str]
+    apart: str | None = None
+
+    @property
+    def source(self) -> str:
+        """Where the row was published."""
+        return self.columns.get("source") or "unnamed source"
+
+    @property
+    def family(self) -> str:
+        """GPU x nodes x collective x size band."""
+        nodes = f"{self.setup.nodes} node{'s' if self.setup.nodes > 1 else ''}"
+        family = f"{self.setup.cluster} {nodes} {self.collective} {band_name(self.num_bytes)}"
+        return family if self.apart is None else f"apart: {family}"
+
+
+def read_nccl_rows(path: Path | str) -> tuple[list[NcclRow], list[dict[str, Any]]]:
+    """Rows of a CSV that the planner covers, and the rest as (id, reason).
+
+    Rows that no healthy fabric explains carry their reason; see :mod:`simcore.calibrate.apart`.
+    Errors: InputError for a file that is missing or no text, or a missing column.
+    """
+    where = Path(path)
+    rows: list[NcclRow] = []
+    skipped: list[dict[str, Any]] = []
+    try:
+        text = where.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read NCCL measurements {str(where)!r}: {error}") from None
+    reader = csv.DictReader(text.splitlines(), strict=True)
+    names = reader.fieldnames or ()
+    missing = [name for name in REQUIRED_COLUMNS if name not in names]
+    if missing or not any(name in names for name in _TIME_COLUMNS):
+        raise InputError(f"{where.name}: missing column(s) {', '.join(missing) or 'time_us'}")
+    try:
+        for columns in reader:
+            line = reader.line_num
+            try:
+                rows.append(_row(line, columns))
+            except InputError as error:
+                skipped.append({"id": line, "reason": str(error)})
+    except csv.Error as error:
+        raise InputError(f"{where.name} line {reader.line_num}: {error}") from None
+    reasons = reasons_apart(rows)
+    return [replace(row, apart=reasons.get(row.line)) for row in rows], skipped
+
+
+def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
+    """InputError, with the reason, for a row that cannot be predicted."""
+    if None in columns or None in columns.values():
+        raise InputError("another number of cells than the header has")
+    cells = {str(name): str(cell) for name, cell in columns.items()}
+    cluster = _cluster(cells["gpu"])
+    collective = _SPELLINGS.get(cells["collective"].lower(), cells["collective"].lower())
+    known = (*COLLECTIVES, "send_recv")
+    if collective not in known:
+        raise InputError(f"unknown collective {cells['collective']!r}{nearest(collective, known)}")
+    nodes, gpus = _count(cells, "nodes"), _count(cells, "gpus")
+    if gpus < 2 or gpus % nodes:
+        raise InputError(f"{gpus} GPUs are no group, or do not spread evenly over {nodes} node(s)")
+    if collective == "send_recv" and gpus != 2:
+        raise InputError(f"a send_recv among {gpus} GPUs does not say who sends to whom")
+    num_bytes = _count(cells, "bytes")
+    said = f"{cells.get('notes', '')}; {cells.get('source', '')}"
+    version = _VERSION_COLUMN.search(said) or _VERSION.search(said)
+    algorithm, protocol = _FORCED_ALGORITHM.search(said), _FORCED_PROTOCOL.search(said)
+    setup = Setup(
+        cluster=cluster,
+        nodes=nodes,
+        gpus=gpus,
+        version=version[1] if version else None,
+        algorithm=algorithm[1] if algorithm else None,
+        protocol=protocol[1] if protocol else None,
+        nvls=not _NO_NVLS.search(cells.get("notes", "")),
+    )
+    row = NcclRow(
+        line, setup, cells["gpu"], collective, num_bytes, _measured_us(cells, collective, gpus), cells
+    )
+    _planner(setup, None)  # refuses what no node of that family can be
+    return row
+
+
+def _cluster(gpu: str) -> str:
+    if _A100_40GB.search(gpu):
+        return "a100-40gb"
+    for name, cluster in _CLUSTERS:
+        if name in gpu.upper():
+            return cluster
+    raise InputError(f"no profile of GPU {gpu!r}")
+
+
+def bus_factor(collective: str, num_ranks: int) -> float:
+    """What nccl-tests multiplies algbw with to get busbw."""
+    if collective == "all_reduce":
+        return 2 * (num_ranks - 1) / num_ranks
+    if collective in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (num_ranks - 1) / num_ranks
+    return 1.0
+
+
+def _measured_us(cells: Mapping[str, str], collective: str, gpus: int) -> float:
+    if cells.get("time_us", "").strip():
+        return _positive(cells, "time_us")
+    if cells.get("algbw_GBps", "").strip():
+        return _positive(cells, "bytes") / _positive(cells, "algbw_GBps") / 1e3
+    if cells.get("busbw_GBps", "").strip():
+        algbw = _positive(cells, "busbw_GBps") / bus_factor(collective, gpus)
+        return _positive(cells, "bytes") / algbw / 1e3
+    raise InputError("no time and no bandwidth")
+
+
+def _positive(cells: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(cells[name])
+    except ValueError:
+        raise InputError(f"{name} = {cells[name]!r} is not a number") from None
+    if not 0 < value < float("inf"):
+        raise InputError(f"{name} = {cells[name]!r} must be a number above 0")
+    return value
+
+
+def _count(cells: Mapping[str, str], name: str) -> int:
+    value = _positive(cells, name)
+    if value != int(value):
+        raise InputError(f"{name} = {cells[name]!r} must be a whole number")
+    return int(value)
+
+
+_TOPOLOGIES: dict[tuple[str, int, str | None], Topology] = {}
+
+
+def _topology(setup: Setup) -> Topology:
+    key = (setup.cluster, setup.nodes, setup.version)
+    found = _TOPOLOGIES.get(key)
+    if found is None:
+        changes = {"cluster.num_nodes": str(setup.nodes)}
+        if setup.version:
+            changes["cluster.nccl_version"] = setup.version
+        found = _TOPOLOGIES[key] = Topology(load_cluster(setup.cluster, changes))
+    return found
+
+
+def _planner(setup: Setup, timings: Mapping[str, GenerationTiming] | None) -> NcclPlanner:
+    topology = _topology(setup)
+    per_node = topology.cluster.gpus_per_node
+    if setup.gpus // setup.nodes > per_node:
+        raise InputError(
+            f"{setup.gpus // setup.nodes} GPUs per node, but a {setup.cluster} node has {per_node}"
+        )
+    return NcclPlanner(
+        topology,
+        algorithm=setup.algorithm,
+        protocol=setup.protocol,
+        nvls=setup.nvls,
+        timing=(timings or {}).get(topology.cluster.gpu.generation),
+    )
+
+
+def plan_rows(
+    rows: Sequence[NcclRow], timings: Mapping[str, GenerationTiming] | None = None
+) -> list[CollectivePlan]:
+    """The plan of each row.  ``timings`` (by generation) replaces constants of profiles."""
+    planners: dict[Setup, NcclPlanner] = {}
+    plans: list[CollectivePlan] = []
+    for row in rows:
+        planner = planners.get(row.setup)
+        if planner is None:
+            planner = planners[row.setup] = _planner(row.setup, timings)
+        if row.collective == "send_recv":
+            plans.append(planner.plan_p2p(row.num_bytes, *_ranks(row.setup)))
+        else:
+            plans.append(planner.plan(row.collective, row.num_bytes, _ranks(row.setup)))
+    return plans
+
+
+def _ranks(setup: Setup) -> tuple[int, ...]:
+    """The first GPUs of every node."""
+    per_node = _topology(setup).cluster.gpus_per_node
+    each = setup.gpus // setup.nodes
+    return tuple(node * per_node + local for node in range(setup.nodes) for local in range(each))
+
+
+def predicted_us(
+    rows: Sequence[NcclRow], timings: Mapping[str, GenerationTiming] | None = None
+) -> list[float]:
+    """Microseconds of each row when nothing else runs."""
+    return [plan.alone_ps / PS_PER_US for plan in plan_rows(rows, timings)]
+
+
+def generation_of(row: NcclRow) -> str:
+    """GPU generation that the row ran on."""
+    return _topology(row.setup).cluster.gpu.generation
