@@ -16,13 +16,12 @@ import numpy.typing as npt
 
 from simcore.cost.demand import Demands
 from simcore.engine.launches import HostCosts, Launches, plan_launches
+from simcore.engine.layout import BoolArray, Completion, Layout
 from simcore.engine.sequence import Demand, KernelSequence
-from simcore.graph import FlatOps, Graph, OpKind, Program, resolve_waits
+from simcore.graph import FlatOps, Graph, OpKind, Program
 from simcore.graph.ops import IntArray
 
-BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
-Completion = tuple[int, int]  # (stream index, item number on that stream)
 COMM_KINDS = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
 
@@ -129,7 +128,7 @@ class TapeCompiler:
         flat = graph.flat_ops(program)
         rows = flat.row
         launches = plan_launches(graph, rows, self._host)
-        layout = _Layout.of(graph, flat, launches, self._is_comm[rows])
+        layout = Layout.of(graph, flat, launches, self._is_comm[rows])
         item_at = np.full(len(rows), -1, dtype=np.int64)
         item_at[layout.order] = layout.item_of
         if factor is None:
@@ -159,7 +158,7 @@ class TapeCompiler:
 
     def _items(
         self,
-        layout: _Layout,
+        layout: Layout,
         launches: Launches,
         rows: IntArray,
         waits: dict[int, tuple[Completion, ...]],
@@ -252,7 +251,7 @@ def _sequence_numbers(graph: Graph, rows: IntArray, is_comm: BoolArray) -> dict[
     return dict(zip(comm.tolist(), number.tolist(), strict=True))
 
 
-def _waits(layout: _Layout, item_at: IntArray) -> tuple[dict[int, tuple[Completion, ...]], set[int]]:
+def _waits(layout: Layout, item_at: IntArray) -> tuple[dict[int, tuple[Completion, ...]], set[int]]:
     """Per item what it waits for on other streams, and the items that are waited for."""
     sources: dict[int, list[int]] = {}
     pairs = zip(item_at[layout.wait_src].tolist(), item_at[layout.wait_dst].tolist(), strict=True)
@@ -260,93 +259,3 @@ def _waits(layout: _Layout, item_at: IntArray) -> tuple[dict[int, tuple[Completi
         sources.setdefault(target, []).append(source)
     watched = {source for found in sources.values() for source in found}
     return {target: layout.latest(found) for target, found in sources.items()}, watched
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Flat ops of a program sorted by stream and cut into items."""
-
-    order: IntArray  # flat ops, streams one after the other
-    stream_of: IntArray  # by position
-    stream_names: tuple[str, ...]
-    stream_start: tuple[int, ...]  # position of each stream's first op
-    heads: IntArray  # position of each item's first op
-    stream_of_item: list[int]
-    item_of: IntArray  # by position
-    first_item: tuple[int, ...]
-    host_ops: IntArray
-    wait_src: IntArray  # flat ops on other streams ...
-    wait_dst: IntArray  # ... that these wait for
-    sync_waits: dict[int, list[int]]  # flat SYNC op -> ops that it waits for by an edge
-
-    @classmethod
-    def of(cls, graph: Graph, flat: FlatOps, launches: Launches, is_comm: BoolArray) -> _Layout:
-        rows, kind = flat.row, graph.ops.kind[flat.row]
-        on_host = (kind == OpKind.HOST) | (kind == OpKind.SYNC)
-        code = graph.ops.stream.codes[rows]
-        on_gpu = np.flatnonzero(~on_host)
-        order = on_gpu[np.argsort(code[on_gpu], kind="stable")]
-        codes, stream_of = np.unique(code[order], return_inverse=True)
-        src, dst = resolve_waits(graph, flat.program, flat)
-        crossing = ~on_host[src] & ~on_host[dst] & (code[src] != code[dst])
-        to_host = ~on_host[src] & on_host[dst]
-        sync_waits: dict[int, list[int]] = {}
-        for source, target in zip(src[to_host].tolist(), dst[to_host].tolist(), strict=True):
-            sync_waits.setdefault(target, []).append(source)
-        waits, signals = np.zeros((2, len(rows)), dtype=np.bool_)
-        waits[dst[crossing]] = True
-        signals[src[crossing | to_host]] = True
-        is_run = ~is_comm & (kind != OpKind.MEMCPY)
-        joined = _joined(graph, flat, order, is_comm, is_run, launches.segment, waits, signals)
-        joined[1:] &= stream_of[1:] == stream_of[:-1]
-        heads = np.flatnonzero(~joined)
-        streams = np.arange(len(codes) + 1)
-        first_item = np.searchsorted(stream_of[heads], streams)
-        return cls(
-            order, stream_of.astype(np.int64), tuple(graph.ops.stream.values[c] for c in codes),
-            tuple(np.searchsorted(stream_of, streams).tolist()), heads, stream_of[heads].tolist(),
-            np.cumsum(~joined) - 1, tuple(first_item.tolist()), np.flatnonzero(on_host), src[crossing],
-            dst[crossing], sync_waits,
-        )  # fmt: skip
-
-    def latest(self, items: list[int]) -> tuple[Completion, ...]:
-        """The last of ``items`` on each stream."""
-        last: dict[int, int] = {}
-        for item in items:
-            stream = self.stream_of_item[item]
-            last[stream] = max(last.get(stream, -1), item - self.first_item[stream])
-        return tuple(sorted(last.items()))
-
-    def host_waits(self, graph: Graph, rows: IntArray, sync: int, room: int) -> IntArray:
-        """Flat ops that must have ended before the host begins a segment."""
-        if sync < 0:
-            return np.array([room] if room >= 0 else [], dtype=np.int64)
-        name = graph.ops.stream[int(rows[sync])]
-        found = list(self.sync_waits.get(sync, ()))
-        for (lo, hi), stream_name in zip(pairwise(self.stream_start), self.stream_names, strict=True):
-            if name in ("", stream_name):
-                before = lo + int(np.searchsorted(self.order[lo:hi], sync))
-                if before > lo:
-                    found.append(int(self.order[before - 1]))
-        return np.array(found, dtype=np.int64)
-
-
-def _joined(
-    graph: Graph,
-    flat: FlatOps,
-    order: IntArray,
-    is_comm: BoolArray,
-    is_run: BoolArray,
-    segment: IntArray,
-    waits: BoolArray,
-    signals: BoolArray,
-) -> BoolArray:
-    """Mask over positions: the op belongs to the item of the op before it (if on the same stream)."""
-    joined = np.zeros(len(order), dtype=np.bool_)
-    previous, here = order[:-1], order[1:]
-    batch = graph.ops.batch[flat.row]
-    fused = is_comm[previous] & is_comm[here] & (batch[here] >= 0) & (batch[here] == batch[previous])
-    undisturbed = (segment[here] == segment[previous]) & ~waits[here] & ~signals[previous]
-    runs = is_run[previous] & is_run[here] & undisturbed
-    joined[1:] = (fused | runs) & (flat.instance[here] == flat.instance[previous])
-    return joined
