@@ -122,6 +122,9 @@ def replay(
     traces: Annotated[list[Path], typer.Argument(help="Trace files (.json, .json.gz, .tar.gz) or folders.")],
     step: Annotated[int | None, typer.Option(help="Only this step (its ProfilerStep number).")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on without files that are bad.")] = False,
+    gaps: Annotated[
+        str, typer.Option(help="Launch latencies and gaps between kernels: 'recorded', or 'typical' for all.")
+    ] = "recorded",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Replay recorded PyTorch profiler traces and compare with the recording."""
@@ -131,7 +134,7 @@ def replay(
         from simcore.cli.output import print_wide
         from workloads.imports import import_kineto
 
-        job = import_kineto(traces, skip_bad=skip_bad)
+        job = import_kineto(traces, skip_bad=skip_bad, gaps=gaps)
         steps = replay_job(job, step)
         if as_json:
             print(json.dumps(replay_object(job, steps)))

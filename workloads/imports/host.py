@@ -53,10 +53,15 @@ class LaunchTimes:
     gap_ps: IntArray
     host_bound: BoolArray
     unexplained: BoolArray
+    unexplained_ps: int
 
 
-def launch_times(ops: RankOps, waits: Waits, latency_ps: int) -> LaunchTimes:
-    """Explain each start by launch, stream and waits; what is left over is the gap."""
+def launch_times(ops: RankOps, waits: Waits, latency_ps: int, *, typical: bool = False) -> LaunchTimes:
+    """Explain each start by launch, stream and waits; what is left over is the gap.
+
+    With ``typical`` every launch takes the rank's typical latency and every op its typical gap, and what is
+    unexplained is left out: the replay then shows how much of the step the structure explains.
+    """
     free = np.where(ops.before >= 0, ops.end_ps[ops.before], -(1 << 62))
     ready = np.maximum(free, waits.latest_end(ops))
     natural = ops.issue_ps + latency_ps
@@ -74,7 +79,17 @@ def launch_times(ops: RankOps, waits: Waits, latency_ps: int) -> LaunchTimes:
             reached[members] = np.maximum.accumulate(reached[members])
     reached = np.minimum(reached, ops.start_ps)
     gap = np.maximum(0, ops.start_ps - np.maximum(ready, reached))
-    return LaunchTimes(reached, gap, host_bound, gap > WAKE_PS)
+    unexplained = gap > WAKE_PS
+    unexplained_ps = int(gap[unexplained].sum())
+    if typical:
+        behind = ~host_bound & ~unexplained
+        usual = int(np.median(gap[behind])) if behind.any() else 0
+        reached = np.where(slow & host_bound, returned, natural)
+        for lane in range(len(ops.lane_names)):
+            members = ops.in_lane(lane)
+            reached[members] = np.maximum.accumulate(reached[members])
+        gap = np.where(host_bound, 0, usual)
+    return LaunchTimes(reached, gap, host_bound, unexplained, unexplained_ps)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simcore.errors import InputError
+from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray
 from simcore.units import PS_PER_US
@@ -45,12 +45,18 @@ class ImportedJob:
     report: ImportReport
 
 
-def import_kineto(paths: Sequence[Path], *, skip_bad: bool = False) -> ImportedJob:
+GAPS = ("recorded", "typical")
+
+
+def import_kineto(paths: Sequence[Path], *, skip_bad: bool = False, gaps: str = "recorded") -> ImportedJob:
     """Import the traces at ``paths``, one per rank: files, archives or folders.
 
-    ``skip_bad`` leaves out files that cannot be read, naming them in the report.
+    ``skip_bad`` leaves out files that cannot be read, naming them in the report.  ``gaps``: launch latencies
+    and gaps between kernels as each was recorded, or the typical one of the rank for all.
     Errors: InputError for a bad file, two traces of one rank, or nothing left to replay.
     """
+    if gaps not in GAPS:
+        raise InputError(f"unknown gaps {gaps!r}{nearest(gaps, GAPS)}")
     if not paths:
         raise InputError("no trace given")
     traces: list[KinetoTrace] = []
@@ -71,15 +77,17 @@ def import_kineto(paths: Sequence[Path], *, skip_bad: bool = False) -> ImportedJ
     order = sorted(range(len(traces)), key=lambda i: numbers[i])
     numbers = [numbers[i] for i in order]
     analysed = [analysed[i] for i in order]
-    return _assemble(analysed, numbers, skipped)
+    return _assemble(analysed, numbers, skipped, typical=gaps == "typical")
 
 
-def _assemble(analysed: list[RankOps], numbers: list[int], skipped: list[str]) -> ImportedJob:
+def _assemble(
+    analysed: list[RankOps], numbers: list[int], skipped: list[str], *, typical: bool
+) -> ImportedJob:
     base = _base_ps([ops.trace for ops in analysed])
     coupling = couple(analysed, base) if len(analysed) > 1 else _nobody(analysed)
     ranks, reports = [], []
     for number, ops in zip(numbers, analysed, strict=True):
-        rank = _analyse(ops)
+        rank = _analyse(ops, typical=typical)
         ranks.append(rank)
         reports.append(rank_report(number, rank))
     begins = [_begin(ops) + coupling.shift_ps[i] for i, ops in enumerate(analysed)]
@@ -89,13 +97,13 @@ def _assemble(analysed: list[RankOps], numbers: list[int], skipped: list[str]) -
     imported = tuple(
         _imported(number, ops, op_row) for number, ops, op_row in zip(numbers, analysed, flat, strict=True)
     )
-    return ImportedJob(graph, imported, _report(reports, coupling, analysed, skipped))
+    return ImportedJob(graph, imported, _report(reports, coupling, analysed, base, skipped))
 
 
-def _analyse(ops: RankOps) -> RecordedRank:
+def _analyse(ops: RankOps, *, typical: bool) -> RecordedRank:
     latency = launch_latency(ops)
     waits = find_waits(ops, latency)
-    times = launch_times(ops, waits, latency)
+    times = launch_times(ops, waits, latency, typical=typical)
     blocks = host_blocks(ops)
     return RecordedRank(ops, waits, times, blocks, host_order(ops, times, blocks.blocks, _begin(ops)))
 
@@ -150,7 +158,11 @@ def _imported(number: int, ops: RankOps, flat_rows: IntArray) -> ImportedRank:
 
 
 def _report(
-    reports: list[RankReport], coupling: Coupling, analysed: list[RankOps], skipped: list[str]
+    reports: list[RankReport],
+    coupling: Coupling,
+    analysed: list[RankOps],
+    base: list[int],
+    skipped: list[str],
 ) -> ImportReport:
     worlds = {ops.trace.world_size for ops in analysed if ops.trace.world_size > 0}
     return ImportReport(
@@ -159,6 +171,8 @@ def _report(
         coupled_collectives=len(coupling.meetings),
         lone_collectives=coupling.alone,
         refused_groups=coupling.refused,
-        clock_shift_us=tuple(round(shift / PS_PER_US, 3) for shift in coupling.shift_ps),
+        clock_shift_us=tuple(
+            round((shift - told) / PS_PER_US, 3) for shift, told in zip(coupling.shift_ps, base, strict=True)
+        ),
         skipped=tuple(skipped),
     )

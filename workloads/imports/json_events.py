@@ -68,8 +68,13 @@ def _is_trace_name(name: str) -> bool:
 
 
 def _members(path: Path) -> list[str]:
+    files = []
+    stored = path.stat().st_size
     with _readable(str(path)), tarfile.open(path) as archive:
-        files = [member.name for member in archive if member.isfile()]
+        for member in archive:  # the next header comes after unpacking all of this member
+            check_size(str(path), member.size, stored)
+            if member.isfile():
+                files.append(member.name)
     return sorted(name for name in files if name.endswith((".json", ".json.gz")) and "/._" not in f"/{name}")
 
 
@@ -113,6 +118,17 @@ def _opened(source: TraceFile) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int]
             yield handle, stored
 
 
+def check_size(label: str, text_bytes: int, stored_bytes: int) -> None:
+    """InputError when a file unpacks to more than any trace: ``stored_bytes`` 0 for what is not packed."""
+    if text_bytes > MAX_TEXT_BYTES:
+        raise InputError(f"{label}: more than {format_bytes(MAX_TEXT_BYTES)} of text; not read further")
+    if stored_bytes and text_bytes > _RATIO_FROM_BYTES and text_bytes > MAX_RATIO * stored_bytes:
+        raise InputError(
+            f"{label}: {format_bytes(stored_bytes)} unpack to {format_bytes(text_bytes)} and more,"
+            f" over {MAX_RATIO} times; no trace compresses so well, not read further"
+        )
+
+
 class _Window:
     """A sliding window of decoded text over a byte stream."""
 
@@ -138,23 +154,11 @@ class _Window:
             self._ended = not data
             more = self._decode(data, self._ended)
         self.read_bytes += len(data)
-        self._check_size()
+        check_size(self.label, self.read_bytes, self._stored)
         self._dropped += self.at
         self.text = self.text[self.at :] + more
         self.at = 0
         return not self._ended
-
-    def _check_size(self) -> None:
-        size = self.read_bytes
-        if size > MAX_TEXT_BYTES:
-            raise InputError(
-                f"{self.label}: more than {format_bytes(MAX_TEXT_BYTES)} of text; not read further"
-            )
-        if self._stored and size > _RATIO_FROM_BYTES and size > MAX_RATIO * self._stored:
-            raise InputError(
-                f"{self.label}: {format_bytes(self._stored)} unpack to more than {format_bytes(size)},"
-                f" over {MAX_RATIO} times; no trace compresses so well, not read further"
-            )
 
     def fail(self, reason: str) -> InputError:
         """The error for what stands at the current position."""
@@ -199,6 +203,8 @@ class _Window:
                     self.at = min(error.pos, len(self.text))
                     raise self.fail(f"{error.msg}: not JSON, or truncated") from None
                 self.fill()
+            except ValueError as error:  # an integer of thousands of digits
+                raise self.fail(str(error)) from None
             except RecursionError:
                 raise self.fail("values are nested too deeply") from None
 

@@ -26,7 +26,9 @@ _GPU_CATEGORIES = {
 }  # fmt: skip
 _CALL_CATEGORIES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"}
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_TRAILING_NUMBER = re.compile(r"\d{1,9}$")
 _MAX_SPAN_US = 7 * 24 * 3600 * 10**6  # a trace of more than a week is a mistake, and must fit int64 ps
+_RANK_LIST = re.compile(r"\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # whole, not "[0, 1, ..., 63]"
 _MAX_BYTES = 1 << 50
 UNKNOWN = -1
 
@@ -202,8 +204,8 @@ class _Reader:
     def _take_activity(self, number: int, event: dict[str, Any], kind: int) -> None:
         start, end = self._interval(number, event)
         args = _args(event)
-        device = _whole(args.get("device"), _whole(event.get("pid"), 0))
-        stream = _whole(args.get("stream"), _whole(event.get("tid"), 0))
+        device = _numbered(args.get("device", event.get("pid")))
+        stream = _numbered(args.get("stream", event.get("tid")))
         num_bytes = _whole(args.get("bytes"), 0)
         if not 0 <= num_bytes <= _MAX_BYTES:
             raise self._bad(number, f"moves {num_bytes} bytes")
@@ -276,12 +278,16 @@ class _Reader:
         calls = calls[np.argsort(calls[:, 0], kind="stable")].T
         dist = header.get("distributedInfo")
         dist = dist if isinstance(dist, dict) else {}
+        rank, world_size = _whole(dist.get("rank"), UNKNOWN), _whole(dist.get("world_size"), UNKNOWN)
+        if 0 < world_size <= rank:
+            raise InputError(f"{self.label}: is of rank {rank}, but the world has {world_size} ranks")
+        self._check_groups(rank)
         devices = header.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices else None
         return KinetoTrace(
             label=self.label,
-            rank=_whole(dist.get("rank"), UNKNOWN),
-            world_size=_whole(dist.get("world_size"), UNKNOWN),
+            rank=rank,
+            world_size=world_size,
             gpu_name=str(first.get("name", "")) if isinstance(first, dict) else "",
             origin_us=self.origin_us or 0,
             base_ns=_whole(header.get("baseTimeNanoseconds"), 0),
@@ -294,6 +300,16 @@ class _Reader:
             steps=_steps(self.steps),
             counts=self.counts,
         )
+
+    def _check_groups(self, rank: int) -> None:
+        """InputError for a collective of a process group that the rank is not in."""
+        for meta in self.meta:
+            members = _RANK_LIST.fullmatch(meta.group_ranks)
+            if rank >= 0 and members and rank not in map(int, members.group(1).split(",")):
+                raise InputError(
+                    f"{self.label}: rank {rank} issues {meta.collective!r} in process group {meta.group!r},"
+                    f" whose ranks are {meta.group_ranks}"
+                )
 
 
 def _steps(found: list[Step]) -> tuple[Step, ...]:
@@ -319,6 +335,14 @@ def _whole(value: object, default: int) -> int:
         except (ValueError, OverflowError):
             return default
     return value if -(1 << 62) < value < 1 << 62 else default
+
+
+def _numbered(value: object) -> int:
+    """The number of a stream or device, also where it is written "stream 7"; 0 where there is none."""
+    if type(value) is str:
+        found = _TRAILING_NUMBER.search(value)
+        return int(found.group()) if found is not None else 0
+    return _whole(value, 0)
 
 
 def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:

@@ -73,7 +73,10 @@ class RankReport:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """Facts about a trace set; ``world_size`` is -1 where not recorded."""
+    """Facts about a trace set; ``world_size`` is -1 where not recorded.
+
+    ``clock_shift_us`` are corrections of the ranks' clocks against that of the first rank.
+    """
 
     ranks: tuple[RankReport, ...]
     world_size: int
@@ -129,6 +132,6 @@ def rank_report(number: int, rank: RecordedRank) -> RankReport:
         overlaps_trimmed=ops.trimmed,
         host_bound_share=float(rank.times.host_bound.mean()),
         unexplained_waits=int(rank.times.unexplained.sum()),
-        unexplained_s=s_from_ps(int(rank.times.gap_ps[rank.times.unexplained].sum())),
+        unexplained_s=s_from_ps(rank.times.unexplained_ps),
         span_s=s_from_ps(busy_to - busy_from),
     )
