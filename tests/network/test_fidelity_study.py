@@ -1,0 +1,91 @@
+"""The study's machinery on small scenarios; the study itself runs in minutes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from simcore.collectives import NcclPlanner
+from simcore.study import Job, Scenario, compare, scenarios
+from simcore.study.cases import fabric
+from simcore.study.command import fidelity_study
+from simcore.study.picture import scatter_svg
+from simcore.units import MIB
+
+
+def alone(collective, size, ranks=8):
+    node = fabric("nvswitch", 8)
+    plan = NcclPlanner(node, algorithm="ring", protocol="Simple").plan(collective, size, range(ranks))
+    return Scenario(collective, "nvswitch", node, (Job(collective, (plan,)),))
+
+
+def test_a_collective_alone_agrees_and_needs_no_explanation():
+    found = compare([alone("all_reduce", 16 * MIB), alone("all_gather", MIB)])
+    assert [abs(case.percent) < 1.0 for case in found.cases] == [True, True]
+    assert all(case.explanation is None for case in found.cases)
+    totals = found.as_dict()
+    assert totals["mean_percent"] <= totals["worst_percent"] < 1.0
+    assert totals["speedup"] > 1.0
+
+
+def test_jobs_with_unequal_connections_are_explained():
+    one, other = alone("all_reduce", 64 * MIB), alone("all_to_all", 64 * MIB)
+    found = compare([replace(one, jobs=(*one.jobs, *other.jobs))])
+    apart = [case for case in found.cases if abs(case.percent) > 5.0]
+    assert apart
+    # Each GPU's port carries 1 connection of the ring and 7 to the others.
+    assert all("7 and 1" in case.explanation or "1 and 7" in case.explanation for case in apart)
+
+
+def test_a_late_job_is_timed_from_its_start():
+    case = alone("all_reduce", MIB)
+    late = replace(case, jobs=(replace(case.jobs[0], start_ps=10**9),))
+    assert compare([late]).cases[0].packet_us == pytest.approx(compare([case]).cases[0].packet_us)
+
+
+def test_scenarios_cover_what_the_study_promises():
+    names = [scenario.name for scenario in (*scenarios(), *scenarios(quick=True))]
+    assert all(names.count(name) <= 2 for name in names)  # once in each
+    text = " ".join(names)
+    for part in (
+        "64 KiB",
+        "1 GiB",
+        "x8 ",
+        "x128",
+        "nvswitch",
+        "rail",
+        "oversubscribed",
+        "collide",
+        "sends under",
+    ):
+        assert part in text
+
+
+def test_json_is_one_object(monkeypatch, capsys, tmp_path):
+    small = [alone("all_reduce", MIB)]
+    monkeypatch.setattr("simcore.study.command.scenarios", lambda quick: small)
+    monkeypatch.setattr("simcore.study.command.check_references", lambda quick: [])
+    monkeypatch.setattr("simcore.study.command.check_convergence", lambda quick: [])
+    picture = tmp_path / "fidelity.svg"
+    assert fidelity_study(["--json", "--plot", str(picture)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {"mean_percent", "worst_percent", "speedup", "cases"} <= set(printed)
+    row = printed["cases"][0]
+    assert set(row) == {
+        *("name", "collective", "bytes", "ranks", "topology", "fluid_us", "packet_us", "percent")
+    }
+    assert row["bytes"] == MIB
+    assert row["ranks"] == 8
+    assert picture.read_text().count("<circle") == 2  # the case and its place in the legend
+
+
+def test_a_plot_that_cannot_be_written_is_bad_input(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("simcore.study.command.scenarios", lambda quick: [])
+    monkeypatch.setattr("simcore.study.command.check_references", lambda quick: [])
+    monkeypatch.setattr("simcore.study.command.check_convergence", lambda quick: [])
+    assert fidelity_study(["--plot", str(tmp_path / "missing" / "x.svg")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_picture_of_nothing_is_empty():
+    assert "<circle" not in scatter_svg([])
