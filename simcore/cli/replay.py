@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import RenderableType
 
+    from simcore.engine import SimulationResult
     from simcore.graph.ops import IntArray
     from workloads.imports import ImportedJob, ImportedRank
 
@@ -62,26 +63,13 @@ def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
 
     Errors: InputError for a step that no trace has, DeadlockError when the imported graph hangs.
     """
-    from dataclasses import replace
-
-    from simcore.collectives.recorded import RecordedPlanner
-    from simcore.cost.recorded import RecordedCost
-    from simcore.engine import simulate
     from simcore.errors import InputError
-    from simcore.hardware import Topology, load_cluster
 
     known = sorted({found.number for rank in job.ranks for found in rank.steps})
     if step is not None and step not in known:
         numbers = ", ".join(map(str, known[:12])) if known != [-1] else "none (no ProfilerStep annotations)"
         raise InputError(f"no step {step} in the traces; steps: {numbers}")
-    cluster = load_cluster("h800-96", {})
-    # Launches and copies cost what was recorded: the host's times are ops of the graph.
-    gpu = replace(
-        cluster.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].ops)
-    )
-    nodes = -(-len(job.ranks) // cluster.gpus_per_node)
-    topology = Topology(replace(cluster, gpu=gpu, num_nodes=nodes))
-    result = simulate(job.graph, topology, RecordedCost(), RecordedPlanner(), network="alphabeta", fold=False)
+    result = simulate_job(job)
     rows = []
     for index, rank in enumerate(job.ranks):
         times = result.times_of(index)
@@ -96,6 +84,25 @@ def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
                     ReplayedStep(rank.number, found.number, recorded, _split(rank, members, start, end))
                 )
     return rows
+
+
+def simulate_job(job: ImportedJob) -> SimulationResult:
+    """Play the graph of an import: every op as long as recorded, every wait resolved by the engine."""
+    from dataclasses import replace
+
+    from simcore.collectives.recorded import RecordedPlanner
+    from simcore.cost.recorded import RecordedCost
+    from simcore.engine import simulate
+    from simcore.hardware import Topology, load_cluster
+
+    cluster = load_cluster("h800-96", {})
+    # Launches and copies cost what was recorded: the host's times are ops of the graph.
+    gpu = replace(
+        cluster.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].ops)
+    )
+    nodes = -(-len(job.ranks) // cluster.gpus_per_node)
+    topology = Topology(replace(cluster, gpu=gpu, num_nodes=nodes))
+    return simulate(job.graph, topology, RecordedCost(), RecordedPlanner(), network="alphabeta", fold=False)
 
 
 def _split(rank: ImportedRank, members: IntArray, start: IntArray, end: IntArray) -> Split:

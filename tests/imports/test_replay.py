@@ -2,14 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from simcore.cli.main import app
-from simcore.cli.replay import replay_job
-from simcore.graph import OpKind, verify
+from simcore.cli.replay import replay_job, simulate_job
+from simcore.graph import OpKind, graph_hash, load_graph, save_graph, verify
 from tests.imports.traces import call, kernel, launched, step, sync_record, write
 from workloads.imports import import_kineto
 
@@ -99,6 +100,44 @@ def test_a_graph_launch_starts_many_kernels(tmp_path):
     assert replay_job(job)[0].replayed.span == pytest.approx(20e-6, abs=1e-12)
 
 
+def test_a_copy_to_pageable_memory_blocks_the_host(tmp_path):
+    # a 10..30, copy 31..40; its call returns at 45, b is called 10 later and starts at 63.
+    events = [
+        *launched("a", 2, 10, 20, corr=1),
+        call("cudaMemcpyAsync", 5, 40, corr=2),
+        kernel("Memcpy DtoH (Device -> Pageable)", 31, 9, corr=2, cat="gpu_memcpy", bytes=64),
+        *launched("b", 55, 63, 5, corr=3, stream=8),
+    ]
+    job = import_kineto([write(tmp_path / "t.json", events)])
+    ops = job.graph.ops
+    assert replay_job(job)[0].replayed.span == pytest.approx(58e-6, abs=1e-12)  # 10 to 68
+    ops.recorded_ps[ops.name.tolist().index("a")] += 100_000_000
+    assert replay_job(job)[0].replayed.span == pytest.approx(158e-6, abs=1e-12)
+
+
+def test_a_full_launch_queue_blocks_the_host(tmp_path):
+    # 300 kernels of 10 launched 1 apart, from 8 on; the next call waits from 300 until kernel 119 has ended
+    # at 8 + 1200, and returns at 1210. Then a kernel on an idle stream: called at 1215, started at 1223.
+    events = [e for i in range(300) for e in launched(f"k{i}", i, 8 + 10 * i, 10, corr=i + 1)]
+    events += [call("cudaLaunchKernel", 300, 910, corr=900), kernel("k300", 3008, 10, corr=900)]
+    events += launched("late", 1215, 1223, 5, corr=901, stream=9)
+    job = import_kineto([write(tmp_path / "t.json", events)])
+    assert job.report.ranks[0].queue_full_blocks == 1
+
+    def late_starts():
+        rank = job.ranks[0]
+        late = rank.ops.trace.names.index("late")
+        (at,) = np.flatnonzero(rank.ops.trace.gpu.name[rank.ops.row] == late)
+        result = simulate_job(job)
+        times = result.times_of(0)
+        return (times.start_ps[rank.flat[at]] - times.start_ps[rank.flat[0]]) / 1e6
+
+    assert late_starts() == 1215  # after the first kernel, which starts at 8
+    ops = job.graph.ops
+    ops.recorded_ps[ops.name.tolist().index("k0")] += 500_000_000
+    assert late_starts() == 1715
+
+
 def two_ranks(tmp_path, *, late: float = 0.0, skew: float = 0.0):
     """Rank 1 arrives 30 later than rank 0 at an all_reduce that takes 20; both then compute for 10."""
     name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
@@ -134,7 +173,9 @@ def test_collectives_start_with_the_last_arrival_and_take_the_shortest_time(tmp_
     rank1 = [i for i, n in enumerate(ops.name.tolist()) if n == "a"][1]
     ops.recorded_ps[rank1] -= 30_000_000
     assert [row.replayed.span for row in replay_job(job)] == pytest.approx([70e-6, 70e-6], abs=1e-12)
-    assert verify(job.graph) is not None
+    assert verify(job.graph) == []
+    save_graph(job.graph, tmp_path / "graph")
+    assert graph_hash(load_graph(tmp_path / "graph")) == graph_hash(job.graph)
 
 
 def test_without_the_other_rank_a_collective_lasts_as_recorded(tmp_path):

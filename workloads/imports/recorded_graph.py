@@ -10,7 +10,7 @@ import numpy.typing as npt
 from simcore.graph import Graph, OpKind, OpTable, ProcessGroup, Program, Workload
 from simcore.graph.graph import MemoryProfile
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, EdgeTable, FreeTable, IntArray, Strings
-from workloads.imports.collectives import Coupling, collective_kind
+from workloads.imports.collectives import Coupling, Meeting, collective_kind
 from workloads.imports.host import HostBlocks, HostOrder, LaunchTimes
 from workloads.imports.kineto import Names
 from workloads.imports.rank_ops import RankOps
@@ -19,10 +19,12 @@ from workloads.imports.waits import Waits
 _ALONE = "alone"  # the group of collectives whose other ranks were not recorded
 _PACE = 512  # launches after which the host is known to have had room in the launch queue
 
+_Joined = tuple[str, Meeting, int]  # group symbol, collective, the rank's op
+
 
 @dataclass(frozen=True)
 class RecordedRank:
-    """Everything about one rank that goes into the graph; ``begin_ps`` is when its host begins."""
+    """Everything about one rank that goes into the graph."""
 
     ops: RankOps
     waits: Waits
@@ -50,13 +52,13 @@ def build_graph(
     ``numbers`` are the recorded ranks; rank ``i`` of the graph is ``numbers[i]``.  ``lead_ps[i]`` is how much
     later than the first its host begins.
     """
-    families, groups = _families(ranks, coupling)
+    groups, joined = _families(ranks, coupling)
     names = {column: Names() for column, (kind, _) in OP_COLUMNS.items() if kind == "str"}
     for known in names.values():
         known.code("")
     parts, starts = [], [0]
     for index, rank in enumerate(ranks):
-        parts.append(_rank_columns(index, rank, coupling, families, lead_ps[index], names))
+        parts.append(_rank_columns(rank, joined[index], lead_ps[index], names))
         starts.append(starts[-1] + len(parts[-1].ints["kind"]))
     table: dict[str, Strings | IntArray] = {}
     for column, (kind, _) in OP_COLUMNS.items():
@@ -91,14 +93,21 @@ def build_graph(
     return graph, [part.op_row for part in parts]
 
 
-def _families(ranks: list[RecordedRank], coupling: Coupling) -> tuple[list[str], dict[str, ProcessGroup]]:
-    """Group symbol of each meeting, and the groups.
+def _graph_word(collective: str) -> str:
+    """NCCL's SendRecv kernel carries out any exchange: all_to_all of those who take part."""
+    return "all_to_all" if collective == "send_recv" else collective
+
+
+def _families(
+    ranks: list[RecordedRank], coupling: Coupling
+) -> tuple[dict[str, ProcessGroup], list[list[_Joined]]]:
+    """The groups, and for each rank the coupled collectives that it takes part in.
 
     Members issue the calls of a group in one order; so calls on different streams are different groups.
     """
     groups = {_ALONE: ProcessGroup(_ALONE, ((1, 1),), ((len(ranks), 1),))}
     symbols: dict[tuple[object, ...], str] = {}
-    found = []
+    joined: list[list[_Joined]] = [[] for _ in ranks]
     for meeting in coupling.meetings:
         lanes = tuple((m.index, int(ranks[m.index].ops.lane[m.op])) for m in meeting.members)
         symbol = symbols.get((meeting.group, lanes))
@@ -107,17 +116,13 @@ def _families(ranks: list[RecordedRank], coupling: Coupling) -> tuple[list[str],
             symbols[meeting.group, lanes] = symbol
             members = tuple(m.index for m in meeting.members)
             groups[symbol] = ProcessGroup(symbol, ((len(members), 1),), explicit=(members,))
-        found.append(symbol)
-    return found, groups
+        for member in meeting.members:
+            joined[member.index].append((symbol, meeting, member.op))
+    return groups, joined
 
 
 def _rank_columns(
-    index: int,
-    rank: RecordedRank,
-    coupling: Coupling,
-    families: list[str],
-    lead_ps: int,
-    names: dict[str, Names],
+    rank: RecordedRank, joined: list[_Joined], lead_ps: int, names: dict[str, Names]
 ) -> _Columns:
     ops, order = rank.ops, rank.order
     is_op = order.op >= 0
@@ -165,7 +170,7 @@ def _rank_columns(
     first_row = op_row.copy()  # where waits end: before the gap
     with_gap = order.op[gap > 0]
     first_row[with_gap] = op_row[with_gap] - 1
-    _write_ops(index, rank, coupling, families, op_row, ints, strings, names)
+    _write_ops(rank, joined, op_row, ints, strings, names)
     strings["stream"][op_row] = lane_codes[ops.lane]
 
     blocks = last[~is_op]
@@ -184,10 +189,8 @@ def _rank_columns(
 
 
 def _write_ops(
-    index: int,
     rank: RecordedRank,
-    coupling: Coupling,
-    families: list[str],
+    joined: list[_Joined],
     op_row: IntArray,
     ints: dict[str, IntArray],
     strings: dict[str, npt.NDArray[np.int32]],
@@ -218,12 +221,10 @@ def _write_ops(
         kind = collective_kind(
             trace.names[int(gpu.name[row[op]])], trace.meta[number] if number >= 0 else None
         )
-        strings["collective"][op_row[op]] = names["collective"].code(kind)
-    for symbol, meeting in zip(families, coupling.meetings, strict=True):
-        for member in meeting.members:
-            if member.index == index:
-                at_row = op_row[member.op]
-                strings["group"][at_row] = names["group"].code(symbol)
-                strings["collective"][at_row] = names["collective"].code(meeting.collective)
-                ints["comm_bytes"][at_row] = meeting.num_bytes
-                ints["recorded_ps"][at_row] = meeting.transfer_ps
+        strings["collective"][op_row[op]] = names["collective"].code(_graph_word(kind))
+    for symbol, meeting, op in joined:
+        at_row = op_row[op]
+        strings["group"][at_row] = names["group"].code(symbol)
+        strings["collective"][at_row] = names["collective"].code(_graph_word(meeting.collective))
+        ints["comm_bytes"][at_row] = meeting.num_bytes
+        ints["recorded_ps"][at_row] = meeting.transfer_ps
