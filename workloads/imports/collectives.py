@@ -10,8 +10,8 @@ import numpy as np
 
 from simcore.graph.ops import IntArray
 from simcore.units import PS_PER_MS, PS_PER_US
-from workloads.imports.kineto import CollectiveMeta
 from workloads.imports.rank_ops import RankOps
+from workloads.imports.recording import CollectiveMeta
 
 #: Words in the names of NCCL's kernels and of torch's calls, the more special first.
 _KINDS = (

@@ -15,9 +15,10 @@ from simcore.units import PS_PER_US
 from workloads.imports.collectives import Coupling, couple
 from workloads.imports.host import host_blocks, host_order, launch_latency, launch_times
 from workloads.imports.json_events import trace_files
-from workloads.imports.kineto import KinetoTrace, Step, read_kineto
+from workloads.imports.kineto import read_kineto
 from workloads.imports.rank_ops import RankOps, rank_ops
 from workloads.imports.recorded_graph import RecordedRank, build_graph
+from workloads.imports.recording import KinetoTrace, Step
 from workloads.imports.report import ImportReport, RankReport, rank_report
 from workloads.imports.waits import find_waits
 

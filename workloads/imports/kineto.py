@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import re
 from array import array
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from simcore.errors import InputError
-from simcore.graph.ops import IntArray
 from simcore.units import PS_PER_US
 from workloads.imports.json_events import TraceFile, read_events
+from workloads.imports.recording import (
+    UNKNOWN,
+    Activities,
+    Calls,
+    CollectiveMeta,
+    KinetoTrace,
+    Names,
+    Step,
+    SyncRecord,
+)
 
-GPU_KINDS = ("kernel", "memcpy", "memset")
 _GPU_CATEGORIES = {
     "kernel": 0, "gpu_kernel": 0, "gpu_memcpy": 1, "memcpy": 1, "gpu_memset": 2, "memset": 2,
 }  # fmt: skip
@@ -30,119 +36,6 @@ _TRAILING_NUMBER = re.compile(r"\d{1,9}$")
 _MAX_SPAN_US = 7 * 24 * 3600 * 10**6  # a trace of more than a week is a mistake, and must fit int64 ps
 _RANK_LIST = re.compile(r"\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # whole, not "[0, 1, ..., 63]"
 _MAX_BYTES = 1 << 50
-UNKNOWN = -1
-
-
-class Names:
-    """Strings numbered in order of appearance."""
-
-    def __init__(self) -> None:
-        self._code: dict[str, int] = {}
-
-    def code(self, name: str) -> int:
-        """The number of ``name``."""
-        return self._code.setdefault(name, len(self._code))
-
-    def values(self) -> tuple[str, ...]:
-        """All strings, by number."""
-        return tuple(self._code)
-
-
-@dataclass(frozen=True)
-class Activities:
-    """What ran on GPUs, in the order of the file; times in ps after the trace's origin.
-
-    ``kind`` indexes :data:`GPU_KINDS`; ``correlation`` 0 or less: none recorded; ``meta`` indexes
-    :attr:`KinetoTrace.meta` (-1: none); ``event`` is the number of the event in the file.
-    """
-
-    start_ps: IntArray
-    end_ps: IntArray
-    kind: IntArray
-    device: IntArray
-    stream: IntArray
-    correlation: IntArray
-    name: IntArray
-    num_bytes: IntArray
-    meta: IntArray
-    event: IntArray
-
-    def __len__(self) -> int:
-        return len(self.start_ps)
-
-
-@dataclass(frozen=True)
-class Calls:
-    """Calls of the CUDA or HIP API, sorted by start; ``thread`` numbers host threads."""
-
-    start_ps: IntArray
-    end_ps: IntArray
-    thread: IntArray
-    name: IntArray
-    correlation: IntArray
-
-    def __len__(self) -> int:
-        return len(self.start_ps)
-
-
-@dataclass(frozen=True)
-class SyncRecord:
-    """A recorded synchronisation (cuda_sync): what call ``correlation`` made its stream or the host wait for.
-
-    ``source_stream`` and ``record_correlation`` (the cudaEventRecord call) are -1 where not recorded.
-    """
-
-    kind: str
-    correlation: int
-    stream: int
-    source_stream: int
-    record_correlation: int
-
-
-@dataclass(frozen=True)
-class CollectiveMeta:
-    """What a communication kernel says about itself; empty or -1 where it does not."""
-
-    collective: str
-    group: str
-    group_ranks: str
-    dtype: str
-    in_elements: int
-    out_elements: int
-    group_size: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """A ``ProfilerStep`` annotation of a host thread, ps after the trace's origin."""
-
-    number: int
-    start_ps: int
-    end_ps: int
-
-
-@dataclass(frozen=True)
-class KinetoTrace:
-    """One rank's trace.  ``origin_us`` is the first time stamp, us since the epoch of ``base_ns``.
-
-    ``rank`` and ``world_size`` are -1 where not recorded.  ``resolution_ps``: 1 us where all time stamps
-    are whole, else 1 ns.  ``counts`` are events by lower-case category.
-    """
-
-    label: str
-    rank: int
-    world_size: int
-    gpu_name: str
-    origin_us: int
-    base_ns: int
-    resolution_ps: int
-    names: tuple[str, ...]
-    gpu: Activities
-    calls: Calls
-    syncs: dict[int, SyncRecord]
-    meta: tuple[CollectiveMeta, ...]
-    steps: tuple[Step, ...]
-    counts: dict[str, int] = field(default_factory=dict)
 
 
 def read_kineto(source: TraceFile) -> KinetoTrace:
@@ -343,9 +236,3 @@ def _numbered(value: object) -> int:
         found = _TRAILING_NUMBER.search(value)
         return int(found.group()) if found is not None else 0
     return _whole(value, 0)
-
-
-def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """By name number: whether a kernel is one of NCCL's or RCCL's."""
-    words = ("nccl", "rccl", "mscclkernel", "mscclpp")
-    return np.array([any(word in name.lower() for word in words) for name in names], dtype=np.bool_)

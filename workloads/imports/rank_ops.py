@@ -11,7 +11,7 @@ import numpy.typing as npt
 from simcore.errors import InputError
 from simcore.graph.ops import IntArray
 from simcore.units import PS_PER_US, format_time
-from workloads.imports.kineto import KinetoTrace, is_communication
+from workloads.imports.recording import KinetoTrace, is_communication
 
 BoolArray = npt.NDArray[np.bool_]
 

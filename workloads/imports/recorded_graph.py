@@ -12,8 +12,8 @@ from simcore.graph.graph import MemoryProfile
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, EdgeTable, FreeTable, IntArray, Strings
 from workloads.imports.collectives import Coupling, Meeting, collective_kind
 from workloads.imports.host import HostBlocks, HostOrder, LaunchTimes
-from workloads.imports.kineto import Names
 from workloads.imports.rank_ops import RankOps
+from workloads.imports.recording import Names
 from workloads.imports.waits import Waits
 
 _ALONE = "alone"  # the group of collectives whose other ranks were not recorded
