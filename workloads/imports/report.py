@@ -16,7 +16,8 @@ class RankReport:
     """Facts about one rank's trace.
 
     ``unexplained_s`` is GPU time that passed before ops for a reason that the trace does not show: it is
-    replayed as recorded, and stays when the rest is edited.
+    replayed as recorded, and stays when the rest is edited.  ``unexplained_busy_s`` is the part of it in
+    which other streams had kernels running: their GPU was full, probably.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class RankReport:
     host_bound_share: float
     unexplained_waits: int
     unexplained_s: float
+    unexplained_busy_s: float
     span_s: float
 
     def doubts(self) -> list[str]:
@@ -48,8 +50,10 @@ class RankReport:
         found = []
         if self.unexplained_s > 0.01 * self.span_s:
             share = self.unexplained_s / self.span_s
+            busy = self.unexplained_busy_s / self.unexplained_s
             found.append(
-                f"{share:.1%} of the span passes before {self.unexplained_waits} ops for no recorded reason;"
+                f"{share:.1%} of the span passes before {self.unexplained_waits} ops for no recorded reason"
+                f" ({busy:.0%} of it while other streams had kernels running);"
                 " replayed as it was, what-if answers do not shorten it"
             )
         if self.ops_without_launch:
@@ -133,5 +137,20 @@ def rank_report(number: int, rank: RecordedRank) -> RankReport:
         host_bound_share=float(rank.times.host_bound.mean()),
         unexplained_waits=int(rank.times.unexplained.sum()),
         unexplained_s=s_from_ps(rank.times.unexplained_ps),
+        unexplained_busy_s=s_from_ps(_busy_elsewhere(rank)),
         span_s=s_from_ps(busy_to - busy_from),
     )
+
+
+def _busy_elsewhere(rank: RecordedRank) -> int:
+    """How long other streams had kernels running in the unexplained gaps before ops."""
+    ops = rank.ops
+    late = np.flatnonzero(rank.times.unexplained)
+    reach = np.maximum.accumulate(ops.end_ps)  # ops are sorted by start
+    opens = np.concatenate([[True], ops.start_ps[1:] > reach[:-1]])
+    begin, end = ops.start_ps[opens], reach[np.append(opens[1:], True)]
+    total = 0
+    for op, since in zip(late.tolist(), rank.times.unexplained_from_ps.tolist(), strict=True):
+        lo, hi = np.maximum(begin, since), np.minimum(end, ops.start_ps[op])
+        total += int(np.maximum(0, hi - lo).sum())
+    return total
