@@ -47,6 +47,7 @@ class LaunchTimes:
 
     ``host_bound``: the launch decided when it started.  ``unexplained``: the gap is too long for a device
     that starts one kernel after another; the recording does not say what the op waited for.
+    ``unexplained_ps`` is the sum of those gaps as recorded, ``unexplained_from_ps`` when each began.
     """
 
     reached_ps: IntArray
@@ -54,6 +55,7 @@ class LaunchTimes:
     host_bound: BoolArray
     unexplained: BoolArray
     unexplained_ps: int
+    unexplained_from_ps: IntArray
 
 
 def launch_times(ops: RankOps, waits: Waits, latency_ps: int, *, typical: bool = False) -> LaunchTimes:
@@ -81,6 +83,7 @@ def launch_times(ops: RankOps, waits: Waits, latency_ps: int, *, typical: bool =
     gap = np.maximum(0, ops.start_ps - np.maximum(ready, reached))
     unexplained = gap > WAKE_PS
     unexplained_ps = int(gap[unexplained].sum())
+    since = (ops.start_ps - gap)[unexplained]
     if typical:
         behind = ~host_bound & ~unexplained
         usual = int(np.median(gap[behind])) if behind.any() else 0
@@ -89,7 +92,7 @@ def launch_times(ops: RankOps, waits: Waits, latency_ps: int, *, typical: bool =
             members = ops.in_lane(lane)
             reached[members] = np.maximum.accumulate(reached[members])
         gap = np.where(host_bound, 0, usual)
-    return LaunchTimes(reached, gap, host_bound, unexplained, unexplained_ps)
+    return LaunchTimes(reached, gap, host_bound, unexplained, unexplained_ps, since)
 
 
 @dataclass(frozen=True)
