@@ -1,0 +1,104 @@
+"""Jobs of several ranks, played by hand into traces: the replay gives them back and follows changes."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simcore.cli.replay import replay_job
+from tests.imports.traces import call, kernel, launched, sync_record, write
+from workloads.imports import import_kineto
+
+LATENCY = 8
+NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def record(folder, computes, transfers, pauses, *, records=True):
+    """Traces of ranks that each play (compute, all_reduce, compute that waits for it) per layer.
+
+    ``computes[rank][layer]``, ``transfers[layer]`` and ``pauses[layer]`` in us; the host synchronises with
+    the device at the end of every second layer.
+    """
+    ranks = range(len(computes))
+    host, free = [0] * len(computes), [0] * len(computes)
+    events = [[] for _ in ranks]
+    corr = 0
+    for layer, (transfer, pause) in enumerate(zip(transfers, pauses, strict=True)):
+        arrive = []
+        for rank in ranks:
+            host[rank] += pause
+            start = max(host[rank] + LATENCY, free[rank])
+            length = computes[rank][layer]
+            events[rank] += launched(f"gemm{layer}", host[rank], start, length, corr=corr + 1)
+            events[rank].append(call("cudaEventRecord", host[rank] + 3, 1, corr=corr + 2))
+            events[rank].append(call("cudaStreamWaitEvent", host[rank] + 4, 1, corr=corr + 3))
+            events[rank].append(call("cudaLaunchKernelExC", host[rank] + 6, 2, corr=corr + 4))
+            if records:
+                waits = {"stream": 20, "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": corr + 2}
+                events[rank].append(sync_record("Stream Wait Event", corr + 3, **waits))
+            arrive.append(max(start + length, host[rank] + 6 + LATENCY))
+        end = max(arrive) + transfer
+        for rank in ranks:
+            events[rank].append(kernel(NAME, arrive[rank], end - arrive[rank], stream=20, corr=corr + 4))
+            events[rank].append(call("cudaEventRecord", host[rank] + 9, 1, corr=corr + 5))
+            events[rank].append(call("cudaStreamWaitEvent", host[rank] + 10, 1, corr=corr + 6))
+            if records:
+                waits = {"stream": 7, "wait_on_stream": 20, "wait_on_cuda_event_record_corr_id": corr + 5}
+                events[rank].append(sync_record("Stream Wait Event", corr + 6, **waits))
+            host[rank] += 12
+            start = max(host[rank] + LATENCY, end)
+            events[rank] += launched(f"norm{layer}", host[rank], start, 4, corr=corr + 7)
+            free[rank] = start + 4
+            host[rank] += 3
+            if layer % 2:
+                until = max(free[rank], host[rank]) + 2
+                events[rank].append(
+                    call("cudaDeviceSynchronize", host[rank], until - host[rank], corr=corr + 8)
+                )
+                host[rank] = until
+        corr += 10
+    return [
+        write(
+            folder / f"r{rank}.json",
+            events[rank],
+            distributedInfo={"rank": rank, "world_size": len(computes)},
+        )
+        for rank in ranks
+    ]
+
+
+JOBS = st.integers(1, 6).flatmap(
+    lambda layers: st.tuples(
+        st.lists(
+            st.lists(st.integers(1, 200), min_size=layers, max_size=layers), min_size=2, max_size=4
+        ),
+        st.lists(st.integers(1, 100), min_size=layers, max_size=layers),
+        st.lists(st.integers(1, 60), min_size=layers, max_size=layers),
+    )
+)  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(JOBS, st.booleans())
+def test_any_job_comes_back_to_the_picosecond(tmp_path_factory, job, records):
+    paths = record(tmp_path_factory.mktemp("traces"), *job, records=records)
+    for row in replay_job(import_kineto(paths)):
+        assert round(row.replayed.span * 1e12) == round(row.recorded.span * 1e12)
+        assert row.replayed == row.recorded
+
+
+@settings(max_examples=30, deadline=None)
+@given(JOBS, st.data())
+def test_a_slower_kernel_changes_the_replay_as_it_would_have_changed_the_job(tmp_path_factory, job, data):
+    computes, transfers, pauses = job
+    rank = data.draw(st.integers(0, len(computes) - 1))
+    layer = data.draw(st.integers(0, len(transfers) - 1))
+    more = data.draw(st.integers(1, 500))
+    folder = tmp_path_factory.mktemp("traces")
+    imported = import_kineto(record(folder, computes, transfers, pauses))
+    ops = imported.graph.ops
+    place = [i for i, name in enumerate(ops.name.tolist()) if name == f"gemm{layer}"][rank]
+    ops.recorded_ps[place] += more * 1_000_000
+    slower = [list(row) for row in computes]
+    slower[rank][layer] += more
+    truth = import_kineto(record(folder, slower, transfers, pauses))
+    for ours, theirs in zip(replay_job(imported), replay_job(truth), strict=True):
+        assert round(ours.replayed.span * 1e12) == round(theirs.recorded.span * 1e12)
