@@ -44,6 +44,14 @@ def validate(context: typer.Context) -> None:
     raise typer.Exit(run(context.args))
 
 
+@app.command("fidelity-study", context_settings=_OWN_ARGUMENTS, add_help_option=False)
+def fidelity_study(context: typer.Context) -> None:
+    """Fluid network against packets, packets against published figures."""
+    from simcore.study.command import fidelity_study as run
+
+    raise typer.Exit(run(context.args))
+
+
 def main() -> None:
     """Entry point of the console script."""
     app()

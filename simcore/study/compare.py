@@ -16,13 +16,17 @@ from simcore.network.fluid import FluidNetwork
 from simcore.network.packet import PacketNetwork, PacketSettings, program_of
 from simcore.study.cases import Job, Scenario
 from simcore.study.explain import EXPLAIN_ABOVE_PERCENT, explanation
-from simcore.study.wire import wire_plan
+from simcore.study.wire import per_connection, wire_plan
 from simcore.units import MIB, PS_PER_US
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One job of one scenario on both networks; ``percent`` is fluid against packet, signed."""
+    """One job of one scenario on both networks; ``percent`` is fluid against packet, signed.
+
+    ``per_connection_us``, for jobs that share links: fluid, if progress were counted per connection
+    (:func:`simcore.study.wire.per_connection`).
+    """
 
     name: str
     collective: str
@@ -32,6 +36,7 @@ class CaseResult:
     fluid_us: float
     packet_us: float
     explanation: str | None = None
+    per_connection_us: float | None = None
 
     @property
     def percent(self) -> float:
@@ -50,6 +55,9 @@ class CaseResult:
             "packet_us": self.packet_us,
             "percent": self.percent,
         }
+        if self.per_connection_us is not None:
+            row["fluid_per_connection_us"] = self.per_connection_us
+            row["percent_per_connection"] = 100.0 * (self.per_connection_us / self.packet_us - 1.0)
         if self.explanation is not None:
             row["explanation"] = self.explanation
         return row
@@ -73,6 +81,17 @@ class Comparison:
         """Absolute differences of the cases from ``from_bytes`` up, in percent."""
         return [abs(case.percent) for case in self.cases if case.num_bytes >= from_bytes]
 
+    def by_topology(self, from_bytes: int = 0) -> dict[str, dict[str, float]]:
+        """Number, mean and worst of the absolute differences of each topology."""
+        found: dict[str, list[float]] = {}
+        for case in self.cases:
+            if case.num_bytes >= from_bytes:
+                found.setdefault(case.topology, []).append(abs(case.percent))
+        return {
+            name: {"n": len(values), "mean_percent": sum(values) / len(values), "worst_percent": max(values)}
+            for name, values in found.items()
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """The object that ``--json`` prints; the mean and worst are of the cases from 1 MiB up."""
         large, everything = self.percents(MIB), self.percents()
@@ -82,6 +101,7 @@ class Comparison:
             "mean_percent_all_sizes": sum(everything) / max(1, len(everything)),
             "worst_percent_all_sizes": max(everything, default=0.0),
             "above_5_percent": sum(percent > EXPLAIN_ABOVE_PERCENT for percent in large),
+            "by_topology": self.by_topology(MIB),
             "speedup": self.speedup,
             "fluid_wall_s": self.fluid_wall_s,
             "packet_wall_s": self.packet_wall_s,
@@ -107,17 +127,23 @@ def compare(
         packet_wall += time.perf_counter() - split
         fluid_wall += split - began
         events += packet_events
-        for job, fluid_ps, packet_ps in zip(scenario.jobs, fluid, packet, strict=True):
+        shared = run_fluid(scenario, by_connection=True)[0] if len(scenario.jobs) > 1 else fluid
+        for number, job in enumerate(scenario.jobs):
             if job.reported:
-                case = _case(scenario, job, fluid_ps, packet_ps)
+                case = _case(scenario, job, fluid[number], packet[number])
+                if len(scenario.jobs) > 1:
+                    case = replace(case, per_connection_us=shared[number] / PS_PER_US)
                 cases.append(case)
                 if progress is not None:
                     progress(case)
     return Comparison(tuple(cases), fluid_wall, packet_wall, events)
 
 
-def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
-    """(duration of each job in ps, events) on the fluid network, wires only."""
+def run_fluid(scenario: Scenario, by_connection: bool = False) -> tuple[list[int], int]:
+    """(duration of each job in ps, events) on the fluid network, wires only.
+
+    ``by_connection``: with progress counted per connection instead of as the plans count it.
+    """
     topology = scenario.topology
     clock = Clock()
     network = FluidNetwork(clock, topology.links.bytes_per_s, topology.links.names)
@@ -126,6 +152,8 @@ def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
     def on_wires(plan: CollectivePlan) -> CollectivePlan:
         if plan not in known:
             known[plan] = wire_plan(topology, plan)
+            if by_connection:
+                known[plan] = per_connection(topology, known[plan])
         return known[plan]
 
     jobs = [replace(job, plans=tuple(on_wires(plan) for plan in job.plans)) for job in scenario.jobs]

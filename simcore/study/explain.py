@@ -8,64 +8,72 @@ from simcore.collectives.plan import CollectivePlan
 from simcore.hardware.topology import Topology
 from simcore.network.packet import program_of
 from simcore.study.cases import Job, Scenario
-from simcore.study.wire import bandwidth_s
+from simcore.study.wire import bandwidth_s, wire_latency_s
 from simcore.units import PS_PER_S, us_from_ps
 
 #: Larger differences are explained.
 EXPLAIN_ABOVE_PERCENT: Final = 5.0
-#: Data that fills the bottleneck for less than this share of the time does not decide it.
-_LATENCY_BOUND_SHARE: Final = 0.5
-#: Between this and all of the time, latency and data are about equal and interact.
-_FILLED_SHARE: Final = 0.9
+#: Sharing a link does not matter to a job whose data needs its bottleneck for less than this share.
+_MATTERS_SHARE: Final = 0.02
+#: Latency above this share of a job's time makes a difference worth naming.
+_HIDDEN_SHARE: Final = 0.04
+
+#: What a closed form leaves out, by the kind of schedule.
+_WHY: Final = {
+    "chain": "every hop stores a whole chunk, and the rings of different rotations meet at the same ports",
+    "tree": "chunks climb and descend while the bottleneck is not yet, or no longer, busy all the time",
+    "ring": "slices of different rotations meet at ports, so that steps take longer than latency and data",
+}
+_WHY_ELSE: Final = "messages meet at ports and wait for each other"
 
 
 def explanation(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str:
     """A sentence with the numbers that make the difference; ``*_ps`` are the job's two durations."""
-    plan = job.plans[0]
     topology = scenario.topology
-    bandwidth_ps = sum(bandwidth_s(topology, each) for each in job.plans) * PS_PER_S
+    bandwidth_ps = sum(bandwidth_s(topology, plan) for plan in job.plans) * PS_PER_S
     share = bandwidth_ps / packet_ps
-    percent = round(100 * share)
+    if share >= _MATTERS_SHARE:
+        shared = _sharing(scenario, job, fluid_ps, packet_ps)
+        if shared is not None:
+            return shared
+    plan = job.plans[0]
+    kind = "chain" if plan.collective in ("broadcast", "reduce") else plan.algorithm
+    return (
+        f"{_WHY.get(kind, _WHY_ELSE)}: data fills the bottleneck for {100 * share:.0f}% of the time"
+        f" ({us_from_ps(bandwidth_ps):.1f} us); the closed form adds"
+        f" {us_from_ps(fluid_ps - bandwidth_ps):.1f} us, packets {us_from_ps(packet_ps - bandwidth_ps):.1f} us"
+    )
+
+
+def _sharing(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str | None:
+    """The difference as one of sharing; None for a job alone on its links."""
     rival = _rival(scenario, job)
-    if share < _LATENCY_BOUND_SHARE and (rival is None or _is_short(fluid_ps)):
+    if rival is None:
+        return None
+    topology, plan = scenario.topology, job.plans[0]
+    hidden_ps = sum(wire_latency_s(topology, each) for each in job.plans) * PS_PER_S
+    if fluid_ps > packet_ps and hidden_ps > max(_HIDDEN_SHARE * packet_ps, fluid_ps - packet_ps):
         return (
-            f"latency-bound: data needs the bottleneck for {us_from_ps(bandwidth_ps):.1f} us, {percent}% of"
-            f" the time; the closed form adds {us_from_ps(fluid_ps - bandwidth_ps):.1f} us of latency, the"
-            f" steps really take {us_from_ps(packet_ps - bandwidth_ps):.1f} us"
+            f"{us_from_ps(hidden_ps):.0f} us of latency that data cannot hide alone: with links shared, each"
+            " step's data takes longer and hides some, while fluid adds both"
         )
-    if rival is not None:
-        other, link, mine, theirs = rival
-        name = topology.links.names[link]
-        ours, others = _connections(topology, plan, link), _connections(topology, other, link)
-        if abs(mine / theirs - ours / others) > 1e-6:
-            return (
-                f"shared {name}: max-min gives {plan.collective} and {other.collective} equal progress, so"
-                f" bytes in proportion {mine:.3g} : {theirs:.3g} there; ports give equal turns to their"
-                f" connections, {ours} and {others}"
-            )
+    other, link, mine, theirs = rival
+    name = topology.links.names[link]
+    ours, others = _connections(topology, plan, link), _connections(topology, other, link)
+    if abs(mine / theirs - ours / others) > 1e-6:
         return (
-            f"shared {name}: packets of {plan.collective} and {other.collective} queue behind each other, and"
-            " a rank that waits for its chunk leaves its own links idle; fluid rates keep every link busy"
-        )
-    if share < _FILLED_SHARE:
-        return (
-            f"latency and data are of one size: data fills the bottleneck for {percent}% of the time; the"
-            f" closed form adds {us_from_ps(fluid_ps - bandwidth_ps):.1f} us, ranks that wait for chunks add"
-            f" {us_from_ps(packet_ps - bandwidth_ps):.1f} us"
+            f"shared {name}: max-min gives {plan.collective} and {other.collective} equal progress, so bytes"
+            f" in proportion {mine:.3g} : {theirs:.3g} there; ports know connections, {ours} and {others},"
+            " and the NICs that feed them"
         )
     return (
-        f"queues: the bottleneck is busy {percent}% of the time; messages that meet at a port delay those"
-        " behind them, which fluid rates do not"
+        f"shared {name}: a port serves {plan.collective} and {other.collective} in the order of arrival, so"
+        " by what each has under way, which its chunks and latencies limit; fluid rates are equal"
     )
 
 
 def _connections(topology: Topology, plan: CollectivePlan, link: int) -> int:
     return sum(link in lane.route for lane in program_of(topology, plan).lanes)
-
-
-def _is_short(duration_ps: int) -> bool:
-    """Whether a job is over within a few step latencies, so that sharing does not matter."""
-    return duration_ps < 100_000_000  # 100 us
 
 
 def _rival(scenario: Scenario, job: Job) -> tuple[CollectivePlan, int, float, float] | None:
@@ -79,11 +87,7 @@ def _rival(scenario: Scenario, job: Job) -> tuple[CollectivePlan, int, float, fl
             mine = own.get(use.link)
             if mine is None:
                 continue
-            load = _load(scenario.topology, use.link, mine + use.weight)
+            load = (mine + use.weight) / float(scenario.topology.links.bytes_per_s[use.link])
             if found is None or load > found[0]:
                 found = (load, other.plans[0], use.link, mine, use.weight)
     return found[1:] if found else None
-
-
-def _load(topology: Topology, link: int, weight: float) -> float:
-    return weight / float(topology.links.bytes_per_s[link])

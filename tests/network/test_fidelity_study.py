@@ -8,6 +8,7 @@ import pytest
 from simcore.collectives import NcclPlanner
 from simcore.study import Job, Scenario, compare, scenarios
 from simcore.study.cases import fabric
+from simcore.study.compare import run_fluid
 from simcore.study.command import fidelity_study
 from simcore.study.picture import scatter_svg
 from simcore.units import MIB
@@ -35,6 +36,18 @@ def test_jobs_with_unequal_connections_are_explained():
     assert apart
     # Each GPU's port carries 1 connection of the ring and 7 to the others.
     assert all("7 and 1" in case.explanation or "1 and 7" in case.explanation for case in apart)
+
+
+def test_progress_per_connection_shares_as_ports_do():
+    one, other = alone("all_reduce", 64 * MIB), alone("all_to_all", 64 * MIB)
+    found = compare([replace(one, jobs=(*one.jobs, *other.jobs))])
+    for case in found.cases:
+        assert case.per_connection_us == pytest.approx(case.packet_us, rel=0.01)
+
+
+def test_the_unit_of_progress_changes_nothing_for_a_plan_alone():
+    case = alone("all_to_all", 64 * MIB)
+    assert run_fluid(case, by_connection=True)[0] == pytest.approx(run_fluid(case)[0], rel=1e-9)
 
 
 def test_a_late_job_is_timed_from_its_start():
