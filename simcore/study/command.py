@@ -16,10 +16,15 @@ from simcore.study.picture import scatter_svg
 from simcore.study.references import Reference, check_references
 from simcore.units import format_bytes
 
+_PURPOSE = (
+    "The fluid network against packets on the same schedules; packets against published figures; what larger"
+    " segments cost."
+)
+
 
 def fidelity_study(argv: Sequence[str]) -> int:
     """``[--json] [--quick] [--plot SVG]``: compare the networks.  Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="fidelity_study.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="fidelity_study.py", description=_PURPOSE)
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     parser.add_argument("--quick", action="store_true", help="a sample of the cases, under a minute")
     parser.add_argument("--plot", metavar="SVG", type=Path, help="draw the differences by size")

@@ -38,10 +38,11 @@ def explanation(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> 
             return shared
     plan = job.plans[0]
     kind = "chain" if plan.collective in ("broadcast", "reduce") else plan.algorithm
+    closed_form_us, packets_us = us_from_ps(fluid_ps - bandwidth_ps), us_from_ps(packet_ps - bandwidth_ps)
     return (
         f"{_WHY.get(kind, _WHY_ELSE)}: data fills the bottleneck for {100 * share:.0f}% of the time"
-        f" ({us_from_ps(bandwidth_ps):.1f} us); the closed form adds"
-        f" {us_from_ps(fluid_ps - bandwidth_ps):.1f} us, packets {us_from_ps(packet_ps - bandwidth_ps):.1f} us"
+        f" ({us_from_ps(bandwidth_ps):.1f} us); the closed form adds {closed_form_us:.1f} us,"
+        f" packets {packets_us:.1f} us"
     )
 
 

@@ -4,12 +4,14 @@ import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from simcore.cli.main import app
 from simcore.collectives import NcclPlanner
 from simcore.study import Job, Scenario, compare, scenarios
 from simcore.study.cases import fabric
-from simcore.study.compare import run_fluid
 from simcore.study.command import fidelity_study
+from simcore.study.compare import run_fluid
 from simcore.study.picture import scatter_svg
 from simcore.units import MIB
 
@@ -102,3 +104,9 @@ def test_a_plot_that_cannot_be_written_is_bad_input(monkeypatch, capsys, tmp_pat
 
 def test_a_picture_of_nothing_is_empty():
     assert "<circle" not in scatter_svg([])
+
+
+def test_the_console_script_has_the_command():
+    result = CliRunner().invoke(app, ["fidelity-study", "--help"])
+    assert result.exit_code == 0
+    assert "--quick" in result.output
