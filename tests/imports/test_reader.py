@@ -69,6 +69,14 @@ def test_events_across_window_borders_arrive_whole(tmp_path):
     assert len(trace.names) == 8000
 
 
+def test_raw_bytes_in_names_do_not_matter(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_bytes(
+        b'{"traceEvents": [' + GOOD.replace('"k"', '"k\n\t?"').encode().replace(b"?", b"\xff") + b"]}"
+    )
+    assert read(path).names[0].startswith("k")
+
+
 def text(tmp_path, content):
     path = tmp_path / "bad.json"
     path.write_text(content)

@@ -83,12 +83,10 @@ def _readable(label: str, position: Callable[[], int] | None = None) -> Iterator
     """Turn what goes wrong while reading and decompressing into a message."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError, UnicodeDecodeError) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         where = f" after {position():,} decompressed bytes" if position is not None else ""
-        reason = {
-            EOFError: "the compressed data ends too early (truncated file)",
-            UnicodeDecodeError: "not UTF-8 text",
-        }.get(type(error), str(error))
+        early = isinstance(error, EOFError)
+        reason = "the compressed data ends too early (truncated file)" if early else str(error)
         raise InputError(f"{label}: cannot be read{where}: {reason}") from None
 
 
@@ -140,10 +138,11 @@ class _Window:
         self._dropped = 0  # characters before the window
         self._handle = handle
         self._stored = stored_bytes
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         self._ended = False
-        # Fractions stay text: 1712195495519689.123 us does not fit in a double.
-        self._scan = json.JSONDecoder(parse_float=str, parse_constant=_no_constant).raw_decode
+        # Fractions stay text: 1712195495519689.123 us does not fit in a double.  Names of kernels and Python
+        # frames may hold raw control characters and bytes that are no UTF-8.
+        self._scan = json.JSONDecoder(parse_float=str, parse_constant=_no_constant, strict=False).raw_decode
 
     def fill(self) -> bool:
         """Read on; False at the end of the file."""
