@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.optimize import least_squares
 
 from simcore.calibrate.nccl import NcclRow, generation_of, plan_rows, predicted_us
-from simcore.collectives.spread import ANY_COLLECTIVE, band_key, nodes_key
+from simcore.collectives.spread import ANY_COLLECTIVE, BAND_KEYS, band_key, nodes_key
 from simcore.collectives.timing import GenerationTiming, ProtocolTiming
 from simcore.errors import InputError
 
@@ -185,7 +185,8 @@ def spread_of(errors: Iterable[tuple[NcclRow, float]]) -> dict[str, dict[str, di
         for collective in (row.collective, ANY_COLLECTIVE):
             groups[nodes_key(row.setup.nodes), collective, band_key(row.num_bytes)].append(abs(error))
     spread: dict[str, dict[str, dict[str, float]]] = {}
-    for (nodes, collective, band), group in sorted(groups.items()):
+    order = sorted(groups.items(), key=lambda item: (*item[0][:2], BAND_KEYS.index(item[0][2])))
+    for (nodes, collective, band), group in order:
         if len(group) >= _SMALLEST_FAMILY or collective == ANY_COLLECTIVE:
             bands = spread.setdefault(nodes, {}).setdefault(collective, {})
             bands[band] = float(np.quantile(group, _ONE_SIGMA))

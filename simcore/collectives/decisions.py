@@ -22,6 +22,7 @@ from simcore.collectives.channels import (
 from simcore.collectives.layout import Layout
 from simcore.collectives.protocols import (
     LL,
+    LL128,
     P2P_LL_THRESHOLD_BYTES,
     P2P_NETWORK_CHUNK_BYTES,
     P2P_NVLINK_CHUNK_BYTES,
@@ -185,6 +186,9 @@ class Decider:
             self._settings.buffer_bytes,
         )
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
+        # Each level stores a chunk before it forwards it, in all channels at once.  Under LL128 threads
+        # forward line by line and only the proxy waits for a chunk; LL's are too small to tell.
+        stores = 2 * outer if protocol is LL128 else steps - 1
         return Decision(
             algorithm="tree",
             protocol=protocol,
@@ -193,8 +197,7 @@ class Decider:
             num_steps=steps,
             latency_s=self._latency_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes),
             data_bytes=data_bytes,
-            # Each level stores a chunk before it forwards it, in all channels at once.
-            fill_bytes=(steps - 1) * chunking.chunk_bytes * channels,
+            fill_bytes=stores * chunking.chunk_bytes * channels,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=self._timing.tree_efficiency,
             network_share=self._timing.tree_efficiency,

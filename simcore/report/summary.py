@@ -160,6 +160,11 @@ def _basis(info: RunInfo) -> list[str]:
     if info.origins:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in info.origins.items())
         lines.append(f"kernel times come from: {shares}")
+    if info.communication_error:
+        lines.append(
+            f"communication times are good to {info.communication_error:.1%}: one standard deviation on a"
+            " fabric that was not measured"
+        )
     if info.peak_flops_per_s:
         peak = f"{info.peak_flops_per_s / 1e12:,.0f} TFLOP/s ({info.peak_math})"
         lines.append(f"MFU and HFU are shares of {peak} per GPU; a bubble runs no kernel and no collective")

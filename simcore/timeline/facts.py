@@ -1,4 +1,4 @@
-"""Facts of a run that follow from its graph: flops by convention, memory by stage, origins of estimates."""
+"""Facts of a run that follow from its graph and plans: flops, memory, origins and errors of estimates."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from simcore.engine.result import SimulationResult
 from simcore.graph.graph import Graph
 from simcore.graph.ops import IntArray, OpKind, Strings
 from simcore.memory import ProgramMemory
@@ -58,6 +59,22 @@ def origin_shares(
         return {}
     by_origin = np.bincount(origin, weights=weight, minlength=len(origins)) / total
     return {name: float(share) for name, share in zip(origins, by_origin, strict=True) if share > 0.0}
+
+
+def communication_error(result: SimulationResult) -> float:
+    """One standard deviation of all communication time together (alone), relative; 0 without any.
+
+    The errors of plans add up as they are: messages of a kind are off by the same share, so that many of
+    them do not average out.
+    """
+    alone = np.array([plan.alone_ps for plan in result.plans], dtype=np.float64)
+    errors = np.array([plan.relative_error for plan in result.plans], dtype=np.float64)
+    ranks = np.bincount(result.class_of, minlength=len(result.plan_of))
+    counts = np.zeros(len(alone), dtype=np.float64)
+    for plan_of, num_ranks in zip(result.plan_of, ranks, strict=True):
+        counts += num_ranks * np.bincount(plan_of[plan_of >= 0], minlength=len(alone))
+    total = float((counts * alone).sum())
+    return float((counts * alone * errors).sum()) / total if total else 0.0
 
 
 def stage_memory(memory: Sequence[ProgramMemory], capacity_bytes: int) -> tuple[StageMemory, ...]:

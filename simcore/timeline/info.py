@@ -88,8 +88,8 @@ class RunInfo(_Record):
     """Everything about a run that is not a row.
 
     ``peak_flops_per_s`` is one GPU's dense peak in ``peak_math`` (the denominator of MFU).  ``origins`` is
-    the share of kernel time (alone) by origin of its estimate.  ``wall_s`` is wall time by stage of the
-    program.
+    the share of kernel time (alone) by origin of its estimate, ``communication_error`` one standard deviation
+    of the communication time, relative.  ``wall_s`` is wall time by stage of the program.
     ``digest`` is :meth:`simcore.timeline.reader.Timeline.digest`.
     """
 
@@ -113,6 +113,7 @@ class RunInfo(_Record):
     peak_math: str
     memory: tuple[StageMemory, ...] = ()
     origins: dict[str, float] = Field(default_factory=dict)
+    communication_error: float = 0.0
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     wall_s: dict[str, float] = Field(default_factory=dict)

@@ -18,7 +18,13 @@ from simcore.graph.graph import Graph
 from simcore.memory import ProgramMemory, peak_memory
 from simcore.timeline.columns import ProgramColumns
 from simcore.timeline.digest import rank_digest, timeline_digest
-from simcore.timeline.facts import flop_counts, software_versions, source_commit, stage_memory
+from simcore.timeline.facts import (
+    communication_error,
+    flop_counts,
+    software_versions,
+    source_commit,
+    stage_memory,
+)
 from simcore.timeline.folder import run_folder
 from simcore.timeline.info import GroupLayout, RunInfo, WorkloadInfo
 from simcore.timeline.schema import (
@@ -93,6 +99,7 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
         peak_math=facts.peak_math,
         memory=stage_memory(memory, facts.capacity_bytes),
         origins=dict(facts.origins),
+        communication_error=communication_error(result),
         assumptions=facts.assumptions,
         warnings=(*result.warnings, *facts.warnings),
         wall_s=dict(facts.wall_s),
