@@ -11,12 +11,14 @@ from simcore.units import KIB, format_bytes
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 360, 60, 44, 16, 190
 _COLOURS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#555555")
+_LINES: Final = (0.0, 1.0, 5.0, 20.0, 50.0, 200.0, 1000.0)
 _SIZES: Final = tuple(64 * KIB * 4**step for step in range(8))  # 64 KiB to 1 GiB
 
 
 def scatter_svg(cases: Sequence[CaseResult]) -> str:
-    """One dot per case: size across (logarithmic), fluid against packet in percent upwards."""
-    limit = max(5.0, *(abs(case.percent) for case in cases)) * 1.05 if cases else 5.0
+    """One dot per case: size across, fluid against packet in percent upwards, as log(1 + |percent|)."""
+    limit = max((abs(case.percent) for case in cases), default=0.0)
+    limit = next((line for line in _LINES[2:] if line >= limit), limit)
     colour = dict(zip(sorted({case.topology for case in cases}), _COLOURS * 3, strict=False))
 
     def across(num_bytes: float) -> float:
@@ -24,13 +26,14 @@ def scatter_svg(cases: Sequence[CaseResult]) -> str:
         return _LEFT + 12 + max(0.0, min(1.0, share)) * (_WIDTH - _LEFT - _RIGHT - 24)
 
     def up(percent: float) -> float:
-        return _TOP + (1.0 - percent / limit) / 2 * (_HEIGHT - _TOP - _BOTTOM)
+        share = math.copysign(math.log1p(abs(percent)) / math.log1p(limit), percent)
+        return _TOP + (1.0 - share) / 2 * (_HEIGHT - _TOP - _BOTTOM)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif"'
         ' font-size="11" fill="#333"><rect width="100%" height="100%" fill="white"/>'
     ]
-    for percent in sorted({-5.0, 0.0, 5.0, -10.0 * (limit // 10), 10.0 * (limit // 10)}):
+    for percent in sorted({sign * line for line in _LINES if line <= limit for sign in (1.0, -1.0)}):
         y = up(percent)
         parts.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
