@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from simcore.calibrate.nccl import NcclRow
 
-#: Where NCCL changes protocol or algorithm a larger message may be faster: by 7 % in published rows of a series
-#: without outliers (77.7 us for 512 KiB, 71.9 us for 1 MiB on 2 nodes).  This leaves room.
+#: Where NCCL changes protocol or algorithm a larger message may be faster: by 7 % in a published series
+#: (77.7 us for 512 KiB, 71.9 us for 1 MiB on 2 nodes of H100).  This leaves room.
 _STEP_DOWN: Final = 1.25
 _MORE_NODES: Final = 1.1
 
