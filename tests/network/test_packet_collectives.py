@@ -148,6 +148,15 @@ def test_fluid_and_packets_agree_on_large_messages_alone(algorithm, collective):
     assert run(fabric, plan)[0] == [pytest.approx(clock.now / 1e6, rel=0.02)]
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast"])
+@pytest.mark.parametrize("size", [MB // 10, MB, 20 * MB])
+def test_one_ring_alone_takes_the_closed_form_at_any_size(collective, size):
+    # One GPU per node: no rotations that could meet at a port, so latency and data add up as on paper.
+    fabric = topology(8, per_node=1, latency_s=4e-6)
+    plan = planner(fabric).plan(collective, size, range(8))
+    assert run(fabric, plan)[0] == [pytest.approx(wire_plan(fabric, plan).alone_ps / 1e6, rel=1e-3)]
+
+
 def test_smaller_segments_change_little():
     fabric = topology(2)
     plan = planner(fabric).plan("all_reduce", 32 * MB, range(8))
