@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LinkUse:
-    """A plan's load on one directed link: ``weight`` link bytes per byte of plan progress."""
+    """A plan's load on one directed link: ``weight`` link bytes per byte of plan progress.
+
+    Progress counts the bytes of one connection, so a weight is a number of connections: flows that share a
+    link get shares by connection, as ports that take turns between connections give them.
+    """
 
     link: int  # index into Topology.links
     weight: float

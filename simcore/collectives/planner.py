@@ -20,8 +20,7 @@ from simcore.collectives.layout import Fabric, Layout, layout_of
 from simcore.collectives.plan import CollectivePlan, LinkUse
 from simcore.collectives.protocols import protocol_named
 from simcore.collectives.rings import (
-    Ids,
-    Weights,
+    Load,
     all_to_all_load,
     nvls_load,
     p2p_load,
@@ -47,14 +46,17 @@ class _Load:
     """Links of one group under one algorithm.
 
     ``nvlink_bytes_per_s``, ``network_bytes_per_s``: the smallest capacity / weight among the members' NVLink
-    ports and among all other links.  ``network_share``: of what an average rank sends, the part that crosses
-    nodes.
+    ports and among all other links, per byte of an average rank.  The weights of ``uses`` are per byte of
+    one connection, ``connections`` of which carry what an average rank sends
+    (:class:`simcore.collectives.rings.Load`).  ``network_share``: of what an average rank sends, the part
+    that crosses nodes.
     """
 
     uses: tuple[LinkUse, ...]
     nvlink_bytes_per_s: float
     network_bytes_per_s: float
     network_share: float
+    connections: float
 
 
 class NcclPlanner:
@@ -153,12 +155,12 @@ class NcclPlanner:
 
     def _build_load(self, algorithm: str, ranks: tuple[int, ...], layout: Layout) -> _Load:
         fabric = self._topology
-        ids, weights = self._link_weights(algorithm, ranks, layout)
+        ids, weights, connections = self._link_load(algorithm, ranks, layout)
         capacity = fabric.links.bytes_per_s[ids]
         if not (capacity > 0).all():
             dead = int(ids[int(np.argmin(capacity))])
             raise InputError(f"link {fabric.links.names[dead]!r} has no bandwidth, but {algorithm} needs it")
-        uses = closed_form.link_uses(ids, weights)
+        uses = closed_form.link_uses(ids, weights * connections)
         gpus = [gpu for members in layout.nodes for gpu in members]
         nics = {fabric.nic_out(gpu) for gpu in gpus}
         ports = np.array([port(gpu) for gpu in gpus for port in (fabric.nvlink_out, fabric.nvlink_in)])
@@ -168,10 +170,11 @@ class NcclPlanner:
             uses=uses,
             nvlink_bytes_per_s=closed_form.max_min_rate(math.inf, capacity[nvlink], weights[nvlink]),
             network_bytes_per_s=closed_form.max_min_rate(math.inf, capacity[~nvlink], weights[~nvlink]),
-            network_share=math.fsum(use.weight for use in uses if use.link in nics) / senders,
+            network_share=float(weights[np.isin(ids, list(nics))].sum()) / senders,
+            connections=connections,
         )
 
-    def _link_weights(self, algorithm: str, ranks: tuple[int, ...], layout: Layout) -> tuple[Ids, Weights]:
+    def _link_load(self, algorithm: str, ranks: tuple[int, ...], layout: Layout) -> Load:
         fabric = self._topology
         match algorithm:
             case "p2p":
@@ -208,6 +211,10 @@ def _assembled(
             f" {rate:.3g} B/s, more than the {_LONGEST_S:g} s that one may take; check the links' bandwidths"
         )
     latency_ps = ps_from_s(decision.latency_s + decision.fill_bytes * overhead / rate)
+    hbm_bytes = closed_form.hbm_bytes_per_wire_byte(
+        collective, decision.algorithm, len(ranks), overhead, load.network_share
+    )
+    # Progress counts the bytes of one connection, so that max-min sharing is fair between connections.
     return CollectivePlan(
         collective=collective,
         num_bytes=num_bytes,
@@ -219,11 +226,9 @@ def _assembled(
         num_chunks=decision.chunking.num_chunks,
         num_steps=decision.num_steps,
         latency_ps=latency_ps,
-        volume_bytes=volume,
-        rate_cap_bytes_per_s=rate,
-        hbm_bytes_per_byte=closed_form.hbm_bytes_per_wire_byte(
-            collective, decision.algorithm, len(ranks), overhead, load.network_share
-        ),
+        volume_bytes=volume / load.connections,
+        rate_cap_bytes_per_s=rate / load.connections,
+        hbm_bytes_per_byte=hbm_bytes * load.connections,
         links=load.uses,
         alone_ps=closed_form.alone_ps(latency_ps, volume, rate),
         relative_error=error,

@@ -14,6 +14,7 @@ Note [Rotation]
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,22 +26,38 @@ Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
 
 
+class Load(NamedTuple):
+    """Load of a group: ``weights[i]`` bytes on link ``ids[i]`` per byte that an average rank sends.
+
+    ``connections`` is how many bytes an average rank sends while one connection carries one: in a ring over
+    K NICs each connection carries 1/K of the data.  Ports take turns between connections, so a fair share
+    is one of connections, not of collectives.
+    """
+
+    ids: Ids
+    weights: Weights
+    connections: float
+
+
 class LinkLoad:
-    """Accumulates link bytes; :meth:`weights` divides by the bytes of an average rank."""
+    """Accumulates link bytes, connection by connection, then gives them per byte of an average rank."""
 
     def __init__(self) -> None:
         self._bytes: dict[int, float] = {}
+        self._connections: dict[int, int] = {}
 
     def add(self, links: tuple[int, ...], num_bytes: float) -> None:
-        """``num_bytes`` over each of ``links``."""
+        """One connection's ``num_bytes`` over each of ``links``."""
         for link in links:
             self._bytes[link] = self._bytes.get(link, 0.0) + num_bytes
+            self._connections[link] = self._connections.get(link, 0) + 1
 
-    def weights(self, sent_bytes: float) -> tuple[Ids, Weights]:
-        """(links ascending, link bytes per ``sent_bytes``)."""
+    def per_byte(self, sent_bytes: float) -> Load:
+        """Links ascending, link bytes per byte where an average rank sends ``sent_bytes``."""
         ids = np.array(sorted(self._bytes), dtype=np.int64)
-        loads = np.array([self._bytes[int(link)] for link in ids], dtype=np.float64)
-        return ids, loads / sent_bytes
+        loads = np.array([self._bytes[int(link)] for link in ids], dtype=np.float64) / sent_bytes
+        connections = np.array([self._connections[int(link)] for link in ids], dtype=np.float64)
+        return Load(ids, loads, float((connections / loads).max()) if len(ids) else 1.0)
 
 
 def _exit_local(members: int, rotation: int, node: int) -> int:
@@ -64,7 +81,7 @@ def ring_order(layout: Layout, rotation: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def ring_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
+def ring_load(fabric: Fabric, layout: Layout) -> Load:
     """Load of a ring over all rotations, per byte that each rank sends."""
     load = LinkLoad()
     rotations = layout.max_per_node if layout.num_nodes > 1 else 1
@@ -73,7 +90,7 @@ def ring_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
         order = ring_order(layout, rotation)
         for src, dst in zip(order, (*order[1:], order[0]), strict=True):
             load.add(fabric.route(src, dst), share)
-    return load.weights(1.0)
+    return load.per_byte(1.0)
 
 
 def _tree_edges(layout: Layout, rotation: int, which: int) -> Iterator[tuple[int, int]]:
@@ -88,7 +105,7 @@ def _tree_edges(layout: Layout, rotation: int, which: int) -> Iterator[tuple[int
             yield heads[node], heads[tree.parent[node]]
 
 
-def tree_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
+def tree_load(fabric: Fabric, layout: Layout) -> Load:
     """Load of the double binary tree over all rotations, per byte that an average rank sends.
 
     Every edge carries each byte once up and once down, so an average rank sends 2 (n-1)/n of them.
@@ -102,7 +119,7 @@ def tree_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
                 load.add(fabric.route(child, parent), share)
                 load.add(fabric.route(parent, child), share)
     num_ranks = layout.num_ranks
-    return load.weights(2.0 * (num_ranks - 1) / num_ranks)
+    return load.per_byte(2.0 * (num_ranks - 1) / num_ranks)
 
 
 def tree_levels(layout: Layout) -> tuple[int, int]:
@@ -110,7 +127,7 @@ def tree_levels(layout: Layout) -> tuple[int, int]:
     return layout.max_per_node - 1, max(tree.depth for tree in double_binary_tree(layout.num_nodes))
 
 
-def nvls_load(fabric: Fabric, layout: Layout, efficiency: float) -> tuple[Ids, Weights]:
+def nvls_load(fabric: Fabric, layout: Layout, efficiency: float) -> Load:
     """Load of an all_reduce inside the NVSwitch, per byte that an average rank sends in a ring.
 
     The switch reads every GPU's B bytes once to add them and delivers the sum to all: a GPU's port carries
@@ -131,10 +148,10 @@ def nvls_load(fabric: Fabric, layout: Layout, efficiency: float) -> tuple[Ids, W
                     load.add(fabric.route(gpu, peer), 0.5 * share)
                     load.add(fabric.route(peer, gpu), 0.5 * share)
     num_ranks = layout.num_ranks
-    return load.weights(2.0 * (num_ranks - 1) / num_ranks)
+    return load.per_byte(2.0 * (num_ranks - 1) / num_ranks)
 
 
-def all_to_all_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
+def all_to_all_load(fabric: Fabric, layout: Layout) -> Load:
     """Load of a pairwise exchange, per byte that each rank sends to all others together.
 
     Between nodes of a rail fabric NCCL hands data to the GPU on the destination's rail first (PXN), member
@@ -151,7 +168,7 @@ def all_to_all_load(fabric: Fabric, layout: Layout) -> tuple[Ids, Weights]:
                     via = _same_rail(fabric, src, dst) if rail and src_gpus is not dst_gpus else src
                     load.add(fabric.route(src, via), 1.0)
                     load.add(fabric.route(via, dst), 1.0)
-    return load.weights(layout.num_ranks - 1.0)
+    return load.per_byte(layout.num_ranks - 1.0)
 
 
 def _same_rail(fabric: Fabric, src: int, dst: int) -> int:
@@ -159,7 +176,7 @@ def _same_rail(fabric: Fabric, src: int, dst: int) -> int:
     return src - fabric.local_of(src) + fabric.local_of(dst)
 
 
-def p2p_load(fabric: Fabric, src: int, dst: int) -> tuple[Ids, Weights]:
+def p2p_load(fabric: Fabric, src: int, dst: int) -> Load:
     """Load of one message, per byte; between rails of different nodes over the sender's own NIC."""
     load = LinkLoad()
     via = src
@@ -167,4 +184,4 @@ def p2p_load(fabric: Fabric, src: int, dst: int) -> tuple[Ids, Weights]:
         via = _same_rail(fabric, src, dst)
     load.add(fabric.route(src, via), 1.0)
     load.add(fabric.route(via, dst), 1.0)
-    return load.weights(1.0)
+    return load.per_byte(1.0)

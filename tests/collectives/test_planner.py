@@ -221,9 +221,10 @@ def test_hbm_traffic_of_a_ring() -> None:
     # all_gather: 1 read and 8 writes for 7 shares.
     plan = NcclPlanner(H800, protocol="Simple").plan("all_gather", GIB, NODE)
     assert plan.hbm_bytes_per_byte == pytest.approx(2 + 9 / 7)
-    # all_to_all: 8 reads and 8 writes for 7 shares.
+    # all_to_all: 8 reads and 8 writes for 7 shares, on 7 connections that progress together.
     plan = NcclPlanner(H800, protocol="Simple").plan("all_to_all", GIB, NODE)
-    assert plan.hbm_bytes_per_byte == pytest.approx(2 + 16 / 7)
+    assert plan.hbm_bytes_per_byte == pytest.approx(7 * (2 + 16 / 7))
+    assert plan.volume_bytes == pytest.approx(GIB * 7 / 8 / 7)
     # One GPU per node: all traffic passes the sender's FIFO and the NIC as well: 4 + 2 x 4 / (2 x 3).
     plan = NcclPlanner(H800, algorithm="ring", protocol="Simple").plan("all_reduce", GIB, (0, 8, 16, 24))
     assert plan.hbm_bytes_per_byte == pytest.approx(4 + 8 / 6)
