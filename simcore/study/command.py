@@ -63,11 +63,6 @@ def _text(found: Comparison, references: list[Reference], convergence: list[Conv
             lines.append(f"    {case.explanation}")
     totals = found.as_dict()
     lines += [
-        f"    {case.name}: {case.as_dict()['percent_per_connection']:+.2f}% with progress per connection"
-        for case in found.cases
-        if case.per_connection_us is not None
-    ]
-    lines += [
         "",
         f"from 1 MiB: mean {totals['mean_percent']:.2f}%, worst {totals['worst_percent']:.2f}%,"
         f" {totals['above_5_percent']} of {len(found.percents(2**20))} above 5%",

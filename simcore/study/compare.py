@@ -16,17 +16,13 @@ from simcore.network.fluid import FluidNetwork
 from simcore.network.packet import PacketNetwork, PacketSettings, program_of
 from simcore.study.cases import Job, Scenario
 from simcore.study.explain import EXPLAIN_ABOVE_PERCENT, explanation
-from simcore.study.wire import per_connection, wire_plan
+from simcore.study.wire import wire_plan
 from simcore.units import MIB, PS_PER_US
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One job of one scenario on both networks; ``percent`` is fluid against packet, signed.
-
-    ``per_connection_us``, for jobs that share links: fluid, if progress were counted per connection
-    (:func:`simcore.study.wire.per_connection`).
-    """
+    """One job of one scenario on both networks; ``percent`` is fluid against packet, signed."""
 
     name: str
     collective: str
@@ -36,7 +32,6 @@ class CaseResult:
     fluid_us: float
     packet_us: float
     explanation: str | None = None
-    per_connection_us: float | None = None
 
     @property
     def percent(self) -> float:
@@ -55,9 +50,6 @@ class CaseResult:
             "packet_us": self.packet_us,
             "percent": self.percent,
         }
-        if self.per_connection_us is not None:
-            row["fluid_per_connection_us"] = self.per_connection_us
-            row["percent_per_connection"] = 100.0 * (self.per_connection_us / self.packet_us - 1.0)
         if self.explanation is not None:
             row["explanation"] = self.explanation
         return row
@@ -127,23 +119,17 @@ def compare(
         packet_wall += time.perf_counter() - split
         fluid_wall += split - began
         events += packet_events
-        shared = run_fluid(scenario, by_connection=True)[0] if len(scenario.jobs) > 1 else fluid
         for number, job in enumerate(scenario.jobs):
             if job.reported:
                 case = _case(scenario, job, fluid[number], packet[number])
-                if len(scenario.jobs) > 1:
-                    case = replace(case, per_connection_us=shared[number] / PS_PER_US)
                 cases.append(case)
                 if progress is not None:
                     progress(case)
     return Comparison(tuple(cases), fluid_wall, packet_wall, events)
 
 
-def run_fluid(scenario: Scenario, by_connection: bool = False) -> tuple[list[int], int]:
-    """(duration of each job in ps, events) on the fluid network, wires only.
-
-    ``by_connection``: with progress counted per connection instead of as the plans count it.
-    """
+def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
+    """(duration of each job in ps, events) on the fluid network, wires only."""
     topology = scenario.topology
     clock = Clock()
     network = FluidNetwork(clock, topology.links.bytes_per_s, topology.links.names)
@@ -152,8 +138,6 @@ def run_fluid(scenario: Scenario, by_connection: bool = False) -> tuple[list[int
     def on_wires(plan: CollectivePlan) -> CollectivePlan:
         if plan not in known:
             known[plan] = wire_plan(topology, plan)
-            if by_connection:
-                known[plan] = per_connection(topology, known[plan])
         return known[plan]
 
     jobs = [replace(job, plans=tuple(on_wires(plan) for plan in job.plans)) for job in scenario.jobs]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.collectives.plan import CollectivePlan
-from simcore.hardware.topology import Topology
-from simcore.network.packet import program_of
 from simcore.study.cases import Job, Scenario
 from simcore.study.wire import bandwidth_s, wire_latency_s
 from simcore.units import PS_PER_S, us_from_ps
@@ -60,21 +58,15 @@ def _sharing(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str
         )
     other, link, mine, theirs = rival
     name = topology.links.names[link]
-    ours, others = _connections(topology, plan, link), _connections(topology, other, link)
-    if abs(mine / theirs - ours / others) > 1e-6:
+    if abs(mine / theirs - 1.0) > 1e-6:
         return (
-            f"shared {name}: max-min gives {plan.collective} and {other.collective} equal progress, so bytes"
-            f" in proportion {mine:.3g} : {theirs:.3g} there; ports know connections, {ours} and {others},"
-            " and the NICs that feed them"
+            f"shared {name}: fluid gives {plan.collective} and {other.collective} bytes by their connections"
+            f" there, {mine:.3g} : {theirs:.3g}; packets share by the ports that feed it"
         )
     return (
         f"shared {name}: a port serves {plan.collective} and {other.collective} in the order of arrival, so"
         " by what each has under way, which its chunks and latencies limit; fluid rates are equal"
     )
-
-
-def _connections(topology: Topology, plan: CollectivePlan, link: int) -> int:
-    return sum(link in lane.route for lane in program_of(topology, plan).lanes)
 
 
 def _rival(scenario: Scenario, job: Job) -> tuple[CollectivePlan, int, float, float] | None:

@@ -22,10 +22,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from simcore.collectives.layout import Layout, layout_of
-from simcore.collectives.plan import CollectivePlan, LinkUse
+from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.rings import ring_order, tree_levels
 from simcore.hardware.topology import Topology
-from simcore.network.packet.program import RING_SLICES, program_of, rail_route
+from simcore.network.packet.program import RING_SLICES, rail_route
 from simcore.units import ps_from_s
 
 
@@ -40,21 +40,6 @@ def wire_plan(topology: Topology, plan: CollectivePlan) -> CollectivePlan:
     latency_ps = ps_from_s(wire_latency_s(topology, plan)) if plan.links else 0
     alone_ps = latency_ps + ps_from_s(bandwidth_s(topology, plan))
     return replace(plan, latency_ps=latency_ps, rate_cap_bytes_per_s=float("inf"), alone_ps=alone_ps)
-
-
-def per_connection(topology: Topology, plan: CollectivePlan) -> CollectivePlan:
-    """``plan`` with the bytes of one connection as its unit of progress; alone it takes the same time.
-
-    Max-min sharing gives flows equal progress, so the unit decides what is fair: with this one, each
-    connection through a full link gets the same, as from ports that take turns between them.
-    """
-    connections: dict[int, int] = {}
-    for lane in program_of(topology, plan).lanes:
-        for link in lane.route:
-            connections[link] = connections.get(link, 0) + 1
-    scale = max((connections[use.link] / use.weight for use in plan.links), default=1.0)
-    links = tuple(LinkUse(use.link, use.weight * scale) for use in plan.links)
-    return replace(plan, links=links, volume_bytes=plan.volume_bytes / scale)
 
 
 def wire_latency_s(topology: Topology, plan: CollectivePlan) -> float:
