@@ -15,6 +15,8 @@ EXPLAIN_ABOVE_PERCENT: Final = 5.0
 _MATTERS_SHARE: Final = 0.02
 #: Latency above this share of a job's time makes a difference worth naming.
 _HIDDEN_SHARE: Final = 0.04
+#: A job that takes no more than this above its time alone has not shared its links.
+_ALONE_SHARE: Final = 0.01
 
 #: What a closed form leaves out, by the kind of schedule.
 _WHY: Final = {
@@ -58,6 +60,13 @@ def _sharing(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str
         )
     other, link, mine, theirs = rival
     name = topology.links.names[link]
+    alone_ps = hidden_ps + sum(bandwidth_s(topology, each) for each in job.plans) * PS_PER_S
+    if fluid_ps < packet_ps and fluid_ps <= (1.0 + _ALONE_SHARE) * alone_ps:
+        return (
+            f"shared {name}: fluid puts latency before the data, so the data of {plan.collective} and"
+            f" {other.collective} hardly meet there and it takes {us_from_ps(fluid_ps):.0f} us as if alone;"
+            " packets are on the way from the start"
+        )
     if abs(mine / theirs - 1.0) > 1e-6:
         return (
             f"shared {name}: fluid gives {plan.collective} and {other.collective} bytes by their connections"

@@ -19,6 +19,7 @@ from simcore.hardware.specs import ClusterSpec
 from simcore.hardware.topology import Topology
 from simcore.network.packet import PacketSettings
 from simcore.study.compare import time_alone
+from simcore.study.wire import bandwidth_s
 from simcore.units import MIB, PS_PER_US
 
 _MESSAGE_BYTES: Final = 64 * MIB
@@ -87,10 +88,8 @@ def check_references(quick: bool = False) -> Iterator[Reference]:
             plan = planner.plan("all_reduce", _MESSAGE_BYTES, range(ranks))
             # These simulators cut a message once per rank, not by NCCL's buffers.
             packet_ps = time_alone(topology, replace(plan, num_chunks=ranks), settings)
-            rates = topology.links.bytes_per_s
-            volume = 2 * (ranks - 1) / ranks * _MESSAGE_BYTES
-            ideal_s = max(volume * use.weight / float(rates[use.link]) for use in plan.links)
-            yield Reference(name, ranks, published_us, packet_ps / PS_PER_US, ideal_s * 1e6)
+            ideal_us = bandwidth_s(topology, plan) * 1e6
+            yield Reference(name, ranks, published_us, packet_ps / PS_PER_US, ideal_us)
 
 
 def _rail_cluster(ranks: int) -> ClusterSpec:

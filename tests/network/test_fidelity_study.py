@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 
 from simcore.cli.main import app
 from simcore.collectives import NcclPlanner
-from simcore.study import Job, Scenario, compare, scenarios
+from simcore.study import Job, Scenario, check_references, compare, scenarios
 from simcore.study.cases import fabric
 from simcore.study.command import fidelity_study
+from simcore.study.compare import run_fluid
 from simcore.study.explain import explanation
 from simcore.study.picture import scatter_svg
 from simcore.units import MIB
@@ -49,10 +50,26 @@ def test_unequal_connections_are_named_where_they_explain_a_difference():
     assert "7 : 1" in explanation(both, both.jobs[1], fluid_ps=10**9, packet_ps=2 * 10**9)
 
 
+def test_a_job_that_fluid_never_lets_meet_the_other_is_explained_so():
+    one, other = alone("all_reduce", 64 * MIB), alone("all_to_all", 64 * MIB)
+    both = replace(one, jobs=(*one.jobs, *other.jobs))
+    alone_ps = run_fluid(one)[0][0]
+    assert "as if alone" in explanation(both, both.jobs[0], fluid_ps=alone_ps, packet_ps=2 * alone_ps)
+
+
 def test_a_late_job_is_timed_from_its_start():
     case = alone("all_reduce", MIB)
     late = replace(case, jobs=(replace(case.jobs[0], start_ps=10**9),))
     assert compare([late]).cases[0].packet_us == pytest.approx(compare([case]).cases[0].packet_us)
+
+
+def test_the_ideal_of_a_reference_is_its_bytes_over_its_bandwidth():
+    rail, leaf_spine = check_references(quick=True)
+    # 2 x 7/8 x 64 MiB through a port of 2880 Gb/s, and 2 x 15/16 x 64 MiB through a NIC of 400 Gb/s.
+    assert rail.ideal_us == pytest.approx(2 * 7 / 8 * 64 * MIB / 360e9 * 1e6, rel=1e-6)
+    assert leaf_spine.ideal_us == pytest.approx(2 * 15 / 16 * 64 * MIB / 50e9 * 1e6, rel=1e-6)
+    assert rail.packet_us > rail.ideal_us
+    assert leaf_spine.packet_us > leaf_spine.ideal_us
 
 
 def test_scenarios_cover_what_the_study_promises():
