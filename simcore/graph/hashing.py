@@ -14,8 +14,8 @@ from simcore.graph.graph import Graph, Program
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.ops import EdgeTable, FreeTable, OpTable, Strings
 
-#: Workload fields that say how a graph was made, not what it is.
-PROVENANCE = ("command", "versions")
+#: Workload fields that say what a graph is called and how it was made, not what it is.
+PROVENANCE = ("name", "command", "versions")
 
 
 def canonical(strings: Strings) -> Strings:

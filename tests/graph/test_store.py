@@ -57,7 +57,7 @@ def test_equal_graphs_give_equal_bytes(tmp_path):
 
 def test_hash_ignores_dictionaries_and_provenance():
     graph = two_stages()
-    workload = replace(graph.workload, command="another command", versions={"torch": "9"})
+    workload = replace(graph.workload, name="other", command="another command", versions={"torch": "9"})
     assert graph_hash(with_other_dictionaries(replace(graph, workload=workload))) == graph_hash(graph)
 
 
