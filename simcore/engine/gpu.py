@@ -126,7 +126,7 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         return True
 
     def _do_get(self, event: base.Get[SmPool]) -> bool:
-        raise TypeError("an SM pool is held and released, there is nothing to get")
+        raise TypeError(f"{event!r}: an SM pool is held and released, there is nothing to get")
 
 
 class Gpu:
