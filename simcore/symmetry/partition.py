@@ -1,12 +1,14 @@
 """Which ranks must behave alike: the coarsest equitable partition of a job on its hardware.
 
-Note [Equitable partition] Ranks start with equal colour if they run the same program on the same kind of
-GPU with equal ports.  A group is coloured by what its plans look like, by the colours and roles of its
-members and by the shared links it loads; a shared link by its figures and by the groups that load it, each
-with its weight.  Ranks take in the colours of their groups, and so on until no colour splits any more
-(colour refinement; McKay and Piperno, J. Symb. Comput. 60, 2014). Then every rank of a class sees the same
-numbers of every other class through the same kind of group and link, so by induction over time all of them
-do the same at the same time, and one can stand for all.
+Note [Equitable partition]
+    Ranks start with equal colour if they run the same program on the same kind of GPU, links that carry
+    anything if their capacity and latency are equal.  A rank and the ports it owns take in each other's
+    colours.  A group is coloured by what its plans look like, by the colours and roles of its members and by
+    the other links it loads; such a link by the groups that load it, each with its weight.  Ranks take in
+    the colours of their groups, and so on until no colour splits any more (colour refinement; McKay and
+    Piperno, J. Symb. Comput. 60, 2014).  Then every rank of a class sees the same numbers of every other
+    class through the same kind of group and link, so by induction over time all of them do the same at the
+    same time, and one can stand for all.
 """
 
 from __future__ import annotations
@@ -71,10 +73,9 @@ def partition(
     num_links = len(topology.links)
     if fold:
         fabric = Fabric(topology)
-        figures = fabric.own_figures(np.arange(world, dtype=np.int64))
         variant = np.zeros(world, dtype=np.int64) if variant_of_rank is None else variant_of_rank
-        ranks = unique_rows(np.stack([graph.program_of_rank.astype(np.int64), variant, figures], axis=1))
-        links = unique_rows(np.stack([topology.links.bytes_per_s, topology.links.latency_s], axis=1))
+        ranks = unique_rows(np.stack([graph.program_of_rank.astype(np.int64), variant], axis=1))
+        links = _link_colours(topology, relations)
         instances = [relation.colour for relation in relations]
         ranks, instances, links = _refine(relations, fabric.own[:world], ranks, instances, links)
     else:
@@ -84,6 +85,16 @@ def partition(
     classes, representatives, sizes = np.unique(ranks, return_index=True, return_counts=True)
     assert (classes == np.arange(len(classes))).all()
     return Partition(ranks, representatives, sizes, tuple(relations), tuple(instances), links)
+
+
+def _link_colours(topology: Topology, relations: list[Relation]) -> IntArray:
+    """Links by capacity and latency; those that nobody uses are all alike."""
+    used = np.zeros(len(topology.links), dtype=np.bool_)
+    for relation in relations:
+        used[relation.own_links] = True
+        used[relation.shared.link] = True
+    figures = np.stack([topology.links.bytes_per_s, topology.links.latency_s], axis=1)
+    return unique_rows(np.where(used[:, None], figures, 0.0))
 
 
 def _refine(

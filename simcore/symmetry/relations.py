@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -66,6 +67,7 @@ class Relation:
     members: IntArray
     colour: IntArray
     role: IntArray
+    own_links: IntArray
     shared: SharedLoads
 
 
@@ -137,18 +139,20 @@ class Fabric:
         self.shared = np.stack(([] if nic_is_own else [nic_out, nic_in]) + [up, up + 1], axis=1)
         self.ports = np.concatenate([self.own, self.shared], axis=1)
 
-    def own_figures(self, gpus: IntArray) -> IntArray:
-        """Colour of each GPU by the capacities and latencies of its own links."""
-        return self._figures(self.own[gpus])
-
-    def shared_figures(self, gpus: IntArray) -> IntArray:
-        """Colour of each GPU by the capacities and latencies of the links it shares."""
-        return self._figures(self.shared[gpus])
-
-    def _figures(self, ports: IntArray) -> IntArray:
+    @cached_property
+    def figures(self) -> IntArray:
+        """Colour of each GPU by the capacities and latencies of all its ports, its own and shared ones."""
         links = self.topology.links
-        figures = np.concatenate([links.bytes_per_s[ports], links.latency_s[ports]], axis=-1)
-        return unique_rows(figures.reshape(-1, figures.shape[-1])).reshape(ports.shape[:-1])
+        return unique_rows(
+            np.concatenate([links.bytes_per_s[self.ports], links.latency_s[self.ports]], axis=1)
+        )
+
+    @cached_property
+    def node_figures(self) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+        """Per GPU the colour of its whole node, GPU by GPU, and whether the node's GPUs differ."""
+        by_node = self.figures.reshape(-1, self.per_node)
+        uneven = (by_node != by_node[:, :1]).any(axis=1)
+        return np.repeat(unique_rows(by_node), self.per_node), np.repeat(uneven, self.per_node)
 
 
 def _relation(
@@ -176,24 +180,32 @@ def _relation(
     role_number = _number([role for of_members in roles for role in of_members])
     roles_by_pattern = np.array(role_number, dtype=np.int64).reshape(len(example), -1)
     colour_by_pattern = np.array(_number(colours), dtype=np.int64)
+    carries = np.zeros((len(example), members.shape[1], fabric.own.shape[1]), dtype=np.bool_)
+    for number, of_members in enumerate(roles):
+        for k, loads in enumerate(of_members):
+            for _, port, _ in loads:
+                carries[number, k, port] = True
     return Relation(
         name, delta, tuple(calls), members, colour_by_pattern[pattern], roles_by_pattern[pattern],
-        _spread(uses, pattern, members, fabric),
+        np.unique(fabric.own[members][carries[pattern]]), _spread(uses, pattern, members, fabric),
     )  # fmt: skip
 
 
 def _patterns(members: IntArray, fabric: Fabric) -> IntArray:
     """Number of each instance's pattern: same relative nodes, GPUs, leaves, capacities and latencies.
 
-    Positions within the node matter only where they decide about something: which members share a NIC or
-    leaf.
+    A plan may depend on GPUs of the members' nodes that are no members (what traffic between rails passes),
+    so whole nodes count; positions within a node matter only where its GPUs differ, and where they decide
+    which members share a NIC or leaf.
     """
+    node_figures, uneven = fabric.node_figures
+    place = members % fabric.per_node
     columns = [
         first_seen(fabric.node[members]),
-        first_seen(members % fabric.per_node),
+        first_seen(place),
         first_seen(fabric.leaf[members]),
-        fabric.own_figures(members),
-        fabric.shared_figures(members),
+        node_figures[members],
+        np.where(uneven[members].any(axis=1, keepdims=True), place, -1),
     ]
     columns += [first_seen(fabric.shared[members][..., k]) for k in range(fabric.shared.shape[1])]
     return unique_rows(np.concatenate(columns, axis=1))

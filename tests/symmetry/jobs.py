@@ -196,6 +196,21 @@ def across_rails() -> Graph:
     return build.build()
 
 
+def pairs_across_rails() -> Graph:
+    """Sends between different places of two nodes, which go over the receiver's rail."""
+    build = GraphBuilder(16, name="pairs across rails")
+    build.group("pair", explicit=[[k, 8 + (k + 3) % 8] for k in range(8)])
+    first, second = build.template("fwd"), build.template("fwd")
+    for _ in range(2):
+        done = first.compute("gemm")
+        first.send("pair", 1, 30 * MB, waits=(done,))
+        got = second.recv("pair", -1, 30 * MB)
+        second.compute("norm", waits=(got,))
+    build.program(range(8), [(first, 0, 0)])
+    build.program(range(8, 16), [(second, 0, 0)])
+    return build.build()
+
+
 def expert_parallel(world: int = 64, ep: int = 16) -> Graph:
     """all_to_all before and after an expert GEMM, over groups that span two nodes; gradients over all."""
     build = GraphBuilder(world, name="moe")

@@ -106,10 +106,25 @@ def test_a_broken_nic_refines_only_what_it_touches():
 
 
 def test_a_link_that_nobody_uses_refines_nothing():
-    # Pure tensor parallelism within nodes never leaves them: a broken NIC only marks its owner.
+    # Pure tensor parallelism within nodes never leaves them: a broken NIC affects nobody.
     graph = jobs.pipeline(jobs.one_f_one_b(1, 2), tp=8, dp=1)
     where = jobs.topology(1, link_overrides={"nic.0.3.in.bytes_per_s": 1e9})
-    assert both(graph, where).step_ps == jobs.run(graph, jobs.topology(1), fold=True).step_ps
+    folded = both(graph, where)
+    assert folded.step_ps == jobs.run(graph, jobs.topology(1), fold=True).step_ps
+    assert len(folded.times) == 1
+
+
+@pytest.mark.parametrize(
+    "port", ["nvlink.{gpu}.in", "nvlink.{gpu}.out", "nic.{node}.{local}.in", "nic.{node}.{local}.out"]
+)
+@pytest.mark.parametrize(("attribute", "value"), [("bytes_per_s", 3e9), ("latency_s", 200e-6)])
+@pytest.mark.parametrize("job", [jobs.across_rails, jobs.pairs_across_rails])
+@pytest.mark.parametrize("fabric", ["rail", "leaf_spine"])
+def test_any_port_of_any_gpu_may_be_slow(fabric, job, port, attribute, value):
+    # Members or not: whoever passes the port is refined, and the run stays exact.
+    for gpu in (1, 4, 9, 12, 14):
+        link = port.format(gpu=gpu, node=gpu // 8, local=gpu % 8)
+        both(job(), jobs.topology(2, fabric=fabric, link_overrides={f"{link}.{attribute}": value}))
 
 
 def test_extra_latency_of_one_node():
