@@ -24,11 +24,6 @@ class Stages:
         self.seconds: dict[str, float] = {}
         self._console = Console(stderr=True)
 
-    @property
-    def total_s(self) -> float:
-        """Wall time of all stages."""
-        return sum(self.seconds.values())
-
     @contextmanager
     def stage(self, name: str) -> Iterator[Update]:
         """Time the block; it may report the share that is done, 0 to 1."""

@@ -9,30 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import simcore.cli.simulation
-from simcore.cli.main import app
-from simcore.graph import one_f_one_b, pipeline_graph, save_graph
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "run_sim.py"
-
-
-@pytest.fixture
-def graph_dir(tmp_path: Path) -> Path:
-    """1F1B on 2 stages, 3 microbatches."""
-    graph = pipeline_graph(one_f_one_b(2, 3), forward=10**9, backward=10**9, num_bytes=1024, name="tiny")
-    save_graph(graph, tmp_path / "tiny")
-    return tmp_path / "tiny"
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Call ``simcore`` in an empty working folder."""
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def _unexpected(*_: object, **__: object) -> None:

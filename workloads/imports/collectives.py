@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simcore.graph.ops import IntArray
 from simcore.units import PS_PER_MS, PS_PER_US
 from workloads.imports.rank_ops import RankOps
 from workloads.imports.recording import CollectiveMeta
@@ -160,9 +159,3 @@ def _shifts(
     for index, found in differences.items():
         shift[index] = int(np.median(np.array(found, dtype=np.float64)))
     return shift
-
-
-def lonely(ops: RankOps, coupling: Coupling, index: int) -> IntArray:
-    """Communication kernels of rank ``index`` that no other present rank takes part in."""
-    met = {member.op for meeting in coupling.meetings for member in meeting.members if member.index == index}
-    return np.array([op for op in np.flatnonzero(ops.is_comm).tolist() if op not in met], dtype=np.int64)
