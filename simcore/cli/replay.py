@@ -75,11 +75,11 @@ def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
         times = result.times_of(index)
         # A communication kernel starts when it is placed, long before its last peer comes.
         start, end = times.ready_ps[rank.flat], times.end_ps[rank.flat]
-        computes = ~rank.ops.is_comm
+        computes = ~rank.recorded.is_comm
         start[computes] = times.start_ps[rank.flat][computes]
         for found, members in zip(rank.steps, rank.step_ops, strict=True):
             if step is None or found.number == step:
-                recorded = _split(rank, members, rank.ops.start_ps, rank.ops.end_ps)
+                recorded = _split(rank, members, rank.recorded.start_ps, rank.recorded.end_ps)
                 rows.append(
                     ReplayedStep(rank.number, found.number, recorded, _split(rank, members, start, end))
                 )
@@ -98,7 +98,7 @@ def simulate_job(job: ImportedJob) -> SimulationResult:
     cluster = load_cluster("h800-96", {})
     # Launches and copies cost what was recorded: the host's times are ops of the graph.
     gpu = replace(
-        cluster.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].ops)
+        cluster.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].recorded)
     )
     nodes = -(-len(job.ranks) // cluster.gpus_per_node)
     topology = Topology(replace(cluster, gpu=gpu, num_nodes=nodes))
@@ -111,8 +111,8 @@ def _split(rank: ImportedRank, members: IntArray, start: IntArray, end: IntArray
     from simcore.units import s_from_ps
 
     start, end = start[members], end[members]
-    is_comm = rank.ops.is_comm[members]
-    is_kernel = rank.ops.trace.gpu.kind[rank.ops.row[members]] == 0
+    is_comm = rank.recorded.is_comm[members]
+    is_kernel = rank.recorded.is_kernel[members]
 
     def covered(mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Intervals:
         return Intervals.union(start[mask], end[mask])

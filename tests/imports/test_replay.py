@@ -151,8 +151,7 @@ def test_a_full_launch_queue_blocks_the_host(tmp_path):
 
     def late_starts():
         rank = job.ranks[0]
-        late = rank.ops.trace.names.index("late")
-        (at,) = np.flatnonzero(rank.ops.trace.gpu.name[rank.ops.row] == late)
+        (at,) = np.flatnonzero(rank.recorded.name.equals("late"))
         result = simulate_job(job)
         times = result.times_of(0)
         return (times.start_ps[rank.flat[at]] - times.start_ps[rank.flat[0]]) / 1e6

@@ -10,31 +10,18 @@ import numpy as np
 
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
-from simcore.graph.ops import IntArray
+from simcore.graph.ops import IntArray, Strings
 from simcore.units import PS_PER_US
 from workloads.imports.collectives import Coupling, couple
 from workloads.imports.host import host_blocks, host_order, launch_latency, launch_times
 from workloads.imports.json_events import trace_files
 from workloads.imports.kineto import read_kineto
 from workloads.imports.rank_ops import RankOps, rank_ops
+from workloads.imports.recorded import ImportedRank, RecordedOps
 from workloads.imports.recorded_graph import RecordedRank, build_graph
 from workloads.imports.recording import KinetoTrace, Step
 from workloads.imports.report import ImportReport, RankReport, rank_report
 from workloads.imports.waits import find_waits
-
-
-@dataclass(frozen=True)
-class ImportedRank:
-    """One recorded rank: its number, its ops, the flat op of each in the graph, and its steps.
-
-    ``step_ops[k]`` are the ops launched in ``steps[k]``; a trace without steps is one step, its number -1.
-    """
-
-    number: int
-    ops: RankOps
-    flat: IntArray
-    steps: tuple[Step, ...]
-    step_ops: tuple[IntArray, ...]
 
 
 @dataclass(frozen=True)
@@ -155,7 +142,21 @@ def _imported(number: int, ops: RankOps, flat_rows: IntArray) -> ImportedRank:
     if not steps:
         steps = [Step(-1, int(ops.start_ps[0]), int(ops.end_ps.max()))]
         members = [np.arange(len(ops))]
-    return ImportedRank(number, ops, flat_rows, tuple(steps), tuple(members))
+    return ImportedRank(number, _recorded(ops), flat_rows, tuple(steps), tuple(members))
+
+
+def _recorded(ops: RankOps) -> RecordedOps:
+    gpu = ops.trace.gpu
+    return RecordedOps(
+        start_ps=ops.start_ps,
+        end_ps=ops.end_ps,
+        name=Strings(gpu.name[ops.row].astype(np.int32), ops.trace.names),
+        stream=Strings(ops.lane.astype(np.int32), ops.lane_names),
+        is_comm=ops.is_comm,
+        is_kernel=gpu.kind[ops.row] == 0,
+        blocks=np.zeros(len(ops), dtype=np.int64),
+        blocks_per_sm=np.zeros(len(ops)),
+    )
 
 
 def _report(
