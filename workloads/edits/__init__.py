@@ -1,0 +1,6 @@
+"""What-if: a job's graph edited, as a chain of pure functions on jobs."""
+
+from workloads.edits.job import EditableJob, Edited
+from workloads.edits.registry import Applied, apply_edit, registered_edits, split_edits
+
+__all__ = ["Applied", "EditableJob", "Edited", "apply_edit", "registered_edits", "split_edits"]
