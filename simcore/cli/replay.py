@@ -139,9 +139,9 @@ def replay(
         import json
 
         from simcore.cli.output import print_wide
-        from workloads.imports import import_kineto
+        from workloads.imports import import_traces
 
-        job = import_kineto(traces, skip_bad=skip_bad, gaps=gaps)
+        job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
         steps = replay_job(job, step)
         if as_json:
             print(json.dumps(replay_object(job, steps)))

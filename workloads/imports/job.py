@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from simcore.graph.ops import IntArray, Strings
 from simcore.units import PS_PER_US
 from workloads.imports.collectives import Coupling, couple
 from workloads.imports.host import host_blocks, host_order, launch_latency, launch_times
-from workloads.imports.json_events import trace_files
+from workloads.imports.json_events import TraceFile, trace_files
 from workloads.imports.kineto import read_kineto
 from workloads.imports.rank_ops import RankOps, rank_ops
 from workloads.imports.recorded import ImportedRank, RecordedOps
@@ -47,25 +47,45 @@ def import_kineto(paths: Sequence[Path], *, skip_bad: bool = False, gaps: str = 
         raise InputError(f"unknown gaps {gaps!r}{nearest(gaps, GAPS)}")
     if not paths:
         raise InputError("no trace given")
+    sources = [found for path in paths for found in trace_files(path)]
+    return import_recordings(sources, lambda source: [read_kineto(source)], skip_bad=skip_bad, gaps=gaps)
+
+
+def import_recordings(
+    sources: Sequence[TraceFile],
+    read: Callable[[TraceFile], list[KinetoTrace]],
+    *,
+    skip_bad: bool,
+    gaps: str,
+    origin: str = "kineto",
+) -> ImportedJob:
+    """Import files that ``read`` turns into recordings of GPU activities and host calls, one per rank.
+
+    ``origin`` names the format in the report.
+    Errors: as :func:`import_kineto`.
+    """
     traces: list[KinetoTrace] = []
     skipped: list[str] = []
     analysed: list[RankOps] = []
-    for source in [found for path in paths for found in trace_files(path)]:
+    for source in sources:
         try:
-            trace = read_kineto(source)
-            analysed.append(rank_ops(trace))
-            traces.append(trace)
+            found = read(source)
+            ops = [rank_ops(trace) for trace in found]
         except InputError as error:
             if not skip_bad:
                 raise
             skipped.append(str(error))
+            continue
+        traces += found
+        analysed += ops
     if not traces:
         raise InputError("no trace could be read: " + "; ".join(skipped))
     numbers = _rank_numbers(traces)
     order = sorted(range(len(traces)), key=lambda i: numbers[i])
     numbers = [numbers[i] for i in order]
     analysed = [analysed[i] for i in order]
-    return _assemble(analysed, numbers, skipped, typical=gaps == "typical")
+    job = _assemble(analysed, numbers, skipped, typical=gaps == "typical")
+    return replace(job, report=replace(job.report, format=origin))
 
 
 def _assemble(

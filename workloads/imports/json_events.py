@@ -44,7 +44,7 @@ class TraceFile:
 
 
 def trace_files(path: Path) -> list[TraceFile]:
-    """The traces at ``path``: a JSON file (plain or gzip), the JSON members of a tar, or those of a folder.
+    """The traces at ``path``: a file (plain or gzip), the members of a tar, or those of a folder.
 
     Errors: InputError when there is none, or the archive cannot be read.
     """
@@ -59,27 +59,31 @@ def trace_files(path: Path) -> list[TraceFile]:
     else:
         return [TraceFile(path)]
     if not found:
-        raise InputError(f"{path}: holds no trace (*.json, *.json.gz)")
+        raise InputError(f"{path}: holds no trace (*{', *'.join((*_TRACES, *_CONTAINERS))})")
     return found
 
 
+_TRACES = (".json", ".json.gz", ".et", ".csv", ".csv.gz", ".parquet")
+_CONTAINERS = (".tar.gz", ".tgz", ".tar", ".sqlite", ".sqlite3")
+
+
 def _is_trace_name(name: str) -> bool:
-    return name.endswith((".json", ".json.gz", ".tar.gz", ".tgz", ".tar"))
+    return name.endswith(_TRACES + _CONTAINERS) and not name.startswith(".")
 
 
 def _members(path: Path) -> list[str]:
     files = []
     stored = path.stat().st_size
-    with _readable(str(path)), tarfile.open(path) as archive:
+    with readable(str(path)), tarfile.open(path) as archive:
         for member in archive:  # the next header comes after unpacking all of this member
             check_size(str(path), member.size, stored)
             if member.isfile():
                 files.append(member.name)
-    return sorted(name for name in files if name.endswith((".json", ".json.gz")) and "/._" not in f"/{name}")
+    return sorted(name for name in files if name.endswith(_TRACES) and "/._" not in f"/{name}")
 
 
 @contextmanager
-def _readable(label: str, position: Callable[[], int] | None = None) -> Iterator[None]:
+def readable(label: str, position: Callable[[], int] | None = None) -> Iterator[None]:
     """Turn what goes wrong while reading and decompressing into a message."""
     try:
         yield
@@ -91,7 +95,7 @@ def _readable(label: str, position: Callable[[], int] | None = None) -> Iterator
 
 
 @contextmanager
-def _opened(source: TraceFile) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int]]:
+def opened(source: TraceFile) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int]]:
     """The file's bytes, decompressed, and its size as stored."""
     if source.member is None:
         stored = source.path.stat().st_size
@@ -148,7 +152,7 @@ class _Window:
         """Read on; False at the end of the file."""
         if self._ended:
             return False
-        with _readable(self.label, lambda: self.read_bytes):
+        with readable(self.label, lambda: self.read_bytes):
             data = self._handle.read(_CHUNK_BYTES)
             self._ended = not data
             more = self._decode(data, self._ended)
@@ -219,7 +223,7 @@ def read_events(source: TraceFile, header: dict[str, Any]) -> Iterator[tuple[int
     A bare array of events is read too.
     Errors: InputError with file, position and reason for anything that is not such a file.
     """
-    with _readable(source.label), _opened(source) as (handle, stored):
+    with readable(source.label), opened(source) as (handle, stored):
         window = _Window(source.label, handle, stored)
         if not window.next_char():
             raise window.fail("the file is empty")

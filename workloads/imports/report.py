@@ -13,7 +13,7 @@ from workloads.imports.recorded_graph import RecordedRank
 
 @dataclass(frozen=True)
 class RankReport:
-    """Facts about one rank's trace.
+    """Facts about one rank's trace; what a format does not record at all is 0.
 
     ``unexplained_s`` is GPU time that passed before ops for a reason that the trace does not show: it is
     replayed as recorded, and stays when the rest is edited.  ``unexplained_busy_s`` is the part of it in
@@ -27,23 +27,23 @@ class RankReport:
     communication_kernels: int
     streams: int
     steps: int
-    resolution_us: float
-    ops_without_launch: int
-    graph_launched_ops: int
-    recorded_waits: int
-    guessed_waits: int
-    inferred_edges: int
-    contradicted_waits: int
-    blocking_calls: int
-    inferred_blocks: int
-    concurrent_blocks: int
-    queue_full_blocks: int
-    overlaps_trimmed: int
-    host_bound_share: float
-    unexplained_waits: int
-    unexplained_s: float
-    unexplained_busy_s: float
     span_s: float
+    resolution_us: float = 0.0
+    ops_without_launch: int = 0
+    graph_launched_ops: int = 0
+    recorded_waits: int = 0
+    guessed_waits: int = 0
+    inferred_edges: int = 0
+    contradicted_waits: int = 0
+    blocking_calls: int = 0
+    inferred_blocks: int = 0
+    concurrent_blocks: int = 0
+    queue_full_blocks: int = 0
+    overlaps_trimmed: int = 0
+    host_bound_share: float = 0.0
+    unexplained_waits: int = 0
+    unexplained_s: float = 0.0
+    unexplained_busy_s: float = 0.0
 
     def doubts(self) -> list[str]:
         """What limits trust in a replay of this rank, worst first; empty: nothing known."""
@@ -79,7 +79,9 @@ class RankReport:
 class ImportReport:
     """Facts about a trace set; ``world_size`` is -1 where not recorded.
 
-    ``clock_shift_us`` are corrections of the ranks' clocks against that of the first rank.
+    ``clock_shift_us`` are corrections of the ranks' clocks against that of the first rank.  ``format`` is the
+    importer's name of the format.  What the importer ``found`` that not every trace has, what it ``inferred``
+    and how, and what is ``missing`` from the format or the file with what that costs, are sentences.
     """
 
     ranks: tuple[RankReport, ...]
@@ -89,10 +91,15 @@ class ImportReport:
     refused_groups: tuple[str, ...]
     clock_shift_us: tuple[float, ...]
     skipped: tuple[str, ...]
+    format: str = "kineto"
+    found: tuple[str, ...] = ()
+    inferred: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     def doubts(self) -> list[str]:
         """What limits trust, each once."""
         found = [f"left out: {reason}" for reason in self.skipped]
+        found += [*self.missing, *self.inferred]
         missing = self.world_size - len(self.ranks)
         if self.lone_collectives:
             absent = f"{missing} of {self.world_size} ranks are missing: " if missing > 0 else ""
