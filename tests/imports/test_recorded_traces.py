@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simcore.cli.replay import replay_job
+from simcore.replay import replay_job
 from workloads.imports import import_kineto
 
 FOLDER = Path(os.environ.get("REAL_TRACES", "no-such-folder"))

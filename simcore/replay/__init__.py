@@ -1,0 +1,6 @@
+"""Replay of recorded traces: played by the engine, compared with the recording, explained."""
+
+from simcore.replay.play import Replay, play, replay_job, simulate_job
+from simcore.replay.split import ReplayedStep, Split, split
+
+__all__ = ["Replay", "ReplayedStep", "Split", "play", "replay_job", "simulate_job", "split"]

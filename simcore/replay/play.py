@@ -1,0 +1,83 @@
+"""Playing an imported recording: the engine runs its graph, and the steps are read off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from simcore.collectives.recorded import RecordedPlanner
+from simcore.cost.recorded import RecordedCost
+from simcore.engine import SimulationResult, simulate
+from simcore.errors import InputError
+from simcore.graph.ops import IntArray
+from simcore.hardware import Topology, load_cluster
+from simcore.replay.split import ReplayedStep, split
+from workloads.imports import ImportedJob
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recording and its replay.
+
+    ``start_ps[i]``, ``end_ps[i]`` are the times of the recorded ops of rank ``i`` of the import, as a
+    profiler would see them: a communication kernel starts when it is placed, long before its last peer comes.
+    ``transfer_ps[i]`` is when data began to move (for other ops: their start).
+    """
+
+    job: ImportedJob
+    result: SimulationResult
+    start_ps: tuple[IntArray, ...]
+    end_ps: tuple[IntArray, ...]
+    transfer_ps: tuple[IntArray, ...]
+
+    def steps(self, step: int | None = None) -> list[ReplayedStep]:
+        """All steps of all ranks, or those numbered ``step``.  InputError for a step that no trace has."""
+        known = sorted({found.number for rank in self.job.ranks for found in rank.steps})
+        if step is not None and step not in known:
+            numbers = (
+                ", ".join(map(str, known[:12])) if known != [-1] else "none (no ProfilerStep annotations)"
+            )
+            raise InputError(f"no step {step} in the traces; steps: {numbers}")
+        rows = []
+        for index, rank in enumerate(self.job.ranks):
+            for found, members in zip(rank.steps, rank.step_ops, strict=True):
+                if step is None or found.number == step:
+                    recorded = split(rank, members, rank.recorded.start_ps, rank.recorded.end_ps)
+                    replayed = split(rank, members, self.start_ps[index], self.end_ps[index])
+                    rows.append(ReplayedStep(rank.number, found.number, recorded, replayed, index, members))
+        return rows
+
+
+def play(job: ImportedJob) -> Replay:
+    """Replay with recorded durations.  Errors: DeadlockError when the imported graph hangs."""
+    result = simulate_job(job)
+    starts, ends, transfers = [], [], []
+    for index, rank in enumerate(job.ranks):
+        times = result.times_of(index)
+        start, end = times.ready_ps[rank.flat], times.end_ps[rank.flat]
+        transfer = times.start_ps[rank.flat]
+        computes = ~rank.recorded.is_comm
+        start[computes] = transfer[computes]
+        starts.append(start)
+        ends.append(end)
+        transfers.append(transfer)
+    return Replay(job, result, tuple(starts), tuple(ends), tuple(transfers))
+
+
+def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
+    """Replay with recorded durations; all steps, or the one numbered ``step``.
+
+    Errors: InputError for a step that no trace has, DeadlockError when the imported graph hangs.
+    """
+    return play(job).steps(step)
+
+
+def simulate_job(job: ImportedJob) -> SimulationResult:
+    """Play the graph of an import: every op as long as recorded, every wait resolved by the engine."""
+    cluster = load_cluster("h800-96", {})
+    # Launches and copies cost what was recorded: the host's times are ops of the graph.
+    gpu = replace(
+        cluster.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].recorded)
+    )
+    nodes = -(-len(job.ranks) // cluster.gpus_per_node)
+    topology = Topology(replace(cluster, gpu=gpu, num_nodes=nodes))
+    return simulate(job.graph, topology, RecordedCost(), RecordedPlanner(), network="alphabeta", fold=False)
