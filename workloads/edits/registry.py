@@ -23,7 +23,7 @@ from workloads.edits.job import KINDS, EditableJob, Edited
 
 @dataclass(frozen=True)
 class Value:
-    """A kind of value: its unit as shown to users; the parser raises InputError, or ValueError with a reason."""
+    """A kind of value: its unit as shown to users; the parser raises InputError or ValueError."""
 
     unit: str
     parse: Callable[[str], Any]
