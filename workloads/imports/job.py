@@ -26,11 +26,16 @@ from workloads.imports.waits import find_waits
 
 @dataclass(frozen=True)
 class ImportedJob:
-    """A graph whose ops last what was recorded, one program per rank, and the import report."""
+    """A graph whose ops last what was recorded, one program per rank, and the import report.
+
+    ``origin`` is the importer's own value, where something else than a replay can be made of it: the log of
+    a pipeline, the workers of a job.
+    """
 
     graph: Graph
     ranks: tuple[ImportedRank, ...]
     report: ImportReport
+    origin: object = None
 
 
 GAPS = ("recorded", "typical")
