@@ -13,6 +13,7 @@ from simcore.graph import Graph
 from simcore.graph.ops import IntArray, Strings
 from simcore.units import PS_PER_US
 from workloads.imports.collectives import Coupling, couple
+from workloads.imports.details import recorded_collectives, recorded_shapes
 from workloads.imports.host import host_blocks, host_order, launch_latency, launch_times
 from workloads.imports.json_events import TraceFile, trace_files
 from workloads.imports.kineto import read_kineto
@@ -167,11 +168,15 @@ def _imported(number: int, ops: RankOps, flat_rows: IntArray) -> ImportedRank:
     if not steps:
         steps = [Step(-1, int(ops.start_ps[0]), int(ops.end_ps.max()))]
         members = [np.arange(len(ops))]
-    return ImportedRank(number, _recorded(ops), flat_rows, tuple(steps), tuple(members))
+    return ImportedRank(
+        number, _recorded(ops), flat_rows, tuple(steps), tuple(members), ops.trace.gpu_name, ops.trace.num_sms
+    )
 
 
 def _recorded(ops: RankOps) -> RecordedOps:
     gpu = ops.trace.gpu
+    launched = len(gpu.blocks) > 0
+    nothing = np.zeros(len(ops), dtype=np.int64)
     return RecordedOps(
         start_ps=ops.start_ps,
         end_ps=ops.end_ps,
@@ -179,8 +184,10 @@ def _recorded(ops: RankOps) -> RecordedOps:
         stream=Strings(ops.lane.astype(np.int32), ops.lane_names),
         is_comm=ops.is_comm,
         is_kernel=gpu.kind[ops.row] == 0,
-        blocks=np.zeros(len(ops), dtype=np.int64),
-        blocks_per_sm=np.zeros(len(ops)),
+        blocks=gpu.blocks[ops.row] if launched else nothing,
+        blocks_per_sm=(gpu.blocks_per_sm[ops.row] if launched else nothing).astype(np.float64),
+        shapes=recorded_shapes(ops),
+        collectives=recorded_collectives(ops),
     )
 
 

@@ -1,14 +1,16 @@
 """One rank's PyTorch profiler trace (Kineto JSON) as columns: GPU activities, host calls, waits, steps.
 
 What is read and what is not: kernels, copies and memsets; calls of the CUDA/HIP runtime and driver;
-synchronisation records; ``ProfilerStep`` annotations.  CPU ops and Python frames only count.  Categories are
-compared in lower case and by their old names too ("Kernel", "Runtime", "Memcpy").
+synchronisation records; ``ProfilerStep`` annotations; CPU ops with recorded shapes.  Other CPU ops and Python
+frames only count.  Categories are compared in lower case and by their old names too ("Kernel", "Runtime").
 """
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,13 @@ import numpy as np
 from simcore.errors import InputError
 from simcore.units import PS_PER_US
 from workloads.imports.json_events import TraceFile, read_events
+from workloads.imports.occupancy import blocks_per_sm
 from workloads.imports.recording import (
     UNKNOWN,
     Activities,
     Calls,
     CollectiveMeta,
+    FrameworkCalls,
     KinetoTrace,
     Names,
     Step,
@@ -60,7 +64,9 @@ class _Reader:
         self.names = Names()
         self.threads: dict[tuple[object, object], int] = {}
         self.gpu: array[int] = array("q")  # ten numbers an activity, in the order of Activities
+        self.grids: array[int] = array("q")  # five numbers an activity, as blocks_per_sm wants them
         self.calls: array[int] = array("q")  # five numbers a call
+        self.framework: array[int] = array("q")  # six numbers an op, in the order of FrameworkCalls
         self.syncs: dict[int, SyncRecord] = {}
         self.meta: dict[CollectiveMeta, int] = {}
         self.steps: list[Step] = []
@@ -83,7 +89,7 @@ class _Reader:
             self._take_activity(number, event, gpu_kind)
         elif category in _CALL_CATEGORIES:
             start, end = self._interval(number, event)
-            thread = self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
+            thread = self._thread(event)
             name = self.names.code(str(event.get("name", "")))
             self.calls.extend((start, end, thread, name, _whole(_args(event).get("correlation"), 0)))
         elif category == "cuda_sync":
@@ -93,6 +99,27 @@ class _Reader:
             if found is not None:
                 start, end = self._interval(number, event)
                 self.steps.append(Step(int(found.group(1)[:18]), start, end))
+            elif category != "user_annotation":
+                self._take_framework_call(number, event)
+
+    def _thread(self, event: dict[str, Any]) -> int:
+        return self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
+
+    def _take_framework_call(self, number: int, event: dict[str, Any]) -> None:
+        args = _args(event)
+        shapes = args.get("Input Dims", args.get("Input dims"))
+        if type(shapes) is not list:
+            return
+        types = args.get("Input type", args.get("Input Type"))
+        codes = [
+            self.names.code(text)
+            for text in (str(event.get("name", "")), json.dumps(shapes), json.dumps(types))
+        ]
+        try:
+            start, end = self._interval(number, event)
+        except InputError:
+            return  # nothing that is replayed: its kernels go without shapes
+        self.framework.extend((start, end, self._thread(event), *codes))
 
     def _take_activity(self, number: int, event: dict[str, Any], kind: int) -> None:
         start, end = self._interval(number, event)
@@ -114,6 +141,13 @@ class _Reader:
         correlation = _whole(args.get("correlation"), 0)
         name = self.names.code(str(event.get("name", "")))
         self.gpu.extend((start, end, kind, device, stream, correlation, name, num_bytes, meta, number))
+        self.grids.extend(
+            (
+                _product(args.get("grid")), _product(args.get("block")),
+                _whole(args.get("registers per thread"), 0), _whole(args.get("shared memory"), 0),
+                _whole(args.get("est. achieved occupancy %"), 0),
+            )
+        )  # fmt: skip
 
     def _take_sync(self, event: dict[str, Any]) -> None:
         args = _args(event)
@@ -177,21 +211,30 @@ class _Reader:
         self._check_groups(rank)
         devices = header.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices else None
+        first = first if isinstance(first, dict) else {}
+        grids = np.frombuffer(self.grids, dtype=np.int64).reshape(-1, 5).T
+        framework = np.frombuffer(self.framework, dtype=np.int64).reshape(-1, 6).T
         return KinetoTrace(
             label=self.label,
             rank=rank,
             world_size=world_size,
-            gpu_name=str(first.get("name", "")) if isinstance(first, dict) else "",
+            gpu_name=str(first.get("name", "")),
             origin_us=self.origin_us or 0,
             base_ns=_whole(header.get("baseTimeNanoseconds"), 0),
             resolution_ps=PS_PER_US if self.whole else 1000,
             names=self.names.values(),
-            gpu=Activities(*(np.ascontiguousarray(column) for column in gpu)),
+            gpu=replace(
+                Activities(*(np.ascontiguousarray(column) for column in gpu)),
+                blocks=grids[0].copy(),
+                blocks_per_sm=blocks_per_sm(grids, first),
+            ),
             calls=Calls(*(np.ascontiguousarray(column) for column in calls)),
             syncs=self.syncs,
             meta=tuple(self.meta),
             steps=_steps(self.steps),
             counts=self.counts,
+            framework=FrameworkCalls(*(np.ascontiguousarray(column) for column in framework)),
+            num_sms=max(0, _whole(first.get("numSms"), 0)),
         )
 
     def _check_groups(self, rank: int) -> None:
@@ -228,6 +271,16 @@ def _whole(value: object, default: int) -> int:
         except (ValueError, OverflowError):
             return default
     return value if -(1 << 62) < value < 1 << 62 else default
+
+
+def _product(value: object) -> int:
+    """The number of blocks (threads) of a grid (block) written [x, y, z]; 0 where it is none."""
+    if type(value) is not list or not 1 <= len(value) <= 3:
+        return 0
+    total = 1
+    for size in value:
+        total *= _whole(size, 0)
+    return total if 0 < total < 1 << 62 else 0
 
 
 def _numbered(value: object) -> int:

@@ -18,6 +18,33 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
+class RecordedShapes:
+    """Ops of the framework that launched what was recorded, where their shapes were recorded too.
+
+    ``of_op[i]`` is the call that launched op ``i`` (-1: none known); per call the framework's name of it
+    ("aten::addmm"), its inputs' shapes (JSON, as in :class:`OpTable`) and types (JSON).
+    """
+
+    of_op: IntArray
+    name: Strings
+    in_shapes: Strings
+    in_types: Strings
+
+
+@dataclass(frozen=True)
+class RecordedCollectives:
+    """What is known of each op that communicates; "", 0 and () where nothing is (of other ops too).
+
+    ``num_bytes`` in nccl-tests' convention; ``dtype`` as recorded; ``members`` are the ranks of its group.
+    """
+
+    collective: Strings
+    num_bytes: IntArray
+    dtype: Strings
+    members: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class RecordedOps:
     """One rank's recorded GPU ops (or, in coarser formats, its intervals), sorted by start.
 
@@ -35,6 +62,8 @@ class RecordedOps:
     is_kernel: BoolArray
     blocks: IntArray
     blocks_per_sm: npt.NDArray[np.float64]
+    shapes: RecordedShapes | None = None
+    collectives: RecordedCollectives | None = None
 
     def __len__(self) -> int:
         return len(self.start_ps)
@@ -45,6 +74,7 @@ class ImportedRank:
     """One recorded rank: its number, its ops, the flat op of each in the graph, and its steps.
 
     ``step_ops[k]`` are the ops launched in ``steps[k]``; a trace without steps is one step, its number -1.
+    ``gpu`` is its name and ``num_sms`` its size, "" and 0 where not recorded.
     """
 
     number: int
@@ -52,3 +82,5 @@ class ImportedRank:
     flat: IntArray
     steps: tuple[Step, ...]
     step_ops: tuple[IntArray, ...]
+    gpu: str = ""
+    num_sms: int = 0

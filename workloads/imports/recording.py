@@ -28,12 +28,18 @@ class Names:
         return tuple(self._code)
 
 
+def _empty() -> IntArray:
+    return np.zeros(0, dtype=np.int64)
+
+
 @dataclass(frozen=True)
 class Activities:
     """What ran on GPUs, in the order of the file; times in ps after the trace's origin.
 
     ``kind`` indexes :data:`GPU_KINDS`; ``correlation`` 0 or less: none recorded; ``meta`` indexes
-    :attr:`KinetoTrace.meta` (-1: none); ``event`` is the number of the event in the file.
+    :attr:`KinetoTrace.meta` (-1: none); ``event`` is the number of the event in the file.  ``blocks`` are a
+    kernel's thread blocks, ``blocks_per_sm`` how many fit on an SM at a time: 0 where not recorded, both
+    empty where nothing is.
     """
 
     start_ps: IntArray
@@ -46,6 +52,8 @@ class Activities:
     num_bytes: IntArray
     meta: IntArray
     event: IntArray
+    blocks: IntArray = field(default_factory=_empty)
+    blocks_per_sm: IntArray = field(default_factory=_empty)
 
     def __len__(self) -> int:
         return len(self.start_ps)
@@ -60,6 +68,25 @@ class Calls:
     thread: IntArray
     name: IntArray
     correlation: IntArray
+
+    def __len__(self) -> int:
+        return len(self.start_ps)
+
+
+@dataclass(frozen=True)
+class FrameworkCalls:
+    """Ops of the framework whose input shapes were recorded, in the order of the file.
+
+    ``thread`` is numbered as in :class:`Calls`; ``name``, ``shapes`` (JSON, as :class:`OpTable` has them) and
+    ``types`` (JSON) are numbers in :attr:`KinetoTrace.names`.
+    """
+
+    start_ps: IntArray = field(default_factory=_empty)
+    end_ps: IntArray = field(default_factory=_empty)
+    thread: IntArray = field(default_factory=_empty)
+    name: IntArray = field(default_factory=_empty)
+    shapes: IntArray = field(default_factory=_empty)
+    types: IntArray = field(default_factory=_empty)
 
     def __len__(self) -> int:
         return len(self.start_ps)
@@ -106,7 +133,7 @@ class KinetoTrace:
     """One rank's trace.  ``origin_us`` is the first time stamp, us since the epoch of ``base_ns``.
 
     ``rank`` and ``world_size`` are -1 where not recorded.  ``resolution_ps``: 1 us where all time stamps
-    are whole, else 1 ns.  ``counts`` are events by lower-case category.
+    are whole, else 1 ns.  ``counts`` are events by lower-case category.  ``num_sms`` is 0 where not recorded.
     """
 
     label: str
@@ -123,6 +150,8 @@ class KinetoTrace:
     meta: tuple[CollectiveMeta, ...]
     steps: tuple[Step, ...]
     counts: dict[str, int] = field(default_factory=dict)
+    framework: FrameworkCalls = field(default_factory=FrameworkCalls)
+    num_sms: int = 0
 
 
 def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
