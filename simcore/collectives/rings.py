@@ -70,14 +70,20 @@ def _entry_local(members: int, rotation: int, node: int) -> int:
 
 
 def ring_order(layout: Layout, rotation: int) -> tuple[int, ...]:
-    """GPUs in the order of one channel's ring; see Note [Rotation]."""
+    """GPUs in the order of one channel's ring; see Note [Rotation].
+
+    Within a node the ring goes round from where it enters to where it leaves, up or down: rotations then
+    follow one another through the GPUs instead of meeting at one.
+    """
     order: list[int] = []
     for node, gpus in enumerate(layout.nodes):
         members = len(gpus)
         enter = _entry_local(members, rotation, node)
         leave = _exit_local(members, rotation, node)
-        inner = [gpus[k] for k in range(members) if k not in (enter, leave)]
-        order += [gpus[enter], *inner] if enter == leave else [gpus[enter], *inner, gpus[leave]]
+        way = 1 if (leave + 1) % members == enter else -1
+        around = [gpus[(enter + way * k) % members] for k in range(members)]
+        around.remove(gpus[leave])
+        order += [*around, gpus[leave]]
     return tuple(order)
 
 
