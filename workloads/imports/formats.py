@@ -15,6 +15,7 @@ from simcore.errors import InputError, nearest
 from workloads.imports.job import GAPS, ImportedJob, import_recordings
 from workloads.imports.json_events import TraceFile, opened, readable, trace_files
 from workloads.imports.kineto import read_kineto
+from workloads.imports.nsys import import_nsys, recognises_nsys
 
 _HEAD_BYTES = 64 << 10
 
@@ -126,6 +127,7 @@ def _read_kineto(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Imp
 #: By name, in the order in which they are asked.
 FORMATS: dict[str, Importer] = {
     "kineto": Importer("PyTorch profiler (Kineto) JSON", _is_kineto, _read_kineto),
+    "nsys": Importer("Nsight Systems SQLite", recognises_nsys, import_nsys),
 }
 
 #: Formats that are given together, and who imports them.

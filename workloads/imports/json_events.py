@@ -64,7 +64,7 @@ def trace_files(path: Path) -> list[TraceFile]:
 
 
 _TRACES = (".json", ".json.gz", ".et", ".csv", ".csv.gz", ".parquet")
-_CONTAINERS = (".tar.gz", ".tgz", ".tar", ".sqlite", ".sqlite3")
+_CONTAINERS = (".tar.gz", ".tgz", ".tar", ".sqlite", ".sqlite.gz", ".sqlite3")
 
 
 def _is_trace_name(name: str) -> bool:

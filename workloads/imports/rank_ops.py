@@ -16,7 +16,7 @@ from workloads.imports.recording import KinetoTrace, is_communication
 BoolArray = npt.NDArray[np.bool_]
 
 _TRIM_PS = 5 * PS_PER_US  # time stamps of neighbours disagree by up to this; no kernel really overlapped
-_REAL_OVERLAP = 0.25  # of the shorter op; less is taken for clocks that drift, and replayed as it stands
+_REAL_OVERLAP = 0.5  # of the shorter op; less is taken for clocks that drift, and replayed as it stands
 #: Launches after which kernels of one stream may overlap: branches of a CUDA graph, and programmatic
 #: dependent launch (an attribute of the extended launch calls), whose prologue runs beside its predecessor.
 _MAY_OVERLAP = re.compile(r"GraphLaunch|LaunchKernelEx|^hip", re.IGNORECASE)

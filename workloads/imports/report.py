@@ -63,15 +63,16 @@ class RankReport:
             )
         if self.guessed_waits and not self.recorded_waits:
             found.append(
-                "waits between streams are guessed: no cuda_sync records (profile with"
-                " experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True))"
+                "waits between streams are guessed: the events that streams waited for were not recorded"
+                " (torch: experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True);"
+                " nsys: --cuda-event-trace=true)"
             )
         if self.concurrent_blocks:
             found.append(
                 f"{self.concurrent_blocks} blocking calls beside launches of other threads are host time only"
             )
         if self.steps == 0:
-            found.append("no ProfilerStep annotations: the whole trace is one step")
+            found.append("no step annotations: the whole trace is one step")
         return found
 
 

@@ -100,7 +100,12 @@ def _wait_calls(ops: RankOps) -> tuple[list[tuple[int, int]], list[tuple[int, in
             since = began.get(record.record_correlation, time)
             source = last_before(ops.lanes_of_stream(record.source_stream), since)
             recorded.append((source, first_after(ops.lanes_of_stream(record.stream), time)))
-        elif follower >= 0:
+            continue
+        if record is not None and record.stream >= 0:
+            # The stream that waits is known, the event's is not.
+            later = first_after(ops.lanes_of_stream(record.stream), time)
+            follower = later if later >= 0 else follower
+        if follower >= 0:
             own = int(ops.lane[follower])
             if ops.is_comm[follower]:
                 others = [lane for lane in range(len(by_lane)) if lane != own and lane not in comm_lanes]
