@@ -17,23 +17,36 @@ def replay(
     gaps: Annotated[
         str, typer.Option(help="Launch latencies and gaps between kernels: 'recorded', or 'typical' for all.")
     ] = "recorded",
+    edits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edit",
+            metavar="KEY=VALUE",
+            help="What if: change the graph; repeatable, in the order given. Keys: docs/what-if.md.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Replay recorded PyTorch profiler traces and compare with the recording."""
     with reported_errors():
         import json
 
+        from simcore.cli.edits import edit_recording, edit_table
         from simcore.cli.output import print_wide
         from simcore.replay import replay_job
         from simcore.replay.show import replay_object, replay_tables
         from workloads.imports import import_traces
 
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
+        job, changes = edit_recording(job, edits or (), step)
         steps = replay_job(job, step)
         if as_json:
-            print(json.dumps(replay_object(job, steps)))
+            shown = {**replay_object(job, steps), "edits": [change.as_object() for change in changes]}
+            print(json.dumps(shown))
         else:
             print_wide(replay_tables(job, steps))
+            if changes:
+                print_wide(edit_table(changes))
 
 
 def main() -> None:

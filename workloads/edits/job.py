@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from simcore.graph import Graph, OpKind
+from simcore.errors import InputError
+from simcore.graph import Graph, OpKind, apply_kernels
 from simcore.hardware import ClusterSpec
 from workloads.imports.recorded import ImportedRank
 
@@ -19,15 +20,33 @@ KINDS = ("recorded", "traced", "pipeline_log")
 COMMUNICATION = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
 
+class Plan(Protocol):
+    """What an edit needs to know of a planned collective."""
+
+    @property
+    def alone_ps(self) -> int:
+        """Its time with the links to itself, ps."""
+
+
+class Planner(Protocol):
+    """Plans collectives on one cluster; whoever runs edits provides it."""
+
+    def plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> Plan:
+        """A collective of ``num_bytes`` (nccl-tests' size)."""
+
+    def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> Plan:
+        """A send from one rank to another."""
+
+
 @dataclass(frozen=True)
 class EditableJob:
     """A job before or after an edit.  Edits never change one; they return another.
 
     ``kind`` is one of :data:`KINDS`.  ``ranks`` map recorded ops to flat ops (empty when nothing was
     recorded); ``origin`` is the importer's own value, for edits that write the graph anew from it.
-    ``cluster`` is what the job runs on, None for a recording on unknown hardware; ``settings`` are hardware
-    settings (``--set`` keys) that edits brought; ``planned_on`` is the cluster on which collectives without a
-    recorded time are planned, "" for ``cluster``.
+    ``cluster`` is what the job runs on (None: a recording on hardware of name ``recorded_gpu``), and
+    ``planner`` plans collectives on a cluster.  ``kernels`` is the kernel mapping that is still to be applied
+    to a traced program ("": none): edits of the program come before it, edits of kernels after it.
     """
 
     kind: str
@@ -35,12 +54,28 @@ class EditableJob:
     ranks: tuple[ImportedRank, ...] = ()
     origin: Any = None
     cluster: ClusterSpec | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
-    planned_on: str = ""
+    planner: Callable[[ClusterSpec], Planner] | None = None
+    recorded_gpu: str = ""
+    kernels: str = ""
+    fp32_math: str = "ieee"
 
     def with_ops(self, **columns: Any) -> EditableJob:
         """The job with other columns of its op table (same rows)."""
         return replace(self, graph=replace(self.graph, ops=replace(self.graph.ops, **columns)))
+
+    def launched(self) -> EditableJob:
+        """The job with its kernel mapping applied: ops are what the GPU runs."""
+        if not self.kernels:
+            return self
+        return replace(self, graph=apply_kernels(self.graph, self.kernels), kernels="")
+
+    def program(self, what: str) -> Graph:
+        """The graph of the program as traced.  InputError when kernels were edited before."""
+        if self.kind == "traced" and not self.kernels and self.graph.workload.options.get("edited_kernels"):
+            raise InputError(
+                f"{what} changes the program: give it before edits of kernels, host and hardware"
+            )
+        return self.graph
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,70 @@
+"""Which class a kernel belongs to: by cost class where the graph says it, by its CUDA name in recordings."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.cost.classify import OP_CLASSES, classify
+from simcore.graph import Graph, OpKind
+from workloads.edits.job import is_communication
+
+COMMUNICATION: Final = "communication"
+
+#: Classes whose kernels are bound by matrix units; the others by memory.
+COMPUTE_BOUND: Final = frozenset({"gemm", "bgemm", "conv", "attention_fwd", "attention_bwd"})
+
+#: First match wins.  Names as cuBLAS, CUTLASS, cuDNN, FlashAttention, Tensile and PyTorch build them.
+_CUDA_NAMES: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), op_class)
+    for pattern, op_class in (
+        (r"(flash|fmha|attention|attn).*(bwd|backward)|(bwd|backward).*(flash|fmha|attn)", "attention_bwd"),
+        (r"flash|fmha|attention|attn_fwd", "attention_fwd"),
+        (r"convolve|conv\d?d|implicit_gemm|winograd|(fprop|dgrad|wgrad)_", "conv"),
+        (r"gemm|gemv|nvjet|cijk_|xmma|cublas|cutlass.*mma|splitk", "gemm"),
+        (r"softmax.*(backward|bwd)", "softmax_bwd"),
+        (r"softmax", "softmax_fwd"),
+        (r"(layer_?norm|rms_?norm|batch_?norm|bn_).*(backward|bwd|bw_|grad|gamma)", "norm_bwd"),
+        (r"layer_?norm|rms_?norm|batch_?norm|bn_fw|rowwisemoments", "norm_fwd"),
+        (r"cross_entropy|nll_loss", "cross_entropy"),
+        (r"embedding.*(backward|bwd|grad)|index_?put|scatter|indexing_backward", "embedding_bwd"),
+        (r"embedding|index_?select|gather", "embedding_fwd"),
+        (r"adam|sgd|lamb|adagrad", "optimizer"),
+        (r"multi_tensor", "foreach"),
+        (r"dropout", "dropout"),
+        (r"catarray|copy|memcpy|transpose|permute", "copy"),
+        (r"memset|fillfunctor", "fill"),
+        (r"reduce|cumsum|cub::|sort", "reduction"),
+        (r"elementwise|vectorized|pointwise|triton_poi", "elementwise"),
+    )
+)  # fmt: skip
+
+CLASSES: Final = (COMMUNICATION, *OP_CLASSES)
+
+
+def cuda_class(name: str) -> str:
+    """Cost class of a CUDA or HIP kernel by its name, "other" when it does not tell."""
+    return next((op_class for pattern, op_class in _CUDA_NAMES if pattern.search(name)), "other")
+
+
+def op_classes(graph: Graph) -> npt.NDArray[np.str_]:
+    """By op row: its class (one of :data:`CLASSES`), "" for what runs on no GPU."""
+    ops = graph.ops
+    found = np.full(len(ops), "", dtype="U16")
+    on_gpu = np.isin(ops.kind, (OpKind.COMPUTE, OpKind.MEMCPY))
+    found[is_communication(graph)] = COMMUNICATION
+    recorded = graph.workload.framework == "recorded"
+    by_name: dict[tuple[int, int], str] = {}
+    for row in np.flatnonzero(on_gpu).tolist():
+        key = (int(ops.name.codes[row]), int(ops.op_class.codes[row]))
+        if key not in by_name:
+            name, op_class = ops.name[row], ops.op_class[row]
+            if recorded and op_class in ("other", ""):
+                op_class = cuda_class(name)
+            by_name[key] = op_class or classify(name)
+        found[row] = by_name[key]
+    found[ops.kind == OpKind.MEMCPY] = "copy"
+    return found
