@@ -21,6 +21,19 @@ _NCCL_NUMBERS: Final = {
     "max_channels": Number("count", integer=True),
     "buffer_bytes": Number("size", integer=True),
 }
+_NVLS: Final = "nccl.nvls"
+_SWITCHED: Final = {"0": False, "off": False, "false": False, "1": True, "2": True, "on": True, "true": True}
+#: NCCL's environment variables, as users know them.
+NCCL_VARIABLES: Final = {
+    "NCCL_ALGO": "nccl.algorithm",
+    "NCCL_PROTO": "nccl.protocol",
+    "NCCL_MIN_NCHANNELS": "nccl.min_channels",
+    "NCCL_MIN_CTAS": "nccl.min_channels",
+    "NCCL_MAX_NCHANNELS": "nccl.max_channels",
+    "NCCL_MAX_CTAS": "nccl.max_channels",
+    "NCCL_BUFFSIZE": "nccl.buffer_bytes",
+    "NCCL_NVLS_ENABLE": _NVLS,
+}
 _NOISE: Final = "noise.sigma"
 _SIGMA: Final = Number("ratio", zero_allowed=True, at_most=1)
 #: What may differ from rank to rank: how fast its GPU is.
@@ -36,6 +49,8 @@ RANK_KEYS: Final = (
 KEYS: Final = (
     *_CHOICES,
     *(f"nccl.{name}" for name in (*_NCCL_TEXTS, *_NCCL_NUMBERS)),
+    _NVLS,
+    *NCCL_VARIABLES,
     _NOISE,
     *OVERRIDE_KEYS,
 )
@@ -48,9 +63,9 @@ _NUMBERED: Final = ("rank.<n>.gpu.clock", "node.<n>.extra_latency_s", "link.<nam
 class Settings:
     """Settings by what they reach; ``given`` is what the user wrote, for the record.
 
-    ``hardware`` are overrides for :func:`simcore.hardware.load_cluster`; ``nccl_texts`` and ``nccl_numbers``
-    arguments of the planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra latencies of
-    single nodes, ``noise_sigma`` the spread of kernel times.
+    ``hardware`` are overrides for :func:`simcore.hardware.load_cluster`; ``nccl_texts``, ``nccl_numbers`` and
+    ``nvls`` arguments of the planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra
+    latencies of single nodes, ``noise_sigma`` the spread of kernel times.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -58,6 +73,7 @@ class Settings:
     fp32_math: str = "ieee"
     nccl_texts: Mapping[str, str] = field(default_factory=dict)
     nccl_numbers: Mapping[str, int] = field(default_factory=dict)
+    nvls: bool = True
     hardware: Mapping[str, str] = field(default_factory=dict)
     ranks: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     nodes: Mapping[int, str] = field(default_factory=dict)
@@ -93,7 +109,8 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
     ranks: dict[int, dict[str, str]] = {}
     nodes: dict[int, str] = {}
     sigma = 0.0
-    for key, value in given.items():
+    nvls = True
+    for key, value in without_variables(given).items():
         name = key.removeprefix("nccl.")
         if key in _CHOICES:
             if value not in _CHOICES[key]:
@@ -105,6 +122,10 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
             nccl_texts[name] = value
         elif name != key and name in _NCCL_NUMBERS:
             nccl_numbers[name] = int(_NCCL_NUMBERS[name].from_text(value, key))
+        elif key == _NVLS:
+            if value.lower() not in _SWITCHED:
+                raise InputError(f"{_NVLS} cannot be {value!r}{nearest(value, _SWITCHED)}")
+            nvls = _SWITCHED[value.lower()]
         elif key == _NOISE:
             sigma = _SIGMA.from_text(value, key)
         elif match := _RANK.fullmatch(key):
@@ -121,11 +142,25 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
         fp32_math=choices["workload.fp32_math"],
         nccl_texts=nccl_texts,
         nccl_numbers=nccl_numbers,
+        nvls=nvls,
         hardware=hardware,
         ranks=ranks,
         nodes=nodes,
         noise_sigma=sigma,
     )
+
+
+def without_variables(given: Mapping[str, str]) -> dict[str, str]:
+    """``given`` with NCCL's environment variables under the keys that they stand for.
+
+    InputError when one thing is set twice.
+    """
+    keys: dict[str, str] = {}
+    for key, value in given.items():
+        plain = NCCL_VARIABLES.get(key, key)
+        if keys.setdefault(plain, value) != value:
+            raise InputError(f"{key} = {value!r} contradicts {plain} = {keys[plain]!r}")
+    return keys
 
 
 def _rank_key(rank: str, key: str) -> str:

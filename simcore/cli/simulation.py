@@ -16,7 +16,7 @@ from simcore.analysis import StepAnalysis, analyse
 from simcore.cli.irregular import noise_of, rank_variants, with_node_latencies
 from simcore.cli.progress import Stages
 from simcore.cli.scenario import Scenario
-from simcore.collectives import NcclPlanner
+from simcore.collectives import AlphaBetaPlanner, NcclPlanner
 from simcore.cost import ORIGINS, CostModel, Demands, RooflineCost
 from simcore.engine import SimulationResult, simulate
 from simcore.errors import GraphError, InputError
@@ -30,6 +30,7 @@ from simcore.timeline.folder import run_folder
 
 if TYPE_CHECKING:
     from simcore.cli.settings import Settings
+    from simcore.symmetry import Planner
 
 PERFETTO_FILE = "perfetto.json.gz"
 
@@ -77,7 +78,7 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
         memory = check_fits(graph, cluster.gpu)
     out_dir = out_dir if out_dir is not None else Path("runs") / graph.workload.name
     topology = Topology(cluster)
-    planner = _planner(topology, settings)
+    planner = _planner(topology, settings, scenario.network)
     cost = _Remembered(RooflineCost(cluster.gpu, fp32_math=settings.fp32_math))
     # Opened before the long part: what cannot be written is known at once.
     with run_folder(out_dir) as folder:
@@ -131,19 +132,21 @@ def check_world(graph: Graph, cluster: ClusterSpec) -> None:
         )
 
 
-def _planner(topology: Topology, settings: Settings) -> NcclPlanner:
+def _planner(topology: Topology, settings: Settings, network: str) -> Planner:
     numbers = settings.nccl_numbers
     try:
-        return NcclPlanner(
+        planner = NcclPlanner(
             topology,
             algorithm=settings.nccl_texts.get("algorithm"),
             protocol=settings.nccl_texts.get("protocol"),
             max_channels=numbers.get("max_channels"),
             min_channels=numbers.get("min_channels"),
             buffer_bytes=numbers.get("buffer_bytes"),
+            nvls=settings.nvls,
         )
     except InputError as error:
         raise InputError(f"nccl settings: {error}") from None
+    return AlphaBetaPlanner(planner) if network == "alphabeta" else planner
 
 
 def _throttled(update: Callable[[float], None]) -> Callable[[float], None]:

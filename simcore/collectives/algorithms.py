@@ -161,6 +161,64 @@ def switch_all_reduce(num_ranks: int, num_bytes: int, channels: int = 1, chunks:
                     yield Transfer(1, channel, owner, peer, owner, offset, size, False)
 
 
+def switch_all_gather(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
+    """NVLS: rank r stores chunk r once and the switch copies it to all.  ``num_bytes``: the whole output."""
+    del chunks
+    for channel, slices in _channel_chunks(num_bytes, channels, num_ranks):
+        for owner, (offset, size) in enumerate(slices):
+            for peer in range(num_ranks):
+                if peer != owner:
+                    yield Transfer(0, channel, owner, peer, owner, offset, size, False)
+
+
+def switch_reduce_scatter(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
+    """NVLS: rank r fetches chunk r, added up on the way.  ``num_bytes``: the whole input."""
+    del chunks
+    for channel, slices in _channel_chunks(num_bytes, channels, num_ranks):
+        for owner, (offset, size) in enumerate(slices):
+            for peer in range(num_ranks):
+                if peer != owner:
+                    yield Transfer(0, channel, peer, owner, owner, offset, size, True)
+
+
+def aggregated_hops(num_ranks: int) -> list[tuple[int, tuple[int, ...]]]:
+    """PAT: (distance, how far a chunk has come) of every hop, farthest first.
+
+    The chunk of rank c travels a binomial tree: whoever is ``o`` ranks after c received it over the lowest
+    set bit of ``o``.  Trees of all ranks run at once, and what goes the same way is one message (Jeaugey,
+    "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", 2025).
+    """
+    hops = []
+    for level in reversed(range((num_ranks - 1).bit_length())):
+        distance = 1 << level
+        hops.append((distance, tuple(range(0, num_ranks - distance, 2 * distance))))
+    return hops
+
+
+def pat_all_gather(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
+    """Takes ceil(log2 n) steps, the farthest hops first, while chunks are few."""
+    del chunks
+    for channel, slices in _channel_chunks(num_bytes, channels, num_ranks):
+        for step, (distance, come) in enumerate(aggregated_hops(num_ranks)):
+            for owner, (offset, size) in enumerate(slices):
+                for so_far in come:
+                    src = (owner + so_far) % num_ranks
+                    dst = (src + distance) % num_ranks
+                    yield Transfer(step, channel, src, dst, owner, offset, size, False)
+
+
+def pat_reduce_scatter(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
+    """The all_gather backwards: sums travel towards their owner, the nearest hops first."""
+    del chunks
+    for channel, slices in _channel_chunks(num_bytes, channels, num_ranks):
+        for step, (distance, come) in enumerate(reversed(aggregated_hops(num_ranks))):
+            for owner, (offset, size) in enumerate(slices):
+                for so_far in come:
+                    dst = (owner + so_far) % num_ranks
+                    src = (dst + distance) % num_ranks
+                    yield Transfer(step, channel, src, dst, owner, offset, size, True)
+
+
 _ALL_REDUCE: Final[dict[str, Generator]] = {
     "ring": ring_all_reduce,
     "tree": tree_all_reduce,
@@ -171,8 +229,12 @@ _ALL_REDUCE: Final[dict[str, Generator]] = {
 #: collective -> algorithm -> schedule.  A barrier is an all_reduce of one word (torch.distributed).
 SCHEDULES: Final[dict[str, dict[str, Generator]]] = {
     "all_reduce": _ALL_REDUCE,
-    "all_gather": {"ring": ring_all_gather},
-    "reduce_scatter": {"ring": ring_reduce_scatter},
+    "all_gather": {"ring": ring_all_gather, "nvls": switch_all_gather, "pat": pat_all_gather},
+    "reduce_scatter": {
+        "ring": ring_reduce_scatter,
+        "nvls": switch_reduce_scatter,
+        "pat": pat_reduce_scatter,
+    },
     "broadcast": {"ring": ring_broadcast},
     "reduce": {"ring": ring_reduce},
     "all_to_all": {"pairwise": pairwise_all_to_all},
@@ -180,7 +242,7 @@ SCHEDULES: Final[dict[str, dict[str, Generator]]] = {
 }
 COLLECTIVES: Final = tuple(SCHEDULES)
 #: Algorithms that NCCL_ALGO may force; send/recv and all_to_all have only one way.
-ALGORITHMS: Final = ("ring", "tree", "nvls", "nvls_tree")
+ALGORITHMS: Final = ("ring", "tree", "nvls", "nvls_tree", "pat")
 
 
 def algorithms_of(collective: str) -> tuple[str, ...]:
@@ -212,10 +274,3 @@ def sent_share(collective: str, num_ranks: int) -> float:
     """
     share = (num_ranks - 1) / num_ranks
     return 2 * share if collective in ("all_reduce", "barrier") else share
-
-
-def num_steps(algorithm: str, collective: str, num_ranks: int, depth: int = 0) -> int:
-    """Dependent messages on the longest way through the schedule of one chunk; ``depth`` of the tree."""
-    if algorithm == "tree":
-        return 2 * depth
-    return 2 * (num_ranks - 1) if collective in ("all_reduce", "barrier") else num_ranks - 1

@@ -1,4 +1,4 @@
-"""Closed forms: a plan's time alone, and network fidelity "alphabeta"."""
+"""Closed forms: a plan's time alone, and what it asks of HBM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from simcore.collectives.plan import CollectivePlan, LinkUse
+from simcore.collectives.plan import LinkUse
 from simcore.units import PS_PER_S
 
 
@@ -28,11 +28,6 @@ def alone_ps(latency_ps: int, volume_bytes: float, rate_bytes_per_s: float) -> i
     if volume_bytes == 0:
         return latency_ps
     return latency_ps + round(volume_bytes * PS_PER_S / rate_bytes_per_s)
-
-
-def alpha_beta_time(plan: CollectivePlan) -> int:
-    """Time of a plan without any sharing, ps: what network fidelity "alphabeta" charges."""
-    return plan.alone_ps
 
 
 def link_uses(links: npt.ArrayLike, weights: npt.ArrayLike) -> tuple[LinkUse, ...]:
@@ -57,11 +52,15 @@ def hbm_bytes_per_wire_byte(
     * the others: each byte read once where it starts, written once where it ends: 2 per byte sent.
 
     NVLS copies the input to a buffer that the switch can address (read, write), the switch reads it and
-    writes the sum, which is copied out (read, write): 6 n shares for 2 (n-1).
+    writes the sum, which is copied out (read, write): 6 n shares for 2 (n-1).  An all_gather stores its own
+    share into everybody's buffer and copies all out, 1 + 3 n shares; a reduce_scatter copies all in, the
+    switch reads it, one share is written, 3 n + 1; n-1 sent.
 
     Of a send_recv one member sends and the other receives: its progress counts the message once, so that
     an average member has half of the sum.
     """
+    if algorithm == "nvls" and collective in ("all_gather", "reduce_scatter"):
+        return (3 * num_ranks + 1) / (num_ranks - 1)
     if algorithm in ("nvls", "nvls_tree"):
         return 6 * num_ranks / (2 * (num_ranks - 1)) + 2.0 * network_share
     if collective in ("all_reduce", "barrier"):

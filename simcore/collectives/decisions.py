@@ -19,6 +19,7 @@ from simcore.collectives.channels import (
     p2p_channels,
     search_channels,
 )
+from simcore.collectives.forced import Forced
 from simcore.collectives.layout import Layout
 from simcore.collectives.protocols import (
     LL,
@@ -37,18 +38,19 @@ from simcore.collectives.protocols import (
 )
 from simcore.collectives.rings import tree_levels
 from simcore.collectives.timing import GenerationTiming, timing_of
+from simcore.collectives.tuning_constants import PAT_EFFICIENCY, PAT_RANK_LATENCY_US
 from simcore.hardware.specs import ClusterSpec
 
 #: What send/recv kernels, and so all_to_all, can speak (src/device/sendrecv.h).
-_P2P_PROTOCOLS: Final = (LL, SIMPLE)
+_P2P_PROTOCOLS: Final = (LL.name, SIMPLE.name)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user forces; None leaves it to NCCL.  See :class:`simcore.collectives.NcclPlanner`."""
+    """What the user forces; the defaults leave it to NCCL.  See :class:`simcore.collectives.NcclPlanner`."""
 
-    algorithm: str | None = None
-    protocol: Protocol | None = None
+    algorithms: Forced = tuner.ANY
+    protocols: Forced = tuner.ANY
     max_channels: int | None = None
     min_channels: int | None = None
     buffer_bytes: int | None = None
@@ -104,22 +106,11 @@ class Decider:
         if collective == "all_to_all":
             return self._all_to_all(num_bytes, layout)
         base = "all_reduce" if collective == "barrier" else collective
+        choice = self.choice(base, num_bytes, layout)
         graph = self._graph(layout)
-        shape = tuner.GroupShape(
-            num_ranks=layout.num_ranks,
-            num_nodes=layout.num_nodes,
-            local_ranks=min(len(gpus) for gpus in layout.nodes),
-            generation=self._cluster.gpu.generation,
-            release=self._release,
-            nvswitch=self._cluster.intra_node == "nvswitch" and self._settings.nvls,
-            network_s=layout.network_s,
-            graph=graph,
-        )
-        forced = self._settings.protocol.name if self._settings.protocol else None
-        choice = tuner.choose(base, num_bytes, shape, self._settings.algorithm, forced)
         protocol = protocol_named(choice.protocol)
         if choice.algorithm in ("nvls", "nvls_tree"):
-            return self._nvls(choice.algorithm, num_bytes, layout)
+            return self._nvls(base, choice.algorithm, num_bytes, layout)
         channels = channels_for(
             protocol,
             choice.algorithm,
@@ -129,8 +120,37 @@ class Decider:
             graph.channels,
             self._settings.min_channels,
         )
-        decide = self._tree if choice.algorithm == "tree" else self._ring
+        decide = {"tree": self._tree, "pat": self._pat}.get(choice.algorithm, self._ring)
         return decide(base, protocol, num_bytes, channels, layout)
+
+    def choice(self, collective: str, num_bytes: int, layout: Layout) -> tuner.Choice:
+        """What NCCL's tuner takes for a collective other than all_to_all, and the time it expects."""
+        shape = tuner.GroupShape(
+            num_ranks=layout.num_ranks,
+            num_nodes=layout.num_nodes,
+            local_ranks=min(len(gpus) for gpus in layout.nodes),
+            generation=self._cluster.gpu.generation,
+            release=self._release,
+            nvswitch=self._cluster.intra_node == "nvswitch" and self._settings.nvls,
+            network_s=layout.network_s,
+            graph=self._graph(layout),
+        )
+        return tuner.choose(collective, num_bytes, shape, self._settings.algorithms, self._settings.protocols)
+
+    def expected_s(
+        self, collective: str, num_bytes: int, layout: Layout, decision: Decision, wire_bytes_per_s: float
+    ) -> tuple[float, float]:
+        """(latency, whole time) by NCCL's tuner, seconds.
+
+        It knows no messages: send/recv and all_to_all have the latency of one step of its ring and move what
+        an average rank sends at ``wire_bytes_per_s``, as fast as the group's links let them.
+        """
+        if collective in ("all_to_all", "send_recv"):
+            network_s = layout.network_s if layout.num_nodes > 1 else None
+            latency = tuner.message_latency_s(decision.protocol.name, network_s)
+            return latency, latency + decision.data_bytes * decision.protocol.wire_overhead / wire_bytes_per_s
+        choice = self.choice(collective, num_bytes, layout)
+        return choice.latency_s, choice.time_s
 
     def send_recv(self, num_bytes: int, layout: Layout) -> Decision:
         """One message between two ranks."""
@@ -203,13 +223,43 @@ class Decider:
             network_share=self._timing.tree_efficiency,
         )
 
-    def _nvls(self, algorithm: str, num_bytes: int, layout: Layout) -> Decision:
+    def _pat(
+        self, collective: str, protocol: Protocol, num_bytes: int, channels: int, layout: Layout
+    ) -> Decision:
+        timing = self._timing.protocols[protocol.name]
+        ranks = layout.num_ranks
+        steps = (ranks - 1).bit_length()
+        data_bytes = sent_share(collective, ranks) * num_bytes
+        # A chunk of every rank passes through the kernel's loop, one after the other.  Nobody has published
+        # measurements of PAT: what a chunk costs and what is left of the wire is what NCCL's own table says.
+        serial_s = ranks * PAT_RANK_LATENCY_US * 1e-6
+        return Decision(
+            algorithm="pat",
+            protocol=protocol,
+            channels=channels,
+            chunking=ring_chunking(
+                collective, protocol, num_bytes, ranks, channels, self._settings.buffer_bytes
+            ),
+            num_steps=steps,
+            latency_s=self._latency_s(protocol, channels, 0, steps, layout, data_bytes) + serial_s,
+            data_bytes=data_bytes,
+            fill_bytes=0.0,
+            copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
+            copy_share=1.0,
+            network_share=PAT_EFFICIENCY,
+        )
+
+    def _nvls(self, collective: str, algorithm: str, num_bytes: int, layout: Layout) -> Decision:
         channels = self._settings.bounded(NVLS_CHANNELS)
-        levels = tree_levels(layout)[1]
-        # Copy in, reduce, copy out; between nodes up and down the tree in place of the middle one.
-        stages = 2 + 2 * levels if levels else 3
+        nodes, levels = layout.num_nodes, tree_levels(layout)[1]
+        reduces = collective == "all_reduce"
+        # Copy in, reduce, copy out; a gather has nothing to reduce, a scatter nothing to copy out.  Between
+        # nodes up and down the tree in place of the middle one: one hop carries a chunk of B once, in
+        # N / (2 (N-1)) of the time that a NIC needs for the 2 (N-1)/N of it that it sends in all.
+        stages = 2 + 2 * levels if levels else 3 if reduces else 2
+        filling = 1 + levels * nodes / (nodes - 1) if levels else stages - 1
         chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
-        data_bytes = sent_share("all_reduce", layout.num_ranks) * num_bytes
+        data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
         hops = 2 * levels * self._network_hop(SIMPLE, layout)
         # Between nodes the tree's sends take turns with the switch's reads and writes.
         shared = self._timing.tree_efficiency if levels else 1.0
@@ -223,8 +273,9 @@ class Decider:
             + hops
             + self._warm_up_s(self._timing.nvls_warm_up_s, data_bytes),
             data_bytes=data_bytes,
-            fill_bytes=(stages - 1) * data_bytes / chunking.num_loops,
-            copy_bytes_per_s=channels * self._timing.nvls_channel_bytes_per_s,
+            fill_bytes=filling * data_bytes / chunking.num_loops,
+            # A channel's threads serve both directions of an all_reduce: for one, half of its progress.
+            copy_bytes_per_s=channels * self._timing.nvls_channel_bytes_per_s * (1.0 if reduces else 0.5),
             copy_share=shared,
             network_share=shared,
         )
@@ -252,9 +303,10 @@ class Decider:
         """Messages of ``message_bytes`` from each rank to ``peers`` others, ``data_bytes`` together."""
         crosses = layout.num_nodes > 1
         channels = self._settings.bounded(channels)
-        protocol = self._settings.protocol or (LL if message_bytes <= P2P_LL_THRESHOLD_BYTES else SIMPLE)
-        if protocol not in _P2P_PROTOCOLS:
-            protocol = SIMPLE
+        collective = "all_to_all" if own_copy else "send_recv"
+        allowed = self._settings.protocols.among(collective, _P2P_PROTOCOLS)
+        small = message_bytes <= P2P_LL_THRESHOLD_BYTES and LL.name in allowed
+        protocol = LL if small or allowed == (LL.name,) else SIMPLE
         timing = self._timing.protocols[protocol.name]
         hop = self._network_hop(protocol, layout) if crosses else timing.nvlink_hop_s
         timed = self._timing

@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 
 from simcore.collectives import closed_form
-from simcore.collectives.algorithms import ALGORITHMS, algorithms_of
+from simcore.collectives.algorithms import algorithms_of
 from simcore.collectives.decisions import Decider, Decision, Settings
+from simcore.collectives.forced import forced_algorithms, forced_protocols
 from simcore.collectives.layout import Fabric, Layout, layout_of
 from simcore.collectives.plan import CollectivePlan, LinkUse
-from simcore.collectives.protocols import protocol_named
 from simcore.collectives.rings import (
     Load,
     all_to_all_load,
@@ -28,8 +28,9 @@ from simcore.collectives.rings import (
     tree_load,
 )
 from simcore.collectives.spread import relative_error
+from simcore.collectives.switch_loads import nvls_one_way_load, pat_load
 from simcore.collectives.timing import GenerationTiming
-from simcore.errors import InputError, nearest
+from simcore.errors import InputError
 from simcore.units import KIB, ps_from_s
 
 #: torch.distributed's barrier is an all_reduce of one word.
@@ -39,6 +40,8 @@ _MAX_CHANNELS: Final = 64
 #: A day: a step with a slower collective comes from a mistyped bandwidth, and overflows 64 bits of ps soon.
 _LONGEST_S: Final = 86_400.0
 _MIN_BUFFER_BYTES: Final = 4 * KIB
+#: Collectives whose two directions differ under PAT and in the switch.
+_ONE_WAY: Final = ("all_gather", "reduce_scatter")
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,9 @@ class _Load:
 class NcclPlanner:
     """Plans collectives and send/recv as NCCL runs them on a topology.
 
-    ``algorithm`` ("ring", "tree", "nvls", "nvls_tree"; NCCL's spelling works too), ``protocol`` ("LL",
-    "LL128", "Simple"), ``min_channels``, ``max_channels`` and ``buffer_bytes`` force what NCCL_ALGO,
-    NCCL_PROTO, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE force.  ``nvls`` False is
+    ``algorithm`` and ``protocol`` (lists as NCCL_ALGO and NCCL_PROTO take them, see
+    :mod:`simcore.collectives.forced`), ``min_channels``, ``max_channels`` and ``buffer_bytes`` force what
+    NCCL_ALGO, NCCL_PROTO, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE force.  ``nvls`` False is
     NCCL_NVLS_ENABLE=0, and what NCCL does for types that the switch cannot add (int8, fp8).  ``timing``
     replaces the profile's constants (fits use it).  Errors: InputError for an unknown name, a channel count
     outside 1..64, min > max, or a buffer smaller than 4 KiB.
@@ -90,8 +93,8 @@ class NcclPlanner:
         if buffer_bytes is not None and buffer_bytes < _MIN_BUFFER_BYTES:
             raise InputError(f"buffer_bytes must be at least {_MIN_BUFFER_BYTES}, not {buffer_bytes}")
         settings = Settings(
-            algorithm=_algorithm_named(algorithm) if algorithm is not None else None,
-            protocol=protocol_named(protocol) if protocol is not None else None,
+            algorithms=forced_algorithms(algorithm),
+            protocols=forced_protocols(protocol),
             max_channels=max_channels,
             min_channels=min_channels,
             buffer_bytes=buffer_bytes,
@@ -100,7 +103,7 @@ class NcclPlanner:
         self._topology = topology
         self._decider = Decider(topology.cluster, settings, timing)
         self._layouts: dict[tuple[int, ...], Layout] = {}
-        self._loads: dict[tuple[str, tuple[int, ...]], _Load] = {}
+        self._loads: dict[tuple[str, str, tuple[int, ...]], _Load] = {}
         self._decisions: dict[tuple[object, ...], Decision] = {}
         self._plans: dict[tuple[str, int, tuple[int, ...]], CollectivePlan] = {}
 
@@ -131,31 +134,58 @@ class NcclPlanner:
             found = self._plans[key] = self._plan("send_recv", size, group)
         return found
 
+    def tuner_s(self, collective: str, num_bytes: int, ranks: Sequence[int]) -> tuple[float, float]:
+        """(latency, whole time) in seconds that NCCL's own tuner expects, of at least two ranks.
+
+        The numbers by which NCCL chooses, not a prediction: docs/validation-nccl.md has their errors.
+        InputError as :meth:`plan`.
+        """
+        group = tuple(ranks)
+        layout = self._layout(group)
+        base = "all_reduce" if collective == "barrier" else collective
+        moved = _BARRIER_BYTES if collective == "barrier" else _checked_bytes(num_bytes)
+        decision = self._decision(collective, moved, layout)
+        load = self._load(decision.algorithm, collective, group, layout)
+        wire = min(load.nvlink_bytes_per_s, load.network_bytes_per_s)
+        return self._decider.expected_s(base, moved, layout, decision, wire)
+
     def _plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
-        layout = self._layouts.get(ranks)
-        if layout is None:
-            layout = self._layouts[ranks] = layout_of(self._topology, ranks)
+        layout = self._layout(ranks)
         if layout.num_ranks == 1 or (num_bytes == 0 and collective not in ("barrier", "send_recv")):
             return _nothing(collective, num_bytes, ranks)
         moved = _BARRIER_BYTES if collective == "barrier" else num_bytes
-        key = (collective, moved, layout.signature)
-        decision = self._decisions.get(key)
-        if decision is None:
-            if collective == "send_recv":
-                decision = self._decider.send_recv(moved, layout)
-            else:
-                decision = self._decider.collective(collective, moved, layout)
-            self._decisions[key] = decision
-        load = self._loads.get((decision.algorithm, ranks))
-        if load is None:
-            load = self._build_load(decision.algorithm, ranks, layout)
-            self._loads[decision.algorithm, ranks] = load
+        decision = self._decision(collective, moved, layout)
+        load = self._load(decision.algorithm, collective, ranks, layout)
         error = relative_error(collective, moved, layout.num_nodes)
         return _assembled(collective, num_bytes, ranks, decision, load, error)
 
-    def _build_load(self, algorithm: str, ranks: tuple[int, ...], layout: Layout) -> _Load:
+    def _layout(self, ranks: tuple[int, ...]) -> Layout:
+        layout = self._layouts.get(ranks)
+        if layout is None:
+            layout = self._layouts[ranks] = layout_of(self._topology, ranks)
+        return layout
+
+    def _decision(self, collective: str, num_bytes: int, layout: Layout) -> Decision:
+        key = (collective, num_bytes, layout.signature)
+        decision = self._decisions.get(key)
+        if decision is None:
+            if collective == "send_recv":
+                decision = self._decider.send_recv(num_bytes, layout)
+            else:
+                decision = self._decider.collective(collective, num_bytes, layout)
+            self._decisions[key] = decision
+        return decision
+
+    def _load(self, algorithm: str, collective: str, ranks: tuple[int, ...], layout: Layout) -> _Load:
+        key = (algorithm, collective if collective in _ONE_WAY else "", ranks)
+        load = self._loads.get(key)
+        if load is None:
+            load = self._loads[key] = self._build_load(algorithm, collective, ranks, layout)
+        return load
+
+    def _build_load(self, algorithm: str, collective: str, ranks: tuple[int, ...], layout: Layout) -> _Load:
         fabric = self._topology
-        ids, weights, connections = self._link_load(algorithm, ranks, layout)
+        ids, weights, connections = self._link_load(algorithm, collective, ranks, layout)
         capacity = fabric.links.bytes_per_s[ids]
         if not (capacity > 0).all():
             dead = int(ids[int(np.argmin(capacity))])
@@ -174,8 +204,9 @@ class NcclPlanner:
             connections=connections,
         )
 
-    def _link_load(self, algorithm: str, ranks: tuple[int, ...], layout: Layout) -> Load:
+    def _link_load(self, algorithm: str, collective: str, ranks: tuple[int, ...], layout: Layout) -> Load:
         fabric = self._topology
+        gathers = collective == "all_gather"
         match algorithm:
             case "p2p":
                 src, dst = ranks
@@ -186,6 +217,10 @@ class NcclPlanner:
                 return tree_load(fabric, layout)
             case "pairwise":
                 return all_to_all_load(fabric, layout)
+            case "pat":
+                return pat_load(fabric, layout, gathers=gathers)
+            case "nvls" if collective in _ONE_WAY:
+                return nvls_one_way_load(fabric, layout, self._decider.nvls_efficiency, gathers=gathers)
             case _:
                 return nvls_load(fabric, layout, self._decider.nvls_efficiency)
 
@@ -254,13 +289,6 @@ def _nothing(collective: str, num_bytes: int, ranks: tuple[int, ...]) -> Collect
         links=(),
         alone_ps=0,
     )
-
-
-def _algorithm_named(name: str) -> str:
-    spelling = name.lower().replace("nvlstree", "nvls_tree")
-    if spelling not in ALGORITHMS:
-        raise InputError(f"unknown NCCL algorithm {name!r}{nearest(spelling, ALGORITHMS)}")
-    return spelling
 
 
 def _checked_bytes(num_bytes: int) -> int:

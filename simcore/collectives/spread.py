@@ -26,6 +26,8 @@ _LARGEST: Final = ("from_64_mib", ">= 64 MiB")
 BAND_KEYS: Final = (*(key for _, key, _ in SIZE_BANDS), _LARGEST[0])
 #: What stands for collectives that no row measured.
 ANY_COLLECTIVE: Final = "any"
+_TUNER: Final = "tuner"
+_ALL_SIZES: Final = "all_sizes"
 _FILE: Final = "measured/nccl_spread.toml"
 
 Spread = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -56,6 +58,11 @@ def relative_error(collective: str, num_bytes: float, num_nodes: int) -> float:
     return bands.get(band_key(num_bytes), by_collective[ANY_COLLECTIVE][band_key(num_bytes)])
 
 
+def tuner_error() -> float:
+    """The same of NCCL's own tuner, over all healthy rows: what ``--network alphabeta`` is good for."""
+    return _spread()[_TUNER][ANY_COLLECTIVE][_ALL_SIZES]
+
+
 @cache
 def _spread() -> Spread:
     text = resources.files("hardware_profiles").joinpath(_FILE).read_text(encoding="utf-8")
@@ -65,8 +72,9 @@ def _spread() -> Spread:
 def parse_spread(text: str, where: str) -> Spread:
     """Tables ``[one_node.<collective>]`` and ``[several_nodes.<collective>]``, shares of 1 by size band.
 
-    ``any`` must have every band.  Errors: InputError for text that is no TOML, a missing table or band, an
-    unknown band, or a number that is negative or no number.
+    ``any`` must have every band; ``[tuner]`` has ``all_sizes``, the error of NCCL's own tuner.  Errors:
+    InputError for text that is no TOML, a missing table or band, an unknown band, or a number that is
+    negative or no number.
     """
     try:
         raw = tomllib.loads(text)
@@ -83,12 +91,20 @@ def parse_spread(text: str, where: str) -> Spread:
             }
             for collective, t in tables.items()
         }
+    tuner = raw.get(_TUNER)
+    if not isinstance(tuner, dict) or set(tuner) != {_ALL_SIZES}:
+        raise InputError(f"{where}: [{_TUNER}] needs {_ALL_SIZES}")
+    found[_TUNER] = {ANY_COLLECTIVE: {_ALL_SIZES: _number(tuner[_ALL_SIZES], _ALL_SIZES, where)}}
     return found
 
 
 def _share(value: object, band: str, where: str) -> float:
     if band not in BAND_KEYS:
         raise InputError(f"{where}: unknown size band {band!r}; they are {', '.join(BAND_KEYS)}")
+    return _number(value, band, where)
+
+
+def _number(value: object, band: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise InputError(f"{where}: {band} = {value!r} must be a number >= 0")
     return float(value)

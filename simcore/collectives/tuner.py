@@ -1,7 +1,7 @@
 """NCCL's choice of algorithm and protocol: the smallest latency + bytes / bandwidth by its own table.
 
-Follows ncclTopoTuneModel and ncclTopoGetAlgoTime (NVIDIA/nccl src/graph/tuning.cc at 5067397c).  CollNet and
-PAT are not offered: the one needs SHARP switches, the other one GPU per node.
+Follows ncclTopoTuneModel and ncclTopoGetAlgoTime (NVIDIA/nccl src/graph/tuning.cc at 5067397c).  CollNet is
+not offered: it needs switches that add (SHARP), which no cluster profile has.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 from simcore.collectives import tuning_constants as table
 from simcore.collectives.algorithms import algorithms_of
 from simcore.collectives.channels import NVLS_CHANNELS, ChannelGraph
+from simcore.collectives.forced import Forced
 from simcore.collectives.protocols import PROTOCOLS
 from simcore.errors import InputError
 
@@ -20,6 +21,9 @@ from simcore.errors import InputError
 _NVLS_MIN_LOCAL_RANKS: Final = 3
 #: The release that made NVLS and NVLSTree the default (NCCL 2.18 release notes).
 _NVLS_FROM_RELEASE: Final = (2, 18)
+#: The release that added PAT (NCCL 2.23 release notes); only where every node holds one rank.
+_PAT_FROM_RELEASE: Final = (2, 23)
+ANY: Final = Forced()
 
 
 @dataclass(frozen=True)
@@ -50,15 +54,19 @@ def release_of(version: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm and protocol with the time that NCCL expects of them, seconds."""
+    """An algorithm and protocol with the latency and the whole time that NCCL expects of them, seconds."""
 
     algorithm: str
     protocol: str
+    latency_s: float
     time_s: float
 
 
 def available(algorithm: str, protocol: str, shape: GroupShape) -> bool:
     """Whether NCCL would consider ``algorithm`` under ``protocol`` for a group of this shape."""
+    if algorithm == "pat":
+        alone = shape.num_nodes == shape.num_ranks
+        return alone and shape.release >= _PAT_FROM_RELEASE and protocol == "Simple"
     if algorithm not in ("nvls", "nvls_tree"):
         return True
     switch = shape.nvswitch and shape.generation in table.NVLS_EFFICIENCY
@@ -97,10 +105,13 @@ def _tree_bus(protocol: str, shape: GroupShape, wires: float) -> float:
     }[protocol]
 
 
-def _nvls_bus(algorithm: str, shape: GroupShape, wires: float) -> float:
+def _nvls_bus(algorithm: str, collective: str, shape: GroupShape, wires: float) -> float:
     efficiency = table.NVLS_EFFICIENCY[shape.generation]
     nvlink = shape.graph.nvlink_bytes_per_s / 1e9
-    within = 2 * nvlink * efficiency * (NVLS_CHANNELS - 1) / NVLS_CHANNELS
+    within = nvlink * efficiency * (NVLS_CHANNELS - 1) / NVLS_CHANNELS
+    if collective in ("all_gather", "reduce_scatter"):
+        return within * (shape.num_ranks - 1) / shape.num_ranks
+    within *= 2
     if algorithm == "nvls":
         return within
     # Two nodes exchange halves: each byte crosses once, not twice.
@@ -109,16 +120,31 @@ def _nvls_bus(algorithm: str, shape: GroupShape, wires: float) -> float:
     return min(within, between, NVLS_CHANNELS * table.NVLS_TREE_CHANNEL_GB_PER_S[shape.generation][column])
 
 
-def bus_bandwidth(algorithm: str, protocol: str, shape: GroupShape) -> float:
+def bus_bandwidth(collective: str, algorithm: str, protocol: str, shape: GroupShape) -> float:
     """Bus bandwidth that NCCL expects, bytes/s (the busbw of nccl-tests)."""
     wires = shape.graph.channels * shape.graph.bytes_per_s / 1e9
     if algorithm == "ring":
         bus = _ring_bus(protocol, shape, wires)
     elif algorithm == "tree":
         bus = _tree_bus(protocol, shape, wires)
+    elif algorithm == "pat":
+        bus = table.PAT_EFFICIENCY * wires
     else:
-        bus = _nvls_bus(algorithm, shape, wires)
+        bus = _nvls_bus(algorithm, collective, shape, wires)
     return bus * 1e9
+
+
+def message_latency_s(protocol: str, network_s: float | None) -> float:
+    """What a send/recv is charged before its bytes: start and one hop of a ring, within a node if None.
+
+    NCCL's tuner has no entry for messages; this is its ring with a single step.
+    """
+    column = table.PROTOCOL_ORDER.index(protocol)
+    base = table.BASE_LATENCY_US["ring"][column] * 1e-6
+    if network_s is None:
+        return base + table.NVLINK_LATENCY_US["ring"][column] * 1e-6
+    wire_s = network_s * (2 if protocol == "Simple" else 1)
+    return base + table.NETWORK_LATENCY_US["ring"][column] * 1e-6 + wire_s
 
 
 def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape) -> float:
@@ -132,6 +158,11 @@ def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape)
         between = 2 * levels * (table.NVLS_TREE_NETWORK_LATENCY_US + wire)
         return (table.NVLS_NVLINK_LATENCY_US + between) * 1e-6
     column = table.PROTOCOL_ORDER.index(protocol)
+    if algorithm == "pat":
+        # One rank per node exposes the network's latency in full: NCCL reads the tree's.
+        exposed = table.NETWORK_LATENCY_US["tree"][column] + wire
+        tree = levels * exposed / table.PAT_LATENCY_SHARE + num_ranks * table.PAT_RANK_LATENCY_US
+        return (table.PAT_BASE_LATENCY_US + tree) * 1e-6
     base = table.BASE_LATENCY_US[algorithm][column]
     intra = table.NVLINK_LATENCY_US[algorithm][column]
     inter_row = "tree" if num_ranks == num_nodes else algorithm
@@ -148,11 +179,9 @@ def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape)
     return (base + (steps - inter_steps) * intra + inter_steps * inter) * 1e-6
 
 
-def expected_time_s(
-    collective: str, algorithm: str, protocol: str, num_bytes: int, shape: GroupShape
-) -> float:
-    """Time that NCCL expects, seconds: its alpha-beta model with its corrections."""
-    bus = bus_bandwidth(algorithm, protocol, shape)
+def expected(collective: str, algorithm: str, protocol: str, num_bytes: int, shape: GroupShape) -> Choice:
+    """Time that NCCL expects: its alpha-beta model with its corrections."""
+    bus = bus_bandwidth(collective, algorithm, protocol, shape)
     latency = latency_s(collective, algorithm, protocol, shape)
     if algorithm == "tree":
         algbw = bus / 2
@@ -160,37 +189,41 @@ def expected_time_s(
         correction = table.TREE_CORRECTION[protocol]
         if 0 <= log_size < len(correction):
             algbw *= correction[log_size]
-        return latency + num_bytes / algbw
-    algbw = bus * shape.num_ranks / _ring_steps(collective, shape.num_ranks)
+    elif algorithm != "ring" and collective in ("all_gather", "reduce_scatter"):
+        algbw = bus  # here NCCL takes the one for the other
+    else:
+        algbw = bus * shape.num_ranks / _ring_steps(collective, shape.num_ranks)
     if algorithm == "ring" and protocol == "Simple" and shape.num_nodes > 1 and collective == "all_reduce":
         per_chunk = num_bytes // (shape.graph.channels * shape.num_ranks)
         if per_chunk >= table.RING_PLATEAU_FROM_BYTES:
             latency *= table.RING_PLATEAU[shape.generation]
-    return latency + num_bytes / algbw
+    return Choice(algorithm, protocol, latency, latency + num_bytes / algbw)
 
 
 def choose(
     collective: str,
     num_bytes: int,
     shape: GroupShape,
-    algorithm: str | None = None,
-    protocol: str | None = None,
+    algorithms: Forced = ANY,
+    protocols: Forced = ANY,
 ) -> Choice:
     """The fastest algorithm and protocol by NCCL's own estimate, within what is forced.
 
     A forced algorithm that does not exist for the collective or the group is ignored, as NCCL_ALGO=Tree is
     for an all_gather.  InputError when a forced pair contradicts itself (NVLS under LL).
     """
-    algorithms = [a for a in algorithms_of(collective) if any(available(a, p, shape) for p in PROTOCOLS)]
-    if algorithm in algorithms:
-        algorithms = [algorithm]
-    protocols = (protocol,) if protocol else tuple(PROTOCOLS)
+    present = tuple(a for a in algorithms_of(collective) if any(available(a, p, shape) for p in PROTOCOLS))
+    picked = algorithms.among(collective, present)
+    speaking = protocols.among(collective, tuple(PROTOCOLS))
     options = [
-        Choice(a, p, expected_time_s(collective, a, p, num_bytes, shape))
-        for a in algorithms
-        for p in protocols
+        expected(collective, a, p, num_bytes, shape)
+        for a in picked
+        for p in speaking
         if available(a, p, shape)
     ]
     if not options:
-        raise InputError(f"NCCL algorithm {algorithm!r} does not run under protocol {protocol!r}; use Simple")
+        raise InputError(
+            f"NCCL algorithm {', '.join(map(repr, picked))} does not run under protocol"
+            f" {', '.join(map(repr, speaking))}; use Simple"
+        )
     return min(options, key=lambda option: option.time_s)

@@ -19,6 +19,11 @@ NVLS_NVLINK_LATENCY_US: Final = 25.0
 NVLS_TREE_NETWORK_LATENCY_US: Final = 20.9
 NVLS_EFFICIENCY: Final = {"hopper": 0.85}
 NVLS_TREE_CHANNEL_GB_PER_S: Final = {"hopper": (0.0, 57.7, 45.5)}
+#: PAT: a start, network hops that overlap in part, and a part that every rank adds.
+PAT_BASE_LATENCY_US: Final = 8.0
+PAT_LATENCY_SHARE: Final = 3.5
+PAT_RANK_LATENCY_US: Final = 2.8
+PAT_EFFICIENCY: Final = 0.75
 #: Posting a network operation costs the host proxy this much (Intel CPUs); Simple posts three.
 NETWORK_OVERHEAD_US: Final = 1.0
 

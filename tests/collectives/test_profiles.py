@@ -62,6 +62,7 @@ def test_collectives_that_nobody_measured_have_the_error_of_all() -> None:
     bands = "\n".join(f"{band} = {0.1 * k:.1f}" for k, band in enumerate(BAND_KEYS, start=1))
     text = (
         f"[one_node.any]\n{bands}\n[several_nodes.any]\n{bands}\n[one_node.all_reduce]\nbelow_1_mib = 0.7\n"
+        "[tuner]\nall_sizes = 0.2\n"
     )
     spread = parse_spread(text, "test")
     assert spread["one_node"]["all_reduce"] == {"below_1_mib": 0.7}
@@ -75,6 +76,7 @@ def test_collectives_that_nobody_measured_have_the_error_of_all() -> None:
         ("[one_node.any]", "[one_node.some]", r"\[one_node.any\] needs below_64_kib"),
         ("below_64_kib = ", "below_64_kib = -", "must be a number >= 0"),
         ("[one_node.all_reduce]", "[one_node.all_reduce]\nbelow_2_mib = 0.1", "unknown size band"),
+        ("all_sizes", "al_sizes", r"\[tuner\] needs all_sizes"),
         ("=", "", "not valid TOML"),
     ],
 )

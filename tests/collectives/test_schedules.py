@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcore.collectives import Transfer, steps
-from simcore.collectives.algorithms import num_steps, sent_share
+from simcore.collectives.algorithms import algorithms_of, sent_share
 from simcore.collectives.tree import double_binary_tree
 from simcore.errors import InputError
 from tests.collectives.play import pieces, play
@@ -46,22 +46,26 @@ def test_all_reduce_leaves_every_contribution_on_every_rank(
     assert all(end[rank][piece] == everyone for rank in range(n) for piece in parts)
 
 
-@settings(max_examples=40, deadline=None)
-@given(n=RANKS, channels=CHANNELS, unit=st.integers(1, 50), rest=st.integers(0, 7))
+@settings(max_examples=60, deadline=None)
+@given(n=RANKS, channels=CHANNELS, unit=st.integers(1, 50), rest=st.integers(0, 7), data=st.data())
 def test_reduce_scatter_leaves_chunk_r_complete_on_rank_r(
-    n: int, channels: int, unit: int, rest: int
+    n: int, channels: int, unit: int, rest: int, data: st.DataObject
 ) -> None:
-    transfers = schedule("ring", "reduce_scatter", n, n * channels * unit + rest, channels)
+    algorithm = data.draw(st.sampled_from(algorithms_of("reduce_scatter")))
+    transfers = schedule(algorithm, "reduce_scatter", n, n * channels * unit + rest, channels)
     parts = pieces(transfers)
     end = play(transfers, {rank: dict.fromkeys(parts, frozenset([rank])) for rank in range(n)})
     for piece, (chunk, _) in parts.items():
         assert end[chunk][piece] == frozenset(range(n))
 
 
-@settings(max_examples=40, deadline=None)
-@given(n=RANKS, channels=CHANNELS, unit=st.integers(1, 50), rest=st.integers(0, 7))
-def test_all_gather_brings_chunk_r_of_rank_r_to_all(n: int, channels: int, unit: int, rest: int) -> None:
-    transfers = schedule("ring", "all_gather", n, n * channels * unit + rest, channels)
+@settings(max_examples=60, deadline=None)
+@given(n=RANKS, channels=CHANNELS, unit=st.integers(1, 50), rest=st.integers(0, 7), data=st.data())
+def test_all_gather_brings_chunk_r_of_rank_r_to_all(
+    n: int, channels: int, unit: int, rest: int, data: st.DataObject
+) -> None:
+    algorithm = data.draw(st.sampled_from(algorithms_of("all_gather")))
+    transfers = schedule(algorithm, "all_gather", n, n * channels * unit + rest, channels)
     parts = pieces(transfers)
     start = {
         rank: {piece: frozenset([rank]) for piece, (chunk, _) in parts.items() if chunk == rank}
@@ -114,15 +118,31 @@ def test_ring_all_reduce_sends_2_n_minus_1_over_n_to_the_byte(n: int) -> None:
     transfers = schedule("ring", "all_reduce", n, 960 * n, 3)
     assert set(sent_per_rank(transfers).values()) == {1920 * (n - 1)}
     assert set(sent_per_rank(transfers).values()) == {round(sent_share("all_reduce", n) * 960 * n)}
-    assert max(t.step for t in transfers) + 1 == num_steps("ring", "all_reduce", n) == 2 * (n - 1)
+    assert max(t.step for t in transfers) + 1 == 2 * (n - 1)
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("algorithm", ["ring", "pat", "nvls"])
 @pytest.mark.parametrize("n", [2, 5, 8])
-def test_ring_gather_and_scatter_send_n_minus_1_over_n(collective: str, n: int) -> None:
-    transfers = schedule("ring", collective, n, 100 * n)
+def test_gather_and_scatter_send_n_minus_1_over_n(collective: str, algorithm: str, n: int) -> None:
+    # Chunks of 100 bytes; every chunk goes n - 1 ways, and every rank sends as many as any other.
+    transfers = schedule(algorithm, collective, n, 100 * n)
     assert set(sent_per_rank(transfers).values()) == {100 * (n - 1)}
     assert sent_share(collective, n) * 100 * n == pytest.approx(100 * (n - 1))
+
+
+@pytest.mark.parametrize(("n", "steps"), [(2, 1), (3, 2), (8, 3), (9, 4), (64, 6)])
+def test_parallel_aggregated_trees_take_log2_n_steps_each_to_one_peer(n: int, steps: int) -> None:
+    for collective, order in (("all_gather", -1), ("reduce_scatter", 1)):
+        transfers = schedule("pat", collective, n, 10 * n)
+        distances = []
+        for step in range(steps):
+            now = [t for t in transfers if t.step == step]
+            assert len({(t.src, t.dst) for t in now}) == n
+            distances.append((now[0].dst - now[0].src) * -order % n)
+        assert max(t.step for t in transfers) + 1 == steps
+        # Far hops carry few chunks: an all_gather begins with them, a reduce_scatter ends with them.
+        assert distances[::order] == [1 << k for k in range(steps)]
 
 
 @settings(max_examples=30, deadline=None)
