@@ -21,7 +21,7 @@ from simcore.hardware.fields import (
 )
 from simcore.hardware.profiles import Profile, checked_text, read_cluster, read_gpu
 from simcore.hardware.specs import ClusterSpec, GpuSpec
-from simcore.hardware.topology import LinkNames
+from simcore.hardware.topology import link_names
 
 Overrides = Mapping[str, str] | Iterable[tuple[str, str]]
 
@@ -147,7 +147,7 @@ def _keep_name_true(profile: Profile, changes: Mapping[str, str]) -> None:
 
 
 def _link_overrides(cluster: ClusterSpec, changes: Mapping[str, str]) -> dict[str, float]:
-    names = LinkNames(cluster) if changes else ()
+    names = link_names(cluster) if changes else ()
     values: dict[str, float] = {}
     for key, text in changes.items():
         link, _, attribute = key.rpartition(".")

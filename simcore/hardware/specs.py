@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+
+from simcore.hardware.wiring import NodeWiring
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,17 @@ class GpuSpec:
 class ClusterSpec:
     """A cluster: ``num_nodes`` x ``gpus_per_node`` of one GPU model and how they are wired.
 
-    ``intra_node``: "nvswitch" (full bandwidth between any pair).  ``fabric``: "rail" (NIC n of each of
-    ``nodes_per_leaf`` nodes on one leaf), or "leaf_spine" (all NICs of ``nodes_per_leaf`` nodes on one
-    leaf); leaves are joined by spines.  ``nic_bytes_per_s`` is per NIC and direction (line rate);
-    ``nic_efficiency`` the share that data can use.  ``spine_oversubscription`` 1.0 = full bisection.
+    ``intra_node``: "nvswitch" (full bandwidth between any pair), "nvlink" (links between pairs) or "pcie";
+    ``wiring`` holds the details.  ``fabric``: "rail" (NIC n of each of ``nodes_per_leaf`` nodes on one leaf),
+    "leaf_spine" or "fat_tree" (all NICs of ``nodes_per_leaf`` nodes on one leaf); leaves are joined by spines
+    or, with ``leaves_per_pod``, first by those of their pod and above by a core.  "dragonfly": leaves of a
+    group are joined by ``local_cables`` per pair, groups by ``global_cables`` per pair.
+    ``nic_bytes_per_s`` is per NIC and direction (line rate); ``nic_efficiency`` the share that data can use;
+    ``uplink_bytes_per_s`` the line rate of one cable between switches (0: as a NIC).  Oversubscription 1.0 =
+    full bisection at that level.  ``routing``: "rail" hands data for another rail to the GPU on that rail
+    first (over NVLink), "ecmp" sends it through the spines, "auto" is "rail" on a rail fabric.
+    ``placement``: "linear" fills nodes in order, "round_robin" deals ranks to nodes in turn, "listed" takes
+    rank r's GPU from ``placed_gpus[r]``.
     ``link_overrides`` maps ``<link name>.bytes_per_s`` or ``<link name>.latency_s`` to a value that
     replaces the derived one; ``sources`` says for each number where it comes from.
     """
@@ -68,9 +78,29 @@ class ClusterSpec:
     nccl_version: str
     nvlink_latency_s: float = 0.0  # one way, GPU to GPU through the switch, small message
     link_overrides: Mapping[str, float] = field(default_factory=dict)
+    wiring: NodeWiring = field(default_factory=NodeWiring)
+    leaves_per_pod: int = 0
+    core_oversubscription: float = 1.0
+    leaves_per_group: int = 0
+    local_cables: int = 0
+    global_cables: int = 0
+    uplink_bytes_per_s: float = 0.0
+    routing: str = "auto"
+    placement: str = "linear"
+    placed_gpus: tuple[int, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def num_gpus(self) -> int:
         """GPUs of the whole cluster."""
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def num_placed(self) -> int:
+        """Ranks that can be placed."""
+        return len(self.placed_gpus) if self.placement == "listed" else self.num_gpus
+
+    @cached_property
+    def rail_routing(self) -> bool:
+        """Whether traffic between rails moves over NVLink to the rail's GPU first."""
+        return self.fabric == "rail" if self.routing == "auto" else self.routing == "rail"

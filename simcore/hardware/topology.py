@@ -3,132 +3,64 @@
 A link is directed; its name is stable and can be used in ``--set link.<name>.bytes_per_s=...``.
 
 Note [Link order]
-    Links are numbered in five blocks, so that an index is arithmetic and nothing is looked up:
-    NVLink out of each GPU, NVLink into each GPU, NIC out (node-major), NIC in, then up and down of each
-    leaf, interleaved.  Each GPU has one port into its node's switch per direction; the switch itself
-    never limits (NVSwitch connects any pair at full port speed).  Leaves hang below spines: the up
-    link of a leaf stands for all of its uplinks together.
+    Links are numbered in blocks, so that an index is arithmetic and nothing is looked up: links inside nodes
+    (with NVSwitches the ports out of all GPUs, then those into all GPUs; else node by node), NICs out
+    (node-major), NICs in, then the fabric's.  Link ``l`` of the node ``n`` is ``first[l] + n * stride``.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, overload
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import InputError
+from simcore.hardware.fabrics import fabric_of, leaves_per_group
+from simcore.hardware.links import LinkNames, Links, nic_blocks, node_block, port_blocks
+from simcore.hardware.node import node_of, ports_of
 from simcore.hardware.specs import ClusterSpec
 
-_CANONICAL: Final = re.compile(r"0|[1-9][0-9]{0,8}")
+__all__ = ["LinkNames", "Links", "Topology", "link_names"]
+
+Ints = npt.NDArray[np.int64]
 
 
-def num_leaves(cluster: ClusterSpec) -> int:
-    """Leaf switches: one per rail (or one in all) for each started group of ``nodes_per_leaf`` nodes."""
-    groups = -(-cluster.num_nodes // cluster.nodes_per_leaf)
-    return groups * (cluster.nics_per_node if cluster.fabric == "rail" else 1)
-
-
-class LinkNames(Sequence[str]):
-    """Names of all links, by index and back, computed on demand: half a million need no memory.
-
-    ``nvlink.<gpu>.out|in``, ``nic.<node>.<n>.out|in``, ``leaf.<l>.up|down``; GPU numbers are global.
-    """
-
-    def __init__(self, cluster: ClusterSpec) -> None:
-        self._gpus = cluster.num_gpus
-        self._nics_per_node = cluster.nics_per_node
-        self._nodes = cluster.num_nodes
-        self._nics = cluster.num_nodes * cluster.nics_per_node
-        self._leaves = num_leaves(cluster)
-
-    def __len__(self) -> int:
-        return 2 * (self._gpus + self._nics + self._leaves)
-
-    def __iter__(self) -> Iterator[str]:
-        return (self._name(link) for link in range(len(self)))
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
-        picked = range(len(self))[index]
-        return self._name(picked) if isinstance(picked, int) else tuple(map(self._name, picked))
-
-    def index(self, value: str, start: int = 0, stop: int | None = None) -> int:
-        """Index of the link called ``value``.  InputError, saying what there is, if there is none."""
-        link = self._find(value)
-        if link is None or link not in range(len(self))[start:stop]:
-            raise InputError(f"unknown link {value!r}; {self._hint(value)}")
-        return link
-
-    def _name(self, link: int) -> str:
-        for block, direction in ((self._gpus, "out"), (self._gpus, "in")):
-            if link < block:
-                return f"nvlink.{link}.{direction}"
-            link -= block
-        for block, direction in ((self._nics, "out"), (self._nics, "in")):
-            if link < block:
-                node, nic = divmod(link, self._nics_per_node)
-                return f"nic.{node}.{nic}.{direction}"
-            link -= block
-        return f"leaf.{link // 2}.{'down' if link % 2 else 'up'}"
-
-    def _find(self, name: str) -> int | None:
-        kind, *numbers, direction = name.split(".") if name.count(".") >= 2 else ("", "", "")
-        if not all(_CANONICAL.fullmatch(number) for number in numbers):
-            return None
-        position = [int(n) for n in numbers]
-        match kind, position, direction:
-            case "nvlink", [gpu], ("out" | "in") if gpu < self._gpus:
-                return gpu + self._gpus * (direction == "in")
-            case "nic", [node, nic], ("out" | "in") if node < self._nodes and nic < self._nics_per_node:
-                return 2 * self._gpus + self._nics * (direction == "in") + node * self._nics_per_node + nic
-            case "leaf", [leaf], ("up" | "down") if leaf < self._leaves:
-                return 2 * (self._gpus + self._nics + leaf) + (direction == "down")
-        return None
-
-    def _hint(self, name: str) -> str:
-        """How the names of the kind that ``name`` is closest to are spelt and how far they go."""
-        spelling = {
-            "nvlink": f"nvlink.<gpu>.out|in with GPU 0 to {self._gpus - 1}",
-            "nic": f"nic.<node>.<n>.out|in with node 0 to {self._nodes - 1} and n 0 to"
-            f" {self._nics_per_node - 1}",
-            "leaf": f"leaf.<n>.up|down with n 0 to {self._leaves - 1}",
-        }
-        kind = next(iter(difflib.get_close_matches(name.split(".")[0], spelling, n=1)), None)
-        return f"links are {spelling[kind] if kind else '; '.join(spelling.values())}"
-
-
-@dataclass(frozen=True)
-class Links:
-    """All directed links, columnar.  Names: ``nvlink.<gpu>.out``, ``nic.<node>.<n>.in``, ``leaf.<l>.up``."""
-
-    names: Sequence[str]
-    bytes_per_s: npt.NDArray[np.float64]  # usable by data, efficiency applied
-    latency_s: npt.NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.bytes_per_s)
+def link_names(cluster: ClusterSpec) -> LinkNames:
+    """Names of all links of a cluster."""
+    node, ports = node_of(cluster), ports_of(cluster)
+    inside = (
+        port_blocks(cluster.num_gpus)
+        if cluster.intra_node == "nvswitch"
+        else (node_block(cluster.num_nodes, [node.name(link) for link in range(node.num_links)]),)
+    )
+    nics = nic_blocks(cluster.num_nodes, len(ports.nics))
+    return LinkNames((*inside, *nics, *fabric_of(cluster, ports).blocks))
 
 
 class Topology:
     """Links of a cluster and the route between any two GPUs.  Built in O(GPUs), routes in O(1).
 
-    ``links`` is read by the network; the methods below are the only place that knows the wiring.
+    ``links`` is read by the network; the methods below are the only place that knows the wiring.  Errors:
+    InputError for wiring that connects not all, and for placements that the cluster does not have room for.
     """
 
     def __init__(self, cluster: ClusterSpec) -> None:
         self.cluster = cluster
         self._per_node = cluster.gpus_per_node
-        self._nics_per_node = cluster.nics_per_node
+        self._num_nodes = cluster.num_nodes
         self._gpus = cluster.num_gpus
-        self._nics = cluster.num_nodes * cluster.nics_per_node
+        self._switched = cluster.intra_node == "nvswitch"
+        self._rail_routing = cluster.rail_routing and cluster.intra_node != "pcie"
+        self.node = node_of(cluster)
+        self.ports = ports_of(cluster)
+        self.fabric = fabric_of(cluster, self.ports)
+        self._num_ports = len(self.ports.nics)
+        self._nics = self._num_nodes * self._num_ports
+        self._first_nic = self._num_nodes * self.node.num_links
+        self._first_leaf_link = self._first_nic + 2 * self._nics
+        self._leaves_per_group = leaves_per_group(cluster, self.ports)
+        self._placed = _checked_placement(cluster)
         self.links = self._build()
 
     @property
@@ -137,8 +69,29 @@ class Topology:
         return self._gpus
 
     def gpu_of_rank(self, rank: int) -> int:
-        """GPU that runs ``rank`` (ranks fill nodes in order).  InputError when there are fewer GPUs."""
-        return self._checked(rank)
+        """GPU that runs ``rank``.  InputError when the placement has none for it."""
+        if self.cluster.placement == "linear":
+            return self._checked(rank)
+        if not 0 <= rank < self.cluster.num_placed:
+            raise InputError(
+                f"rank {rank} is not placed: the placement of cluster {self.cluster.name!r} has ranks 0 to"
+                f" {self.cluster.num_placed - 1}"
+            )
+        if self._placed is not None:
+            return int(self._placed[rank])
+        local, node = divmod(rank, self._num_nodes)
+        return node * self._per_node + local
+
+    def gpus_of_ranks(self, num_ranks: int) -> Ints:
+        """GPUs of the ranks 0 to ``num_ranks`` - 1.  InputError as :meth:`gpu_of_rank`."""
+        if num_ranks:
+            self.gpu_of_rank(num_ranks - 1)
+        ranks = np.arange(num_ranks, dtype=np.int64)
+        if self._placed is not None:
+            return self._placed[:num_ranks]
+        if self.cluster.placement == "round_robin":
+            return ranks % self._num_nodes * self._per_node + ranks // self._num_nodes
+        return ranks
 
     def node_of(self, gpu: int) -> int:
         """Node that holds ``gpu``."""
@@ -149,62 +102,133 @@ class Topology:
         return self._checked(gpu) % self._per_node
 
     def nic_of(self, gpu: int) -> tuple[int, int]:
-        """(node, NIC within the node) that ``gpu`` sends through; neighbours share when NICs are fewer."""
+        """(node, NIC port within the node) that ``gpu`` sends through."""
         node, local = divmod(self._checked(gpu), self._per_node)
-        return node, local * self._nics_per_node // self._per_node
+        return node, self.ports.of_gpu[local]
 
     def leaf_of(self, gpu: int) -> int:
         """Leaf switch that the NIC of ``gpu`` is plugged into."""
-        node, nic = self.nic_of(gpu)
+        node, port = self.nic_of(gpu)
         group = node // self.cluster.nodes_per_leaf
-        return group * self._nics_per_node + nic if self.cluster.fabric == "rail" else group
+        return group * self._leaves_per_group + port if self._leaves_per_group > 1 else group
 
     def nvlink_out(self, gpu: int) -> int:
-        """Link index of the NVLink port that leaves ``gpu``."""
-        return self._checked(gpu)
+        """Link index of the NVLink port that leaves ``gpu``.  InputError for a node without NVSwitch."""
+        return self._port(gpu)
 
     def nvlink_in(self, gpu: int) -> int:
-        """Link index of the NVLink port that enters ``gpu``."""
-        return self._gpus + self._checked(gpu)
+        """Link index of the NVLink port that enters ``gpu``.  InputError for a node without NVSwitch."""
+        return self._gpus + self._port(gpu)
 
     def nic_out(self, gpu: int) -> int:
         """Link index of the sending side of the NIC of ``gpu``."""
-        node, nic = self.nic_of(gpu)
-        return 2 * self._gpus + node * self._nics_per_node + nic
+        node, port = self.nic_of(gpu)
+        return self._first_nic + node * self._num_ports + port
 
     def nic_in(self, gpu: int) -> int:
         """Link index of the receiving side of the NIC of ``gpu``."""
         return self.nic_out(gpu) + self._nics
 
-    def leaf_up(self, leaf: int) -> int:
-        """Link index of the uplinks of ``leaf`` towards the spines, together."""
-        return 2 * (self._gpus + self._nics + leaf)
-
-    def leaf_down(self, leaf: int) -> int:
-        """Link index of the downlinks from the spines to ``leaf``, together."""
-        return self.leaf_up(leaf) + 1
+    def inside_links(self, gpus: Iterable[int]) -> Ints:
+        """Links inside nodes that belong to ``gpus``: their ports, or all links of their nodes."""
+        if self._switched:
+            ports = [port for gpu in gpus for port in (self.nvlink_out(gpu), self.nvlink_in(gpu))]
+            return np.array(ports, dtype=np.int64)
+        nodes = np.array(sorted({self.node_of(gpu) for gpu in gpus}), dtype=np.int64)
+        return (nodes[:, None] * self.node.num_links + np.arange(self.node.num_links)).reshape(-1)
 
     def route(self, src_gpu: int, dst_gpu: int) -> tuple[int, ...]:
         """Links from ``src_gpu`` to ``dst_gpu`` in order; empty for a GPU and itself.
 
-        Within a node over NVLink; between nodes NIC to NIC, over the spines when the NICs are on different
-        leaves (on a rail fabric: different rails, or groups of nodes).
+        Within a node as the node is wired; between nodes to the NIC, over the switches that lie between the
+        two NICs' leaves (on a rail fabric: different rails, or groups of nodes), and from the NIC.
         """
-        if src_gpu // self._per_node == dst_gpu // self._per_node:
+        per_node = self._per_node
+        if src_gpu // per_node == dst_gpu // per_node:
+            self._checked(src_gpu)
             if src_gpu == dst_gpu:
-                self._checked(src_gpu)
                 return ()
-            return self.nvlink_out(src_gpu), self.nvlink_in(dst_gpu)
+            if self._switched:
+                return src_gpu, self._gpus + dst_gpu
+            way = self.node.route(src_gpu % per_node, dst_gpu % per_node)
+            return self._in_node(src_gpu // per_node, way)
         first, last = self.nic_out(src_gpu), self.nic_in(dst_gpu)
         src_leaf, dst_leaf = self.leaf_of(src_gpu), self.leaf_of(dst_gpu)
-        if src_leaf == dst_leaf:
-            return first, last
-        return first, self.leaf_up(src_leaf), self.leaf_down(dst_leaf), last
+        between = [self._first_leaf_link + link for link in self.fabric.route(src_leaf, dst_leaf)]
+        if self._switched:
+            return first, *between, last
+        leave = self._in_node(src_gpu // per_node, self.node.to_nic(src_gpu % per_node))
+        enter = self._in_node(dst_gpu // per_node, self.node.from_nic(dst_gpu % per_node))
+        return *leave, first, *between, last, *enter
+
+    def relay(self, src_gpu: int, dst_gpu: int) -> int:
+        """GPU on the node of ``src_gpu`` from which data for ``dst_gpu`` leaves.
+
+        With rail routing that is the one at the place of ``dst_gpu``, if NVLink leads there; else, and where
+        both use the same NIC port anyway, ``src_gpu`` itself.
+        """
+        src_node, dst_node = src_gpu // self._per_node, dst_gpu // self._per_node
+        if not self._rail_routing or src_node == dst_node:
+            return src_gpu
+        src, dst = src_gpu % self._per_node, dst_gpu % self._per_node
+        if self.ports.of_gpu[src] == self.ports.of_gpu[dst] or not self.node.is_joined(src, dst):
+            return src_gpu
+        return src_gpu - src + dst
+
+    def message_route(self, src_gpu: int, dst_gpu: int) -> tuple[int, ...]:
+        """Links of a send/recv or of an all_to_all's message, over the relay (what NCCL calls PXN)."""
+        via = self.relay(src_gpu, dst_gpu)
+        return (*self.route(src_gpu, via), *self.route(via, dst_gpu))
 
     def latency_s(self, src_gpu: int, dst_gpu: int) -> float:
         """One-way latency of a small message in seconds: the sum over the links of the route."""
         latency = self.links.latency_s
         return float(sum(latency[link] for link in self.route(src_gpu, dst_gpu)))
+
+    def nodes_of_all(self) -> Ints:
+        """Node of every GPU."""
+        return np.arange(self._gpus, dtype=np.int64) // self._per_node
+
+    def leaves_of_all(self) -> Ints:
+        """Leaf of every GPU."""
+        group = self.nodes_of_all() // self.cluster.nodes_per_leaf
+        if self._leaves_per_group == 1:
+            return group
+        port = np.tile(np.array(self.ports.of_gpu, dtype=np.int64), self._num_nodes)
+        return group * self._leaves_per_group + port
+
+    def own_links_of_all(self) -> Ints:
+        """Links that belong to one GPU alone, by GPU: its NVSwitch ports, its NICs if nobody shares them."""
+        gpus = np.arange(self._gpus, dtype=np.int64)
+        columns = [gpus, self._gpus + gpus] if self._switched else []
+        if self.ports.is_exclusive:
+            columns += self._nics_of_all()
+        return np.stack(columns, axis=1) if columns else np.zeros((self._gpus, 0), dtype=np.int64)
+
+    def shared_links_of_all(self) -> Ints:
+        """Links beyond its node that a GPU shares with others, by GPU: NICs, uplinks of switches above."""
+        columns = [] if self.ports.is_exclusive else self._nics_of_all()
+        above = self._first_leaf_link + self.fabric.above(self.leaves_of_all())
+        return np.concatenate([*(column[:, None] for column in columns), above], axis=1)
+
+    def node_links_of_all(self) -> Ints:
+        """Links of each node that are nobody's own: shape [nodes, links]; none with NVSwitches."""
+        count = 0 if self._switched else self.node.num_links
+        return np.arange(self._num_nodes * count, dtype=np.int64).reshape(self._num_nodes, count)
+
+    def _nics_of_all(self) -> list[Ints]:
+        port = np.tile(np.array(self.ports.of_gpu, dtype=np.int64), self._num_nodes)
+        out = self._first_nic + self.nodes_of_all() * self._num_ports + port
+        return [out, out + self._nics]
+
+    def _in_node(self, node: int, way: tuple[int, ...]) -> tuple[int, ...]:
+        first = node * self.node.num_links
+        return tuple(first + link for link in way)
+
+    def _port(self, gpu: int) -> int:
+        if not self._switched:
+            raise InputError(f"cluster {self.cluster.name!r} has no NVSwitch: its GPUs have no port into one")
+        return self._checked(gpu)
 
     def _checked(self, gpu: int) -> int:
         if not 0 <= gpu < self._gpus:
@@ -214,30 +238,45 @@ class Topology:
         return gpu
 
     def _build(self) -> Links:
-        cluster, gpu = self.cluster, self.cluster.gpu
-        if self._per_node % self._nics_per_node:
-            raise InputError(
-                f"cluster {cluster.name!r}: {self._nics_per_node} NICs do not divide among"
-                f" {self._per_node} GPUs"
-            )
+        cluster, node, fabric = self.cluster, self.node, self.fabric
+        inside = node.num_links // node.stride
+        nics = np.tile([len(nics) for nics in self.ports.nics], 2 * self._num_nodes).astype(np.int64)
         nic_rate = cluster.nic_bytes_per_s * cluster.nic_efficiency
-        rail = cluster.fabric == "rail"
-        groups = -(-cluster.num_nodes // cluster.nodes_per_leaf)
-        nodes = np.full(groups, cluster.nodes_per_leaf, dtype=np.float64)
-        nodes[-1] = cluster.num_nodes - (groups - 1) * cluster.nodes_per_leaf
-        nics_below = np.repeat(nodes, self._nics_per_node) if rail else nodes * self._nics_per_node
-        leaf_rate = nics_below * nic_rate / cluster.spine_oversubscription
-        blocks = (
-            # Half of an end-to-end latency belongs to each end's port; a spine adds a hop up and one down.
-            (2 * self._gpus, gpu.nvlink_bytes_per_s * gpu.nvlink_efficiency, cluster.nvlink_latency_s / 2),
-            (2 * self._nics, nic_rate, cluster.nic_latency_s / 2),
-            (2 * len(leaf_rate), np.repeat(leaf_rate, 2), cluster.hop_latency_s),
-        )
-        rate = np.concatenate([np.broadcast_to(np.asarray(r, dtype=np.float64), (n,)) for n, r, _ in blocks])
-        latency = np.concatenate([np.full(n, s, dtype=np.float64) for n, _, s in blocks])
-        names = LinkNames(cluster)
+
+        def of_nodes(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+            """A figure per link of a node, for all nodes in link order: block by block."""
+            blocks = np.repeat(values.reshape(inside, 1, node.stride), self._num_nodes, axis=1)
+            return blocks.reshape(-1)
+
+        rate = np.concatenate([of_nodes(node.bytes_per_s), nics * nic_rate, fabric.bytes_per_s])
+        # Half of an end-to-end latency belongs to each end's NIC; every further switch adds a hop.
+        nic_latency = np.full(len(nics), cluster.nic_latency_s / 2)
+        latency = np.concatenate([of_nodes(node.latency_s), nic_latency, fabric.latency_s])
+        cables = np.concatenate([np.ones(self._first_nic, dtype=np.int64), nics, fabric.cables])
+        names = link_names(cluster)
         for key, value in cluster.link_overrides.items():
             link, _, attribute = key.rpartition(".")
             (rate if attribute == "bytes_per_s" else latency)[names.index(link)] = value
-        rate.flags.writeable = latency.flags.writeable = False
-        return Links(names, rate, latency)
+        for column in (rate, latency, cables):
+            column.flags.writeable = False
+        return Links(names, rate, latency, cables)
+
+
+def _checked_placement(cluster: ClusterSpec) -> Ints | None:
+    """GPUs by rank of a listed placement, None for the others."""
+    if cluster.placement != "listed":
+        return None
+    placed = np.array(cluster.placed_gpus, dtype=np.int64)
+    outside = np.flatnonzero((placed < 0) | (placed >= cluster.num_gpus))
+    if len(outside):
+        rank = int(outside[0])
+        raise InputError(
+            f"placement puts rank {rank} on GPU {placed[rank]}, but cluster {cluster.name!r} has GPUs 0 to"
+            f" {cluster.num_gpus - 1}"
+        )
+    order = np.argsort(placed, kind="stable")
+    twice = np.flatnonzero(placed[order][1:] == placed[order][:-1])
+    if len(twice):
+        first, second = order[twice[0]], order[twice[0] + 1]
+        raise InputError(f"placement puts both rank {first} and rank {second} on GPU {placed[first]}")
+    return placed

@@ -22,7 +22,8 @@ from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray
 from simcore.symmetry.colours import add_at, mix, refined, unique_rows
-from simcore.symmetry.relations import Fabric, Planner, Relation, relations_of
+from simcore.symmetry.fabric import Fabric
+from simcore.symmetry.relations import Planner, Relation, relations_of
 
 if TYPE_CHECKING:
     from simcore.hardware import Topology
@@ -72,12 +73,12 @@ def partition(
     world = graph.world_size
     num_links = len(topology.links)
     if fold:
-        fabric = Fabric(topology)
+        fabric = Fabric(topology, world)
         variant = np.zeros(world, dtype=np.int64) if variant_of_rank is None else variant_of_rank
         ranks = unique_rows(np.stack([graph.program_of_rank.astype(np.int64), variant], axis=1))
         links = _link_colours(topology, relations)
         instances = [relation.colour for relation in relations]
-        ranks, instances, links = _refine(relations, fabric.own[:world], ranks, instances, links)
+        ranks, instances, links = _refine(relations, fabric.own[fabric.gpu], ranks, instances, links)
     else:
         ranks = np.arange(world, dtype=np.int64)
         links = np.arange(num_links, dtype=np.int64)

@@ -12,8 +12,9 @@ import numpy as np
 from simcore.collectives.plan import LinkUse
 from simcore.errors import GraphError
 from simcore.graph.ops import IntArray
+from simcore.symmetry.fabric import Fabric
 from simcore.symmetry.partition import Partition
-from simcore.symmetry.relations import Fabric, Planner, Relation
+from simcore.symmetry.relations import Planner, Relation
 
 if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan
@@ -41,7 +42,8 @@ class Quotient:
     def __init__(self, parts: Partition, topology: Topology, planner: Planner) -> None:
         self.partition = parts
         self._planner = planner
-        self._own_ports = Fabric(topology).own
+        fabric = Fabric(topology, len(parts.class_of))
+        self._own_ports = fabric.own[fabric.gpu]
         self._number = {(r.group, r.delta): number for number, r in enumerate(parts.relations)}
         self._ends = [_ends(relation, len(parts.class_of)) for relation in parts.relations]
         self._loads = _shared_loads(parts)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ import numpy.typing as npt
 from simcore.graph import Graph, OpKind, ProcessGroup
 from simcore.graph.ops import IntArray
 from simcore.symmetry.colours import first_seen, unique_rows
+from simcore.symmetry.fabric import Fabric
 
 if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan
@@ -81,7 +81,7 @@ def relations_of(graph: Graph, topology: Topology, planner: Planner) -> list[Rel
         key = (ops.group[row], int(ops.peer_delta[row]) if is_send else 0)
         what = ("send_recv" if is_send else ops.collective[row], int(ops.comm_bytes[row]))
         calls.setdefault(key, {})[what] = None
-    fabric = Fabric(topology)
+    fabric = Fabric(topology, graph.world_size)
     found = []
     for (name, delta), wanted in sorted(calls.items()):
         members = group_members(graph.groups[name], graph.world_size)
@@ -116,45 +116,6 @@ def _senders(graph: Graph, group: str, delta: int) -> npt.NDArray[np.bool_]:
     return np.array(programs, dtype=np.bool_)[graph.program_of_rank]
 
 
-class Fabric:
-    """Ports and leaves of GPUs, vectorised; which links belong to one GPU alone."""
-
-    def __init__(self, topology: Topology) -> None:
-        self.topology = topology
-        cluster = topology.cluster
-        gpus = np.arange(topology.num_gpus, dtype=np.int64)
-        per_node, nics = cluster.gpus_per_node, cluster.nics_per_node
-        self.per_node = per_node
-        self.node = gpus // per_node
-        nic = self.node * nics + (gpus % per_node) * nics // per_node
-        leaf_group = self.node // cluster.nodes_per_leaf
-        self.leaf = leaf_group * nics + nic % nics if cluster.fabric == "rail" else leaf_group
-        up = topology.leaf_up(0) + 2 * self.leaf
-        nic_out = topology.nic_out(0) + nic
-        nic_in = topology.nic_in(0) + nic
-        own = [topology.nvlink_out(0) + gpus, topology.nvlink_in(0) + gpus]
-        nic_is_own = nics == per_node
-        #: links that belong to a GPU alone, by GPU; links that it shares with others, by GPU
-        self.own = np.stack(own + ([nic_out, nic_in] if nic_is_own else []), axis=1)
-        self.shared = np.stack(([] if nic_is_own else [nic_out, nic_in]) + [up, up + 1], axis=1)
-        self.ports = np.concatenate([self.own, self.shared], axis=1)
-
-    @cached_property
-    def figures(self) -> IntArray:
-        """Colour of each GPU by the capacities and latencies of all its ports, its own and shared ones."""
-        links = self.topology.links
-        return unique_rows(
-            np.concatenate([links.bytes_per_s[self.ports], links.latency_s[self.ports]], axis=1)
-        )
-
-    @cached_property
-    def node_figures(self) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """Per GPU the colour of its whole node, GPU by GPU, and whether the node's GPUs differ."""
-        by_node = self.figures.reshape(-1, self.per_node)
-        uneven = (by_node != by_node[:, :1]).any(axis=1)
-        return np.repeat(unique_rows(by_node), self.per_node), np.repeat(uneven, self.per_node)
-
-
 def _relation(
     name: str,
     delta: int,
@@ -164,7 +125,8 @@ def _relation(
     planner: Planner,
 ) -> Relation:
     """Plan one instance per pattern; carry its loads over to the others."""
-    pattern = _patterns(members, fabric)
+    gpus = fabric.gpu[members]
+    pattern = _patterns(gpus, fabric, in_order=not delta)
     example = np.unique(pattern, return_index=True)[1]
     colours, roles, uses = [], [], []
     for instance in example.tolist():
@@ -174,7 +136,7 @@ def _relation(
             for what, size in calls
         ]
         colours.append(tuple(_figures(plan) for plan in plans))
-        role, load = _split_loads(plans, members[instance], fabric)
+        role, load = _split_loads(plans, gpus[instance], fabric)
         roles.append(role)
         uses.append(load)
     role_number = _number([role for of_members in roles for role in of_members])
@@ -187,27 +149,35 @@ def _relation(
                 carries[number, k, port] = True
     return Relation(
         name, delta, tuple(calls), members, colour_by_pattern[pattern], roles_by_pattern[pattern],
-        np.unique(fabric.own[members][carries[pattern]]), _spread(uses, pattern, members, fabric),
+        np.unique(fabric.own[gpus][carries[pattern]]), _spread(uses, pattern, gpus, fabric),
     )  # fmt: skip
 
 
-def _patterns(members: IntArray, fabric: Fabric) -> IntArray:
+def _patterns(gpus: IntArray, fabric: Fabric, *, in_order: bool) -> IntArray:
     """Number of each instance's pattern: same relative nodes, GPUs, leaves, capacities and latencies.
 
     A plan may depend on GPUs of the members' nodes that are no members (what traffic between rails passes),
     so whole nodes count; positions within a node matter only where its GPUs differ, and where they decide
-    which members share a NIC or leaf.
+    which members share a NIC or leaf.  ``in_order``: rings and trees follow nodes and GPUs in ascending
+    order, wherever placement has put the members.
     """
+    if not fabric.is_alike:
+        return np.arange(len(gpus), dtype=np.int64)
     node_figures, uneven = fabric.node_figures
-    place = members % fabric.per_node
+    place = gpus % fabric.per_node
     columns = [
-        first_seen(fabric.node[members]),
+        first_seen(fabric.node[gpus]),
         first_seen(place),
-        first_seen(fabric.leaf[members]),
-        node_figures[members],
-        np.where(uneven[members].any(axis=1, keepdims=True), place, -1),
+        first_seen(fabric.leaf[gpus]),
+        first_seen(fabric.leaf_group[gpus]),
+        node_figures[gpus],
+        np.where(uneven[gpus].any(axis=1, keepdims=True), place, -1),
     ]
-    columns += [first_seen(fabric.shared[members][..., k]) for k in range(fabric.shared.shape[1])]
+    if not fabric.topology.ports.is_exclusive:
+        columns.append(first_seen(fabric.port[gpus]))
+    if in_order:
+        columns.append(np.argsort(np.argsort(gpus, axis=1), axis=1))
+    columns += [first_seen(fabric.shared[gpus][..., k]) for k in range(fabric.shared.shape[1])]
     return unique_rows(np.concatenate(columns, axis=1))
 
 
@@ -219,24 +189,43 @@ def _figures(plan: CollectivePlan) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-_Load = tuple[int, int, int, int, float]  # call, member on the same node, member with its place, port, weight
+class _Load(NamedTuple):
+    """Load of an instance on a link that is no member's own, in words that hold for its whole pattern.
+
+    The link is a port of the GPU on the node of member ``on`` at the place of member ``at``; with ``at``
+    :data:`_INSIDE` a link inside the node of member ``on``; with :data:`_LITERAL` the link itself.
+    """
+
+    call: int
+    on: int
+    at: int
+    link: int
+    weight: float
+
+
+_INSIDE: Final = -1
+_LITERAL: Final = -2
 
 
 def _split_loads(
-    plans: list[CollectivePlan], ranks: IntArray, fabric: Fabric
+    plans: list[CollectivePlan], gpus: IntArray, fabric: Fabric
 ) -> tuple[list[tuple[tuple[int, int, float], ...]], list[_Load]]:
     """Loads of an instance: per member on its own ports (call, port, weight); and on all other links.
 
-    A link that is no member's own is a port of the GPU that sits on the node of one member, at the place of
-    another: the members' own shared ports, or what traffic between rails passes on its way.
+    A link that is no member's own is inside a member's node, or a port of the GPU that sits on the node of
+    one member, at the place of another: the members' own shared ports, or what traffic between rails passes
+    on its way.
     """
     owner: dict[int, tuple[int, int]] = {}
     places: dict[int, tuple[int, int, int]] = {}
-    for k, rank in enumerate(ranks.tolist()):
-        owner.update({link: (k, port) for port, link in enumerate(fabric.own[rank].tolist())})
-        for port, link in enumerate(fabric.ports[rank].tolist()):
+    for k, gpu in enumerate(gpus.tolist()):
+        owner.update({link: (k, port) for port, link in enumerate(fabric.own[gpu].tolist())})
+        for port, link in enumerate(fabric.ports[gpu].tolist()):
             places.setdefault(link, (k, k, port))
-    roles: list[list[tuple[int, int, float]]] = [[] for _ in range(len(ranks))]
+    for k in np.unique(fabric.node[gpus], return_index=True)[1].tolist():
+        for number, link in enumerate(fabric.node_links[fabric.node[gpus[k]]].tolist()):
+            places[link] = (k, _INSIDE, number)
+    roles: list[list[tuple[int, int, float]]] = [[] for _ in range(len(gpus))]
     loads: list[_Load] = []
     for call, plan in enumerate(plans):
         for use in plan.links:
@@ -244,15 +233,16 @@ def _split_loads(
                 k, port = owner[use.link]
                 roles[k].append((call, port, use.weight))
                 continue
-            if use.link not in places:
-                _add_places_between(places, ranks, fabric)
-            loads.append((call, *places[use.link], use.weight))
+            if use.link not in places and fabric.is_alike:
+                _add_places_between(places, gpus, fabric)
+            place = places.get(use.link, (0, _LITERAL, use.link)) if not fabric.is_alike else places[use.link]
+            loads.append(_Load(call, *place, use.weight))
     return [tuple(role) for role in roles], loads
 
 
-def _add_places_between(places: dict[int, tuple[int, int, int]], ranks: IntArray, fabric: Fabric) -> None:
+def _add_places_between(places: dict[int, tuple[int, int, int]], gpus: IntArray, fabric: Fabric) -> None:
     """Ports of GPUs on the members' nodes at the members' places, whoever runs there."""
-    nodes, locals_ = fabric.node[ranks], ranks % fabric.per_node
+    nodes, locals_ = fabric.node[gpus], gpus % fabric.per_node
     for k in np.unique(nodes, return_index=True)[1].tolist():
         for j in np.unique(locals_, return_index=True)[1].tolist():
             gpu = int(nodes[k] * fabric.per_node + locals_[j])
@@ -260,15 +250,23 @@ def _add_places_between(places: dict[int, tuple[int, int, int]], ranks: IntArray
                 places.setdefault(link, (k, j, port))
 
 
-def _spread(uses: list[list[_Load]], pattern: IntArray, members: IntArray, fabric: Fabric) -> SharedLoads:
+def _spread(uses: list[list[_Load]], pattern: IntArray, gpus: IntArray, fabric: Fabric) -> SharedLoads:
     """Those loads of all instances, from those of one instance per pattern."""
     instances, links, weights, calls = [], [], [], []
-    for number, load in enumerate(uses):
-        mine = np.flatnonzero(pattern == number)
-        for call, k, j, port, weight in load:
-            gpu = fabric.node[members[mine, k]] * fabric.per_node + members[mine, j] % fabric.per_node
+    order = np.argsort(pattern, kind="stable")
+    bounds = np.searchsorted(pattern[order], np.arange(len(uses) + 1))
+    for load, begin, end in zip(uses, bounds, bounds[1:], strict=False):
+        mine = order[begin:end]
+        for call, on, at, link, weight in load:
+            node = fabric.node[gpus[mine, on]]
+            if at == _LITERAL:
+                links.append(np.full(len(mine), link, dtype=np.int64))
+            elif at == _INSIDE:
+                links.append(fabric.node_links[node, link])
+            else:
+                place = gpus[mine, at] % fabric.per_node
+                links.append(fabric.ports[node * fabric.per_node + place, link])
             instances.append(mine)
-            links.append(fabric.ports[gpu, port])
             weights.append(np.full(len(mine), weight))
             calls.append(np.full(len(mine), call, dtype=np.int64))
     if not instances:
