@@ -155,6 +155,12 @@ class TemplateBuilder:
         """Time that the host spends before it launches the next op, ps."""
         return self._add(OpKind.HOST, (), (), name=name, stream="host", recorded_ps=duration_ps, **columns)
 
+    def event_wait(
+        self, name: str, duration_ps: int, *, stream: str = "compute", waits: Iterable[Source] = ()
+    ) -> OpHandle:
+        """The stream waits for ``waits`` (cudaStreamWaitEvent) and then stands idle for ``duration_ps``."""
+        return self._add(OpKind.EVENT_WAIT, waits, (), name=name, stream=stream, recorded_ps=duration_ps)
+
     def sync(
         self, stream: str = "", *, name: str = "cudaDeviceSynchronize", waits: Iterable[Source] = ()
     ) -> OpHandle:
