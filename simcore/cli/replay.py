@@ -25,26 +25,52 @@ def replay(
             help="What if: change the graph; repeatable, in the order given. Keys: docs/what-if.md.",
         ),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which ops, streams and waits make the spans differ.")
+    ] = False,
+    sm_series: Annotated[
+        bool, typer.Option("--sm-series", help="With --json: SM utilisation per 1 ms, step by step.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write a run folder, for report, compare and Perfetto.")
+    ] = None,
+    kineto: Annotated[
+        Path | None, typer.Option(help="Also write the replay as profiler traces (JSON, gzip); needs --out.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Replay recorded PyTorch profiler traces and compare with the recording."""
+    """Replay recorded traces and compare with the recording."""
     with reported_errors():
         import json
 
         from simcore.cli.edits import edit_recording, edit_table
         from simcore.cli.output import print_wide
-        from simcore.replay import replay_job
+        from simcore.errors import InputError
+        from simcore.replay import play
+        from simcore.replay.insight import step_insights
+        from simcore.replay.record import write_replay
         from simcore.replay.show import replay_object, replay_tables
+        from simcore.report import write_kineto
+        from simcore.timeline import Timeline
         from workloads.imports import import_traces
 
+        if kineto is not None and out is None:
+            raise InputError("--kineto is written from a run folder: name one with --out")
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
         job, changes = edit_recording(job, edits or (), step)
-        steps = replay_job(job, step)
+        replayed = play(job)
+        steps = replayed.steps(step)
+        insights = step_insights(replayed, steps)
+        if out is not None:
+            write_replay(out, replayed, {"gaps": gaps})
+            if kineto is not None:
+                write_kineto(Timeline.open(out), kineto, range(len(job.ranks)))
         if as_json:
-            shown = {**replay_object(job, steps), "edits": [change.as_object() for change in changes]}
+            found = replay_object(job, steps, insights, series=sm_series, explained=explain)
+            shown = {**found, "edits": [change.as_object() for change in changes]}
             print(json.dumps(shown))
         else:
-            print_wide(replay_tables(job, steps))
+            print_wide(replay_tables(job, steps, insights, explained=explain, notes=replayed.notes))
             if changes:
                 print_wide(edit_table(changes))
 

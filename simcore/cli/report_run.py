@@ -15,6 +15,9 @@ def report(
     perfetto: Annotated[
         Path | None, typer.Option(help="Write a Perfetto file (JSON, gzip) of --ranks.")
     ] = None,
+    kineto: Annotated[
+        Path | None, typer.Option(help="Write --ranks as profiler traces (Kineto JSON, gzip), one file each.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the step of --ranks (.png, .svg or .pdf).")] = None,
     ranks: Annotated[
         str | None,
@@ -30,7 +33,7 @@ def report(
     top: Annotated[int, typer.Option(min=1, help="Rows in the tables of kernels and communication.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Summarise a run; with --perfetto or --plot, also export it."""
+    """Summarise a run; with --perfetto, --kineto or --plot, also export it."""
     with reported_errors():
         import json
 
@@ -40,6 +43,7 @@ def report(
             critical_path_tables,
             default_ranks,
             json_object,
+            write_kineto,
             write_perfetto,
             write_plot,
         )
@@ -54,6 +58,8 @@ def report(
             events = f"{export.num_events:,} events"
             notes.append(f"Perfetto (ui.perfetto.dev): {perfetto}, {events}, ranks: {len(chosen)}")
             notes += left_out_notes(export.left_out)
+        if kineto is not None:
+            notes += [f"profiler trace: {file}" for file in write_kineto(timeline, kineto, chosen)]
         if plot is not None:
             write_plot(timeline, plot, chosen)
             notes.append(f"picture: {plot}")

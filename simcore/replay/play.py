@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from simcore.collectives.recorded import RecordedPlanner
 from simcore.cost.recorded import RecordedCost
 from simcore.engine import SimulationResult, simulate
 from simcore.errors import InputError
+from simcore.graph import Graph
 from simcore.graph.ops import IntArray
-from simcore.hardware import Topology, load_cluster
+from simcore.hardware import ClusterSpec, Topology, load_cluster
 from simcore.replay.split import ReplayedStep, split
 from workloads.imports import ImportedJob
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A recording and its replay.
+    """A recording and its replay: ``graph`` was played on ``cluster``, rank ``i`` of the import as rank
+    ``rank_of[i]`` of the graph.
 
     ``start_ps[i]``, ``end_ps[i]`` are the times of the recorded ops of rank ``i`` of the import, as a
     profiler would see them: a communication kernel starts when it is placed, long before its last peer comes.
-    ``transfer_ps[i]`` is when data began to move (for other ops: their start).
+    ``notes`` say what was assumed; ``origins`` is the share of kernel time by origin of its estimate.
     """
 
     job: ImportedJob
+    graph: Graph
+    cluster: ClusterSpec
+    network: str
     result: SimulationResult
+    rank_of: tuple[int, ...]
     start_ps: tuple[IntArray, ...]
     end_ps: tuple[IntArray, ...]
-    transfer_ps: tuple[IntArray, ...]
+    notes: tuple[str, ...] = ()
+    origins: Mapping[str, float] = field(default_factory=dict)
 
     def steps(self, step: int | None = None) -> list[ReplayedStep]:
         """All steps of all ranks, or those numbered ``step``.  InputError for a step that no trace has."""
@@ -49,18 +57,34 @@ class Replay:
 
 def play(job: ImportedJob) -> Replay:
     """Replay with recorded durations.  Errors: DeadlockError when the imported graph hangs."""
-    result = simulate_job(job)
-    starts, ends, transfers = [], [], []
-    for index, rank in enumerate(job.ranks):
-        times = result.times_of(index)
-        start, end = times.ready_ps[rank.flat], times.end_ps[rank.flat]
-        transfer = times.start_ps[rank.flat]
+    cluster = recorded_cluster(job)
+    ranks = tuple(range(len(job.ranks)))
+    return replay_of(job, job.graph, cluster, "recorded", simulate_job(job), ranks, origins={"recorded": 1.0})
+
+
+def replay_of(
+    job: ImportedJob,
+    graph: Graph,
+    cluster: ClusterSpec,
+    network: str,
+    result: SimulationResult,
+    rank_of: tuple[int, ...],
+    *,
+    notes: tuple[str, ...] = (),
+    origins: Mapping[str, float] | None = None,
+) -> Replay:
+    """The replay that ``result`` is, with times of the recorded ops."""
+    starts, ends = [], []
+    for number, rank in zip(rank_of, job.ranks, strict=True):
+        times = result.times_of(number)
+        start = times.ready_ps[rank.flat]
         computes = ~rank.recorded.is_comm
-        start[computes] = transfer[computes]
+        start[computes] = times.start_ps[rank.flat][computes]
         starts.append(start)
-        ends.append(end)
-        transfers.append(transfer)
-    return Replay(job, result, tuple(starts), tuple(ends), tuple(transfers))
+        ends.append(times.end_ps[rank.flat])
+    return Replay(
+        job, graph, cluster, network, result, rank_of, tuple(starts), tuple(ends), notes, origins or {}
+    )
 
 
 def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
@@ -73,11 +97,16 @@ def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
 
 def simulate_job(job: ImportedJob) -> SimulationResult:
     """Play the graph of an import: every op as long as recorded, every wait resolved by the engine."""
+    topology = Topology(recorded_cluster(job))
+    return simulate(job.graph, topology, RecordedCost(), RecordedPlanner(), network="alphabeta", fold=False)
+
+
+def recorded_cluster(job: ImportedJob) -> ClusterSpec:
+    """Any cluster that is large enough: what its hardware can do is not asked."""
     cluster = load_cluster("h800-96", {})
     # Launches and copies cost what was recorded: the host's times are ops of the graph.
     gpu = replace(
         cluster.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].recorded)
     )
     nodes = -(-len(job.ranks) // cluster.gpus_per_node)
-    topology = Topology(replace(cluster, gpu=gpu, num_nodes=nodes))
-    return simulate(job.graph, topology, RecordedCost(), RecordedPlanner(), network="alphabeta", fold=False)
+    return replace(cluster, gpu=gpu, num_nodes=nodes)
