@@ -6,23 +6,18 @@ from typing import Final
 
 from simcore.collectives.plan import CollectivePlan
 from simcore.study.cases import Job, Scenario
-from simcore.study.wire import bandwidth_s, wire_latency_s
+from simcore.study.wire import bandwidth_s, wire_plan
 from simcore.units import PS_PER_S, us_from_ps
 
 #: Larger differences are explained.
 EXPLAIN_ABOVE_PERCENT: Final = 5.0
 #: Sharing a link does not matter to a job whose data needs its bottleneck for less than this share.
 _MATTERS_SHARE: Final = 0.02
-#: Latency above this share of a job's time makes a difference worth naming.
-_HIDDEN_SHARE: Final = 0.04
-#: A job that takes no more than this above its time alone has not shared its links.
-_ALONE_SHARE: Final = 0.01
-
-#: What a closed form leaves out, by the kind of schedule.
+#: What the folded schedule leaves out, by the kind of schedule.
 _WHY: Final = {
-    "chain": "every hop stores a whole chunk, and the rings of different rotations meet at the same ports",
-    "tree": "chunks climb and descend while the bottleneck is not yet, or no longer, busy all the time",
-    "ring": "slices of different rotations meet at ports, so that steps take longer than latency and data",
+    "chain": "rings of different rotations meet at ports in another order than in one representative node",
+    "tree": "chunks of different rotations meet at ports in another order than in one representative node",
+    "ring": "slices of different rotations meet at ports in another order than in one representative node",
 }
 _WHY_ELSE: Final = "messages meet at ports and wait for each other"
 
@@ -38,11 +33,11 @@ def explanation(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> 
             return shared
     plan = job.plans[0]
     kind = "chain" if plan.collective in ("broadcast", "reduce") else plan.algorithm
-    closed_form_us, packets_us = us_from_ps(fluid_ps - bandwidth_ps), us_from_ps(packet_ps - bandwidth_ps)
+    schedule_us, packets_us = us_from_ps(fluid_ps - bandwidth_ps), us_from_ps(packet_ps - bandwidth_ps)
     return (
         f"{_WHY.get(kind, _WHY_ELSE)}: data fills the bottleneck for {100 * share:.0f}% of the time"
-        f" ({us_from_ps(bandwidth_ps):.1f} us); the closed form adds {closed_form_us:.1f} us,"
-        f" packets {packets_us:.1f} us"
+        f" ({us_from_ps(bandwidth_ps):.1f} us); the schedule adds {schedule_us:.1f} us, packets"
+        f" {packets_us:.1f} us"
     )
 
 
@@ -52,29 +47,20 @@ def _sharing(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str
     if rival is None:
         return None
     topology, plan = scenario.topology, job.plans[0]
-    hidden_ps = sum(wire_latency_s(topology, each) for each in job.plans) * PS_PER_S
-    if fluid_ps > packet_ps and hidden_ps > max(_HIDDEN_SHARE * packet_ps, fluid_ps - packet_ps):
-        return (
-            f"{us_from_ps(hidden_ps):.0f} us of latency that data cannot hide alone: with links shared, each"
-            " step's data takes longer and hides some, while fluid adds both"
-        )
     other, link, mine, theirs = rival
     name = topology.links.names[link]
-    alone_ps = hidden_ps + sum(bandwidth_s(topology, each) for each in job.plans) * PS_PER_S
-    if fluid_ps < packet_ps and fluid_ps <= (1.0 + _ALONE_SHARE) * alone_ps:
-        return (
-            f"shared {name}: fluid puts latency before the data, so the data of {plan.collective} and"
-            f" {other.collective} hardly meet there and it takes {us_from_ps(fluid_ps):.0f} us as if alone;"
-            " packets are on the way from the start"
-        )
     if abs(mine / theirs - 1.0) > 1e-6:
         return (
             f"shared {name}: fluid gives {plan.collective} and {other.collective} bytes by their connections"
             f" there, {mine:.3g} : {theirs:.3g}; packets share by the ports that feed it"
         )
+    waits_us = us_from_ps(sum(wire_plan(topology, each).alone_ps for each in job.plans))
     return (
-        f"shared {name}: a port serves {plan.collective} and {other.collective} in the order of arrival, so"
-        " by what each has under way, which its chunks and latencies limit; fluid rates are equal"
+        f"shared {name}: alone the job takes {waits_us:.0f} us, of which its data needs the tightest link for"
+        f" {100 * bandwidth_s(topology, plan) * PS_PER_S / wire_plan(topology, plan).alone_ps:.0f}%; a port"
+        f" serves {plan.collective} and {other.collective} in the order of arrival, so how their steps fall"
+        f" against each other decides who waits, where fluid lets both go on evenly"
+        f" ({us_from_ps(fluid_ps):.0f} against {us_from_ps(packet_ps):.0f} us)"
     )
 
 

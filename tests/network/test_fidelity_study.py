@@ -50,11 +50,10 @@ def test_unequal_connections_are_named_where_they_explain_a_difference():
     assert "7 : 1" in explanation(both, both.jobs[1], fluid_ps=10**9, packet_ps=2 * 10**9)
 
 
-def test_a_job_that_fluid_never_lets_meet_the_other_is_explained_so():
-    one, other = alone("all_reduce", 64 * MIB), alone("all_to_all", 64 * MIB)
-    both = replace(one, jobs=(*one.jobs, *other.jobs))
-    alone_ps = run_fluid(one)[0][0]
-    assert "as if alone" in explanation(both, both.jobs[0], fluid_ps=alone_ps, packet_ps=2 * alone_ps)
+def test_equal_connections_are_explained_by_the_order_of_arrival():
+    one = alone("all_reduce", 64 * MIB)
+    both = replace(one, jobs=(*one.jobs, replace(one.jobs[0], name="other")))
+    assert "order of arrival" in explanation(both, both.jobs[0], fluid_ps=10**9, packet_ps=2 * 10**9)
 
 
 def test_a_late_job_is_timed_from_its_start():
