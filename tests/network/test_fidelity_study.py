@@ -11,7 +11,6 @@ from simcore.collectives import NcclPlanner
 from simcore.study import Job, Scenario, check_references, compare, scenarios
 from simcore.study.cases import fabric
 from simcore.study.command import fidelity_study
-from simcore.study.compare import run_fluid
 from simcore.study.explain import explanation
 from simcore.study.picture import scatter_svg
 from simcore.units import MIB
