@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from simcore.collectives.protocols import Protocol
+from simcore.collectives.ring_search import NodeRings
 
 #: GB/s that the search tries for one ring, fastest first (src/graph/search.cc).
 _SPEEDS_INTRA: Final = (40.0, 30.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
@@ -70,15 +71,26 @@ def _duplicated(rings: int, speed: float, hopper: bool) -> tuple[int, float]:
 
 
 def search_channels(
-    generation: str, num_nodes: int, nvlink_bytes_per_s: float, nic_bytes_per_s: float, nics_used: int
+    generation: str,
+    num_nodes: int,
+    nvlink_bytes_per_s: float,
+    nic_bytes_per_s: float,
+    nics_used: int,
+    node_rings: NodeRings | None = None,
 ) -> ChannelGraph:
     """Channels of a group's communicator.
 
     ``nvlink_bytes_per_s`` is what one GPU's port carries per direction, ``nic_bytes_per_s`` the line rate of
-    one NIC, ``nics_used`` the NICs per node that belong to the group's GPUs.
+    one NIC, ``nics_used`` the NICs per node that belong to the group's GPUs.  ``node_rings`` are the rings
+    that wires allow in a node without NVSwitches; there they stand for the port.
     """
     hopper = generation == "hopper"
-    within = _best_rings(nvlink_bytes_per_s / 1e9, _SPEEDS_INTRA_SM90 if hopper else _SPEEDS_INTRA)
+    # One GPU of each node has no rings inside it.
+    if node_rings is None or node_rings.bytes_per_s == float("inf"):
+        within = _best_rings(nvlink_bytes_per_s / 1e9, _SPEEDS_INTRA_SM90 if hopper else _SPEEDS_INTRA)
+    else:
+        within = len(node_rings.orders), node_rings.bytes_per_s / 1e9
+        nvlink_bytes_per_s = node_rings.total_bytes_per_s
     rings, speed = within
     if num_nodes > 1:
         # One ring per NIC; NVLink must carry them all through the node.

@@ -308,7 +308,7 @@ class Decider:
         small = message_bytes <= P2P_LL_THRESHOLD_BYTES and LL.name in allowed
         protocol = LL if small or allowed == (LL.name,) else SIMPLE
         timing = self._timing.protocols[protocol.name]
-        hop = self._network_hop(protocol, layout) if crosses else timing.nvlink_hop_s
+        hop = self._network_hop(protocol, layout) if crosses else timing.nvlink_hop_s + layout.inside_s
         timed = self._timing
         base = timed.p2p_ll_base_s if protocol is LL else timed.p2p_simple_base_s
         # One pair has the wire for itself: profiled send/recv kernels leave no room for a warm-up.
@@ -335,7 +335,8 @@ class Decider:
         self, protocol: Protocol, channels: int, inner: int, outer: int, layout: Layout, data_bytes: float
     ) -> float:
         timing = self._timing.protocols[protocol.name]
-        hops = inner * timing.nvlink_hop_s + outer * self._network_hop(protocol, layout)
+        inside = timing.nvlink_hop_s + layout.inside_s
+        hops = inner * inside + outer * self._network_hop(protocol, layout)
         warm_up = self._warm_up_s(self._timing.warm_up_s, data_bytes) if protocol is SIMPLE else 0.0
         skew = self._timing.block_skew_s * (channels - 1) / (channels + 1)
         return timing.base_s + skew + hops + warm_up
@@ -353,6 +354,7 @@ class Decider:
             self._wire,
             self._cluster.nic_bytes_per_s,
             layout.nics_used,
+            layout.node_rings,
         )
         channels = self._settings.bounded(graph.channels)
         total = graph.channels * graph.bytes_per_s

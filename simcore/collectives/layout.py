@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from simcore.collectives.ring_search import NodeRings, find_rings
 from simcore.errors import InputError
+from simcore.hardware.nics import NicPorts
+from simcore.hardware.node import Node
 from simcore.hardware.specs import ClusterSpec
 from simcore.hardware.topology import Links
+
+#: Rings over several nodes: no more than this many different ones.
+_MAX_JOINED: Final = 48
 
 
 class Fabric(Protocol):
@@ -52,6 +61,24 @@ class Fabric(Protocol):
         """One-way latency of a small message."""
         ...
 
+    @property
+    def node(self) -> Node:
+        """Wiring inside each node."""
+        ...
+
+    @property
+    def ports(self) -> NicPorts:
+        """NICs of each GPU."""
+        ...
+
+    def inside_links(self, gpus: Iterable[int]) -> npt.NDArray[np.int64]:
+        """Links inside nodes that belong to ``gpus``."""
+        ...
+
+    def message_route(self, src_gpu: int, dst_gpu: int) -> tuple[int, ...]:
+        """Links of a single message, over the GPU that hands it to the network."""
+        ...
+
     def nvlink_out(self, gpu: int) -> int:
         """Link from ``gpu`` into its node's switch."""
         ...
@@ -75,6 +102,9 @@ class Layout:
 
     ``local_gpus`` are the same as positions within the node.  ``nics_used``: NICs of the group's GPUs on the
     node with the fewest.  ``network_s``: wire latency from a node to the next, averaged around the group.
+    ``rings``: the group's rings over GPUs where wires decide the order; none behind NVSwitches, where any is
+    as good.  ``node_rings``: those of the node where they carry the least, ``inside_s`` what a hop of theirs
+    lasts beyond one over NVLink.
     Groups that differ only in which nodes they sit on have equal :attr:`signature`, and so do permutations
     of one group: what NCCL decides for one holds for all.
     """
@@ -83,6 +113,14 @@ class Layout:
     local_gpus: tuple[tuple[int, ...], ...]
     nics_used: int
     network_s: float
+    rings: tuple[tuple[int, ...], ...] = ()
+    node_rings: NodeRings | None = None
+    inside_s: float = 0.0
+
+    @property
+    def num_rings(self) -> int:
+        """Different rings that the group's channels take."""
+        return len(self.rings) or (self.max_per_node if self.num_nodes > 1 else 1)
 
     @cached_property
     def num_ranks(self) -> int:
@@ -115,6 +153,8 @@ def checked_ranks(fabric: Fabric, ranks: Sequence[int]) -> None:
         seen: set[int] = set()
         twice = next(rank for rank in ranks if rank in seen or seen.add(rank))  # type: ignore[func-returns-value]
         raise InputError(f"rank {twice} appears twice in a group of {len(ranks)}")
+    if fabric.cluster.placement != "linear":
+        return  # which ranks have a GPU is said where ranks are placed
     low, high = min(ranks), max(ranks)
     if low < 0 or high >= fabric.num_gpus:
         outside = low if low < 0 else high
@@ -131,8 +171,63 @@ def layout_of(fabric: Fabric, ranks: Sequence[int]) -> Layout:
         by_node.setdefault(fabric.node_of(gpu), []).append(gpu)
     nodes = tuple(tuple(by_node[node]) for node in sorted(by_node))
     local = tuple(tuple(fabric.local_of(gpu) for gpu in gpus) for gpus in nodes)
-    nics = min(len({fabric.nic_out(gpu) for gpu in gpus}) for gpus in nodes)
-    return Layout(nodes, local, nics, _mean_network_s(fabric, nodes))
+    cables = fabric.links.cables
+    nics = min(sum(int(cables[nic]) for nic in {fabric.nic_out(gpu) for gpu in gpus}) for gpus in nodes)
+    network_s = _mean_network_s(fabric, nodes)
+    if fabric.cluster.intra_node == "nvswitch":
+        return Layout(nodes, local, nics, network_s)
+    found = [find_rings(fabric.node, members) for members in local]
+    slowest = min(found, key=lambda rings: rings.total_bytes_per_s)
+    inside_s = max(_hop_s(fabric.node, rings.orders[0]) for rings in found) - fabric.cluster.nvlink_latency_s
+    return Layout(nodes, local, nics, network_s, _joined(fabric, nodes, found), slowest, max(0.0, inside_s))
+
+
+def _joined(
+    fabric: Fabric, nodes: tuple[tuple[int, ...], ...], found: list[NodeRings]
+) -> tuple[tuple[int, ...], ...]:
+    """Rings of all nodes put together: each node's ring is cut where it leaves by the NIC whose turn it is.
+
+    Every other node is passed backwards, so that data enters where it left the node before, on the same rail.
+    """
+    base = [gpus[0] - fabric.local_of(gpus[0]) for gpus in nodes]
+    if len(nodes) == 1:
+        return tuple(tuple(base[0] + k for k in order) for order in found[0].orders)
+    port_of = fabric.ports.of_gpu
+    sizes = {len(rings.orders) for rings in found}
+    sizes |= {len({port_of[k] for k in rings.orders[0]}) for rings in found}
+    number = math.lcm(*sizes)
+    if number > _MAX_JOINED:
+        number = max(sizes)
+    paths = {rings: [_cut(rings, port_of, ring) for ring in range(number)] for rings in set(found)}
+    return tuple(
+        tuple(
+            first + k
+            for position, (first, rings) in enumerate(zip(base, found, strict=True))
+            for k in (paths[rings][ring][::-1] if position % 2 else paths[rings][ring])
+        )
+        for ring in range(number)
+    )
+
+
+def _cut(rings: NodeRings, port_of: tuple[int, ...], ring: int) -> tuple[int, ...]:
+    """A path through a node that ends at the NIC port whose turn it is, and begins there, too, if any can."""
+    ports = sorted({port_of[k] for k in rings.orders[0]})
+    port, turn = ports[ring % len(ports)], ring % len(rings.orders)
+    cycles = (*rings.orders[turn:], *rings.orders[:turn])
+    for ends_at_port in (2, 1):
+        for cycle in cycles:
+            there = [port_of[k] == port for k in cycle]
+            for k, leaves in enumerate(there):
+                if leaves and leaves + there[(k + 1) % len(cycle)] >= ends_at_port:
+                    return cycle[k + 1 :] + cycle[: k + 1]
+    return cycles[0]
+
+
+def _hop_s(node: Node, order: tuple[int, ...]) -> float:
+    """Latency of a ring's hop, averaged around it."""
+    pairs = zip(order, (*order[1:], order[0]), strict=True)
+    hops = [float(node.latency_s[list(node.route(src, dst))].sum()) for src, dst in pairs]
+    return math.fsum(hops) / len(hops)
 
 
 def _mean_network_s(fabric: Fabric, nodes: tuple[tuple[int, ...], ...]) -> float:

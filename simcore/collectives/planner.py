@@ -193,8 +193,7 @@ class NcclPlanner:
         uses = closed_form.link_uses(ids, weights * connections)
         gpus = [gpu for members in layout.nodes for gpu in members]
         nics = {fabric.nic_out(gpu) for gpu in gpus}
-        ports = np.array([port(gpu) for gpu in gpus for port in (fabric.nvlink_out, fabric.nvlink_in)])
-        nvlink = np.isin(ids, ports)
+        nvlink = np.isin(ids, fabric.inside_links(gpus))
         senders = 1 if algorithm == "p2p" else layout.num_ranks
         return _Load(
             uses=uses,
@@ -267,6 +266,7 @@ def _assembled(
         links=load.uses,
         alone_ps=closed_form.alone_ps(latency_ps, volume, rate),
         relative_error=error,
+        copy_bytes_per_s=decision.copy_share * decision.copy_bytes_per_s / load.connections,
     )
 
 

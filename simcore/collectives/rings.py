@@ -73,8 +73,10 @@ def ring_order(layout: Layout, rotation: int) -> tuple[int, ...]:
     """GPUs in the order of one channel's ring; see Note [Rotation].
 
     Within a node the ring goes round from where it enters to where it leaves, up or down: rotations then
-    follow one another through the GPUs instead of meeting at one.
+    follow one another through the GPUs instead of meeting at one.  Without NVSwitches it follows the wires.
     """
+    if layout.rings:
+        return layout.rings[rotation]
     order: list[int] = []
     for node, gpus in enumerate(layout.nodes):
         members = len(gpus)
@@ -90,25 +92,39 @@ def ring_order(layout: Layout, rotation: int) -> tuple[int, ...]:
 def ring_load(fabric: Fabric, layout: Layout) -> Load:
     """Load of a ring over all rotations, per byte that each rank sends."""
     load = LinkLoad()
-    rotations = layout.max_per_node if layout.num_nodes > 1 else 1
-    share = 1.0 / rotations
-    for rotation in range(rotations):
+    share = 1.0 / layout.num_rings
+    for rotation in range(layout.num_rings):
         order = ring_order(layout, rotation)
         for src, dst in zip(order, (*order[1:], order[0]), strict=True):
             load.add(fabric.route(src, dst), share)
     return load.per_byte(1.0)
 
 
-def _tree_edges(layout: Layout, rotation: int, which: int) -> Iterator[tuple[int, int]]:
+def tree_rotations(layout: Layout) -> int:
+    """Different pairs of trees that the group's channels take."""
+    return len(layout.rings) or layout.max_per_node
+
+
+def _chains(layout: Layout, rotation: int) -> list[tuple[int, ...]]:
+    """GPUs of each node, that in the tree of nodes first; without NVSwitches a piece of a ring."""
+    if not layout.rings:
+        starts = [rotation % len(gpus) for gpus in layout.nodes]
+        return [gpus[start:] + gpus[:start] for gpus, start in zip(layout.nodes, starts, strict=True)]
+    ring, chains, first = layout.rings[rotation], [], 0
+    for gpus in layout.nodes:
+        chains.append(ring[first : first + len(gpus)])
+        first += len(gpus)
+    return chains
+
+
+def tree_edges(layout: Layout, rotation: int, which: int) -> Iterator[tuple[int, int]]:
     """(child, parent) GPUs of one channel: a chain in each node, its head in one of the two node trees."""
     tree = double_binary_tree(layout.num_nodes)[which]
-    heads = [gpus[rotation % len(gpus)] for gpus in layout.nodes]
-    for node, gpus in enumerate(layout.nodes):
-        start = rotation % len(gpus)
-        chain = gpus[start:] + gpus[:start]
+    chains = _chains(layout, rotation)
+    for node, chain in enumerate(chains):
         yield from zip(chain[1:], chain, strict=False)
         if tree.parent[node] >= 0:
-            yield heads[node], heads[tree.parent[node]]
+            yield chain[0], chains[tree.parent[node]][0]
 
 
 def tree_load(fabric: Fabric, layout: Layout) -> Load:
@@ -117,11 +133,11 @@ def tree_load(fabric: Fabric, layout: Layout) -> Load:
     Every edge carries each byte once up and once down, so an average rank sends 2 (n-1)/n of them.
     """
     load = LinkLoad()
-    rotations = layout.max_per_node
+    rotations = tree_rotations(layout)
     share = 0.5 / rotations
     for rotation in range(rotations):
         for which in (0, 1):
-            for child, parent in _tree_edges(layout, rotation, which):
+            for child, parent in tree_edges(layout, rotation, which):
                 load.add(fabric.route(child, parent), share)
                 load.add(fabric.route(parent, child), share)
     num_ranks = layout.num_ranks
@@ -160,34 +176,21 @@ def nvls_load(fabric: Fabric, layout: Layout, efficiency: float) -> Load:
 def all_to_all_load(fabric: Fabric, layout: Layout) -> Load:
     """Load of a pairwise exchange, per byte that each rank sends to all others together.
 
-    Between nodes of a rail fabric NCCL hands data to the GPU on the destination's rail first (PXN), member
+    Between nodes, with rail routing, NCCL hands data to the GPU on the destination's rail first (PXN), member
     of the group or not: rails are never crossed, NVLink carries the extra hop.
     """
     load = LinkLoad()
-    rail = fabric.cluster.fabric == "rail"
     for src_gpus in layout.nodes:
         for dst_gpus in layout.nodes:
             for src in src_gpus:
                 for dst in dst_gpus:
-                    if src == dst:
-                        continue
-                    via = _same_rail(fabric, src, dst) if rail and src_gpus is not dst_gpus else src
-                    load.add(fabric.route(src, via), 1.0)
-                    load.add(fabric.route(via, dst), 1.0)
+                    if src != dst:
+                        load.add(fabric.message_route(src, dst), 1.0)
     return load.per_byte(layout.num_ranks - 1.0)
 
 
-def _same_rail(fabric: Fabric, src: int, dst: int) -> int:
-    """GPU on the node of ``src`` whose NIC is on the rail of ``dst``."""
-    return src - fabric.local_of(src) + fabric.local_of(dst)
-
-
 def p2p_load(fabric: Fabric, src: int, dst: int) -> Load:
-    """Load of one message, per byte; between rails of different nodes over the sender's own NIC."""
+    """Load of one message, per byte."""
     load = LinkLoad()
-    via = src
-    if fabric.cluster.fabric == "rail" and fabric.node_of(src) != fabric.node_of(dst):
-        via = _same_rail(fabric, src, dst)
-    load.add(fabric.route(src, via), 1.0)
-    load.add(fabric.route(via, dst), 1.0)
+    load.add(fabric.message_route(src, dst), 1.0)
     return load.per_byte(1.0)

@@ -57,6 +57,10 @@ class Node(Protocol):
         """Whether NVLink leads from one GPU to another without passing a third one."""
         ...
 
+    def __hash__(self) -> int:
+        """Nodes are equal only to themselves."""
+        ...
+
 
 class SwitchedNode:
     """NVSwitch: a port out of each GPU, then a port into each; NICs are beside the GPUs."""

@@ -129,6 +129,10 @@ class Topology:
         """Link index of the receiving side of the NIC of ``gpu``."""
         return self.nic_out(gpu) + self._nics
 
+    def is_inside(self, link: int) -> bool:
+        """Whether ``link`` lies inside a node: neither a NIC nor between switches."""
+        return link < self._first_nic
+
     def inside_links(self, gpus: Iterable[int]) -> Ints:
         """Links inside nodes that belong to ``gpus``: their ports, or all links of their nodes."""
         if self._switched:
