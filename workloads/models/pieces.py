@@ -1,0 +1,100 @@
+"""A model's parts as kernels: what one rank launches for one microbatch, forward and backward.
+
+The seam between ``workloads.models`` (which knows layers) and ``workloads.parallel`` (which knows who holds
+which part, when it runs, and what is exchanged around it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch: the columns of :data:`simcore.graph.ops.OP_COLUMNS` that a model decides.
+
+    Shapes are local to the rank; ``flops`` count a multiply-add as 2.  With ``collective`` set it is one, on
+    process group ``group`` and stream ``stream`` ("compute": in line), of ``comm_bytes`` by nccl-tests'
+    convention.  ``waits_for`` are positions, within the same list, of kernels on other streams that must
+    have ended; ``saved_bytes`` is what stays for the backward pass.
+    """
+
+    name: str
+    op_class: str = ""
+    dtype: str = ""
+    in_shapes: tuple[tuple[int, ...], ...] = ()
+    out_shapes: tuple[tuple[int, ...], ...] = ()
+    flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    module: str = ""
+    stream: str = "compute"
+    group: str = ""
+    collective: str = ""
+    comm_bytes: int = 0
+    reduce_op: str = ""
+    waits_for: tuple[int, ...] = ()
+    saved_bytes: int = 0
+    recomputed: bool = False  # of a backward list: it is recomputation
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter tensor as the rank holds it before any data-parallel sharding.
+
+    ``group`` says over whom its gradient is reduced: "dp" (all data-parallel ranks, context parallel ones
+    included) or "expert_dp".  ``tp_duplicated``: equal on all tensor-parallel ranks (norms), whose gradients
+    sequence parallelism must add up.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    group: str = "dp"
+    tp_duplicated: bool = False
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part that pipeline stages and FSDP units are made of: an embedding, a layer, the head with the loss.
+
+    ``backward`` holds what recomputation repeats, marked.  ``saved_bytes`` is what the forward keeps until its
+    backward (after the recompute policy), ``peak_bytes`` the most that lives beside that inside either.
+    ``output_bytes``: the tensor that goes on to the next piece, as this rank holds it.
+    """
+
+    name: str
+    forward: tuple[Kernel, ...]
+    backward: tuple[Kernel, ...]
+    parameters: tuple[Parameter, ...]
+    saved_bytes: int
+    peak_bytes: int
+    output_bytes: int
+    output_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelPieces:
+    """The whole model in order: ``embedding``, ``layers`` (equal ones are the same object), ``head``.
+
+    ``model_flops_per_sample``: forward and backward, causal attention counted once (what MFU counts);
+    ``model_flops_full_per_sample``: attention as if not causal (Megatron's convention).
+    """
+
+    embedding: Piece
+    layers: tuple[Piece, ...]
+    head: Piece
+    model_flops_per_sample: float
+    model_flops_full_per_sample: float
+
+    @property
+    def all_pieces(self) -> tuple[Piece, ...]:
+        """Embedding, layers and head, in order."""
+        return (self.embedding, *self.layers, self.head)
