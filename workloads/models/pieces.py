@@ -65,8 +65,8 @@ class Parameter:
 class Piece:
     """A part that pipeline stages and FSDP units are made of: an embedding, a layer, the head with the loss.
 
-    ``backward`` holds what recomputation repeats, marked.  ``saved_bytes`` is what the forward keeps until its
-    backward (after the recompute policy), ``peak_bytes`` the most that lives beside that inside either.
+    ``backward`` holds what recomputation repeats, marked.  ``saved_bytes`` is what the forward keeps until
+    its backward (after the recompute policy), ``peak_bytes`` the most that lives beside that inside either.
     ``output_bytes``: the tensor that goes on to the next piece, as this rank holds it.
     """
 

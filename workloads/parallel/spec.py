@@ -46,8 +46,8 @@ class TrainingSpec(_Frozen):
 
     ``sharding``: what data-parallel ranks split: nothing ("ddp"), optimizer states ("zero1"), gradients too
     ("zero2"), parameters too ("zero3": DeepSpeed, "fsdp1", "fsdp2": PyTorch).  ``reshard_after_forward``
-    False keeps gathered parameters until backward.  ``prefetch``: units gathered ahead.  ``*_dtype`` name what
-    gradients are reduced in, parameters gathered in, and what the optimizer keeps.
+    False keeps gathered parameters until backward.  ``prefetch``: units gathered ahead.  ``*_dtype`` name
+    what gradients are reduced in, parameters gathered in, and what the optimizer keeps.
     ``trainable``: "all", "none" (forward only), "lora" (with ``lora_rank``), or a regular expression.
     """
 
