@@ -224,7 +224,7 @@ def test_steps_hold_the_ops_launched_in_them(tmp_path):
     found = CliRunner().invoke(app, ["replay", str(path), "--step", "4", "--json"])
     assert found.exit_code == 0
     told = json.loads(found.stdout)
-    assert set(told) == {"steps", "import_report"}
+    assert set(told) == {"steps", "import_report", "edits"}
     (row,) = told["steps"]
     assert {"rank", "step", "recorded_s", "predicted_s", "breakdown_s", "recorded_breakdown_s"} <= set(row)
     assert (row["rank"], row["step"], row["predicted_s"]) == (0, 4, pytest.approx(30e-6))
