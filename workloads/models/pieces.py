@@ -15,7 +15,8 @@ class Kernel:
 
     Shapes are local to the rank; ``flops`` count a multiply-add as 2.  With ``collective`` set it is one, on
     process group ``group`` and stream ``stream`` ("compute": in line), of ``comm_bytes`` by nccl-tests'
-    convention.  ``waits_for`` are positions, within the same list, of kernels on other streams that must
+    convention; "send_recv" goes to the member ``peer_delta`` further on and receives as much from the one
+    before.  ``waits_for`` are positions, within the same list, of kernels on other streams that must
     have ended; ``saved_bytes`` is what stays for the backward pass.
     """
 
@@ -33,6 +34,7 @@ class Kernel:
     collective: str = ""
     comm_bytes: int = 0
     reduce_op: str = ""
+    peer_delta: int = 0
     waits_for: tuple[int, ...] = ()
     saved_bytes: int = 0
     recomputed: bool = False  # of a backward list: it is recomputation

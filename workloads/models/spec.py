@@ -14,7 +14,7 @@ class _Frozen(BaseModel):
 class MlaSpec(_Frozen):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks and head sizes."""
 
-    q_lora_rank: int = Field(0, ge=0)  # 0: queries are not compressed
+    q_lora_rank: int = Field(default=0, ge=0)  # 0: queries are not compressed
     kv_lora_rank: PositiveInt
     qk_nope_head_size: PositiveInt
     qk_rope_head_size: PositiveInt
@@ -31,11 +31,11 @@ class MoeSpec(_Frozen):
     num_experts: PositiveInt
     top_k: PositiveInt
     ffn: PositiveInt  # of one expert
-    shared_ffn: int = Field(0, ge=0)
-    first_layer: int = Field(0, ge=0)
+    shared_ffn: int = Field(default=0, ge=0)
+    first_layer: int = Field(default=0, ge=0)
     every: PositiveInt = 1
-    capacity_factor: float | None = Field(None, gt=0)
-    load: float = Field(1.0, ge=1.0)
+    capacity_factor: float | None = Field(default=None, gt=0)
+    load: float = Field(default=1.0, ge=1.0)
 
 
 class ModelSpec(_Frozen):
@@ -51,25 +51,25 @@ class ModelSpec(_Frozen):
     layers: PositiveInt
     hidden: PositiveInt
     heads: PositiveInt
-    kv_heads: int = Field(0, ge=0)
-    head_size: int = Field(0, ge=0)
+    kv_heads: int = Field(default=0, ge=0)
+    head_size: int = Field(default=0, ge=0)
     ffn: PositiveInt
     gated: bool = False  # SwiGLU and kin: two up-projections
     activation: Literal["gelu", "relu", "silu", "squared_relu"] = "gelu"
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     bias: bool = True
-    dropout: float = Field(0.0, ge=0.0, lt=1.0)
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     positions: Literal["learned", "rotary", "alibi", "none"] = "learned"
-    max_positions: int = Field(0, ge=0)  # rows of learned positions; 0: the sequence length
-    vocab: int = Field(0, ge=0)  # 0: no token embedding (ViT)
+    max_positions: int = Field(default=0, ge=0)  # rows of learned positions; 0: the sequence length
+    vocab: int = Field(default=0, ge=0)  # 0: no token embedding (ViT)
     tied_embeddings: bool = True
-    sliding_window: int = Field(0, ge=0)  # 0: full attention
+    sliding_window: int = Field(default=0, ge=0)  # 0: full attention
     mla: MlaSpec | None = None
     moe: MoeSpec | None = None
-    decoder_layers: int = Field(0, ge=0)
-    image_size: int = Field(0, ge=0)
-    patch_size: int = Field(0, ge=0)
-    num_classes: int = Field(0, ge=0)
+    decoder_layers: int = Field(default=0, ge=0)
+    image_size: int = Field(default=0, ge=0)
+    patch_size: int = Field(default=0, ge=0)
+    num_classes: int = Field(default=0, ge=0)
 
     @property
     def causal(self) -> bool:

@@ -24,8 +24,8 @@ class ParallelSpec(_Frozen):
     dp: PositiveInt = 1
     cp: PositiveInt = 1
     ep: PositiveInt = 1
-    etp: int = Field(0, ge=0)  # tensor parallelism of experts; 0: as tp
-    dp_shard: int = Field(0, ge=0)
+    etp: int = Field(default=0, ge=0)  # tensor parallelism of experts; 0: as tp
+    dp_shard: int = Field(default=0, ge=0)
     sequence_parallel: bool = False
     virtual_stages: PositiveInt = 1
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe_v"] = "1f1b"
@@ -56,24 +56,24 @@ class TrainingSpec(_Frozen):
     seq: PositiveInt = 2048
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     recompute: Literal["none", "selective", "full", "ops"] = "none"
-    recompute_layers: int = Field(-1, ge=-1)  # how many layers of each stage; -1: all
+    recompute_layers: int = Field(default=-1, ge=-1)  # how many layers of each stage; -1: all
     sharding: Literal["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"] = "ddp"
     reshard_after_forward: bool = True
-    prefetch: int = Field(1, ge=0)
+    prefetch: int = Field(default=1, ge=0)
     grad_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"  # accumulation and storage
     grad_reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     param_gather_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "bf16"
     optimizer: Literal["adam", "sgd", "none"] = "adam"
-    optimizer_bytes_per_parameter: int = Field(12, ge=0)  # master copy and moments
+    optimizer_bytes_per_parameter: int = Field(default=12, ge=0)  # master copy and moments
     clip_gradients: bool = True
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     overlap_p2p: bool = False
     tp_overlap: bool = False  # all_gather/reduce_scatter split and hidden under the GEMM (TE user buffers)
     scatter_gather_p2p: bool = False
-    bucket_parameters: int = Field(40_000_000, ge=0)  # elements; 0: one bucket
+    bucket_parameters: int = Field(default=40_000_000, ge=0)  # elements; 0: one bucket
     trainable: str = "all"
-    lora_rank: int = Field(0, ge=0)
+    lora_rank: int = Field(default=0, ge=0)
 
     def num_microbatches(self, parallel: ParallelSpec) -> int:
         """Microbatches per data-parallel replica; exact only if the batch divides (checked elsewhere)."""

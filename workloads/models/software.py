@@ -1,0 +1,40 @@
+"""Which kernels a build launches for a layer: attention, fusions, casts.  Presets choose; models obey."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SoftwareSpec(BaseModel):
+    """Kernel choices of one framework build.
+
+    ``attention``: "unfused" (products, mask and softmax apart) or the class of the fused kernel, as the
+    cost model names it.  ``bias_activation_fusion``, ``bias_dropout_fusion``, ``norm_fusion``,
+    ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op.
+    ``grad_accumulation_fusion``: weight gradients are added to ``main_grad`` inside the GEMM.
+    ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps) or "unfused".
+    ``fp8_weight_cast``: weights are cast "every" microbatch, at the "first" one, or "never" (kept in fp8).
+    ``vocab_multiple``: frameworks pad the vocabulary to a multiple of this (times tp for Megatron).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "default"
+    attention: str = "flash2"
+    bias_activation_fusion: bool = True
+    bias_dropout_fusion: bool = True
+    softmax_fusion: bool = True
+    norm_fusion: bool = True
+    rope_fusion: bool = True
+    swiglu_fusion: bool = True
+    grad_accumulation_fusion: bool = True
+    cross_entropy: Literal["fused", "jit", "unfused"] = "jit"
+    logits_fp32: bool = True
+    fp8_weight_cast: Literal["every", "first", "never"] = "first"
+    vocab_multiple: int = Field(default=128, ge=1)
+    vocab_multiple_times_tp: bool = True
+    moe_permute_fusion: bool = True
+    moe_grouped_gemm: bool = True
+    host_us_per_kernel: float = Field(default=0.0, ge=0.0)  # eager frameworks: time of the host between launches

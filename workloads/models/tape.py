@@ -1,0 +1,190 @@
+"""Writing a piece of a model: forward kernels in order, and the backward that follows from them.
+
+Each primitive appends its forward kernels and, as one group, what autograd launches for it; the backward pass
+is the groups in reverse order.  Tensors are shapes and dtypes.  A tape belongs to one rank of the
+tensor-parallel group and to one microbatch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+from workloads.models.pieces import Kernel, Parameter, Piece
+
+ELEMENT_BYTES = {
+    "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int64": 8, "bool": 1, "uint8": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as kernels see it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in memory."""
+        return self.numel * ELEMENT_BYTES[self.dtype]
+
+    def like(self, *shape: int, dtype: str = "") -> Tensor:
+        """A tensor of another shape (and dtype)."""
+        return Tensor(shape, dtype or self.dtype)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel under way to a list: ``label`` names it for others to wait for."""
+
+    kernel: Kernel
+    label: Hashable = None
+    waits: tuple[Hashable, ...] = ()
+
+
+@dataclass
+class Group:
+    """What autograd launches for one primitive, in order."""
+
+    launches: list[Launch] = field(default_factory=list)
+    recompute: list[Launch] = field(default_factory=list)
+
+
+class Tape:
+    """Collects one piece.  ``saved_bytes`` counts what forward keeps for backward."""
+
+    def __init__(self) -> None:
+        self.forward: list[Launch] = []
+        self.groups: list[Group] = []
+        self.parameters: list[Parameter] = []
+        self.saved_bytes = 0
+        self.peak_bytes = 0
+        self._next_label = 0
+
+    def new_label(self) -> int:
+        """A label that nothing else has."""
+        self._next_label += 1
+        return self._next_label
+
+    def run(
+        self,
+        name: str,
+        ins: Sequence[Tensor],
+        outs: Sequence[Tensor],
+        *,
+        op_class: str = "",
+        flops: int = 0,
+        module: str = "",
+        saved: int = 0,
+        waits: tuple[Hashable, ...] = (),
+    ) -> None:
+        """Launch a forward kernel; ``saved`` bytes of what it touches stay for backward."""
+        kernel = compute(name, ins, outs, op_class=op_class, flops=flops, module=module)
+        self.forward.append(Launch(replace(kernel, saved_bytes=saved), None, waits))
+        self.saved_bytes += saved
+        self.peak_bytes = max(self.peak_bytes, sum(t.num_bytes for t in (*ins, *outs)))
+
+    def communicate(self, launch: Launch) -> None:
+        """Launch a forward collective."""
+        self.forward.append(launch)
+
+    def group(self) -> Group:
+        """The backward of the primitive that is being written."""
+        made = Group()
+        self.groups.append(made)
+        return made
+
+    def parameter(self, name: str, *shape: int, group: str = "dp", tp_duplicated: bool = False) -> None:
+        """Declare a parameter of the piece."""
+        self.parameters.append(Parameter(name, shape, group, tp_duplicated))
+
+    def piece(self, name: str, output: Tensor, *, recompute_all: bool, input_bytes: int) -> Piece:
+        """The finished piece; ``recompute_all`` runs the whole forward again before its backward."""
+        backward = [launch for group in reversed(self.groups) for launch in (*group.recompute, *group.launches)]
+        saved = self.saved_bytes
+        if recompute_all:
+            again = [
+                Launch(
+                    replace(launch.kernel, recomputed=True, saved_bytes=0),
+                    ("again", launch.label) if launch.label is not None else None,
+                    tuple(("again", label) for label in launch.waits),
+                )
+                for launch in self.forward
+            ]
+            # What a policy recomputes on its own is there already.
+            backward = again + [launch for group in reversed(self.groups) for launch in group.launches]
+            saved = input_bytes
+        return Piece(
+            name=name,
+            forward=resolved(self.forward),
+            backward=resolved(backward),
+            parameters=tuple(self.parameters),
+            saved_bytes=saved,
+            peak_bytes=self.peak_bytes + (self.saved_bytes if recompute_all else 0),
+            output_bytes=output.num_bytes,
+            output_shape=output.shape,
+        )
+
+
+def resolved(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
+    """Kernels of a list with their waits as positions.  A wait for a label that is not there is dropped."""
+    position = {launch.label: k for k, launch in enumerate(launches) if launch.label is not None}
+    return tuple(
+        replace(
+            launch.kernel,
+            waits_for=tuple(sorted(position[label] for label in launch.waits if label in position)),
+        )
+        for launch in launches
+    )
+
+
+def compute(
+    name: str,
+    ins: Sequence[Tensor],
+    outs: Sequence[Tensor],
+    *,
+    op_class: str = "",
+    flops: int = 0,
+    module: str = "",
+) -> Kernel:
+    """A compute kernel that reads and writes each tensor once."""
+    return Kernel(
+        name=name,
+        op_class=op_class,
+        dtype=ins[0].dtype if ins else outs[0].dtype,
+        in_shapes=tuple(t.shape for t in ins),
+        out_shapes=tuple(t.shape for t in outs),
+        flops=flops,
+        bytes_read=sum(t.num_bytes for t in ins),
+        bytes_written=sum(t.num_bytes for t in outs),
+        module=module,
+    )
+
+
+def collective(
+    what: str, tensor: Tensor, group: str, *, stream: str = "compute", module: str = "", peer_delta: int = 0
+) -> Kernel:
+    """A collective over ``group``; ``tensor`` is the whole one by nccl-tests' convention.
+
+    "send_recv" sends ``tensor`` to the member ``peer_delta`` further on and receives as much.
+    """
+    return Kernel(
+        name=f"nccl::{what}",
+        dtype=tensor.dtype,
+        in_shapes=(tensor.shape,),
+        out_shapes=(tensor.shape,),
+        module=module,
+        stream=stream,
+        group=group,
+        collective=what,
+        comm_bytes=tensor.num_bytes,
+        reduce_op="sum" if "reduce" in what else "",
+        peer_delta=peer_delta,
+    )
