@@ -25,6 +25,21 @@ def replay(
             help="What if: change the graph; repeatable, in the order given. Keys: docs/what-if.md.",
         ),
     ] = None,
+    level: Annotated[
+        str,
+        typer.Option(
+            metavar="recorded|communication|shapes",
+            help="What is predicted anew: nothing but waits; collectives on a simulated network; kernels with"
+            " recorded shapes too.",
+        ),
+    ] = "recorded",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Cluster profile for the levels communication and shapes. Default: the recorded GPU's.",
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which ops, streams and waits make the spans differ.")
     ] = False,
@@ -46,7 +61,7 @@ def replay(
         from simcore.cli.edits import edit_recording, edit_table
         from simcore.cli.output import print_wide
         from simcore.errors import InputError
-        from simcore.replay import play
+        from simcore.replay import play_level
         from simcore.replay.insight import step_insights
         from simcore.replay.record import write_replay
         from simcore.replay.show import replay_object, replay_tables
@@ -58,11 +73,11 @@ def replay(
             raise InputError("--kineto is written from a run folder: name one with --out")
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
         job, changes = edit_recording(job, edits or (), step)
-        replayed = play(job)
+        replayed = play_level(job, level, cluster)
         steps = replayed.steps(step)
         insights = step_insights(replayed, steps)
         if out is not None:
-            write_replay(out, replayed, {"gaps": gaps})
+            write_replay(out, replayed, {"gaps": gaps, "level": level})
             if kineto is not None:
                 write_kineto(Timeline.open(out), kineto, range(len(job.ranks)))
         if as_json:
