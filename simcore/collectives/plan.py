@@ -5,6 +5,7 @@ The seam between ``collectives`` (which knows NCCL) and ``engine``/``network`` (
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -30,6 +31,7 @@ class CollectivePlan:
 
     ``channels`` SMs are held on each member from block placement to the end.  Each member's HBM
     carries ``hbm_bytes_per_byte * x`` while data moves.
+    ``copy_bytes_per_s``: the part of the cap that is the channels' copy loops, which no link sets.
     ``relative_error``: one standard deviation of ``alone_ps`` on a fabric that was not measured, relative.
     ``shape`` fields say what was decided and why a row of the timeline looks as it does.
     """
@@ -50,3 +52,4 @@ class CollectivePlan:
     links: tuple[LinkUse, ...]
     alone_ps: int
     relative_error: float = 0.0
+    copy_bytes_per_s: float = math.inf
