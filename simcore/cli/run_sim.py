@@ -24,7 +24,8 @@ def run_sim(
     network: Annotated[
         str | None,
         typer.Option(
-            metavar="alphabeta|fluid|packet", help="Network model; packet is to come. Default: fluid."
+            metavar="alphabeta|fluid|packet",
+            help="Network model; packet is for small jobs: every rank and packet. Default: fluid.",
         ),
     ] = None,
     settings: Annotated[
@@ -35,7 +36,8 @@ def run_sim(
             help="Change one thing; repeatable. gpu.*, cluster.*, link.<name>.*, workload.kernels="
             "unfused|megatron|flash, workload.fp32_math=ieee|tf32, nccl.algorithm, nccl.protocol,"
             " nccl.min_channels, nccl.max_channels, nccl.buffer_bytes, rank.<n>.gpu.clock and the like,"
-            " node.<n>.extra_latency_s, noise.sigma.",
+            " node.<n>.extra_latency_s, noise.sigma, network.transport=infiniband|roce,"
+            " network.routing=spread|ecmp, network.max_events (the last three for --network packet).",
         ),
     ] = None,
     no_fold: Annotated[

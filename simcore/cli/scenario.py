@@ -14,8 +14,7 @@ from workloads import catalog
 
 T = TypeVar("T")
 
-NETWORKS: Final = ("alphabeta", "fluid")
-_LATER_NETWORKS: Final = ("packet",)
+NETWORKS: Final = ("alphabeta", "fluid", "packet")
 _FILE_KEYS: Final = ("workload", "cluster", "network", "seed", "set")
 
 
@@ -63,6 +62,10 @@ def resolve_scenario(
         file = _read_file(Path(workload))
     given_network = _first(network, file.network, "fluid")
     _check_network(given_network)
+    given_settings = {**file.settings, **settings}
+    for key in given_settings:
+        if key.startswith("network.") and given_network != "packet":
+            raise InputError(f"{key} says something about packets: it needs --network packet")
     given_seed = _first(seed, file.seed, 0)
     if given_seed < 0:
         raise InputError(f"seed {given_seed} must not be negative")
@@ -73,7 +76,7 @@ def resolve_scenario(
         cluster=_first(cluster, file.cluster, DEFAULT_CLUSTER),
         network=given_network,
         seed=given_seed,
-        settings=parse_settings({**file.settings, **settings}),
+        settings=parse_settings(given_settings),
     )
 
 
@@ -85,8 +88,6 @@ def _first(argument: T | None, in_file: T | None, default: T) -> T:
 
 
 def _check_network(network: str) -> None:
-    if network in _LATER_NETWORKS:
-        raise InputError(f"network {network!r} is not available yet; use one of {', '.join(NETWORKS)}")
     if network not in NETWORKS:
         raise InputError(f"unknown network {network!r}{nearest(network, NETWORKS)}")
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from simcore.errors import InputError, nearest
 from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
 from simcore.hardware.quantities import Number
+from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
 
 KERNELS: Final = ("unfused", "megatron", "flash")
 FP32_MATH: Final = ("ieee", "tf32")
 
 _CHOICES: Final = {"workload.kernels": KERNELS, "workload.fp32_math": FP32_MATH}
+#: ``network.*`` for packets: names to choose from, and what a job may cost.
+_NETWORK_TEXTS: Final = {"transport": TRANSPORTS, "routing": ROUTINGS}
+_MAX_EVENTS: Final = Number("count", integer=True)
 _NCCL_TEXTS: Final = ("algorithm", "protocol")
 _NCCL_NUMBERS: Final = {
     "min_channels": Number("count", integer=True),
@@ -51,6 +55,7 @@ KEYS: Final = (
     *(f"nccl.{name}" for name in (*_NCCL_TEXTS, *_NCCL_NUMBERS)),
     _NVLS,
     *NCCL_VARIABLES,
+    *(f"network.{name}" for name in (*_NETWORK_TEXTS, "max_events")),
     _NOISE,
     *OVERRIDE_KEYS,
 )
@@ -65,7 +70,8 @@ class Settings:
 
     ``hardware`` are overrides for :func:`simcore.hardware.load_cluster`; ``nccl_texts``, ``nccl_numbers`` and
     ``nvls`` arguments of the planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra
-    latencies of single nodes, ``noise_sigma`` the spread of kernel times.
+    latencies of single nodes, ``noise_sigma`` the spread of kernel times, ``packets`` what the packet
+    network assumes.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -78,6 +84,7 @@ class Settings:
     ranks: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     nodes: Mapping[int, str] = field(default_factory=dict)
     noise_sigma: float = 0.0
+    packets: PacketSettings = field(default_factory=PacketSettings)
 
 
 def split_pairs(pairs: Iterable[str]) -> dict[str, str]:
@@ -110,6 +117,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
     nodes: dict[int, str] = {}
     sigma = 0.0
     nvls = True
+    packets = PacketSettings()
     for key, value in without_variables(given).items():
         name = key.removeprefix("nccl.")
         if key in _CHOICES:
@@ -126,6 +134,16 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
             if value.lower() not in _SWITCHED:
                 raise InputError(f"{_NVLS} cannot be {value!r}{nearest(value, _SWITCHED)}")
             nvls = _SWITCHED[value.lower()]
+        elif (field_name := key.removeprefix("network.")) in _NETWORK_TEXTS and field_name != key:
+            if value not in _NETWORK_TEXTS[field_name]:
+                raise InputError(f"{key} cannot be {value!r}{nearest(value, _NETWORK_TEXTS[field_name])}")
+            packets = (
+                replace(packets, transport=value)
+                if field_name == "transport"
+                else replace(packets, routing=value)
+            )
+        elif key == "network.max_events":
+            packets = replace(packets, max_events=int(_MAX_EVENTS.from_text(value, key)))
         elif key == _NOISE:
             sigma = _SIGMA.from_text(value, key)
         elif match := _RANK.fullmatch(key):
@@ -147,6 +165,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
         ranks=ranks,
         nodes=nodes,
         noise_sigma=sigma,
+        packets=packets,
     )
 
 

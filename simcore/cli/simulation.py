@@ -89,6 +89,7 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
                 cost,
                 planner,
                 network=scenario.network,
+                packets=dataclasses.replace(settings.packets, seed=scenario.seed),
                 fold=fold,
                 variants=rank_variants(settings, scenario.cluster, cluster, cost, graph.world_size),
                 noise=noise_of(settings, scenario.seed),

@@ -11,6 +11,7 @@ import numpy as np
 from simcore.clock import Clock
 from simcore.engine.gpu import Gpu
 from simcore.engine.launches import HostCosts
+from simcore.engine.packets import fit_packets
 from simcore.engine.rank import Rank
 from simcore.engine.record import PlanTable, all_times, link_counters
 from simcore.engine.rendezvous import Communicators
@@ -21,6 +22,7 @@ from simcore.engine.variants import Noise, Variants
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.network.fluid import FixedNetwork, FluidNetwork
+from simcore.network.packet import PacketNetwork, PacketSettings
 from simcore.symmetry import Partition, Planner, Quotient, partition
 from simcore.units import ps_from_s
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from simcore.cost.demand import CostModel
     from simcore.hardware import Topology
 
-NETWORKS = ("alphabeta", "fluid")
+NETWORKS = ("alphabeta", "fluid", "packet")
 
 
 def simulate(
@@ -38,6 +40,7 @@ def simulate(
     planner: Planner,
     *,
     network: str = "fluid",
+    packets: PacketSettings | None = None,
     coalesce: bool = True,
     fold: bool = True,
     variants: Variants | None = None,
@@ -49,10 +52,11 @@ def simulate(
     ``cost`` prices kernels, ``planner`` collectives.  ``coalesce`` plays undisturbed kernels as one event,
     ``fold`` one rank for all that must behave like it; without them every kernel is an event, every rank is
     simulated, and the result is the same.  ``variants`` are ranks whose GPUs differ; ``noise`` makes every
-    rank different, which unfolds the job (with a warning).  ``progress`` gets the share done, 0..1.
+    rank different, which unfolds the job (with a warning), as does network "packet", which ``packets`` says
+    more about.  ``progress`` gets the share done, 0..1.
 
-    Errors: InputError (unknown network, more ranks than GPUs), GraphError (members of a group disagree),
-    DeadlockError (no rank can go on).
+    Errors: InputError (unknown network, more ranks than GPUs, a job too large for packets), GraphError
+    (members of a group disagree), DeadlockError (no rank can go on).
     """
     if network not in NETWORKS:
         raise InputError(f"unknown network model {network!r}{nearest(network, NETWORKS)}")
@@ -64,12 +68,15 @@ def simulate(
         noise = None
     if variants is None:
         variants = Variants((topology.cluster.gpu,), (cost,), np.zeros(graph.world_size, dtype=np.int64))
-    fold = fold and noise is None
+    fold = fold and noise is None and network != "packet"
     parts = partition(graph, topology, planner, variants.of_rank, fold=fold)
     clock = Clock()
     links = topology.links
     fluid = FluidNetwork(clock, links.bytes_per_s, links.names) if network == "fluid" else None
-    carrier = fluid if fluid is not None else FixedNetwork(clock)
+    packet = None
+    if network == "packet":
+        packet = PacketNetwork(clock, topology, replace(packets or PacketSettings(), software=True))
+    carrier = fluid or packet or FixedNetwork(clock)
     communicators = Communicators(Quotient(parts, topology, planner), graph.groups, carrier, clock)
 
     tapes = _Tapes(graph, variants, noise)
@@ -89,12 +96,16 @@ def simulate(
             clock.process(coroutine)
         ranks.append(rank)
 
+    if packet is not None:
+        fit_packets(packet, ranks)
     events = clock.drain(_share_done(ranks, progress) if progress is not None else None)
     if any(rank.is_stuck for rank in ranks):
         raise deadlock(graph, ranks, parts.class_of)
     result = _result(graph, ranks, parts, events)
     if noise is not None:
         result = replace(result, warnings=("noise makes every rank different: nothing was folded",))
+    if packet is not None:
+        result = replace(result, warnings=(*result.warnings, *packet.remarks()))
     if fluid is None:
         return result
     counters = link_counters(fluid)

@@ -94,7 +94,7 @@ BAD_ARGUMENTS = {
     "unknown cluster": (["GRAPH", "--cluster", "h80-96"], "h800"),
     "cluster too small": (["GRAPH", "--cluster", "v100-1"], "cluster"),
     "unknown network": (["GRAPH", "--network", "fluidd"], "did you mean 'fluid'?"),
-    "later network": (["GRAPH", "--network", "packet"], "not available yet"),
+    "packets of a fluid network": (["GRAPH", "--set", "network.transport=roce"], "needs --network packet"),
     "unknown setting": (["GRAPH", "--set", "workload.kernel=flash"], "did you mean 'workload.kernels'?"),
     "unknown hardware setting": (["GRAPH", "--set", "gpu.hbm_byte=1"], "did you mean 'gpu.hbm_bytes'?"),
     "unknown kernels": (["GRAPH", "--set", "workload.kernels=flsh"], "did you mean 'flash'?"),

@@ -1,127 +1,209 @@
 """The packet network: collectives as segments that queue at ports, the reference of the fidelity ladder.
 
-Only wires and switches are modelled.  What ranks and their software spend before data moves (kernel start,
-protocol flags) is not in it, beyond :attr:`PacketSettings.send_overhead_ps`; a plan's ``latency_ps`` and
-``rate_cap_bytes_per_s`` are the fluid rung's words and are not read.
+Under :attr:`PacketSettings.software` a flow also spends what its plan has beyond wires, see
+:mod:`simcore.network.packet.software`.
+
+Note [HBM]
+    While its data moves, a flow draws from its members' HBM what it would at the rate that it has alone,
+    since packets have no rate; a member whose HBM is short slows the flow's connections.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
-from simcore.errors import InputError
 from simcore.hardware.topology import Topology
-from simcore.network.packet.port import Connection, Port
 from simcore.network.packet.program import Lane, Program, program_of
 from simcore.network.packet.settings import PacketSettings
-from simcore.units import ps_from_s
+from simcore.network.packet.software import Software, with_wires_alone
+from simcore.network.packet.wiring import Channel, Wiring
 
 if TYPE_CHECKING:
     from simcore.network.flow import Endpoint, Flow
-
-#: A buffer holds at least so many segments, however large they are.
-_LEAST_SEGMENTS: Final = 4
+    from simcore.network.packet.port import Port
 
 
 class PacketNetwork:
     """Carries flows as packets; :class:`simcore.network.Network` of the finest grain.
 
-    Members' HBM does not limit it and sees no load.  Errors: InputError for a link without bandwidth on a
-    route, and for plans without messages between ranks (NVLS).
+    Errors: InputError for a link without bandwidth on a route, and for an algorithm that it has no messages
+    of.
     """
 
     def __init__(self, clock: Clock, topology: Topology, settings: PacketSettings | None = None) -> None:
         self.settings = settings or PacketSettings()
         self._clock = clock
-        self._topology = topology
-        self._ports: dict[int, Port] = {}
-        latency = topology.links.latency_s
-        self._longest_s = float(latency.max()) if len(latency) else 0.0
-        self._programs: dict[CollectivePlan, Program] = {}
+        self._topology = with_wires_alone(topology) if self.settings.software else topology
+        self._wiring = Wiring(clock, self._topology, self.settings)
+        self._works: dict[int, _Work] = {}
+        self._runs: dict[Flow, _Run] = {}
+        self._segment_bytes: int | None = None
 
     @property
-    def ports(self) -> dict[int, Port]:
-        """Ports used so far by link index."""
-        return self._ports
+    def ports(self) -> dict[tuple[int, int], Port]:
+        """Ports used so far by (link index, cable)."""
+        return self._wiring.ports
+
+    def link_bytes(self) -> dict[int, int]:
+        """Wire bytes that have crossed each link."""
+        total: dict[int, int] = {}
+        for (link, _), port in self.ports.items():
+            total[link] = total.get(link, 0) + port.sent_bytes
+        return total
+
+    def program(self, plan: CollectivePlan) -> Program:
+        """The messages of ``plan``."""
+        return self._work(plan).program
+
+    def fit(self, plans: Iterable[tuple[CollectivePlan, float]], max_hops: int, most_bytes: int) -> float:
+        """Choose one size of segments for a whole job, and say about how many events that costs.
+
+        ``plans``: each with how often it is carried out.  Segments stay at ``segment_bytes`` while those of
+        the job cross at most ``max_hops`` links, and grow to ``most_bytes`` at most; ports take turns by
+        segment, so all flows must have the same.
+        """
+        moved = messages = 0.0
+        for plan, times in plans:
+            program = self.program(plan)
+            moved += times * sum(program.link_bytes.values())
+            messages += times * program.message_hops
+        finest = self.settings.segment_bytes
+        self._segment_bytes = max(finest, min(most_bytes, round(moved / max_hops)))
+        # A message costs its last segment on each link and its arrival, whatever its size.
+        return moved / self._segment_bytes + 1.5 * messages
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a job's record must say: how coarse its segments were."""
+        used = self._segment_bytes
+        if used is None or used == self.settings.segment_bytes:
+            return ()
+        return (
+            f"packets: segments of {used:,} bytes instead of {self.settings.segment_bytes:,}, to save events",
+        )
 
     def start(self, flow: Flow) -> None:
-        """Let the plan's first messages leave now; the flow fires when all have arrived."""
+        """Let the plan's first messages leave now, or when its software is ready."""
         flow.network = self
-        program = self._program(flow.plan)
-        if not program.lanes:
-            flow.set(self._clock.now)
+        now = self._clock.now
+        plan = flow.plan
+        if not plan.links or not plan.volume_bytes > 0.0:
+            flow.moving = True  # nothing on wires: over after its time alone
+            flow.set(now + plan.alone_ps if self.settings.software else now)
             return
-        _Run(self, flow, program)
+        before_ps = self._work(plan).before_ps
+        if before_ps:
+            flow.set(now + before_ps)
+        else:
+            self._begin(flow)
 
     def flow_due(self, flow: Flow) -> None:
-        """A plan without messages is over at once."""
-        flow.fire()
+        """Its software is ready, or, without messages, it is over."""
+        if flow.moving:
+            flow.fire()
+        else:
+            self._begin(flow)
 
     def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
-        """Members' HBM does not limit packets."""
+        """See :class:`simcore.network.flow.Network`."""
+        if cap is None:
+            flow.hbm_caps.pop(member, None)
+        else:
+            flow.hbm_caps[member] = cap
+        work = self._work(flow.plan)
+        rate = min(work.rate, *flow.hbm_caps.values(), work.rate)
+        if rate != flow.rate:
+            flow.rate = rate
+            work.limit(rate)
+            self._draw(flow)
 
     def finish(self, flow: Flow) -> None:
         """The last message of the flow has arrived."""
+        del self._runs[flow]
+        for member in flow.members:
+            member.draw_ended(flow)
         flow.fire()
         for member in flow.members:
             member.refresh()
 
-    def connect(self, lane: Lane, segment_bytes: int) -> Connection:
-        """A connection over the lane's route, whose links' buffers hold at least four of its segments."""
-        settings = self.settings
-        ports = tuple(self._port(link) for link in lane.route)
-        connection = Connection(
-            ports,
-            segment_bytes,
-            wire_overhead=settings.wire_overhead,
-            overhead_ps=settings.send_overhead_ps,
-        )
-        for port, link in zip(ports[:-1], lane.route, strict=False):
-            port.widen(_LEAST_SEGMENTS * connection.segment_bytes * self._cables(link))
-        return connection
+    def _begin(self, flow: Flow) -> None:
+        flow.moving = True
+        work = self._work(flow.plan)
+        work.connect(self._wiring, self._segment_for(work.program))
+        flow.rate = flow.desired = work.rate
+        work.limit(work.rate)
+        self._draw(flow)
+        run = self._runs[flow] = _Run(self, flow, work)
+        run.begin()
 
-    def _cables(self, link: int) -> int:
-        """Physical links that ``link`` stands for, each with a buffer: as many as NICs could fill."""
-        line = self._topology.cluster.nic_bytes_per_s
-        return max(1, math.ceil(float(self._topology.links.bytes_per_s[link]) / line - 0.01))
+    def _draw(self, flow: Flow) -> None:
+        hbm = flow.plan.hbm_bytes_per_byte
+        for member in flow.members:
+            member.draw_changed(flow, flow.rate * hbm, flow.desired * hbm)
 
-    def _program(self, plan: CollectivePlan) -> Program:
-        program = self._programs.get(plan)
-        if program is None:
-            program = self._programs[plan] = program_of(self._topology, plan, self.settings.slices)
-        return program
+    def _segment_for(self, program: Program) -> int:
+        if self._segment_bytes is not None:
+            return self._segment_bytes
+        return self.settings.segment_for(sum(program.link_bytes.values()))
 
-    def _port(self, link: int) -> Port:
-        port = self._ports.get(link)
-        if port is None:
-            links = self._topology.links
-            rate = float(links.bytes_per_s[link])
-            if not rate > 0.0:
-                raise InputError(f"link {links.names[link]!r} has no bandwidth, but packets must cross it")
-            # Credits must be back before they are needed: a round trip's content of the wire comes on top.
-            room = self.settings.buffer_bytes * self._cables(link) + round(2.0 * self._longest_s * rate)
-            latency = ps_from_s(float(links.latency_s[link]))
-            port = Port(self._clock, rate, latency, room, self.settings.cut_through)
-            self._ports[link] = port
-        return port
+    def _work(self, plan: CollectivePlan) -> _Work:
+        work = self._works.get(id(plan))
+        if work is None:
+            work = self._works[id(plan)] = _Work(self._topology, plan, self.settings)
+        return work
+
+
+class _Work:
+    """What is known of a plan: its messages and the connections that carry them.
+
+    ``rate`` is plan progress in bytes/ps when nobody else is there, ``before_ps`` what passes before the
+    first message.
+    """
+
+    def __init__(self, topology: Topology, plan: CollectivePlan, settings: PacketSettings) -> None:
+        self.plan = plan  # kept alive: works are found by its id
+        self.program = program_of(topology, plan, settings.slices)
+        self.channels: list[Channel] = []
+        software = Software(topology, plan, self.program)
+        self.rate = software.rate
+        self.before_ps = software.before_ps if settings.software else 0
+        self._is_limited = software.is_limited and settings.software
+        self._stretch = software.stretch if settings.software else 1.0
+
+    def connect(self, wiring: Wiring, segment_bytes: int) -> None:
+        """Have connections; a plan's stay from one time to the next, as NCCL's queue pairs do."""
+        if not self.channels:
+            pairs = self.program.queue_pairs
+            self.channels = [
+                wiring.channel(lane, segment_bytes, pairs, self._stretch) for lane in self.program.lanes
+            ]
+
+    def limit(self, rate: float) -> None:
+        """Let the plan progress at ``rate`` bytes/ps at most."""
+        free = rate >= self.rate and not self._is_limited
+        for channel, lane in zip(self.channels, self.program.lanes, strict=True):
+            wire = lane.num_bytes / self.plan.volume_bytes * lane.wire_overhead * self._stretch
+            channel.limit(None if free else rate * wire)
 
 
 class _Run:
     """One program being carried out."""
 
-    def __init__(self, network: PacketNetwork, flow: Flow, program: Program) -> None:
+    def __init__(self, network: PacketNetwork, flow: Flow, work: _Work) -> None:
         self._network = network
         self._flow = flow
         self._arrived: dict[int, int] = {}
         self._waiting: dict[int, list[_Sender]] = {}
-        self._left = program.num_messages
-        segment = network.settings.segment_for(sum(program.link_bytes.values()))
-        senders = [_Sender(self, lane, network.connect(lane, segment)) for lane in program.lanes]
-        for sender in senders:
+        self._left = work.program.num_messages
+        lanes = zip(work.program.lanes, work.channels, strict=True)
+        self._senders = [_Sender(self, lane, channel) for lane, channel in lanes]
+
+    def begin(self) -> None:
+        """Send what depends on nothing."""
+        for sender in self._senders:
             sender.go_on()
 
     def has(self, key: int, count: int, sender: _Sender) -> bool:
@@ -147,11 +229,11 @@ class _Run:
 class _Sender:
     """A lane at work: sends as far as data and the receiver's slots allow."""
 
-    __slots__ = ("_connection", "_position", "_run", "_sends", "_window", "in_flight", "waits")
+    __slots__ = ("_channel", "_position", "_run", "_sends", "_window", "in_flight", "waits")
 
-    def __init__(self, run: _Run, lane: Lane, connection: Connection) -> None:
+    def __init__(self, run: _Run, lane: Lane, channel: Channel) -> None:
         self._run = run
-        self._connection = connection
+        self._channel = channel
         self._sends = lane.sends
         self._window = lane.window
         self._position = 0
@@ -167,4 +249,4 @@ class _Sender:
                 return
             self._position += 1
             self.in_flight += 1
-            self._connection.send(send.num_bytes, partial(self._run.landed, self, send.key))
+            self._channel.send(send.num_bytes, partial(self._run.landed, self, send.key))

@@ -1,15 +1,22 @@
-"""Ports and connections: how segments cross the directed links of a topology, one event per hop.
+"""Ports: how segments cross the directed links of a topology, one event per hop.
 
-A :class:`Port` feeds one directed link.  It sends segments one after another, in the order in which they were
-handed to it; connections that start there take turns, one segment each.  A segment leaves only when the
-buffer at the link's far end has room for it (credits): where it has not, the port waits, whatever is queued
-there.  Room comes back when a segment leaves the next port, so that congestion spreads backwards.  Nothing is
-ever dropped.  The last link of a route ends in memory, which takes everything.
+A :class:`Port` feeds one cable of a directed link.  What waits there stands in lines, which take turns by
+segment: a line for each connection that starts at the port (a NIC's queue pairs), and at a switch a line for
+each input port (InfiniBand's and NVLink's arbiters), or one for all (an Ethernet switch's output queue).
+
+Note [Flow control]
+    Credits (InfiniBand, NVLink): a segment leaves only when the buffer at the cable's far end has room for
+    it.  Room comes back when a segment leaves the next port, so that congestion spreads backwards.
+    Pause frames (Ethernet): the far end counts what waits there; at ``xoff_bytes`` it has the port pause,
+    at ``xon_bytes`` go on.  A frame acts one latency after it was sent; the level is compared when a
+    segment's last byte leaves the sender, so that the frame is due one latency later for its way here, and
+    one for its way back.
+    What has arrived at its last hop is in memory, which takes everything.  Nothing is ever dropped.
 
 Note [Early hand-over]
     A port hands a segment to the next one with the time from which that may send it (``ready``), instead of
     an event of its own for the arrival.  With cut-through this happens when the segment's first byte leaves,
-    unless the next link is faster and would run dry; else when the last byte has left.  Order in a queue is
+    unless the next link is faster and would run dry; else when the last byte has left.  Order in a line is
     therefore the order of leaving the port before, which differs from the order of arrival only among links
     of unequal latency.
 """
@@ -17,61 +24,41 @@ Note [Early hand-over]
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappush
+from typing import TYPE_CHECKING, Final
 
 from simpy.events import NORMAL, Event
 
 from simcore.clock import Clock
 
-Arrival = Callable[[], None]
-#: (connection, hop, bytes, earliest start in ps, what to call when its last byte has arrived)
-Segment = tuple["Connection", int, int, int, Arrival | None]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simcore.network.packet.connection import Connection
+    from simcore.network.packet.roce import Marker
+
+    Arrival = Callable[[], None]
+    #: (connection, hop, bytes, earliest start in ps, what to call when its last byte has arrived, marked)
+    Segment = tuple[Connection, int, int, int, Arrival | None, bool]
+
+#: Credits of a port that pauses instead: more than ever waits.
+_ENDLESS: Final = 1 << 62
 
 
-class Connection:
-    """A sender's messages to one receiver over a fixed route, delivered in order (a queue pair)."""
+class Line(deque["Segment"]):
+    """Segments that wait at a port in order; ``parked`` while its connection's rate forbids the next."""
 
-    __slots__ = ("_active", "_overhead_ps", "_waiting", "_wire", "ports", "segment_bytes")
+    __slots__ = ("parked",)
 
-    def __init__(
-        self, ports: tuple[Port, ...], segment_bytes: int, *, wire_overhead: float = 1.0, overhead_ps: int = 0
-    ) -> None:
-        self.ports = ports
-        self.segment_bytes = max(1, round(segment_bytes * wire_overhead))
-        self._wire = wire_overhead
-        self._overhead_ps = overhead_ps
-        self._waiting: deque[tuple[int, Arrival]] = deque()
-        self._active = False
-
-    def send(self, num_bytes: int, arrived: Arrival) -> None:
-        """Queue a message; ``arrived`` is called when its last byte is at the receiver."""
-        size = max(1, round(num_bytes * self._wire))
-        if self._overhead_ps:
-            clock = self.ports[0].env
-            _Alarm(clock, clock.now + self._overhead_ps, partial(self._post, size, arrived))
-        else:
-            self._post(size, arrived)
-
-    def _post(self, size: int, arrived: Arrival) -> None:
-        if self._active:
-            self._waiting.append((size, arrived))
-        else:
-            self._active = True
-            self.ports[0].push((self, 0, size, 0, arrived))
-
-    def next_message(self) -> Segment | None:
-        """The message after the one whose last segment has just left its first port."""
-        if not self._waiting:
-            self._active = False
-            return None
-        size, arrived = self._waiting.popleft()
-        return self, 0, size, 0, arrived
+    def __init__(self) -> None:
+        super().__init__()
+        self.parked = False
 
 
-class _Alarm(Event):
-    """Calls ``action`` at a time: a message leaves its sender, or its last byte reaches the receiver."""
+class Alarm(Event):
+    """Calls ``action`` at a time."""
 
     def __init__(self, clock: Clock, time_ps: int, action: Arrival) -> None:
         self._ok = True
@@ -80,17 +67,35 @@ class _Alarm(Event):
         heappush(clock._queue, (time_ps, NORMAL, next(clock._eid), self))
 
 
-class Port(Event):
-    """The sending side of one directed link: an event that happens whenever a segment's last byte leaves.
+@dataclass(frozen=True)
+class Pause:
+    """Thresholds of the buffer at a cable's far end, bytes."""
 
-    ``room_bytes`` is the buffer at the link's far end.  ``sent_bytes`` counts wire bytes, ``busy_ps`` the
-    time spent sending, ``starved_ps`` the time that something waited here for room at the far end.
+    xoff_bytes: int
+    xon_bytes: int
+
+
+class Port(Event):
+    """The sending side of one cable: an event that happens whenever a segment's last byte leaves.
+
+    ``room_bytes`` is the buffer at the far end.  ``pause``: pause frames instead of credits, and one line
+    for all inputs.  ``marker`` marks what leaves (ECN).  ``sent_bytes`` counts wire bytes, ``busy_ps`` the
+    time spent sending, ``starved_ps`` the time that something waited here for room at the far end or for
+    the end of a pause, ``most_bytes`` the most that was on the wire and in the buffer at the far end.
     """
 
     env: Clock
 
     def __init__(
-        self, clock: Clock, bytes_per_s: float, latency_ps: int, room_bytes: int, cut_through: bool = True
+        self,
+        clock: Clock,
+        bytes_per_s: float,
+        latency_ps: int,
+        room_bytes: int,
+        cut_through: bool = True,
+        *,
+        pause: Pause | None = None,
+        marker: Marker | None = None,
     ) -> None:
         self.env = clock
         self._ok = True
@@ -101,10 +106,20 @@ class Port(Event):
         self.sent_bytes = 0
         self.busy_ps = 0
         self.starved_ps = 0
+        self.num_pauses = 0
+        self.most_bytes = 0
+        self.ends_here = False  # whether some connection's last hop is this one
         self._cut_through = cut_through
-        self._queue: deque[Segment] = deque()
-        self._credit = self._capacity = room_bytes
+        self._pause = pause
+        self._marker = marker
+        self._lines: dict[Port | None, Line] = {}
+        self._turns: deque[Line] = deque()
+        self._queued = 0
+        self._credit = self._capacity = room_bytes if pause is None else _ENDLESS
         self._sending = False
+        self._paused = False
+        self._pause_sent = False  # what the far end said last
+        self._orders = self._obeyed = 0  # orders to pause or go on, the latest carried out
         self._starved_since = -1
         self._current: Segment | None = None
         self._handed_over = False
@@ -115,70 +130,158 @@ class Port(Event):
             self._credit += num_bytes - self._capacity
             self._capacity = num_bytes
 
-    def push(self, segment: Segment) -> None:
-        """Queue a segment (or, at its first port, a whole message)."""
-        self._queue.append(segment)
-        if not self._sending:
+    def line_from(self, before: Port) -> Line:
+        """Where segments wait that come in from ``before``."""
+        source = None if self._pause is not None else before
+        line = self._lines.get(source)
+        if line is None:
+            line = self._lines[source] = Line()
+        return line
+
+    def push(self, segment: Segment, line: Line) -> None:
+        """Have a segment (or, at its first port, a whole message) wait in ``line``."""
+        if segment[1]:
+            self._queued += segment[2]
+        if not line and not line.parked:
+            self._turns.append(line)
+        line.append(segment)
+        if not self._sending and self._turns:
             self._start()
 
     def _start(self) -> None:
-        connection, hop, size, ready, arrived = self._queue[0]
-        rest = 0
-        if hop == 0 and size > connection.segment_bytes:
-            rest = size - connection.segment_bytes
-            size = connection.segment_bytes
         clock = self.env
+        turns = self._turns
+        if self._paused:
+            self._starve()
+            return
+        line = turns[0]
+        connection, hop, size, ready, arrived, marked = line[0]
+        segment_bytes = connection.segment_bytes
+        if hop == 0 and size > segment_bytes:
+            size = segment_bytes
         ports = connection.ports
-        following = ports[hop + 1] if hop + 1 < len(ports) else None
-        if following is not None:  # a receiver takes whatever comes, a switch what it has room for
-            if self._credit < size:
-                if self._starved_since < 0:
-                    self._starved_since = clock.now
+        last = hop + 1 == len(ports)
+        if not last and self._credit < size:  # a receiver takes whatever comes, a switch what it has room for
+            self._starve()
+            if not self.ends_here or not self._turn_to_receivers():
                 return
-            self._credit -= size
+            line = turns[0]
+            connection, hop, size, ready, arrived, marked = line[0]
+            segment_bytes = connection.segment_bytes
+            if hop == 0 and size > segment_bytes:
+                size = segment_bytes
+            ports, last = connection.ports, True
         self._sending = True
-        queue = self._queue
-        queue.popleft()
-        if rest:
-            queue.append((connection, 0, rest, ready, arrived))
-            arrived = None
-        elif hop == 0:
-            message = connection.next_message()
-            if message is not None:
-                queue.append(message)
+        if self._starved_since >= 0 and not last:
+            self.starved_ps += clock.now - self._starved_since
+            self._starved_since = -1
+        turns.popleft()
         begin = max(clock.now, ready)
         took = round(size * self.ps_per_byte)
+        if hop:
+            line.popleft()
+            if self._marker is not None:
+                marked = marked or self._marker.marks(self._queued, size)
+            self._queued -= size
+        else:
+            rest = line[0][2] - size
+            if rest:
+                line[0] = (connection, 0, rest, ready, arrived, False)
+                arrived = None
+            else:
+                line.popleft()
+            if connection.is_paced:
+                gap = connection.gap_ps(size, begin)
+                if gap > took:
+                    line.parked = True
+                    Alarm(clock, begin + gap, partial(self._unpark, line))
+        if line and not line.parked:
+            turns.append(line)
         self.busy_ps += took
-        self._current = (connection, hop, size, ready, arrived)
+        self._current = (connection, hop, size, ready, arrived, marked)
         self.callbacks = self._on_end  # type: ignore[assignment]
         heappush(clock._queue, (begin + took, NORMAL, next(clock._eid), self))
-        early = following is not None and self._cut_through and following.ps_per_byte >= self.ps_per_byte
-        self._handed_over = early
-        if early:
-            assert following is not None
-            following.push((connection, hop + 1, size, begin + self.latency_ps, arrived))
+        self._handed_over = False
+        if not last:
+            self._credit -= size
+            following = ports[hop + 1]
+            if self._cut_through and following.ps_per_byte >= self.ps_per_byte:
+                self._handed_over = True
+                onward = (connection, hop + 1, size, begin + self.latency_ps, arrived, marked)
+                following.push(onward, connection.lines[hop + 1])
 
     def _end(self, _: Event) -> None:
         assert self._current is not None
-        connection, hop, size, _ready, arrived = self._current
+        connection, hop, size, _ready, arrived, marked = self._current
         self.sent_bytes += size
         self._sending = False
         ports = connection.ports
         if hop + 1 < len(ports):
             if not self._handed_over:
-                ready = self.env.now + self.latency_ps
-                ports[hop + 1].push((connection, hop + 1, size, ready, arrived))
-        elif arrived is not None:
-            _Alarm(self.env, self.env.now + self.latency_ps, arrived)
+                onward = (connection, hop + 1, size, self.env.now + self.latency_ps, arrived, marked)
+                ports[hop + 1].push(onward, connection.lines[hop + 1])
+            waiting = self._capacity - self._credit
+            self.most_bytes = max(self.most_bytes, waiting)
+            if self._pause is not None and not self._pause_sent and waiting >= self._pause.xoff_bytes:
+                self.num_pauses += 1
+                self._order_pause(True, 2 * self.latency_ps)
+        else:
+            if marked:
+                connection.marked(self.env.now + self.latency_ps)
+            if arrived is not None:
+                Alarm(self.env, self.env.now + self.latency_ps, arrived)
         if hop:
-            ports[hop - 1]._credit_returns(size)
-        if self._queue and not self._sending:
+            ports[hop - 1]._room_returns(size)
+        if self._turns and not self._sending:
             self._start()
 
-    def _credit_returns(self, size: int) -> None:
+    def _room_returns(self, size: int) -> None:
         """A segment sent from here has left the buffer at the far end."""
         self._credit += size
+        if self._pause_sent:
+            assert self._pause is not None
+            if self._capacity - self._credit <= self._pause.xon_bytes:
+                self._order_pause(False, self.latency_ps)
         if self._starved_since >= 0 and not self._sending:
+            self._start()
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def _starve(self) -> None:
+        if self._starved_since < 0:
+            self._starved_since = self.env.now
+
+    def _turn_to_receivers(self) -> bool:
+        """Have a line go first whose next segment ends here; False if there is none."""
+        for _ in range(len(self._turns)):
+            connection, hop, *_rest = self._turns[0][0]
+            if hop + 1 == len(connection.ports):
+                return True
+            self._turns.rotate(-1)
+        return False
+
+    def _unpark(self, line: Line) -> None:
+        line.parked = False
+        if line:
+            self._turns.append(line)
+            if not self._sending:
+                self._start()
+
+    def _order_pause(self, pause: bool, delay_ps: int) -> None:
+        """The far end orders to pause or to go on."""
+        self._pause_sent = pause
+        self._orders += 1
+        Alarm(self.env, self.env.now + delay_ps, partial(self._obey, pause, self._orders))
+
+    def _obey(self, pause: bool, order: int) -> None:
+        if order < self._obeyed:
+            return  # a pause for a segment that had left again before it had arrived: never sent
+        self._obeyed = order
+        self._paused = pause
+        if pause:
+            return
+        if self._starved_since >= 0:
             self.starved_ps += self.env.now - self._starved_since
             self._starved_since = -1
+        if self._turns and not self._sending:
             self._start()

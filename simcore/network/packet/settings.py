@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from simcore.errors import InputError
+from simcore.errors import InputError, nearest
+from simcore.network.packet.roce import RoceSettings
 from simcore.units import KIB
 
 #: Largest InfiniBand MTU, and the unit that a data-centre switch schedules (InfiniBand spec. 1.5, 4.2.4).
 _MTU_BYTES: Final = 4 * KIB
+TRANSPORTS: Final = ("infiniband", "roce")
+ROUTINGS: Final = ("spread", "ecmp")
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,15 @@ class PacketSettings:
     what the wire holds; at least four segments.  ``slices``: messages per chunk, None for NCCL's number.
     ``send_overhead_ps``: from the moment a message may leave to its first byte on the wire (proxy thread,
     doorbell).
+    ``transport`` between nodes: "infiniband" (credits, input ports take turns) or "roce" (pause frames, one
+    queue per output, DCQCN, as ``roce`` says); NVLink always has credits.  ``routing`` over the cables
+    between two switches: "spread" (adaptive routing: a link of n cables is one of n times the rate), "ecmp"
+    (a connection stays on the cable that a hash with ``seed`` picks); None: the default of NCCL's
+    NCCL_IB_ADAPTIVE_ROUTING, which is spread on InfiniBand and ecmp on RoCE.
+    ``max_events``: what a whole job may cost before it is refused.
+    ``software``: also spend what a plan has beyond wires (kernel start, flags, channels' copy rate).
 
-    Errors: InputError for a number that is not positive (headers and overhead: negative).
+    Errors: InputError for a number that is not positive (headers and overhead: negative), an unknown name.
     """
 
     segment_bytes: int = _MTU_BYTES
@@ -37,15 +47,34 @@ class PacketSettings:
     buffer_bytes: int = 256 * KIB
     slices: int | None = None
     send_overhead_ps: int = 0
+    transport: str = "infiniband"
+    routing: str | None = None
+    roce: RoceSettings = field(default_factory=RoceSettings)
+    seed: int = 0
+    max_events: int = 50_000_000
+    software: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("segment_bytes", "packet_bytes", "max_segments", "buffer_bytes", "slices"):
+        for name in ("segment_bytes", "packet_bytes", "max_segments", "buffer_bytes", "slices", "max_events"):
             value = getattr(self, name)
             if value is not None and not value >= 1:
                 raise InputError(f"packet network: {name} must be at least 1, not {value}")
         for name in ("header_bytes", "send_overhead_ps"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"packet network: {name} must not be negative, not {getattr(self, name)}")
+
+        for name, known in (("transport", TRANSPORTS), ("routing", (*ROUTINGS, None))):
+            value = getattr(self, name)
+            if value not in known:
+                hint = nearest(str(value), [text for text in known if text])
+                raise InputError(f"packet network: {name} cannot be {value!r}{hint}")
+
+    @property
+    def hashes_paths(self) -> bool:
+        """Whether connections stay on one of several cables."""
+        if self.routing is None:
+            return self.transport == "roce"
+        return self.routing == "ecmp"
 
     @property
     def wire_overhead(self) -> float:
