@@ -6,13 +6,15 @@ Times are means over the ranks of each run, so that runs of different numbers of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simcore.analysis.breakdown import Breakdown
-from simcore.analysis.step import StepAnalysis
+from simcore.analysis.critical_path import CriticalPath, critical_path
+from simcore.analysis.step import StepAnalysis, analyse
 from simcore.analysis.totals import Key, Total
 from simcore.timeline.info import RunInfo
+from simcore.timeline.reader import Timeline
 
 #: What two runs may differ in without being told: names of things, sources of numbers, and results.
 _FACTS = ("workload", "cluster", "settings", "network", "seed", "peak_math", "commit")
@@ -34,8 +36,25 @@ class OpDifference:
 
 
 @dataclass(frozen=True)
+class PathDifference:
+    """Ops of one name on one stream on the critical path of each run: work, and what they waited, ps."""
+
+    name: str
+    stream: str
+    work_ps: tuple[int, int]
+    wait_ps: tuple[int, int]
+
+    @property
+    def difference_ps(self) -> int:
+        """Second minus first."""
+        return self.work_ps[1] - self.work_ps[0] + self.wait_ps[1] - self.wait_ps[0]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Two analysed runs.  ``ops`` are sorted by the size of their difference, the largest first.
+
+    ``path`` explains the difference of the step times: its differences add up to that, the largest first.
 
     ``inputs`` are the facts that differ, by dotted key: ``cluster.nic_bytes_per_s: (5e10, 2.5e10)``.
     ``stages`` holds the breakdowns of the stages that both runs have.
@@ -45,6 +64,7 @@ class Comparison:
     inputs: dict[str, tuple[Any, Any]]
     ops: tuple[OpDifference, ...]
     stages: dict[int, tuple[Breakdown, Breakdown]]
+    path: tuple[PathDifference, ...] = ()
 
     @property
     def speedup(self) -> float:
@@ -53,8 +73,14 @@ class Comparison:
         return first / second if second else 0.0
 
 
+def compare_runs(first: Timeline, second: Timeline) -> Comparison:
+    """Compare two runs, the second against the first, their critical paths too."""
+    comparison = compare((first.info, analyse(first)), (second.info, analyse(second)))
+    return replace(comparison, path=_path_differences(critical_path(first), critical_path(second)))
+
+
 def compare(first: tuple[RunInfo, StepAnalysis], second: tuple[RunInfo, StepAnalysis]) -> Comparison:
-    """Compare two analysed runs, the second against the first."""
+    """Compare two analysed runs, the second against the first; without critical paths."""
     (info_a, run_a), (info_b, run_b) = first, second
     ops: list[OpDifference] = []
     for kind in ("kernels", "collectives"):
@@ -84,6 +110,15 @@ def _op_differences(
             )
         )
     return found
+
+
+def _path_differences(first: CriticalPath, second: CriticalPath) -> tuple[PathDifference, ...]:
+    found = []
+    for key in dict.fromkeys([*first.by_op, *second.by_op]):
+        (work_a, wait_a), (work_b, wait_b) = (path.by_op.get(key, [0, 0]) for path in (first, second))
+        if (work_a, wait_a) != (work_b, wait_b):
+            found.append(PathDifference(*key, (work_a, work_b), (wait_a, wait_b)))
+    return tuple(sorted(found, key=lambda row: (-abs(row.difference_ps), row.name, row.stream)))
 
 
 def _facts(info: RunInfo) -> dict[str, Any]:

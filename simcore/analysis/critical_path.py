@@ -19,6 +19,7 @@ from simcore.timeline.reader import RankRows, Timeline
 _COLUMNS = (
     "op_id",
     "stage",
+    "stream",
     "name",
     "kind",
     "phase",
@@ -33,18 +34,23 @@ _COLUMNS = (
 #: Time on the path in which no kernel works: SMs or copy engines are taken; the host has not launched yet.
 QUEUED, LAUNCH = "queued on the GPU", "launch and host"
 
+#: What the path waits for after its last op.
+END = "end of the step"
+
 
 @dataclass(frozen=True)
 class CriticalPath:
     """Time on the critical path.  ``parts`` by (name, phase), longest first, add up to ``step_ps``.
 
-    ``by_stage`` is time by stage; ``ops`` are the (rank, op_id) on the path, first to last.
+    ``by_stage`` is time by stage; ``ops`` are the (rank, op_id) on the path, first to last.  ``by_op`` is
+    [work, wait before it] by (name, stream) of the ops, which adds up to ``step_ps`` too.
     """
 
     step_ps: int
     parts: list[tuple[Key, Total]]
     by_stage: dict[int, int]
     ops: tuple[tuple[int, int], ...]
+    by_op: dict[tuple[str, str], list[int]]
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
@@ -68,7 +74,7 @@ class _Rank:
         self.peer = rows.ints("peer")[real].astype(np.int32)
         self._texts = {
             column: (codes[real], names)
-            for column in ("name", "kind", "phase", "group")
+            for column in ("name", "stream", "kind", "phase", "group")
             for codes, names in (rows.strings(column),)
         }
 
@@ -100,6 +106,7 @@ class _Walk:
         self._groups = {name: layout.group(name) for name, layout in timeline.info.groups.items()}
         self._parts: dict[Key, Total] = defaultdict(Total)
         self._stages: dict[int, int] = defaultdict(int)
+        self._ops: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
 
     def run(self) -> CriticalPath:
         """Walk back from the op that ends the step."""
@@ -107,14 +114,19 @@ class _Walk:
         rank = self._last_rank()
         time = step_ps
         ops = []
+        later = END, ""
         while time > 0:
             rows = self._rank(rank)
             row = rows.last_before(time)
             if row < 0:
                 self._add((LAUNCH, ""), rows.stage, time)
+                self._ops[later][1] += time
                 break
             start, end = int(rows.start[row]), int(rows.end[row])
             self._add((LAUNCH, ""), rows.stage, time - end)
+            self._ops[later][1] += time - end
+            later = rows.text("name", row), rows.text("stream", row)
+            self._ops[later][0] += end - start
             self._add(
                 (rows.text("name", row), rows.text("phase", row)),
                 rows.stage,
@@ -125,8 +137,11 @@ class _Walk:
             ops.append((rank, int(self._rank(rank).op_id[row])))
             time = int(self._rank(rank).ready[row])
             self._add((QUEUED, ""), self._rank(rank).stage, start - time)
+            self._ops[later][1] += start - time
         parts = sorted(self._parts.items(), key=lambda item: (-item[1].time_ps, item[0]))
-        return CriticalPath(step_ps, parts, dict(sorted(self._stages.items())), tuple(reversed(ops)))
+        return CriticalPath(
+            step_ps, parts, dict(sorted(self._stages.items())), tuple(reversed(ops)), dict(self._ops)
+        )
 
     def _rank(self, rank: int) -> _Rank:
         if rank not in self._ranks:

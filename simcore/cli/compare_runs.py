@@ -16,19 +16,16 @@ def compare(
     top: Annotated[int, typer.Option(min=1, help="Rows in the table of ops.")] = 12,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Compare two runs: inputs that differ, step time, breakdown, ops by difference, stages."""
+    """Compare two runs: inputs that differ, step time, breakdown, what explains it, ops, stages."""
     with reported_errors():
         import json
 
-        from simcore.analysis import analyse
-        from simcore.analysis.comparison import compare as compare_runs
+        from simcore.analysis.comparison import compare_runs
         from simcore.cli.output import print_wide
         from simcore.report.comparison import comparison_object, comparison_tables
         from simcore.timeline import Timeline
 
-        timelines = [Timeline.open(folder) for folder in (run_a, run_b)]
-        first, second = ((timeline.info, analyse(timeline)) for timeline in timelines)
-        comparison = compare_runs(first, second)
+        comparison = compare_runs(*(Timeline.open(folder) for folder in (run_a, run_b)))
         if as_json:
             print(json.dumps(comparison_object(comparison)))
         else:

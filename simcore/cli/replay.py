@@ -85,7 +85,7 @@ def replay(
             shown = {**found, "edits": [change.as_object() for change in changes]}
             print(json.dumps(shown))
         else:
-            print_wide(replay_tables(job, steps, insights, explained=explain, notes=replayed.notes))
+            print_wide(replay_tables(replayed, steps, insights, explained=explain))
             if changes:
                 print_wide(edit_table(changes))
 

@@ -37,6 +37,11 @@ class Replay:
     notes: tuple[str, ...] = ()
     origins: Mapping[str, float] = field(default_factory=dict)
 
+    def doubts(self) -> list[str]:
+        """What limits trust in it, worst first; what the network decides is no longer in doubt."""
+        report = self.job.report
+        return (replace(report, lone_collectives=0) if self.network == "fluid" else report).doubts()
+
     def steps(self, step: int | None = None) -> list[ReplayedStep]:
         """All steps of all ranks, or those numbered ``step``.  InputError for a step that no trace has."""
         known = sorted({found.number for rank in self.job.ranks for found in rank.steps})
@@ -109,4 +114,5 @@ def recorded_cluster(job: ImportedJob) -> ClusterSpec:
         cluster.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].recorded)
     )
     nodes = -(-len(job.ranks) // cluster.gpus_per_node)
-    return replace(cluster, gpu=gpu, num_nodes=nodes)
+    name = next((rank.gpu for rank in job.ranks if rank.gpu), "unknown GPU")
+    return replace(cluster, name="recorded", gpu=replace(gpu, name=name), num_nodes=nodes)

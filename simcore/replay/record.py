@@ -34,7 +34,7 @@ def write_replay(out_dir: Path, replay: Replay, settings: Mapping[str, str]) -> 
         memory=(),
         origins={name: share for name, share in replay.origins.items() if share},
         assumptions=("a replay: ops are those of a recording", *replay.notes),
-        warnings=tuple(replay.job.report.doubts()),
+        warnings=tuple(replay.doubts()),
     )
     with run_folder(out_dir) as folder:
         info = write_tables(folder, graph, replay.result, facts)

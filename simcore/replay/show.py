@@ -10,6 +10,7 @@ from rich.text import Text
 
 from simcore.replay.explain import Contribution, by_stream
 from simcore.replay.insight import StepInsight
+from simcore.replay.play import Replay
 from simcore.replay.split import ReplayedStep
 from simcore.replay.utilisation import Utilisation
 from simcore.units import PS_PER_US, s_from_ps
@@ -21,18 +22,18 @@ _LONGEST_NAME = 60
 def replay_object(
     job: ImportedJob,
     steps: list[ReplayedStep],
-    insights: list[StepInsight] | None = None,
+    insights: list[StepInsight],
     *,
     series: bool = False,
     explained: bool = False,
 ) -> dict[str, Any]:
     """The JSON object of a replay.
 
-    With ``insights`` each step also holds what it consists of; ``series`` adds SM utilisation per ms,
-    ``explained`` the contributions to the difference of the spans.
+    Each step also holds what it consists of; ``series`` adds SM utilisation per ms, ``explained`` the
+    contributions to the difference of the spans.
     """
     rows = []
-    for number, row in enumerate(steps):
+    for row, insight in zip(steps, insights, strict=True):
         shown: dict[str, Any] = {
             "rank": row.rank,
             "step": row.step,
@@ -42,9 +43,7 @@ def replay_object(
             "breakdown_s": row.replayed.parts(),
             "recorded_breakdown_s": row.recorded.parts(),
         }
-        if insights is not None:
-            shown |= _insight_object(insights[number], series, explained)
-        rows.append(shown)
+        rows.append(shown | _insight_object(insight, series, explained))
     return {"steps": rows, "import_report": job.report.as_object()}
 
 
@@ -79,23 +78,20 @@ def _sms_object(sms: Utilisation, series: bool) -> dict[str, Any]:
 
 
 def replay_tables(
-    job: ImportedJob,
+    replay: Replay,
     steps: list[ReplayedStep],
-    insights: list[StepInsight] | None = None,
+    insights: list[StepInsight],
     *,
     explained: bool = False,
-    notes: tuple[str, ...] = (),
     top: int = 10,
 ) -> RenderableType:
     """Tables of a replay for a terminal; ``explained`` adds what makes the spans differ."""
-    parts: list[RenderableType] = [_spans(steps)]
-    if insights is not None:
-        parts += [_kernels(steps, insights), _paths(steps, insights)]
-        if explained:
-            parts += [_explanation(row, found, top) for row, found in zip(steps, insights, strict=True)]
-    if notes:
-        parts += ["Assumed:", *(f"- {note}" for note in notes)]
-    doubts = [f"- {doubt}" for doubt in job.report.doubts()]
+    parts: list[RenderableType] = [_spans(steps), _kernels(steps, insights), _paths(steps, insights)]
+    if explained:
+        parts += [_explanation(row, found, top) for row, found in zip(steps, insights, strict=True)]
+    if replay.notes:
+        parts += ["Assumed:", *(f"- {note}" for note in replay.notes)]
+    doubts = [f"- {doubt}" for doubt in replay.doubts()]
     return Group(*parts, *(["What the traces do not show:", *doubts] if doubts else []))
 
 

@@ -41,6 +41,17 @@ def comparison_tables(comparison: Comparison, names: tuple[str, str], *, top: in
         ops.add_row(op.name, *(f"{calls:,.4g}" for calls in op.calls), *_times(*op.time_ps))
     parts.append(ops if ops.row_count else Text("every op takes the same time"))
 
+    path = number_table(
+        "on the critical path", ("stream", "A works", "A waits", "B works", "B waits", "B - A")
+    )
+    for row in comparison.path[:top]:
+        times = (row.work_ps[0], row.wait_ps[0], row.work_ps[1], row.wait_ps[1])
+        path.add_row(row.name, row.stream, *map(format_time, times), _signed(row.difference_ps))
+    rest = sum(row.difference_ps for row in comparison.path[top:])
+    if len(comparison.path) > top:
+        path.add_row(f"{len(comparison.path) - top} others", "", "", "", "", "", _signed(rest))
+    parts.append(path if path.row_count else Text("the critical paths are equal"))
+
     stages = number_table("stage: A to B", tuple(PARTS.values()))
     for stage, (first_parts, second_parts) in comparison.stages.items():
         before, after = first_parts.parts(), second_parts.parts()
@@ -67,6 +78,16 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
                 "difference_s": s_from_ps(op.difference_ps),
             }
             for op in comparison.ops
+        ],
+        "path": [
+            {
+                "name": row.name,
+                "stream": row.stream,
+                "work_s": [s_from_ps(time) for time in row.work_ps],
+                "wait_s": [s_from_ps(time) for time in row.wait_ps],
+                "difference_s": s_from_ps(row.difference_ps),
+            }
+            for row in comparison.path
         ],
         "stages": [
             {

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from simcore.analysis import Total, analyse
-from simcore.analysis.comparison import compare
-from simcore.timeline import Timeline
+import pytest
+
+from simcore.analysis import Total, analyse, critical_path
+from simcore.analysis.comparison import compare, compare_runs
+from simcore.report.comparison import comparison_object
+from simcore.timeline import Timeline, write_run
+from tests.synthetic import FACTS, two_stage_graph, two_stage_result
 
 
 def test_ops_by_difference_per_rank(two_stage_run: Path) -> None:
@@ -43,3 +47,26 @@ def test_facts_that_differ(two_stage_run: Path) -> None:
     assert found.inputs == {"network": ("fluid", "alphabeta"), "settings.gpu.clock": (None, "2")}
     assert found.speedup == 1.0
     assert sorted(found.stages) == [0, 1]
+
+
+def test_the_critical_paths_explain_the_whole_difference(two_stage_run: Path, tmp_path: Path) -> None:
+    first = Timeline.open(two_stage_run)
+    graph, result = two_stage_graph(), two_stage_result()
+    # Rank 1's all_reduce ends 50 ns later, and with it the step.
+    last = result.times[1]
+    end = last.end_ps.copy()
+    end[end == end.max()] += 50_000
+    slower = replace(
+        result, times=(result.times[0], replace(last, end_ps=end)), step_ps=result.step_ps + 50_000
+    )
+    write_run(tmp_path / "slower", graph, slower, FACTS)
+    found = compare_runs(first, Timeline.open(tmp_path / "slower"))
+    assert (
+        sum(row.difference_ps for row in found.path)
+        == found.runs[1].step_ps - found.runs[0].step_ps
+        == 50_000
+    )
+    path = critical_path(first)
+    assert sum(work + wait for work, wait in path.by_op.values()) == path.step_ps
+    shown = comparison_object(found)["path"]
+    assert sum(row["difference_s"] for row in shown) == pytest.approx(50e-9)
