@@ -18,7 +18,8 @@ Note [Early hand-over]
     an event of its own for the arrival.  With cut-through this happens when the segment's first byte leaves,
     unless the next link is faster and would run dry; else when the last byte has left.  Order in a line is
     therefore the order of leaving the port before, which differs from the order of arrival only among links
-    of unequal latency.
+    of unequal latency.  A port that has nothing else waits for a segment that is not there yet; one that
+    comes meanwhile comes after it.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Port(Event):
 
     ``room_bytes`` is the buffer at the far end.  ``pause``: pause frames instead of credits, and one line
     for all inputs.  ``marker`` marks what leaves (ECN).  ``sent_bytes`` counts wire bytes, ``busy_ps`` the
-    time spent sending, ``starved_ps`` the time that something waited here for room at the far end or for
-    the end of a pause, ``most_bytes`` the most that was on the wire and in the buffer at the far end.
+    time spent sending, ``starved_ps`` the time that it sent nothing for want of room at the far end or
+    because of a pause, ``num_pauses`` how often it was paused, ``most_bytes`` the most that was on the wire and in the buffer at the far end.
     """
 
     env: Clock
@@ -154,29 +155,28 @@ class Port(Event):
         if self._paused:
             self._starve()
             return
+        now = clock.now
+        chosen = 0
         line = turns[0]
         connection, hop, size, ready, arrived, marked = line[0]
-        segment_bytes = connection.segment_bytes
-        if hop == 0 and size > segment_bytes:
-            size = segment_bytes
-        ports = connection.ports
-        last = hop + 1 == len(ports)
-        if not last and self._credit < size:  # a receiver takes whatever comes, a switch what it has room for
-            self._starve()
-            if not self.ends_here or not self._turn_to_receivers():
+        last = hop + 1 == len(connection.ports)
+        if ready > now or (not last and self._credit < min(size, connection.segment_bytes)):
+            chosen = self._choose(now)
+            if chosen < 0:
+                self._starve()
                 return
-            line = turns[0]
+            line = turns[chosen]
             connection, hop, size, ready, arrived, marked = line[0]
-            segment_bytes = connection.segment_bytes
-            if hop == 0 and size > segment_bytes:
-                size = segment_bytes
-            ports, last = connection.ports, True
+            last = hop + 1 == len(connection.ports)
+        if hop == 0 and size > connection.segment_bytes:
+            size = connection.segment_bytes
+        ports = connection.ports
         self._sending = True
-        if self._starved_since >= 0 and not last:
-            self.starved_ps += clock.now - self._starved_since
+        if self._starved_since >= 0:
+            self.starved_ps += now - self._starved_since
             self._starved_since = -1
-        turns.popleft()
-        begin = max(clock.now, ready)
+        del turns[chosen]
+        begin = max(now, ready)
         took = round(size * self.ps_per_byte)
         if hop:
             line.popleft()
@@ -251,14 +251,24 @@ class Port(Event):
         if self._starved_since < 0:
             self._starved_since = self.env.now
 
-    def _turn_to_receivers(self) -> bool:
-        """Have a line go first whose next segment ends here; False if there is none."""
-        for _ in range(len(self._turns)):
-            connection, hop, *_rest = self._turns[0][0]
-            if hop + 1 == len(connection.ports):
-                return True
-            self._turns.rotate(-1)
-        return False
+    def _choose(self, now: int) -> int:
+        """The first line in turn that may send, or the one that may soonest; -1: there is no room for any.
+
+        What has been handed over early does not keep others waiting, see Note [Early hand-over].
+        """
+        best, soonest = -1, 0
+        for number, line in enumerate(self._turns):
+            connection, hop, size, ready, *_ = line[0]
+            # A receiver takes whatever comes, a switch what it has room for.
+            last = hop + 1 == len(connection.ports)
+            if not last and self._credit < min(size, connection.segment_bytes):
+                if not self.ends_here:
+                    break
+            elif ready <= now:
+                return number
+            elif best < 0 or ready < soonest:
+                best, soonest = number, ready
+        return best
 
     def _unpark(self, line: Line) -> None:
         line.parked = False
