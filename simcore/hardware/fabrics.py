@@ -8,7 +8,7 @@ Note [Uplinks]
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,6 @@ from simcore.hardware.specs import ClusterSpec
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-#: Values of ``ClusterSpec.fabric``.
-FABRICS: Final = ("rail", "leaf_spine", "fat_tree", "dragonfly")
 
 
 class FabricLinks(Protocol):

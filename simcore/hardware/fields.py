@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.hardware.quantities import Number
+from simcore.hardware.wiring import FABRICS, NODE_KINDS
 
 MATH_MODES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
@@ -59,9 +60,42 @@ CLUSTER_NUMBERS: Final[dict[str, Number]] = {
 CLUSTER_TEXTS: Final[dict[str, tuple[str, ...] | None]] = {
     "name": None,
     "gpu": None,
-    "intra_node": ("nvswitch",),
-    "fabric": ("rail", "leaf_spine"),
+    "intra_node": NODE_KINDS,
+    "fabric": FABRICS,
     "nccl_version": None,
 }
+#: Keys that a cluster may leave out.
+OPTIONAL_NUMBERS: Final[dict[str, Number]] = {
+    "pcie_bytes_per_s": _bandwidth,
+    "pcie_switch_bytes_per_s": _bandwidth,
+    "pcie_efficiency": _share,
+    "pcie_latency_s": _latency,
+    "cpu_bytes_per_s": _bandwidth,
+    "cpu_latency_s": _latency,
+    "leaves_per_pod": _count,
+    "core_oversubscription": Number("ratio", at_least=1),
+    "leaves_per_group": _count,
+    "local_cables": _count,
+    "global_cables": _count,
+    "uplink_bytes_per_s": _bandwidth,
+}
+OPTIONAL_TEXTS: Final[dict[str, tuple[str, ...] | None]] = {
+    "routing": ("auto", "rail", "ecmp"),
+    "placement": None,
+    "node_xml": None,
+}
+#: Lists, ``{ value = [...], source = "..." }``: the nested ones hold lists of whole numbers.
+LISTS: Final = (
+    "nvlinks",
+    "nic_of_gpu",
+    "pcie_switch_of_gpu",
+    "pcie_switch_of_nic",
+    "cpu_of_pcie_switch",
+    "cpu_of_gpu",
+)
+#: What a node's XML says, so that a cluster with one does not say it.
+FROM_XML: Final = ("intra_node", "gpus_per_node", "nics_per_node", "nic_bytes_per_s", *LISTS)
+
+CLUSTER_KEYS: Final = (*CLUSTER_TEXTS, *CLUSTER_NUMBERS, *OPTIONAL_TEXTS, *OPTIONAL_NUMBERS, *LISTS)
 
 LINK_NUMBERS: Final[dict[str, Number]] = {"bytes_per_s": _bandwidth, "latency_s": _latency}

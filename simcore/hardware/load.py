@@ -5,23 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
+from simcore.hardware.fabrics import fabric_of
 from simcore.hardware.fields import (
+    CLUSTER_KEYS,
     CLUSTER_NUMBERS,
     CLUSTER_TEXTS,
     GPU_NUMBERS,
     GPU_TEXTS,
     LINK_NUMBERS,
+    LISTS,
     MATH_MODES,
+    OPTIONAL_NUMBERS,
+    OPTIONAL_TEXTS,
     PEAK_FLOPS,
     RELATIVE_CLOCK,
 )
+from simcore.hardware.lists import list_from_text
+from simcore.hardware.node import node_of, ports_of
 from simcore.hardware.profiles import Profile, checked_text, read_cluster, read_gpu
+from simcore.hardware.shape import apply_node_xml, placement_of, switches_of, wiring_of
 from simcore.hardware.specs import ClusterSpec, GpuSpec
-from simcore.hardware.topology import link_names
+from simcore.hardware.topology import checked_placement, link_names
 
 Overrides = Mapping[str, str] | Iterable[tuple[str, str]]
 
@@ -33,8 +41,13 @@ MAX_GPUS: Final = 2**24
 OVERRIDE_KEYS: Final = (
     *(f"gpu.{key}" for key in (*GPU_TEXTS, *GPU_NUMBERS, "clock")),
     *(f"gpu.peak_flops.{mode}" for mode in MATH_MODES),
-    *(f"cluster.{key}" for key in (*CLUSTER_TEXTS, *CLUSTER_NUMBERS)),
+    *(f"cluster.{key}" for key in CLUSTER_KEYS),
 )
+#: Fields that :func:`hardware_hash` reads where they are not at their defaults.
+_HASHED_IF_GIVEN: Final = (
+    "wiring", "leaves_per_pod", "core_oversubscription", "leaves_per_group", "local_cables", "global_cables",
+    "uplink_bytes_per_s", "routing", "placement", "placed_gpus",
+)  # fmt: skip
 _SCOPES: Final = ("gpu", "cluster", "link")
 
 
@@ -66,27 +79,35 @@ def load_cluster(name_or_path: str = DEFAULT_CLUSTER, overrides: Overrides = ())
     """
     changes = _by_scope(overrides)
     profile = read_cluster(name_or_path)
+    texts, numbers = {**CLUSTER_TEXTS, **OPTIONAL_TEXTS}, {**CLUSTER_NUMBERS, **OPTIONAL_NUMBERS}
     for key, text in changes["cluster"].items():
         where = f"override cluster.{key}"
-        if key in CLUSTER_TEXTS:
-            profile.texts[key] = checked_text(key, text, CLUSTER_TEXTS[key], where)
+        if key in texts:
+            profile.texts[key] = checked_text(key, text, texts[key], where)
+        elif key in LISTS:
+            profile.lists[key] = list_from_text(key, text, where)
         else:
-            profile.numbers[key] = CLUSTER_NUMBERS[key].from_text(text, where)
+            profile.numbers[key] = numbers[key].from_text(text, where)
         profile.sources[key] = f"override {text}"
+    apply_node_xml(profile, set(changes["cluster"]))
     if not {"name", "num_nodes", "gpus_per_node"}.isdisjoint(changes["cluster"]):
         _keep_name_true(profile, changes["cluster"])
     # A path written in a cluster file is relative to that file; one given as an override is not.
     folder = None if "gpu" in changes["cluster"] else profile.folder
     gpu = _gpu(read_gpu(profile.texts["gpu"], folder), changes["gpu"])
-    values: dict[str, Any] = {**profile.texts, **profile.numbers, "gpu": gpu}
-    cluster = ClusterSpec(**values, sources=profile.sources)
-    _check_shape(cluster, profile.where)
+    cluster = _cluster(profile, gpu, placement_overridden="placement" in changes["cluster"])
     return replace(cluster, link_overrides=_link_overrides(cluster, changes["link"]))
 
 
 def hardware_hash(cluster: ClusterSpec) -> str:
     """SHA-256 over every number and wiring choice (not names or sources): equal hash, equal hardware."""
     content = asdict(cluster)
+    for spec in fields(
+        cluster
+    ):  # what a cluster leaves at its default does not count, so that keys can be added
+        default = spec.default_factory() if callable(spec.default_factory) else spec.default
+        if spec.name in _HASHED_IF_GIVEN and getattr(cluster, spec.name) == default:
+            del content[spec.name]
     for table in (content, content["gpu"]):
         del table["sources"], table["name"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -160,13 +181,23 @@ def _link_overrides(cluster: ClusterSpec, changes: Mapping[str, str]) -> dict[st
     return values
 
 
-def _check_shape(cluster: ClusterSpec, where: str) -> None:
-    if cluster.num_gpus > MAX_GPUS:
+def _cluster(profile: Profile, gpu: GpuSpec, *, placement_overridden: bool) -> ClusterSpec:
+    """The cluster of a complete profile.  InputError for wiring that cannot be, or too many GPUs."""
+    values: dict[str, Any] = {key: profile.texts[key] for key in CLUSTER_TEXTS}
+    # A dragonfly has no spines.
+    values |= {key: profile.numbers.get(key, 1.0) for key in CLUSTER_NUMBERS}
+    values |= {"gpu": gpu, "routing": profile.texts.get("routing", "auto")}
+    num_gpus = values["num_nodes"] * values["gpus_per_node"]
+    if num_gpus > MAX_GPUS:
         raise InputError(
-            f"{where}: {cluster.num_gpus} GPUs are more than the {MAX_GPUS} that links are kept for"
+            f"{profile.where}: {num_gpus} GPUs are more than the {MAX_GPUS} that links are kept for"
         )
-    if cluster.gpus_per_node % cluster.nics_per_node:
-        raise InputError(
-            f"{where}: nics_per_node = {cluster.nics_per_node} must divide gpus_per_node ="
-            f" {cluster.gpus_per_node} (several NICs of one GPU: add up their nic_bytes_per_s)"
-        )
+    values |= {**switches_of(profile), **placement_of(profile, overridden=placement_overridden)}
+    cluster = ClusterSpec(**values, wiring=wiring_of(profile), sources=profile.sources)
+    try:
+        node_of(cluster)
+        fabric_of(cluster, ports_of(cluster))
+        checked_placement(cluster)
+    except InputError as error:
+        raise InputError(f"{profile.where}: {error}") from None
+    return cluster

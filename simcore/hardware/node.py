@@ -195,14 +195,14 @@ class WiredNode:
         return way
 
     def _nic_way(self, gpu: int, ports: NicPorts, *, out: bool) -> Way:
-        """PCIe links between a GPU and its NICs; of several NICs no single one's link limits."""
+        """PCIe links between a GPU and its NICs; of several NICs no single one's link limits.  NICs that are
+        not in the tree are beside the GPUs.
+        """
         nics = ports.nics[ports.of_gpu[gpu]]
         ends = (f"gpu{gpu}", f"nic{nics[0]}")
         way = self._pcie.way(*(ends if out else ends[::-1]))
         if way is None:
-            if self._pcie.is_empty:
-                return _NOTHING
-            raise InputError(f"GPU {gpu} and its NIC {nics[0]} are not connected by PCIe")
+            return _NOTHING
         if len(nics) > 1:
             way = way[:-1] if out else way[1:]
         return way
@@ -215,7 +215,6 @@ class _PcieTree:
         ports = wiring.pcie
         self._index = {port.name: number for number, port in enumerate(ports)}
         self._parent = [port.parent for port in ports]
-        self.is_empty = not ports
         half = wiring.pcie_latency_s / 2
         self._up: dict[int, int] = {}
         self._down: dict[int, int] = {}

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simcore.errors import InputError, nearest
 from simcore.hardware.fields import (
+    CLUSTER_KEYS,
     CLUSTER_NUMBERS,
     CLUSTER_TEXTS,
+    FROM_XML,
     GPU_NUMBERS,
     GPU_TEXTS,
+    LISTS,
     MATH_MODES,
+    OPTIONAL_NUMBERS,
+    OPTIONAL_TEXTS,
     PEAK_FLOPS,
 )
+from simcore.hardware.lists import checked_list
 from simcore.hardware.quantities import Number
+
+if TYPE_CHECKING:
+    from simcore.hardware.node_xml import NodeXml
 
 _QUANTITY_KEYS: Final = ("value", "unit", "source")
 _SIZED_NAME: Final = re.compile(r"(?P<family>.+)-(?P<gpus>[0-9]{1,9})")
@@ -30,7 +39,8 @@ _SIZED_NAME: Final = re.compile(r"(?P<family>.+)-(?P<gpus>[0-9]{1,9})")
 class Profile:
     """A profile's content in SI units, not yet a spec, so that overrides can still change it.
 
-    ``peaks`` is only used by GPUs.  ``folder`` is where a cluster file's GPU path is relative to.
+    ``peaks`` is only used by GPUs, ``lists`` and ``node`` (what its ``node_xml`` says) by clusters.
+    ``folder`` is where paths in a cluster file are relative to.
     """
 
     where: str
@@ -38,6 +48,8 @@ class Profile:
     numbers: dict[str, float]
     sources: dict[str, str]
     peaks: dict[str, float] = field(default_factory=dict)
+    lists: dict[str, Sequence[Any]] = field(default_factory=dict)
+    node: NodeXml | None = None
     folder: Path | None = None
 
 
@@ -89,10 +101,40 @@ def read_cluster(name_or_path: str) -> Profile:
 
 def _read_cluster_file(name_or_path: str) -> Profile:
     table, where, folder = _read("cluster", name_or_path, None)
-    _refuse_unknown(table, (*CLUSTER_TEXTS, *CLUSTER_NUMBERS), where)
-    texts = _texts(table, CLUSTER_TEXTS, where)
-    numbers, sources = _numbers(table, CLUSTER_NUMBERS, where)
-    return Profile(where, texts, numbers, sources, folder=folder)
+    _refuse_unknown(table, CLUSTER_KEYS, where)
+    known: dict[str, Mapping[str, Any]] = {
+        "texts": {**CLUSTER_TEXTS, **OPTIONAL_TEXTS},
+        "numbers": {**CLUSTER_NUMBERS, **OPTIONAL_NUMBERS},
+    }
+    missing_ok = {*OPTIONAL_TEXTS, *OPTIONAL_NUMBERS}
+    if "node_xml" in table:
+        missing_ok |= set(FROM_XML)
+        clash = [key for key in ("intra_node", "gpus_per_node", *LISTS) if key in table]
+        if clash:
+            raise InputError(f"{where}: {clash[0]} comes from node_xml; remove one of them")
+    if table.get("fabric") == "dragonfly":
+        missing_ok.add("spine_oversubscription")
+    if isinstance(table.get("placement"), list):  # a list of GPUs reads as one in a text does
+        table["placement"] = ",".join(map(str, table["placement"]))
+    wanted = {
+        kind: {key: rule for key, rule in rules.items() if key in table or key not in missing_ok}
+        for kind, rules in known.items()
+    }
+    texts = _texts(table, wanted["texts"], where)
+    numbers, sources = _numbers(table, wanted["numbers"], where)
+    lists: dict[str, Sequence[Any]] = {
+        key: _list(key, table[key], sources, f"{where}: {key}") for key in LISTS if key in table
+    }
+    return Profile(where, texts, numbers, sources, lists=lists, folder=folder)
+
+
+def _list(key: str, entry: object, sources: dict[str, str], where: str) -> Sequence[Any]:
+    """A list's value; its source goes to ``sources``."""
+    if not isinstance(entry, dict):
+        raise InputError(f'{where}: expected {{ value = [...], source = "..." }}, got {entry!r}')
+    _refuse_unknown(entry, ("value", "source"), where)
+    sources[key] = checked_text("source", _require(entry, "source", where), None, where)
+    return checked_list(key, _require(entry, "value", where), where)
 
 
 def _names(kind: str) -> tuple[str, ...]:

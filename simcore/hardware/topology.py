@@ -21,7 +21,7 @@ from simcore.hardware.links import LinkNames, Links, nic_blocks, node_block, por
 from simcore.hardware.node import node_of, ports_of
 from simcore.hardware.specs import ClusterSpec
 
-__all__ = ["LinkNames", "Links", "Topology", "link_names"]
+__all__ = ["LinkNames", "Links", "Topology", "checked_placement", "link_names"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -60,7 +60,7 @@ class Topology:
         self._first_nic = self._num_nodes * self.node.num_links
         self._first_leaf_link = self._first_nic + 2 * self._nics
         self._leaves_per_group = leaves_per_group(cluster, self.ports)
-        self._placed = _checked_placement(cluster)
+        self._placed = checked_placement(cluster)
         self.links = self._build()
 
     @property
@@ -266,8 +266,11 @@ class Topology:
         return Links(names, rate, latency, cables)
 
 
-def _checked_placement(cluster: ClusterSpec) -> Ints | None:
-    """GPUs by rank of a listed placement, None for the others."""
+def checked_placement(cluster: ClusterSpec) -> Ints | None:
+    """GPUs by rank of a listed placement, None for the others.
+
+    Errors: InputError for a GPU that does not exist or that two ranks would share.
+    """
     if cluster.placement != "listed":
         return None
     placed = np.array(cluster.placed_gpus, dtype=np.int64)

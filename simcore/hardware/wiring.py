@@ -7,6 +7,8 @@ from typing import Final
 
 #: Values of ``ClusterSpec.intra_node``.
 NODE_KINDS: Final = ("nvswitch", "nvlink", "pcie")
+#: Values of ``ClusterSpec.fabric``.
+FABRICS: Final = ("rail", "leaf_spine", "fat_tree", "dragonfly")
 #: Routes of a node without a switch are a table of pairs.
 MAX_WIRED_GPUS: Final = 64
 
