@@ -16,6 +16,8 @@ from workloads.imports.job import GAPS, ImportedJob, import_recordings
 from workloads.imports.json_events import TraceFile, opened, readable, trace_files
 from workloads.imports.kineto import read_kineto
 from workloads.imports.nsys import import_nsys, recognises_nsys
+from workloads.imports.pipeline_job import import_pipeline_logs
+from workloads.imports.pipeline_log import is_pipeline_log
 from workloads.imports.straggler_job import import_worker_logs
 from workloads.imports.straggler_trace import is_worker_log
 
@@ -130,6 +132,9 @@ def _read_kineto(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Imp
 FORMATS: dict[str, Importer] = {
     "kineto": Importer("PyTorch profiler (Kineto) JSON", _is_kineto, _read_kineto),
     "nsys": Importer("Nsight Systems SQLite", recognises_nsys, import_nsys),
+    "pipeline_log": Importer(
+        "logs of pipeline stages (JSON)", lambda _, head: is_pipeline_log(head), import_pipeline_logs
+    ),
     "worker_log": Importer(
         "op-level logs of workers (CSV, Parquet)", lambda _, head: is_worker_log(head), import_worker_logs
     ),

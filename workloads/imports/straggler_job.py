@@ -154,7 +154,7 @@ def _worker_ops(
         ops.append(
             TimedOp(
                 "begin of a step", "steps", origin, origin, number, waits=sorted(last_of_stream.values()),
-                call=Call("steps", 0, collective="barrier"), recorded=False, keeps_gap=False,
+                call=Call("steps", 0, collective="barrier"), recorded=False, gap_ps=0,
             )
         )  # fmt: skip
         of_row.append(-1)

@@ -38,8 +38,10 @@ class Call:
 class TimedOp:
     """One interval of a rank.  ``waits`` are positions of earlier ops of the same rank.
 
-    ``call`` None: the op lasts what was recorded.  Ops that are not ``recorded`` order others (the begin of a
-    step) and stand in no comparison; ``keeps_gap`` False: it starts as soon as it can.
+    ``call`` None: the op lasts ``duration_ps``, or what was recorded.  Ops that are not ``recorded`` order
+    others (the begin of a step) and stand in no comparison.  ``gap_ps`` is how much later the op starts than
+    its stream and its waits explain; None: as the times of all say, 0: as soon as it can.  ``is_kernel``
+    False: it counts as neither compute nor communication.
     """
 
     name: str
@@ -50,8 +52,10 @@ class TimedOp:
     waits: list[int] = field(default_factory=list)
     call: Call | None = None
     is_comm: bool = False
+    is_kernel: bool = True
     recorded: bool = True
-    keeps_gap: bool = True
+    duration_ps: int | None = None
+    gap_ps: int | None = None
     phase: str = ""
 
 
@@ -93,9 +97,9 @@ def build_timed_graph(
         template = build.template(f"rank {numbers[index]}")
         contradicted = _drop_contradicted(ops, tolerance_ps)
         gaps = _gaps(ops)
-        kept = [at for at, op in enumerate(ops) if op.keeps_gap]
-        if typical and kept:
-            gaps[kept] = int(np.median(gaps[kept]))
+        own = [at for at, op in enumerate(ops) if op.gap_ps is None]
+        if typical and own:
+            gaps[own] = int(np.median(gaps[own]))
         placed.append(_write_rank(template, ops, gaps, contradicted))
         build.program([index], [(template, -1, 0)], name=f"recorded rank {numbers[index]}")
     return build.build(), placed
@@ -118,8 +122,8 @@ def _gaps(ops: Sequence[TimedOp]) -> IntArray:
         before = [ops[source].end_ps for source in op.waits]
         if op.stream in last:
             before.append(ops[last[op.stream]].end_ps)
-        if op.keeps_gap:
-            gaps[at] = max(0, op.start_ps - max(before, default=0))
+        late = op.start_ps - max(before, default=0) if op.gap_ps is None else op.gap_ps
+        gaps[at] = max(0, late)
         last[op.stream] = at
     return gaps
 
@@ -145,8 +149,8 @@ def _write_op(template: TemplateBuilder, op: TimedOp, waits: tuple[OpHandle, ...
     call = op.call
     if call is None:
         return template.compute(
-            op.name, stream=op.stream, waits=waits, recorded_ps=op.end_ps - op.start_ps, op_class="other",
-            phase=op.phase,
+            op.name, stream=op.stream, waits=waits, op_class="other", phase=op.phase,
+            recorded_ps=op.end_ps - op.start_ps if op.duration_ps is None else op.duration_ps,
         )  # fmt: skip
     if call.kind is OpKind.COLLECTIVE:
         return template.collective(
@@ -174,7 +178,7 @@ def imported_rank(number: int, ops: Sequence[TimedOp], placed: TimedRank) -> Imp
         name=Strings.encode([op.name for op in kept]),
         stream=Strings.encode([op.stream for op in kept]),
         is_comm=np.array([op.is_comm for op in kept], dtype=np.bool_),
-        is_kernel=np.ones(len(kept), dtype=np.bool_),
+        is_kernel=np.array([op.is_kernel for op in kept], dtype=np.bool_),
         blocks=np.zeros(len(kept), dtype=np.int64),
         blocks_per_sm=np.zeros(len(kept)),
     )

@@ -1,0 +1,253 @@
+"""Logs of a pipeline's stages: per stage and iteration when each forward and backward began and ended.
+
+What Megatron-based trainers write for pictures of a pipeline: a file ``pp_rank_<stage>.json`` per stage,
+``{iteration: {"total", "memory", "fwd_start", "fwd_end", "bwd_start", "bwd_end"}}`` in ms after the stage's
+own begin of the iteration, lists in the order of execution, with ``wgrad_start``, ``wgrad_end`` where weight
+gradients are computed apart and ``<kind>_minibatch``, ``<kind>_chunk`` where the order is not Megatron's; and
+``config.json`` with ``pp_size``, ``vp_size`` (or ``vpp_size``) and ``num_mbs`` (or ``micro_batches``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Any
+
+from simcore.errors import InputError
+from simcore.graph.schedules import Action, interleaved_one_f_one_b
+from workloads.imports.json_events import TraceFile, check_size, opened, readable
+
+_PS_PER_MS = 1_000_000_000
+_KINDS = {"F": "fwd", "B": "bwd", "W": "wgrad"}
+_OVERLAP_MS = 0.5  # of two actions of a stage: the resolution of GPU event timers, generously
+_CONFIG_KEYS = ("pp_size", "num_mbs", "micro_batches")
+_MAX_MS = 1e10
+
+
+@dataclass(frozen=True)
+class LoggedAction:
+    """One action of a stage: forward (F), backward (B; the inputs' part where W is logged) or weight gradient
+    (W) of a microbatch on a model chunk; ps after the stage's own begin of the iteration.
+    """
+
+    kind: str
+    microbatch: int
+    chunk: int
+    start_ps: int
+    end_ps: int
+
+
+@dataclass(frozen=True)
+class StageLog:
+    """One iteration of one stage: its actions by start, and its whole time (0 where not logged)."""
+
+    actions: tuple[LoggedAction, ...]
+    total_ps: int
+    memory_gib: float
+
+
+@dataclass(frozen=True)
+class PipelineLog:
+    """A pipeline as logged: ``iterations[number][stage]``.  ``labels`` are the files, by stage."""
+
+    labels: tuple[str, ...]
+    num_chunks: int
+    num_microbatches: int
+    world_size: int
+    iterations: dict[int, tuple[StageLog, ...]]
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages."""
+        return len(self.labels)
+
+
+def is_pipeline_log(head: bytes) -> bool:
+    """Whether a file begins like the log of a stage, or like the configuration beside it."""
+    begin = head.lstrip()[:1]
+    stage = b'"fwd_start"' in head and b'"bwd_start"' in head
+    config = b'"pp_size"' in head and any(f'"{key}"'.encode() in head for key in _CONFIG_KEYS[1:])
+    return begin == b"{" and b'"traceEvents"' not in head and (stage or config)
+
+
+def read_pipeline_log(sources: Sequence[TraceFile]) -> PipelineLog:
+    """Read the files of one pipeline, in any order.
+
+    Errors: InputError with file, iteration and reason: not JSON, lists of different lengths, an end before
+    its start, actions that overlap, a stage without a file, a configuration that does not fit.
+    """
+    config: dict[str, Any] = {}
+    config_label = ""
+    stages: dict[int, tuple[str, dict[str, Any]]] = {}
+    unnamed = 0
+    for source in sources:
+        content = _content(source)
+        if any(key in content for key in _CONFIG_KEYS):
+            if config_label:
+                raise InputError(f"{source.label} and {config_label}: two configurations of pipelines")
+            config, config_label = content, source.label
+            continue
+        named = re.search(r"rank[_-]?(\d+)", PurePath(source.member or source.path.name).name)
+        stage = int(named.group(1)) if named else unnamed
+        unnamed += not named
+        if stage in stages:
+            raise InputError(f"{source.label} and {stages[stage][0]} are both of stage {stage}")
+        stages[stage] = (source.label, content)
+    if not stages:
+        raise InputError(f"{config_label}: a configuration without logs of stages (pp_rank_<stage>.json)")
+    expected = _size(config, config_label, "pp_size") or max(stages) + 1
+    for stage in (*range(expected), *stages):
+        if stage not in stages:
+            raise InputError(f"{stages[min(stages)][0]}: the log of stage {stage} of {expected} is missing")
+        if stage >= expected:
+            raise InputError(f"{stages[stage][0]}: stage {stage}, but {config_label} has pp_size {expected}")
+    return _assemble(config, config_label, [stages[stage] for stage in range(expected)])
+
+
+def _assemble(
+    config: dict[str, Any], config_label: str, stages: list[tuple[str, dict[str, Any]]]
+) -> PipelineLog:
+    chunks = _size(config, config_label, "vp_size") or _size(config, config_label, "vpp_size") or 1
+    numbers = [name for name in stages[0][1] if all(name in content for _, content in stages)]
+    if not numbers:
+        raise InputError(f"{stages[0][0]}: no iteration stands in the logs of all stages")
+    first = stages[0][1][numbers[0]]
+    length = len(first["fwd_start"]) if isinstance(first, dict) and "fwd_start" in first else 0
+    microbatches = (
+        _size(config, config_label, "num_mbs")
+        or _size(config, config_label, "micro_batches")
+        or length // chunks
+    )
+    order = _megatron_order(len(stages), microbatches, chunks)
+    iterations = {}
+    for name in numbers:
+        if not re.fullmatch(r"-?\d+", name):
+            raise InputError(f"{stages[0][0]}: iteration {name!r} is no number")
+        iterations[int(name)] = tuple(
+            _stage(f"{label}: iteration {name}", content[name], microbatches, chunks, order)
+            for label, content in stages
+        )
+    world = _size(config, config_label, "world_size") or len(stages)
+    return PipelineLog(
+        tuple(label for label, _ in stages), chunks, microbatches, world, dict(sorted(iterations.items()))
+    )
+
+
+def _megatron_order(num_stages: int, microbatches: int, chunks: int) -> dict[str, list[Action]]:
+    """The order of forwards and of backwards, the same on all stages; empty where Megatron has none."""
+    if microbatches < 1 or (chunks > 1 and microbatches % num_stages):
+        return {}
+    actions = interleaved_one_f_one_b(num_stages, microbatches, chunks)[0]
+    return {kind: [action for action in actions if action.kind == kind] for kind in ("F", "B")}
+
+
+def _stage(
+    where: str, entry: Any, microbatches: int, chunks: int, order: dict[str, list[Action]]
+) -> StageLog:
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: is no object of lists")
+    actions: list[LoggedAction] = []
+    for kind, word in _KINDS.items():
+        starts, ends = (_times(where, entry, f"{word}_{end}", kind != "W") for end in ("start", "end"))
+        if len(starts) != len(ends):
+            raise InputError(f"{where}: {len(starts)} {word}_start but {len(ends)} {word}_end")
+        if kind == "W" and not starts:
+            continue
+        if len(starts) != microbatches * chunks:
+            raise InputError(
+                f"{where}: {len(starts)} {word}_start for {microbatches} microbatches on {chunks} chunk(s)"
+            )
+        places = _places(where, entry, kind, len(starts), order)
+        for position, ((microbatch, chunk), start, end) in enumerate(zip(places, starts, ends, strict=True)):
+            if end < start:
+                raise InputError(f"{where}: {word}_end[{position}] {end} ms is before its start {start} ms")
+            actions.append(
+                LoggedAction(kind, microbatch, chunk, round(start * _PS_PER_MS), round(end * _PS_PER_MS))
+            )
+    actions.sort(key=lambda action: (action.start_ps, action.end_ps))
+    for before, after in pairwise(actions):
+        if after.start_ps < before.end_ps - round(_OVERLAP_MS * _PS_PER_MS):
+            raise InputError(
+                f"{where}: {before.kind} of microbatch {before.microbatch} and {after.kind} of microbatch"
+                f" {after.microbatch} overlap at {after.start_ps / _PS_PER_MS:.3f} ms"
+            )
+    total = entry.get("total", 0.0)
+    memory = entry.get("memory", 0.0)
+    for name, value in (("total", total), ("memory", memory)):
+        if not _is_time(value) or value < 0:
+            raise InputError(f"{where}: {name} is {value!r}")
+    return StageLog(tuple(actions), round(total * _PS_PER_MS), float(memory))
+
+
+def _places(
+    where: str, entry: dict[str, Any], kind: str, count: int, order: dict[str, list[Action]]
+) -> list[tuple[int, int]]:
+    """Microbatch and chunk of each action of a kind, in the list's order."""
+    word = _KINDS[kind]
+    known = order.get("B" if kind == "W" else kind, [])
+    places = [(action.microbatch, action.chunk) for action in known]
+    numbers = entry.get(f"{word}_minibatch") or []
+    chunks = entry.get(f"{word}_chunk") or []
+    if not numbers and not chunks and not places:
+        raise InputError(
+            f"{where}: the microbatches are no multiple of the stages, and {word}_minibatch is missing"
+        )
+    for name, values in ((f"{word}_minibatch", numbers), (f"{word}_chunk", chunks)):
+        whole = isinstance(values, list) and all(isinstance(value, int) for value in values)
+        if not whole or len(values) not in (0, count):
+            raise InputError(f"{where}: {name} must be {count} whole numbers")
+    microbatches = numbers or [microbatch for microbatch, _ in places]
+    first = min(microbatches)  # some count from 1
+    chunk_of = chunks or [chunk for _, chunk in places] or [0] * count
+    found = [(microbatch - first, chunk) for microbatch, chunk in zip(microbatches, chunk_of, strict=True)]
+    if len(set(found)) < count:
+        raise InputError(f"{where}: {word} stands twice for one microbatch and chunk")
+    return found
+
+
+def _content(source: TraceFile) -> dict[str, Any]:
+    with readable(source.label), opened(source) as (handle, stored):
+        data = handle.read()
+        check_size(source.label, len(data), stored)
+    try:
+        content = json.loads(data)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source.label}: byte {error.start:,}: not text") from None
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{source.label}: character {error.pos:,}: {error.msg}: not JSON, or truncated"
+        ) from None
+    except RecursionError:
+        raise InputError(f"{source.label}: values are nested too deeply") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{source.label}: is no JSON object of iterations")
+    return content
+
+
+def _size(config: dict[str, Any], label: str, name: str) -> int:
+    """A positive size of the configuration; 0 where it has none."""
+    value = config.get(name)
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1 << 20:
+        raise InputError(f"{label}: {name} is {value!r}, no size")
+    return value
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MAX_MS
+
+
+def _times(where: str, entry: dict[str, Any], name: str, needed: bool) -> list[float]:
+    values = entry.get(name, None if needed else [])
+    if not isinstance(values, list):
+        raise InputError(f"{where}: has no list {name!r}")
+    for position, value in enumerate(values):
+        if not _is_time(value) or math.isnan(value) or value < 0:
+            raise InputError(f"{where}: {name}[{position}] is {value!r}, no time in ms")
+    return values
