@@ -12,7 +12,7 @@ from simcore.cli.settings import Settings
 from simcore.cost import CostModel, RooflineCost
 from simcore.engine import Noise, Variants
 from simcore.errors import InputError
-from simcore.hardware import ClusterSpec, GpuSpec, load_cluster
+from simcore.hardware import ClusterSpec, GpuSpec, load_cluster, num_nic_links
 from simcore.hardware.quantities import Number
 
 _LATENCY: Final = Number("time", at_most=1)
@@ -28,7 +28,7 @@ def with_node_latencies(cluster: ClusterSpec, extra: Mapping[int, str]) -> Clust
         if not 0 <= node < cluster.num_nodes:
             raise InputError(f"node.{node}: cluster {cluster.name!r} has nodes 0 to {cluster.num_nodes - 1}")
         seconds = _LATENCY.from_text(text, f"node.{node}.extra_latency_s")
-        for nic in range(cluster.nics_per_node):
+        for nic in range(num_nic_links(cluster)):
             for way in ("in", "out"):
                 key = f"nic.{node}.{nic}.{way}.latency_s"
                 if key in overrides:

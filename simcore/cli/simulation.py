@@ -122,7 +122,13 @@ def check_dims(graph: Graph) -> None:
 
 
 def check_world(graph: Graph, cluster: ClusterSpec) -> None:
-    """InputError when the cluster has fewer GPUs than the workload has ranks."""
+    """InputError when the cluster has fewer GPUs, or its placement fewer ranks, than the workload has."""
+    if graph.world_size > cluster.num_placed and cluster.placement == "listed":
+        raise InputError(
+            f"workload {graph.workload.name!r} has ranks 0 to {graph.world_size - 1}, but the placement of"
+            f" cluster {cluster.name!r} stops at rank {cluster.num_placed - 1}: rank {cluster.num_placed} and"
+            " later ones are not placed"
+        )
     if graph.world_size > cluster.num_gpus:
         dims = " x ".join(f"{axis.upper()}{size}" for axis, size in graph.workload.dims.items() if size > 1)
         needed = -(-graph.world_size // cluster.gpus_per_node)
@@ -211,6 +217,12 @@ def peak_math(precision: str, fp32_math: str) -> str:
 
 def placement(graph: Graph, cluster: ClusterSpec) -> str:
     """Which GPUs of the cluster the ranks run on."""
+    if cluster.placement == "round_robin":
+        return f"ranks are dealt to the {cluster.num_nodes} nodes of {cluster.name} in turn"
+    if cluster.placement == "listed":
+        gpus = cluster.placed_gpus[: graph.world_size]
+        nodes = len({gpu // cluster.gpus_per_node for gpu in gpus})
+        return f"ranks run on {len(gpus)} listed GPUs of {cluster.name}, on {nodes} nodes"
     if graph.world_size == cluster.num_gpus:
         return f"ranks fill nodes in order: all {cluster.num_gpus} GPUs of {cluster.name}"
     last = (graph.world_size - 1) // cluster.gpus_per_node

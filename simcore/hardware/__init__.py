@@ -9,6 +9,7 @@ from simcore.hardware.load import (
     load_cluster,
     load_gpu,
 )
+from simcore.hardware.node import num_nic_links
 from simcore.hardware.profiles import cluster_names, gpu_names
 from simcore.hardware.specs import ClusterSpec, GpuSpec
 from simcore.hardware.topology import Links, Topology
@@ -27,4 +28,5 @@ __all__ = [
     "is_hardware_key",
     "load_cluster",
     "load_gpu",
+    "num_nic_links",
 ]

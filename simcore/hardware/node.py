@@ -263,6 +263,11 @@ def ports_of(cluster: ClusterSpec) -> NicPorts:
     return nic_ports(cluster.gpus_per_node, cluster.nics_per_node, cluster.wiring.nic_of_gpu)
 
 
+def num_nic_links(cluster: ClusterSpec) -> int:
+    """NIC links of each node per direction; several NICs of one GPU are one link."""
+    return len(ports_of(cluster).nics)
+
+
 def node_of(cluster: ClusterSpec) -> Node:
     """The node that every node of ``cluster`` is like.  InputError for wiring that cannot be."""
     gpu = cluster.gpu
