@@ -1,5 +1,6 @@
 """What-if: a job's graph edited, as a chain of pure functions on jobs."""
 
+import workloads.edits.data_parallel
 import workloads.edits.hardware
 import workloads.edits.host
 import workloads.edits.kernels

@@ -161,3 +161,14 @@ def exchange_rows(graph: Graph) -> dict[Any, int]:
         if graph.ops.name[row] == "cudaDeviceSynchronize":
             found.setdefault("sync", row)
     return found
+
+
+def counter_row(graph: Graph) -> int | None:
+    """The kernel between forwards that counts tokens, None when there is none."""
+    ops = graph.ops
+    for template, name in enumerate(graph.template_names):
+        if name == "exchange":
+            for row in graph.template_rows(template):
+                if ops.kind[row] == OpKind.COMPUTE and ops.phase[row] == "fwd":
+                    return row
+    return None

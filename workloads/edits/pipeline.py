@@ -18,6 +18,7 @@ from workloads.edits.megatron import (
     Segments,
     Sizes,
     StageParts,
+    counter_row,
     exchange_rows,
     groups_for,
     segments,
@@ -32,11 +33,15 @@ _LAYER = re.compile(r"(layers\.)\d+")
 
 @dataclass(frozen=True)
 class Layout:
-    """What a pipeline should look like: its sizes, model chunks per stage and the order of actions."""
+    """What a pipeline should look like: its sizes, model chunks per stage and the order of actions.
+
+    ``regroups``: stages get other layers than they have.
+    """
 
     sizes: Sizes
     chunks: int
     schedule: Schedule
+    regroups: bool
 
     @property
     def layers_per_chunk(self) -> int:
@@ -103,18 +108,18 @@ def _edited(job: EditableJob, before: Sizes, after: Sizes, schedule_name: str = 
     if before.pp < 2:
         raise InputError("the traced program has no pipeline: sends and receives of one are not known")
     options = graph.workload.options
-    if options.get("first_stage_layers") or options.get("last_stage_layers"):
-        raise InputError("stages with unequal numbers of layers cannot be regrouped")
     name = schedule_name or str(options.get("schedule", "1f1b"))
     order, chunks = schedule_named(name, after.pp, after.microbatches)
     validate_schedule(order)
-    layout = Layout(after, chunks, order)
+    regroups = (after.pp, after.layers, chunks) != (before.pp, before.layers, 1)
+    if regroups and (options.get("first_stage_layers") or options.get("last_stage_layers")):
+        raise InputError("stages with unequal numbers of layers cannot be regrouped")
+    layout = Layout(after, chunks, order, regroups)
     edited = rebuilt(graph, before, layout)
     workload = replace(edited.workload, options={**edited.workload.options, "schedule": name})
     edited = replace(edited, workload=workload)
     assumed = [
-        f"{name}, {after.pp} stages of {layout.layers_per_chunk * chunks} layers,"
-        f" {after.microbatches} microbatches",
+        f"{name}, {after.pp} stages, {after.layers} layers, {after.microbatches} microbatches",
         "every layer runs the ops that a layer in the same place of a traced stage runs",
         _MEMORY,
     ]
@@ -130,16 +135,15 @@ def rebuilt(graph: Graph, before: Sizes, layout: Layout) -> Graph:
     after, pp = layout.sizes, layout.sizes.pp
     per_stage = after.tp * before.dp
     writer = _Writer(graph, before, layout)
-    by_stage = {
-        stage: [stage_parts(graph, p) for p in graph.programs if p.stage == stage]
-        for stage in {0, min(1, before.pp - 2), before.pp - 1}
-    }
     for stage in range(pp):
-        source = 0 if stage == 0 else before.pp - 1 if stage == pp - 1 else min(1, before.pp - 2)
-        for parts in by_stage[source]:
-            shift = (stage - source) * per_stage
-            ranks = [(lo + shift, hi + shift, step) for lo, hi, step in parts.program.ranks]
-            writer.program(parts, stage, source, ranks)
+        source = stage
+        if layout.regroups:
+            source = 0 if stage == 0 else before.pp - 1 if stage == pp - 1 else min(1, before.pp - 2)
+        for program in graph.programs:
+            if program.stage == source:
+                shift = (stage - source) * per_stage
+                ranks = [(lo + shift, hi + shift, step) for lo, hi, step in program.ranks]
+                writer.program(stage_parts(graph, program), stage, source, ranks)
     model = {**graph.workload.model, "layers": after.layers}
     tokens = graph.workload.tokens_per_step * after.microbatches // before.microbatches
     workload = replace(
@@ -159,14 +163,17 @@ class _Writer:
         self.graph, self.before, self.layout = graph, before, layout
         self.assembly = Assembly(graph)
         self._exchange = exchange_rows(graph)
+        self._counter = counter_row(graph)
 
     def program(
         self, parts: StageParts, stage: int, source: int, ranks: Sequence[tuple[int, int, int]]
     ) -> None:
         """One rank class of a new stage, from the parts of an old one."""
         layout, write = self.layout, self.assembly.template
-        pp, chunks, per_chunk = layout.sizes.pp, layout.chunks, layout.layers_per_chunk
-        ratio = self._parameter_ratio(stage, source)
+        pp, chunks = layout.sizes.pp, layout.chunks
+        own = len(segments(self.graph, parts.forward).layers)
+        per_chunk = layout.layers_per_chunk if layout.regroups else own
+        ratio = self._parameter_ratio(stage, source) if layout.regroups else 1.0
         actions = layout.schedule[stage]
         played: list[tuple[int, int, int]] = []
         if parts.begin:
@@ -176,7 +183,7 @@ class _Writer:
             self._exchanges(played, stage, actions[at - 1] if at else None, action)
             template = parts.forward if action.kind == "F" else parts.backward
             if at == last and parts.last_backward != parts.backward:
-                template = self._last_backward(parts)
+                template = self._last_backward(parts, per_chunk)
             virtual = action.chunk * pp + stage
             body = self._body(
                 segments(self.graph, template),
@@ -187,20 +194,24 @@ class _Writer:
             )
             name = "fwd" if action.kind == "F" else "bwd"
             played.append((write(name, body), action.microbatch, action.chunk))
+            if action.kind == "F" and self._counter is not None:
+                played.append((write("exchange", [Piece(self._counter)]), action.microbatch, action.chunk))
         self._exchanges(played, stage, actions[-1], None)
         for name, rows in parts.finish:
             # Stages in the middle have no embedding to reduce with the other end.
             kept = [row for row in rows if stage in (0, pp - 1) or self.graph.ops.group[row] != "embd"]
             if kept:
                 played.append((write(name, self._scaled(kept, ratio)), -1, 0))
-        offsets = tuple((chunk * pp + stage) * per_chunk for chunk in range(chunks))
+        offsets = parts.program.layer_offset
+        if layout.regroups:
+            offsets = tuple((chunk * pp + stage) * per_chunk for chunk in range(chunks))
         self.assembly.program(parts.program, ranks, stage, played, offsets)
 
-    def _last_backward(self, parts: StageParts) -> int:
+    def _last_backward(self, parts: StageParts, per_chunk: int) -> int:
         """The last backward, which may reduce gradients on its way: its buckets are those of its layers."""
         ops = self.graph.ops
         reduces = any(ops.phase[row] == "grad_sync" for row in self.graph.template_rows(parts.last_backward))
-        same = len(segments(self.graph, parts.last_backward).layers) == self.layout.layers_per_chunk
+        same = len(segments(self.graph, parts.last_backward).layers) == per_chunk
         if reduces and not (same and self.layout.chunks == 1):
             raise InputError(
                 "gradients are reduced during the backward, in buckets that depend on the layers of a stage;"
