@@ -19,6 +19,7 @@ from scipy.optimize import least_squares
 from simcore.calibrate.nccl import NcclRow, generation_of, plan_rows, predicted_us
 from simcore.collectives.spread import ANY_COLLECTIVE, BAND_KEYS, band_key, nodes_key
 from simcore.collectives.timing import GenerationTiming, ProtocolTiming
+from simcore.collectives.tuning_constants import RING_LL128_CHANNEL_GB_PER_S
 from simcore.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -32,23 +33,40 @@ _STEP: Final = 1e-3
 _RANGE: Final = 8.0
 _ONE_SIGMA: Final = 0.683
 _SMALLEST_FAMILY: Final = 5
-_SHARES: Final = ("tree_efficiency", "all_to_all_efficiency", "nvls_efficiency", "tail_step")
-#: Rings have more of it than wires, so rows hardly tell; two channels are known to fill a 400 Gb/s NIC.
-_FIXED: Final = ("Simple.channel_bytes_per_s",)
+#: The most that a constant can be: a share, or the first and the last of a ring's steps.
+_AT_MOST: Final = {
+    "tree_efficiency": 1.0,
+    "tree_ll128_share": 1.0,
+    "all_to_all_efficiency": 1.0,
+    "nvls_efficiency": 1.0,
+    "tail_step": 2.0,
+    "scatter_tail_step": 2.0,
+}
+#: Rings have more of it than wires, so rows hardly tell.  Simple: two channels are known to fill a 400 Gb/s
+#: NIC.  LL128: NCCL's own limit of a channel (src/graph/tuning.cc, perChMaxRingLL128Bws).
+_FIXED: Final = ("Simple.channel_bytes_per_s", "LL128.channel_bytes_per_s")
 #: Constants that only rows over several nodes tell.
-_BETWEEN_NODES: Final = ("LL.network_hop_s", "LL128.network_hop_s", "Simple.network_hop_s", "tree_efficiency")
+_BETWEEN_NODES: Final = (
+    "LL.network_hop_s",
+    "LL128.network_hop_s",
+    "Simple.network_hop_s",
+    "tree_efficiency",
+    "tree_ll128_share",
+)
 
 _US: Final = 1e-6
 #: Where every fit starts: NCCL's own tuning table where it has the number (src/graph/tuning.cc at 5067397c:
-#: base and hop latencies of rings, copy rate and efficiency of NVLS), round numbers elsewhere.
+#: base and hop latencies of rings, copy rate and efficiency of NVLS), the smaller part of a tree's threads
+#: under LL128 (src/device/all_reduce.h, runTreeSplit: 3 of 10), round numbers elsewhere.
 START: Final = GenerationTiming(
     protocols={
-        "LL": ProtocolTiming(6.6 * _US, 0.6 * _US, 2.7 * _US, 10e9, 0.5),
-        "LL128": ProtocolTiming(14.0 * _US, 1.9 * _US, 4.0 * _US, 8e9, 0.5),
-        "Simple": ProtocolTiming(8.4 * _US, 3.4 * _US, 14.0 * _US, 40e9, 0.5),
+        "LL": ProtocolTiming(6.6 * _US, 0.6 * _US, 2.7 * _US, 10e9, 0.5, 0.5),
+        "LL128": ProtocolTiming(14.0 * _US, 1.9 * _US, 4.0 * _US, 20e9, 0.5, 0.5),
+        "Simple": ProtocolTiming(8.4 * _US, 3.4 * _US, 14.0 * _US, 40e9, 0.5, 0.5),
     },
     block_skew_s=1.0 * _US,
     tree_efficiency=0.92,
+    tree_ll128_share=0.3,
     p2p_ll_base_s=8.0 * _US,
     p2p_simple_base_s=8.0 * _US,
     peer_s=0.2 * _US,
@@ -81,7 +99,8 @@ def fit_nccl(generation: str, rows: Sequence[NcclRow], between_nodes: Generation
     kept = [row for row in rows if row.apart is None and generation_of(row) == generation]
     if not kept:
         raise InputError(f"no healthy row of a {generation} GPU")
-    begin = START
+    channel_gb_per_s = RING_LL128_CHANNEL_GB_PER_S[generation]
+    begin = with_constants(START, {"LL128.channel_bytes_per_s": channel_gb_per_s * 1e9})
     if not any(plan.algorithm.startswith("nvls") for plan in plan_rows(kept, {generation: begin})):
         begin = replace(
             begin, nvls_base_s=0.0, nvls_efficiency=1.0, nvls_channel_bytes_per_s=0.0, nvls_warm_up_s=0.0
@@ -197,6 +216,7 @@ def _bounds(names: Sequence[str], scale: FloatArray) -> tuple[FloatArray, FloatA
     reach = np.log(_RANGE)
     upper = np.full(len(names), 1.0 + reach)
     for index, name in enumerate(names):
-        if name.rpartition(".")[2] in _SHARES:
-            upper[index] = 1.0 + max(1e-6, -np.log(scale[index]))
+        most = _AT_MOST.get(name.rpartition(".")[2])
+        if most is not None:
+            upper[index] = 1.0 + max(1e-6, np.log(most / scale[index]))
     return np.full(len(names), 1.0 - reach), upper

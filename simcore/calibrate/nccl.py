@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from simcore.calibrate.apart import reasons_apart
+from simcore.calibrate.apart import EFA, reasons_apart
 from simcore.collectives import COLLECTIVES, CollectivePlan, NcclPlanner
 from simcore.collectives.spread import band_name
 from simcore.collectives.timing import GenerationTiming
@@ -26,23 +26,37 @@ from simcore.units import PS_PER_US
 REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")
 _TIME_COLUMNS: Final = ("time_us", "algbw_GBps", "busbw_GBps")
 
-#: GPU names of measurement files, most special first, and the cluster family that has such nodes.
-_CLUSTERS: Final = (
-    ("H100", "h100"),
-    ("H200", "h200"),
-    ("H800", "h800"),
-    ("A800", "a800"),
-    ("V100", "v100"),
-    ("A100", "a100"),
-)
+#: GPU names of measurement files and the cluster family that has such nodes: not GH200, not a PCIe card.
+_CLUSTERS: Final = {
+    "H100": "h100",
+    "H200": "h200",
+    "H800": "h800",
+    "A800": "a800",
+    "V100": "v100",
+    "A100": "a100",
+}
+_GPU: Final = re.compile(rf"(?<![A-Z0-9])({'|'.join(_CLUSTERS)})(?![0-9])", re.IGNORECASE)
+_PCIE: Final = re.compile(r"PCI-?E|\bNVL\b", re.IGNORECASE)
 _A100_40GB: Final = re.compile(r"A100.*40\s?GB", re.IGNORECASE)
 #: nccl-tests and CSV files write some names their own way.
 _SPELLINGS: Final = {"alltoall": "all_to_all", "sendrecv": "send_recv", "allreduce": "all_reduce",
                      "allgather": "all_gather", "reducescatter": "reduce_scatter"}  # fmt: skip
 #: What a switch cannot add (src/enqueue.cc, ncclNvlsSupported): NCCL takes a ring or tree instead.
 _NO_NVLS: Final = re.compile(r"\b(u?int8|fp8\w*|float8\w*)\b", re.IGNORECASE)
-_FORCED_ALGORITHM: Final = re.compile(r"NCCL_ALGO\s*=\s*(\w+)", re.IGNORECASE)
-_FORCED_PROTOCOL: Final = re.compile(r"NCCL_PROTO\s*=\s*(\w+)", re.IGNORECASE)
+_NVLS_OFF: Final = re.compile(r"NCCL_NVLS_ENABLE\s*=\s*0")
+_FORCED_ALGORITHM: Final = re.compile(r"NCCL_ALGO\s*=\s*([\^\w,:]+)", re.IGNORECASE)
+_FORCED_PROTOCOL: Final = re.compile(r"NCCL_PROTO\s*=\s*([\^\w,:]+)", re.IGNORECASE)
+_FORCED_NUMBERS: Final = {
+    name: re.compile(rf"{variable}\s*=\s*(\d+)")
+    for name, variable in (
+        ("min_channels", "NCCL_MIN_(?:NCHANNELS|CTAS)"),
+        ("max_channels", "NCCL_MAX_(?:NCHANNELS|CTAS)"),
+        ("buffer_bytes", "NCCL_BUFFSIZE"),
+    )
+}
+#: EFA's reliable datagrams take that long where InfiniBand takes 2.8 us: 2 nodes of H100 reduce 8 to 2048 bytes
+#: in 71 us (aws-samples, nccl-tests), of which 26 are explained by InfiniBand's two hops, 45 are left for them.
+_EFA_LATENCY: Final = "25us"
 #: The release that ran: what the log itself says before what a folder is called.
 _VERSION: Final = re.compile(r"(?:version column|NCCL version|NCCL)\s+(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
 _VERSION_COLUMN: Final = re.compile(r"version column\s+(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
@@ -50,7 +64,11 @@ _VERSION_COLUMN: Final = re.compile(r"version column\s+(\d+\.\d+(?:\.\d+)?)", re
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything beside size and collective that decides a plan.  ``cluster`` is a family's name."""
+    """Everything beside size and collective that decides a plan.
+
+    ``cluster`` is a family's name, ``numbers`` what else the planner is told, ``efa``: the nodes are joined by
+    AWS's transport.
+    """
 
     cluster: str
     nodes: int
@@ -59,6 +77,8 @@ class Setup:
     algorithm: str | None
     protocol: str | None
     nvls: bool
+    numbers: tuple[tuple[str, int], ...] = ()
+    efa: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,10 +152,8 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
     if collective not in known:
         raise InputError(f"unknown collective {cells['collective']!r}{nearest(collective, known)}")
     nodes, gpus = _count(cells, "nodes"), _count(cells, "gpus")
-    if gpus < 2 or gpus % nodes:
-        raise InputError(f"{gpus} GPUs are no group, or do not spread evenly over {nodes} node(s)")
-    if collective == "send_recv" and gpus != 2:
-        raise InputError(f"a send_recv among {gpus} GPUs does not say who sends to whom")
+    if gpus < max(2, nodes):
+        raise InputError(f"{gpus} GPUs on {nodes} node(s) are no group")
     num_bytes = _count(cells, "bytes")
     said = f"{cells.get('notes', '')}; {cells.get('source', '')}"
     version = _VERSION_COLUMN.search(said) or _VERSION.search(said)
@@ -147,7 +165,13 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
         version=version[1] if version else None,
         algorithm=algorithm[1] if algorithm else None,
         protocol=protocol[1] if protocol else None,
-        nvls=not _NO_NVLS.search(cells.get("notes", "")),
+        nvls=not (_NO_NVLS.search(cells.get("notes", "")) or _NVLS_OFF.search(said)),
+        numbers=tuple(
+            (name, int(number[1]))
+            for name, pattern in _FORCED_NUMBERS.items()
+            if (number := pattern.search(said))
+        ),
+        efa=nodes > 1 and EFA.search(said) is not None,
     )
     row = NcclRow(
         line, setup, cells["gpu"], collective, num_bytes, _measured_us(cells, collective, gpus), cells
@@ -157,12 +181,12 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
 
 
 def _cluster(gpu: str) -> str:
-    if _A100_40GB.search(gpu):
-        return "a100-40gb"
-    for name, cluster in _CLUSTERS:
-        if name in gpu.upper():
-            return cluster
-    raise InputError(f"no profile of GPU {gpu!r}")
+    found = _GPU.search(gpu)
+    if found is None:
+        raise InputError(f"no profile of GPU {gpu!r}; there are {', '.join(_CLUSTERS)}")
+    if _PCIE.search(gpu):
+        raise InputError(f"no profile of GPU {gpu!r}: the nodes that are described join their GPUs by NVLink")
+    return "a100-40gb" if _A100_40GB.search(gpu) else _CLUSTERS[found[1].upper()]
 
 
 def bus_factor(collective: str, num_ranks: int) -> float:
@@ -202,16 +226,18 @@ def _count(cells: Mapping[str, str], name: str) -> int:
     return int(value)
 
 
-_TOPOLOGIES: dict[tuple[str, int, str | None], Topology] = {}
+_TOPOLOGIES: dict[tuple[str, int, str | None, bool], Topology] = {}
 
 
 def _topology(setup: Setup) -> Topology:
-    key = (setup.cluster, setup.nodes, setup.version)
+    key = (setup.cluster, setup.nodes, setup.version, setup.efa)
     found = _TOPOLOGIES.get(key)
     if found is None:
         changes = {"cluster.num_nodes": str(setup.nodes)}
         if setup.version:
             changes["cluster.nccl_version"] = setup.version
+        if setup.efa:
+            changes["cluster.nic_latency_s"] = _EFA_LATENCY
         found = _TOPOLOGIES[key] = Topology(load_cluster(setup.cluster, changes))
     return found
 
@@ -219,15 +245,15 @@ def _topology(setup: Setup) -> Topology:
 def _planner(setup: Setup, timings: Mapping[str, GenerationTiming] | None) -> NcclPlanner:
     topology = _topology(setup)
     per_node = topology.cluster.gpus_per_node
-    if setup.gpus // setup.nodes > per_node:
-        raise InputError(
-            f"{setup.gpus // setup.nodes} GPUs per node, but a {setup.cluster} node has {per_node}"
-        )
+    fullest = -(-setup.gpus // setup.nodes)
+    if fullest > per_node:
+        raise InputError(f"{fullest} GPUs per node, but a {setup.cluster} node has {per_node}")
     return NcclPlanner(
         topology,
         algorithm=setup.algorithm,
         protocol=setup.protocol,
         nvls=setup.nvls,
+        **dict(setup.numbers),
         timing=(timings or {}).get(topology.cluster.gpu.generation),
     )
 
@@ -243,17 +269,23 @@ def plan_rows(
         if planner is None:
             planner = planners[row.setup] = _planner(row.setup, timings)
         if row.collective == "send_recv":
-            plans.append(planner.plan_p2p(row.num_bytes, *_ranks(row.setup)))
+            # As sendrecv_perf does it: every rank sends to the next, all at once; the slowest pair counts.
+            ranks = _ranks(row.setup)
+            pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
+            sent = [planner.plan_p2p(row.num_bytes, src, dst) for src, dst in pairs]
+            plans.append(max(sent, key=lambda plan: plan.alone_ps))
         else:
             plans.append(planner.plan(row.collective, row.num_bytes, _ranks(row.setup)))
     return plans
 
 
 def _ranks(setup: Setup) -> tuple[int, ...]:
-    """The first GPUs of every node."""
+    """The first GPUs of every node; where they do not spread evenly, the first nodes have one more."""
     per_node = _topology(setup).cluster.gpus_per_node
-    each = setup.gpus // setup.nodes
-    return tuple(node * per_node + local for node in range(setup.nodes) for local in range(each))
+    each, more = divmod(setup.gpus, setup.nodes)
+    return tuple(
+        node * per_node + local for node in range(setup.nodes) for local in range(each + (node < more))
+    )
 
 
 def predicted_us(

@@ -90,10 +90,11 @@ def profile_text(fit: NcclFit, rows: Sequence[NcclRow]) -> str:
     kept = [row for row in rows if row.apart is None and generation_of(row) == fit.generation]
     publishers = ", ".join(dict.fromkeys(row.source.split(" ")[0] for row in kept))
     one_node = all(row.setup.nodes == 1 for row in kept)
-    between = f"; network hops and tree efficiency: as fitted for {_BETWEEN_NODES_FROM}" if one_node else ""
+    between = f"; network hops and trees: as fitted for {_BETWEEN_NODES_FROM}" if one_node else ""
     source = (
         f"scripts/calibrate.py {fit.generation} --nccl: {fit.num_rows} rows of {publishers}; mean error"
-        f" {100 * fit.mean_error:.1f} %; Simple.channel_bytes_per_s is a round number, not fitted{between}"
+        f" {100 * fit.mean_error:.1f} %; not fitted: Simple.channel_bytes_per_s (a round number) and"
+        f" LL128.channel_bytes_per_s (NCCL's tuning table){between}"
     )
     lines = [
         f"# Timing constants of NCCL collectives on the {fit.generation} generation.  Meaning of each key:",

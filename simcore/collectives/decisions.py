@@ -174,6 +174,7 @@ class Decider:
         )
         # The root of a chain is not known here: every edge of the ring is charged as one of its n - 1.
         chain = collective in ("broadcast", "reduce")
+        tail = timing.scatter_tail_step if collective == "reduce_scatter" else timing.tail_step
         data_bytes = num_bytes if chain else sent_share(collective, ranks) * num_bytes
         return Decision(
             algorithm="ring",
@@ -186,7 +187,7 @@ class Decider:
             # The last member of a chain starts n - 2 chunks after the first sends.
             fill_bytes=(ranks - 2) * data_bytes / chunking.num_chunks if chain else 0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
-            copy_share=steps / (steps + timing.tail_step),
+            copy_share=steps / (steps + tail),
             network_share=1.0,
         )
 
@@ -206,6 +207,7 @@ class Decider:
             self._settings.buffer_bytes,
         )
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
+        split = self._timing.tree_ll128_share if protocol is LL128 else 1.0
         # Each level stores a chunk before it forwards it, in all channels at once.  Under LL128 threads
         # forward line by line and only the proxy waits for a chunk; LL's are too small to tell.
         stores = 2 * outer if protocol is LL128 else steps - 1
@@ -218,7 +220,7 @@ class Decider:
             latency_s=self._latency_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes),
             data_bytes=data_bytes,
             fill_bytes=stores * chunking.chunk_bytes * channels,
-            copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
+            copy_bytes_per_s=channels * split * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=self._timing.tree_efficiency,
             network_share=self._timing.tree_efficiency,
         )

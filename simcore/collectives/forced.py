@@ -69,7 +69,8 @@ def _allowed(listed: str, spellings: Mapping[str, str], what: str) -> frozenset[
         spelling = name.strip().lower().replace("_", "")
         if spelling not in spellings:
             said = name.strip()
-            raise InputError(f"unknown NCCL {what} {said!r}{nearest(said, spellings.values())}")
+            alike = said.lower() if what == "algorithm" else said  # known algorithms are lower case
+            raise InputError(f"unknown NCCL {what} {said!r}{nearest(alike, spellings.values())}")
         picked.add(spellings[spelling])
     return frozenset(spellings.values()) - picked if but else frozenset(picked)
 

@@ -5,9 +5,10 @@ Note [Time of a collective]
     hop latency (the flag's way, polling, a fence under Simple); the first of all pays the kernel's start.
     Hops add up once, along the longest chain of dependent messages: later chunks follow while earlier ones
     travel.  Bytes then flow at the rate of the slowest of: the channels' copy loops, the links, and, for a
-    ring, a channel whose last step receives without sending.  That step keeps the wire idle for a part
-    (``tail_step``) of a step, so of S sending steps NVLink sees S / (S + tail_step).  A NIC goes on sending
-    from its buffer meanwhile.
+    ring, a channel whose first step also copies its own share and whose last receives without sending.  They
+    keep the wire idle for a part (``tail_step``) of a step, so of S sending steps NVLink sees
+    S / (S + tail_step).  A reduce_scatter has nothing to copy first and adds in its last step, which is another
+    part (``scatter_tail_step``).  A NIC goes on sending from its buffer meanwhile.
     Where every stage stores a whole chunk before it passes it on (trees, chains, NVLS), the pipeline must
     fill first: one chunk time per further stage.
     Channels start in lockstep and contend for the same moments of the wire; as they drift apart and
@@ -39,7 +40,8 @@ class ProtocolTiming:
     ``base_s``: kernel start until the first data moves.  ``nvlink_hop_s``: one hop within a node, wire
     included.  ``network_hop_s``: one hop between nodes beyond the wire's latency: proxy thread, NIC
     doorbell, flag polling.  ``channel_bytes_per_s``: data that one channel's copy loop sustains.
-    ``tail_step``: the final receive of a ring, as a share of a sending step.
+    ``tail_step``, ``scatter_tail_step``: what a ring's first and last step leave the wire idle, in sending
+    steps; the latter of a reduce_scatter.
     """
 
     base_s: float
@@ -47,6 +49,7 @@ class ProtocolTiming:
     network_hop_s: float
     channel_bytes_per_s: float
     tail_step: float
+    scatter_tail_step: float
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class GenerationTiming:
     ``block_skew_s``: how much later than one alone the last of many thread blocks starts; of c blocks that
     start evenly spread, the last one is late by (c-1)/(c+1) of it.
     ``tree_efficiency``: what a tree that sends up and down at once keeps of the rate.
+    ``tree_ll128_share``: what a channel's copy loop sustains under LL128 in a tree, where its threads are split
+    between sums on their way up and results on their way down, of what it does in a ring.
     ``p2p_ll_base_s``, ``p2p_simple_base_s``: start of a send/recv or all_to_all kernel; ``peer_s``: each
     further peer that it serves.  ``own_copy_step``: an all_to_all's copy to itself, as a share of a message.
     ``all_to_all_efficiency``: what is left when unsynchronised peers collide.
@@ -67,6 +72,7 @@ class GenerationTiming:
     protocols: Mapping[str, ProtocolTiming]
     block_skew_s: float
     tree_efficiency: float
+    tree_ll128_share: float
     p2p_ll_base_s: float
     p2p_simple_base_s: float
     peer_s: float
@@ -83,7 +89,7 @@ class GenerationTiming:
 _PROTOCOL_KEYS: Final = tuple(spec.name for spec in fields(ProtocolTiming))
 _COLLECTIVE_KEYS: Final = tuple(spec.name for spec in fields(GenerationTiming) if spec.name != "protocols")
 #: Shares: at most 1, and never 0, since they divide.
-_SHARES: Final = ("tree_efficiency", "all_to_all_efficiency", "nvls_efficiency")
+_SHARES: Final = ("tree_efficiency", "tree_ll128_share", "all_to_all_efficiency", "nvls_efficiency")
 
 
 def generations() -> tuple[str, ...]:

@@ -36,8 +36,8 @@ def made_with(folder: Path, timing: GenerationTiming, scale: dict[str, float]) -
 def truth() -> GenerationTiming:
     text = "".join(
         f"[protocol.{name}]\nbase_s = {base}e-6\nnvlink_hop_s = {hop}e-6\nnetwork_hop_s = 3e-6\n"
-        f'channel_bytes_per_s = {rate}e9\ntail_step = 0.4\nsource = "made up"\n'
-        for name, base, hop, rate in (("LL", 7.5, 0.9, 8), ("LL128", 15, 1.2, 8), ("Simple", 10, 4.5, 40))
+        f'channel_bytes_per_s = {rate}e9\ntail_step = 0.4\nscatter_tail_step = 0.3\nsource = "made up"\n'
+        for name, base, hop, rate in (("LL", 7.5, 0.9, 8), ("LL128", 15, 1.2, 20), ("Simple", 10, 4.5, 40))
     )
     others = {key: value for key, value in constants(START).items() if "." not in key}
     others |= {

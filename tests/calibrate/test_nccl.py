@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_json_is_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (first["bytes"], first["measured"], first["algorithm"]) == (str(1 << 30), 4029.4, "nvls")
     assert first["error"] == pytest.approx(first["predicted"] / 4029.4 - 1)
     assert 0 < first["relative_error"] < 0.5
-    assert table["skipped"] == [{"id": 3, "reason": "no profile of GPU 'B300'"}]
+    assert table["skipped"][0]["reason"].startswith("no profile of GPU 'B300'")
+    assert table["skipped"] == [{"id": 3, "reason": table["skipped"][0]["reason"]}]
     assert set(table["families"]) == {
         "h100 1 node all_reduce >= 64 MiB",
         "h100 1 node all_to_all >= 64 MiB",
@@ -80,9 +82,15 @@ def test_text_names_goals_and_rows_apart(tmp_path: Path, capsys: pytest.CaptureF
         ({"bytes": 0.5}, "bytes = '0.5' must be a whole number"),
         ({"time_us": "nan"}, "time_us = 'nan' must be a number above 0"),
         ({"time_us": ""}, "no time and no bandwidth"),
-        ({"nodes": 3}, "8 GPUs are no group, or do not spread evenly over 3"),
+        ({"nodes": 9}, "8 GPUs on 9 node(s) are no group"),
+        ({"gpus": 1}, "1 GPUs on 1 node(s) are no group"),
+        ({"gpu": "GH200"}, "no profile of GPU 'GH200'; there are H100"),
+        ({"gpu": "A100-PCIE-40GB"}, "no profile of GPU 'A100-PCIE-40GB': the nodes that are described"),
+        ({"gpu": "MI300X"}, "no profile of GPU 'MI300X'"),
+        ({"gpu": ""}, "no profile of GPU ''"),
+        ({"nodes": ""}, "nodes = '' is not a number"),
+        ({"nodes": 2, "gpus": 17}, "9 GPUs per node, but a h100 node has 8"),
         ({"gpus": 16}, "16 GPUs per node, but a h100 node has 8"),
-        ({"collective": "send_recv"}, "a send_recv among 8 GPUs does not say"),
         ({"notes": "NCCL_ALGO=RNG"}, "unknown NCCL algorithm 'RNG'; did you mean 'ring'"),
     ],
 )
@@ -135,6 +143,35 @@ def test_the_hardware_follows_from_names_and_notes(tmp_path: Path) -> None:
     # A switch does not add int8: NCCL runs a ring.  Two nodes of 8 GPUs each are ranks 0-7 and 8-15.
     assert [plan.algorithm for plan in plans] == ["ring", "ring", "ring", "ring"]
     assert plans[1].ranks == tuple(range(16))
+
+
+def test_groups_need_not_be_even(tmp_path: Path) -> None:
+    rows, _ = read(tmp_path, {**ROW, "nodes": 3, "gpus": 8}, {**ROW, "gpus": 5})
+    assert [plan.ranks for plan in plan_rows(rows)] == [(0, 1, 2, 8, 9, 10, 16, 17), (0, 1, 2, 3, 4)]
+
+
+def test_send_recv_is_a_ring_of_messages_and_lasts_as_its_slowest(tmp_path: Path) -> None:
+    rows, _ = read(tmp_path, *({**ROW, "collective": "sendrecv", "nodes": n, "gpus": 8 * n} for n in (1, 2)))
+    within, between = plan_rows(rows)
+    planner = NcclPlanner(Topology(load_cluster("h100-16")))
+    assert within.alone_ps == planner.plan_p2p(1 << 30, 0, 1).alone_ps
+    assert between.alone_ps == planner.plan_p2p(1 << 30, 7, 8).alone_ps > within.alone_ps
+
+
+def test_notes_say_what_was_forced(tmp_path: Path) -> None:
+    notes = (
+        "NCCL_ALGO=^NVLSTree",
+        "NCCL_NVLS_ENABLE=0",
+        "NCCL_MAX_NCHANNELS=4 NCCL_ALGO=Ring",
+        "EFA 3200 Gb/s",
+    )
+    rows, _ = read(tmp_path, *({**ROW, "nodes": 2, "gpus": 16, "bytes": 64, "notes": note} for note in notes))
+    forced = plan_rows([replace(row, num_bytes=1 << 30) for row in rows])
+    assert [plan.algorithm for plan in forced] == ["ring", "ring", "ring", "nvls_tree"]
+    assert forced[2].channels == 4
+    # Two hops of a tree of two nodes, each 25 us instead of 2.8.
+    plain, slow = plan_rows([rows[1], rows[3]])
+    assert slow.latency_ps - plain.latency_ps == pytest.approx(2 * 22.2e6)
 
 
 def test_a_row_is_what_the_planner_says(tmp_path: Path) -> None:
