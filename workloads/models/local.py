@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from workloads.models.software import SoftwareSpec
@@ -32,7 +32,7 @@ class Shard:
     grad_dtype: str = "fp32"
     recompute: Recompute = "none"
     tp_overlap: bool = False
-    software: SoftwareSpec = SoftwareSpec()
+    software: SoftwareSpec = field(default_factory=SoftwareSpec)
 
     @property
     def dtype(self) -> str:
@@ -58,6 +58,11 @@ class Shard:
     def residual_tokens(self) -> int:
         """Tokens between tensor-parallel regions."""
         return self.tokens // self.tp if self.sequence_parallel else self.tokens
+
+    @property
+    def local_seq(self) -> int:
+        """Tokens of one sequence on this rank's context-parallel slice."""
+        return self.seq // self.cp
 
     def tensor(self, *shape: int, dtype: str = "") -> Tensor:
         """An activation."""

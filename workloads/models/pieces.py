@@ -67,6 +67,8 @@ class Parameter:
 class Piece:
     """A part that pipeline stages and FSDP units are made of: an embedding, a layer, the head with the loss.
 
+    A collective on another stream that nothing in its list waits for is waited for by what follows the piece.
+    ``first_forward`` comes before ``forward`` at the first microbatch only (weights cast to fp8).
     ``backward`` holds what recomputation repeats, marked.  ``saved_bytes`` is what the forward keeps until
     its backward (after the recompute policy), ``peak_bytes`` the most that lives beside that inside either.
     ``output_bytes``: the tensor that goes on to the next piece, as this rank holds it.
@@ -75,6 +77,7 @@ class Piece:
     name: str
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
+    first_forward: tuple[Kernel, ...]
     parameters: tuple[Parameter, ...]
     saved_bytes: int
     peak_bytes: int

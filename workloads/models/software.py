@@ -37,4 +37,6 @@ class SoftwareSpec(BaseModel):
     vocab_multiple_times_tp: bool = True
     moe_permute_fusion: bool = True
     moe_grouped_gemm: bool = True
-    host_us_per_kernel: float = Field(default=0.0, ge=0.0)  # eager frameworks: time of the host between launches
+    host_us_per_kernel: float = Field(
+        default=0.0, ge=0.0
+    )  # eager frameworks: time of the host between launches

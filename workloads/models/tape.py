@@ -51,10 +51,11 @@ class Launch:
 
 @dataclass
 class Group:
-    """What autograd launches for one primitive, in order."""
+    """What autograd launches for one primitive, in order; what follows it waits for ``after``."""
 
     launches: list[Launch] = field(default_factory=list)
     recompute: list[Launch] = field(default_factory=list)
+    after: list[Hashable] = field(default_factory=list)
 
 
 class Tape:
@@ -63,10 +64,12 @@ class Tape:
     def __init__(self) -> None:
         self.forward: list[Launch] = []
         self.groups: list[Group] = []
+        self.first: list[Kernel] = []
         self.parameters: list[Parameter] = []
         self.saved_bytes = 0
         self.peak_bytes = 0
         self._next_label = 0
+        self._pending: list[Hashable] = []
 
     def new_label(self) -> int:
         """A label that nothing else has."""
@@ -87,13 +90,28 @@ class Tape:
     ) -> None:
         """Launch a forward kernel; ``saved`` bytes of what it touches stay for backward."""
         kernel = compute(name, ins, outs, op_class=op_class, flops=flops, module=module)
-        self.forward.append(Launch(replace(kernel, saved_bytes=saved), None, waits))
+        self.launch(Launch(replace(kernel, saved_bytes=saved), None, waits))
         self.saved_bytes += saved
         self.peak_bytes = max(self.peak_bytes, sum(t.num_bytes for t in (*ins, *outs)))
 
-    def communicate(self, launch: Launch) -> None:
-        """Launch a forward collective."""
-        self.forward.append(launch)
+    def launch(self, launch: Launch) -> None:
+        """Append to the forward pass; it waits for what the next launch was told to wait for, too."""
+        waits = (*launch.waits, *(label for label in self._pending if label != launch.label))
+        self._pending.clear()
+        self.forward.append(replace(launch, waits=waits))
+
+    def next_waits_for(self, label: Hashable) -> None:
+        """The forward launch that comes next waits for ``label``."""
+        self._pending.append(label)
+
+    def last_label(self) -> Hashable | None:
+        """A label of the latest forward launch; None at the start."""
+        if not self.forward:
+            return None
+        last = self.forward[-1]
+        if last.label is None:
+            last = self.forward[-1] = replace(last, label=self.new_label())
+        return last.label
 
     def group(self) -> Group:
         """The backward of the primitive that is being written."""
@@ -107,7 +125,7 @@ class Tape:
 
     def piece(self, name: str, output: Tensor, *, recompute_all: bool, input_bytes: int) -> Piece:
         """The finished piece; ``recompute_all`` runs the whole forward again before its backward."""
-        backward = [launch for group in reversed(self.groups) for launch in (*group.recompute, *group.launches)]
+        backward = _in_reverse(self.groups, with_recompute=not recompute_all)
         saved = self.saved_bytes
         if recompute_all:
             again = [
@@ -118,12 +136,12 @@ class Tape:
                 )
                 for launch in self.forward
             ]
-            # What a policy recomputes on its own is there already.
-            backward = again + [launch for group in reversed(self.groups) for launch in group.launches]
+            backward = again + backward
             saved = input_bytes
         return Piece(
             name=name,
             forward=resolved(self.forward),
+            first_forward=tuple(self.first),
             backward=resolved(backward),
             parameters=tuple(self.parameters),
             saved_bytes=saved,
@@ -131,6 +149,20 @@ class Tape:
             output_bytes=output.num_bytes,
             output_shape=output.shape,
         )
+
+
+def _in_reverse(groups: Sequence[Group], *, with_recompute: bool) -> list[Launch]:
+    """The backward pass; the first launch after a group waits for what the group leaves under way."""
+    out: list[Launch] = []
+    open_labels: list[Hashable] = []
+    for group in reversed(groups):
+        launches = [*(group.recompute if with_recompute else ()), *group.launches]
+        if launches and open_labels:
+            launches[0] = replace(launches[0], waits=(*launches[0].waits, *open_labels))
+            open_labels = []
+        out += launches
+        open_labels += group.after
+    return out
 
 
 def resolved(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
