@@ -14,6 +14,7 @@ from simcore.hardware import ClusterSpec, Topology
 from simcore.replay import replay_job
 from workloads.edits import Applied, EditableJob, apply_edit, split_edits
 from workloads.imports import ImportedJob
+from workloads.imports.pipeline_job import PipelineOrigin
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class EditStep:
             "step_time_after_s": self.after_s,
         }
 
+    def lines(self) -> list[str]:
+        """As a run's assumptions say it."""
+        edit = self.applied
+        called = f"{edit.key}={edit.value}" if edit.value else edit.key
+        return [f"edited, {called}: {assumed}" for assumed in edit.assumed]
+
 
 def edit_steps(
     job: EditableJob, texts: Sequence[str], step_time_s: Callable[[EditableJob], float]
@@ -48,15 +55,19 @@ def edit_steps(
         done.append(apply_edit(states[-1], key, text))
         states.append(done[-1].job)
     times = [step_time_s(state) for state in states] if done else []
-    steps = (EditStep(edit, *times[i : i + 2]) for i, edit in enumerate(done))
-    return states[-1], tuple(steps)
+    return states[-1], timed(done, times)
+
+
+def timed(done: Sequence[Applied], times_s: Sequence[float]) -> tuple[EditStep, ...]:
+    """Edits with the step times before the first, between them and after the last, seconds."""
+    return tuple(EditStep(edit, *times_s[i : i + 2]) for i, edit in enumerate(done))
 
 
 def edit_recording(
     job: ImportedJob, texts: Sequence[str], step: int | None
 ) -> tuple[ImportedJob, tuple[EditStep, ...]]:
     """A recording after edits.  Step time: mean over the recorded steps of the longest span of any rank."""
-    kind = "recorded" if job.origin is None else "pipeline_log"
+    kind = "pipeline_log" if isinstance(job.origin, PipelineOrigin) else "recorded"
     editable = EditableJob(kind, job.graph, job.ranks, job.origin, planner=nccl_planner)
 
     def imported(state: EditableJob) -> ImportedJob:
@@ -75,6 +86,18 @@ def edit_recording(
 def nccl_planner(cluster: ClusterSpec) -> NcclPlanner:
     """NCCL's choices on ``cluster``."""
     return NcclPlanner(Topology(cluster))
+
+
+def edit_program(job: EditableJob, texts: Sequence[str]) -> tuple[list[EditableJob], list[Applied]]:
+    """A traced job before, between and after edits, each as its GPUs run it; and the edits.
+
+    InputError for an edit that cannot be made.
+    """
+    states, done = [job], []
+    for key, text in split_edits(texts):
+        done.append(apply_edit(states[-1], key, text))
+        states.append(done[-1].job)
+    return [state.launched() for state in states], done
 
 
 def traced_job(graph: Graph, cluster: ClusterSpec, kernels: str, fp32_math: str) -> EditableJob:

@@ -40,6 +40,14 @@ def run_sim(
             " network.routing=spread|ecmp, network.max_events (the last three for --network packet).",
         ),
     ] = None,
+    edits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edit",
+            metavar="KEY=VALUE",
+            help="What if: change the workload; repeatable, in the order given. Keys: docs/what-if.md.",
+        ),
+    ] = None,
     no_fold: Annotated[
         bool, typer.Option("--no-fold", help="Simulate every rank by itself. The result is the same.")
     ] = False,
@@ -65,16 +73,24 @@ def run_sim(
         )
         from simcore.cli.simulation import run_scenario
 
-        outcome = run_scenario(scenario, out, stages, fold=not no_fold)
+        outcome = run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or ())
         wall_s = time.perf_counter() - began
         if as_json:
             from simcore.report import json_object
             from simcore.timeline.schema import TIMELINE_FILE
 
             path = outcome.run_dir / TIMELINE_FILE
-            print(json.dumps(json_object(outcome.info, outcome.analysis, path, wall_s)))
+            shown = json_object(outcome.info, outcome.analysis, path, wall_s)
+            if outcome.edits:
+                shown["edits"] = [change.as_object() for change in outcome.edits]
+            print(json.dumps(shown))
         else:
             print_outcome(outcome, wall_s)
+            if outcome.edits:
+                from simcore.cli.edits import edit_table
+                from simcore.cli.output import print_wide
+
+                print_wide(edit_table(outcome.edits))
 
 
 def main() -> None:

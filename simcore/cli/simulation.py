@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis import StepAnalysis, analyse
+from simcore.cli.edits import EditStep, edit_program, timed, traced_job
 from simcore.cli.irregular import noise_of, rank_variants, with_node_latencies
 from simcore.cli.progress import Stages
 from simcore.cli.scenario import Scenario
@@ -20,13 +21,14 @@ from simcore.collectives import AlphaBetaPlanner, NcclPlanner
 from simcore.cost import ORIGINS, CostModel, Demands, RooflineCost
 from simcore.engine import SimulationResult, simulate
 from simcore.errors import GraphError, InputError
-from simcore.graph import Graph, OpTable, apply_kernels, graph_hash, load_graph, verify
+from simcore.graph import Graph, OpTable, graph_hash, load_graph, verify
 from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash, load_cluster
 from simcore.memory import ProgramMemory, check_fits
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.facts import origin_shares
 from simcore.timeline.folder import run_folder
+from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
     from simcore.cli.settings import Settings
@@ -44,6 +46,7 @@ class Outcome:
     analysis: StepAnalysis
     perfetto_ranks: tuple[int, ...]
     perfetto_left_out: tuple[str, ...]
+    edits: tuple[EditStep, ...] = ()
 
 
 class _Remembered:
@@ -59,10 +62,18 @@ class _Remembered:
         return self.last
 
 
-def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fold: bool = True) -> Outcome:
+def run_scenario(
+    scenario: Scenario,
+    out_dir: Path | None,
+    stages: Stages,
+    *,
+    fold: bool = True,
+    edits: Sequence[str] = (),
+) -> Outcome:
     """Simulate ``scenario`` into ``out_dir`` (default: ``runs/<workload>``), atomically.
 
     With ``fold`` one rank stands for all that must behave like it; the result is the same without.
+    ``edits`` (``KEY=VALUE``) change the workload first; the step time is found before each of them too.
 
     Errors: InputError for what does not fit together, OutOfMemoryError when a stage does not fit its GPUs,
     DeadlockError when the workload hangs.
@@ -73,10 +84,16 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
         graph = load_graph(scenario.graph_dir)
         check_dims(graph)
         unordered = [] if scenario.from_catalog else verify(graph)
-        graph = apply_kernels(graph, settings.kernels)
-        check_world(graph, cluster)
+        job = traced_job(graph, cluster, settings.kernels, settings.fp32_math)
+        states, done = edit_program(job, edits)
+        graph, cluster = states[-1].graph, states[-1].cluster or cluster
+        for state in states:
+            check_world(state.graph, state.cluster or cluster)
         memory = check_fits(graph, cluster.gpu)
-    out_dir = out_dir if out_dir is not None else Path("runs") / graph.workload.name
+    if out_dir is None:
+        out_dir = Path("runs") / (graph.workload.name + ("-edited" if done else ""))
+    with stages.stage("simulating before edits"):
+        before_s = [_step_time_s(state.graph, state.cluster or cluster, scenario) for state in states[:-1]]
     topology = Topology(cluster)
     planner = _planner(topology, settings, scenario.network)
     cost = _Remembered(RooflineCost(cluster.gpu, fp32_math=settings.fp32_math))
@@ -96,7 +113,12 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
                 progress=_throttled(update),
             )
         facts = _facts(scenario, graph, cluster, result, cost.last, memory, stages)
-        facts = dataclasses.replace(facts, warnings=(*unordered, *facts.warnings))
+        changes = timed(done, [*before_s, s_from_ps(result.step_ps)])
+        facts = dataclasses.replace(
+            facts,
+            warnings=(*unordered, *facts.warnings),
+            assumptions=(*facts.assumptions, *(line for change in changes for line in change.lines())),
+        )
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
         with stages.stage("analysing"):
@@ -107,7 +129,21 @@ def run_scenario(scenario: Scenario, out_dir: Path | None, stages: Stages, *, fo
             export = write_perfetto(timeline, folder / PERFETTO_FILE, ranks)
         info = info.model_copy(update={"wall_s": dict(stages.seconds)})
         info.write(folder)
-    return Outcome(out_dir, info, analysis, tuple(ranks), export.left_out)
+    return Outcome(out_dir, info, analysis, tuple(ranks), export.left_out, changes)
+
+
+def _step_time_s(graph: Graph, cluster: ClusterSpec, scenario: Scenario) -> float:
+    """Step time alone: no timeline, no noise, ranks folded."""
+    settings, topology = scenario.settings, Topology(cluster)
+    result = simulate(
+        graph,
+        topology,
+        RooflineCost(cluster.gpu, fp32_math=settings.fp32_math),
+        _planner(topology, settings, scenario.network),
+        network=scenario.network,
+        packets=dataclasses.replace(settings.packets, seed=scenario.seed),
+    )
+    return s_from_ps(result.step_ps)
 
 
 def check_dims(graph: Graph) -> None:
@@ -221,8 +257,8 @@ def placement(graph: Graph, cluster: ClusterSpec) -> str:
         return f"ranks are dealt to the {cluster.num_nodes} nodes of {cluster.name} in turn"
     if cluster.placement == "listed":
         gpus = cluster.placed_gpus[: graph.world_size]
-        nodes = len({gpu // cluster.gpus_per_node for gpu in gpus})
-        return f"ranks run on {len(gpus)} listed GPUs of {cluster.name}, on {nodes} nodes"
+        used = len({gpu // cluster.gpus_per_node for gpu in gpus})
+        return f"ranks run on {len(gpus)} listed GPUs of {cluster.name}, on {used} nodes"
     if graph.world_size == cluster.num_gpus:
         return f"ranks fill nodes in order: all {cluster.num_gpus} GPUs of {cluster.name}"
     last = (graph.world_size - 1) // cluster.gpus_per_node

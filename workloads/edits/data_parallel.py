@@ -130,7 +130,7 @@ def _rewritten(graph: Graph, before: Sizes, after: Sizes, overlap: bool, workloa
             last=program.stage == after.pp - 1,
         )
         new: list[tuple[int, int, int]] = []
-        reduced = after.dp == 1
+        reduced, unused = after.dp == 1, True
         for at, template in enumerate(played):
             rows = [row for row in graph.template_rows(template) if not writer.is_reduction(row)]
             pieces = [Piece(row) for row in rows]
@@ -138,11 +138,17 @@ def _rewritten(graph: Graph, before: Sizes, after: Sizes, overlap: bool, workloa
             if at == last and in_backward and after.dp > 1:
                 pieces, reduced = writer.in_backward(rows), True
             elif at > last and not reduced and names[template] in ("grad_sync", "optimizer"):
-                pieces, reduced = [*writer.whole(buffer, 0), *pieces], True
-            if at > last and overlap and after.dp > 1 and names[template] in ("grad_sync", "optimizer"):
+                new.append((assembly.template("grad_sync", writer.whole(buffer, 0)), -1, 0))
+                reduced = True
+            if (
+                at > last
+                and unused
+                and overlap
+                and after.dp > 1
+                and names[template] in ("grad_sync", "optimizer")
+            ):
                 # The buffer is used when its reductions, on a stream of their own, are done.
-                behind = 2 if len(pieces) > len(rows) else 0
-                pieces[behind] = replace(pieces[behind], waits=((behind - 1) if behind else "dp",))
+                pieces[0], unused = replace(pieces[0], waits=("dp",)), False
             if pieces:
                 number = assembly.template(names[template], pieces)
                 new.append((number, int(program.microbatch[at]), int(program.chunk[at])))
