@@ -27,14 +27,7 @@ REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")
 _TIME_COLUMNS: Final = ("time_us", "algbw_GBps", "busbw_GBps")
 
 #: GPU names of measurement files and the cluster family that has such nodes: not GH200, not a PCIe card.
-_CLUSTERS: Final = {
-    "H100": "h100",
-    "H200": "h200",
-    "H800": "h800",
-    "A800": "a800",
-    "V100": "v100",
-    "A100": "a100",
-}
+_CLUSTERS: Final = {name: name.lower() for name in ("H100", "H200", "H800", "A800", "V100", "A100")}
 _GPU: Final = re.compile(rf"(?<![A-Z0-9])({'|'.join(_CLUSTERS)})(?![0-9])", re.IGNORECASE)
 _PCIE: Final = re.compile(r"PCI-?E|\bNVL\b", re.IGNORECASE)
 _A100_40GB: Final = re.compile(r"A100.*40\s?GB", re.IGNORECASE)
@@ -44,8 +37,8 @@ _SPELLINGS: Final = {"alltoall": "all_to_all", "sendrecv": "send_recv", "allredu
 #: What a switch cannot add (src/enqueue.cc, ncclNvlsSupported): NCCL takes a ring or tree instead.
 _NO_NVLS: Final = re.compile(r"\b(u?int8|fp8\w*|float8\w*)\b", re.IGNORECASE)
 _NVLS_OFF: Final = re.compile(r"NCCL_NVLS_ENABLE\s*=\s*0")
-_FORCED_ALGORITHM: Final = re.compile(r"NCCL_ALGO\s*=\s*([\^\w,:]+)", re.IGNORECASE)
-_FORCED_PROTOCOL: Final = re.compile(r"NCCL_PROTO\s*=\s*([\^\w,:]+)", re.IGNORECASE)
+_FORCED_ALGORITHM: Final = re.compile(r"NCCL_ALGO\s*=\s*(\^?[\w:]+(?:,[\w:]+)*)", re.IGNORECASE)
+_FORCED_PROTOCOL: Final = re.compile(r"NCCL_PROTO\s*=\s*(\^?[\w:]+(?:,[\w:]+)*)", re.IGNORECASE)
 _FORCED_NUMBERS: Final = {
     name: re.compile(rf"{variable}\s*=\s*(\d+)")
     for name, variable in (
@@ -54,8 +47,8 @@ _FORCED_NUMBERS: Final = {
         ("buffer_bytes", "NCCL_BUFFSIZE"),
     )
 }
-#: EFA's reliable datagrams take that long where InfiniBand takes 2.8 us: 2 nodes of H100 reduce 8 to 2048 bytes
-#: in 71 us (aws-samples, nccl-tests), of which 26 are explained by InfiniBand's two hops, 45 are left for them.
+#: EFA's reliable datagrams take that long where InfiniBand takes 2.8 us: 2 nodes of H100 reduce 8 to 2048
+#: bytes in 71 us (aws-samples, nccl-tests), 45 more than over InfiniBand, in two hops.
 _EFA_LATENCY: Final = "25us"
 #: The release that ran: what the log itself says before what a folder is called.
 _VERSION: Final = re.compile(r"(?:version column|NCCL version|NCCL)\s+(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
@@ -66,8 +59,8 @@ _VERSION_COLUMN: Final = re.compile(r"version column\s+(\d+\.\d+(?:\.\d+)?)", re
 class Setup:
     """Everything beside size and collective that decides a plan.
 
-    ``cluster`` is a family's name, ``numbers`` what else the planner is told, ``efa``: the nodes are joined by
-    AWS's transport.
+    ``cluster`` is a family's name, ``numbers`` what else the planner is told, ``efa``: the nodes are joined
+    by AWS's transport.
     """
 
     cluster: str

@@ -5,10 +5,10 @@ Note [Time of a collective]
     hop latency (the flag's way, polling, a fence under Simple); the first of all pays the kernel's start.
     Hops add up once, along the longest chain of dependent messages: later chunks follow while earlier ones
     travel.  Bytes then flow at the rate of the slowest of: the channels' copy loops, the links, and, for a
-    ring, a channel whose first step also copies its own share and whose last receives without sending.  They
-    keep the wire idle for a part (``tail_step``) of a step, so of S sending steps NVLink sees
-    S / (S + tail_step).  A reduce_scatter has nothing to copy first and adds in its last step, which is another
-    part (``scatter_tail_step``).  A NIC goes on sending from its buffer meanwhile.
+    ring, a channel whose first step also copies its own share and whose last receives without sending.
+    They keep the wire idle for a part (``tail_step``) of a step, so of S sending steps NVLink sees
+    S / (S + tail_step).  A reduce_scatter has nothing to copy first and adds in its last step, which is
+    another part (``scatter_tail_step``).  A NIC goes on sending from its buffer meanwhile.
     Where every stage stores a whole chunk before it passes it on (trees, chains, NVLS), the pipeline must
     fill first: one chunk time per further stage.
     Channels start in lockstep and contend for the same moments of the wire; as they drift apart and
@@ -59,8 +59,8 @@ class GenerationTiming:
     ``block_skew_s``: how much later than one alone the last of many thread blocks starts; of c blocks that
     start evenly spread, the last one is late by (c-1)/(c+1) of it.
     ``tree_efficiency``: what a tree that sends up and down at once keeps of the rate.
-    ``tree_ll128_share``: what a channel's copy loop sustains under LL128 in a tree, where its threads are split
-    between sums on their way up and results on their way down, of what it does in a ring.
+    ``tree_ll128_share``: what a channel's copy loop sustains under LL128 in a tree, where its threads are
+    split between sums on their way up and results on their way down, of what it does in a ring.
     ``p2p_ll_base_s``, ``p2p_simple_base_s``: start of a send/recv or all_to_all kernel; ``peer_s``: each
     further peer that it serves.  ``own_copy_step``: an all_to_all's copy to itself, as a share of a message.
     ``all_to_all_efficiency``: what is left when unsynchronised peers collide.
