@@ -26,18 +26,25 @@ def recorded_shapes(ops: RankOps) -> RecordedShapes | None:
         inside = np.flatnonzero(launching & (calls.thread == thread))
         found = np.flatnonzero(around.thread == thread)
         found = found[np.lexsort((-around.end_ps[found], around.start_ps[found]))]
-        _sweep(
+        innermost(
             calls.start_ps[inside].tolist(), inside.tolist(), around.start_ps[found].tolist(),
             around.end_ps[found].tolist(), found.tolist(), of_call,
         )  # fmt: skip
     names = ops.trace.names
+
+    def texts(codes: IntArray) -> Strings:
+        return Strings(codes.astype(np.int32), names)
+
     return RecordedShapes(
         np.where(ops.call >= 0, of_call[ops.call], -1),
-        *(Strings(column.astype(np.int32), names) for column in (around.name, around.shapes, around.types)),
+        texts(around.name),
+        texts(around.shapes),
+        texts(around.types),
+        texts(around.outputs) if len(around.outputs) else None,
     )
 
 
-def _sweep(
+def innermost(
     times: list[int],
     calls: list[int],
     starts: list[int],

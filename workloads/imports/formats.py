@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcore.errors import InputError, nearest
+from workloads.imports.execution_trace import recognises_execution_trace
+from workloads.imports.execution_trace_import import import_execution_traces, import_pairs
 from workloads.imports.job import GAPS, ImportedJob, import_recordings
-from workloads.imports.json_events import TraceFile, opened, readable, trace_files
+from workloads.imports.json_events import TraceFile, head_of, trace_files
 from workloads.imports.kineto import read_kineto
 from workloads.imports.nsys import import_nsys, recognises_nsys
 from workloads.imports.pipeline_job import import_pipeline_logs
 from workloads.imports.pipeline_log import is_pipeline_log
 from workloads.imports.straggler_job import import_worker_logs
 from workloads.imports.straggler_trace import is_worker_log
-
-_HEAD_BYTES = 64 << 10
 
 #: (files, skip_bad, gaps) -> job; what they mean: :func:`import_traces`.
 ImportFunction = Callable[[Sequence[TraceFile], bool, str], ImportedJob]
@@ -81,10 +81,7 @@ def detect_format(source: TraceFile) -> str:
 
     Errors: InputError when it cannot be read, or no format claims it.
     """
-    head = b""
-    with readable(source.label, lambda: len(head)), opened(source) as (handle, _):
-        while len(head) < _HEAD_BYTES and (more := handle.read(_HEAD_BYTES - len(head))):
-            head += more
+    head = head_of(source)
     if not head:
         raise InputError(f"{source.label}: the file is empty")
     for name, importer in FORMATS.items():
@@ -131,6 +128,9 @@ def _read_kineto(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Imp
 #: By name, in the order in which they are asked.
 FORMATS: dict[str, Importer] = {
     "kineto": Importer("PyTorch profiler (Kineto) JSON", _is_kineto, _read_kineto),
+    "execution_trace": Importer(
+        "PyTorch execution trace JSON", recognises_execution_trace, import_execution_traces
+    ),
     "nsys": Importer("Nsight Systems SQLite", recognises_nsys, import_nsys),
     "pipeline_log": Importer(
         "logs of pipeline stages (JSON)", lambda _, head: is_pipeline_log(head), import_pipeline_logs
@@ -141,4 +141,4 @@ FORMATS: dict[str, Importer] = {
 }
 
 #: Formats that are given together, and who imports them.
-JOINED: dict[frozenset[str], ImportFunction] = {}
+JOINED: dict[frozenset[str], ImportFunction] = {frozenset({"kineto", "execution_trace"}): import_pairs}

@@ -13,6 +13,7 @@ from simcore.graph import Graph
 from simcore.graph.ops import IntArray, Strings
 from simcore.units import PS_PER_US
 from workloads.imports.collectives import Coupling, couple
+from workloads.imports.described_ops import with_shapes
 from workloads.imports.details import recorded_collectives, recorded_shapes
 from workloads.imports.host import host_blocks, host_order, launch_latency, launch_times
 from workloads.imports.json_events import TraceFile, trace_files
@@ -111,6 +112,7 @@ def _assemble(
     imported = tuple(
         _imported(number, ops, op_row) for number, ops, op_row in zip(numbers, analysed, flat, strict=True)
     )
+    graph = with_shapes(graph, imported)
     return ImportedJob(graph, imported, _report(reports, coupling, analysed, base, skipped))
 
 

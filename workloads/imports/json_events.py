@@ -120,6 +120,15 @@ def opened(source: TraceFile) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int]]
             yield handle, stored
 
 
+def head_of(source: TraceFile, num_bytes: int = 64 << 10) -> bytes:
+    """The beginning of a file, decompressed.  InputError when it cannot be read."""
+    head = b""
+    with readable(source.label, lambda: len(head)), opened(source) as (handle, _):
+        while len(head) < num_bytes and (more := handle.read(num_bytes - len(head))):
+            head += more
+    return head
+
+
 def check_size(label: str, text_bytes: int, stored_bytes: int) -> None:
     """InputError when a file unpacks to more than any trace: ``stored_bytes`` 0 for what is not packed."""
     if text_bytes > MAX_TEXT_BYTES:
@@ -216,8 +225,10 @@ def _no_constant(name: str) -> str:
     return name  # NaN and the infinities, judged where they stand
 
 
-def read_events(source: TraceFile, header: dict[str, Any]) -> Iterator[tuple[int, Any]]:
-    """``(number, event)`` of each entry of ``traceEvents``; other keys of the file go into ``header``.
+def read_events(
+    source: TraceFile, header: dict[str, Any], *, key: str = "traceEvents"
+) -> Iterator[tuple[int, Any]]:
+    """``(number, event)`` of each entry of the array ``key``; other keys of the file go into ``header``.
 
     Fractional numbers arrive as text.  Keys after the events are in ``header`` once all are read.
     A bare array of events is read too.
@@ -232,22 +243,22 @@ def read_events(source: TraceFile, header: dict[str, Any]) -> Iterator[tuple[int
             return
         found = False
         while window.next_char() != "}":
-            key = window.value()
-            if not isinstance(key, str):
+            name = window.value()
+            if not isinstance(name, str):
                 raise window.fail("expected a key: not JSON of a trace")
             window.expect(":")
-            if key == "traceEvents":
+            if name == key:
                 found = True
                 window.expect("[")
                 yield from _array(window)
             else:
-                header[key] = window.value()
+                header[name] = window.value()
             if window.next_char() == ",":
                 window.at += 1
             elif window.next_char() != "}":
                 window.expect(",}")
         if not found:
-            raise InputError(f"{source.label}: has no traceEvents: not a profiler trace")
+            raise InputError(f"{source.label}: has no {key}: not a profiler trace")
 
 
 def _array(window: _Window) -> Iterator[tuple[int, Any]]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from simcore.errors import InputError
 from simcore.units import PS_PER_US
+from workloads.imports.host_ops import HostOps
 from workloads.imports.json_events import TraceFile, read_events
 from workloads.imports.occupancy import blocks_per_sm
 from workloads.imports.recording import (
@@ -42,14 +43,14 @@ _RANK_LIST = re.compile(r"\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # whole, not "[0, 1,
 _MAX_BYTES = 1 << 50
 
 
-def read_kineto(source: TraceFile) -> KinetoTrace:
-    """Read one trace.
+def read_kineto(source: TraceFile, host_ops: HostOps | None = None) -> KinetoTrace:
+    """Read one trace; ``host_ops`` collects the framework's calls, for a trace to be joined with.
 
     Errors: InputError with file, event number and reason: no JSON, truncated, negative or absurd times and
     sizes, no GPU events.
     """
     header: dict[str, Any] = {}
-    reader = _Reader(source.label)
+    reader = _Reader(source.label, host_ops)
     for number, event in read_events(source, header):
         reader.take(number, event)
     return reader.finish(header)
@@ -58,8 +59,9 @@ def read_kineto(source: TraceFile) -> KinetoTrace:
 class _Reader:
     """Columns under construction; fixed-width arrays, so that a million events stay small."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, host_ops: HostOps | None) -> None:
         self.label = label
+        self.host_ops = host_ops
         self.origin_us: int | None = None
         self.names = Names()
         self.threads: dict[tuple[object, object], int] = {}
@@ -95,6 +97,8 @@ class _Reader:
         elif category == "cuda_sync":
             self._take_sync(event)
         elif category in ("user_annotation", "cpu_op", "operator"):
+            if self.host_ops is not None:
+                self.host_ops.take(event, *self._interval(number, event), self._thread(event))
             found = _STEP.match(str(event.get("name", "")))
             if found is not None:
                 start, end = self._interval(number, event)

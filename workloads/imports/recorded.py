@@ -23,12 +23,14 @@ class RecordedShapes:
 
     ``of_op[i]`` is the call that launched op ``i`` (-1: none known); per call the framework's name of it
     ("aten::addmm"), its inputs' shapes (JSON, as in :class:`OpTable`) and types (JSON).
+    ``out_shapes`` are those of its outputs, None where not recorded.
     """
 
     of_op: IntArray
     name: Strings
     in_shapes: Strings
     in_types: Strings
+    out_shapes: Strings | None = None
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,8 @@ class FrameworkCalls:
     """Ops of the framework whose input shapes were recorded, in the order of the file.
 
     ``thread`` is numbered as in :class:`Calls`; ``name``, ``shapes`` (JSON, as :class:`OpTable` has them) and
-    ``types`` (JSON) are numbers in :attr:`KinetoTrace.names`.
+    ``types`` (JSON) are numbers in :attr:`KinetoTrace.names`; so are ``outputs``, the shapes of what was
+    written, empty where no trace tells them.
     """
 
     start_ps: IntArray = field(default_factory=_empty)
@@ -87,6 +88,7 @@ class FrameworkCalls:
     name: IntArray = field(default_factory=_empty)
     shapes: IntArray = field(default_factory=_empty)
     types: IntArray = field(default_factory=_empty)
+    outputs: IntArray = field(default_factory=_empty)
 
     def __len__(self) -> int:
         return len(self.start_ps)

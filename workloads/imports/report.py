@@ -71,7 +71,7 @@ class RankReport:
             found.append(
                 f"{self.concurrent_blocks} blocking calls beside launches of other threads are host time only"
             )
-        if self.steps == 0:
+        if self.steps == 0 and self.span_s > 0:
             found.append("no step annotations: the whole trace is one step")
         return found
 
