@@ -4,32 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcore.clock import Clock
 from simcore.errors import InputError
-from simcore.network.packet import Connection, PacketSettings, Port
-
-NS = 1000  # ps
-
-
-class Lab:
-    """Ports on one clock, and when messages arrived, in ns."""
-
-    def __init__(self):
-        self.clock = Clock()
-        self.arrived = {}
-
-    def port(self, bytes_per_ns=1.0, latency_ns=0, room=10**9, cut_through=True):
-        return Port(self.clock, bytes_per_ns * 1e9, latency_ns * NS, room, cut_through)
-
-    def send(self, name, size, *ports, segment=100, **kw):
-        Connection(ports, segment, **kw).send(size, lambda: self.note(name))
-
-    def note(self, name):
-        self.arrived[name] = self.clock.now / NS
-
-    def run(self):
-        self.clock.drain()
-        return self.arrived
+from simcore.network.packet import Connection, PacketSettings
+from tests.network.packet_lab import NS, Lab
 
 
 def test_one_link_takes_bytes_over_rate_plus_latency():
@@ -117,6 +94,50 @@ def test_a_full_buffer_stops_the_port_behind_it():
     # The victim is through at 1100 and the third jammed segment takes its room; the fourth waits from 1200
     # to 2000, when the second is gone.
     assert first.starved_ps == (800 + 800) * NS
+
+
+def test_an_input_with_a_backlog_does_not_hold_up_another():
+    lab = Lab()
+    out = lab.port(cut_through=False)
+    lab.send("backlog", 1000, lab.port(4.0, cut_through=False), out)
+    lab.send("late", 110, lab.port(cut_through=False), out, segment=110)
+    # A segment of the backlog comes every 25 ns and takes 100 ns to leave.  The late one comes at 110 ns,
+    # when three wait and one is on the wire until 125: one more goes before it, and it leaves 225 to 335 ns.
+    assert lab.run() == {"late": 335.0, "backlog": 25.0 + 1000 + 110}
+
+
+def test_incast_shares_the_port_evenly_and_credits_hold_the_rest_back():
+    lab = Lab()
+    inputs = [lab.port(room=200, cut_through=False) for _ in range(3)]
+    out = lab.port(cut_through=False)
+    for name, port in zip("abc", inputs, strict=True):
+        lab.send(name, 1000, port, out)
+    # The port is busy from 100 ns on with 30 segments in turn: a, b, c, a, b, c...
+    assert lab.run() == {"a": 2900.0, "b": 3000.0, "c": 3100.0}
+    for port in inputs:
+        assert port.most_bytes == 200  # never more than there is room for
+
+
+def test_what_ends_here_passes_what_waits_for_room_further_on():
+    lab = Lab()
+    first, jammed = lab.port(room=100), lab.port(0.1)
+    lab.send("jammed", 200, lab.port(), first, jammed)
+    lab.send("own", 100, lab.port(latency_ns=150), first)
+    # The second jammed segment waits for room until the first has left at 1100 ns, the other one for nothing.
+    arrived = lab.run()
+    assert arrived["own"] == 250.0
+    assert arrived["jammed"] == 2000.0
+
+
+def test_a_limited_connection_leaves_gaps():
+    lab = Lab()
+    port = lab.port()
+    connection = Connection((port,), 100)
+    connection.limit(0.25e-3)  # bytes per ps: a quarter of the port's
+    connection.send(400, lambda: lab.note("slow"))
+    lab.send("other", 300, port)
+    # Slow segments begin at 0, 400, 800 and 1200 ns; the other's three fit between the first two.
+    assert lab.run() == {"slow": 1300.0, "other": 400.0}
 
 
 @given(

@@ -82,7 +82,8 @@ class Port(Event):
     ``room_bytes`` is the buffer at the far end.  ``pause``: pause frames instead of credits, and one line
     for all inputs.  ``marker`` marks what leaves (ECN).  ``sent_bytes`` counts wire bytes, ``busy_ps`` the
     time spent sending, ``starved_ps`` the time that it sent nothing for want of room at the far end or
-    because of a pause, ``num_pauses`` how often it was paused, ``most_bytes`` the most that was on the wire and in the buffer at the far end.
+    because of a pause, ``num_pauses`` how often it was paused, ``most_bytes`` the most that was on the wire
+    and in the buffer at the far end.
     """
 
     env: Clock
