@@ -78,8 +78,10 @@ def _write_stage(
     start_ps = origin_ps + own.offset_ps
     # The stage's own begin: what it does first is measured from here.
     ops.append(
-        TimedOp("begin of the stage", "compute", start_ps, start_ps, number, [begin], gap_ps=own.offset_ps,
-                recorded=False, duration_ps=0)
+        TimedOp(
+            "begin of the stage", "compute", start_ps, start_ps, number, [begin], is_kernel=False,
+            duration_ps=0, gap_ps=own.offset_ps,
+        )
     )  # fmt: skip
     at_of: dict[Key, int] = {}
     before, free = begin + 1, 0
