@@ -118,18 +118,16 @@ def read_node_xml(path: Path) -> NodeXml:
 
 
 class _Tree:
-    """PCIe devices in the order of the file; a port's number is its place in ``_ports``."""
+    """PCIe devices in the order of the file, without names; a port's number is its place in ``_ports``."""
 
     def __init__(self) -> None:
         self.gpus: list[_Gpu] = []
         self.nets: list[_Net] = []
         self.cpu_bytes_per_s = 0.0
         self._ports: list[PciePort] = []
-        self._cpus = self._switches = 0
 
     def add_cpu(self, cpu: Element) -> None:
-        number = self._add(f"cpu{self._cpus}", -1, 0.0)
-        self._cpus += 1
+        number = self._add(-1, 0.0)
         rate = _between_cpus(cpu)
         self.cpu_bytes_per_s = min(self.cpu_bytes_per_s or rate, rate)
         for pci in cpu.of("pci"):
@@ -144,10 +142,17 @@ class _Tree:
         used = {number for path in paths for number in path}
         place: dict[int, int] = {}
         found: list[PciePort] = []
+        cpus = switches = 0
         for number in sorted(used):
             port = self._ports[number]
+            if port.parent < 0:
+                names[number] = f"cpu{cpus}"
+                cpus += 1
+            elif number not in names:
+                names[number] = f"switch{switches}"
+                switches += 1
             place[number] = len(found)
-            found.append(PciePort(names.get(number, port.name), place.get(port.parent, -1), port.bytes_per_s))
+            found.append(PciePort(names[number], place.get(port.parent, -1), port.bytes_per_s))
         # Ports of one card share its PCIe link: each gets a place below the card that does not limit.
         for nic, net in enumerate(nets):
             number = net.path[-1]
@@ -155,8 +160,8 @@ class _Tree:
                 found.append(PciePort(f"nic{nic}", place[number], self._ports[number].bytes_per_s))
         return tuple(found)
 
-    def _add(self, name: str, parent: int, bytes_per_s: float) -> int:
-        self._ports.append(PciePort(name, parent, bytes_per_s))
+    def _add(self, parent: int, bytes_per_s: float) -> int:
+        self._ports.append(PciePort("", parent, bytes_per_s))
         return len(self._ports) - 1
 
     def _add_pci(self, pci: Element, above: tuple[int, ...], within: str = "") -> None:
@@ -164,8 +169,7 @@ class _Tree:
         kind = f"{pci.attributes.get('vendor')}:{pci.attributes.get('device')}"
         path = above
         if kind not in _TWO_LEVEL or kind != within:
-            number = self._add(f"switch{self._switches}", above[-1], _pcie_bytes_per_s(pci))
-            self._switches += 1
+            number = self._add(above[-1], _pcie_bytes_per_s(pci))
             path = (*above, number)
         for gpu in pci.of("gpu"):
             self._add_gpu(gpu, pci.text("busid"), path)
@@ -232,18 +236,18 @@ def _nvlinks(gpus: list[_Gpu]) -> tuple[tuple[tuple[int, int, int], ...], int]:
                     f"{element.where}: <nvlink target={target!r} tclass={kind!r}> leads to no GPU of this"
                     f" node and no NVSwitch ({_NVSWITCH_CLASS})"
                 )
-    for (src, dst), count in pairs.items():
-        if pairs.get((dst, src)) != count:
-            raise InputError(
-                f"{gpus[src].element.where}: GPU {gpus[src].dev} has {count} NVLinks to GPU {gpus[dst].dev},"
-                f" which has {pairs.get((dst, src), 0)} back"
-            )
     if any(switched) and (pairs or len(set(switched)) > 1):
         odd = next((i for i, count in enumerate(switched) if count != switched[0]), 0)
         raise InputError(
             f"{gpus[odd].element.where}: GPU {gpus[odd].dev} has {switched[odd]} NVLinks into switches and"
             f" GPU {gpus[0].dev} has {switched[0]}; all must have the same and none to other GPUs"
         )
+    for (src, dst), count in pairs.items():
+        if pairs.get((dst, src)) != count:
+            raise InputError(
+                f"{gpus[src].element.where}: GPU {gpus[src].dev} has {count} NVLinks to GPU {gpus[dst].dev},"
+                f" which has {pairs.get((dst, src), 0)} back"
+            )
     return tuple((s, d, count) for (s, d), count in sorted(pairs.items()) if s < d), switched[0]
 
 
