@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from simpy.events import Event, Timeout
 
 from simcore.clock import Clock, Signal
+from simcore.collectives.group_launch import launch_channels
 from simcore.engine.sequence import KernelSequence
 from simcore.engine.tape import Call, Communication, Tape
 
@@ -153,7 +154,7 @@ class Rank:
         """Several calls as one launch: all meet at once, and the launch ends with the last."""
         gpu = self.gpu
         bound = [self.bound(call) for call in work.calls]
-        with gpu.sms.hold(min(gpu.num_sms, sum(plan.channels for _, plan in bound))) as held:
+        with gpu.sms.hold(min(gpu.num_sms, launch_channels(plan for _, plan in bound))) as held:
             yield held
             meetings = [
                 communicator.arrive(call, sequence, plan, self.number, gpu)

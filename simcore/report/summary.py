@@ -40,7 +40,7 @@ def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Itera
     ]
     if analysis.collectives:
         parts.append(_total_table("communication", analysis.collectives[:top], analysis))
-    parts += [Text(line) for line in _basis(info)]
+    parts += [Text(line) for line in _basis(info, analysis)]
     parts += [Text(f"warning: {line}", style="yellow") for line in info.warnings]
     parts += [Text(line) for line in notes]
     return Group(*parts)
@@ -154,7 +154,7 @@ def number_table(label: str, numbers: Sequence[str]) -> Table:
     return table
 
 
-def _basis(info: RunInfo) -> list[str]:
+def _basis(info: RunInfo, analysis: StepAnalysis) -> list[str]:
     """What the figures rest on."""
     lines = []
     if info.origins:
@@ -163,7 +163,12 @@ def _basis(info: RunInfo) -> list[str]:
     if info.communication_error:
         lines.append(
             f"communication times are good to {info.communication_error:.1%}: one standard deviation on a"
-            " fabric that was not measured"
+            " fabric that was not measured, messages of a kind off by the same share, kinds independent"
+        )
+        band = info.communication_error * analysis.breakdown.exposed_communication
+        lines.append(
+            f"of the step time that is +-{format_time(band)} ({_share(band, analysis.step_ps)}), from"
+            " communication that is exposed"
         )
     if info.peak_flops_per_s:
         peak = f"{info.peak_flops_per_s / 1e12:,.0f} TFLOP/s ({info.peak_math})"

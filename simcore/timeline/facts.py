@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import platform
 import subprocess
 from collections.abc import Callable, Sequence
@@ -64,17 +65,20 @@ def origin_shares(
 def communication_error(result: SimulationResult) -> float:
     """One standard deviation of all communication time together (alone), relative; 0 without any.
 
-    The errors of plans add up as they are: messages of a kind are off by the same share, so that many of
-    them do not average out.
+    Within a family (collective and size band, which share their error) plans are off by the same share:
+    many of them do not average out.  Families were measured apart and count as independent.
     """
     alone = np.array([plan.alone_ps for plan in result.plans], dtype=np.float64)
-    errors = np.array([plan.relative_error for plan in result.plans], dtype=np.float64)
     ranks = np.bincount(result.class_of, minlength=len(result.plan_of))
     counts = np.zeros(len(alone), dtype=np.float64)
     for plan_of, num_ranks in zip(result.plan_of, ranks, strict=True):
         counts += num_ranks * np.bincount(plan_of[plan_of >= 0], minlength=len(alone))
-    total = float((counts * alone).sum())
-    return float((counts * alone * errors).sum()) / total if total else 0.0
+    families: dict[tuple[str, float], float] = {}
+    for plan, time in zip(result.plans, (counts * alone).tolist(), strict=True):
+        family = (plan.collective, plan.relative_error)
+        families[family] = families.get(family, 0.0) + time
+    total = sum(families.values())
+    return math.hypot(*(error * time for (_, error), time in families.items())) / total if total else 0.0
 
 
 def stage_memory(memory: Sequence[ProgramMemory], capacity_bytes: int) -> tuple[StageMemory, ...]:

@@ -113,6 +113,21 @@ def test_a_batch_of_send_and_recv_is_one_launch_and_cannot_deadlock():
     assert [end_us(result, op) for op in (0, 1)] == [20.0, 30.0]
 
 
+def test_calls_of_a_group_share_its_channels():
+    # Eight calls of 24 channels in one launch hold 32 SMs, not 132: the GEMM beside them keeps 100.  Three of
+    # 4 hold 12.
+    for calls, channels, held in ((8, 24, 32), (3, 4, 12), (2, 64, 64)):
+        build = GraphBuilder(1, name="coalesced")
+        build.group("self", ((1, 1),))
+        template = build.template("bwd")
+        for _ in range(calls):
+            template.collective("all_gather", "self", 1, batch=0)
+        template.compute("gemm")
+        build.program([0], [(template, 0, 0)])
+        result = run(build.build(), {"gemm": K(100)}, {1: C(us=1e6, channels=channels)})
+        assert end_us(result, calls) == pytest.approx(100 * 132 / (132 - held), abs=1e-6)
+
+
 def test_compute_beside_communication_with_k_sms_taken():
     for taken in (0, 1, 8, 24, 66, 131):
         build = GraphBuilder(1, name="k sms")

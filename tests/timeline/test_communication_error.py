@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,11 +25,13 @@ def with_errors(*errors: float) -> SimulationResult:
 
 
 def test_plans_count_by_their_time_alone() -> None:
-    # Four sends and recvs of 20 K, two ranks of an all_reduce of 45 K: (80 x 10 % + 90 x 4 %) / 170.
-    assert communication_error(with_errors(0.10, 0.04)) == pytest.approx((80 * 0.10 + 90 * 0.04) / 170)
+    # Four sends and recvs of 20 K (8 K off together), two ranks of an all_reduce of 45 K (3.6 K off); the
+    # kinds are independent: sqrt(8^2 + 3.6^2) / 170.
+    expected = math.hypot(80 * 0.10, 90 * 0.04) / 170
+    assert communication_error(with_errors(0.10, 0.04)) == pytest.approx(expected)
     # Three ranks for each of the two classes: the same shares.
     more = replace(with_errors(0.10, 0.04), class_of=two_stage_result().class_of.repeat(3))
-    assert communication_error(more) == pytest.approx((80 * 0.10 + 90 * 0.04) / 170)
+    assert communication_error(more) == pytest.approx(expected)
 
 
 def test_no_communication_no_error() -> None:
@@ -41,7 +44,11 @@ def test_no_communication_no_error() -> None:
 def test_run_json_and_summary_say_it(tmp_path: Path) -> None:
     write_run(tmp_path / "run", two_stage_graph(), with_errors(0.05, 0.05), FACTS)
     timeline = Timeline.open(tmp_path / "run")
-    assert timeline.info.communication_error == pytest.approx(0.05)
+    error = math.hypot(80 * 0.05, 90 * 0.05) / 170  # 3.5 %
+    assert timeline.info.communication_error == pytest.approx(error)
+    analysis = analyse(timeline)
     text = io.StringIO()
-    Console(width=150, file=text).print(summary(timeline.info, analyse(timeline)))
-    assert "communication times are good to 5.0%" in text.getvalue()
+    Console(width=150, file=text).print(summary(timeline.info, analysis))
+    assert "communication times are good to 3.5%" in text.getvalue()
+    share = error * analysis.breakdown.exposed_communication / analysis.step_ps
+    assert f"({share:.1%}), from communication that is exposed" in text.getvalue().replace("\n", " ")
