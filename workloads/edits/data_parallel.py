@@ -156,6 +156,11 @@ def _rewritten(graph: Graph, before: Sizes, after: Sizes, overlap: bool, workloa
     return assembly.build(workload, groups_for(graph, after.tp, after.dp, after.pp))
 
 
+def rereduced(graph: Graph, sizes: Sizes) -> Graph:
+    """A graph of other sizes whose first stage reduces gradients in the buckets of these sizes."""
+    return _rewritten(graph, sizes, sizes, True, graph.workload)
+
+
 class _Reductions:
     """Finds and writes gradient reductions: scale the buffer, reduce it."""
 
