@@ -1,0 +1,98 @@
+"""Kernels of a piece written into a template of the graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from simcore.graph import OpHandle, TemplateBuilder
+from simcore.graph.template_builder import Source
+from workloads.models.pieces import Kernel
+
+COMPUTE = "compute"
+
+
+class Writer:
+    """Writes kernels in order; what is left under way is waited for by the next compute kernel."""
+
+    def __init__(self, template: TemplateBuilder) -> None:
+        self.template = template
+        self.last: OpHandle | None = None  # latest op on the compute stream
+        self._open: list[Source] = []
+        self._batch = 0
+
+    def wait_for(self, *sources: Source) -> None:
+        """The next op on the compute stream waits for ``sources``."""
+        self._open.extend(sources)
+
+    def kernels(self, kernels: Sequence[Kernel], *, phase: str, layer: int = -1) -> None:
+        """Append ``kernels``; those marked as recomputed get the phase "recompute"."""
+        handles: list[OpHandle] = []
+        awaited = {source for kernel in kernels for source in kernel.waits_for}
+        for position, kernel in enumerate(kernels):
+            waits: list[Source] = [handles[source] for source in kernel.waits_for]
+            if kernel.stream == COMPUTE:
+                waits += self._open
+                self._open = []
+            handle = self._write(kernel, waits, "recompute" if kernel.recomputed else phase, layer)
+            handles.append(handle)
+            if kernel.stream == COMPUTE:
+                self.last = handle
+            elif position not in awaited:
+                self._open.append(handle)
+
+    def compute(self, kernel: Kernel, *, phase: str, layer: int = -1, stream: str = "",
+                waits: Iterable[Source] = ()) -> OpHandle:  # fmt: skip
+        """One compute kernel, by default on the compute stream."""
+        stream = stream or kernel.stream
+        on_compute = stream == COMPUTE
+        handle = self._compute(kernel, [*waits, *(self._open if on_compute else ())], phase, layer, stream)
+        if on_compute:
+            self._open = []
+            self.last = handle
+        return handle
+
+    def collective(
+        self, what: str, group: str, num_bytes: int, *, stream: str, phase: str, layer: int = -1,
+        waits: Iterable[Source] = (), dtype: str = "", module: str = "",
+    ) -> OpHandle:  # fmt: skip
+        """A collective of ``num_bytes`` on ``stream``; on the compute stream what follows is behind it."""
+        on_compute = stream == COMPUTE
+        handle = self.template.collective(
+            what, group, num_bytes, stream=stream, waits=[*waits, *(self._open if on_compute else ())],
+            phase=phase, layer=layer, dtype=dtype, module=module,
+        )  # fmt: skip
+        if on_compute:
+            self._open = []
+            self.last = handle
+        return handle
+
+    def _write(self, kernel: Kernel, waits: list[Source], phase: str, layer: int) -> OpHandle:
+        if not kernel.collective:
+            return self._compute(kernel, waits, phase, layer, kernel.stream)
+        columns = {
+            "stream": kernel.stream, "waits": waits, "phase": phase, "layer": layer, "dtype": kernel.dtype,
+            "module": kernel.module, "in_shapes": _shapes(kernel.in_shapes),
+            "out_shapes": _shapes(kernel.out_shapes),
+        }  # fmt: skip
+        if kernel.collective == "send_recv":
+            columns["batch"] = self._batch
+            self._batch += 1
+            self.template.send(kernel.group, kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
+            return self.template.recv(kernel.group, -kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
+        columns["reduce_op"] = kernel.reduce_op
+        return self.template.collective(kernel.collective, kernel.group, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
+
+    def _compute(
+        self, kernel: Kernel, waits: Sequence[Source], phase: str, layer: int, stream: str
+    ) -> OpHandle:
+        return self.template.compute(
+            kernel.name, stream=stream, waits=waits, phase=phase, layer=layer, module=kernel.module,
+            op_class=kernel.op_class, dtype=kernel.dtype, in_shapes=_shapes(kernel.in_shapes),
+            out_shapes=_shapes(kernel.out_shapes), flops=kernel.flops, bytes_read=kernel.bytes_read,
+            bytes_written=kernel.bytes_written,
+        )  # fmt: skip
+
+
+def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return json.dumps([list(shape) for shape in shapes], separators=(",", ":")) if shapes else ""

@@ -1,0 +1,97 @@
+"""The end of a step: gradients that are still to be reduced, clipping, the optimizer, parameters back."""
+
+from __future__ import annotations
+
+from simcore.graph.template_builder import Source
+from workloads.models.tape import Tensor, collective, compute
+from workloads.parallel.emit import COMPUTE, Writer
+from workloads.parallel.job import Job, element_bytes
+from workloads.parallel.replicated import left_over, reduce_gradients
+from workloads.parallel.stages import Chunk
+
+
+def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -> None:
+    """Write the end of a stage's step; ``under_way``: what earlier templates left on other streams."""
+    chunks = job.chunks[stage]
+    writer.wait_for(*under_way)
+    _sum_duplicated(writer, job, chunks)
+    _sum_tied(writer, job, stage)
+    if not job.is_fsdp:
+        reduce_gradients(writer, job, list(left_over(job, chunks)), stream=COMPUTE)
+    if job.training.optimizer == "none":
+        return
+    local = local_numel(job, stage)
+    _clip(writer, job, local)
+    _update(writer, job, local)
+    if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
+        _gather_parameters(writer, job, chunks)
+
+
+def local_numel(job: Job, stage: int) -> int:
+    """Elements whose optimizer states this rank keeps."""
+    pieces = tuple(piece for chunk in job.chunks[stage] for piece in chunk.pieces)
+    dense, experts = job.numel(pieces, "dp"), job.numel(pieces, "expert_dp")
+    if job.training.sharding == "ddp":
+        return dense + experts
+    return -(-dense // job.mesh.shard_ranks) + -(-experts // job.mesh.expert_replicas)
+
+
+def _sum_duplicated(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
+    """Sequence parallelism: norms saw a slice of the tokens each; their gradients are added over tp."""
+    if not job.shard.sequence_parallel:
+        return
+    numel = sum(
+        parameter.numel
+        for chunk in chunks
+        for piece in chunk.pieces
+        for parameter in piece.parameters
+        if parameter.tp_duplicated
+    )
+    grads = Tensor((numel,), job.shard.main_grad_dtype)
+    writer.kernels([collective("all_reduce", grads, "tp", module="finalize_grads")], phase="grad_sync")
+
+
+def _sum_tied(writer: Writer, job: Job, stage: int) -> None:
+    """First and last stage add up the gradients of the embedding that they share."""
+    if not job.model.tied_embeddings or job.parallel.pp == 1:
+        return
+    if stage in (0, job.parallel.pp - 1):
+        weight = job.pieces.embedding.parameters[0]
+        grads = Tensor(weight.shape, job.shard.main_grad_dtype)
+        writer.kernels([collective("all_reduce", grads, "embd", module="tied embedding")], phase="grad_sync")
+
+
+def _clip(writer: Writer, job: Job, numel: int) -> None:
+    if not job.training.clip_gradients:
+        return
+    grads = Tensor((numel,), job.shard.main_grad_dtype)
+    scalar = Tensor((1,), "float32")
+    kernels = [compute("multi_tensor_l2norm", [grads], [scalar], op_class="reduction", module="clip")]
+    group = "mp" if job.training.sharding == "ddp" else "world"
+    size = job.parallel.tp * job.parallel.pp if group == "mp" else job.parallel.world_size
+    if size > 1:
+        kernels.append(collective("all_reduce", scalar, group, module="clip"))
+    kernels.append(compute("multi_tensor_scale", [grads], [grads], op_class="foreach", module="clip"))
+    writer.kernels(kernels, phase="optimizer")
+
+
+def _update(writer: Writer, job: Job, numel: int) -> None:
+    """Adam reads gradient, master weight and moments; writes these and the working copy of the weight."""
+    states = job.training.optimizer_bytes_per_parameter // 4
+    state = [Tensor((numel,), "float32")] * states
+    grads = Tensor((numel,), job.shard.main_grad_dtype)
+    outs = list(state)
+    if job.shard.dtype != "float32":
+        outs.append(Tensor((numel,), job.shard.dtype))
+    name = "fused_adam" if job.training.optimizer == "adam" else "fused_sgd"
+    kernel = compute(name, [grads, *state], outs, op_class="optimizer", module="optimizer")
+    writer.kernels([kernel], phase="optimizer")
+
+
+def _gather_parameters(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
+    size = element_bytes(job.training.param_gather_dtype)
+    pieces = tuple(piece for chunk in chunks for piece in chunk.pieces)
+    for group, ranks in (("dp", job.mesh.replicas), ("expert_dp", job.mesh.expert_replicas)):
+        numel = job.numel(pieces, group)
+        if numel and ranks > 1:
+            writer.collective("all_gather", group, numel * size, stream=COMPUTE, phase="optimizer")

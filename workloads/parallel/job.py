@@ -1,0 +1,86 @@
+"""Everything that the parts of a generator need to know about a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from workloads.models.build import model_pieces
+from workloads.models.local import DTYPES, Shard
+from workloads.models.pieces import ModelPieces, Parameter, Piece
+from workloads.models.software import SoftwareSpec
+from workloads.models.spec import ModelSpec
+from workloads.models.tape import ELEMENT_BYTES
+from workloads.parallel.mesh import Mesh
+from workloads.parallel.spec import ParallelSpec, TrainingSpec
+from workloads.parallel.stages import Chunk, chunks_of
+
+FSDP = ("zero3", "fsdp1", "fsdp2")
+
+
+def element_bytes(precision: str) -> int:
+    """Bytes of one element of a precision by its short name ("bf16"); fp8 counts 1."""
+    return 1 if precision == "fp8" else ELEMENT_BYTES[DTYPES[precision]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model, how it is trained, how it is spread, and the build that runs it."""
+
+    model: ModelSpec
+    parallel: ParallelSpec
+    training: TrainingSpec
+    software: SoftwareSpec
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """Ranks and groups."""
+        return Mesh(self.parallel)
+
+    @cached_property
+    def shard(self) -> Shard:
+        """One rank's view of the model."""
+        p, t = self.parallel, self.training
+        return Shard(
+            micro_batch=t.micro_batch, seq=t.seq, tp=p.tp, cp=p.cp, ep=p.ep, etp=self.mesh.etp,
+            sequence_parallel=p.sequence_parallel and p.tp > 1, cp_style=p.cp_style, precision=t.precision,
+            grad_dtype=t.grad_dtype, recompute=t.recompute, tp_overlap=t.tp_overlap, software=self.software,
+        )  # fmt: skip
+
+    @cached_property
+    def pieces(self) -> ModelPieces:
+        """The model's pieces."""
+        return model_pieces(self.model, self.shard)
+
+    @cached_property
+    def chunks(self) -> list[list[Chunk]]:
+        """``[stage][chunk]``."""
+        return chunks_of(self.pieces, self.parallel)
+
+    @property
+    def num_microbatches(self) -> int:
+        """Microbatches of each replica."""
+        return self.training.num_microbatches(self.parallel)
+
+    @property
+    def is_fsdp(self) -> bool:
+        """Whether parameters are sharded and gathered unit by unit."""
+        return self.training.sharding in FSDP and self.mesh.replicas > 1
+
+    @property
+    def boundary_bytes(self) -> int:
+        """What crosses a stage boundary for one microbatch, as one rank holds it."""
+        return self.pieces.embedding.output_bytes
+
+    def replicas_of(self, parameter: Parameter) -> int:
+        """Ranks that hold the same tensor."""
+        return self.mesh.expert_replicas if parameter.group == "expert_dp" else self.mesh.replicas
+
+    def numel(self, pieces: tuple[Piece, ...], group: str = "") -> int:
+        """Elements of the parameters of ``pieces`` on one rank before sharding; of one ``group`` or all."""
+        return sum(
+            parameter.numel
+            for piece in pieces
+            for parameter in piece.parameters
+            if not group or parameter.group == group
+        )

@@ -1,0 +1,74 @@
+"""Which pieces of a model a pipeline stage holds, chunk by chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simcore.errors import InputError
+from workloads.models.pieces import ModelPieces, Piece
+from workloads.parallel.spec import ParallelSpec
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive pieces on one (virtual) stage; ``first_layer`` is the model's number of its first layer."""
+
+    pieces: tuple[Piece, ...]
+    layers: tuple[int, ...]  # of each piece: its layer within the chunk, -1 for the ends
+    first_layer: int
+    has_embedding: bool
+    has_head: bool
+
+
+def split_layers(num_layers: int, parallel: ParallelSpec) -> tuple[int, ...]:
+    """Layers of each virtual stage, in order.  InputError when they neither divide nor are given."""
+    count = parallel.pp * parallel.virtual_stages
+    if parallel.stage_layers:
+        given = parallel.stage_layers
+        if len(given) != count or sum(given) != num_layers:
+            raise InputError(
+                f"stage_layers {list(given)}: {count} virtual stages and {num_layers} layers need {count}"
+                f" numbers that add up to {num_layers}"
+            )
+        return given
+    total = num_layers + parallel.embedding_as_layer + parallel.head_as_layer
+    if total % count:
+        lower, upper = total // count * count, (total // count + 1) * count
+        extra = " (embedding or head counted as layers)" if total != num_layers else ""
+        raise InputError(
+            f"{total} layers{extra} do not divide into {parallel.pp} stages x {parallel.virtual_stages}"
+            f" chunks; nearest: {lower or upper} or {upper} layers, or give stage_layers"
+        )
+    each = total // count
+    layers = [each] * count
+    layers[0] -= parallel.embedding_as_layer
+    layers[-1] -= parallel.head_as_layer
+    return tuple(layers)
+
+
+def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
+    """``[stage][chunk]``; virtual stage v is chunk v // pp of stage v % pp.
+
+    With schedule "dualpipe_v" the second chunk goes back up: stage s holds virtual stages s and 2 pp - 1 - s.
+    """
+    counts = split_layers(len(model.layers), parallel)
+    stages: list[list[Chunk]] = [[] for _ in range(parallel.pp)]
+    first = 0
+    last = len(counts) - 1
+    for number, count in enumerate(counts):
+        pieces = list(model.layers[first : first + count])
+        layers = list(range(count))
+        if number == 0:
+            pieces.insert(0, model.embedding)
+            layers.insert(0, -1)
+        if number == last:
+            pieces.append(model.head)
+            layers.append(-1)
+        stage = number % parallel.pp
+        if parallel.schedule == "dualpipe_v" and number >= parallel.pp:
+            stage = parallel.pp - 1 - stage
+        stages[stage].append(
+            Chunk(tuple(pieces), tuple(layers), first, has_embedding=number == 0, has_head=number == last)
+        )
+        first += count
+    return stages
