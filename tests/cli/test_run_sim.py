@@ -71,6 +71,19 @@ def test_settings_reach_what_they_name(run: Callable[..., Result], graph_dir: Pa
     assert changed.info.graph_hash == plain.info.graph_hash
 
 
+def test_packets_take_a_small_job(run: Callable[..., Result], graph_dir: Path) -> None:
+    steps = []
+    for network in ("fluid", "packet"):
+        result = run("run-sim", graph_dir, "--json", "--out", network, "--network", network)
+        assert result.exit_code == 0, result.output
+        steps.append(json.loads(result.stdout)["step_time_s"])
+    assert steps[1] == pytest.approx(steps[0], rel=0.01)
+    assert Timeline.open("packet").info.network == "packet"
+    limited = run("run-sim", graph_dir, "--network", "packet", "--set", "network.max_events=2")
+    assert limited.exit_code == 2
+    assert "network.max_events" in limited.output
+
+
 def test_scenario_file(run: Callable[..., Result], graph_dir: Path) -> None:
     scenario = graph_dir.parent / "scenario.yaml"
     scenario.write_text(
@@ -95,6 +108,7 @@ BAD_ARGUMENTS = {
     "cluster too small": (["GRAPH", "--cluster", "v100-1"], "cluster"),
     "unknown network": (["GRAPH", "--network", "fluidd"], "did you mean 'fluid'?"),
     "packets of a fluid network": (["GRAPH", "--set", "network.transport=roce"], "needs --network packet"),
+    "unknown transport": (["GRAPH", "--network", "packet", "--set", "network.transport=rocee"], "'roce'"),
     "unknown setting": (["GRAPH", "--set", "workload.kernel=flash"], "did you mean 'workload.kernels'?"),
     "unknown hardware setting": (["GRAPH", "--set", "gpu.hbm_byte=1"], "did you mean 'gpu.hbm_bytes'?"),
     "unknown kernels": (["GRAPH", "--set", "workload.kernels=flsh"], "did you mean 'flash'?"),

@@ -123,7 +123,7 @@ def test_what_ends_here_passes_what_waits_for_room_further_on():
     first, jammed = lab.port(room=100), lab.port(0.1)
     lab.send("jammed", 200, lab.port(), first, jammed)
     lab.send("own", 100, lab.port(latency_ns=150), first)
-    # The second jammed segment waits for room until the first has left at 1100 ns, the other one for nothing.
+    # The second jammed segment waits for room until the first has left at 1000 ns, the other one for nothing.
     arrived = lab.run()
     assert arrived["own"] == 250.0
     assert arrived["jammed"] == 2000.0
