@@ -16,8 +16,8 @@ from simcore.collectives.algorithms import Transfer, split, steps
 from simcore.collectives.layout import Layout, layout_of
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.protocols import NCCL_STEPS, protocol_named
-from simcore.collectives.rings import ring_order
-from simcore.collectives.tree import Tree, double_binary_tree
+from simcore.collectives.rings import ring_order, tree_edges, tree_rotations
+from simcore.collectives.tree import Tree
 from simcore.errors import InputError
 from simcore.hardware.topology import Topology
 from simcore.units import ps_from_s
@@ -216,16 +216,14 @@ class Builder:
 
 
 def rail_route(topology: Topology, src: int, dst: int) -> tuple[int, ...]:
-    """Route of send/recv and all_to_all: on a rail fabric over the neighbour on the receiver's rail (PXN)."""
+    """Route of send/recv and all_to_all: with rail routing over the receiver's neighbour (PXN)."""
     first, second = rail_legs(topology, src, dst)
     return (*first, *second)
 
 
 def rail_legs(topology: Topology, src: int, dst: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """:func:`rail_route` up to the neighbour and from there on; the second part is empty without one."""
-    if topology.cluster.fabric != "rail" or topology.node_of(src) == topology.node_of(dst):
-        return topology.route(src, dst), ()
-    via = src - topology.local_of(src) + topology.local_of(dst)
+    via = topology.relay(src, dst)
     first, second = topology.route(src, via), topology.route(via, dst)
     return (first, second) if first else (second, ())
 
@@ -256,7 +254,7 @@ def program_of(topology: Topology, plan: CollectivePlan, slices: int | None = No
 
 
 def _ring(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int | None) -> Program:
-    rotations = layout.max_per_node if layout.num_nodes > 1 else 1
+    rotations = layout.num_rings
     orders = [ring_order(layout, rotation) for rotation in range(rotations)]
     ranks = layout.num_ranks
     in_steps = plan.collective in IN_STEPS
@@ -280,7 +278,7 @@ def _ring(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int 
 
 def _tree(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int) -> Program:
     """One channel per rotation and tree: a chain in each node, its head in one of two trees of nodes."""
-    rotations = layout.max_per_node
+    rotations = tree_rotations(layout)
     channels = 2 * rotations
     chunks = _affordable(plan.num_chunks, 2 * channels * layout.num_ranks * slices)
     gpus = tuple(gpu for members in layout.nodes for gpu in members)
@@ -293,18 +291,10 @@ def _tree(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int)
 
 def _rank_tree(layout: Layout, rotation: int, which: int) -> Tree:
     """Parents by position in the group, in the order of ``layout.nodes``."""
-    nodes = double_binary_tree(layout.num_nodes)[which]
-    first = [0]
-    for gpus in layout.nodes:
-        first.append(first[-1] + len(gpus))
+    position = {gpu: n for n, gpu in enumerate(gpu for gpus in layout.nodes for gpu in gpus)}
     parent = [-1] * layout.num_ranks
-    for node, gpus in enumerate(layout.nodes):
-        size, start = len(gpus), rotation % len(gpus)
-        for link in range(1, size):
-            parent[first[node] + (start + link) % size] = first[node] + (start + link - 1) % size
-        above = nodes.parent[node]
-        if above >= 0:
-            parent[first[node] + start] = first[above] + rotation % len(layout.nodes[above])
+    for child, above in tree_edges(layout, rotation, which):
+        parent[position[child]] = position[above]
     return Tree(tuple(parent))
 
 
