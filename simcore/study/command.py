@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from simcore.errors import SimcoreError
+from simcore.errors import InputError, SimcoreError
 from simcore.study.cases import scenarios
 from simcore.study.compare import CaseResult, Comparison, compare
 from simcore.study.convergence import Convergence, check_convergence
 from simcore.study.picture import scatter_svg
-from simcore.study.references import Reference, check_references
-from simcore.units import format_bytes
+from simcore.study.references import Reference, check_references, rails_reference
+from simcore.units import MIB, format_bytes
 
 _PURPOSE = (
     "The fluid network against packets on the same schedules; packets against published figures; what larger"
@@ -28,8 +28,18 @@ def fidelity_study(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     parser.add_argument("--quick", action="store_true", help="a sample of the cases, under a minute")
     parser.add_argument("--plot", metavar="SVG", type=Path, help="draw the differences by size")
+    parser.add_argument(
+        "--rails",
+        metavar="RANKS:MIB",
+        action="append",
+        default=[],
+        help="only the published case of nodes of 8 GPUs on rails, at this size; may be repeated",
+    )
     options = parser.parse_args(argv)
     try:
+        if options.rails:
+            _print_rows([_rails(text) for text in options.rails], options.json)
+            return 0
         found = compare(scenarios(options.quick), progress=_say)
         references = list(check_references(options.quick))
         convergence = list(check_convergence(options.quick))
@@ -49,6 +59,33 @@ def fidelity_study(argv: Sequence[str]) -> int:
     else:
         print(_text(found, references, convergence))
     return 0
+
+
+def _rails(text: str) -> Reference:
+    ranks, _, mib = text.partition(":")
+    if not ranks.isdigit() or not mib.isdigit() or not int(mib):
+        raise InputError(f"--rails {text!r} is not RANKS:MIB, such as 64:16")
+    print(f"{text} ...", file=sys.stderr, flush=True)
+    return rails_reference(int(ranks), int(mib) * MIB)
+
+
+def _print_rows(rows: list[Reference], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"references": [row.as_dict() for row in rows]}))
+    else:
+        print("\n".join(_reference_lines(rows)))
+
+
+def _reference_lines(rows: list[Reference]) -> list[str]:
+    lines = [f"{'packets against published figures':76}{'theirs us':>12}{'ours us':>12}{'diff %':>9}"]
+    for row in rows:
+        size = format_bytes(row.num_bytes)
+        name = f"{row.name}, {size} x{row.ranks} (ideal {row.ideal_us:.1f})"
+        if row.published_us is None or row.percent is None:
+            lines.append(f"{name:76}{'':12}{row.packet_us:12.1f}")
+        else:
+            lines.append(f"{name:76}{row.published_us:12.1f}{row.packet_us:12.1f}{row.percent:+9.2f}")
+    return lines
 
 
 def _say(case: CaseResult) -> None:
@@ -71,11 +108,8 @@ def _text(found: Comparison, references: list[Reference], convergence: list[Conv
         f"fluid {found.fluid_wall_s:.2f} s, packets {found.packet_wall_s:.1f} s"
         f" ({found.packet_events:,} events): {found.speedup:.0f} times faster",
         "",
-        f"{'packets against published figures':64}{'theirs us':>12}{'ours us':>12}{'diff %':>9}",
+        *_reference_lines(references),
     ]
-    for row in references:
-        name = f"{row.name}, {row.ranks} ranks (ideal {row.ideal_us:.1f})"
-        lines.append(f"{name:64}{row.published_us:12.1f}{row.packet_us:12.1f}{row.percent:+9.2f}")
     lines += ["", f"{'segments, against the finest':64}{'segment':>12}{'us':>12}{'diff %':>9}"]
     for step in convergence:
         size = format_bytes(step.segment_bytes)

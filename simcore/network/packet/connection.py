@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from simcore.network.packet.port import Alarm, Line
+from simcore.network.packet.port import Alarm
+from simcore.network.packet.turns import URGENT, Line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +22,14 @@ class Connection:
     ``segment_bytes`` is payload; ``wire_overhead`` wire bytes per byte of it.  ``overhead_ps``: from
     :meth:`send` to a message's first byte.  ``relay``: the hop at which a GPU on the way passes data on, as
     its own sender; 0: none.  ``control``: DCQCN's rate.
+    ``answers``: the way back of an acknowledgement of ``ack_bytes``, until which a message counts as on its
+    way.  ``pair_per_message``: each message waits for its turns in a queue pair of its own.  ``urgent``:
+    before all others at the first port.
     """
 
     __slots__ = (
-        "_limit", "_overhead_ps", "_wire", "control", "is_paced", "lines", "ports", "segment_bytes",
+        "_ack_bytes", "_answers", "_limit", "_overhead_ps", "_pair_per_message", "_wire",
+        "control", "is_paced", "lines", "ports", "segment_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -36,6 +41,10 @@ class Connection:
         overhead_ps: int = 0,
         relay: int = 0,
         control: RateControl | None = None,
+        answers: Connection | None = None,
+        ack_bytes: int = 0,
+        pair_per_message: bool = False,
+        urgent: bool = False,
     ) -> None:
         self.ports = tuple(ports)
         self.segment_bytes = max(1, round(segment_bytes * wire_overhead))
@@ -44,14 +53,19 @@ class Connection:
         self._wire = wire_overhead
         self._overhead_ps = overhead_ps
         self._limit: float | None = None
+        self._answers = answers
+        self._ack_bytes = ack_bytes
+        self._pair_per_message = pair_per_message
         self.lines = tuple(
-            Line() if hop in (0, relay) else port.line_from(self.ports[hop - 1])
+            Line(URGENT if urgent else None) if hop in (0, relay) else port.line_from(self.ports[hop - 1])
             for hop, port in enumerate(self.ports)
         )
         self.ports[-1].ends_here = True
 
     def send(self, num_bytes: int, arrived: Callable[[], None]) -> None:
-        """Queue a message; ``arrived`` is called when its last byte is at the receiver."""
+        """Queue a message; ``arrived`` is called when its last byte is there, or its acknowledgement here."""
+        if self._answers is not None:
+            arrived = partial(self._answers.send, self._ack_bytes, arrived)
         size = max(1, round(num_bytes * self._wire))
         if self._overhead_ps:
             clock = self.ports[0].env
@@ -83,4 +97,9 @@ class Connection:
             Alarm(clock, cut_ps, lambda: control.cut(clock.now))
 
     def _post(self, size: int, arrived: Callable[[], None]) -> None:
-        self.ports[0].push((self, 0, size, 0, arrived, False), self.lines[0])
+        first = self.ports[0]
+        line = self.lines[0]
+        if self._pair_per_message:
+            first.num_pairs += 1
+            line = Line(first.num_pairs)
+        first.push((self, 0, size, 0, arrived, False), line)

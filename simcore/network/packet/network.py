@@ -59,6 +59,10 @@ class PacketNetwork:
         """The messages of ``plan``."""
         return self._work(plan).program
 
+    def carry_as(self, plan: CollectivePlan, program: Program) -> None:
+        """Have ``plan`` carried out as the messages of ``program`` instead of NCCL's."""
+        self._works[id(plan)] = _Work(self._topology, plan, self.settings, program)
+
     def fit(self, plans: Iterable[tuple[CollectivePlan, float]], max_hops: int, most_bytes: int) -> float:
         """Choose one size of segments for a whole job, and say about how many events that costs.
 
@@ -163,9 +167,15 @@ class _Work:
     first message.
     """
 
-    def __init__(self, topology: Topology, plan: CollectivePlan, settings: PacketSettings) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        plan: CollectivePlan,
+        settings: PacketSettings,
+        program: Program | None = None,
+    ) -> None:
         self.plan = plan  # kept alive: works are found by its id
-        self.program = program_of(topology, plan, settings.slices)
+        self.program = program or program_of(topology, plan, settings.slices)
         self.channels: list[Channel] = []
         software = Software(topology, plan, self.program)
         self.rate = software.rate

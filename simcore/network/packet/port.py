@@ -24,7 +24,6 @@ Note [Early hand-over]
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappush
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 from simpy.events import NORMAL, Event
 
 from simcore.clock import Clock
+from simcore.network.packet.turns import Line, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,16 +46,6 @@ if TYPE_CHECKING:
 
 #: Credits of a port that pauses instead: more than ever waits.
 _ENDLESS: Final = 1 << 62
-
-
-class Line(deque["Segment"]):
-    """Segments that wait at a port in order; ``parked`` while its connection's rate forbids the next."""
-
-    __slots__ = ("parked",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parked = False
 
 
 class Alarm(Event):
@@ -110,12 +100,13 @@ class Port(Event):
         self.starved_ps = 0
         self.num_pauses = 0
         self.most_bytes = 0
+        self.num_pairs = 0  # queue pairs made so far that have a message each
         self.ends_here = False  # whether some connection's last hop is this one
         self._cut_through = cut_through
         self._pause = pause
         self._marker = marker
         self._lines: dict[Port | None, Line] = {}
-        self._turns: deque[Line] = deque()
+        self._turns = Turns()
         self._queued = 0
         self._credit = self._capacity = room_bytes if pause is None else _ENDLESS
         self._sending = False
@@ -145,7 +136,7 @@ class Port(Event):
         if segment[1]:
             self._queued += segment[2]
         if not line and not line.parked:
-            self._turns.append(line)
+            self._turns.join(line)
         line.append(segment)
         if not self._sending and self._turns:
             self._start()
@@ -176,7 +167,7 @@ class Port(Event):
         if self._starved_since >= 0:
             self.starved_ps += now - self._starved_since
             self._starved_since = -1
-        del turns[chosen]
+        turns.take(chosen)
         begin = max(now, ready)
         took = round(size * self.ps_per_byte)
         if hop:
@@ -197,7 +188,7 @@ class Port(Event):
                     line.parked = True
                     Alarm(clock, begin + gap, partial(self._unpark, line))
         if line and not line.parked:
-            turns.append(line)
+            turns.join(line)
         self.busy_ps += took
         self._current = (connection, hop, size, ready, arrived, marked)
         self.callbacks = self._on_end  # type: ignore[assignment]
@@ -274,7 +265,7 @@ class Port(Event):
     def _unpark(self, line: Line) -> None:
         line.parked = False
         if line:
-            self._turns.append(line)
+            self._turns.join(line)
             if not self._sending:
                 self._start()
 

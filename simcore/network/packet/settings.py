@@ -27,7 +27,9 @@ class PacketSettings:
     the next link is not faster.  ``buffer_bytes``: room at the far end of each cable into a switch, beyond
     what the wire holds; at least four segments.  ``slices``: messages per chunk, None for NCCL's number.
     ``send_overhead_ps``: from the moment a message may leave to its first byte on the wire (proxy thread,
-    doorbell).
+    doorbell).  ``ack_bytes``: a message counts as delivered once an acknowledgement of this size is back at
+    its sender; 0: once its last byte has arrived.  ``pair_per_message``: each message has a queue pair of its
+    own, and a source serves queue pairs in the order in which they were made, again and again.
     ``transport`` between nodes: "infiniband" (credits, input ports take turns) or "roce" (pause frames, one
     queue per output, DCQCN, as ``roce`` says); NVLink always has credits.  ``routing`` over the cables
     between two switches: "spread" (adaptive routing: a link of n cables is one of n times the rate), "ecmp"
@@ -36,7 +38,8 @@ class PacketSettings:
     ``max_events``: what a whole job may cost before it is refused.
     ``software``: also spend what a plan has beyond wires (kernel start, flags, channels' copy rate).
 
-    Errors: InputError for a number that is not positive (headers and overhead: negative), an unknown name.
+    Errors: InputError for a number that is not positive (headers, overhead, acknowledgements: negative), an
+    unknown name.
     """
 
     segment_bytes: int = _MTU_BYTES
@@ -47,6 +50,8 @@ class PacketSettings:
     buffer_bytes: int = 256 * KIB
     slices: int | None = None
     send_overhead_ps: int = 0
+    ack_bytes: int = 0
+    pair_per_message: bool = False
     transport: str = "infiniband"
     routing: str | None = None
     roce: RoceSettings = field(default_factory=RoceSettings)
@@ -59,7 +64,7 @@ class PacketSettings:
             value = getattr(self, name)
             if value is not None and not value >= 1:
                 raise InputError(f"packet network: {name} must be at least 1, not {value}")
-        for name in ("header_bytes", "send_overhead_ps"):
+        for name in ("header_bytes", "send_overhead_ps", "ack_bytes"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"packet network: {name} must not be negative, not {getattr(self, name)}")
 

@@ -114,11 +114,20 @@ class Wiring:
             overhead_ps=settings.send_overhead_ps,
             relay=lane.relay,
             control=control,
+            answers=self._answers(lane) if settings.ack_bytes else None,
+            ack_bytes=settings.ack_bytes,
+            pair_per_message=settings.pair_per_message,
         )
         for port, link in zip(ports[:-1], lane.route, strict=False):
             cables = 1 if settings.hashes_paths else self.cables(link)
             port.widen(_LEAST_SEGMENTS * connection.segment_bytes * cables)
         return connection
+
+    def _answers(self, lane: Lane) -> Connection:
+        """The way back of acknowledgements, over the first cable of each link."""
+        _, src, dst = lane.ends
+        ports = [self._port(link, 0) for link in self._topology.route(dst, src)]
+        return Connection(ports, self._settings.segment_bytes, urgent=True)
 
     def _port(self, link: int, cable: int) -> Port:
         port = self.ports.get((link, cable))
