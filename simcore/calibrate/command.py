@@ -12,6 +12,7 @@ from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.fit import fit_attention, fit_gemm
 from simcore.calibrate.kernels import predict_rows, read_kernel_rows
 from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
+from simcore.calibrate.white_box_nccl import table_6_lines
 from simcore.errors import SimcoreError
 
 #: Bands of kernel time, microseconds: launch-bound, small, medium, large.
@@ -38,7 +39,7 @@ def validate(argv: Sequence[str]) -> int:
         return 0
     print(_text(table, options.worst))
     if nccl:
-        print("\n".join(["", *goal_lines(table.rows), "", *apart_lines(table.rows)]))
+        print("\n".join(["", *goal_lines(table.rows), "", *apart_lines(table.rows), "", *table_6_lines()]))
     return 0
 
 

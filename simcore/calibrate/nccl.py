@@ -255,21 +255,38 @@ def plan_rows(
     rows: Sequence[NcclRow], timings: Mapping[str, GenerationTiming] | None = None
 ) -> list[CollectivePlan]:
     """The plan of each row.  ``timings`` (by generation) replaces constants of profiles."""
-    planners: dict[Setup, NcclPlanner] = {}
+    planners = _planners(rows, timings)
     plans: list[CollectivePlan] = []
     for row in rows:
-        planner = planners.get(row.setup)
-        if planner is None:
-            planner = planners[row.setup] = _planner(row.setup, timings)
+        planner = planners[row.setup]
         if row.collective == "send_recv":
             # As sendrecv_perf does it: every rank sends to the next, all at once; the slowest pair counts.
-            ranks = _ranks(row.setup)
-            pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
-            sent = [planner.plan_p2p(row.num_bytes, src, dst) for src, dst in pairs]
+            sent = [planner.plan_p2p(row.num_bytes, src, dst) for src, dst in _pairs(row.setup)]
             plans.append(max(sent, key=lambda plan: plan.alone_ps))
         else:
             plans.append(planner.plan(row.collective, row.num_bytes, _ranks(row.setup)))
     return plans
+
+
+def tuner_us(rows: Sequence[NcclRow]) -> list[float]:
+    """What NCCL's own tuner expects of each row, microseconds: network fidelity ``alphabeta``."""
+    planners = _planners(rows, None)
+    groups = [_pairs(row.setup) if row.collective == "send_recv" else [_ranks(row.setup)] for row in rows]
+    return [
+        1e6 * max(planners[row.setup].tuner_s(row.collective, row.num_bytes, ranks)[1] for ranks in group)
+        for row, group in zip(rows, groups, strict=True)
+    ]
+
+
+def _planners(
+    rows: Sequence[NcclRow], timings: Mapping[str, GenerationTiming] | None
+) -> dict[Setup, NcclPlanner]:
+    return {setup: _planner(setup, timings) for setup in dict.fromkeys(row.setup for row in rows)}
+
+
+def _pairs(setup: Setup) -> list[tuple[int, int]]:
+    ranks = _ranks(setup)
+    return list(zip(ranks, (*ranks[1:], ranks[0]), strict=True))
 
 
 def _ranks(setup: Setup) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.fit_nccl import NcclFit, fit_nccl, left_out_errors, own_errors, spread_of
-from simcore.calibrate.nccl import NcclRow, generation_of, plan_rows, read_nccl_rows
+from simcore.calibrate.nccl import NcclRow, generation_of, plan_rows, read_nccl_rows, tuner_us
 from simcore.collectives.timing import timing_of
 from simcore.units import MIB, PS_PER_US
 
@@ -20,7 +20,7 @@ def nccl_errors(path: str) -> ErrorTable:
     """Errors of every row that the planner covers, microseconds.  InputError for a bad file.
 
     Rows that stand apart are in ``rows`` with their reason in ``apart`` and in families of their own
-    ("apart: ..."), but not in ``overall``.
+    ("apart: ..."), but not in ``overall``.  ``tuner`` is what NCCL's own tuner expects, microseconds.
     """
     rows, skipped = read_nccl_rows(path)
     scored = [
@@ -34,16 +34,17 @@ def nccl_errors(path: str) -> ErrorTable:
             "algorithm": plan.algorithm,
             "protocol": plan.protocol,
             "channels": plan.channels,
+            "tuner": tuner,
             "apart": row.apart,
         }
-        for row, plan in zip(rows, plan_rows(rows), strict=True)
+        for row, plan, tuner in zip(rows, plan_rows(rows), tuner_us(rows), strict=True)
     ]
     table = error_table(scored, skipped)
     return replace(table, overall=error_table(row for row in scored if row["apart"] is None).overall)
 
 
 def goal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Errors of healthy rows by nodes, below and from 1 MiB."""
+    """Errors of healthy rows by nodes, below and from 1 MiB, and those of NCCL's own tuner beside them."""
     healthy = [row for row in rows if row["apart"] is None]
     lines = [f"{'healthy rows':58}{'n':>7}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}"]
     for nodes, single in (("one node", True), ("several nodes", False)):
@@ -53,7 +54,12 @@ def goal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 for row in healthy
                 if (float(row["nodes"]) == 1) is single and (float(row["bytes"]) >= MIB) is large
             ]
-            lines += [summary_line(name, summary) for name, summary in error_table(picked).families.items()]
+            by_tuner = [
+                {**row, "family": f"{row['family']}: NCCL's tuner", "predicted": row["tuner"]}
+                for row in picked
+            ]
+            for table in (error_table(picked), error_table(by_tuner)):
+                lines += [summary_line(name, summary) for name, summary in table.families.items()]
     return lines
 
 
