@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simcore.errors import InputError, nearest
+from workloads.imports.chakra import import_chakra, recognises_chakra
 from workloads.imports.execution_trace import recognises_execution_trace
 from workloads.imports.execution_trace_import import import_execution_traces, import_pairs
 from workloads.imports.job import GAPS, ImportedJob, import_recordings
@@ -22,6 +23,7 @@ from workloads.imports.pipeline_job import import_pipeline_logs
 from workloads.imports.pipeline_log import is_pipeline_log
 from workloads.imports.straggler_job import import_worker_logs
 from workloads.imports.straggler_trace import is_worker_log
+from workloads.imports.xla import import_xla, is_xla_trace
 
 #: (files, skip_bad, gaps) -> job; what they mean: :func:`import_traces`.
 ImportFunction = Callable[[Sequence[TraceFile], bool, str], ImportedJob]
@@ -132,6 +134,8 @@ FORMATS: dict[str, Importer] = {
         "PyTorch execution trace JSON", recognises_execution_trace, import_execution_traces
     ),
     "nsys": Importer("Nsight Systems SQLite", recognises_nsys, import_nsys),
+    "chakra": Importer("Chakra execution traces (.et)", recognises_chakra, import_chakra),
+    "xla": Importer("XLA thunk traces (JSON)", lambda _, head: is_xla_trace(head), import_xla),
     "pipeline_log": Importer(
         "logs of pipeline stages (JSON)", lambda _, head: is_pipeline_log(head), import_pipeline_logs
     ),

@@ -9,7 +9,6 @@ gradients are computed apart and ``<kind>_minibatch``, ``<kind>_chunk`` where th
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -20,7 +19,8 @@ from typing import Any
 
 from simcore.errors import InputError
 from simcore.graph.schedules import Action, interleaved_one_f_one_b
-from workloads.imports.json_events import TraceFile, check_size, opened, readable
+from workloads.imports.json_events import TraceFile
+from workloads.imports.json_object import read_object
 
 _PS_PER_MS = 1_000_000_000
 _KINDS = {"F": "fwd", "B": "bwd", "W": "wgrad"}
@@ -86,7 +86,7 @@ def read_pipeline_log(sources: Sequence[TraceFile]) -> PipelineLog:
     stages: dict[int, tuple[str, dict[str, Any]]] = {}
     unnamed = 0
     for source in sources:
-        content = _content(source)
+        content = read_object(source, "iterations")
         if any(key in content for key in _CONFIG_KEYS):
             if config_label:
                 raise InputError(f"{source.label} and {config_label}: two configurations of pipelines")
@@ -208,25 +208,6 @@ def _places(
     if len(set(found)) < count:
         raise InputError(f"{where}: {word} stands twice for one microbatch and chunk")
     return found
-
-
-def _content(source: TraceFile) -> dict[str, Any]:
-    with readable(source.label), opened(source) as (handle, stored):
-        data = handle.read()
-        check_size(source.label, len(data), stored)
-    try:
-        content = json.loads(data)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source.label}: byte {error.start:,}: not text") from None
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{source.label}: character {error.pos:,}: {error.msg}: not JSON, or truncated"
-        ) from None
-    except RecursionError:
-        raise InputError(f"{source.label}: values are nested too deeply") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{source.label}: is no JSON object of iterations")
-    return content
 
 
 def _size(config: dict[str, Any], label: str, name: str) -> int:

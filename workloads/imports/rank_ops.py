@@ -112,7 +112,8 @@ def rank_ops(trace: KinetoTrace) -> RankOps:
         issue[ops] = np.maximum.accumulate(issue[ops])
     return RankOps(
         trace, row, start, end, lane, tuple(names), tuple(numbers), before, call, issue,
-        is_communication(trace.names)[gpu.name[row]] & (gpu.kind[row] == 0), chained, trimmed,
+        (is_communication(trace.names)[gpu.name[row]] | (gpu.meta[row] >= 0)) & (gpu.kind[row] == 0),
+        chained, trimmed,
     )  # fmt: skip
 
 
