@@ -65,6 +65,8 @@ def replay(
         from simcore.replay.insight import step_insights
         from simcore.replay.record import write_replay
         from simcore.replay.show import replay_object, replay_tables
+        from simcore.replay.straggler_show import straggler_tables
+        from simcore.replay.stragglers import analyse_stragglers
         from simcore.report import write_kineto
         from simcore.timeline import Timeline
         from workloads.imports import import_traces
@@ -72,6 +74,7 @@ def replay(
         if kineto is not None and out is None:
             raise InputError("--kineto is written from a run folder: name one with --out")
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
+        stragglers = analyse_stragglers(job)
         job, changes = edit_recording(job, edits or (), step)
         replayed = play_level(job, level, cluster)
         steps = replayed.steps(step)
@@ -83,9 +86,13 @@ def replay(
         if as_json:
             found = replay_object(job, steps, insights, series=sm_series, explained=explain)
             shown = {**found, "edits": [change.as_object() for change in changes]}
+            if stragglers is not None:
+                shown["stragglers"] = stragglers.as_object()
             print(json.dumps(shown))
         else:
             print_wide(replay_tables(replayed, steps, insights, explained=explain))
+            if stragglers is not None:
+                print_wide(straggler_tables(stragglers))
             if changes:
                 print_wide(edit_table(changes))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simcore.cli.replay import main as replay_command
 from simcore.errors import InputError
 from simcore.replay import replay_job, simulate_job
 from simcore.replay.longest_path import end_times
@@ -232,3 +233,19 @@ def test_the_published_job(name):
     mended = json.loads((FOLDER / "mw-ST.json").read_text())
     assert found.slowest_workers.t_fixed_s == pytest.approx(mended["trem"], rel=0.03)
     assert found.slowest_workers.explained == pytest.approx(mended["Mw"], rel=0.03)
+
+
+def test_the_command_shows_them(tmp_path, capsys, monkeypatch):
+    path = write(tmp_path / "log.csv", two_by_two())
+    monkeypatch.setattr("sys.argv", ["replay", str(path), "--json"])
+    with pytest.raises(SystemExit) as ended:
+        replay_command()
+    assert not ended.value.code
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["stragglers"]["slowdown"] == pytest.approx(8.2 / 7.7)
+    monkeypatch.setattr("sys.argv", ["replay", str(path)])
+    with pytest.raises(SystemExit):
+        replay_command()
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1.0649" in text  # 8.2 / 7.7
+    assert "150.0% of what stragglers cost" in text

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from simcore.errors import InputError, nearest
 from simcore.graph.ops import IntArray, Strings
 from workloads.imports.json_events import TraceFile, check_size, opened, readable
+
+if TYPE_CHECKING:
+    import pandas as pd  # imported where a table is read: half a second that other formats need not wait
 
 COLUMNS = (
     "dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc",
@@ -142,6 +145,8 @@ def read_worker_log(source: TraceFile) -> WorkerLog:
 
 
 def _table(source: TraceFile) -> pd.DataFrame:
+    import pandas as pd
+
     with readable(source.label), opened(source) as (handle, stored):
         data = handle.read()
         check_size(source.label, len(data), stored)
@@ -155,6 +160,8 @@ def _table(source: TraceFile) -> pd.DataFrame:
 
 
 def _numbers(label: str, table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+    import pandas as pd
+
     values: npt.NDArray[np.float64] = pd.to_numeric(table[name], errors="coerce").to_numpy(
         dtype=np.float64, na_value=np.nan
     )
