@@ -68,7 +68,8 @@ class Decision:
     ``data_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
     fills.  ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
     ``copy_share``, ``network_share``: the part of the time that the loops feed NVLink, and that NICs have
-    something to send.  See Note [Time of a collective] in :mod:`simcore.collectives.timing`.
+    something to send.  Of ``latency_s``, ``between_s`` passes between steps.  See Note [Time of a
+    collective] in :mod:`simcore.collectives.timing`.
     """
 
     algorithm: str
@@ -82,6 +83,7 @@ class Decision:
     copy_bytes_per_s: float
     copy_share: float
     network_share: float
+    between_s: float = 0.0
 
 
 class Decider:
@@ -176,13 +178,15 @@ class Decider:
         chain = collective in ("broadcast", "reduce")
         tail = timing.scatter_tail_step if collective == "reduce_scatter" else timing.tail_step
         data_bytes = num_bytes if chain else sent_share(collective, ranks) * num_bytes
+        lead_s, between_s = self._latencies_s(protocol, channels, inner, outer, layout, data_bytes)
         return Decision(
             algorithm="ring",
             protocol=protocol,
             channels=channels,
             chunking=chunking,
             num_steps=steps,
-            latency_s=self._latency_s(protocol, channels, inner, outer, layout, data_bytes),
+            latency_s=lead_s + between_s,
+            between_s=between_s,
             data_bytes=data_bytes,
             # The last member of a chain starts n - 2 chunks after the first sends.
             fill_bytes=(ranks - 2) * data_bytes / chunking.num_chunks if chain else 0.0,
@@ -211,13 +215,15 @@ class Decider:
         # Each level stores a chunk before it forwards it, in all channels at once.  Under LL128 threads
         # forward line by line and only the proxy waits for a chunk; LL's are too small to tell.
         stores = 2 * outer if protocol is LL128 else steps - 1
+        lead_s, between_s = self._latencies_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes)
         return Decision(
             algorithm="tree",
             protocol=protocol,
             channels=channels,
             chunking=chunking,
             num_steps=steps,
-            latency_s=self._latency_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes),
+            latency_s=lead_s + between_s,
+            between_s=between_s,
             data_bytes=data_bytes,
             fill_bytes=stores * chunking.chunk_bytes * channels,
             copy_bytes_per_s=channels * split * timing.channel_bytes_per_s * protocol.wire_overhead,
@@ -235,6 +241,7 @@ class Decider:
         # A chunk of every rank passes through the kernel's loop, one after the other.  Nobody has published
         # measurements of PAT: what a chunk costs and what is left of the wire is what NCCL's own table says.
         serial_s = ranks * PAT_RANK_LATENCY_US * 1e-6
+        lead_s, between_s = self._latencies_s(protocol, channels, 0, steps, layout, data_bytes)
         return Decision(
             algorithm="pat",
             protocol=protocol,
@@ -243,7 +250,8 @@ class Decider:
                 collective, protocol, num_bytes, ranks, channels, self._settings.buffer_bytes
             ),
             num_steps=steps,
-            latency_s=self._latency_s(protocol, channels, 0, steps, layout, data_bytes) + serial_s,
+            latency_s=lead_s + between_s + serial_s,
+            between_s=between_s + serial_s,
             data_bytes=data_bytes,
             fill_bytes=0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
@@ -263,6 +271,7 @@ class Decider:
         chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
         hops = 2 * levels * self._network_hop(SIMPLE, layout)
+        warm_up_s = self._warm_up_s(self._timing.nvls_warm_up_s, data_bytes)
         # Between nodes the tree's sends take turns with the switch's reads and writes.
         shared = self._timing.tree_efficiency if levels else 1.0
         return Decision(
@@ -271,9 +280,8 @@ class Decider:
             channels=channels,
             chunking=chunking,
             num_steps=stages,
-            latency_s=self._timing.nvls_base_s
-            + hops
-            + self._warm_up_s(self._timing.nvls_warm_up_s, data_bytes),
+            latency_s=self._timing.nvls_base_s + hops + warm_up_s,
+            between_s=hops + warm_up_s,
             data_bytes=data_bytes,
             fill_bytes=filling * data_bytes / chunking.num_loops,
             # A channel's threads serve both directions of an all_reduce: for one, half of its progress.
@@ -326,6 +334,7 @@ class Decider:
             ),
             num_steps=peers,
             latency_s=base + hop + (peers - 1) * timed.peer_s + warm_up,
+            between_s=(peers - 1) * timed.peer_s + warm_up,
             data_bytes=data_bytes,
             fill_bytes=0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
@@ -333,15 +342,17 @@ class Decider:
             network_share=together,
         )
 
-    def _latency_s(
+    def _latencies_s(
         self, protocol: Protocol, channels: int, inner: int, outer: int, layout: Layout, data_bytes: float
-    ) -> float:
+    ) -> tuple[float, float]:
+        """(before the first byte moves, between the steps) of ``inner`` hops in nodes, ``outer`` between."""
         timing = self._timing.protocols[protocol.name]
-        inside = timing.nvlink_hop_s + layout.inside_s
-        hops = inner * inside + outer * self._network_hop(protocol, layout)
+        inside, network = timing.nvlink_hop_s + layout.inside_s, self._network_hop(protocol, layout)
         warm_up = self._warm_up_s(self._timing.warm_up_s, data_bytes) if protocol is SIMPLE else 0.0
         skew = self._timing.block_skew_s * (channels - 1) / (channels + 1)
-        return timing.base_s + skew + hops + warm_up
+        first = (inside if inner else network) if inner + outer else 0.0
+        hops = inner * inside + outer * network
+        return timing.base_s + skew + first, hops - first + warm_up
 
     def _warm_up_s(self, scale_s: float, data_bytes: float) -> float:
         return scale_s * math.log1p(data_bytes / self._timing.warm_up_bytes)

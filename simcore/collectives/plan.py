@@ -29,6 +29,10 @@ class CollectivePlan:
     moves ``volume_bytes`` of progress at a rate x <= ``rate_cap_bytes_per_s`` (channels x what one channel
     can do) such that each used link carries ``weight * x``.  Alone it lasts ``alone_ps``.
 
+    Of the latency, ``between_ps`` passes between the steps, after the first byte has left.  Alone that makes
+    no difference; beside others it is time in which they may use the links, and which vanishes where data is
+    slower than the steps would follow each other (:attr:`pace_bytes_per_s`).
+
     ``channels`` SMs are held on each member from block placement to the end.  Each member's HBM
     carries ``hbm_bytes_per_byte * x`` while data moves.
     ``copy_bytes_per_s``: the part of the cap that is the channels' copy loops, which no link sets.
@@ -53,3 +57,16 @@ class CollectivePlan:
     alone_ps: int
     relative_error: float = 0.0
     copy_bytes_per_s: float = math.inf
+    between_ps: int = 0
+
+    @property
+    def lead_ps(self) -> int:
+        """Latency before the first byte moves."""
+        return self.latency_ps - self.between_ps
+
+    @property
+    def pace_bytes_per_s(self) -> float:
+        """Progress per second alone with the waits between steps spread over the data; at most the cap."""
+        if not self.between_ps or not self.volume_bytes > 0:
+            return self.rate_cap_bytes_per_s
+        return min(self.rate_cap_bytes_per_s, self.volume_bytes * 1e12 / (self.alone_ps - self.lead_ps))

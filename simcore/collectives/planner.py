@@ -267,6 +267,7 @@ def _assembled(
         alone_ps=closed_form.alone_ps(latency_ps, volume, rate),
         relative_error=error,
         copy_bytes_per_s=decision.copy_share * decision.copy_bytes_per_s / load.connections,
+        between_ps=ps_from_s(decision.between_s + decision.fill_bytes * overhead / rate),
     )
 
 

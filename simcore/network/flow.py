@@ -29,12 +29,13 @@ class Flow(Movable):
     """One plan being carried out; fires when its data has arrived.
 
     Rates are bytes of plan progress per picosecond: ``rate`` now, ``desired`` without the limits of its
-    members' HBM.
+    members' HBM, at most ``cap``.
     """
 
     def __init__(self, clock: Clock, plan: CollectivePlan, members: Sequence[Endpoint]) -> None:
         super().__init__(clock)
         self.plan = plan
+        self.cap = plan.pace_bytes_per_s * 1e-12
         self.members = members
         self.network: Network | None = None
         self.moving = False
@@ -47,7 +48,7 @@ class Flow(Movable):
     @property
     def at_its_cap(self) -> bool:
         """Whether the flow is as fast as its own channels allow, so that free bandwidth is no use to it."""
-        return self.desired >= self.plan.rate_cap_bytes_per_s * (1e-12 - 1e-24)
+        return self.desired >= self.cap * (1.0 - 1e-12)
 
     def due(self) -> None:
         """The latency has passed, or the last byte has arrived."""

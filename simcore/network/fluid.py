@@ -1,9 +1,10 @@
 """The fluid network: flows share links max-min fairly, re-rated only when something starts or ends.
 
-A flow first spends its latency, then joins its links.  A flow that finds room on all of them at its own rate
-changes nobody's, and one that leaves frees nothing for those that run at their own; otherwise joining or
-leaving re-rates the connected component of flows that share links (directly or through others), and nothing
-else.
+A flow first spends the latency before its data, then joins its links; what passes between its steps is
+spread over the data, as a pace that it does not exceed.  A flow that finds room on all of them at its own
+rate changes nobody's, and one that leaves frees nothing for those that run at their own; otherwise joining
+or leaving re-rates the connected component of flows that share links (directly or through others), and
+nothing else.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class FluidNetwork:
         return self._plans
 
     def start(self, flow: Flow) -> None:
-        """Begin with the plan's latency, then move its volume."""
+        """Begin with the latency before the plan's data, then move its volume."""
         flow.network = self
-        flow.set(self._clock.now + flow.plan.latency_ps)
+        flow.set(self._clock.now + flow.plan.lead_ps)
 
     def flow_due(self, flow: Flow) -> None:
         """See :class:`simcore.network.flow.Network`."""
@@ -79,7 +80,7 @@ class FluidNetwork:
         """Rate of the plan when nobody else uses its links, bytes/ps."""
         rate = self._alone.get(id(plan))
         if rate is None:
-            rate = plan.rate_cap_bytes_per_s * 1e-12
+            rate = plan.pace_bytes_per_s * 1e-12
             for use in plan.links:
                 if self._capacity[use.link] <= 0.0:
                     name = self._names[use.link] if self._names else str(use.link)
@@ -146,7 +147,7 @@ class FluidNetwork:
     def _resolve(self, flows: list[Flow]) -> None:
         capacity = {use.link: self._capacity[use.link] for flow in flows for use in flow.plan.links}
         uses = [[(use.link, use.weight) for use in flow.plan.links] for flow in flows]
-        caps = [flow.plan.rate_cap_bytes_per_s * 1e-12 for flow in flows]
+        caps = [flow.cap for flow in flows]
         desired = max_min(capacity, uses, caps)
         rates = desired
         if any(flow.hbm_caps for flow in flows):
@@ -167,9 +168,17 @@ class FluidNetwork:
         flow.since = now
         flow.rate, flow.desired = rate, desired
         if rate > 0.0:
-            flow.set(now + round(flow.remaining / rate))
+            flow.set(now + self._left_ps(flow))
         else:
             flow.unset()
+
+    @staticmethod
+    def _left_ps(flow: Flow) -> int:
+        """Time for what remains at the flow's rate; exactly the plan's own for all of it at its pace."""
+        plan = flow.plan
+        if plan.between_ps and flow.rate == flow.cap and flow.remaining == plan.volume_bytes:
+            return plan.alone_ps - plan.lead_ps
+        return round(flow.remaining / flow.rate)
 
     def _notify(self, flow: Flow) -> None:
         hbm = flow.plan.hbm_bytes_per_byte

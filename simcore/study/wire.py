@@ -41,9 +41,10 @@ def wire_plan(topology: Topology, plan: CollectivePlan) -> CollectivePlan:
         moving_s = max(data_s, whole_s - first_s)
     return replace(
         plan,
-        latency_ps=ps_from_s(first_s),
-        rate_cap_bytes_per_s=plan.volume_bytes / moving_s,
-        alone_ps=ps_from_s(first_s) + ps_from_s(moving_s),
+        latency_ps=ps_from_s(first_s + moving_s - data_s),
+        between_ps=ps_from_s(moving_s - data_s),
+        rate_cap_bytes_per_s=float("inf"),
+        alone_ps=ps_from_s(first_s + moving_s),
     )
 
 
