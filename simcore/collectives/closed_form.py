@@ -49,7 +49,9 @@ def hbm_bytes_per_wire_byte(
     * all_reduce: n reads of the input (each share once) and n writes of the output; 2 (n-1) shares sent.
     * reduce_scatter: n reads, 1 write; n-1 sent.  all_gather: 1 read, n writes; n-1 sent.
     * all_to_all: n reads, n writes (one of each copies the rank's own share); n-1 sent.
-    * the others: each byte read once where it starts, written once where it ends: 2 per byte sent.
+    * broadcast, reduce: every rank but the last of a chain sends B.  n-1 ranks store it and one reads it; all
+      n add their own to it and one stores it.
+    * send_recv: read once where it starts, written once where it ends: 2 per byte sent.
 
     NVLS copies the input to a buffer that the switch can address (read, write), the switch reads it and
     writes the sum, which is copied out (read, write): 6 n shares for 2 (n-1).  An all_gather stores its own
@@ -69,6 +71,10 @@ def hbm_bytes_per_wire_byte(
         user = (num_ranks + 1) / (num_ranks - 1)
     elif collective == "all_to_all":
         user = 2 * num_ranks / (num_ranks - 1)
+    elif collective == "broadcast":
+        user = 1.0
+    elif collective == "reduce":
+        user = (num_ranks + 1) / num_ranks
     else:
         user = 2.0
     total = 2.0 + 2.0 * network_share + user / wire_overhead

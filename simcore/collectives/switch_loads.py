@@ -21,9 +21,12 @@ def nvls_one_way_load(fabric: Fabric, layout: Layout, efficiency: float, *, gath
     share = 1.0 / layout.num_ranks
     for gpus in layout.nodes:
         for gpu in gpus:
-            sent, received = (share, 1.0) if gathers else (1.0, share)
-            load.add((fabric.nvlink_out(gpu),), sent / efficiency)
-            load.add((fabric.nvlink_in(gpu),), received / efficiency)
+            own, others = (fabric.nvlink_out(gpu), fabric.nvlink_in(gpu))
+            if not gathers:
+                own, others = others, own
+            load.add((own,), share / efficiency)
+            for _ in range(layout.num_ranks):  # multicast of everybody, reads by everybody
+                load.add((others,), share / efficiency)
     return load.per_byte(1.0 - share)
 
 

@@ -11,6 +11,8 @@ from simcore.collectives.timing import timing_of
 from simcore.hardware import Topology, load_cluster
 
 H800 = Topology(load_cluster("h800-96", {}))
+#: With a release of NCCL that has PAT.
+MODERN = Topology(load_cluster("h800-96", {"cluster.nccl_version": "2.27.3"}))
 
 
 def load(plan: CollectivePlan, topology: Topology = H800) -> dict[str, float]:
@@ -85,6 +87,28 @@ def test_switch_reduction_carries_the_buffer_once_and_its_slice_once_more() -> N
     bytes_on = load(planned("nvls", 800, range(8)))
     assert len(bytes_on) == 16
     assert all(b == pytest.approx(900 / timing_of("hopper").nvls_efficiency) for b in bytes_on.values())
+
+
+def test_gathers_and_scatters_in_the_switch_load_one_direction_with_the_buffer() -> None:
+    # 8 GPUs, 800 bytes: multicast sends 100 from each and brings 800 to each; in-switch reads the reverse.
+    full, share = (b / timing_of("hopper").nvls_efficiency for b in (800, 100))
+    for collective, out, into in (("all_gather", share, full), ("reduce_scatter", full, share)):
+        bytes_on = load(NcclPlanner(H800, algorithm="nvls").plan(collective, 800, tuple(range(8))))
+        assert len(bytes_on) == 16
+        for name, b in bytes_on.items():
+            assert b == pytest.approx(out if name.endswith("out") else into)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("nodes", [2, 3, 5, 12])
+def test_aggregated_trees_send_what_a_ring_sends(collective: str, nodes: int) -> None:
+    # One GPU per node: n - 1 chunks of B / n leave every NIC and as many enter it.
+    plan = NcclPlanner(MODERN, algorithm="pat").plan(collective, 1000 * nodes, range(0, 8 * nodes, 8))
+    assert plan.algorithm == "pat"
+    bytes_on = load(plan, MODERN)
+    nics = [b for name, b in bytes_on.items() if name.startswith("nic.")]
+    assert len(nics) == 2 * nodes
+    assert all(b == pytest.approx(1000 * (nodes - 1)) for b in nics)
 
 
 def test_all_to_all_reaches_other_rails_over_nvlink() -> None:

@@ -84,6 +84,38 @@ def test_tree_for_small_and_ring_for_large_messages_over_nodes() -> None:
     assert {chosen[size] for size in chosen if size >= 2 * GIB} == {"ring"}
 
 
+def test_aggregated_trees_gather_small_messages_of_many_nodes() -> None:
+    # 64 nodes with one rank each: a ring has 63 hops, PAT six and a part per rank.  Large messages keep the
+    # ring, whose bandwidth NCCL puts at 4/3 of PAT's; so do groups with more than one rank on a node, all
+    # other collectives, and NCCL before 2.23.
+    modern = load_cluster("h100", {"cluster.num_nodes": "64", "cluster.nccl_version": "2.27.3"})
+    ranks = tuple(range(0, 512, 8))
+    planner = NcclPlanner(Topology(modern))
+    chosen = {2**e: planner.plan("all_gather", 2**e, ranks).algorithm for e in range(10, 34)}
+    assert chosen[KIB] == chosen[MIB] == "pat"
+    assert chosen[8 * GIB] == "ring"
+    order = ["pat", "ring"]
+    assert list(chosen.values()) == sorted(chosen.values(), key=order.index)
+    assert planner.plan("reduce_scatter", KIB, ranks).algorithm == "pat"
+    assert planner.plan("all_gather", KIB, (*ranks, 1)).algorithm == "ring"
+    assert planner.plan("broadcast", KIB, ranks).algorithm == "ring"
+    older = load_cluster("h100", {"cluster.num_nodes": "64", "cluster.nccl_version": "2.22.3"})
+    ring = NcclPlanner(Topology(older)).plan("all_gather", KIB, ranks)
+    assert ring.algorithm == "ring"
+    pat = planner.plan("all_gather", KIB, ranks)
+    assert pat.num_steps == 6
+    assert pat.alone_ps < ring.alone_ps
+
+
+def test_gathers_of_many_ranks_on_one_switch_use_it() -> None:
+    # Forced on 8 GPUs, the port is the limit: the whole buffer at a share of it, half of an all_reduce's way.
+    plan = NcclPlanner(H100, algorithm="nvls").plan("all_gather", 16 * GIB, NODE)
+    assert plan.algorithm == "nvls"
+    assert busbw(plan) < busbw(NcclPlanner(H100).plan("all_gather", 16 * GIB, NODE))
+    # HBM: a share read, the buffer written by all, read and written once more: 1/8 + 3 buffers.
+    assert plan.hbm_bytes_per_byte * plan.volume_bytes == pytest.approx(25 / 8 * 16 * GIB)
+
+
 def test_protocols_follow_the_size() -> None:
     planner = NcclPlanner(H100)
     chosen = [planner.plan("all_gather", 2**e, NODE).protocol for e in range(9, 30)]
@@ -224,6 +256,12 @@ def test_hbm_traffic_of_a_ring() -> None:
     plan = NcclPlanner(H800, protocol="Simple").plan("all_to_all", GIB, NODE)
     assert plan.hbm_bytes_per_byte == pytest.approx(7 * (2 + 16 / 7))
     assert plan.volume_bytes == pytest.approx(GIB * 7 / 8 / 7)
+    # broadcast: the root reads 8 shares, the 7 others write them, every GPU passes on 8: 2 + 64 / 64.
+    plan = NcclPlanner(H800, protocol="Simple").plan("broadcast", GIB, NODE)
+    assert plan.hbm_bytes_per_byte == pytest.approx(2 + 1)
+    # reduce: 8 read their own, one writes the sum.
+    plan = NcclPlanner(H800, protocol="Simple").plan("reduce", GIB, NODE)
+    assert plan.hbm_bytes_per_byte == pytest.approx(2 + 9 / 8)
     # One GPU per node: all traffic passes the sender's FIFO and the NIC as well: 4 + 2 x 4 / (2 x 3).
     plan = NcclPlanner(H800, algorithm="ring", protocol="Simple").plan("all_reduce", GIB, (0, 8, 16, 24))
     assert plan.hbm_bytes_per_byte == pytest.approx(4 + 8 / 6)
