@@ -166,6 +166,14 @@ def test_few_channels_hold_a_ring_back():
     assert ends == [pytest.approx(plan.alone_ps / 1e6, rel=0.03)]
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "barrier"])
+def test_a_few_bytes_among_many_arrive(collective):
+    fabric = topology(2, 8, latency_s=1e-6)
+    plan = NcclPlanner(fabric, max_channels=1).plan(collective, 4, range(16))
+    (end,), _ = run(fabric, plan, settings=PacketSettings(software=True))
+    assert end == pytest.approx(plan.alone_ps / 1e6, rel=0.5)
+
+
 class Memory:
     """An endpoint that writes down what is drawn from it."""
 

@@ -195,7 +195,9 @@ class _Work:
         """Let the plan progress at ``rate`` bytes/ps at most."""
         free = rate >= self.rate and not self._is_limited
         for channel, lane in zip(self.channels, self.program.lanes, strict=True):
-            wire = lane.num_bytes / self.plan.volume_bytes * lane.wire_overhead * self._stretch
+            # Of a few bytes among many some get none; their messages still are one byte.
+            share = max(lane.num_bytes, len(lane.sends)) / self.plan.volume_bytes
+            wire = share * lane.wire_overhead * self._stretch
             channel.limit(None if free else rate * wire)
 
 

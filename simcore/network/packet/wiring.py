@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 #: A buffer holds at least so many segments, however large they are.
 _LEAST_SEGMENTS: Final = 4
-#: Links of these kinds (the first part of their name) lie inside a node.
-_IN_NODE: Final = ("nvlink", "pcie", "cpu")
 _MASK: Final = (1 << 64) - 1
 
 
@@ -76,37 +73,30 @@ class Wiring:
         ``stretch``: wire time that each byte takes, beyond what protocol and headers add.
         """
         settings = self._settings
-        wide = [hop for hop, link in enumerate(lane.route) if self.cables(link) > 1]
-        number = queue_pairs if wide and settings.hashes_paths else 1
-        overhead = self._settings.wire_overhead * lane.wire_overhead * stretch
-        return Channel(
-            tuple(self._connection(lane, wide, segment_bytes, pair, overhead) for pair in range(number))
-        )
+        several = settings.hashes_paths and any(self.cables(link) > 1 for link in lane.route)
+        overhead = settings.wire_overhead * lane.wire_overhead * stretch
+        pairs = range(queue_pairs if several else 1)
+        return Channel(tuple(self._connection(lane, segment_bytes, pair, overhead) for pair in pairs))
 
     def cables(self, link: int) -> int:
-        """Physical links that ``link`` stands for, each with a buffer: as many as NICs could fill."""
-        line = self._topology.cluster.nic_bytes_per_s
-        if not self._between_nodes(link):
-            return 1
-        return max(1, math.ceil(float(self._topology.links.bytes_per_s[link]) / line - 0.01))
+        """Physical links that ``link`` stands for, each with a buffer."""
+        return int(self._topology.links.cables[link])
 
-    def _connection(
-        self, lane: Lane, wide: list[int], segment_bytes: int, pair: int, wire_overhead: float
-    ) -> Connection:
+    def _connection(self, lane: Lane, segment_bytes: int, pair: int, wire_overhead: float) -> Connection:
         settings = self._settings
+        outside = [hop for hop, link in enumerate(lane.route) if not self._topology.is_inside(link)]
         cable = dict.fromkeys(range(len(lane.route)), 0)
         if settings.hashes_paths:
-            for place, hop in enumerate(wide):
+            for place, hop in enumerate(outside):
                 # The way up decides the way down: the n-th uplink and the n-th downlink are one spine's.
-                tier = min(place, len(wide) - 1 - place)
-                cable[hop] = _mix((settings.seed, *lane.ends, pair, tier)) % self.cables(lane.route[hop])
+                tier = min(place, len(outside) - 1 - place)
+                # NCCL deals its channels to the NICs of a GPU (tier 0) in turn.
+                chosen = _mix((settings.seed, *lane.ends, pair, tier)) if tier else pair
+                cable[hop] = chosen % self.cables(lane.route[hop])
         ports = [self._port(link, cable[hop]) for hop, link in enumerate(lane.route)]
         control = None
-        if settings.transport == "roce" and settings.roce.dcqcn:
-            for port, link in zip(ports, lane.route, strict=True):
-                if self._between_nodes(link):  # the first one is the NIC's
-                    control = RateControl(settings.roce, 1.0 / port.ps_per_byte)
-                    break
+        if outside and settings.transport == "roce" and settings.roce.dcqcn:
+            control = RateControl(settings.roce, 1.0 / ports[outside[0]].ps_per_byte)
         connection = Connection(
             ports,
             segment_bytes,
@@ -146,7 +136,7 @@ class Wiring:
         # Credits must be back before they are needed: a round trip's content of the wire comes on top.
         room = settings.buffer_bytes * cables + round(2.0 * self._longest_s * rate)
         pause = marker = None
-        if settings.transport == "roce" and self._between_nodes(link):
+        if settings.transport == "roce" and not self._topology.is_inside(link):
             roce = settings.roce
             if roce.pfc:
                 pause = Pause(roce.pfc_xoff_bytes * cables, roce.pfc_xon_bytes * cables)
@@ -156,9 +146,6 @@ class Wiring:
                 marker = Marker(roce, rate, settings.packet_bytes, self._random)
         latency = ps_from_s(float(links.latency_s[link]))
         return Port(self._clock, rate, latency, room, settings.cut_through, pause=pause, marker=marker)
-
-    def _between_nodes(self, link: int) -> bool:
-        return self._topology.links.names[link].partition(".")[0] not in _IN_NODE
 
 
 def _mix(numbers: tuple[int, ...]) -> int:
