@@ -17,9 +17,11 @@ def plan(*, between_ms=0.0, lead_ms=0.0):
     """100 MB over one link of 50 GB/s: 2 ms of data."""
     latency = round((between_ms + lead_ms) * MS)
     return CollectivePlan(
-        collective="all_reduce", num_bytes=10**8, ranks=(0, 1), algorithm="ring", protocol="Simple", channels=1,
+        collective="all_reduce", num_bytes=10**8, ranks=(0, 1), algorithm="ring", protocol="Simple",
+        channels=1,
         chunk_bytes=10**6, num_chunks=100, num_steps=100, latency_ps=latency, volume_bytes=1e8,
-        rate_cap_bytes_per_s=50e9, hbm_bytes_per_byte=0.0, links=(LinkUse(0, 1.0),), alone_ps=latency + 2 * MS,
+        rate_cap_bytes_per_s=50e9, hbm_bytes_per_byte=0.0, links=(LinkUse(0, 1.0),),
+        alone_ps=latency + 2 * MS,
         between_ps=round(between_ms * MS),
     )  # fmt: skip
 
