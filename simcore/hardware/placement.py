@@ -47,7 +47,7 @@ def placed(
 
 def _from_file(name: str, where: str, folder: Path | None) -> tuple[int, ...]:
     path = Path(name) if folder is None else folder / name
-    if not path.suffix and len(path.parts) == 1:
+    if not Path(name).suffix and len(Path(name).parts) == 1 and not path.is_file():
         raise InputError(
             f"{where}: placement cannot be {name!r}{nearest(name, (*NAMED, 'nodes:<n>,<n>'))}; or a list of"
             " GPUs, or a file of them"

@@ -115,7 +115,8 @@ def _read_cluster_file(name_or_path: str) -> Profile:
     if table.get("fabric") == "dragonfly":
         missing_ok.add("spine_oversubscription")
     if isinstance(table.get("placement"), list):  # a list of GPUs reads as one in a text does
-        table["placement"] = ",".join(map(str, table["placement"]))
+        gpus = checked_list("placement", table["placement"], f"{where}: placement")
+        table["placement"] = ",".join(map(str, gpus))
     wanted = {
         kind: {key: rule for key, rule in rules.items() if key in table or key not in missing_ok}
         for kind, rules in known.items()
