@@ -12,7 +12,7 @@ from simcore.graph import Graph, OpKind, Program, Workload, rank_ranges
 from workloads.edits.assembly import Assembly, Piece, patched_ops
 from workloads.edits.buckets import Bucket, Parameter, buckets, first_stage_parameters, reduced_after
 from workloads.edits.job import EditableJob, Edited, count_changed
-from workloads.edits.megatron import Sizes, groups_for, segments, sizes_of, stage_parts
+from workloads.edits.megatron import Sizes, groups_for, like_old, segments, sizes_of, stage_parts
 from workloads.edits.registry import WHOLE, Call, edit
 
 _GRADIENT_BYTES = 4  # Megatron accumulates and reduces gradients in fp32
@@ -87,9 +87,7 @@ def _programs(graph: Graph, before: Sizes, after: Sizes) -> tuple[Program, ...]:
 def _ranks(graph: Graph, before: Sizes, after: Sizes) -> list[tuple[tuple[int, int, int], ...]]:
     """New ranks of each program: replica 0 and the last keep their program, others take a middle one's."""
     by_place = graph.program_of_rank.reshape(before.pp, before.dp, before.tp)
-    source = np.minimum(np.arange(after.dp), max(0, before.dp - 2))
-    source[0], source[-1] = 0, (before.dp - 1 if after.dp > 1 else 0)
-    owner = by_place[:, source, :].reshape(-1)
+    owner = by_place[:, like_old(before.dp, after.dp), :].reshape(-1)
     return [rank_ranges(np.flatnonzero(owner == index).tolist()) for index in range(len(graph.programs))]
 
 
@@ -140,13 +138,7 @@ def _rewritten(graph: Graph, before: Sizes, after: Sizes, overlap: bool, workloa
             elif at > last and not reduced and names[template] in ("grad_sync", "optimizer"):
                 new.append((assembly.template("grad_sync", writer.whole(buffer, 0)), -1, 0))
                 reduced = True
-            if (
-                at > last
-                and unused
-                and overlap
-                and after.dp > 1
-                and names[template] in ("grad_sync", "optimizer")
-            ):
+            if pieces and unused and overlap and after.dp > 1 and at > last and names[template] != "exchange":
                 # The buffer is used when its reductions, on a stream of their own, are done.
                 pieces[0], unused = replace(pieces[0], waits=("dp",)), False
             if pieces:

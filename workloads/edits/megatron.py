@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, Program
@@ -56,6 +57,8 @@ def sizes_of(graph: Graph, what: str) -> Sizes:
             f"{what} needs a traced Megatron GPT program; the structure of {workload.name!r}"
             f" ({workload.framework or 'unknown framework'}) is not known"
         )
+    if "pp.bwd" in graph.groups:
+        raise InputError(f"the program is interleaved already; give {what} before the schedule")
     unknown = set(graph.groups) - {"tp", "dp", "pp", "mp", "embd", "dist_opt"}
     if unknown:
         raise InputError(f"{what}: process groups {', '.join(sorted(unknown))} are not understood")
@@ -77,7 +80,7 @@ def groups_for(graph: Graph, tp: int, dp: int, pp: int) -> dict[str, ProcessGrou
         "dist_opt": (((world, 1),), ((1, 1),)),
         "mp": (((tp, 1), (pp, tp * dp)), ((dp, tp),)) if dp > 1 else (((tp * pp, 1),), ((1, 1),)),
     }
-    names = set(graph.groups) | ({"dp"} if dp > 1 else set())
+    names = (set(graph.groups) | {"dp"}) if dp > 1 else set(graph.groups) - {"dp"}
     return {name: ProcessGroup(name, *dims[name]) for name in sorted(names)}
 
 
@@ -172,3 +175,10 @@ def counter_row(graph: Graph) -> int | None:
                 if ops.kind[row] == OpKind.COMPUTE and ops.phase[row] == "fwd":
                     return row
     return None
+
+
+def like_old(old: int, new: int) -> npt.NDArray[np.int64]:
+    """Which of ``old`` places on an axis each of ``new`` is like: the ends are like the ends."""
+    source = np.minimum(np.arange(new), min(old - 1, max(1, old - 2)))
+    source[-1] = old - 1 if new > 1 else 0
+    return source

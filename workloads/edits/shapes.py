@@ -17,7 +17,7 @@ from workloads.edits.assembly import patched_ops
 from workloads.edits.data_parallel import rereduced
 from workloads.edits.dims import Dims, Relabel, Shape
 from workloads.edits.job import EditableJob, Edited, count_changed
-from workloads.edits.megatron import Sizes, groups_for, sizes_of
+from workloads.edits.megatron import Sizes, groups_for, like_old, sizes_of
 from workloads.edits.registry import WHOLE, Call, edit
 
 _MANY = 8  # tensors: an op on a list of all parameters
@@ -124,9 +124,7 @@ def _workload(graph: Graph, before: Sizes, after: Sizes) -> Workload:
 def _programs(graph: Graph, before: Sizes, after: Sizes) -> tuple[Program, ...]:
     """Tensor-parallel rank 0 and the last keep their program, others take a middle one's."""
     place = graph.program_of_rank.reshape(before.pp, before.dp, before.tp)
-    source = np.minimum(np.arange(after.tp), max(0, before.tp - 2))
-    source[0], source[-1] = 0, before.tp - 1
-    owner = place[:, :, source].reshape(-1)
+    owner = place[:, :, like_old(before.tp, after.tp)].reshape(-1)
     return tuple(
         replace(program, ranks=rank_ranges(ranks.tolist()), memory=MemoryProfile())
         for index, program in enumerate(graph.programs)

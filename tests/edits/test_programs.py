@@ -1,0 +1,168 @@
+"""Edits of traced programs, compared with programs that were traced as they are edited to be.
+
+The small programs in ``graphs/`` are a GPT of 8 layers, tp2 pp2 dp1, and what one change makes of it; each
+says in ``graph.json`` (``command``) how it was traced.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simcore.cli.edits import traced_job
+from simcore.collectives import NcclPlanner
+from simcore.cost import RooflineCost
+from simcore.engine import simulate
+from simcore.errors import InputError
+from simcore.graph import Graph, OpKind, load_graph, verify
+from simcore.hardware import Topology, load_cluster
+from workloads import catalog
+from workloads.edits import EditableJob, apply_edit
+
+DP8, DP64, DP1024 = (f"scale-gpt-175b-pp16-tp8-dp{dp}" for dp in (8, 64, 1024))
+PP12 = "scale-gpt-175b-pp12-tp8-dp1"
+GRAPHS = Path(__file__).parent / "graphs"
+
+
+def load(name: str) -> Graph:
+    """A graph of the catalog, or one of the small ones."""
+    return load_graph(GRAPHS / name if (GRAPHS / name).is_dir() else catalog.path(name))
+
+
+def job(name: str) -> EditableJob:
+    return traced_job(load(name), load_cluster("h800-96", {}), "megatron", "ieee")
+
+
+def edited(name: str, *edits: str) -> Graph:
+    state = job(name)
+    for key, _, value in (one.partition("=") for one in edits):
+        state = apply_edit(state, key, value).job
+    verify(state.graph)
+    return state.graph
+
+
+def facts(graph: Graph) -> dict:
+    """Per rank class: flops, kernels, and every communication op, counted."""
+    ops, found = graph.ops, {}
+    for program in graph.programs:
+        rows = graph.flat_ops(program).row
+        comm = rows[np.isin(ops.kind[rows], (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV))]
+        named = Counter(
+            (ops.phase[r], ops.name[r], ops.stream[r], ops.group[r], int(ops.comm_bytes[r])) for r in comm
+        )
+        found[program.ranks] = (
+            program.stage, int(ops.flops[rows].sum()), int((ops.kind[rows] == OpKind.COMPUTE).sum()), named
+        )  # fmt: skip
+    return found
+
+
+def groups(graph: Graph) -> dict:
+    return {name: (group.dims, group.base_dims) for name, group in graph.groups.items()}
+
+
+def traffic(graph: Graph) -> int:
+    """Bytes that kernels of all ranks read and write."""
+    per_row = graph.ops.bytes_read + graph.ops.bytes_written
+    return sum(
+        int(per_row[graph.flat_ops(program).row].sum()) * program.num_ranks for program in graph.programs
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "edits", "truth"),
+    [
+        ("base", ["pp=4"], "pp4"),
+        ("pp4", ["pp=2"], "base"),
+        ("base", ["tp=4"], "tp4"),
+        ("tp4", ["tp=2"], "base"),
+        ("base", ["hidden=512", "ffn=2048"], "hidden512"),
+        ("hidden512", ["ffn=1024", "hidden=256"], "base"),
+        ("base", ["dp=2"], "dp2"),
+        ("dp2", ["dp=1"], "base"),
+        ("base", ["num_microbatches=24", "layers=16", "layers=8", "num_microbatches=8"], "base"),
+        ("dp2", ["pp=4", "tp=4", "dp=1", "tp=2"], "pp4"),
+        ("mbs2", ["batch.micro=1"], "base"),
+        # Megatron's gradient buckets grow with dp: 20 and 19 of them in the first stage.
+        (DP8, ["dp=64"], DP64),
+        (PP12, ["pp=16", "dp=8"], DP8),
+    ],
+)
+def test_an_edited_program_is_the_traced_one(start, edits, truth):
+    made, traced = edited(start, *edits), load(truth)
+    assert groups(made) == groups(traced)
+    assert made.workload.dims == traced.workload.dims
+    assert made.workload.tokens_per_step == traced.workload.tokens_per_step
+    # Copying microbatches apart takes Megatron a kernel more or less per microbatch.
+    mine, theirs = facts(made), facts(traced)
+    assert mine.keys() == theirs.keys()
+    for ranks, (stage, flops, kernels, communication) in theirs.items():
+        assert mine[ranks][:2] == (stage, flops)
+        assert mine[ranks][2] == pytest.approx(kernels, abs=0 if start != "mbs2" else 2 * 8)
+        assert mine[ranks][3] == communication
+    # In so small a model many dimensions have one size, and some are taken for another that is as large.
+    assert traffic(made) == pytest.approx(traffic(traced), rel=1e-3)
+
+
+def test_step_times_are_those_of_the_traced_program():
+    cluster = load_cluster("h800-96", {})
+
+    def step_ps(graph: Graph) -> int:
+        topology = Topology(cluster)
+        return simulate(graph, topology, RooflineCost(cluster.gpu), NcclPlanner(topology)).step_ps
+
+    for edit, truth in (("pp=4", "pp4"), ("tp=4", "tp4"), ("dp=2", "dp2")):
+        assert step_ps(edited("base", edit)) == pytest.approx(step_ps(load(truth)), rel=3e-3)
+
+
+def test_a_bucket_of_every_size_is_reduced_once():
+    # 1,024 replicas: buckets of 1,024 M elements, so 2 of them; in all, each parameter once.
+    graph = edited(DP8, "dp=1024")
+    first = next(program for program in graph.programs if program.stage == 0)
+    rows = graph.flat_ops(first).row
+    sizes = graph.ops.comm_bytes[rows[graph.ops.group.equals("dp")[rows]]]
+    assert sizes.tolist() == [4229283840, 1623797760]
+    assert sizes.sum() == 4 * 1463270400
+
+
+def test_layers_are_linear():
+    def flops(count: int) -> int:
+        return sum(found[1] for found in facts(edited("base", f"layers={count}")).values())
+
+    assert flops(16) - flops(8) == 2 * (flops(8) - flops(4)) > 0
+
+
+@pytest.mark.parametrize("order", ["gpipe", "interleaved:2", "interleaved:4", "1f1b"])
+def test_schedules_do_the_same_work(order):
+    before, after = load("base"), edited("base", "num_microbatches=12", f"schedule={order}")
+    flops = [sum(found[1] for found in facts(graph).values()) for graph in (before, after)]
+    assert flops[1] * 8 == flops[0] * 12
+    chunks = int(order.partition(":")[2] or 1)
+    assert all(len(program.layer_offset) == chunks for program in after.programs)
+
+
+@pytest.mark.parametrize(
+    ("start", "edits", "reason"),
+    [
+        (PP12, ["pp=7"], "96 layers do not fall evenly on 7 model chunks; 98 layers would"),
+        (PP12, ["pp=1"], "at least 2 stages"),
+        (PP12, ["tp=1"], "tp must be at least 2"),
+        (PP12, ["tp=7"], "heads 96 is not divisible by 7; 6 would divide it"),
+        (PP12, ["hidden=12000"], "multiple of head size 128 x tp 8, such as 12288"),
+        (PP12, ["ffn=49153"], "ffn 49153 is not divisible by 8"),
+        (PP12, ["layers=90.5"], "must be a whole number, such as 90"),
+        (PP12, ["schedule=interleaved:3"], "16 microbatches are no multiple of 12 stages"),
+        (PP12, ["schedule=1f1"], "use 1f1b, gpipe, interleaved"),
+        ("base", ["class.gemm.speed=2", "pp=4"], "give it before edits of kernels"),
+        ("base", ["schedule=interleaved:2", "pp=4"], "interleaved already"),
+        (DP8, ["layers=48"], "trace without overlap_grad_reduce"),
+        ("gpt-70b-pp12-tp4-dp2", ["pp=10"], "stages with unequal numbers of layers"),
+        (PP12, ["straggler.0=remove"], "a traced job cannot be edited so, only: "),
+    ],
+)
+def test_what_makes_no_sense_is_refused(start, edits, reason):
+    state = job(start)
+    with pytest.raises(InputError) as error:
+        for key, _, value in (one.partition("=") for one in edits):
+            state = apply_edit(state, key, value).job
+    assert reason in str(error.value)
