@@ -6,6 +6,7 @@ import typer
 
 from simcore.cli.bench import app as bench
 from simcore.cli.compare_runs import compare
+from simcore.cli.export_chakra import export
 from simcore.cli.replay import replay
 from simcore.cli.report_run import report
 from simcore.cli.run_sim import run_sim
@@ -21,6 +22,7 @@ app.command("run-sim")(run_sim)
 app.command("report")(report)
 app.command("compare")(compare)
 app.command("replay")(replay)
+app.command("export-chakra")(export)
 app.add_typer(bench, name="bench")
 
 # These read their own arguments, --help included, and are imported when they are called: tracing needs

@@ -80,6 +80,12 @@ class TemplateBuilder:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def op(
+        self, kind: OpKind, *, waits: Iterable[Source] = (), data: Iterable[Source] = (), **columns: object
+    ) -> OpHandle:
+        """An op of any kind with its columns as they are: what an importer has read."""
+        return self._add(kind, waits, data, **columns)
+
     def compute(
         self,
         name: str,

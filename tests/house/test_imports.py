@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("simcore", "workloads", "hardware_profiles", "scripts")
 
 #: Import name -> distribution, where they differ.
-DISTRIBUTION = {"megatron": "megatron-core", "yaml": "pyyaml"}
+DISTRIBUTION = {"google": "protobuf", "megatron": "megatron-core", "yaml": "pyyaml"}
 
 
 def python_files(*tops):
@@ -54,7 +54,7 @@ def test_every_third_party_import_is_declared_and_pinned():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     declared = set(config["options"]["install_requires"].split())
-    for extra in ("tracing", "plots", "calibrate"):
+    for extra in ("tracing", "plots", "calibrate", "chakra"):
         declared |= set(config["options.extras_require"][extra].split())
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text().lower(), re.M)
     own = {"simcore", "workloads", "hardware_profiles"}

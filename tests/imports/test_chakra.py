@@ -1,0 +1,199 @@
+"""Chakra files: any graph goes out and comes back as the same ops, sizes, groups and dependencies."""
+
+import gzip
+
+import pytest
+
+pytest.importorskip("google.protobuf")
+
+from simcore.errors import InputError
+from simcore.graph import GraphBuilder, verify
+from simcore.graph.flatten import resolve_edges
+from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
+from simcore.graph.schedules import one_f_one_b, pipeline_graph
+from simcore.replay import replay_job
+from workloads.imports import import_traces
+from workloads.imports.chakra import export_chakra
+from workloads.imports.chakra.schema import NodeType
+from workloads.imports.chakra.stream import ChakraNode, read_nodes, write_nodes
+from workloads.imports.json_events import TraceFile
+
+
+def hand_built():
+    """Two stages of two ranks: computes, collectives on a stream, a pipeline exchange, host time, a wait."""
+    build = GraphBuilder(world_size=4, name="hand")
+    build.group("dp", dims=((2, 1),))
+    build.group("pp", dims=((2, 2),))
+    head, tail = build.template("fwd"), build.template("fwd")
+    gemm = head.compute("gemm", op_class="gemm", flops=10**9, bytes_read=4096, dtype="bfloat16",
+                        in_shapes="[[8,8],[8,8]]", out_shapes="[[8,8]]")  # fmt: skip
+    head.host("python", 5_000_000)
+    gather = head.collective("all_gather", "dp", 1000, waits=(gemm,), data=(gemm,))
+    use = head.compute("use", recorded_ps=7_000_001, waits=(gather,))
+    head.send("pp", +1, 4096, waits=(use,))
+    head.memcpy("Memcpy DtoH", 64, stream="copy")
+    head.sync()
+    got = tail.recv("pp", -1, 4096)
+    tail.compute("gemm", waits=(got,), data=(got,), recorded_ps=1_000)
+    tail.collective("all_reduce", "dp", 512)
+    build.program([0, 1], [(head, 0, 0), (head, 1, 0)], stage=0)
+    build.program([2, 3], [(tail, 0, 0), (tail, 1, 0)], stage=1)
+    return build.build()
+
+
+def played(graph, rank):
+    """What a rank does, without regard to how the graph stores it."""
+    program = graph.programs[int(graph.program_of_rank[rank])]
+    flat = graph.flat_ops(program)
+    columns = {
+        name: [getattr(graph.ops, name)[row] for row in flat.row]
+        for name in OP_COLUMNS
+        if name not in ("group", "forward_op")
+    }
+    groups = [
+        graph.groups[name].ranks_of(rank) if name else ()
+        for name in (graph.ops.group[row] for row in flat.row)
+    ]
+    edges = {
+        kind: sorted(zip(*(ends.tolist() for ends in resolve_edges(graph, program, kind, flat)), strict=True))
+        for kind in (EdgeKind.WAIT, EdgeKind.DATA)
+    }
+    return columns, groups, edges
+
+
+def test_a_graph_comes_back(tmp_path):
+    graph = hand_built()
+    export_chakra(graph, tmp_path)
+    back = import_traces([tmp_path]).graph
+    assert back.world_size == graph.world_size
+    assert not verify(back)
+    for rank in range(graph.world_size):
+        assert played(back, rank) == played(graph, rank)
+
+
+def test_a_pipeline_comes_back(tmp_path):
+    graph = pipeline_graph(one_f_one_b(4, 8), forward=1_000, backward=2_000, num_bytes=4096, tp=2)
+    export_chakra(graph, tmp_path)
+    back = import_traces([tmp_path]).graph
+    for rank in range(graph.world_size):
+        assert played(back, rank) == played(graph, rank)
+
+
+def test_ranks_without_their_peers_stand_alone(tmp_path):
+    export_chakra(hand_built(), tmp_path, ranks=[0, 1])
+    job = import_traces([tmp_path])
+    assert not verify(job.graph)
+    assert any("2 sends and receives" not in d and "sends and receives" in d for d in job.report.doubts())
+
+
+def test_sizes_and_types_are_chakras(tmp_path):
+    export_chakra(hand_built(), tmp_path, ranks=[1])
+    nodes = {node.name: node for node in read_nodes(TraceFile(tmp_path / "rank.1.et"))}
+    gather = nodes["nccl::all_gather"]
+    assert gather.type == NodeType.COMM_COLL
+    assert gather.attributes["comm_size"] == 500  # half of the 1000 bytes that two ranks gather
+    assert gather.attributes["comm_type"] == 2
+    send = nodes["nccl::send"]
+    assert (send.type, send.attributes["comm_src"], send.attributes["comm_dst"]) == (NodeType.COMM_SEND, 1, 3)
+    gemm = nodes["gemm"]
+    assert (gemm.type, gemm.attributes["num_ops"], gemm.attributes["tensor_size"]) == (
+        NodeType.COMP, 10**9, 4096,
+    )  # fmt: skip
+
+
+def stream(path, nodes):
+    with path.open("wb") as handle:
+        write_nodes(handle, iter(nodes))
+    return path
+
+
+US = 1_000_000
+
+
+def timed_nodes():
+    """Compute, reduce, compute; as a converter writes them: no streams, a host op that launches."""
+    return [
+        ChakraNode(1, "aten::mm", NodeType.COMP, duration_ps=2 * US, start_ps=10 * US,
+                   attributes={"is_cpu_op": True}),
+        ChakraNode(2, "sgemm", NodeType.COMP, (1,), (1,), 12 * US, 50 * US,
+                   attributes={"num_ops": 100, "tensor_size": 64, "is_cpu_op": False}),
+        ChakraNode(3, "ncclDevKernel_AllReduce", NodeType.COMM_COLL, (), (2,), 62 * US, 30 * US,
+                   attributes={"comm_type": 0, "comm_size": 4096, "pg_name": "0"}),
+        ChakraNode(4, "relu", NodeType.COMP, (), (3,), 92 * US, 8 * US, attributes={"is_cpu_op": False}),
+    ]  # fmt: skip
+
+
+def test_nodes_with_times_replay(tmp_path):
+    for rank in (0, 1):
+        stream(tmp_path / f"job.{rank}.et", timed_nodes())
+    (tmp_path / "comm_group.json").write_text('{"0": [0, 1]}')
+    job = import_traces([tmp_path])
+    assert not verify(job.graph)
+    for row in replay_job(job):
+        # 50 + 30 + 8 us: each waits for the one before
+        assert row.recorded.span == pytest.approx(88e-6)
+        assert row.replayed.span == pytest.approx(88e-6)
+        assert row.replayed.exposed_communication == pytest.approx(30e-6)
+    collective = job.graph.ops.kind == int(OpKind.COLLECTIVE)
+    assert set(job.graph.ops.comm_bytes[collective].tolist()) == {4096}
+    assert any("streams are not recorded" in doubt for doubt in job.report.doubts())
+
+
+def test_groups_may_be_metadata_nodes_and_packed(tmp_path):
+    groups = '[\'[{"pg_name": "0", "ranks": [0]}]\']'
+    init = ChakraNode(9, "## process_group:init ##", NodeType.METADATA, input_values=groups)
+    path = stream(tmp_path / "job.0.et", [init, *timed_nodes()])
+    packed = tmp_path / "packed.0.et.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    graph = import_traces([packed]).graph
+    assert len(graph.ops) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"data_deps": (77,)}, r"node 4 \(relu\) depends on 77, which is missing"),
+        ({"data_deps": (4,)}, r"node 4 \(relu\) depends on itself"),
+        ({"id": 2}, r"two nodes have the id 2"),
+        ({"attributes": {"num_ops": -5}}, r"node 4 \(relu\): num_ops -5 is absurd"),
+        ({"type": NodeType.COMM_COLL, "attributes": {"comm_type": 99}}, r"comm_type 99 is no collective"),
+        ({"type": NodeType.COMM_SEND, "attributes": {"comm_dst": -5}}, r"comm_dst -5 is no rank of"),
+        ({"type": NodeType.COMM_COLL, "attributes": {"comm_type": 0, "pg_name": "9"}},
+         r"rank 0 is not in process group '9': \[1, 2\]"),
+    ],
+)  # fmt: skip
+def test_bad_nodes_are_named(tmp_path, change, reason):
+    from dataclasses import replace
+
+    nodes = timed_nodes()
+    nodes[3] = replace(nodes[3], **change)
+    (tmp_path / "comm_group.json").write_text('{"0": [0], "9": [1, 2]}')
+    stream(tmp_path / "job.0.et", nodes)
+    with pytest.raises(InputError, match=r"job\.0\.et.*" + reason):
+        import_traces([tmp_path])
+
+
+def test_damaged_streams_are_refused(tmp_path):
+    whole = stream(tmp_path / "job.0.et", timed_nodes()).read_bytes()
+    for name, data, reason in (
+        ("cut.1.et", whole[:-3], r"byte \d+: a message of \d+ bytes, of which \d+ are there"),
+        ("text.2.et", b"hello, this is not a trace at all", r"text\.2\.et: byte "),
+        ("long.3.et", b"\xff\xff\xff\xff\x7f", r"not a Chakra file, or damaged"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError, match=reason):
+            import_traces([tmp_path / name])
+    job = import_traces([tmp_path], skip_bad=True)
+    assert job.graph.world_size == 1
+    assert sum("left out" in doubt for doubt in job.report.doubts()) == 3
+
+
+def test_files_of_one_rank_are_refused(tmp_path):
+    paths = [stream(tmp_path / f"{name}.0.et", timed_nodes()[:2]) for name in "ab"]
+    with pytest.raises(InputError, match="both of rank 0"):
+        import_traces(paths)
+
+
+def test_ranks_outside_the_world_are_refused(tmp_path):
+    with pytest.raises(InputError, match="rank 9 is outside the world of 4 ranks"):
+        export_chakra(hand_built(), tmp_path, ranks=[9])

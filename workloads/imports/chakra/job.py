@@ -1,0 +1,154 @@
+"""Chakra files into a job: which rank each is of, the graph, what was recorded, the report."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from simcore.errors import InputError
+from simcore.graph import Graph
+from simcore.graph.ops import OpKind, Strings
+from workloads.imports.chakra.schema import NodeType
+from workloads.imports.chakra.stream import ChakraNode, read_nodes
+from workloads.imports.chakra.to_graph import RankNodes, build_graph
+from workloads.imports.job import ImportedJob
+from workloads.imports.json_events import TraceFile, opened
+from workloads.imports.recorded import ImportedRank, RecordedOps
+from workloads.imports.recording import Step
+from workloads.imports.report import ImportReport, RankReport
+
+_RANK = re.compile(r"(\d+)\.et(?:\.gz)?$")
+_GROUP_FILE = re.compile(r"(^|/)comm_?groups?[^/]*\.json$")
+
+
+def recognises_chakra(source: TraceFile, head: bytes) -> bool:
+    """Whether a file is a Chakra stream by name and first message, or the groups that go with some."""
+    if _GROUP_FILE.search(source.label):
+        return head.lstrip()[:1] == b"{"
+    if not source.label.endswith((".et", ".et.gz")):
+        return False
+    return head.lstrip()[:1] not in (b"{", b"<")
+
+
+def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> ImportedJob:
+    """Import Chakra files, one per rank; ranks are told by file names that end in their number.
+
+    Start times give a recording to compare with; without, there is the graph alone.  ``gaps`` has no meaning.
+    Errors: InputError for a bad file, two files of one rank, dependencies on what is missing or in a circle.
+    """
+    del gaps
+    groups: dict[str, tuple[int, ...]] = {}
+    ranks: list[RankNodes] = []
+    skipped: list[str] = []
+    for source in sources:
+        try:
+            if _GROUP_FILE.search(source.label):
+                groups.update(_groups(source))
+                continue
+            found = _RANK.search(source.label)
+            number = int(found.group(1)) if found is not None else -1
+            ranks.append(RankNodes.of(source.label, number, list(read_nodes(source))))
+        except InputError as error:
+            if not skip_bad:
+                raise
+            skipped.append(str(error))
+    if not ranks:
+        raise InputError("no trace could be read: " + ("; ".join(skipped) or "only groups are given"))
+    if any(rank.number < 0 for rank in ranks):
+        for index, rank in enumerate(ranks):
+            rank.number = index
+    ranks.sort(key=lambda rank: rank.number)
+    for index in range(1, len(ranks)):
+        if ranks[index].number == ranks[index - 1].number:
+            raise InputError(
+                f"{ranks[index].label} and {ranks[index - 1].label} are both of rank {ranks[index].number}"
+            )
+    graph = build_graph(ranks, groups)
+    recorded = [_recorded(graph, index, rank) for index, rank in enumerate(ranks)]
+    imported = tuple(rank for rank in recorded if rank is not None)
+    return ImportedJob(
+        graph, imported if len(imported) == len(ranks) else (), _report(graph, ranks, recorded, skipped)
+    )
+
+
+def _groups(source: TraceFile) -> dict[str, tuple[int, ...]]:
+    """``comm_group.json``: ranks by group name."""
+    try:
+        with opened(source) as (handle, _):
+            found = json.loads(handle.read(1 << 26))
+    except ValueError as error:
+        raise InputError(f"{source.label}: {error}: no groups") from None
+    for name, ranks in found.items() if isinstance(found, dict) else [("", None)]:
+        if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
+            raise InputError(f"{source.label}: group {name!r} is no list of ranks")
+    return {str(name): tuple(ranks) for name, ranks in found.items()}
+
+
+def _recorded(graph: Graph, index: int, rank: RankNodes) -> ImportedRank | None:
+    """What was recorded of a rank, if its GPU nodes have start times."""
+    first = int(graph.template_start[index])
+    placed = [(node, row) for node, row in rank.placed if node.start_ps >= 0 and node.duration_ps >= 0]
+    if not placed or len(placed) < len(rank.placed):
+        return None
+    placed.sort(key=lambda pair: pair[0].start_ps)
+    start = np.array([node.start_ps for node, _ in placed], dtype=np.int64)
+    end = start + np.array([node.duration_ps for node, _ in placed], dtype=np.int64)
+    rows = np.array([row for _, row in placed], dtype=np.int64)
+    ops = graph.ops
+    kind = ops.kind[first + rows]
+    communicates = np.isin(kind, [int(OpKind.COLLECTIVE), int(OpKind.SEND), int(OpKind.RECV)])
+    recorded = RecordedOps(
+        start, end, Strings.encode([node.name for node, _ in placed]), ops.stream.take(first + rows),
+        communicates, kind != int(OpKind.MEMCPY), np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows)),
+    )  # fmt: skip
+    step = Step(-1, int(start[0]), int(end.max()))
+    return ImportedRank(rank.number, recorded, rows, (step,), (np.arange(len(rows)),))
+
+
+def _report(
+    graph: Graph, ranks: list[RankNodes], recorded: list[ImportedRank | None], skipped: list[str]
+) -> ImportReport:
+    reports = []
+    missing = []
+    for index, rank in enumerate(ranks):
+        gpu_nodes = [node for node, _ in rank.placed]
+        untimed = sum(node.duration_ps < 0 for node in gpu_nodes)
+        if untimed:
+            missing.append(
+                f"{rank.label}: {untimed} of {len(gpu_nodes)} GPU nodes have no duration: they are predicted"
+            )
+        known = recorded[index]
+        span = 0 if known is None else int(known.recorded.end_ps.max() - known.recorded.start_ps[0])
+        first, last = int(graph.template_start[index]), int(graph.template_start[index + 1])
+        reports.append(
+            RankReport(
+                rank=rank.number, file=rank.label, gpu="", gpu_ops=len(gpu_nodes),
+                communication_kernels=sum(_communicates(node) for node in gpu_nodes),
+                streams=len(set(graph.ops.stream.codes[first:last].tolist())), steps=0, span_s=span / 1e12,
+            )
+        )  # fmt: skip
+    if any(known is None for known in recorded):
+        missing.append("no start times: there is no recorded step to compare a replay with")
+    stood_in = sum(rank.stood_in for rank in ranks)
+    if stood_in:
+        missing.append(f"{stood_in} sends and receives whose other end is of no file last as recorded")
+    inferred = []
+    if any(rank.guessed_streams for rank in ranks):
+        inferred.append(
+            "streams are not recorded: one for compute, one for copies, one for each group's communication"
+        )
+    if any(rank.guessed_groups for rank in ranks):
+        inferred.append("collectives without a known group are of all ranks")
+    return ImportReport(
+        ranks=tuple(reports), world_size=graph.world_size, coupled_collectives=0, lone_collectives=0,
+        refused_groups=(), clock_shift_us=(0.0,) * len(ranks), skipped=tuple(skipped), format="chakra",
+        found=("operations with dependencies, sizes and groups",), inferred=tuple(inferred),
+        missing=tuple(missing),
+    )  # fmt: skip
+
+
+def _communicates(node: ChakraNode) -> bool:
+    return node.type in (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)

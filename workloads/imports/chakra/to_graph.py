@@ -1,0 +1,310 @@
+"""Chakra nodes as programs of a graph: in an order that their dependencies allow, on streams, in groups."""
+
+from __future__ import annotations
+
+import ast
+import heapq
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from simcore.errors import InputError
+from simcore.graph import Graph
+from simcore.graph.builder import GraphBuilder
+from simcore.graph.ops import OP_COLUMNS, OpKind
+from simcore.graph.template_builder import OpHandle, TemplateBuilder
+from workloads.imports.chakra.schema import COLLECTIVES, NodeType
+from workloads.imports.chakra.stream import ChakraNode
+
+_COMMUNICATION = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
+_COPIES = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
+_MAX_BYTES = 1 << 50
+_ALL = "all ranks"
+_ALONE = "alone"
+#: What the graph has no collective for, and what moves the same bytes.
+_NEAREST = {"gather": "all_to_all", "scatter": "all_to_all"}
+
+
+@dataclass
+class RankNodes:
+    """One file: its nodes in launch order; ``placed`` are GPU nodes with their rows of the built graph."""
+
+    label: str
+    number: int
+    nodes: list[ChakraNode]
+    groups: dict[str, tuple[int, ...]]
+    families: dict[str, str]
+    placed: list[tuple[ChakraNode, int]] = field(default_factory=list)
+    guessed_streams: bool = False
+    guessed_groups: bool = False
+    stood_in: int = 0
+
+    @classmethod
+    def of(cls, label: str, number: int, nodes: list[ChakraNode]) -> RankNodes:
+        """Order ``nodes`` and read the groups that metadata nodes declare.
+
+        Errors: InputError for two nodes of one id, a dependency on none, a circle, nothing that runs.
+        """
+        groups: dict[str, tuple[int, ...]] = {}
+        families: dict[str, str] = {}
+        for node in nodes:
+            if node.type == NodeType.METADATA and "process_group" in node.name:
+                for entry in _declared(node.input_values):
+                    groups[str(entry.get("pg_name", ""))] = tuple(entry["ranks"])
+                    families[str(entry.get("pg_name", ""))] = str(entry.get("pg_desc", ""))
+        if all(node.type in (NodeType.METADATA, NodeType.INVALID) for node in nodes):
+            raise InputError(f"{label}: no node that computes or communicates: nothing to replay")
+        return cls(label, number, _ordered(label, nodes), groups, families)
+
+
+def _declared(text: str) -> list[dict[str, Any]]:
+    try:
+        values = ast.literal_eval(text)
+        found = json.loads(values[0])
+    except (ValueError, SyntaxError, TypeError, IndexError, KeyError):
+        return []
+    entries = found if isinstance(found, list) else []
+    return [
+        entry
+        for entry in entries
+        if isinstance(entry, dict)
+        and isinstance(entry.get("ranks"), list)
+        and all(type(rank) is int for rank in entry["ranks"])
+    ]
+
+
+def _ordered(label: str, nodes: list[ChakraNode]) -> list[ChakraNode]:
+    """Nodes so that each comes after what it depends on; else by start, then as they stand in the file."""
+    place = {node.id: index for index, node in enumerate(nodes)}
+    if len(place) < len(nodes):
+        seen: set[int] = set()
+        twice = next(node.id for node in nodes if node.id in seen or seen.add(node.id))  # type: ignore[func-returns-value]
+        raise InputError(f"{label}: two nodes have the id {twice}")
+    waiting = [0] * len(nodes)
+    after: dict[int, list[int]] = defaultdict(list)
+    for index, node in enumerate(nodes):
+        for source in {*node.data_deps, *node.ctrl_deps}:
+            if source not in place:
+                raise InputError(
+                    f"{label}: node {node.id} ({node.name}) depends on {source}, which is missing"
+                )
+            waiting[index] += 1
+            after[place[source]].append(index)
+    ready = [(max(0, node.start_ps), i) for i, node in enumerate(nodes) if not waiting[i]]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, index = heapq.heappop(ready)
+        order.append(nodes[index])
+        for target in after[index]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                heapq.heappush(ready, (max(0, nodes[target].start_ps), target))
+    if len(order) < len(nodes):
+        stuck = next(node for index, node in enumerate(nodes) if waiting[index])
+        raise InputError(f"{label}: node {stuck.id} ({stuck.name}) depends on itself, in a circle")
+    return order
+
+
+def build_graph(ranks: list[RankNodes], groups: dict[str, tuple[int, ...]]) -> Graph:
+    """One program per rank; ranks that no file is of take no part in groups.
+
+    Errors: InputError for a group without the rank that uses it, absurd sizes, an unknown peer.
+    """
+    build = GraphBuilder(len(ranks), name="chakra", framework="recorded")
+    place = {rank.number: index for index, rank in enumerate(ranks)}
+    known = dict(groups)
+    families: dict[str, str] = {}
+    for rank in ranks:
+        known |= rank.groups
+        families |= rank.families
+    symbols = _declare(build, known, families, place)
+    for index, rank in enumerate(ranks):
+        template = build.template(f"rank {rank.number}")
+        _Writer(rank, index, template, symbols, known, place, build).write()
+        build.program([index], [(template, -1, 0)], name=f"rank {rank.number}")
+    return build.build()
+
+
+def _declare(
+    build: GraphBuilder, known: dict[str, tuple[int, ...]], families: dict[str, str], place: dict[int, int]
+) -> dict[str, str]:
+    """Symbols of groups by name; groups of equal size and description are one family."""
+    build.group(_ALL, explicit=(tuple(range(len(place))),))
+    build.group(_ALONE, dims=((1, 1),), base_dims=((len(place), 1),))
+    members: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+    symbols: dict[str, str] = {}
+    for name, ranks in known.items():
+        present = tuple(place[rank] for rank in ranks if rank in place)
+        if not present:
+            continue
+        family = families.get(name) or f"group {name}"
+        taken = {rank for group in members[family] for rank in group}
+        if members[family] and (len(members[family][0]) != len(present) or taken & set(present)):
+            family = f"{family} #{name}"
+        members[family].append(present)
+        symbols[name] = family
+    for family, groups in members.items():
+        build.group(family, explicit=groups)
+    return symbols
+
+
+class _Writer:
+    """Writes the nodes of one rank into its template."""
+
+    def __init__(
+        self,
+        rank: RankNodes,
+        index: int,
+        template: TemplateBuilder,
+        symbols: dict[str, str],
+        known: dict[str, tuple[int, ...]],
+        place: dict[int, int],
+        build: GraphBuilder,
+    ) -> None:
+        self.rank = rank
+        self.index = index
+        self.template = template
+        self.symbols = symbols
+        self.known = known
+        self.place = place
+        self.build = build
+        self.handle: dict[int, OpHandle] = {}
+        self.stream_of: dict[int, str] = {}
+        self.through: dict[int, tuple[int, ...]] = {}  # what nodes that are no ops depend on
+
+    def write(self) -> None:
+        """All nodes, in launch order."""
+        for node in self.rank.nodes:
+            if node.type in (NodeType.METADATA, NodeType.INVALID):
+                self.through[node.id] = self._sources(node.data_deps)
+                continue
+            self._write(node)
+
+    def _sources(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        found: dict[int, None] = {}
+        for source in ids:
+            found |= dict.fromkeys(self.through.get(source, (source,)))
+        return tuple(found)
+
+    def _write(self, node: ChakraNode) -> None:
+        given = node.attributes
+        kind = given.get("op_kind")
+        on_host = bool(given.get("is_cpu_op", False))
+        if type(kind) is not int or kind not in tuple(OpKind):
+            kind = {
+                NodeType.COMM_COLL: OpKind.COLLECTIVE, NodeType.COMM_SEND: OpKind.SEND,
+                NodeType.COMM_RECV: OpKind.RECV, NodeType.MEM_LOAD: OpKind.MEMCPY,
+                NodeType.MEM_STORE: OpKind.MEMCPY,
+            }.get(node.type, OpKind.HOST if on_host else OpKind.COMPUTE)  # fmt: skip
+        kind = OpKind(kind)
+        implied = set(given.get("implied_deps", ()))
+        only = set(given.get("data_only_deps", ()))
+        also = set(given.get("also_data_deps", ()))
+        sources = [s for s in self._sources(node.data_deps) if s not in implied]
+        columns = self._columns(node, kind)
+        kind = OpKind(int(str(columns.pop("kind", int(kind)))))
+        stream = str(columns["stream"])
+        waits = [self.handle[s] for s in sources if s not in only and s in self.handle]
+        data = [self.handle[s] for s in sources if (s in only or s in also) and s in self.handle]
+        if "op_kind" not in given:
+            # What the stream orders by itself needs no wait; the host waits where it depends on the GPU.
+            waits = [
+                self.handle[s]
+                for s in sources
+                if s in self.handle and self.stream_of[s] not in (stream, "host")
+            ]
+            if kind == OpKind.HOST and waits:
+                self.template.sync("host", name="waits for the GPU", waits=waits)
+                waits = []
+            data = []
+            if kind == OpKind.HOST and node.duration_ps <= 0:
+                self.through[node.id] = self._sources(node.data_deps)
+                return
+        self.handle[node.id] = self.template.op(kind, waits=waits, data=data, **columns)
+        self.stream_of[node.id] = stream
+        if kind not in (OpKind.HOST, OpKind.SYNC, OpKind.EVENT_WAIT, OpKind.EVENT_RECORD):
+            self.rank.placed.append((node, self.handle[node.id].position))
+
+    def _columns(self, node: ChakraNode, kind: OpKind) -> dict[str, object]:
+        given = node.attributes
+        columns: dict[str, object] = {"name": node.name, "recorded_ps": node.duration_ps}
+        for name, (what, _) in OP_COLUMNS.items():
+            value = given.get(name)
+            if name in ("name", "kind", "group", "forward_op", "recorded_ps"):
+                continue
+            if value is not None and isinstance(value, str if what == "str" else int):
+                columns[name] = value
+        columns["flops"] = self._size(node, "num_ops", 1 << 62)
+        size = self._size(node, "comm_size" if node.type in _COMMUNICATION else "tensor_size", _MAX_BYTES)
+        if kind == OpKind.MEMCPY and "bytes_read" not in given:
+            columns |= {"bytes_read": size, "bytes_written": size, "op_class": "copy"}
+        elif kind == OpKind.COMPUTE and size and "bytes_read" not in given and "bytes_written" not in given:
+            columns["bytes_read"] = size
+        if kind in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
+            columns |= self._communication(node, kind, size)
+        if "stream" not in given or not isinstance(given["stream"], str):
+            self.rank.guessed_streams = self.rank.guessed_streams or "stream" not in given
+            default = {OpKind.HOST: "host", OpKind.MEMCPY: "copy"}.get(kind, "compute")
+            if kind in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
+                default = (
+                    f"comm {columns['group']} {node.type.name if kind != OpKind.COLLECTIVE else ''}".strip()
+                )
+            number = given.get("stream")
+            columns["stream"] = str(number) if type(number) is int and kind != OpKind.HOST else default
+        return columns
+
+    def _communication(self, node: ChakraNode, kind: OpKind, size: int) -> dict[str, object]:
+        given = node.attributes
+        name = str(given.get("pg_name", given.get("comm_group", "")))
+        where = f"{self.rank.label}: node {node.id} ({node.name})"
+        symbol = self.symbols.get(name)
+        if name in self.known and self.rank.number not in self.known[name]:
+            raise InputError(
+                f"{where}: rank {self.rank.number} is not in process group {name!r}: {list(self.known[name])}"
+            )
+        if symbol is None:
+            self.rank.guessed_groups = True
+            symbol = _ALL
+        members = [self.place[r] for r in self.known.get(name, tuple(self.place)) if r in self.place]
+        columns: dict[str, object] = {"group": symbol, "comm_bytes": size}
+        if kind == OpKind.COLLECTIVE:
+            code = given.get("comm_type", -1)
+            if not (type(code) is int and 0 <= code < len(COLLECTIVES)):
+                raise InputError(f"{where}: comm_type {code!r} is no collective of Chakra's")
+            collective = COLLECTIVES[code]
+            if collective == "all_gather":
+                columns["comm_bytes"] = size * len(members)
+            columns["collective"] = str(given.get("collective", _NEAREST.get(collective, collective)))
+        else:
+            key = "comm_dst" if kind == OpKind.SEND else "comm_src"
+            peer = given.get(key)
+            if (
+                type(peer) is int
+                and peer >= 0
+                and peer not in self.place
+                and peer in self.known.get(name, (peer,))
+            ):
+                # The other end was not recorded: it lasts what was recorded, and waits for nobody.
+                self.rank.stood_in += 1
+                columns |= {"group": _ALONE, "kind": int(OpKind.COLLECTIVE), "collective": "all_to_all"}
+                return columns
+            if peer not in self.place or self.place[peer] not in members:
+                raise InputError(f"{where}: {key} {peer!r} is no rank of the files in its group")
+            delta = members.index(self.place[peer]) - members.index(self.index)
+            columns["peer_delta"] = delta % len(members)
+        exact = given.get("comm_bytes")
+        if type(exact) is int and 0 <= exact < _MAX_BYTES:
+            columns["comm_bytes"] = exact
+        return columns
+
+    def _size(self, node: ChakraNode, key: str, most: int) -> int:
+        value = node.attributes.get(key, 0)
+        if isinstance(value, float):
+            value = int(value) if abs(value) < most else most + 1
+        if type(value) is not int:
+            return 0
+        if not 0 <= value <= most:
+            raise InputError(f"{self.rank.label}: node {node.id} ({node.name}): {key} {value} is absurd")
+        return value
