@@ -18,55 +18,60 @@ from simcore.graph.ops import IntArray
 _COMMUNICATION = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
 
-def end_times(graph: Graph, durations_ps: IntArray) -> IntArray:
-    """Ends in ps, of shape ``(scenarios, op rows)`` like ``durations_ps``.
+class LongestPaths:
+    """A recorded graph whose programs play one template of their own each, as imports do.
 
-    A communication op's duration counts from the last arrival of those it meets.  The graph's programs play
-    one template of their own each, as imports do.
-    Errors: GraphError when ops wait for each other in a circle, or one never meets its peers.
+    Errors: GraphError when the members of a call are not all there.
     """
-    before, after = _order(graph)
-    meetings, meeting_of = _meetings(graph)
-    missing = [len(rows) for rows in meetings]
-    scenarios, size = durations_ps.shape
-    durations = np.ascontiguousarray(durations_ps.T)
-    ends = np.zeros((size, scenarios), dtype=np.int64)
-    open_before = [len(rows) for rows in before]
-    ready = deque(row for row in range(size) if not open_before[row])
-    done = 0
-    while ready:
-        row = ready.popleft()
-        arrival = ends[row]  # until it ends, when it could start
-        for source in before[row]:
-            np.maximum(arrival, ends[source], out=arrival)
-        number = int(meeting_of[row])
-        finished = [row]
-        if number >= 0:
-            missing[number] -= 1
-            if missing[number]:
-                continue
-            finished = meetings[number]
-            together = np.max(ends[finished], axis=0)
-            ends[finished] = together + durations[finished]
-        else:
-            arrival += durations[row]
-        done += len(finished)
-        for source in finished:
-            for target in after[source]:
-                open_before[target] -= 1
-                if not open_before[target]:
-                    ready.append(target)
-    if done < size:
-        waiting = (
-            row
-            for row in range(size)
-            if open_before[row] or (meeting_of[row] >= 0 and missing[int(meeting_of[row])])
-        )
-        row = next(waiting)
-        raise GraphError(
-            f"op {graph.ops.name[row]!r} (row {row}) can never run: its sources never end"
-        )
-    return np.ascontiguousarray(ends.T)
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._before, self._after = _order(graph)
+        self._meetings, self._meeting_of = _meetings(graph)
+
+    def end_times(self, durations_ps: IntArray) -> IntArray:
+        """Ends in ps, of shape ``(scenarios, op rows)`` like ``durations_ps``.
+
+        A communication op's duration counts from the last arrival of those it meets.
+        Errors: GraphError when ops wait for each other in a circle.
+        """
+        scenarios, size = durations_ps.shape
+        missing = [len(rows) for rows in self._meetings]
+        open_before = [len(rows) for rows in self._before]
+        durations = np.ascontiguousarray(durations_ps.T)
+        ends = np.zeros((size, scenarios), dtype=np.int64)
+        ready = deque(row for row in range(size) if not open_before[row])
+        done = 0
+        while ready:
+            row = ready.popleft()
+            arrival = ends[row]  # until it ends, when it could start
+            for source in self._before[row]:
+                np.maximum(arrival, ends[source], out=arrival)
+            number = self._meeting_of[row]
+            finished = [row]
+            if number >= 0:
+                missing[number] -= 1
+                if missing[number]:
+                    continue
+                finished = self._meetings[number]
+                ends[finished] = np.max(ends[finished], axis=0) + durations[finished]
+            else:
+                arrival += durations[row]
+            done += len(finished)
+            for source in finished:
+                for target in self._after[source]:
+                    open_before[target] -= 1
+                    if not open_before[target]:
+                        ready.append(target)
+        if done < size:
+            row = next(
+                row
+                for row in range(size)
+                if open_before[row] or (self._meeting_of[row] >= 0 and missing[self._meeting_of[row]])
+            )
+            name = self._graph.ops.name[row]
+            raise GraphError(f"op {name!r} (row {row}) can never run: its sources never end")
+        return np.ascontiguousarray(ends.T)
 
 
 def _order(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
@@ -89,12 +94,12 @@ def _order(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
     return before, after
 
 
-def _meetings(graph: Graph) -> tuple[list[list[int]], IntArray]:
+def _meetings(graph: Graph) -> tuple[list[list[int]], list[int]]:
     """Rows that meet, and by row the number of its meeting (-1: none).
 
     The n-th call of a group's member meets the n-th of the others, the n-th send of a pair its n-th receive.
     """
-    meeting_of = np.full(len(graph.ops), -1, dtype=np.int64)
+    meeting_of = [-1] * len(graph.ops)
     calls: dict[tuple[object, ...], int] = defaultdict(int)
     meetings: dict[tuple[object, ...], list[int]] = {}
     for program in graph.programs:
@@ -115,7 +120,8 @@ def _meetings(graph: Graph) -> tuple[list[list[int]], IntArray]:
             meetings.setdefault(key, []).append(row)
     found = list(meetings.values())
     for number, rows in enumerate(found):
-        meeting_of[rows] = number
+        for row in rows:
+            meeting_of[row] = number
     for rows in found:
         name = graph.ops.group[rows[0]]
         size = graph.groups[name].size if graph.ops.kind[rows[0]] == OpKind.COLLECTIVE else 2

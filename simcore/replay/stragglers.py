@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray
-from simcore.replay.longest_path import end_times
+from simcore.replay.longest_path import LongestPaths
 from simcore.units import s_from_ps
 from workloads.imports import ImportedJob
 from workloads.imports.straggler_job import WorkerOps
 from workloads.imports.straggler_trace import COMMUNICATION_TYPES
 
+_MAX_CELLS = 1 << 24  # ops times scenarios at a time: 128 MiB
 _WORST_PERCENT = 3  # of the workers: those that the paper's M_W blames together
 _MERGED = {
     "forward-send": "forward-pp-comm", "forward-recv": "forward-pp-comm",
@@ -101,7 +102,8 @@ class _Scenarios:
 
     def __init__(self, job: ImportedJob, ops: WorkerOps) -> None:
         graph = job.graph
-        self._graph, self._ops = graph, ops
+        self._ops = ops
+        self._paths = LongestPaths(graph)
         starts = np.array([graph.template_start[int(p.template[0])] for p in graph.programs], dtype=np.int64)
         self._row = starts[ops.worker] + ops.flat
         delayed = ops.gap >= 0
@@ -123,15 +125,21 @@ class _Scenarios:
 
     def step_times_ps(self, durations: list[IntArray]) -> IntArray:
         """By scenario and step."""
+        at_a_time = max(1, _MAX_CELLS // len(self._without_delays))
+        parts = [
+            self._times(durations[first : first + at_a_time]) for first in range(0, len(durations), at_a_time)
+        ]
+        return np.concatenate(parts)
+
+    def _times(self, durations: list[IntArray]) -> IntArray:
+        num_steps = len(self._ops.log.steps)
         table = np.tile(self._without_delays, (len(durations), 1))
         table[:, self._row] = np.stack(durations)
-        ends = end_times(self._graph, table)
-        num_steps = len(self._ops.log.steps)
+        ends = self._paths.end_times(table)
         last = np.zeros((num_steps, len(durations)), dtype=np.int64)
         np.maximum.at(last, self._ops.step, ends[:, self._row].T)
-        begins = ends[:, self._begin[:num_steps]]
-        result: IntArray = last.T - begins
-        return result
+        times: IntArray = last.T - ends[:, self._begin[:num_steps]]
+        return times
 
 
 def analyse_stragglers(job: ImportedJob) -> Stragglers | None:

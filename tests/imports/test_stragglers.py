@@ -10,7 +10,7 @@ import pytest
 from simcore.cli.replay import main as replay_command
 from simcore.errors import InputError
 from simcore.replay import replay_job, simulate_job
-from simcore.replay.longest_path import end_times
+from simcore.replay.longest_path import LongestPaths
 from simcore.replay.stragglers import analyse_stragglers
 from workloads.imports import import_traces
 
@@ -155,6 +155,54 @@ def test_model_chunks(tmp_path):
     assert [row.replayed.span for row in replay_job(job)] == pytest.approx([14.0, 14.0])
 
 
+def overlapped():
+    """One stage, two replicas, two chunks: gradients are reduced beside the backward that follows.
+
+    Replica 1's backward of chunk 1 takes 3 s, not 2 s.  A reduce_scatter takes 0.5 s.
+    """
+    rows = []
+    for dp, end in ((0, 4.0), (1, 5.0)):
+        place = (dp, 0, dp, 3)
+        rows += [
+            (*place, "params-all-gather", 0.0, 0.2, 0, 0, -1, -1),
+            (*place, "params-all-gather", 0.2, 0.4, 1, 1, -1, -1),
+            (*place, "forward-compute", 0.2, 1.0, 0, 0, 0, 0),
+            (*place, "forward-compute", 1.0, 2.0, 1, 1, 0, 1),
+            (*place, "backward-compute", 2.0, end, 0, 1, 0, 1),
+            (*place, "grads-reduce-scatter", end, 5.5, 0, 1, -1, -1),
+            (*place, "backward-compute", end, end + 2, 1, 0, 0, 0),
+            (*place, "grads-reduce-scatter", end + 2, 7.5, 1, 0, -1, -1),
+            (*place, "gc", end + 2, end + 2, 0, -1, -1, -1),
+            (*place, "layernorm-grads-all-reduce", 7.5, 7.6, 0, -1, -1, -1),
+            (*place, "separate-grads-all-reduce", 7.6, 8.0, 0, -1, -1, -1),
+            (*place, "optimizer-clip-main-grad", 8.0, 8.1, 0, -1, -1, -1),
+            (*place, "optimizer", 8.1, 8.5, 0, -1, -1, -1),
+        ]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "more_s", "span_s"),
+    [
+        ("backward-compute", 0, 0.0, 8.5),
+        ("backward-compute", 0, 1.0, 9.5),  # on the way
+        ("grads-reduce-scatter", 0, 1.0, 8.5),  # chunk 1's ends at 6.5 s, chunk 0's starts at 7 s
+        ("grads-reduce-scatter", 0, 2.0, 9.0),  # it ends at 7.5 s, half a second after chunk 0's could start
+        ("params-all-gather", 1, 0.5, 8.5),  # chunk 1's ends at 0.9 s, its first forward starts at 1 s
+        ("params-all-gather", 1, 1.0, 8.9),  # it ends at 1.4 s
+    ],
+)
+def test_reductions_beside_backwards(tmp_path, name, number, more_s, span_s):
+    """Replica 1's op of that name takes longer; a collective takes longer for both replicas."""
+    job = import_traces([write(tmp_path / "log.csv", overlapped())])
+    ops = job.graph.ops
+    collective = name in ("grads-reduce-scatter", "params-all-gather")
+    for rank in (0, 1) if collective else (1,):
+        rows = [row for row in job.graph.template_rows(rank) if ops.name[row] == name]
+        ops.recorded_ps[rows[number]] += round(more_s * 1e12)
+    assert [row.replayed.span for row in replay_job(job)] == pytest.approx([span_s, span_s])
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_longest_paths_are_what_the_engine_plays(tmp_path, seed):
     """Any durations: the ends of all ops agree with the engine's to the picosecond."""
@@ -166,7 +214,7 @@ def test_longest_paths_are_what_the_engine_plays(tmp_path, seed):
     ops.recorded_ps[:] = [by_recorded[value] for value in ops.recorded_ps.tolist()]
     result = simulate_job(job)
     played = np.concatenate([result.times_of(rank).end_ps for rank in range(len(job.ranks))])
-    assert end_times(job.graph, ops.recorded_ps[None, :])[0].tolist() == played.tolist()
+    assert LongestPaths(job.graph).end_times(ops.recorded_ps[None, :])[0].tolist() == played.tolist()
 
 
 def changed(index, **values):

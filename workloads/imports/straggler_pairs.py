@@ -28,9 +28,10 @@ def matched_computes(log: WorkerLog, rows: list[int]) -> dict[int, int]:
         moving = [row for row in computes if int(log.model_chunk[row]) != end_of_model]
         if len(calls) not in (len(moving), len(computes)):
             calls = _in_time(log, calls, computes, sends)
+            calls = calls[-len(computes) :] if sends else calls[: len(computes)]
         if len(calls) == len(moving):
             found.update(zip(calls, moving, strict=True))
-        elif len(calls) <= len(computes):
+        else:
             # Every compute has a call, but for the first where it had nothing to receive.
             first = len(computes) - len(calls) if not sends else 0
             pairs = zip(calls, computes[first:], strict=False)

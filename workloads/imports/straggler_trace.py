@@ -27,6 +27,7 @@ COLUMNS = (
 )  # fmt: skip
 _PARQUET_MAGIC = b"PAR1"
 _WHOLE = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
+_OPTIONAL = ("mc", "mb_id", "gmc")  # communication has none
 _MAX_S = 1e12  # no clock in seconds shows more
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
@@ -108,6 +109,8 @@ def read_worker_log(source: TraceFile) -> WorkerLog:
         )
     if not len(table):
         raise InputError(f"{source.label}: has no rows")
+    for name in _OPTIONAL:
+        table[name] = table[name].fillna(-1)
     whole = {name: _whole(source.label, table, name) for name in _WHOLE}
     start_s = _seconds(source.label, table, "start_ts")
     duration_s = _seconds(source.label, table, "duration")
