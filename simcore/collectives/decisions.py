@@ -96,7 +96,7 @@ class Decider:
         self._settings = settings
         self._release = tuner.release_of(cluster.nccl_version)
         self._timing = timing or timing_of(cluster.gpu.generation)
-        self._wire = cluster.gpu.nvlink_bytes_per_s * cluster.gpu.nvlink_efficiency
+        self._wire = cluster.nvswitch_bytes_per_s
 
     @property
     def nvls_efficiency(self) -> float:

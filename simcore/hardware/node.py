@@ -276,8 +276,7 @@ def node_of(cluster: ClusterSpec) -> Node:
         links = cluster.wiring.switch_links
         if links > gpu.nvlink_links:
             raise InputError(f"{links} NVLinks into the switches, but {gpu.name} has {gpu.nvlink_links}")
-        port = links * link_bytes_per_s if links else gpu.nvlink_bytes_per_s * gpu.nvlink_efficiency
-        return SwitchedNode(cluster.gpus_per_node, port, cluster.nvlink_latency_s)
+        return SwitchedNode(cluster.gpus_per_node, cluster.nvswitch_bytes_per_s, cluster.nvlink_latency_s)
     if cluster.intra_node == "nvlink" and not cluster.wiring.nvlinks:
         raise InputError('intra_node = "nvlink" needs nvlinks, the list of [GPU, GPU, links]')
     if cluster.intra_node == "pcie" and not cluster.wiring.pcie:

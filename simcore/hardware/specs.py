@@ -96,6 +96,13 @@ class ClusterSpec:
         return self.num_nodes * self.gpus_per_node
 
     @property
+    def nvswitch_bytes_per_s(self) -> float:
+        """What data can use of one GPU's links into NVSwitches, per direction."""
+        port = self.gpu.nvlink_bytes_per_s * self.gpu.nvlink_efficiency
+        links = self.wiring.switch_links
+        return port * links / self.gpu.nvlink_links if links else port
+
+    @property
     def num_placed(self) -> int:
         """Ranks that can be placed."""
         return len(self.placed_gpus) if self.placement == "listed" else self.num_gpus
