@@ -12,6 +12,9 @@ from simcore.errors import InputError, SimcoreError
 from simcore.study.cases import scenarios
 from simcore.study.compare import CaseResult, Comparison, compare
 from simcore.study.convergence import Convergence, check_convergence
+from simcore.study.ns3 import Ns3Row, check_ns3
+from simcore.study.ns3.check import record
+from simcore.study.ns3.runner import Ns3, find_ns3
 from simcore.study.picture import scatter_svg
 from simcore.study.references import Reference, check_references, rails_reference
 from simcore.units import MIB, format_bytes
@@ -35,8 +38,17 @@ def fidelity_study(argv: Sequence[str]) -> int:
         default=[],
         help="only the published case of nodes of 8 GPUs on rails, at this size; may be repeated",
     )
+    parser.add_argument(
+        "--ns3",
+        action="store_true",
+        help="only packets against ns-3: run where installed (pkg-config or NS3_ROOT), else as recorded",
+    )
+    parser.add_argument("--record", action="store_true", help="with --ns3: keep what this ns-3 says")
     options = parser.parse_args(argv)
     try:
+        if options.ns3:
+            _print_ns3(list(check_ns3(_ns3(options.record))), options.json)
+            return 0
         if options.rails:
             _print_rows([_rails(text) for text in options.rails], options.json)
             return 0
@@ -59,6 +71,26 @@ def fidelity_study(argv: Sequence[str]) -> int:
     else:
         print(_text(found, references, convergence))
     return 0
+
+
+def _ns3(keep: bool) -> Ns3 | None:
+    found = find_ns3()
+    if found is None:
+        if keep:
+            raise InputError("--record needs ns-3: install libns3-dev, or set NS3_ROOT to its prefix")
+        print("ns-3 is not installed: against what was recorded", file=sys.stderr, flush=True)
+    elif keep:
+        record(found)
+    return found
+
+
+def _print_ns3(rows: list[Ns3Row], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"ns3": [row.as_dict() for row in rows]}))
+        return
+    print(f"{'packets against ns-3, one transport':48}{'ns-3 us':>12}{'ours us':>12}{'diff %':>9}")
+    for row in rows:
+        print(f"{row.name:48}{row.ns3_us:12.1f}{row.packet_us:12.1f}{row.percent:+9.2f}  {row.source}")
 
 
 def _rails(text: str) -> Reference:

@@ -24,9 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from simcore.clock import Clock
+from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.planner import NcclPlanner
 from simcore.errors import InputError
 from simcore.hardware.load import load_cluster
@@ -91,6 +92,15 @@ class Reference:
         }
 
 
+class Case(NamedTuple):
+    """Messages on wires, and how they are carried; ``plan`` says what they add up to."""
+
+    topology: Topology
+    plan: CollectivePlan
+    program: Program
+    settings: PacketSettings
+
+
 #: (ranks, bytes, microseconds by ns-3)
 _RAILS: Final = ((8, 64 * MIB, 369.4), (32, 64 * MIB, 481.5), (128, 64 * MIB, 1170.9))
 _LEAF_SPINE: Final = ((16, 64 * MIB, 2788.0),)
@@ -106,6 +116,15 @@ def check_references(quick: bool = False) -> Iterator[Reference]:
 
 def rails_reference(ranks: int, num_bytes: int, published_us: float | None = None) -> Reference:
     """Nodes of 8 GPUs, NVLink 2880 Gb/s, a NIC of 400 Gb/s per GPU on rails, as SimAI's ns-3 has it.
+
+    InputError as :func:`rails_case`.
+    """
+    case = rails_case(ranks, num_bytes)
+    return _reference("NVLink and rails, ns-3 RDMA (SimAI)", case, published_us)
+
+
+def rails_case(ranks: int, num_bytes: int) -> Case:
+    """Note [SimAI] for any size.
 
     InputError for a number of ranks that fills no nodes, or a message smaller than its pieces.
     """
@@ -127,8 +146,7 @@ def rails_reference(ranks: int, num_bytes: int, published_us: float | None = Non
         nic_latency_s=2 * 0.5e-6,
         hop_latency_s=0.5e-6,
     )
-    name = "NVLink and rails, ns-3 RDMA (SimAI)"
-    return _reference(name, cluster, ranks, num_bytes, _GPUS_PER_NODE, _SIMAI, published_us)
+    return _case(cluster, ranks, num_bytes, _GPUS_PER_NODE, _SIMAI)
 
 
 def leaf_spine_reference(ranks: int, num_bytes: int, published_us: float | None = None) -> Reference:
@@ -148,34 +166,35 @@ def leaf_spine_reference(ranks: int, num_bytes: int, published_us: float | None 
         spine_oversubscription=1.0,
     )
     name = "hosts on a leaf-spine, four per leaf, ns-3 RDMA (astra-sim)"
-    return _reference(name, cluster, ranks, num_bytes, 1, _HPCC, published_us)
+    return _reference(name, _case(cluster, ranks, num_bytes, 1, _HPCC), published_us)
 
 
-def _reference(
-    name: str,
-    cluster: ClusterSpec,
-    ranks: int,
-    num_bytes: int,
-    rings: int,
-    settings: PacketSettings,
-    published_us: float | None,
-) -> Reference:
-    topology = Topology(cluster)
+def _case(cluster: ClusterSpec, ranks: int, num_bytes: int, rings: int, settings: PacketSettings) -> Case:
     if num_bytes < ranks * rings:
         raise InputError(f"{num_bytes} bytes cannot be cut for {ranks} ranks and {rings} rings")
-    plan = NcclPlanner(topology, algorithm="ring", protocol="Simple").plan(
-        "all_reduce", num_bytes, range(ranks)
-    )
+    topology = Topology(cluster)
+    planner = NcclPlanner(topology, algorithm="ring", protocol="Simple")
+    plan = planner.plan("all_reduce", num_bytes, range(ranks))
+    return Case(topology, plan, rotated_rings(topology, ranks, num_bytes, rings), settings)
+
+
+def _reference(name: str, case: Case, published_us: float | None) -> Reference:
+    packet_us = carried_ps(*case) / PS_PER_US
+    ideal_us = bandwidth_s(case.topology, case.plan) * 1e6
+    return Reference(name, len(case.plan.ranks), case.plan.num_bytes, published_us, packet_us, ideal_us)
+
+
+def carried_ps(topology: Topology, plan: CollectivePlan, program: Program, settings: PacketSettings) -> int:
+    """Time that ``program`` takes alone on the packet network, in place of the plan's own messages."""
     clock = Clock()
     network = PacketNetwork(clock, topology, settings)
-    network.carry_as(plan, rotated_rings(topology, ranks, num_bytes, rings))
+    network.carry_as(plan, program)
     flow = Flow(clock, plan, ())
     ended: list[int] = []
     flow.callbacks.append(partial(_note, clock, ended))
     network.start(flow)
     clock.drain()
-    ideal_us = bandwidth_s(topology, plan) * 1e6
-    return Reference(name, ranks, num_bytes, published_us, ended[0] / PS_PER_US, ideal_us)
+    return ended[0]
 
 
 def _note(clock: Clock, ended: list[int], _: object) -> None:
