@@ -74,6 +74,8 @@ def replay(
         if kineto is not None and out is None:
             raise InputError("--kineto is written from a run folder: name one with --out")
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
+        if not job.ranks:
+            raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
         stragglers = analyse_stragglers(job)
         job, changes = edit_recording(job, edits or (), step)
         replayed = play_level(job, level, cluster)
