@@ -49,7 +49,7 @@ class _Variant:
     sends: bool
     first: bool
     last: bool
-    begins: bool  # nothing came before it on this rank
+    behind: int  # ops back on the compute stream that a receive waits for; -1: none
     after_send: str
 
 
@@ -86,11 +86,11 @@ class _Generator:
     def _stage(self, stage: int, actions: list[Action]) -> None:
         job = self._job
         chunks = job.chunks[stage]
-        skeleton = []
+        skeleton: list[tuple[TemplateBuilder, int, int]] = []
         sent = ""
-        for number, action in enumerate(actions):
+        for action in actions:
             chunk = chunks[action.chunk]
-            variant = self._variant(action, chunk, begins=number == 0, after_send=sent)
+            variant = self._variant(action, chunk, behind=self._behind(skeleton), after_send=sent)
             template = self._templates.get(variant)
             if template is None:
                 template = self._templates[variant] = self._action(variant, chunk)
@@ -109,7 +109,15 @@ class _Generator:
             memory=memory_profile(job, stage, actions),
         )
 
-    def _variant(self, action: Action, chunk: Chunk, *, begins: bool, after_send: str) -> _Variant:
+    def _behind(self, played: list[tuple[TemplateBuilder, int, int]]) -> int:
+        """A receive is posted when the action before is through; with overlap when that one begins."""
+        if not self._job.training.overlap_p2p:
+            return 0 if played else -1
+        if len(played) < 2:
+            return -1
+        return sum(row["stream"] == "compute" for row in played[-1][0].rows)
+
+    def _variant(self, action: Action, chunk: Chunk, *, behind: int, after_send: str) -> _Variant:
         job = self._job
         piped = job.parallel.pp > 1
         forward = action.kind == "F"
@@ -123,7 +131,7 @@ class _Generator:
             sends=sends,
             first=action.microbatch == 0 and forward,
             last=action.microbatch == job.num_microbatches - 1 and not forward,
-            begins=begins,
+            behind=behind if receives else -1,
             after_send=after_send if not job.training.overlap_p2p else "",
         )
 
@@ -152,9 +160,7 @@ class _Generator:
 
     def _receive(self, writer: Writer, source: int, name: str, variant: _Variant) -> None:
         job = self._job
-        before: tuple[Source, ...] = ()
-        if not variant.begins and not job.training.overlap_p2p:
-            before = (external("compute"),)  # posted when the action before is through
+        before = (external("compute", variant.behind),) if variant.behind >= 0 else ()
         got = writer.template.recv("pp", source, self._message_bytes, stream=f"pp.recv.{name}", waits=before)
         writer.wait_for(got)
         if self._scattered:
