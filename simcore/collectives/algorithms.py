@@ -142,6 +142,36 @@ def pairwise_all_to_all(num_ranks: int, num_bytes: int, channels: int = 1, chunk
                 yield Transfer(step - 1, channel, src, dst, dst, offset + low, length, False)
 
 
+def hierarchical_all_to_all(
+    num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1, ranks_per_node: int = 0
+) -> Schedule:
+    """Each rank to its neighbours on the node, for their rails; then along the rails.
+
+    ``num_bytes`` is one rank's input, ``ranks_per_node`` 0 all of them.  ``chunk`` is ``origin * n +
+    destination``, ``offset`` the place in the origin's input.
+    """
+    del chunks
+    local = ranks_per_node or num_ranks
+    pieces = split(num_bytes, num_ranks)
+    nodes = num_ranks // local
+
+    def sent(step: int, src: int, dst: int, origin: int, to: int) -> Schedule:
+        offset, size = pieces[to]
+        for channel, (low, length) in enumerate(split(size, channels)):
+            yield Transfer(step, channel, src, dst, origin * num_ranks + to, offset + low, length, False)
+
+    for step in range(1, local):
+        for src in range(num_ranks):
+            dst = src - src % local + (src + step) % local
+            for node in range(nodes):
+                yield from sent(step - 1, src, dst, src, node * local + dst % local)
+    for step in range(1, nodes):
+        for src in range(num_ranks):
+            dst = (src + step * local) % num_ranks
+            for neighbour in range(local):
+                yield from sent(local + step - 2, src, dst, src - src % local + neighbour, dst)
+
+
 def switch_all_reduce(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
     """NVLS: rank r fetches slice r already added up, then stores it to all; adding and copying in the switch.
 
@@ -237,12 +267,12 @@ SCHEDULES: Final[dict[str, dict[str, Generator]]] = {
     },
     "broadcast": {"ring": ring_broadcast},
     "reduce": {"ring": ring_reduce},
-    "all_to_all": {"pairwise": pairwise_all_to_all},
+    "all_to_all": {"pairwise": pairwise_all_to_all, "hierarchical": hierarchical_all_to_all},
     "barrier": _ALL_REDUCE,
 }
 COLLECTIVES: Final = tuple(SCHEDULES)
-#: Algorithms that NCCL_ALGO may force; send/recv and all_to_all have only one way.
-ALGORITHMS: Final = ("ring", "tree", "nvls", "nvls_tree", "pat")
+#: Algorithms that NCCL_ALGO may force, and one for all_to_all that NCCL itself does not have.
+ALGORITHMS: Final = ("ring", "tree", "nvls", "nvls_tree", "pat", "hierarchical")
 
 
 def algorithms_of(collective: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from simcore.collectives import tuner
-from simcore.collectives.algorithms import sent_share
+from simcore.collectives.algorithms import algorithms_of, sent_share
 from simcore.collectives.channels import (
     NVLS_CHANNELS,
     ChannelGraph,
@@ -39,6 +39,7 @@ from simcore.collectives.protocols import (
 from simcore.collectives.rings import tree_levels
 from simcore.collectives.timing import GenerationTiming, timing_of
 from simcore.collectives.tuning_constants import PAT_EFFICIENCY, PAT_RANK_LATENCY_US
+from simcore.collectives.two_level import fits_two_levels, one_after_the_other, two_level_shares
 from simcore.hardware.specs import ClusterSpec
 
 #: What send/recv kernels, and so all_to_all, can speak (src/device/sendrecv.h).
@@ -290,7 +291,22 @@ class Decider:
             network_share=shared,
         )
 
+    def _two_levels(self, num_bytes: int, layout: Layout) -> Decision:
+        sent = sent_share("all_to_all", layout.num_ranks) * num_bytes
+        inner, outer = two_level_shares(layout)
+        nodes, local = layout.num_nodes, layout.max_per_node
+        message = -(-num_bytes // layout.num_ranks) * max(nodes, local)
+        channels = self._graph(layout).p2p_channels
+        one_node = replace(layout, nodes=layout.nodes[:1], local_gpus=layout.local_gpus[:1], network_s=0.0)
+        within = self._messages(inner * sent, message, channels, one_node, local - 1, own_copy=True)
+        between = self._messages(outer * sent, message, channels, layout, nodes - 1, own_copy=True)
+        nic = self._cluster.nic_bytes_per_s * self._cluster.nic_efficiency * layout.nics_used / local
+        return one_after_the_other(within, between, layout, self._wire, nic)
+
     def _all_to_all(self, num_bytes: int, layout: Layout) -> Decision:
+        wanted = self._settings.algorithms.among("all_to_all", algorithms_of("all_to_all"))
+        if wanted == ("hierarchical",) and fits_two_levels(layout):
+            return self._two_levels(num_bytes, layout)
         peers = layout.num_ranks - 1
         graph = self._graph(layout)
         crosses = layout.num_nodes > 1

@@ -30,6 +30,7 @@ from simcore.collectives.rings import (
 from simcore.collectives.spread import relative_error
 from simcore.collectives.switch_loads import nvls_one_way_load, pat_load
 from simcore.collectives.timing import GenerationTiming
+from simcore.collectives.two_level import two_level_load
 from simcore.errors import InputError
 from simcore.units import KIB, ps_from_s
 
@@ -216,6 +217,8 @@ class NcclPlanner:
                 return tree_load(fabric, layout)
             case "pairwise":
                 return all_to_all_load(fabric, layout)
+            case "hierarchical":
+                return two_level_load(fabric, layout)
             case "pat":
                 return pat_load(fabric, layout, gathers=gathers)
             case "nvls" if collective in _ONE_WAY:
