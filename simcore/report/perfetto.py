@@ -1,4 +1,4 @@
-"""Timelines for Perfetto (ui.perfetto.dev) and chrome://tracing: JSON trace events, gzip.
+"""Timelines for Perfetto (ui.perfetto.dev) and chrome://tracing: JSON trace events, gzip; or Perfetto's own.
 
 One process per rank, one thread per stream, an arrow from every send to its recv, counters of its ports.
 Format: "Trace Event Format" (Google, 2016); Perfetto reads times in us with nanosecond resolution.
@@ -16,6 +16,7 @@ import numpy as np
 
 from simcore.analysis.step import StepAnalysis
 from simcore.report.counter_events import LINKS_PID, ChosenCounters, choose_counters
+from simcore.report.perfetto_packets import perfetto_packets
 from simcore.report.trace_events import COLUMNS, Flows, origin_event, rank_events
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import Timeline
@@ -55,7 +56,7 @@ def write_perfetto(
     host: bool = False,
     max_counter_rows: int = DEFAULT_MAX_COUNTER_ROWS,
 ) -> PerfettoExport:
-    """Write the rows of ``ranks`` to ``path`` (gzip, whatever its suffix).
+    """Write the rows of ``ranks`` to ``path``: gzipped JSON, or Perfetto's packets if it ends in .pftrace.
 
     ``host`` adds what the host does.  It mostly waits for its GPU: with that, a rank folded to one line
     looks busy from beginning to end.
@@ -68,6 +69,11 @@ def write_perfetto(
     count = 0
     partial = path.with_name(f".{path.name}.partial")
     try:
+        if path.suffix == ".pftrace":
+            batches = list(_batches(timeline, ranks, host, counters))
+            partial.write_bytes(b"".join(perfetto_packets(batches)))
+            partial.replace(path)
+            return PerfettoExport(sum(map(len, batches)), counters.left_out)
         with gzip.open(partial, "wb", compresslevel=1) as file:
             file.write(_header(timeline.info, counters.left_out))
             for events in _batches(timeline, ranks, host, counters):
