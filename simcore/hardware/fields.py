@@ -81,6 +81,7 @@ OPTIONAL_NUMBERS: Final[dict[str, Number]] = {
 }
 OPTIONAL_TEXTS: Final[dict[str, tuple[str, ...] | None]] = {
     "routing": ("auto", "rail", "ecmp"),
+    "transport": ("infiniband", "roce"),
     "placement": None,
     "node_xml": None,
 }

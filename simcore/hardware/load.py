@@ -46,7 +46,7 @@ OVERRIDE_KEYS: Final = (
 #: Fields that :func:`hardware_hash` reads where they are not at their defaults.
 _HASHED_IF_GIVEN: Final = (
     "wiring", "leaves_per_pod", "core_oversubscription", "leaves_per_group", "local_cables", "global_cables",
-    "uplink_bytes_per_s", "routing", "placement", "placed_gpus",
+    "uplink_bytes_per_s", "routing", "transport", "placement", "placed_gpus",
 )  # fmt: skip
 _SCOPES: Final = ("gpu", "cluster", "link")
 
@@ -187,6 +187,7 @@ def _cluster(profile: Profile, gpu: GpuSpec, *, placement_overridden: bool) -> C
     # A dragonfly has no spines.
     values |= {key: profile.numbers.get(key, 1.0) for key in CLUSTER_NUMBERS}
     values |= {"gpu": gpu, "routing": profile.texts.get("routing", "auto")}
+    values["transport"] = profile.texts.get("transport", "infiniband")
     num_gpus = values["num_nodes"] * values["gpus_per_node"]
     if num_gpus > MAX_GPUS:
         raise InputError(

@@ -33,6 +33,7 @@ _LANES: Final = (1, 2, 4, 8, 16, 32)
 _TWO_LEVEL: Final = ("0x1000:0xc010", "0x1000:0xc030")
 _NVSWITCH_CLASS: Final = "0x068000"
 _GPU_CLASS: Final = "0x03"
+_CPU_CLASS: Final = "0x068001"
 _BYTES_PER_S_OF_MBIT: Final = 1e6 / 8
 
 #: GB/s between two CPUs (src/graph/topo.h): Intel by the first model of each kind, AMD by family (as the
@@ -48,7 +49,8 @@ _OTHER_GB_PER_S: Final = 6.0
 class NodeXml:
     """What a node's file says, in the words of :class:`simcore.hardware.wiring.NodeWiring`.
 
-    ``nic_bytes_per_s`` is the line rate of one NIC port; ``left_out`` names ports that no GPU uses.
+    ``nic_bytes_per_s`` is the line rate of one NIC port (None: no NICs); ``left_out`` names ports that no
+    GPU uses.
     """
 
     intra_node: str
@@ -130,6 +132,7 @@ class _Tree:
         number = self._add(-1, 0.0)
         rate = _between_cpus(cpu)
         self.cpu_bytes_per_s = min(self.cpu_bytes_per_s or rate, rate)
+        self._add_nics(cpu, (number,))
         for pci in cpu.of("pci"):
             self._add_pci(pci, (number,))
 
@@ -137,7 +140,8 @@ class _Tree:
         """The tree with its devices named by GPU and NIC number; without devices that nobody uses."""
         names = {gpu.path[-1]: f"gpu{number}" for number, gpu in enumerate(gpus)}
         ports_of_card = Counter(net.path[-1] for net in nets)
-        names |= {net.path[-1]: f"nic{n}" for n, net in enumerate(nets) if ports_of_card[net.path[-1]] == 1}
+        alone = {n for n, net in enumerate(nets) if len(net.path) > 1 and ports_of_card[net.path[-1]] == 1}
+        names |= {nets[n].path[-1]: f"nic{n}" for n in alone}
         paths = [*(gpu.path for gpu in gpus), *(net.path for net in nets)]
         used = {number for path in paths for number in path}
         place: dict[int, int] = {}
@@ -153,11 +157,11 @@ class _Tree:
                 switches += 1
             place[number] = len(found)
             found.append(PciePort(names[number], place.get(port.parent, -1), port.bytes_per_s))
-        # Ports of one card share its PCIe link: each gets a place below the card that does not limit.
+        # Ports of one card share its PCIe link: each gets a place below the card that does not limit, as do
+        # NICs right below a CPU, of which the file gives no PCIe link.
         for nic, net in enumerate(nets):
-            number = net.path[-1]
-            if ports_of_card[number] > 1:
-                found.append(PciePort(f"nic{nic}", place[number], self._ports[number].bytes_per_s))
+            if nic not in alone:
+                found.append(PciePort(f"nic{nic}", place[net.path[-1]], net.bytes_per_s))
         return tuple(found)
 
     def _add(self, parent: int, bytes_per_s: float) -> int:
@@ -173,12 +177,15 @@ class _Tree:
             path = (*above, number)
         for gpu in pci.of("gpu"):
             self._add_gpu(gpu, pci.text("busid"), path)
-        for nic in pci.of("nic"):
+        self._add_nics(pci, path)
+        for below in pci.of("pci"):
+            self._add_pci(below, path, kind)
+
+    def _add_nics(self, above: Element, path: tuple[int, ...]) -> None:
+        for nic in above.of("nic"):
             for net in nic.of("net"):
                 rate = net.count("speed", at_least=1) * _BYTES_PER_S_OF_MBIT
                 self.nets.append(_Net(net.attributes.get("name", net.where), rate, path))
-        for below in pci.of("pci"):
-            self._add_pci(below, path, kind)
 
     def _add_gpu(self, gpu: Element, bus_id: str, path: tuple[int, ...]) -> None:
         found = _Gpu(gpu.count("dev"), bus_id.lower(), gpu, path)
@@ -229,12 +236,13 @@ def _nvlinks(gpus: list[_Gpu]) -> tuple[tuple[tuple[int, int, int], ...], int]:
         for target, (count, kind, element) in gpu.links.items():
             if kind == _NVSWITCH_CLASS:
                 switched[index] += count
-            elif kind.startswith(_GPU_CLASS) and target in number and number[target] != index:
-                pairs[index, number[target]] = count
-            else:
+            elif kind.startswith(_GPU_CLASS) and number.get(target) != index:
+                if target in number:  # else a GPU that the dumped job did not use
+                    pairs[index, number[target]] = count
+            elif kind != _CPU_CLASS:
                 raise InputError(
-                    f"{element.where}: <nvlink target={target!r} tclass={kind!r}> leads to no GPU of this"
-                    f" node and no NVSwitch ({_NVSWITCH_CLASS})"
+                    f"{element.where}: <nvlink target={target!r} tclass={kind!r}> leads to no other GPU"
+                    f" ({_GPU_CLASS}....) and no NVSwitch ({_NVSWITCH_CLASS})"
                 )
     if any(switched) and (pairs or len(set(switched)) > 1):
         odd = next((i for i, count in enumerate(switched) if count != switched[0]), 0)

@@ -56,6 +56,11 @@ def apply_node_xml(profile: Profile, overridden: set[str]) -> None:
     for key in FROM_XML:
         profile.lists.pop(key, None)
         profile.sources[key] = f"node_xml {path}"
+    if node.left_out:
+        profile.sources["nics_per_node"] = (
+            f"assumption: GPUs send through the fastest NICs near them; left out of {path}:"
+            f" {', '.join(node.left_out)}"
+        )
     if not node.pcie:
         for key in _PCIE:
             profile.numbers.pop(key, None)

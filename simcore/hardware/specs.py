@@ -56,6 +56,7 @@ class ClusterSpec:
     ``uplink_bytes_per_s`` the line rate of one cable between switches (0: as a NIC).  Oversubscription 1.0 =
     full bisection at that level.  ``routing``: "rail" hands data for another rail to the GPU on that rail
     first (over NVLink), "ecmp" sends it through the spines, "auto" is "rail" on a rail fabric.
+    ``transport``: "infiniband" or "roce", which only the packet network tells apart.
     ``placement``: "linear" fills nodes in order, "round_robin" deals ranks to nodes in turn, "listed" takes
     rank r's GPU from ``placed_gpus[r]``.
     ``link_overrides`` maps ``<link name>.bytes_per_s`` or ``<link name>.latency_s`` to a value that
@@ -86,6 +87,7 @@ class ClusterSpec:
     global_cables: int = 0
     uplink_bytes_per_s: float = 0.0
     routing: str = "auto"
+    transport: str = "infiniband"
     placement: str = "linear"
     placed_gpus: tuple[int, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

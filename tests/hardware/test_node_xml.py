@@ -128,6 +128,25 @@ def test_two_ports_of_a_card_share_its_pcie_link(tmp_path: Path) -> None:
 def test_slower_nics_are_left_out(tmp_path: Path) -> None:
     where = loaded(tmp_path, system(cpu(0, switch(0, gpu(0) + nic(0) + nic(1, speed=100000)))))
     assert where.cluster.nics_per_node == 1
+    assert any("left out of" in line and "mlx5_1" in line for line in assumptions(where.cluster))
+
+
+def test_a_nic_below_no_pcie_device(tmp_path: Path) -> None:
+    net = '<nic><net name="eth0" dev="0" speed="100000"/></nic>'
+    where = loaded(tmp_path, system(cpu(0, net + switch(0, gpu(0) + gpu(1)))))
+    assert route_names(where, 0, 2)[:4] == [
+        "node.0.pcie.gpu0.up",
+        "node.0.pcie.switch0.up",
+        "node.0.pcie.nic0.down",
+        "nic.0.0.out",
+    ]
+
+
+def test_links_to_gpus_that_the_job_did_not_use_are_no_links(tmp_path: Path) -> None:
+    inside = gpu(0, to_gpu(1, 4) + to_gpu(7, 4)) + gpu(1, to_gpu(0, 4))
+    where = loaded(tmp_path, system(cpu(0, switch(0, inside + nic(0)))))
+    assert where.cluster.intra_node == "nvlink"
+    assert route_names(where, 0, 1) == ["node.0.nvlink.0.1"]
 
 
 def test_broadcom_switches_of_two_levels_are_one(tmp_path: Path) -> None:
@@ -170,7 +189,8 @@ BOMB = '<?xml version="1.0"?>\n<!DOCTYPE x [<!ENTITY a "aa"><!ENTITY b "&a;&a;">
         (PCIE_BOX.replace("16.0 GT/s PCIe", "17 GT/s", 1), 3, "speed '17 GT/s' and 16 lanes"),
         (PCIE_BOX.replace('link_width="16"', 'link_width="3"', 1), 3, "and 3 lanes"),
         (MESH.replace('count="4"', 'count="3"', 1), 5, "GPU 0 has 3 NVLinks to GPU 1, which has 4 back"),
-        (MESH.replace("0000:02:00.0\" count", "0000:77:00.0\" count", 1), 5, "leads to no GPU of this node"),
+        (MESH.replace("0x030200\"/>", "0x010802\"/>", 1), 5, "tclass='0x010802'> leads to no other GPU"),
+        (MESH.replace("0000:02:00.0\" count", "0000:01:00.0\" count", 1), 5, "leads to no other GPU"),
         (MESH.replace("0x030200\"/>", "0x068000\"/>", 1), 8, "all must have the same and none to other GPUs"),
         (SWITCHED.replace('count="6"', 'count="5"', 1), None, "all must have the same"),
         (SWITCHED.replace('count="6"', 'count="0"', 1), 5, "must be a whole number of at least 1"),
