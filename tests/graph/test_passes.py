@@ -121,6 +121,18 @@ def test_the_weight_gradient_gemm_accumulates_itself():
     assert column(graph, "op_class", "wgrad_gemm_accum") == "gemm"
 
 
+def test_a_bf16_product_that_adds_to_an_fp32_gradient_runs_in_bf16():
+    template = (build := GraphBuilder(1)).template("bwd")
+    product = Writer(template, phase="bwd", dtype="bfloat16").op(
+        "mm.default", [[H, S], [S, H]], [[H, H]], flops=2 * S * H * H
+    )
+    # The fp32 gradient is more bytes than the product's operands.
+    Writer(template, phase="bwd").op("add_.Tensor", [[H, H], [H, H]], [[H, H]], data=(product,), alloc=False)
+    build.program([0], [(template, 0, 0)])
+    graph = apply_kernels(build.build(), "megatron")
+    assert column(graph, "dtype", "wgrad_gemm_accum") == "bfloat16"
+
+
 def test_the_wait_behind_an_overlapped_gemm_stays_behind_it():
     # The add waited for the all_reduce; fused into the GEMM, which must overlap it, the wait moves on.
     graph = apply_kernels(weight_gradient(overlapped=True), "megatron")

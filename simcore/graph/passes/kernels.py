@@ -76,7 +76,11 @@ def _replacement(view: GraphView, match: Match) -> Replacement:
     """The kernel for a match whose traffic is what crosses its border."""
     graph, inside = view.graph, set(match.members)
     ops = graph.ops
-    heaviest = max(match.members, key=lambda row: int(ops.bytes_read[row] + ops.bytes_written[row]))
+    # A product in bf16 that adds to an fp32 gradient runs in bf16: work decides the dtype, then traffic.
+    heaviest = max(
+        match.members,
+        key=lambda row: (int(ops.flops[row]), int(ops.bytes_read[row] + ops.bytes_written[row])),
+    )
     placed = next((row for row in match.members if ops.layer[row] >= 0), match.members[0])
     columns: dict[str, str | int] = {
         "name": match.kernel.name,
