@@ -11,6 +11,8 @@ from workloads.edits.megatron import Sizes
 
 Shape = tuple[int, ...]
 
+PARAMETERS = "parameters"  # the "module" of ops on parameters and their gradients, wherever they belong
+
 _LINEARS = {
     "linear_qkv": ("H", "Q"),
     "linear_proj": ("P", "H"),
@@ -168,6 +170,8 @@ class Relabel:
             return "F"
         if _HIDDEN.search(module):
             return "HV"
+        if module == PARAMETERS:
+            return "HFQPV"
         # Outside modules: the loss, over the vocabulary.
         return "VHPQ" if not module else "HPQV"
 

@@ -15,7 +15,7 @@ from simcore.graph.graph import MemoryProfile
 from simcore.graph.passes.view import tensors
 from workloads.edits.assembly import patched_ops
 from workloads.edits.data_parallel import rereduced
-from workloads.edits.dims import Dims, Relabel, Shape
+from workloads.edits.dims import PARAMETERS, Dims, Relabel, Shape
 from workloads.edits.job import EditableJob, Edited, count_changed
 from workloads.edits.megatron import Sizes, groups_for, like_old, sizes_of
 from workloads.edits.registry import WHOLE, Call, edit
@@ -184,6 +184,8 @@ class _Patches:
             return self._scaled(row, ratio)
         forward = ops.phase[row] in ("fwd", "recompute")
         module = _EMBEDDING if ops.group[row] == "embd" else ops.module[row]
+        if not module and ops.phase[row] in ("optimizer", "grad_sync"):
+            module = PARAMETERS
         new_read, new_written = self._relabel.shapes(read, written, ops.name[row], module, forward, first)
         if (new_read, new_written) == (list(read), list(written)):
             return {}
