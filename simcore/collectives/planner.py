@@ -15,7 +15,8 @@ import numpy as np
 
 from simcore.collectives import closed_form
 from simcore.collectives.algorithms import algorithms_of
-from simcore.collectives.decisions import Decider, Decision, Settings
+from simcore.collectives.decision import Decision, Settings
+from simcore.collectives.decisions import Decider
 from simcore.collectives.forced import forced_algorithms, forced_protocols
 from simcore.collectives.layout import Fabric, Layout, layout_of
 from simcore.collectives.plan import CollectivePlan, LinkUse

@@ -16,7 +16,7 @@ from simcore.collectives.layout import Fabric, Layout
 from simcore.collectives.rings import LinkLoad, Load
 
 if TYPE_CHECKING:
-    from simcore.collectives.decisions import Decision
+    from simcore.collectives.decision import Decision
 
 
 def fits_two_levels(layout: Layout) -> bool:

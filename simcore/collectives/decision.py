@@ -1,0 +1,91 @@
+"""A decision about a collective, what the user forces of it, and the costs that decisions share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from simcore.collectives import tuner
+from simcore.collectives.channels import ChannelGraph, bounded, search_channels
+from simcore.collectives.forced import Forced
+from simcore.collectives.layout import Layout
+from simcore.collectives.protocols import Chunking, Protocol
+from simcore.collectives.timing import GenerationTiming
+from simcore.hardware.specs import ClusterSpec
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user forces; the defaults leave it to NCCL.  See :class:`simcore.collectives.NcclPlanner`."""
+
+    algorithms: Forced = tuner.ANY
+    protocols: Forced = tuner.ANY
+    max_channels: int | None = None
+    min_channels: int | None = None
+    buffer_bytes: int | None = None
+    nvls: bool = True
+
+    def bounded(self, channels: int) -> int:
+        """``channels`` within the forced limits."""
+        return bounded(channels, self.min_channels, self.max_channels)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Everything about a plan that does not name links or ranks.
+
+    ``data_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
+    fills.  ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
+    ``copy_share``, ``network_share``: the part of the time that the loops feed NVLink, and that NICs have
+    something to send.  Of ``latency_s``, ``between_s`` passes between steps.  See Note [Time of a
+    collective] in :mod:`simcore.collectives.timing`.
+    """
+
+    algorithm: str
+    protocol: Protocol
+    channels: int
+    chunking: Chunking
+    num_steps: int
+    latency_s: float
+    data_bytes: float
+    fill_bytes: float
+    copy_bytes_per_s: float
+    copy_share: float
+    network_share: float
+    between_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """One cluster with its forced settings: what every decision about it needs."""
+
+    cluster: ClusterSpec
+    settings: Settings
+    timing: GenerationTiming
+
+    @property
+    def wire(self) -> float:
+        """What a GPU's NVLink port carries per direction, bytes/s."""
+        return self.cluster.nvswitch_bytes_per_s
+
+    def warm_up_s(self, scale_s: float, data_bytes: float) -> float:
+        """What the drift of channels costs in all, of ``data_bytes`` per rank."""
+        return scale_s * math.log1p(data_bytes / self.timing.warm_up_bytes)
+
+    def network_hop_s(self, protocol: Protocol, layout: Layout) -> float:
+        """One hop between nodes, wire included."""
+        return layout.network_s + self.timing.protocols[protocol.name].network_hop_s
+
+    def graph(self, layout: Layout) -> ChannelGraph:
+        """The group's channels, within the forced limits."""
+        graph = search_channels(
+            self.cluster.gpu.generation,
+            layout.num_nodes,
+            self.wire,
+            self.cluster.nic_bytes_per_s,
+            layout.nics_used,
+            layout.node_rings,
+        )
+        channels = self.settings.bounded(graph.channels)
+        total = graph.channels * graph.bytes_per_s
+        return replace(graph, channels=channels, bytes_per_s=total / channels)
