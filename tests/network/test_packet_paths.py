@@ -81,6 +81,14 @@ def test_every_fabric_delivers_the_algorithms_volume(settings, collective):
     assert end >= run(fabric, plan)[0][0] * 0.999
 
 
+def test_the_clusters_transport_holds_unless_another_is_asked_for():
+    fabric = leaf_spine(transport="roce")
+    for transport, pauses in ((None, True), ("roce", True), ("infiniband", False)):
+        _, network = two_sends(fabric, PacketSettings(transport=transport))
+        assert network.settings.transport == (transport or "roce")
+        assert network.settings.hashes_paths == pauses
+
+
 def incast(roce):
     """Seven senders of 10 MB into one NIC, from one leaf."""
     fabric = topology(8, 1, fabric="leaf_spine", nodes_per_leaf=8, latency_s=2e-6)

@@ -11,6 +11,7 @@ Note [HBM]
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,8 @@ class PacketNetwork:
     """
 
     def __init__(self, clock: Clock, topology: Topology, settings: PacketSettings | None = None) -> None:
-        self.settings = settings or PacketSettings()
+        settings = settings or PacketSettings()
+        self.settings = replace(settings, transport=settings.transport or topology.cluster.transport)
         self._clock = clock
         self._topology = with_wires_alone(topology) if self.settings.software else topology
         self._wiring = Wiring(clock, self._topology, self.settings)

@@ -31,10 +31,10 @@ class PacketSettings:
     its sender; 0: once its last byte has arrived.  ``pair_per_message``: each message has a queue pair of its
     own, and a source serves queue pairs in the order in which they were made, again and again.
     ``transport`` between nodes: "infiniband" (credits, input ports take turns) or "roce" (pause frames, one
-    queue per output, DCQCN, as ``roce`` says); NVLink always has credits.  ``routing`` over the cables
-    between two switches: "spread" (adaptive routing: a link of n cables is one of n times the rate), "ecmp"
-    (a connection stays on the cable that a hash with ``seed`` picks); None: the default of NCCL's
-    NCCL_IB_ADAPTIVE_ROUTING, which is spread on InfiniBand and ecmp on RoCE.
+    queue per output, DCQCN, as ``roce`` says), None: the cluster's; NVLink always has credits.
+    ``routing`` over the cables between two switches: "spread" (adaptive routing: a link of n cables is one of
+    n times the rate), "ecmp" (a connection stays on the cable that a hash with ``seed`` picks); None: the
+    default of NCCL's NCCL_IB_ADAPTIVE_ROUTING, which is spread on InfiniBand and ecmp on RoCE.
     ``max_events``: what a whole job may cost before it is refused.
     ``software``: also spend what a plan has beyond wires (kernel start, flags, channels' copy rate).
 
@@ -52,7 +52,7 @@ class PacketSettings:
     send_overhead_ps: int = 0
     ack_bytes: int = 0
     pair_per_message: bool = False
-    transport: str = "infiniband"
+    transport: str | None = None
     routing: str | None = None
     roce: RoceSettings = field(default_factory=RoceSettings)
     seed: int = 0
@@ -68,11 +68,10 @@ class PacketSettings:
             if not getattr(self, name) >= 0:
                 raise InputError(f"packet network: {name} must not be negative, not {getattr(self, name)}")
 
-        for name, known in (("transport", TRANSPORTS), ("routing", (*ROUTINGS, None))):
+        for name, known in (("transport", TRANSPORTS), ("routing", ROUTINGS)):
             value = getattr(self, name)
-            if value not in known:
-                hint = nearest(str(value), [text for text in known if text])
-                raise InputError(f"packet network: {name} cannot be {value!r}{hint}")
+            if value is not None and value not in known:
+                raise InputError(f"packet network: {name} cannot be {value!r}{nearest(str(value), known)}")
 
     @property
     def hashes_paths(self) -> bool:
