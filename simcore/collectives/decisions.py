@@ -240,7 +240,7 @@ class Decider:
         warm_up = (
             self._costs.warm_up_s(self._costs.timing.warm_up_s, data_bytes) if protocol is SIMPLE else 0.0
         )
-        skew = self._costs.timing.block_skew_s * (channels - 1) / (channels + 1)
+        skew = generation.block_skew_s * (channels - 1) / (channels + 1)
         first = (inside if inner else network) if inner + outer else 0.0
         hops = inner * inside + outer * network
         return timing.base_s + skew + first, hops - first + warm_up
