@@ -237,9 +237,8 @@ class Decider:
         """(before the first byte moves, between the steps) of ``inner`` hops in nodes, ``outer`` between."""
         timing = self._costs.timing.protocols[protocol.name]
         inside, network = timing.nvlink_hop_s + layout.inside_s, self._costs.network_hop_s(protocol, layout)
-        warm_up = (
-            self._costs.warm_up_s(self._costs.timing.warm_up_s, data_bytes) if protocol is SIMPLE else 0.0
-        )
+        generation = self._costs.timing
+        warm_up = self._costs.warm_up_s(generation.warm_up_s, data_bytes) if protocol is SIMPLE else 0.0
         skew = generation.block_skew_s * (channels - 1) / (channels + 1)
         first = (inside if inner else network) if inner + outer else 0.0
         hops = inner * inside + outer * network

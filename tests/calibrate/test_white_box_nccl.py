@@ -1,4 +1,4 @@
-"""Echo's table 6: the white box meets its totals, and the totals are no durations of a tree on those wires."""
+"""Echo's table 6: the white box meets its totals, which are no durations of a tree on those wires."""
 
 import pytest
 
