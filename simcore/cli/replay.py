@@ -73,6 +73,8 @@ def replay(
 
         if kineto is not None and out is None:
             raise InputError("--kineto is written from a run folder: name one with --out")
+        if edits and level != "recorded":
+            raise InputError(f"--edit changes recorded times, which --level {level} does not use")
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
         if not job.ranks:
             raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
