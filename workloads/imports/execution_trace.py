@@ -131,7 +131,10 @@ def _node(where: str, raw: dict[str, Any]) -> Node:
         arguments = []
         if isinstance(values, list) and isinstance(shapes, list) and isinstance(types, list):
             arguments = [
-                list(_tensors(where, *argument)) for argument in zip(values, shapes, types, strict=False)
+                list(_tensors(where, value, shape, kind))
+                if isinstance(kind, str) and "Tensor" in kind
+                else []
+                for value, shape, kind in zip(values, shapes, types, strict=False)
             ]
         sides.append((arguments, values))
     if type(raw.get("id")) is not int:

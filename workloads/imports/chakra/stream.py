@@ -134,6 +134,7 @@ class _Delimited:
         return InputError(f"{self.label}: byte {self.at:,}: {reason}")
 
 
+_TYPES = {int(kind): kind for kind in NodeType}
 _MAX_US = 7 * 24 * 3600 * 10**6
 
 
@@ -149,7 +150,7 @@ def _node(reader: _Delimited, message: Any) -> ChakraNode:
     exact = attributes.get("recorded_ps")
     duration = exact if type(exact) is int else message.duration_micros * PS_PER_US or -1
     return ChakraNode(
-        message.id, message.name, NodeType(message.type) if message.type <= 7 else NodeType.INVALID,
+        message.id, message.name, _TYPES.get(message.type, NodeType.INVALID),
         tuple(message.ctrl_deps), tuple(message.data_deps),
         message.start_time_micros * PS_PER_US if message.start_time_micros else -1, duration,
         message.inputs.values, attributes,

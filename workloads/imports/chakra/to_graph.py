@@ -20,6 +20,17 @@ from workloads.imports.chakra.stream import ChakraNode
 _COMMUNICATION = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
 _COPIES = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 _MAX_BYTES = 1 << 50
+#: Columns that are read from attributes of their name, and their types.
+_READ = {
+    name: str if what == "str" else int
+    for name, (what, _) in OP_COLUMNS.items()
+    if name not in ("name", "kind", "group", "forward_op", "recorded_ps", "flops", "comm_bytes", "stream")
+}
+_OF_TYPE = {
+    NodeType.COMM_COLL: OpKind.COLLECTIVE, NodeType.COMM_SEND: OpKind.SEND, NodeType.COMM_RECV: OpKind.RECV,
+    NodeType.MEM_LOAD: OpKind.MEMCPY, NodeType.MEM_STORE: OpKind.MEMCPY,
+}  # fmt: skip
+_KINDS = {int(kind): kind for kind in OpKind}
 _ALL = "all ranks"
 _ALONE = "alone"
 #: What the graph has no collective for, and what moves the same bytes.
@@ -192,19 +203,16 @@ class _Writer:
         given = node.attributes
         kind = given.get("op_kind")
         on_host = bool(given.get("is_cpu_op", False))
-        if type(kind) is not int or kind not in tuple(OpKind):
-            kind = {
-                NodeType.COMM_COLL: OpKind.COLLECTIVE, NodeType.COMM_SEND: OpKind.SEND,
-                NodeType.COMM_RECV: OpKind.RECV, NodeType.MEM_LOAD: OpKind.MEMCPY,
-                NodeType.MEM_STORE: OpKind.MEMCPY,
-            }.get(node.type, OpKind.HOST if on_host else OpKind.COMPUTE)  # fmt: skip
-        kind = OpKind(kind)
+        kind = _KINDS.get(kind) if type(kind) is int else None
+        if kind is None:
+            kind = _OF_TYPE.get(node.type, OpKind.HOST if on_host else OpKind.COMPUTE)
         implied = set(given.get("implied_deps", ()))
         only = set(given.get("data_only_deps", ()))
         also = set(given.get("also_data_deps", ()))
         sources = [s for s in self._sources(node.data_deps) if s not in implied]
         columns = self._columns(node, kind)
-        kind = OpKind(int(str(columns.pop("kind", int(kind)))))
+        if columns.pop("alone", False):
+            kind = OpKind.COLLECTIVE
         stream = str(columns["stream"])
         waits = [self.handle[s] for s in sources if s not in only and s in self.handle]
         data = [self.handle[s] for s in sources if (s in only or s in also) and s in self.handle]
@@ -230,12 +238,7 @@ class _Writer:
     def _columns(self, node: ChakraNode, kind: OpKind) -> dict[str, object]:
         given = node.attributes
         columns: dict[str, object] = {"name": node.name, "recorded_ps": node.duration_ps}
-        for name, (what, _) in OP_COLUMNS.items():
-            value = given.get(name)
-            if name in ("name", "kind", "group", "forward_op", "recorded_ps"):
-                continue
-            if value is not None and isinstance(value, str if what == "str" else int):
-                columns[name] = value
+        columns |= {name: value for name, value in given.items() if isinstance(value, _READ.get(name, ()))}
         columns["flops"] = self._size(node, "num_ops", 1 << 62)
         size = self._size(node, "comm_size" if node.type in _COMMUNICATION else "tensor_size", _MAX_BYTES)
         if kind == OpKind.MEMCPY and "bytes_read" not in given:
@@ -244,7 +247,9 @@ class _Writer:
             columns["bytes_read"] = size
         if kind in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
             columns |= self._communication(node, kind, size)
-        if "stream" not in given or not isinstance(given["stream"], str):
+        if isinstance(given.get("stream"), str):
+            columns["stream"] = given["stream"]
+        else:
             self.rank.guessed_streams = self.rank.guessed_streams or "stream" not in given
             default = {OpKind.HOST: "host", OpKind.MEMCPY: "copy"}.get(kind, "compute")
             if kind in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
@@ -288,7 +293,7 @@ class _Writer:
             ):
                 # The other end was not recorded: it lasts what was recorded, and waits for nobody.
                 self.rank.stood_in += 1
-                columns |= {"group": _ALONE, "kind": int(OpKind.COLLECTIVE), "collective": "all_to_all"}
+                columns |= {"group": _ALONE, "alone": True, "collective": "all_to_all"}
                 return columns
             if peer not in self.place or self.place[peer] not in members:
                 raise InputError(f"{where}: {key} {peer!r} is no rank of the files in its group")
