@@ -41,8 +41,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class _Call:
-    """One collective of one recorded rank: its op-table row, kind, size, group and when it was issued."""
+    """One collective of one recorded rank, in the order of issue: its op-table row, kind, size and group."""
 
+    rank: int
     row: int
     kind: str
     num_bytes: int
@@ -135,10 +136,23 @@ def _calls(job: ImportedJob) -> tuple[list[_Call], int, int]:
             lane = rank.recorded.stream[op]
             symbol = graph.ops.group[row] if len(present) > _ALONE_SIZE else f"{list(members)} on {lane}"
             meetings.setdefault(symbol, set()).add(members)
-            calls.append(_Call(row, kind, size, f"{symbol} as recorded", members))
+            calls.append(_Call(rank.number, row, kind, size, f"{symbol} as recorded", members))
     # Ranks that name the members of a group differently do not agree: keep what they recorded.
     unsure = {f"{symbol} as recorded" for symbol, found in meetings.items() if len(found) > 1}
-    return [call for call in calls if call.symbol not in unsure], simulated, kept
+    return _agreed([call for call in calls if call.symbol not in unsure]), simulated, kept
+
+
+def _agreed(calls: list[_Call]) -> list[_Call]:
+    """Members of an uneven exchange name different sizes: the largest decides when it ends."""
+    places: list[tuple[str, int]] = []
+    seen: dict[tuple[int, str], int] = {}
+    largest: dict[tuple[str, int], int] = {}
+    for call in calls:
+        number = seen[call.rank, call.symbol] = seen.get((call.rank, call.symbol), -1) + 1
+        place = call.symbol, number
+        places.append(place)
+        largest[place] = max(largest.get(place, 0), call.num_bytes)
+    return [replace(call, num_bytes=largest[place]) for call, place in zip(calls, places, strict=True)]
 
 
 def _by_shapes(ops: RecordedOps, op: int, kind: str, num_ranks: int) -> tuple[str, int]:
@@ -154,11 +168,9 @@ def _by_shapes(ops: RecordedOps, op: int, kind: str, num_ranks: int) -> tuple[st
 def _with_calls(ops: OpTable, calls: list[_Call]) -> OpTable:
     group, collective = ops.group.tolist(), ops.collective.tolist()
     num_bytes, recorded = ops.comm_bytes.copy(), ops.recorded_ps.copy()
-    sizes: dict[str, int] = {}
     for call in calls:
         group[call.row], collective[call.row] = call.symbol, call.kind
         num_bytes[call.row], recorded[call.row] = call.num_bytes, -1
-        sizes[call.symbol] = max(sizes.get(call.symbol, 0), call.num_bytes)
     return replace(
         ops, group=Strings.encode(group), collective=Strings.encode(collective), comm_bytes=num_bytes,
         recorded_ps=recorded,

@@ -77,6 +77,23 @@ def test_recorded_ranks_meet(tmp_path):
     )
 
 
+def test_the_largest_part_of_an_uneven_exchange_decides(tmp_path):
+    def exchange(elements):
+        args = {
+            "Collective name": "all_to_allv", "In msg nelems": elements, "Out msg nelems": ELEMENTS,
+            "Group size": 2, "dtype": "Float", "Process Group Name": "ep", "Process Group Ranks": "[0, 1]",
+        }  # fmt: skip
+        return launched("ncclDevKernel_SendRecv", 0, 10, 900, corr=1, stream=20, **args)
+
+    sizes = (ELEMENTS // 4, ELEMENTS)
+    paths = [trace(tmp_path / f"{rank}.json", exchange(size), rank) for rank, size in enumerate(sizes)]
+    replay = play_level(import_traces(paths), "communication")
+    planner = NcclPlanner(Topology(load_cluster("a100-8", {})))
+    expected = planner.plan("all_to_all", 4 * ELEMENTS, (0, 1)).alone_ps
+    lengths = [int(end[0] - start[0]) for start, end in zip(replay.start_ps, replay.end_ps, strict=True)]
+    assert lengths == [expected, expected]
+
+
 def test_what_is_not_known_lasts_as_recorded(tmp_path):
     unknown = launched("ncclDevKernel_SendRecv", 0, 10, 300, corr=1, stream=20)
     path = trace(tmp_path / "t.json", [*unknown, *all_reduce(400, 420, 800, 2)])
