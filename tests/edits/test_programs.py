@@ -4,13 +4,16 @@ The small programs in ``graphs/`` are a GPT of 8 layers, tp2 pp2 dp1, and what o
 says in ``graph.json`` (``command``) how it was traced.
 """
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from simcore.cli.edits import traced_job
+from simcore.cli.main import app
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
 from simcore.engine import simulate
@@ -166,3 +169,17 @@ def test_what_makes_no_sense_is_refused(start, edits, reason):
         for key, _, value in (one.partition("=") for one in edits):
             state = apply_edit(state, key, value).job
     assert reason in str(error.value)
+
+
+def test_the_command_says_what_changed(tmp_path):
+    arguments = ["run-sim", str(GRAPHS / "base"), "--out", str(tmp_path / "run"), "--json"]
+    edits = ["--edit", "pp=4", "--edit", "class.communication.speed=inf"]
+    result = CliRunner().invoke(app, [*arguments, *edits])
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    regrouped, free = shown["edits"]
+    assert (regrouped["key"], regrouped["value"], shown["gpus"]) == ("pp", "4", 8)
+    assert regrouped["step_time_after_s"] == free["step_time_before_s"] > free["step_time_after_s"]
+    assert free["step_time_after_s"] == shown["step_time_s"]
+    # Layers on twice the stages: (8 + 3) rounds of half the work for (8 + 1), 11 / 18 of the time or more.
+    assert 11 / 18 < regrouped["step_time_after_s"] / regrouped["step_time_before_s"] < 0.7
