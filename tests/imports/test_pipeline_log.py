@@ -142,6 +142,7 @@ def broken(stage, **changes):
         (broken(0, bwd_start=None), {}, "has no list 'bwd_start'"),
         (broken(0, total=-1), {}, "total is -1"),
         (broken(0, fwd_chunk=[0, 0], fwd_minibatch=[0, 0]), {}, "stands twice"),
+        (broken(0, fwd_chunk=[0, 1]), {}, "fwd_chunk 1 of 1 chunk"),
         (TWO_STAGES, {"num_mbs": 3}, "2 fwd_start for 3 microbatches on 1 chunk"),
         (TWO_STAGES, {"pp_size": 3}, "log of stage 2 of 3 is missing"),
         (TWO_STAGES, {"pp_size": 0}, "config.json: pp_size is 0, no size"),

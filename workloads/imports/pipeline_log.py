@@ -162,7 +162,7 @@ def _stage(
             raise InputError(
                 f"{where}: {len(starts)} {word}_start for {microbatches} microbatches on {chunks} chunk(s)"
             )
-        places = _places(where, entry, kind, len(starts), order)
+        places = _places(where, entry, kind, len(starts), chunks, order)
         for position, ((microbatch, chunk), start, end) in enumerate(zip(places, starts, ends, strict=True)):
             if end < start:
                 raise InputError(f"{where}: {word}_end[{position}] {end} ms is before its start {start} ms")
@@ -185,7 +185,12 @@ def _stage(
 
 
 def _places(
-    where: str, entry: dict[str, Any], kind: str, count: int, order: dict[str, list[Action]]
+    where: str,
+    entry: dict[str, Any],
+    kind: str,
+    count: int,
+    num_chunks: int,
+    order: dict[str, list[Action]],
 ) -> list[tuple[int, int]]:
     """Microbatch and chunk of each action of a kind, in the list's order."""
     word = _KINDS[kind]
@@ -205,6 +210,9 @@ def _places(
     first = min(microbatches)  # some count from 1
     chunk_of = chunks or [chunk for _, chunk in places] or [0] * count
     found = [(microbatch - first, chunk) for microbatch, chunk in zip(microbatches, chunk_of, strict=True)]
+    beyond = [chunk for _, chunk in found if not 0 <= chunk < num_chunks]
+    if beyond:
+        raise InputError(f"{where}: {word}_chunk {beyond[0]} of {num_chunks} chunk(s)")
     if len(set(found)) < count:
         raise InputError(f"{where}: {word} stands twice for one microbatch and chunk")
     return found
