@@ -140,5 +140,5 @@ def test_nothing_to_do_ends_at_once():
 def test_an_algorithm_that_is_not_known_is_refused():
     fabric = topology(per_node=8)
     plan = replace(planner(fabric).plan("all_reduce", MB, range(8)), algorithm="butterfly")
-    with pytest.raises(InputError, match="no model of 'butterfly'"):
+    with pytest.raises(InputError, match="no messages of 'butterfly'"):
         run(fabric, plan)

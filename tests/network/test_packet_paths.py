@@ -154,10 +154,13 @@ def test_a_tree_of_switches_carries_each_slice_on_its_rail():
         ("all_reduce", "ring", 16),
         ("all_reduce", "nvls", 8),
         ("all_to_all", "ring", 16),
+        ("all_to_all", "hierarchical", 16),
+        ("reduce_scatter", "pat", 8),
     ],
 )
 def test_with_software_a_collective_alone_takes_its_plans_time(collective, algorithm, ranks):
-    fabric = topology(ranks // 8, 8, latency_s=1e-6)
+    nodes, per_node = (ranks, 1) if algorithm == "pat" else (ranks // 8, 8)  # PAT knows no nodes
+    fabric = topology(nodes, per_node, latency_s=1e-6)
     plan = NcclPlanner(fabric, algorithm=algorithm).plan(collective, 32 * MB, range(ranks))
     settings = PacketSettings(software=True, max_segments=30_000)
     assert run(fabric, plan, settings=settings)[0] == [pytest.approx(plan.alone_ps / 1e6, rel=0.02)]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from simcore.collectives.algorithms import Transfer, split, steps
+from simcore.collectives.algorithms import Transfer, hierarchical_all_to_all, split, steps
 from simcore.collectives.layout import Layout, layout_of
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.protocols import NCCL_STEPS, protocol_named
@@ -244,13 +244,15 @@ def program_of(topology: Topology, plan: CollectivePlan, slices: int | None = No
             return _tree(topology, plan, layout_of(topology, plan.ranks), slices or 1)
         case "pairwise":
             return _pairwise(topology, plan, layout_of(topology, plan.ranks), slices or 1)
+        case "hierarchical":
+            return _two_levels(topology, plan, layout_of(topology, plan.ranks), slices or 1)
         case "pat":
             return _pat(topology, plan, slices or 1)
         case "nvls" | "nvls_tree":
             from simcore.network.packet.nvls import nvls_program
 
             return nvls_program(topology, plan, layout_of(topology, plan.ranks))
-    raise InputError(f"the packet network has no model of {plan.algorithm!r}; force ring or tree instead")
+    raise InputError(f"the packet network has no messages of {plan.algorithm!r}; force another algorithm")
 
 
 def _ring(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int | None) -> Program:
@@ -326,6 +328,18 @@ def _pairwise(topology: Topology, plan: CollectivePlan, layout: Layout, slices: 
     transfers = steps("pairwise", "all_to_all", ranks, max(plan.num_bytes, ranks))
     builder.add(transfers, [gpus], via_rail=True)
     return builder.program()
+
+
+def _two_levels(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int) -> Program:
+    """Exchanges in each node, then along rails once a rank has the last message of its node."""
+    gpus = tuple(gpu for members in layout.nodes for gpu in members)
+    local = layout.max_per_node
+    builder = Builder(topology, plan, slices, NCCL_STEPS, stores=False)
+    transfers = list(hierarchical_all_to_all(len(gpus), max(plan.num_bytes, len(gpus)), ranks_per_node=local))
+    builder.add((t for t in transfers if t.step < local - 1), [gpus], via_rail=False)
+    builder.next_loop()
+    builder.add((t for t in transfers if t.step >= local - 1), [gpus], via_rail=False)
+    return builder.program(plan.channels)
 
 
 def _p2p(topology: Topology, plan: CollectivePlan, slices: int) -> Program:

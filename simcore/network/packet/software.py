@@ -40,8 +40,7 @@ class Software:
     """
 
     def __init__(self, topology: Topology, plan: CollectivePlan, program: Program) -> None:
-        capacity = topology.links.bytes_per_s
-        wires = min((float(capacity[use.link]) / use.weight for use in plan.links), default=0.0)
+        wires = _wire_bytes_per_s(topology, plan)
         cap = plan.rate_cap_bytes_per_s
         self.rate = min(wires, cap) / PS_PER_S
         self.is_limited = plan.copy_bytes_per_s <= cap / _AS_FAST and cap < _AS_FAST * wires
@@ -73,6 +72,20 @@ class Software:
         steps = plan.num_steps * max(1, plan.num_chunks // len(plan.ranks))
         step_ps = plan.volume_bytes / self.rate / steps
         return (steps - 1) * max(0.0, (latency + slices) / lanes - step_ps) + latency / lanes
+
+
+def _wire_bytes_per_s(topology: Topology, plan: CollectivePlan) -> float:
+    """Progress per second that wires alone allow: the tightest one, or one level after the other."""
+    capacity = topology.links.bytes_per_s
+    inside = outside = 0.0
+    for use in plan.links:
+        taken = use.weight / float(capacity[use.link])
+        if topology.is_inside(use.link):
+            inside = max(inside, taken)
+        else:
+            outside = max(outside, taken)
+    taken = inside + outside if plan.algorithm == "hierarchical" else max(inside, outside)
+    return 1.0 / taken if taken > 0.0 else 0.0
 
 
 def with_wires_alone(topology: Topology) -> Topology:
