@@ -151,6 +151,23 @@ def test_copies_say_what_moves(tmp_path):
     assert job.graph.ops.bytes_read[is_copy].tolist() == [4096]
 
 
+def test_launches_say_how_many_blocks_fit(tmp_path):
+    launch = {
+        "gridX": 10, "gridY": 4, "gridZ": 1, "blockX": 128, "blockY": 2, "blockZ": 1,
+        "registersPerThread": 64, "staticSharedMemory": 1024, "dynamicSharedMemory": 49152 - 2048,
+    }  # fmt: skip
+    gpu = {
+        "id": 0, "name": "A GPU", "smCount": 108, "maxWarpsPerSm": 64, "threadsPerWarp": 32,
+        "maxRegistersPerSm": 65536, "maxShmemPerSm": 164 * 1024, "computeMajor": 8,
+    }  # fmt: skip
+    tables = {"StringIds": NAMES, KERNEL: [kernel(10_000, 60_000, 1, name=0, **launch)]}
+    (rank,) = import_traces([write(tmp_path / "t.sqlite", TARGET_INFO_GPU=[gpu], **tables)]).ranks
+    assert (rank.gpu, rank.num_sms) == ("A GPU", 108)
+    assert rank.recorded.blocks.tolist() == [40]
+    # 256 threads: 8 by threads, 65536 / (64 * 256) = 4 by registers, 164 / 48 = 3 by shared memory.
+    assert rank.recorded.blocks_per_sm.tolist() == [3.0]
+
+
 def test_what_is_no_database_of_a_gpu_is_refused(tmp_path):
     empty = write(tmp_path / "empty.sqlite", StringIds=NAMES)
     with pytest.raises(InputError, match=r"empty\.sqlite: no GPU activities"):

@@ -21,6 +21,7 @@ from workloads.imports.job import ImportedJob, import_recordings
 from workloads.imports.json_events import TraceFile
 from workloads.imports.nsys_database import Database, opened_database
 from workloads.imports.nsys_steps import nvtx_steps
+from workloads.imports.occupancy import blocks_per_sm
 from workloads.imports.recording import UNKNOWN, Activities, Calls, KinetoTrace, Names, Step, SyncRecord
 
 MAGIC = b"SQLite format 3\x00"
@@ -37,6 +38,11 @@ _COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
 _SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 _EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+#: How a kernel was launched: grid, block, registers of a thread, shared memory of a block.
+_LAUNCH = (
+    "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory",
+    "dynamicSharedMemory",
+)  # fmt: skip
 _CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
 
 #: Kinds of copies and of memory, where the database has no table that names them (ENUM_CUDA_MEMCPY_OPER).
@@ -126,7 +132,7 @@ class _Reader:
             ranks.append(
                 self._rank(
                     f"{self.label} (device {device})" if len(pairs) > 1 else self.label,
-                    gpu[:10, mine],
+                    gpu[:, mine],
                     calls[:, own],
                     syncs.get(pid if told else 0, {}),
                     tuple(
@@ -149,6 +155,7 @@ class _Reader:
         calls = calls[:, np.argsort(calls[0], kind="stable")]
         thread = np.unique(calls[2], return_inverse=True)[1].reshape(-1)
         to_ps = self._after_ps
+        limits = self.db.gpu_limits(device)
         return KinetoTrace(
             label=label,
             rank=UNKNOWN,
@@ -158,26 +165,39 @@ class _Reader:
             base_ns=self.db.epoch_ns(),
             resolution_ps=_PS_PER_NS,
             names=self.names.values(),
-            gpu=Activities(to_ps(gpu[0]), to_ps(gpu[1]), *gpu[2:]),
+            gpu=Activities(
+                to_ps(gpu[0]),
+                to_ps(gpu[1]),
+                *gpu[2:10],
+                gpu[11],
+                blocks_per_sm(np.stack([*gpu[11:15], gpu[11] * 0]), limits),
+            ),
             calls=Calls(to_ps(calls[0]), to_ps(calls[1]), thread, calls[3], calls[4]),
             syncs=syncs,
             meta=(),
             steps=steps,
+            num_sms=limits.get("numSms", 0),
         )
 
     def _after_ps(self, time_ns: Any) -> Any:
         """Time in ps after the origin: of a number or of a column."""
         return (time_ns - self.origin_ns) * _PS_PER_NS
 
-    # Activities are columns: start, end, kind, device, stream, correlation, name, bytes, meta, row; process.
+    # Activities are columns: start, end, kind, device, stream, correlation, name, bytes, meta, row; process;
+    # blocks, threads of a block, registers of a thread, shared bytes of a block.
 
     def _kernels(self) -> IntArray:
         named = next(
             (c for c in ("demangledName", "shortName", "mangledName", "nameId") if self.db.has(_KERNELS, c)),
             "",
         )
-        rows = self._activities(_KERNELS, [named])
-        return self._columns(_KERNELS, rows, 0, self._text_names(rows[:, 7], "kernel"), rows[:, 6] * 0)
+        rows = self._activities(_KERNELS, [named, *_LAUNCH])
+        columns = self._columns(_KERNELS, rows, 0, self._text_names(rows[:, 7], "kernel"), rows[:, 6] * 0)
+        sizes = np.clip(rows[:, 8:14], 0, 1 << 31)
+        columns[11] = np.clip(sizes[:, :3].astype(np.float64).prod(axis=1), 0, 1e18).astype(np.int64)
+        columns[12] = np.minimum(sizes[:, 3:].prod(axis=1), 1024)  # no block has more threads
+        columns[13], columns[14] = rows[:, 14], rows[:, 15] + rows[:, 16]
+        return columns
 
     def _graphs(self) -> IntArray:
         """CUDA graphs that were recorded as a whole, each launch as one activity."""
@@ -242,7 +262,7 @@ class _Reader:
         zero = np.zeros(len(rows), dtype=np.int64)
         return np.stack([
             rows[:, 1], rows[:, 2], zero + kind, rows[:, 3], rows[:, 4], rows[:, 5], names, num_bytes,
-            zero - 1, rows[:, 0], rows[:, 6],
+            zero - 1, rows[:, 0], rows[:, 6], zero, zero, zero, zero,
         ])  # fmt: skip
 
     def _text_names(self, ids: IntArray, what: str) -> IntArray:

@@ -80,6 +80,24 @@ class Database:
                 chosen = name
         return str(chosen or "")
 
+    def gpu_limits(self, device: int) -> dict[str, int]:
+        """What an SM of a GPU holds, under the names that Kineto has for it; empty where not recorded."""
+        columns = (
+            "id", "smCount", "maxWarpsPerSm", "threadsPerWarp", "maxRegistersPerSm", "maxShmemPerSm",
+            "computeMajor",
+        )  # fmt: skip
+        found: dict[int, IntArray] = {
+            int(row[1]): row[2:] for row in self.integers("TARGET_INFO_GPU", columns)
+        }
+        row = found.get(device, next(iter(found.values()), None))
+        if row is None:
+            return {}
+        sms, warps, threads, registers, shared, major = row.tolist()
+        return {
+            "numSms": sms, "maxThreadsPerMultiprocessor": warps * threads, "regsPerMultiprocessor": registers,
+            "sharedMemPerMultiprocessor": shared, "computeMajor": major,
+        }  # fmt: skip
+
     def epoch_ns(self) -> int:
         """What to add to a time stamp for UTC, ns; 0 where not recorded."""
         columns = ("utcEpochNs", "systemClockNs")
