@@ -77,6 +77,7 @@ class Decider:
             nvswitch=self._costs.cluster.intra_node == "nvswitch" and self._costs.settings.nvls,
             network_s=layout.network_s,
             graph=self._costs.graph(layout),
+            nvlink=self._costs.cluster.intra_node != "pcie" or layout.max_per_node == 1,
         )
         return tuner.choose(
             collective, num_bytes, shape, self._costs.settings.algorithms, self._costs.settings.protocols

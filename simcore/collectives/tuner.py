@@ -14,7 +14,7 @@ from simcore.collectives import tuning_constants as table
 from simcore.collectives.algorithms import algorithms_of
 from simcore.collectives.channels import NVLS_CHANNELS, ChannelGraph
 from simcore.collectives.forced import Forced
-from simcore.collectives.protocols import PROTOCOLS
+from simcore.collectives.protocols import LL128, PROTOCOLS
 from simcore.errors import InputError
 
 #: NVSwitch reductions are set up for more than two GPUs of a node (src/transport/nvls.cc, ncclNvlsInit).
@@ -31,7 +31,8 @@ class GroupShape:
     """What the tuner knows of a group.
 
     ``release``: NCCL's, major and minor.  ``local_ranks``: members on the emptiest node.  ``network_s``: what
-    the wires between nodes add per hop.  ``graph``: the channels that NCCL searched.
+    the wires between nodes add per hop.  ``graph``: the channels that NCCL searched.  ``nvlink``: whether
+    NVLink joins members of a node, without which LL128 is only run when forced (src/graph/tuning.cc).
     """
 
     num_ranks: int
@@ -42,6 +43,7 @@ class GroupShape:
     nvswitch: bool
     network_s: float
     graph: ChannelGraph
+    nvlink: bool = True
 
 
 def release_of(version: str) -> tuple[int, int]:
@@ -215,6 +217,8 @@ def choose(
     present = tuple(a for a in algorithms_of(collective) if any(available(a, p, shape) for p in PROTOCOLS))
     picked = algorithms.among(collective, present)
     speaking = protocols.among(collective, tuple(PROTOCOLS))
+    if not shape.nvlink and len(speaking) > 1:
+        speaking = tuple(name for name in speaking if name != LL128.name)
     options = [
         expected(collective, a, p, num_bytes, shape)
         for a in picked

@@ -129,6 +129,16 @@ def test_what_leaves_a_node_enters_another(where: Topology, algorithm: str) -> N
     assert totals["out"] == pytest.approx(sent)
 
 
+def test_ll128_needs_nvlink_unless_forced() -> None:
+    sizes = [2**k for k in range(10, 28)]
+    spoken = {NcclPlanner(BOX).plan("all_reduce", size, range(8)).protocol for size in sizes}
+    assert spoken == {"LL", "Simple"}
+    assert NcclPlanner(BOX, protocol="LL128").plan("all_reduce", 2**20, range(8)).protocol == "LL128"
+    # One GPU per node: PCIe inside the node is on nobody's way.
+    spread = {NcclPlanner(BOX).plan("all_reduce", size, range(0, 32, 8)).protocol for size in sizes}
+    assert "LL128" in spread
+
+
 def test_nvls_needs_nvswitch() -> None:
     for where in (DGX1V, HGX4, BOX):
         ranks = range(where.cluster.gpus_per_node)
