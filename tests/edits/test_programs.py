@@ -103,6 +103,11 @@ def test_an_edited_program_is_the_traced_one(start, edits, truth):
         assert mine[ranks][:2] == (stage, flops)
         assert mine[ranks][2] == pytest.approx(kernels, abs=0 if start != "mbs2" else 2 * 8)
         assert mine[ranks][3] == communication
+    # What lives through the step follows the parameters.
+    held = {program.ranks: program.memory.static for program in traced.programs}
+    assert {program.ranks: program.memory.static for program in made.programs} == pytest.approx(
+        held, rel=1e-2
+    )
     # In so small a model many dimensions have one size, and some are taken for another that is as large.
     assert traffic(made) == pytest.approx(traffic(traced), rel=1e-3)
 

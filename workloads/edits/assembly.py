@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from simcore.graph import EdgeKind, EdgeTable, FreeTable, Graph, OpTable, Program, Strings, Workload
+from simcore.graph.graph import MemoryProfile
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.ops import IntArray
 
@@ -31,7 +32,7 @@ class Piece:
 class Assembly:
     """Templates and programs of a graph that is made from another's ops.
 
-    Storage lifetimes do not survive: what is made here says nothing about memory.
+    Storage lifetimes do not survive: what is made here says nothing about activations.
     """
 
     graph: Graph
@@ -51,7 +52,7 @@ class Assembly:
 
     def program(
         self, like: Program, ranks: Sequence[tuple[int, int, int]], stage: int,
-        played: Sequence[tuple[int, int, int]], layer_offset: tuple[int, ...],
+        played: Sequence[tuple[int, int, int]], layer_offset: tuple[int, ...], memory: MemoryProfile,
     ) -> None:  # fmt: skip
         """``ranks`` play templates: (template, microbatch, chunk)."""
         columns = np.array(played, dtype=np.int32).reshape(-1, 3).T.copy()
@@ -59,7 +60,7 @@ class Assembly:
             replace(
                 like, name=f"stage{stage}.{like.name.rpartition('.')[2]}", ranks=tuple(ranks), stage=stage,
                 template=columns[0], microbatch=columns[1], chunk=columns[2], layer_offset=layer_offset,
-                memory=replace(like.memory, activations_peak=0, peak=0),
+                memory=memory,
             )
         )  # fmt: skip
 

@@ -12,7 +12,15 @@ from simcore.graph import Graph, OpKind, Program, Workload, rank_ranges
 from workloads.edits.assembly import Assembly, Piece, patched_ops
 from workloads.edits.buckets import Bucket, Parameter, buckets, first_stage_parameters, reduced_after
 from workloads.edits.job import EditableJob, Edited, count_changed
-from workloads.edits.megatron import Sizes, groups_for, like_old, segments, sizes_of, stage_parts
+from workloads.edits.megatron import (
+    Sizes,
+    groups_for,
+    like_old,
+    scaled_memory,
+    segments,
+    sizes_of,
+    stage_parts,
+)
 from workloads.edits.registry import WHOLE, Call, edit
 
 _GRADIENT_BYTES = 4  # Megatron accumulates and reduces gradients in fp32
@@ -59,7 +67,7 @@ def data_parallel(job: EditableJob, call: Call) -> Edited:
             "optimizer states and work in proportion to 1 / dp; gathers and scatters of the same size"
         )
     if min(before.dp, after.dp) == 1 or not same_buckets:
-        assumed.append("memory of the edited job is not predicted")
+        assumed.append("memory without activations: their lifetimes are not known")
     return Edited(replace(job, graph=edited), tuple(assumed), count_changed(edited, reduces))
 
 
@@ -103,7 +111,11 @@ def _shards(graph: Graph, ratio: float) -> Graph:
         }
         for column in ("bytes_read", "bytes_written", "flops")
     }
-    return replace(graph, ops=patched_ops(ops, patches))
+    programs = tuple(
+        replace(one, memory=replace(one.memory, optimizer_states=round(one.memory.optimizer_states * ratio)))
+        for one in graph.programs
+    )
+    return replace(graph, ops=patched_ops(ops, patches), programs=programs)
 
 
 def _first_stage_layers(graph: Graph) -> int:
@@ -144,7 +156,8 @@ def _rewritten(graph: Graph, before: Sizes, after: Sizes, overlap: bool, workloa
             if pieces:
                 number = assembly.template(names[template], pieces)
                 new.append((number, int(program.microbatch[at]), int(program.chunk[at])))
-        assembly.program(program, mine, program.stage, new, program.layer_offset)
+        memory = scaled_memory(program.memory, 1.0)
+        assembly.program(program, mine, program.stage, new, program.layer_offset, memory)
     return assembly.build(workload, groups_for(graph, after.tp, after.dp, after.pp))
 
 

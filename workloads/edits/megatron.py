@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, Program
+from simcore.graph.graph import MemoryProfile
 from simcore.graph.groups import ProcessGroup
 
 _PAIRS = (OpKind.SEND, OpKind.RECV)
@@ -182,3 +183,12 @@ def like_old(old: int, new: int) -> npt.NDArray[np.int64]:
     source = np.minimum(np.arange(new), min(old - 1, max(1, old - 2)))
     source[-1] = old - 1 if new > 1 else 0
     return source
+
+
+def scaled_memory(memory: MemoryProfile, ratio: float) -> MemoryProfile:
+    """What lives through the step for ``ratio`` times the parameters; activations are not known."""
+    return MemoryProfile(
+        parameters=round(memory.parameters * ratio),
+        gradients=round(memory.gradients * ratio),
+        optimizer_states=round(memory.optimizer_states * ratio),
+    )

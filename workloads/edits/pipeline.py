@@ -21,13 +21,14 @@ from workloads.edits.megatron import (
     counter_row,
     exchange_rows,
     groups_for,
+    scaled_memory,
     segments,
     sizes_of,
     stage_parts,
 )
 from workloads.edits.registry import WHOLE, Call, Value, edit
 
-_MEMORY = "memory of the edited job is not predicted"
+_MEMORY = "memory without activations: their lifetimes are not known"
 _LAYER = re.compile(r"(layers\.)\d+")
 
 
@@ -205,7 +206,8 @@ class _Writer:
         offsets = parts.program.layer_offset
         if layout.regroups:
             offsets = tuple((chunk * pp + stage) * per_chunk for chunk in range(chunks))
-        self.assembly.program(parts.program, ranks, stage, played, offsets)
+        memory = scaled_memory(parts.program.memory, ratio)
+        self.assembly.program(parts.program, ranks, stage, played, offsets, memory)
 
     def _last_backward(self, parts: StageParts, per_chunk: int) -> int:
         """The last backward, which may reduce gradients on its way: its buckets are those of its layers."""

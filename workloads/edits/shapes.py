@@ -11,13 +11,12 @@ import numpy as np
 from simcore.cost.kernel import parse_shapes
 from simcore.errors import InputError
 from simcore.graph import FreeTable, Graph, Program, Workload, rank_ranges
-from simcore.graph.graph import MemoryProfile
 from simcore.graph.passes.view import tensors
 from workloads.edits.assembly import patched_ops
 from workloads.edits.data_parallel import rereduced
 from workloads.edits.dims import PARAMETERS, Dims, Relabel, Shape
 from workloads.edits.job import EditableJob, Edited, count_changed
-from workloads.edits.megatron import Sizes, groups_for, like_old, sizes_of
+from workloads.edits.megatron import Sizes, groups_for, like_old, scaled_memory, sizes_of
 from workloads.edits.registry import WHOLE, Call, edit
 
 _MANY = 8  # tensors: an op on a list of all parameters
@@ -106,7 +105,7 @@ def _resized(job: EditableJob, before: Sizes, after: Sizes, told: str) -> Edited
         told,
         "every kernel is priced by its new shapes; flops and bytes follow from them",
         "gradient buffers and optimizer in proportion to parameters",
-        "memory of the edited job is not predicted",
+        "memory without activations: their lifetimes are not known",
     )
     return Edited(replace(job, graph=edited), assumed, count_changed(graph, changed) * after.tp // before.tp)
 
@@ -121,12 +120,22 @@ def _workload(graph: Graph, before: Sizes, after: Sizes) -> Workload:
     )  # fmt: skip
 
 
+def _parameter_ratio(before: Sizes, after: Sizes, stage: int) -> float:
+    first, last, layers = stage == 0, stage == before.pp - 1, before.layers // before.pp
+    old = before.parameters(layers, first=first, last=last)
+    return after.parameters(layers, first=first, last=last) / old
+
+
 def _programs(graph: Graph, before: Sizes, after: Sizes) -> tuple[Program, ...]:
     """Tensor-parallel rank 0 and the last keep their program, others take a middle one's."""
     place = graph.program_of_rank.reshape(before.pp, before.dp, before.tp)
     owner = place[:, :, like_old(before.tp, after.tp)].reshape(-1)
     return tuple(
-        replace(program, ranks=rank_ranges(ranks.tolist()), memory=MemoryProfile())
+        replace(
+            program,
+            ranks=rank_ranges(ranks.tolist()),
+            memory=scaled_memory(program.memory, _parameter_ratio(before, after, program.stage)),
+        )
         for index, program in enumerate(graph.programs)
         if len(ranks := np.flatnonzero(owner == index))
     )
@@ -143,16 +152,10 @@ class _Patches:
         }
         self._memo: dict[tuple[object, ...], dict[str, str | int]] = {}
         self._ratio = {
-            template: self._parameters(program.stage)
+            template: _parameter_ratio(before, after, program.stage)
             for program in graph.programs
             for template in program.template.tolist()
         }
-
-    def _parameters(self, stage: int) -> float:
-        old, new = self._before, self._after
-        where = {"first": stage == 0, "last": stage == old.pp - 1}
-        per_stage = old.layers // old.pp
-        return new.parameters(per_stage, **where) / old.parameters(per_stage, **where)
 
     def template(self, template: int) -> None:
         """All ops of a template."""
