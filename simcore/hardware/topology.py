@@ -21,7 +21,7 @@ from simcore.hardware.links import LinkNames, Links, nic_blocks, node_block, por
 from simcore.hardware.node import node_of, ports_of
 from simcore.hardware.specs import ClusterSpec
 
-__all__ = ["LinkNames", "Links", "Topology", "checked_placement", "link_names"]
+__all__ = ["Links", "Topology", "checked_placement", "link_names"]
 
 Ints = npt.NDArray[np.int64]
 
