@@ -207,7 +207,6 @@ def test_every_override_key_is_accepted():
         "cluster.transport": "roce",
         "cluster.nic_of_gpu": "0,1,2,3,4,5,6,7",
         "cluster.leaves_per_pod": "8",
-        "cluster.transport": "roce",
     }
     for key in OVERRIDE_KEYS:
         assert is_hardware_key(key)
