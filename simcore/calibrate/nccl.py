@@ -26,6 +26,8 @@ from simcore.units import PS_PER_US
 REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")
 _TIME_COLUMNS: Final = ("time_us", "algbw_GBps", "busbw_GBps")
 
+#: As many as the simulator is built for; a larger number is a slip of the pen.
+_MOST_GPUS: Final = 131_072
 #: GPU names of measurement files and the cluster family that has such nodes: not GH200, not a PCIe card.
 _CLUSTERS: Final = {name: name.lower() for name in ("H100", "H200", "H800", "A800", "V100", "A100")}
 _GPU: Final = re.compile(rf"(?<![A-Z0-9])({'|'.join(_CLUSTERS)})(?![0-9])", re.IGNORECASE)
@@ -112,6 +114,7 @@ def read_nccl_rows(path: Path | str) -> tuple[list[NcclRow], list[dict[str, Any]
     where = Path(path)
     rows: list[NcclRow] = []
     skipped: list[dict[str, Any]] = []
+    planners: dict[Setup, NcclPlanner] = {}
     try:
         text = where.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -125,7 +128,11 @@ def read_nccl_rows(path: Path | str) -> tuple[list[NcclRow], list[dict[str, Any]
         for columns in reader:
             line = reader.line_num
             try:
-                rows.append(_row(line, columns))
+                row = _row(line, columns)
+                if row.setup not in planners:
+                    planners[row.setup] = _planner(row.setup, None)
+                _plan(planners[row.setup], row)
+                rows.append(row)
             except InputError as error:
                 skipped.append({"id": line, "reason": str(error)})
     except csv.Error as error:
@@ -147,6 +154,8 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
     nodes, gpus = _count(cells, "nodes"), _count(cells, "gpus")
     if gpus < max(2, nodes):
         raise InputError(f"{gpus} GPUs on {nodes} node(s) are no group")
+    if gpus > _MOST_GPUS:
+        raise InputError(f"{gpus} GPUs are more than the {_MOST_GPUS} that can be predicted")
     num_bytes = _count(cells, "bytes")
     said = f"{cells.get('notes', '')}; {cells.get('source', '')}"
     version = _VERSION_COLUMN.search(said) or _VERSION.search(said)
@@ -166,11 +175,9 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
         ),
         efa=nodes > 1 and EFA.search(said) is not None,
     )
-    row = NcclRow(
+    return NcclRow(
         line, setup, cells["gpu"], collective, num_bytes, _measured_us(cells, collective, gpus), cells
     )
-    _planner(setup, None)  # refuses what no node of that family can be
-    return row
 
 
 def _cluster(gpu: str) -> str:
@@ -256,16 +263,15 @@ def plan_rows(
 ) -> list[CollectivePlan]:
     """The plan of each row.  ``timings`` (by generation) replaces constants of profiles."""
     planners = _planners(rows, timings)
-    plans: list[CollectivePlan] = []
-    for row in rows:
-        planner = planners[row.setup]
-        if row.collective == "send_recv":
-            # As sendrecv_perf does it: every rank sends to the next, all at once; the slowest pair counts.
-            sent = [planner.plan_p2p(row.num_bytes, src, dst) for src, dst in _pairs(row.setup)]
-            plans.append(max(sent, key=lambda plan: plan.alone_ps))
-        else:
-            plans.append(planner.plan(row.collective, row.num_bytes, _ranks(row.setup)))
-    return plans
+    return [_plan(planners[row.setup], row) for row in rows]
+
+
+def _plan(planner: NcclPlanner, row: NcclRow) -> CollectivePlan:
+    if row.collective == "send_recv":
+        # As sendrecv_perf does it: every rank sends to the next, all at once; the slowest pair counts.
+        sent = [planner.plan_p2p(row.num_bytes, src, dst) for src, dst in _pairs(row.setup)]
+        return max(sent, key=lambda plan: plan.alone_ps)
+    return planner.plan(row.collective, row.num_bytes, _ranks(row.setup))
 
 
 def tuner_us(rows: Sequence[NcclRow]) -> list[float]:
