@@ -72,6 +72,10 @@ def test_a_log_comes_back(tmp_path, gaps):
         # Backwards of 10 and 10 ms.  Stage 1 B0 at 21, F1 32, B1 42 ms, then weights; stage 0 B0 at 32, W0 42
         # (it ends before B1 can start), B1 53, W1 63 ms.
         (["schedule=zero_bubble"], 73),
+        # Backwards of 10 ms instead: stage 1 forwards at 11 and 22 ms, backwards at 32 and 43 ms; stage 0 has
+        # them at 43 and 54 ms.  The other way round is the same.
+        (["kernel.^backward.speed=2", "schedule=gpipe"], 64),
+        (["schedule=gpipe", "kernel.^backward.speed=2"], 64),
         # Forth and back is 1F1B again.
         (["num_microbatches=4", "schedule=gpipe", "num_microbatches=2", "schedule=1f1b"], 93),
     ],
@@ -182,6 +186,12 @@ def test_an_interleaved_pipeline_needs_whole_groups(tmp_path):
     job = import_traces(write(tmp_path, TWO_STAGES))
     with pytest.raises(InputError, match="3 microbatches are no multiple of 2 stages"):
         edit_recording(job, ["num_microbatches=3", "virtual_stages=2"], None)
+
+
+def test_the_schedule_comes_before_the_sends(tmp_path):
+    job = import_traces(write(tmp_path, TWO_STAGES))
+    with pytest.raises(InputError, match="put edits of the schedule first"):
+        edit_recording(job, ["kernel.send.*.speed=2", "schedule=gpipe"], None)
 
 
 @pytest.mark.parametrize(("gaps", "bound"), [("recorded", 0.001), ("typical", 0.005)])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from simcore.errors import InputError, nearest
 from simcore.graph.schedules import Schedule, gpipe, interleaved_one_f_one_b, validate_schedule
 from workloads.edits.job import EditableJob, Edited
+from workloads.edits.pipeline_state import current_plan
 from workloads.edits.registry import WHOLE, Call, Value, edit
 from workloads.edits.stage_times import Part, StageTimes
 from workloads.edits.zero_bubble import zero_bubble
@@ -81,8 +82,9 @@ def logged_microbatches(job: EditableJob, call: Call) -> Edited:
 
 
 def _origin(job: EditableJob) -> PipelineOrigin:
+    """What the schedule is predicted from, with what edits before it have changed."""
     assert isinstance(job.origin, PipelineOrigin), "kind pipeline_log"
-    return job.origin
+    return replace(job.origin, plan=current_plan(job))
 
 
 def _microbatches(plan: PipelinePlan) -> int:

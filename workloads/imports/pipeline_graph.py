@@ -11,6 +11,8 @@ from workloads.imports.timed_ops import Call, TimedOp, build_timed_graph, import
 
 _PHASES = {"F": "fwd", "B": "bwd", "W": "bwd"}
 _NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
+#: Names of the ops that are actions of a plan, in a stage's program in the plan's order.
+ACTION_NAMES = tuple(_NAMES.values())
 
 
 def pipeline_graph_of(plan: PipelinePlan) -> tuple[Graph, tuple[ImportedRank, ...], list[int]]:
