@@ -21,6 +21,7 @@ from workloads.imports.job import ImportedJob, import_recordings
 from workloads.imports.json_events import TraceFile
 from workloads.imports.nsys_database import Database, opened_database
 from workloads.imports.nsys_steps import nvtx_steps
+from workloads.imports.nsys_syncs import sync_records
 from workloads.imports.occupancy import blocks_per_sm
 from workloads.imports.recording import UNKNOWN, Activities, Calls, KinetoTrace, Names, Step, SyncRecord
 
@@ -28,7 +29,6 @@ MAGIC = b"SQLite format 3\x00"
 _PS_PER_NS = 1000
 _MAX_SPAN_NS = 7 * 24 * 3600 * 10**9  # a week, and must fit int64 ps
 _MAX_BYTES = 1 << 50
-_NO_STREAM = 0xFFFFFFFF
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)*$")  # of an API call's name: cudaLaunchKernel_v7000
 _PID = ~0xFFFFFF  # of a serialized thread id: the process, without the thread
 
@@ -36,8 +36,6 @@ _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
-_SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-_EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 #: How a kernel was launched: grid, block, registers of a thread, shared memory of a block.
 _LAUNCH = (
     "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread", "staticSharedMemory",
@@ -48,7 +46,6 @@ _CALLS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
 #: Kinds of copies and of memory, where the database has no table that names them (ENUM_CUDA_MEMCPY_OPER).
 _COPY_KINDS = ("", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 _MEMORY_KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device", "Managed", "Unknown")
-_SYNC_KINDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 
 
 def recognises_nsys(_source: TraceFile, head: bytes) -> bool:
@@ -122,7 +119,7 @@ class _Reader:
             self.missing.append(f"{self.label}: no API calls: all ops count as launched before the recording")
         self.origin_ns = first - first % 1000
         pairs = np.unique(np.stack([process, gpu[3]]), axis=1).T.tolist()
-        syncs = self._syncs(told)
+        syncs = sync_records(self.db, by_process=told)
         spans = nvtx_steps(self.db, self.texts)
         ranks = []
         for pid, device in pairs:
@@ -168,7 +165,14 @@ class _Reader:
             gpu=Activities(
                 to_ps(gpu[0]),
                 to_ps(gpu[1]),
-                *gpu[2:10],
+                gpu[2],
+                gpu[3],
+                gpu[4],
+                gpu[5],
+                gpu[6],
+                gpu[7],
+                gpu[8],
+                gpu[9],
                 gpu[11],
                 blocks_per_sm(np.stack([*gpu[11:15], gpu[11] * 0]), limits),
             ),
@@ -285,37 +289,3 @@ class _Reader:
             )
             found.append(np.stack([rows[:, 1], rows[:, 2], rows[:, 3], names, rows[:, 5]]))
         return np.concatenate(found, axis=1)
-
-    def _syncs(self, by_process: bool) -> dict[int, dict[int, SyncRecord]]:
-        """Recorded synchronisations, by process and correlation; events say which record call they mean."""
-        events = self.db.integers(
-            _EVENTS, ["globalPid", "eventId", "eventSyncId", "correlationId", "streamId"]
-        )[:, 1:]
-        exact = {(p, e, s): (c, stream) for p, e, s, c, stream in events.tolist() if s}
-        records: dict[tuple[int, int], tuple[IntArray, IntArray]] = {}
-        key = events[:, :2]
-        order = np.lexsort((events[:, 3], key[:, 1], key[:, 0]))
-        events = events[order]
-        if len(events):
-            changes = np.flatnonzero((np.diff(events[:, :2], axis=0) != 0).any(axis=1)) + 1
-            for part in np.split(events, changes):
-                records[int(part[0, 0]), int(part[0, 1])] = (part[:, 3], part[:, 4])
-        columns = ["globalPid", "syncType", "streamId", "correlationId", "eventId", "eventSyncId"]
-        if not self.db.has(_SYNCS, "syncType"):
-            columns[1] = "deprecatedSyncType"
-        found: dict[int, dict[int, SyncRecord]] = {}
-        for _, pid, kind, stream, correlation, event, number in self.db.integers(_SYNCS, columns).tolist():
-            record, source = exact.get((pid, event, number), (UNKNOWN, UNKNOWN)) if number else (UNKNOWN,) * 2
-            if record < 0 and (pid, event) in records and kind in (1, 2):
-                issued, streams = records[pid, event]
-                at = int(np.searchsorted(issued, correlation)) - 1  # the last record before the wait counts
-                if at >= 0:
-                    record, source = int(issued[at]), int(streams[at])
-            found.setdefault(pid if by_process else 0, {})[correlation] = SyncRecord(
-                _SYNC_KINDS[kind] if 0 <= kind < len(_SYNC_KINDS) else str(kind),
-                correlation,
-                UNKNOWN if stream == _NO_STREAM else stream,
-                source,
-                record,
-            )
-        return found

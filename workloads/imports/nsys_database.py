@@ -131,5 +131,7 @@ def opened_database(source: TraceFile) -> Iterator[Database]:
             with closing(sqlite3.connect(uri, uri=True)) as connection:
                 connection.text_factory = lambda raw: raw.decode(errors="replace")
                 yield Database(source.label, connection)
+        except UnicodeDecodeError:
+            raise InputError(f"{source.label}: its schema is no text (damaged database)") from None
         except sqlite3.Error as error:
             raise InputError(f"{source.label}: {error} (no database, or truncated)") from None
