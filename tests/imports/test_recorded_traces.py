@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simcore.replay import replay_job
-from workloads.imports import import_kineto
+from workloads.imports import import_traces
 
 FOLDER = Path(os.environ.get("REAL_TRACES", "no-such-folder"))
 #: File, number of steps of all ranks, GPU span and exposed communication of the first step in ms, computed
@@ -18,6 +18,8 @@ TRACES = [
     ("hta/alexnet_a100_cuda_sync.json.gz", 1, 12920.244, 0.0),
     ("tracelens-h100-single/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", 1, 34.892, 0.0),
     ("param-dlrm-et-kineto/dlrm_kineto.tar.gz", 8, None, None),
+    ("param-dlrm-et-kineto", 8, None, None),
+    ("nsys-ai-2gpu/mfu_2gpu_before.sqlite", 2, None, None),
 ]
 
 
@@ -25,9 +27,9 @@ TRACES = [
 @pytest.mark.parametrize(("gaps", "bound"), [("recorded", 0.001), ("typical", 0.025)])
 def test_replay_of_a_recording(name, steps, span_ms, exposed_ms, gaps, bound):
     path = FOLDER / name
-    if not path.is_file():
+    if not path.exists():
         pytest.skip(f"{name} is not at hand")
-    rows = replay_job(import_kineto([path], gaps=gaps))
+    rows = replay_job(import_traces([path], gaps=gaps))
     assert len(rows) == steps
     assert max(abs(row.error) for row in rows) <= bound
     if span_ms is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import heapq
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from simcore.graph import Graph
 from simcore.graph.builder import GraphBuilder
 from simcore.graph.ops import OP_COLUMNS, OpKind
 from simcore.graph.template_builder import OpHandle, TemplateBuilder
+from workloads.imports.chakra.order import in_order
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
 from workloads.imports.chakra.stream import ChakraNode
 
@@ -66,7 +66,7 @@ class RankNodes:
                     families[str(entry.get("pg_name", ""))] = str(entry.get("pg_desc", ""))
         if all(node.type in (NodeType.METADATA, NodeType.INVALID) for node in nodes):
             raise InputError(f"{label}: no node that computes or communicates: nothing to replay")
-        return cls(label, number, _ordered(label, nodes), groups, families)
+        return cls(label, number, in_order(label, nodes), groups, families)
 
 
 def _declared(text: str) -> list[dict[str, Any]]:
@@ -83,39 +83,6 @@ def _declared(text: str) -> list[dict[str, Any]]:
         and isinstance(entry.get("ranks"), list)
         and all(type(rank) is int for rank in entry["ranks"])
     ]
-
-
-def _ordered(label: str, nodes: list[ChakraNode]) -> list[ChakraNode]:
-    """Nodes so that each comes after what it depends on; else by start, then as they stand in the file."""
-    place = {node.id: index for index, node in enumerate(nodes)}
-    if len(place) < len(nodes):
-        seen: set[int] = set()
-        twice = next(node.id for node in nodes if node.id in seen or seen.add(node.id))  # type: ignore[func-returns-value]
-        raise InputError(f"{label}: two nodes have the id {twice}")
-    waiting = [0] * len(nodes)
-    after: dict[int, list[int]] = defaultdict(list)
-    for index, node in enumerate(nodes):
-        for source in {*node.data_deps, *node.ctrl_deps}:
-            if source not in place:
-                raise InputError(
-                    f"{label}: node {node.id} ({node.name}) depends on {source}, which is missing"
-                )
-            waiting[index] += 1
-            after[place[source]].append(index)
-    ready = [(max(0, node.start_ps), i) for i, node in enumerate(nodes) if not waiting[i]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, index = heapq.heappop(ready)
-        order.append(nodes[index])
-        for target in after[index]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                heapq.heappush(ready, (max(0, nodes[target].start_ps), target))
-    if len(order) < len(nodes):
-        stuck = next(node for index, node in enumerate(nodes) if waiting[index])
-        raise InputError(f"{label}: node {stuck.id} ({stuck.name}) depends on itself, in a circle")
-    return order
 
 
 def build_graph(ranks: list[RankNodes], groups: dict[str, tuple[int, ...]]) -> Graph:
