@@ -18,7 +18,7 @@ from dataclasses import replace
 from simcore.collectives.layout import layout_of
 from simcore.collectives.plan import CollectivePlan
 from simcore.hardware.topology import Topology
-from simcore.network.packet.program import rail_route
+from simcore.network.packet.lanes import rail_route
 from simcore.study.folding import schedule_s
 from simcore.units import ps_from_s
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
 from simcore.hardware.topology import Topology
-from simcore.network.packet.program import Lane, Program, program_of
+from simcore.network.packet.lanes import Lane, Program
+from simcore.network.packet.program import program_of
 from simcore.network.packet.settings import PacketSettings
 from simcore.network.packet.software import Software, with_wires_alone
 from simcore.network.packet.wiring import Channel, Wiring

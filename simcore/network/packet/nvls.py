@@ -17,7 +17,7 @@ from simcore.collectives.layout import Layout
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.tree import double_binary_tree
 from simcore.hardware.topology import Topology
-from simcore.network.packet.program import Builder, Program, Send
+from simcore.network.packet.lanes import Builder, Program, Send
 from simcore.units import KIB
 
 #: What a GPU has on its way to the switch at once, as NCCL's NVLS chunks are (src/include/nvls.h buffers).

@@ -25,7 +25,8 @@ from typing import Final
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.timing import timing_of
 from simcore.hardware.topology import Topology
-from simcore.network.packet.program import IN_STEPS, Program
+from simcore.network.packet.lanes import Program
+from simcore.network.packet.program import IN_STEPS
 from simcore.units import PS_PER_S
 
 #: Channels slower than their links by less than this are as fast.

@@ -18,7 +18,7 @@ from simcore.units import ps_from_s
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simcore.network.packet.program import Lane
+    from simcore.network.packet.lanes import Lane
 
 #: A buffer holds at least so many segments, however large they are.
 _LEAST_SEGMENTS: Final = 4
