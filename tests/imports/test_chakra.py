@@ -1,13 +1,15 @@
 """Chakra files: any graph goes out and comes back as the same ops, sizes, groups and dependencies."""
 
 import gzip
+import json
 
 import pytest
 
 pytest.importorskip("google.protobuf")
 
+from simcore.cli.export_chakra import export
 from simcore.errors import InputError
-from simcore.graph import GraphBuilder, verify
+from simcore.graph import GraphBuilder, save_graph, verify
 from simcore.graph.flatten import resolve_edges
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.graph.schedules import one_f_one_b, pipeline_graph
@@ -197,3 +199,14 @@ def test_files_of_one_rank_are_refused(tmp_path):
 def test_ranks_outside_the_world_are_refused(tmp_path):
     with pytest.raises(InputError, match="rank 9 is outside the world of 4 ranks"):
         export_chakra(hand_built(), tmp_path, ranks=[9])
+
+
+def test_the_command_writes_a_graph_folder(tmp_path, capsys):
+    save_graph(hand_built(), tmp_path / "graph")
+    export(str(tmp_path / "graph"), tmp_path / "out", ranks="0,2-3", as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    # Ranks 0 and 2, 3: two microbatches of 7 and of 3 ops, and a node of groups each.
+    assert (told["ranks"], told["nodes"]) == (3, 15 + 7 + 7)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "comm_group.json", "rank.0.et", "rank.2.et", "rank.3.et",
+    ]  # fmt: skip

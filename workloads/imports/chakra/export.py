@@ -14,7 +14,7 @@ from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.flatten import StreamOrder, resolve_edges
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
-from workloads.imports.chakra.schema import COLLECTIVES, NodeType
+from workloads.imports.chakra.schema import COLLECTIVES, NodeType, messages
 from workloads.imports.chakra.stream import ChakraNode, write_nodes
 
 #: Columns that are written under Chakra's own names, or that are the node itself.
@@ -45,6 +45,7 @@ def export_chakra(
     for rank in chosen:
         if not 0 <= rank < graph.world_size:
             raise InputError(f"rank {rank} is outside the world of {graph.world_size} ranks")
+    messages()  # nothing is written where protobuf is missing
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
