@@ -1,4 +1,4 @@
-"""Predicted against measured: ``validate.py --kernels CSV | --nccl CSV [--json]``."""
+"""Predicted against measured: ``validate.py --kernels CSV | --layers CSV | --nccl CSV [--json]``."""
 
 from __future__ import annotations
 

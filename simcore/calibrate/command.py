@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.fit import fit_attention, fit_gemm
 from simcore.calibrate.kernels import predict_rows, read_kernel_rows
+from simcore.calibrate.layers import layer_errors, layer_lines
 from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
 from simcore.calibrate.white_box_nccl import table_6_lines
 from simcore.errors import SimcoreError
@@ -20,27 +21,36 @@ BANDS_US = (10.0, 100.0, 1000.0, math.inf)
 
 
 def validate(argv: Sequence[str]) -> int:
-    """``--kernels CSV | --nccl CSV [--json] [--worst N]``; errors by family.  Returns the exit code."""
+    """``--kernels CSV | --layers CSV | --nccl CSV [--json] [--worst N]``; errors by family.
+
+    Returns the exit code.
+    """
     parser = argparse.ArgumentParser(prog="validate.py", description=validate.__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--kernels", metavar="CSV", help="measured GEMM and attention rows")
+    what.add_argument("--layers", metavar="CSV", help="measured transformer layers, forward and backward")
     what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="rows to show (default 10)")
     options = parser.parse_args(argv)
     try:
-        nccl = options.nccl is not None
-        table = nccl_errors(options.nccl) if nccl else kernel_errors(options.kernels)
+        table = _errors(options)
     except SimcoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     if options.json:
         print(json.dumps(table.as_dict()))
         return 0
-    print(_text(table, options.worst))
-    if nccl:
+    print("\n".join(layer_lines(table)) if options.layers else _text(table, options.worst))
+    if options.nccl:
         print("\n".join(["", *goal_lines(table.rows), "", *apart_lines(table.rows), "", *table_6_lines()]))
     return 0
+
+
+def _errors(options: argparse.Namespace) -> ErrorTable:
+    if options.nccl is not None:
+        return nccl_errors(options.nccl)
+    return kernel_errors(options.kernels) if options.layers is None else layer_errors(options.layers)
 
 
 def kernel_errors(path: str) -> ErrorTable:

@@ -85,13 +85,19 @@ def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, 
     return rows, skipped
 
 
+def profile_of(gpu: str) -> str:
+    """Profile of a GPU by its name in measurement files.  InputError when there is none."""
+    found = next((profile for prefix, profile in _PROFILES if gpu.startswith(prefix)), None)
+    if found is None:
+        raise InputError(f"no profile of GPU {gpu!r}")
+    return found
+
+
 def _row(line: int, columns: dict[str, str]) -> KernelRow:
     """InputError, with the reason, for a row that no formula covers."""
     op = columns["op"]
     dtype = _DTYPES.get(columns["dtype"], columns["dtype"])
-    gpu = next((profile for prefix, profile in _PROFILES if columns["gpu"].startswith(prefix)), None)
-    if gpu is None:
-        raise InputError(f"no profile of GPU {columns['gpu']!r}")
+    gpu = profile_of(columns["gpu"])
     around_s = 0.0
     if op == "gemm" or op.startswith("gemm fp8"):
         kernels = _gemm(columns, dtype)
