@@ -133,7 +133,7 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
     kernel = compute(
         "grouped_wgrad_gemm_accum", [left, c], [main_grad], op_class="bgemm", flops=flops, module=module
     )
-    group.append(Launch(kernel))
+    group.append(Launch(replace(kernel, weight_gradient=True)))
     tape.parameter(f"{module}.weight", local, in_features, out_features, group="expert_dp")
     return x.like(tokens, out_features)
 

@@ -164,10 +164,10 @@ def _weight_gradient(
         kernel = compute(
             "wgrad_gemm_accum", [*ins, main_grad], [main_grad], op_class="gemm", flops=flops, module=module
         )
-        group.launches.append(Launch(kernel, None, waits))
+        group.launches.append(Launch(replace(kernel, weight_gradient=True), None, waits))
         return
     kernel = compute(_named("mm", fp8), ins, [weight], op_class="gemm", flops=flops, module=module)
-    group.launches.append(Launch(kernel, None, waits))
+    group.launches.append(Launch(replace(kernel, weight_gradient=True), None, waits))
     accumulate(group, shard, weight.shape, module)
 
 
@@ -186,7 +186,7 @@ def accumulate(group: Group, shard: Shard, shape: tuple[int, ...], module: str) 
     """Add a parameter's gradient to what earlier microbatches left in ``main_grad``."""
     main_grad = Tensor(shape, shard.main_grad_dtype)
     kernel = compute("aten::add_.Tensor", [main_grad, Tensor(shape, shard.dtype)], [main_grad], module=module)
-    group.launches.append(Launch(kernel))
+    group.launches.append(Launch(replace(kernel, weight_gradient=True)))
 
 
 def _gather(tape: Tape, shard: Shard, whole: Tensor, module: str) -> Hashable:

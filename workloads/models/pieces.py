@@ -38,6 +38,7 @@ class Kernel:
     waits_for: tuple[int, ...] = ()
     saved_bytes: int = 0
     recomputed: bool = False  # of a backward list: it is recomputation
+    weight_gradient: bool = False  # makes a gradient of a parameter that nothing but the optimizer needs
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""ZB-H1: backwards in two parts, weight gradients where a stage would wait (arXiv 2401.10241, section 2.3)."""
+"""ZB-H1: backwards in two parts, weight gradients where a stage would wait (arXiv 2401.10241, 2.3)."""
 
 from __future__ import annotations
 
