@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from simcore.cli.bench_imports import bench_imports
 from simcore.cli.bench_scale import bench_scale
 from simcore.cli.errors import reported_errors
 
@@ -115,6 +116,7 @@ def bench_run(
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 app.command("run")(bench_run)
 app.command("scale")(bench_scale)
+app.command("imports")(bench_imports)
 
 
 @app.callback()

@@ -5,8 +5,6 @@ import json
 
 import pytest
 
-pytest.importorskip("google.protobuf")
-
 from simcore.cli.export_chakra import export
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder, save_graph, verify

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
+from math import prod
+from sys import intern
 from typing import Any
 
 from simcore.errors import InputError
@@ -20,6 +22,7 @@ from workloads.imports.json_events import TraceFile, read_events
 _NODES = re.compile(rb'"nodes"\s*:\s*\[|"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*"')
 _GROUPS = "process_group:init"
 _MAX_NUMBER = 1 << 62
+_MAX_BYTES = 1 << 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,7 @@ class Tensor:
     @property
     def elements(self) -> int:
         """Number of elements of the shape."""
-        total = 1
-        for size in self.shape:
-            total *= size
-        return total
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,15 @@ def read_execution_trace(source: TraceFile) -> ExecutionTrace:
 
 
 def _node(where: str, raw: dict[str, Any]) -> Node:
-    attributes = {
-        attr["name"]: attr.get("value")
-        for key in ("attrs", "attr")
-        if isinstance(raw.get(key), list)
-        for attr in raw[key]
-        if isinstance(attr, dict) and isinstance(attr.get("name"), str)
-    }
+    attributes: dict[str, Any] = {}
+    if "attrs" in raw or "attr" in raw:
+        attributes = {
+            attr["name"]: attr.get("value")
+            for key in ("attrs", "attr")
+            if isinstance(raw.get(key), list)
+            for attr in raw[key]
+            if isinstance(attr, dict) and isinstance(attr.get("name"), str)
+        }
 
     def number(*keys: str, default: int = 0) -> int:
         for key in keys:
@@ -128,12 +130,10 @@ def _node(where: str, raw: dict[str, Any]) -> Node:
             values, shapes, types = (given.get(key) for key in ("values", "shapes", "types"))
         else:
             values, shapes, types = given, raw.get(f"{side}_shapes"), raw.get(f"{side}_types")
-        arguments = []
+        arguments: list[tuple[Tensor, ...]] = []
         if isinstance(values, list) and isinstance(shapes, list) and isinstance(types, list):
             arguments = [
-                list(_tensors(where, value, shape, kind))
-                if isinstance(kind, str) and "Tensor" in kind
-                else []
+                _tensors(where, value, shape, kind)
                 for value, shape, kind in zip(values, shapes, types, strict=False)
             ]
         sides.append((arguments, values))
@@ -146,7 +146,7 @@ def _node(where: str, raw: dict[str, Any]) -> Node:
         parent=number("ctrl_deps", "parent"),
         function_id=number("rf_id"),
         thread=number("tid"),
-        name=raw["name"],
+        name=intern(raw["name"]),
         inputs=tuple(tensor for argument in inputs for tensor in argument),
         outputs=tuple(tensor for argument in outputs for tensor in argument),
         first_inputs=len(inputs[0]) if inputs else 0,
@@ -154,37 +154,39 @@ def _node(where: str, raw: dict[str, Any]) -> Node:
     )
 
 
-def _tensors(where: str, value: Any, shape: Any, kind: Any) -> Iterator[Tensor]:
+def _tensors(where: str, value: Any, shape: Any, kind: Any) -> tuple[Tensor, ...]:
     """The tensors of an argument: itself, or the members of a list."""
     if not isinstance(kind, str) or "Tensor" not in kind or not isinstance(value, list):
-        return
+        return ()
     if kind.startswith("GenericList["):
         kinds = kind.removeprefix("GenericList[").removesuffix("]").split(",")
         shapes = shape if isinstance(shape, list) else []
-        for index, (inner, inner_shape) in enumerate(zip(value, shapes, strict=False)):
-            yield from _tensors(where, inner, inner_shape, kinds[min(index, len(kinds) - 1)])
-        return
-    if len(value) < 5 or not all(type(v) is int for v in value[:5]) or not isinstance(shape, list):
-        return
-    if not all(type(size) is int for size in shape):
-        return  # nested tensors
-    tensor = Tensor(
-        storage=value[1],
-        shape=tuple(shape),
-        dtype=kind.removeprefix("Tensor(").removesuffix(")"),
-        num_bytes=_elements(shape) * value[4],
-        device=str(value[5]) if len(value) > 5 else "",
-    )
-    if not 0 <= tensor.num_bytes < 1 << 50:
-        raise InputError(f"{where} has a tensor of shape {shape} and {tensor.num_bytes} bytes")
-    yield tensor
+        return tuple(
+            tensor
+            for index, (inner, inner_shape) in enumerate(zip(value, shapes, strict=False))
+            for tensor in _tensors(where, inner, inner_shape, kinds[min(index, len(kinds) - 1)])
+        )
+    if len(value) < 5 or not isinstance(shape, list):
+        return ()
+    if {*map(type, value[:5]), *map(type, shape)} != _INTEGERS:
+        return ()  # nested tensors, or none
+    device = str(value[5]) if len(value) > 5 else ""
+    known = _described(tuple(shape), kind, value[4], device)
+    if not 0 <= known[2] < _MAX_BYTES:
+        raise InputError(f"{where} has a tensor of shape {shape} and {known[2]} bytes")
+    return (Tensor(value[1], *known),)
 
 
-def _elements(shape: list[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
+_INTEGERS = {int}
+
+
+@lru_cache(maxsize=1 << 16)
+def _described(
+    shape: tuple[int, ...], kind: str, width: int, device: str
+) -> tuple[tuple[int, ...], str, int, str]:
+    """Shape, dtype, bytes and device of a tensor; one object of each for all tensors alike."""
+    dtype = kind.removeprefix("Tensor(").removesuffix(")")
+    return shape, dtype, prod(shape) * width, device
 
 
 def _process_groups(raw: dict[str, Any]) -> dict[str, tuple[int, ...]]:

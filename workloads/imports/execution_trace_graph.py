@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 
-from simcore.graph import Graph
+from simcore.graph import EdgeKind, Graph, OpKind
 from simcore.graph.builder import GraphBuilder
-from simcore.graph.template_builder import OpHandle, TemplateBuilder
 from workloads.imports.collectives import collective_bytes, collective_kind
 from workloads.imports.described_ops import describe
 from workloads.imports.execution_trace import ExecutionTrace, Node
 from workloads.imports.execution_trace_join import collective_of
+from workloads.imports.op_columns import OpColumns
 
 Groups = Callable[[int, str], str]  # place of a rank, ranks of its group as JSON -> symbol
 
@@ -26,6 +27,8 @@ _VIEWS = """
     contiguous type_as resolve_conj resolve_neg conj data_ptr _has_compatible_shallow_copy_type
 """
 _NO_KERNEL = frozenset(_VIEWS.split())
+_GPUS = ("cuda", "hip", "xpu")
+_REDUCES = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def build_programs(traces: list[ExecutionTrace]) -> tuple[Graph, list[str]]:
@@ -49,48 +52,60 @@ def build_programs(traces: list[ExecutionTrace]) -> tuple[Graph, list[str]]:
             build.group(known[present], explicit=(present,))
         return known[present]
 
+    ops = OpColumns()
     for index, trace in enumerate(traces):
-        template = build.template(f"rank {numbers[index]}")
-        _write(trace, index, template, group)
-        build.program([index], [(template, -1, 0)], name=f"rank {numbers[index]}")
-    return build.build(), list(refused)
+        ops.template(f"rank {numbers[index]}")
+        _write(trace, index, ops, group)
+    return ops.graph(build.build()), list(refused)
 
 
-def _write(trace: ExecutionTrace, rank: int, template: TemplateBuilder, group: Groups) -> None:
+def _write(trace: ExecutionTrace, rank: int, ops: OpColumns, group: Groups) -> None:
     by_id = {node.id: node for node in trace.nodes}
-    launching = _launching(trace.nodes)
-    writer: dict[int, OpHandle] = {}
+    launching = _launching(trace.nodes, by_id)
+    writer: dict[int, int] = {}
+    communicates: set[int] = set()
     for node in launching:
         sources = list(dict.fromkeys(writer[t.storage] for t in node.inputs if t.storage in writer))
         meta = collective_of(node, by_id, trace) if _communicates(node) else None
         if meta is not None:
             kind = collective_kind(node.name, meta)
             kind = "all_to_all" if kind == "send_recv" else kind
-            handle = template.collective(
-                kind, group(rank, meta.group_ranks), collective_bytes(kind, meta), stream="comm",
-                waits=sources, data=sources, dtype="",
+            row = ops.op(
+                OpKind.COLLECTIVE,
+                {
+                    "name": f"nccl::{kind}", "collective": kind, "stream": "comm",
+                    "reduce_op": "sum" if kind in _REDUCES else "",
+                    "group": group(rank, meta.group_ranks), "comm_bytes": collective_bytes(kind, meta),
+                },
             )  # fmt: skip
+            communicates.add(row)
+            waits = sources
         else:
             found = describe(
                 node.name,
-                json.dumps([list(t.shape) for t in node.inputs]),
-                json.dumps([t.dtype for t in node.inputs]),
-                json.dumps([list(t.shape) for t in node.outputs]) if node.outputs else "",
+                _texts(tuple([t.shape for t in node.inputs])),
+                _texts(tuple([t.dtype for t in node.inputs])),
+                _texts(tuple([t.shape for t in node.outputs])) if node.outputs else "",
             )
-            columns = {} if found is None else dict(vars(found))
-            waits = [s for s in sources if template.rows[s.position]["stream"] == "comm"]
-            handle = template.compute(node.name, waits=waits, data=sources, **columns)
+            row = ops.op(OpKind.COMPUTE, {"name": node.name, **({} if found is None else vars(found))})
+            waits = [s for s in sources if s in communicates] if communicates else []
+        ops.edges(row, EdgeKind.DATA, sources)
+        ops.edges(row, EdgeKind.WAIT, waits)
         for tensor in node.outputs or node.inputs[: node.first_inputs]:
-            writer[tensor.storage] = handle
+            writer[tensor.storage] = row
+
+
+@lru_cache(maxsize=1 << 16)
+def _texts(values: tuple[object, ...]) -> str:
+    return json.dumps(values)
 
 
 def _communicates(node: Node) -> bool:
     return node.name.startswith(("nccl:", "rccl:", "record_param_comms"))
 
 
-def _launching(nodes: tuple[Node, ...]) -> list[Node]:
+def _launching(nodes: tuple[Node, ...], by_id: dict[int, Node]) -> list[Node]:
     """Calls on GPU tensors with no such call inside: what launches, in call order."""
-    by_id = {node.id: node for node in nodes}
     relevant = {node.id for node in nodes if _launches(node)}
     outer = set()
     for number in relevant:
@@ -105,8 +120,7 @@ def _launching(nodes: tuple[Node, ...]) -> list[Node]:
 
 
 def _launches(node: Node) -> bool:
-    on_gpu = any(t.device.startswith(("cuda", "hip", "xpu")) for t in (*node.inputs, *node.outputs))
-    if not on_gpu:
+    if not any(t.device.startswith(_GPUS) for t in (*node.inputs, *node.outputs)):
         return False
     if _communicates(node):
         return True

@@ -6,8 +6,10 @@ of files, ``skip_bad`` and ``gaps``.  Formats that show one run from two sides a
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,11 +73,24 @@ def import_traces(paths: Sequence[Path], *, skip_bad: bool = False, gaps: str = 
     if not by_format:
         raise InputError("no trace could be read: " + "; ".join(skipped))
     sources = [source for found in by_format.values() for source in found]
-    job = _import_function(by_format)(sources, skip_bad, gaps)
+    with _uncollected():
+        job = _import_function(by_format)(sources, skip_bad, gaps)
     if skipped:
         report = replace(job.report, skipped=(*skipped, *job.report.skipped))
         job = replace(job, report=report)
     return job
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection: a million objects without cycles would be walked again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def detect_format(source: TraceFile) -> str:

@@ -19,6 +19,8 @@ def in_order(label: str, nodes: list[ChakraNode]) -> list[ChakraNode]:
         seen: set[int] = set()
         twice = next(node.id for node in nodes if node.id in seen or seen.add(node.id))  # type: ignore[func-returns-value]
         raise InputError(f"{label}: two nodes have the id {twice}")
+    if _ordered(nodes, place):
+        return nodes
     waiting = [0] * len(nodes)
     after: dict[int, list[int]] = defaultdict(list)
     for index, node in enumerate(nodes):
@@ -43,3 +45,18 @@ def in_order(label: str, nodes: list[ChakraNode]) -> list[ChakraNode]:
         stuck = next(node for index, node in enumerate(nodes) if waiting[index])
         raise InputError(f"{label}: node {stuck.id} ({stuck.name}) depends on itself, in a circle")
     return order
+
+
+def _ordered(nodes: list[ChakraNode], place: dict[int, int]) -> bool:
+    """Whether the file stands in such an order already, as most do."""
+    since = 0
+    for index, node in enumerate(nodes):
+        begins = max(0, node.start_ps)
+        if begins < since:
+            return False
+        since = begins
+        for sources in (node.data_deps, node.ctrl_deps):
+            for source in sources:
+                if place.get(source, index) >= index:
+                    return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from sys import intern
 from typing import IO, Any
 
 from simcore.errors import InputError
@@ -42,8 +43,9 @@ def read_nodes(source: TraceFile) -> Iterator[ChakraNode]:
         if first is None:
             raise InputError(f"{source.label}: the file is empty")
         reader.parsed(kinds["GlobalMetadata"], first)
+        kind = kinds["Node"]
         while (data := reader.message()) is not None:
-            yield _node(reader, reader.parsed(kinds["Node"], data))
+            yield _node(reader, reader.parsed(kind, data))
 
 
 def write_nodes(handle: IO[bytes], nodes: Iterator[ChakraNode]) -> int:
@@ -92,6 +94,9 @@ class _Delimited:
         self._handle = handle
         self._stored = stored_bytes
         self.at = 0
+        from google.protobuf.message import DecodeError
+
+        self._decode_error = DecodeError
 
     def message(self) -> bytes | None:
         """The next message; None at the end."""
@@ -120,12 +125,10 @@ class _Delimited:
 
     def parsed(self, kind: Any, data: bytes) -> Any:
         """``data`` as a message."""
-        from google.protobuf.message import DecodeError
-
         message = kind()
         try:
             message.ParseFromString(data)
-        except DecodeError as error:
+        except self._decode_error as error:
             raise self.fail(f"{error}: not a Chakra file, or damaged") from None
         return message
 
@@ -144,13 +147,13 @@ def _node(reader: _Delimited, message: Any) -> ChakraNode:
         kind = attribute.WhichOneof("value")
         if kind is not None:
             value = getattr(attribute, kind)
-            attributes[attribute.name] = tuple(value.values) if kind.endswith("_list") else value
+            attributes[intern(attribute.name)] = tuple(value.values) if kind.endswith("_list") else value
     if message.duration_micros > _MAX_US:
         raise reader.fail(f"node {message.id} lasts {message.duration_micros} us, more than a week")
     exact = attributes.get("recorded_ps")
     duration = exact if type(exact) is int else message.duration_micros * PS_PER_US or -1
     return ChakraNode(
-        message.id, message.name, _TYPES.get(message.type, NodeType.INVALID),
+        message.id, intern(message.name), _TYPES.get(message.type, NodeType.INVALID),
         tuple(message.ctrl_deps), tuple(message.data_deps),
         message.start_time_micros * PS_PER_US if message.start_time_micros else -1, duration,
         message.inputs.values, attributes,

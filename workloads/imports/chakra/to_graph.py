@@ -11,15 +11,16 @@ from typing import Any
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.builder import GraphBuilder
-from simcore.graph.ops import OP_COLUMNS, OpKind
-from simcore.graph.template_builder import OpHandle, TemplateBuilder
+from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from workloads.imports.chakra.order import in_order
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
 from workloads.imports.chakra.stream import ChakraNode
+from workloads.imports.op_columns import OpColumns
 
 _COMMUNICATION = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
 _COPIES = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 _MAX_BYTES = 1 << 50
+_MAX_NUMBER = 1 << 62
 #: Columns that are read from attributes of their name, and their types.
 _READ = {
     name: str if what == "str" else int
@@ -98,11 +99,10 @@ def build_graph(ranks: list[RankNodes], groups: dict[str, tuple[int, ...]]) -> G
         known |= rank.groups
         families |= rank.families
     symbols = _declare(build, known, families, place)
+    columns = OpColumns()
     for index, rank in enumerate(ranks):
-        template = build.template(f"rank {rank.number}")
-        _Writer(rank, index, template, symbols, known, place, build).write()
-        build.program([index], [(template, -1, 0)], name=f"rank {rank.number}")
-    return build.build()
+        _Writer(rank, index, columns, symbols, known, place).write()
+    return columns.graph(build.build())
 
 
 def _declare(
@@ -135,77 +135,89 @@ class _Writer:
         self,
         rank: RankNodes,
         index: int,
-        template: TemplateBuilder,
+        ops: OpColumns,
         symbols: dict[str, str],
         known: dict[str, tuple[int, ...]],
         place: dict[int, int],
-        build: GraphBuilder,
     ) -> None:
         self.rank = rank
         self.index = index
-        self.template = template
+        self.ops = ops
         self.symbols = symbols
         self.known = known
         self.place = place
-        self.build = build
-        self.handle: dict[int, OpHandle] = {}
+        self.row: dict[int, int] = {}
         self.stream_of: dict[int, str] = {}
         self.through: dict[int, tuple[int, ...]] = {}  # what nodes that are no ops depend on
 
     def write(self) -> None:
         """All nodes, in launch order."""
+        self.ops.template(f"rank {self.rank.number}")
+        first = self.ops.count
         for node in self.rank.nodes:
             if node.type in (NodeType.METADATA, NodeType.INVALID):
                 self.through[node.id] = self._sources(node.data_deps)
                 continue
-            self._write(node)
+            self._write(node, first)
 
     def _sources(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        if not self.through:
+            return ids
         found: dict[int, None] = {}
         for source in ids:
             found |= dict.fromkeys(self.through.get(source, (source,)))
         return tuple(found)
 
-    def _write(self, node: ChakraNode) -> None:
+    def _write(self, node: ChakraNode, first: int) -> None:
         given = node.attributes
-        kind = given.get("op_kind")
-        on_host = bool(given.get("is_cpu_op", False))
-        kind = _KINDS.get(kind) if type(kind) is int else None
+        told = given.get("op_kind")
+        kind = _KINDS.get(told) if type(told) is int else None
         if kind is None:
+            on_host = bool(given.get("is_cpu_op", False))
             kind = _OF_TYPE.get(node.type, OpKind.HOST if on_host else OpKind.COMPUTE)
-        implied = set(given.get("implied_deps", ()))
-        only = set(given.get("data_only_deps", ()))
-        also = set(given.get("also_data_deps", ()))
-        sources = [s for s in self._sources(node.data_deps) if s not in implied]
         columns = self._columns(node, kind)
         if columns.pop("alone", False):
             kind = OpKind.COLLECTIVE
         stream = str(columns["stream"])
-        waits = [self.handle[s] for s in sources if s not in only and s in self.handle]
-        data = [self.handle[s] for s in sources if (s in only or s in also) and s in self.handle]
-        if "op_kind" not in given:
+        sources = self._sources(node.data_deps)
+        if told is None:
             # What the stream orders by itself needs no wait; the host waits where it depends on the GPU.
-            waits = [
-                self.handle[s]
-                for s in sources
-                if s in self.handle and self.stream_of[s] not in (stream, "host")
-            ]
+            waits = [s for s in sources if s in self.row and self.stream_of[s] not in (stream, "host")]
+            data: list[int] = []
             if kind == OpKind.HOST and waits:
-                self.template.sync("host", name="waits for the GPU", waits=waits)
+                wait = {"name": "waits for the GPU", "stream": "host", "blocking": 1}
+                self._edges(self.ops.op(OpKind.SYNC, wait), EdgeKind.WAIT, waits)
                 waits = []
-            data = []
             if kind == OpKind.HOST and node.duration_ps <= 0:
                 self.through[node.id] = self._sources(node.data_deps)
                 return
-        self.handle[node.id] = self.template.op(kind, waits=waits, data=data, **columns)
+        else:
+            implied, only, also = (
+                given.get(key, ()) for key in ("implied_deps", "data_only_deps", "also_data_deps")
+            )
+            kept = [s for s in sources if s not in implied and s in self.row]
+            waits = [s for s in kept if s not in only]
+            data = [s for s in kept if s in only or s in also]
+        row = self.row[node.id] = self.ops.op(kind, columns)
+        self._edges(row, EdgeKind.DATA, data)
+        self._edges(row, EdgeKind.WAIT, waits)
         self.stream_of[node.id] = stream
         if kind not in (OpKind.HOST, OpKind.SYNC, OpKind.EVENT_WAIT, OpKind.EVENT_RECORD):
-            self.rank.placed.append((node, self.handle[node.id].position))
+            self.rank.placed.append((node, row - first))
+
+    def _edges(self, row: int, kind: EdgeKind, sources: list[int]) -> None:
+        if sources:
+            self.ops.edges(row, kind, [self.row[source] for source in sources])
 
     def _columns(self, node: ChakraNode, kind: OpKind) -> dict[str, object]:
         given = node.attributes
         columns: dict[str, object] = {"name": node.name, "recorded_ps": node.duration_ps}
-        columns |= {name: value for name, value in given.items() if isinstance(value, _READ.get(name, ()))}
+        for name, value in given.items():
+            what = _READ.get(name)
+            if what is not None and isinstance(value, what):
+                if isinstance(value, int) and abs(value) > _MAX_NUMBER:
+                    raise self._absurd(node, name, value)
+                columns[name] = value
         columns["flops"] = self._size(node, "num_ops", 1 << 62)
         size = self._size(node, "comm_size" if node.type in _COMMUNICATION else "tensor_size", _MAX_BYTES)
         if kind == OpKind.MEMCPY and "bytes_read" not in given:
@@ -278,5 +290,8 @@ class _Writer:
         if type(value) is not int:
             return 0
         if not 0 <= value <= most:
-            raise InputError(f"{self.rank.label}: node {node.id} ({node.name}): {key} {value} is absurd")
+            raise self._absurd(node, key, value)
         return value
+
+    def _absurd(self, node: ChakraNode, key: str, value: int) -> InputError:
+        return InputError(f"{self.rank.label}: node {node.id} ({node.name}): {key} {value} is absurd")
