@@ -17,7 +17,8 @@ from workloads.models.linear import Linear, column_parallel, linear, row_paralle
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Launch, Tape, Tensor, collective, compute
+from workloads.models.tape import Launch, Tape
+from workloads.models.tensors import Tensor, collective, compute
 
 CP_STREAM = "cp"
 

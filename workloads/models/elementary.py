@@ -6,7 +6,8 @@ from workloads.models.linear import accumulate
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Launch, Tape, Tensor, compute
+from workloads.models.tape import Launch, Tape
+from workloads.models.tensors import Tensor, compute
 
 
 def norm(

@@ -9,7 +9,8 @@ from workloads.models.linear import Linear, accumulate, column_parallel
 from workloads.models.local import Shard
 from workloads.models.pieces import Piece
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Launch, Tape, Tensor, collective, compute
+from workloads.models.tape import Launch, Tape
+from workloads.models.tensors import Tensor, collective, compute
 
 
 def padded_vocab(model: ModelSpec, shard: Shard) -> int:

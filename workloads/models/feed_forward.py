@@ -8,7 +8,8 @@ from workloads.models.elementary import activation
 from workloads.models.linear import Linear, column_parallel, row_parallel
 from workloads.models.local import Shard
 from workloads.models.spec import ModelSpec, MoeSpec
-from workloads.models.tape import Launch, Tape, Tensor, collective, compute
+from workloads.models.tape import Launch, Tape
+from workloads.models.tensors import Tensor, collective, compute
 
 
 def feed_forward(

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
-from workloads.models.tape import Group, Launch, Tape, Tensor, collective, compute
+from workloads.models.tape import Group, Launch, Tape
+from workloads.models.tensors import Tensor, collective, compute
 
 #: The stream on which exchanges run beside the products that they do not feed.
 TP_STREAM = "tp"

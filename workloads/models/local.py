@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from workloads.models.software import SoftwareSpec
-from workloads.models.tape import Tensor
+from workloads.models.tensors import Tensor
 
 Recompute = Literal["none", "selective", "full", "ops"]
 DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}

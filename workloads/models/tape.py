@@ -7,37 +7,11 @@ tensor-parallel group and to one microbatch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from workloads.models.pieces import Kernel, Parameter, Piece
-
-ELEMENT_BYTES = {
-    "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int64": 8, "bool": 1, "uint8": 1,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor as kernels see it."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return math.prod(self.shape)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes in memory."""
-        return self.numel * ELEMENT_BYTES[self.dtype]
-
-    def like(self, *shape: int, dtype: str = "") -> Tensor:
-        """A tensor of another shape (and dtype)."""
-        return Tensor(shape, dtype or self.dtype)
+from workloads.models.tensors import Tensor, compute
 
 
 @dataclass(frozen=True)
@@ -174,49 +148,4 @@ def resolved(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
             waits_for=tuple(sorted(position[label] for label in launch.waits if label in position)),
         )
         for launch in launches
-    )
-
-
-def compute(
-    name: str,
-    ins: Sequence[Tensor],
-    outs: Sequence[Tensor],
-    *,
-    op_class: str = "",
-    flops: int = 0,
-    module: str = "",
-) -> Kernel:
-    """A compute kernel that reads and writes each tensor once."""
-    return Kernel(
-        name=name,
-        op_class=op_class,
-        dtype=ins[0].dtype if ins else outs[0].dtype,
-        in_shapes=tuple(t.shape for t in ins),
-        out_shapes=tuple(t.shape for t in outs),
-        flops=flops,
-        bytes_read=sum(t.num_bytes for t in ins),
-        bytes_written=sum(t.num_bytes for t in outs),
-        module=module,
-    )
-
-
-def collective(
-    what: str, tensor: Tensor, group: str, *, stream: str = "compute", module: str = "", peer_delta: int = 0
-) -> Kernel:
-    """A collective over ``group``; ``tensor`` is the whole one by nccl-tests' convention.
-
-    "send_recv" sends ``tensor`` to the member ``peer_delta`` further on and receives as much.
-    """
-    return Kernel(
-        name=f"nccl::{what}",
-        dtype=tensor.dtype,
-        in_shapes=(tensor.shape,),
-        out_shapes=(tensor.shape,),
-        module=module,
-        stream=stream,
-        group=group,
-        collective=what,
-        comm_bytes=tensor.num_bytes,
-        reduce_op="sum" if "reduce" in what else "",
-        peer_delta=peer_delta,
     )
