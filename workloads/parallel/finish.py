@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcore.graph.template_builder import Source
-from workloads.models.tape import Tensor, collective, compute
+from workloads.models.tensors import Tensor, collective, compute
 from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.replicated import left_over, reduce_gradients
