@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from simcore.graph import OpHandle
 from workloads.models.pieces import Kernel, Piece
-from workloads.models.tape import Tensor, compute
+from workloads.models.tensors import Tensor, compute
 from workloads.parallel.emit import Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
