@@ -10,7 +10,7 @@ from workloads.models.local import DTYPES, Shard
 from workloads.models.pieces import ModelPieces, Parameter, Piece
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import ELEMENT_BYTES
+from workloads.models.tensors import ELEMENT_BYTES
 from workloads.parallel.mesh import Mesh
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk, chunks_of
