@@ -34,7 +34,7 @@ GEMM_CONSTANTS = (
 #: Constants that are shares: a fit may not leave 0..1.
 _SHARES = {
     "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
-    "backward_efficiency",
+    "backward_efficiency", "wide_share",
 }  # fmt: skip
 
 #: Start of a constant that is zero, so that its logarithm exists.
@@ -89,6 +89,8 @@ def _fit_family(
     names = ["math_efficiency", "exposed_exp", "block_s"]
     if any(kernel.op_class == "attention_bwd" for row in rows for kernel in row.kernels):
         names += ["backward_efficiency", "backward_exposed_exp"]
+    if any(kernel.in_shapes[0][-1] > start.wide_head_dim for row in rows for kernel in row.kernels[-1:]):
+        names.append("wide_share")
     if family == "trtllm":
         names.append("prologue_s")
     # Many rows differ in batch and heads alone; every few of them tell the same.

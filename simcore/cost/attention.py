@@ -7,7 +7,10 @@ forward costs two multiply-adds per head dim on tensor cores and one exponential
     block    scores it visits * score + block start and end
     sm time  max(all blocks / SMs, the longest block)
 
-Causal kernels skip key tiles above the diagonal but do whole tiles on it, so short sequences pay more.
+Causal kernels skip key tiles above the diagonal.  Tiles on it and at the ends of the sequence are done
+whole, so short and odd sequences pay more.
+Backward adds the query gradient up in fp32: around the main kernel one reads output and its gradient and
+clears the sums, and one converts them, both at HBM's speed.
 16 exponentials per clock and SM: CUDA programming guide, arithmetic throughput, compute 7.0 to 9.0.
 """
 
@@ -60,15 +63,18 @@ def estimate_attention(
     efficiency = p.backward_efficiency if backward else p.math_efficiency
     exposed = p.backward_exposed_exp if backward else p.exposed_exp
     flops = BACKWARD_FLOPS_PER_SCORE_DIM if backward else FORWARD_FLOPS_PER_SCORE_DIM
-    score = flops * head_dim / (peak_flops / gpu.num_sms * efficiency)
+    reached = efficiency * np.where(head_dim > p.wide_head_dim, p.wide_share, 1.0)
+    score = flops * head_dim / (peak_flops / gpu.num_sms * reached)
     score = score + exposed / (EXP_PER_CLOCK_PER_SM * gpu.boost_clock_hz)
-    rows = np.ceil(seq_q / p.tile_q)
-    # Key tiles up to and on the diagonal: 1 + 2 + ... over the blocks of a head, seq_k - seq_q before them.
-    diagonal = p.tile_q * p.tile_q * rows * (rows + 1) / 2
-    before = rows * p.tile_q * np.maximum(0, seq_k - seq_q)
-    scores = np.where(causal, diagonal + before, rows * p.tile_q * seq_k)
-    total = heads * (scores * score + rows * p.block_s) / gpu.num_sms
-    longest = np.minimum(p.tile_q, seq_q) * seq_k * score + p.block_s
+    rows, tiles = np.ceil(seq_q / p.tile_q), np.ceil(seq_k / p.tile_k)
+    # Key tiles up to and on the diagonal: r, 2 r, ... over the blocks of a head, and those before them all;
+    # the last block has no more than there are.
+    ratio, before = p.tile_q / p.tile_k, np.ceil(np.maximum(0, seq_k - seq_q) / p.tile_k)
+    diagonal = ratio * rows * (rows + 1) / 2 + before * rows
+    diagonal -= np.maximum(0.0, ratio * rows + before - tiles)
+    visited = p.tile_q * p.tile_k * np.where(causal, diagonal, rows * tiles)
+    total = heads * (visited * score + rows * p.block_s) / gpu.num_sms
+    longest = p.tile_q * p.tile_k * tiles * score + p.block_s
     return np.asarray(np.maximum(total, longest), dtype=np.float64)
 
 
@@ -92,16 +98,20 @@ def attention(kernel: Kernel, context: Context) -> Work:
         backward=backward,
     )
     traffic = float(kernel.bytes_read + kernel.bytes_written)
+    query = shape.heads * shape.seq_q * shape.head_dim
     if traffic == 0:
-        query = shape.heads * shape.seq_q * shape.head_dim
         keys = shape.kv_heads * shape.seq_k * shape.head_dim
         traffic = kernel.element_bytes * ((4 * query + 4 * keys) if backward else (2 * query + 2 * keys))
+    sm_s = float(seconds[0])
+    if backward:
+        around = query * (2 * kernel.element_bytes + 4 + 4 + kernel.element_bytes)
+        sm_s += around / context.hbm_bytes_per_s
+        traffic += around
     rows = math.ceil(shape.seq_q / p.tile_q)
     blocks = {"none": shape.heads * rows, "static": gpu.num_sms, "dynamic": 0}[p.persistent]
-    # Backward: a row-sum kernel, the main kernel, and the conversion of the query gradient.
     launches = 3 if backward else 1
     fitted = p.fitted and kernel.dtype != "float32"
-    return Work(float(seconds[0]), traffic, p.prologue_s, blocks, 1, launches, fitted=fitted)
+    return Work(sm_s, traffic, p.prologue_s, blocks, 1, launches, fitted=fitted)
 
 
 def attention_peak_flops(dtype: str, context: Context) -> float:

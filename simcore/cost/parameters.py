@@ -69,14 +69,19 @@ class AttentionParameters:
 
     ``math_efficiency``: share of tensor peak in the two GEMMs; ``exposed_exp``: share of the exponentials
     (special-function units, 16 per clock and SM) that does not hide behind them.  ``tile_q``: query rows
-    per thread block.  ``block_s``: start and end of a block.  ``backward_efficiency`` and
+    per thread block, a multiple of ``tile_k``, the keys that it takes at a time.  ``block_s``: start and end of a block.  ``backward_efficiency`` and
     ``backward_exposed_exp``: the same for the five GEMMs of backward.  ``prologue_s``: start cost.
+    ``wide_share``: of the math efficiency that is left for heads wider than ``wide_head_dim``, whose
+    accumulators fill the registers.
     """
 
     math_efficiency: float
     exposed_exp: float
     tile_q: int
+    tile_k: int
     block_s: float
+    wide_head_dim: int
+    wide_share: float
     backward_efficiency: float
     backward_exposed_exp: float
     prologue_s: float
@@ -181,7 +186,7 @@ _T = TypeVar("_T")
 #: Fields that are shares of something: 0 to 1.
 _SHARES = {
     "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
-    "backward_efficiency", "bandwidth_share",
+    "backward_efficiency", "bandwidth_share", "wide_share",
 }  # fmt: skip
 
 

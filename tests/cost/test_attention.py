@@ -37,12 +37,33 @@ def test_causal_attention_skips_tiles_above_the_diagonal() -> None:
     assert causal.sm_s == pytest.approx(0.55 * cost.work(attention()).sm_s)
 
 
-def test_backward_is_five_products() -> None:
+def test_backward_is_five_products_and_the_query_gradient_in_fp32() -> None:
     cost = RooflineCost(TOY_GPU, parameters=TOY)
     name = "_scaled_dot_product_flash_attention_full_backward"
+    # Beside the products, per value of a query: 2 bytes of output and of its gradient read, 4 cleared, 4 read
+    # and 2 written. 14 bytes for 100 * 1280 * 64 values at 1 TB/s: 114.7 us.
+    around = 14 * 100 * 1280 * 64 / 1e12
     assert cost.work(attention("attention_bwd", name)).sm_s == pytest.approx(
-        2.5 * cost.work(attention()).sm_s
+        2.5 * cost.work(attention()).sm_s + around
     )
+
+
+def test_the_ends_of_a_sequence_are_whole_tiles() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+
+    def causal(seq: int) -> float:
+        query = (4, 16, seq, 64)
+        return cost.work(Kernel("flash_attention", "attention_fwd", "bfloat16", (query,) * 3, (query,))).sm_s
+
+    # 4 rows of blocks visit 1 + 2 + 3 + 4 key tiles; 559 tokens are 5 rows: 15 tiles.
+    assert causal(559) == pytest.approx(1.5 * causal(512))
+    assert causal(559) == causal(640)
+
+
+def test_wide_heads_reach_a_smaller_share() -> None:
+    parameters = replace(TOY, attention={"flash2": replace(TOY_ATTENTION, wide_head_dim=32, wide_share=0.5)})
+    plain = RooflineCost(TOY_GPU, parameters=TOY).work(attention()).sm_s
+    assert RooflineCost(TOY_GPU, parameters=parameters).work(attention()).sm_s == pytest.approx(2 * plain)
 
 
 def test_exponentials_that_math_does_not_hide() -> None:

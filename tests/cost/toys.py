@@ -40,7 +40,8 @@ TOY_GEMM = GemmParameters(
 )  # fmt: skip
 
 TOY_ATTENTION = AttentionParameters(
-    math_efficiency=1.0, exposed_exp=0.0, tile_q=128, block_s=0.0, backward_efficiency=1.0,
+    math_efficiency=1.0, exposed_exp=0.0, tile_q=128, tile_k=128, block_s=0.0, wide_head_dim=128,
+    wide_share=1.0, backward_efficiency=1.0,
     backward_exposed_exp=0.0, prologue_s=0.0, persistent="none", fitted=True, source="toy",
 )  # fmt: skip
 
