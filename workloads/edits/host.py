@@ -13,6 +13,7 @@ from simcore.units import PS_PER_US
 from workloads.edits.job import EditableJob, Edited, count_changed, plays
 from workloads.edits.kernels import edited_kernels
 from workloads.edits.registry import FACTOR, FLAG, MICROSECONDS, Call, edit
+from workloads.imports.recorded_graph import HOST_THREAD
 
 #: The shortest times between launches are launches alone: this share of them, from below.
 _BARE_SHARE = 0.05
@@ -81,10 +82,12 @@ def cuda_graphs(job: EditableJob, _: Call) -> Edited:
 
 
 def _host_rows(job: EditableJob) -> npt.NDArray[np.bool_]:
-    """HOST ops; without the one that says how much later than others a recorded rank begins."""
+    """Time of host threads; without the one that says how much later than others a recorded rank begins."""
     graph = job.graph
     rows: npt.NDArray[np.bool_] = graph.ops.kind == OpKind.HOST
     if job.ranks:
+        further = np.array([s.startswith(HOST_THREAD) for s in graph.ops.stream.values], dtype=np.bool_)
+        rows |= further[graph.ops.stream.codes] & (graph.ops.recorded_ps > 0)
         rows[graph.template_start[:-1]] = False
     return rows
 

@@ -85,9 +85,9 @@ def read_execution_trace(source: TraceFile) -> ExecutionTrace:
     nodes: list[Node] = []
     groups: dict[str, tuple[int, ...]] = {}
     seen: set[int] = set()
-    rank = -1
+    rank, label = -1, source.label
     for number, raw in read_events(source, header, key="nodes"):
-        where = f"{source.label}: node {number}"
+        where = f"{label}: node {number}"
         if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
             raise InputError(f"{where} has no name: not an execution trace")
         node = _node(where, raw)

@@ -1,8 +1,8 @@
-"""The host's side of a recording: when launches reached the GPU, where the host blocked, in what order.
+"""The host's side of a recording: when launches reached the GPU and where the host blocked.
 
-All host threads become one: forward and backward threads hand over to each other, and what matters to the
-GPU is when each launch reached it.  Times of launches are kept as recorded; what a blocking call waited for
-is found, so that the wait is resolved when the graph runs.
+Threads that hand over to each other, as forward and backward do, are one (:mod:`workloads.imports.threads`).
+Times of launches are kept as recorded; what a blocking call waited for is found, so that the wait is resolved
+when the graph runs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from simcore.graph.ops import IntArray
 from simcore.units import PS_PER_US
 from workloads.imports.rank_ops import BoolArray, RankOps
+from workloads.imports.threads import Threads
 from workloads.imports.waits import WAKE_PS, Waits
 
 _DEFAULT_LATENCY_PS = 8 * PS_PER_US
@@ -97,12 +98,13 @@ def launch_times(ops: RankOps, waits: Waits, latency_ps: int, *, typical: bool =
 
 @dataclass(frozen=True)
 class Block:
-    """The host blocks at ``start_ps``, until ``waits_for`` have ended, and goes on at ``end_ps``."""
+    """A host thread blocks at ``start_ps``, until ``waits_for`` have ended, and goes on at ``end_ps``."""
 
     start_ps: int
     end_ps: int
     waits_for: tuple[int, ...]
     name: str
+    thread: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,11 @@ class HostBlocks:
     queue_full: int
 
 
-def host_blocks(ops: RankOps) -> HostBlocks:
+def host_blocks(ops: RankOps, threads: Threads) -> HostBlocks:
     """Blocking calls and what each waited for; the recording decides where no record does."""
     trace, calls = ops.trace, ops.trace.calls
     kinds = [_blocking_kind(name) for name in trace.names]
-    finder = _Finder(ops)
+    finder = _Finder(ops, threads)
     blocks: list[Block] = []
     inferred = concurrent = queue_full = 0
     launched_by: dict[int, list[int]] = {}
@@ -141,11 +143,12 @@ def host_blocks(ops: RankOps) -> HostBlocks:
         if not targets:
             continue
         until = max(int(ops.end_ps[target]) for target in targets)
-        if finder.launches_between(begin, until, int(calls.thread[call])):
+        thread = int(calls.thread[call])
+        if finder.launches_between(begin, until, thread):
             concurrent += 1
             continue
         inferred += guessed
-        blocks.append(Block(begin, end, tuple(targets), name))
+        blocks.append(Block(begin, end, tuple(targets), name, threads.of(thread)))
     for block in _full_queue(ops, finder):
         queue_full += 1
         blocks.append(block)
@@ -171,8 +174,9 @@ def _blocks(ops: RankOps, op: int, call_name: str) -> bool:
 class _Finder:
     """Finds what a blocking call waited for."""
 
-    def __init__(self, ops: RankOps) -> None:
+    def __init__(self, ops: RankOps, threads: Threads) -> None:
         self._ops = ops
+        self.threads = threads
         self._by_lane = [ops.in_lane(lane) for lane in range(len(ops.lane_names))]
         self._issue = [ops.issue_ps[members] for members in self._by_lane]
         calls = ops.trace.calls
@@ -186,9 +190,11 @@ class _Finder:
         return int(self._by_lane[lane][place - 1]) if place else -1
 
     def launches_between(self, begin: int, end: int, thread: int) -> bool:
-        """Whether another thread launched while this one waited."""
+        """Whether another thread, one that hands over to this one, launched while this one waited."""
         lo, hi = np.searchsorted(self._launch_ps, [begin + PS_PER_US, end - PS_PER_US])
-        return bool((self._launch_thread[lo:hi] != thread).any())
+        others = np.unique(self._launch_thread[lo:hi])
+        own = self.threads.of(thread)
+        return any(other != thread and self.threads.of(other) == own for other in others.tolist())
 
     def targets(self, kind: str, call: int) -> tuple[list[int], bool]:
         """Ops that the call waited for, and whether that is a guess."""
@@ -234,40 +240,6 @@ def _full_queue(ops: RankOps, finder: _Finder) -> list[Block]:
         if outstanding < _FULL_QUEUE or ops.end_ps[room] <= begin or ops.issue_ps[room] >= begin:
             continue
         if not finder.launches_between(begin, int(ops.end_ps[room]), int(calls.thread[call])):
-            found.append(Block(begin - 1, end, (room,), "launch queue is full"))
+            thread = finder.threads.of(int(calls.thread[call]))
+            found.append(Block(begin - 1, end, (room,), "launch queue is full", thread))
     return found
-
-
-@dataclass(frozen=True)
-class HostOrder:
-    """Launches and blocks in the order of one host thread.
-
-    ``op[i]`` is a GPU op (launched ``pause_ps[i]`` after the entry before it was done) or -1, then
-    ``block[i]`` is a block.
-    """
-
-    op: IntArray
-    block: IntArray
-    pause_ps: IntArray
-
-
-def host_order(ops: RankOps, times: LaunchTimes, blocks: list[Block], begin_ps: int) -> HostOrder:
-    """One sequence of launches and blocks, and the host's time between them, from ``begin_ps`` on."""
-    starts = np.array([block.start_ps for block in blocks], dtype=np.int64)
-    done = np.array(
-        [max(block.start_ps, *(int(ops.end_ps[op]) for op in block.waits_for)) for block in blocks],
-        dtype=np.int64,
-    )
-    section = 2 * np.searchsorted(starts, ops.issue_ps, side="left")
-    for lane in range(len(ops.lane_names)):
-        members = ops.in_lane(lane)
-        section[members] = np.maximum.accumulate(section[members])
-    num_ops, num_blocks = len(ops), len(blocks)
-    place = np.concatenate([section, 2 * np.arange(num_blocks) + 1])
-    wanted = np.concatenate([times.reached_ps, starts])
-    order = np.lexsort((np.arange(len(place)), wanted, place))
-    reached = np.concatenate([times.reached_ps, done])[order]
-    now = np.maximum.accumulate(np.concatenate([[begin_ps], reached]))
-    pause = np.maximum(0, wanted[order] - now[:-1])
-    is_op = order < num_ops
-    return HostOrder(np.where(is_op, order, -1), np.where(is_op, -1, order - num_ops), pause)

@@ -15,7 +15,8 @@ from simcore.units import PS_PER_US
 from workloads.imports.collectives import Coupling, couple
 from workloads.imports.described_ops import with_shapes
 from workloads.imports.details import recorded_collectives, recorded_shapes
-from workloads.imports.host import host_blocks, host_order, launch_latency, launch_times
+from workloads.imports.host import host_blocks, launch_latency, launch_times
+from workloads.imports.host_order import host_order
 from workloads.imports.json_events import TraceFile, trace_files
 from workloads.imports.kineto import read_kineto
 from workloads.imports.rank_ops import RankOps, rank_ops
@@ -23,6 +24,7 @@ from workloads.imports.recorded import ImportedRank, RecordedOps
 from workloads.imports.recorded_graph import RecordedRank, build_graph
 from workloads.imports.recording import KinetoTrace, Step
 from workloads.imports.report import ImportReport, RankReport, rank_report
+from workloads.imports.threads import host_threads
 from workloads.imports.waits import find_waits
 
 
@@ -120,8 +122,10 @@ def _analyse(ops: RankOps, *, typical: bool) -> RecordedRank:
     latency = launch_latency(ops)
     waits = find_waits(ops, latency)
     times = launch_times(ops, waits, latency, typical=typical)
-    blocks = host_blocks(ops)
-    return RecordedRank(ops, waits, times, blocks, host_order(ops, times, blocks.blocks, _begin(ops)))
+    threads = host_threads(ops)
+    blocks = host_blocks(ops, threads)
+    order = host_order(ops, times, blocks.blocks, _begin(ops), threads, waits)
+    return RecordedRank(ops, waits, times, blocks, order, threads)
 
 
 def _begin(ops: RankOps) -> int:

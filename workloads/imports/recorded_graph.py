@@ -11,12 +11,15 @@ from simcore.graph import Graph, OpKind, OpTable, ProcessGroup, Program, Workloa
 from simcore.graph.graph import MemoryProfile
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, EdgeTable, FreeTable, IntArray, Strings
 from workloads.imports.collectives import Coupling, Meeting, collective_kind
-from workloads.imports.host import HostBlocks, HostOrder, LaunchTimes
+from workloads.imports.host import HostBlocks, LaunchTimes
+from workloads.imports.host_order import HostOrder
 from workloads.imports.rank_ops import RankOps
 from workloads.imports.recording import Names
+from workloads.imports.threads import Threads
 from workloads.imports.waits import Waits
 
 _ALONE = "alone"  # the group of collectives whose other ranks were not recorded
+HOST_THREAD = "host thread"  # streams that stand for host threads beside the main one
 _PACE = 512  # launches after which the host is known to have had room in the launch queue
 
 _Joined = tuple[str, Meeting, int]  # group symbol, collective, the rank's op
@@ -31,6 +34,7 @@ class RecordedRank:
     times: LaunchTimes
     blocks: HostBlocks
     order: HostOrder
+    threads: Threads
 
 
 @dataclass
@@ -125,13 +129,12 @@ def _rank_columns(
     rank: RecordedRank, joined: list[_Joined], lead_ps: int, names: dict[str, Names]
 ) -> _Columns:
     ops, order = rank.ops, rank.order
-    is_op = order.op >= 0
+    is_op, is_main = order.op >= 0, order.thread == 0
     pause = order.pause_ps.copy()
-    if len(pause):
-        pause[0] += lead_ps
+    pause[np.unique(order.thread, return_index=True)[1]] += lead_ps
     gap = np.zeros(len(pause), dtype=np.int64)
     gap[is_op] = rank.times.gap_ps[order.op[is_op]]
-    on_gpu = np.cumsum(np.where(is_op, 1 + (gap > 0), 0))
+    on_gpu = np.cumsum(np.where(is_op, 1 + (gap > 0), ~is_main) + (~is_main & (pause > 0)))
     pace = np.zeros(len(pause), dtype=np.bool_)
     pace[1:] = on_gpu[1:] // _PACE != on_gpu[:-1] // _PACE
     # Rows of an entry: the host's time, a note that the queue has room, the device's gap, the op itself.
@@ -158,6 +161,7 @@ def _rank_columns(
         strings["stream"][rows] = names["stream"].code(stream)
         strings["name"][rows] = names["name"].code(what)
     ints["recorded_ps"][host] = pause[pause > 0]
+    _further_threads(host, order.thread[pause > 0], ints, strings, names)
     lane_codes = np.array([names["stream"].code(lane) for lane in ops.lane_names], dtype=np.int32)
     strings["stream"][gaps] = lane_codes[ops.lane[order.op[gap > 0]]]
     ints["kind"][gaps] = int(OpKind.EVENT_WAIT)
@@ -174,18 +178,50 @@ def _rank_columns(
     strings["stream"][op_row] = lane_codes[ops.lane]
 
     blocks = last[~is_op]
+    blocking = order.thread[~is_op]
     chosen = [rank.blocks.blocks[number] for number in order.block[~is_op].tolist()]
     ints["kind"][blocks] = int(OpKind.SYNC)
-    ints["blocking"][blocks] = 1
+    ints["blocking"][blocks] = blocking == 0
     strings["stream"][blocks] = names["stream"].code("host")  # waits by edges alone
+    _further_threads(blocks, blocking, ints, strings, names)
     strings["name"][blocks] = [names["name"].code(block.name) for block in chosen]
     sources = [op_row[list(block.waits_for)] for block in chosen]
     targets = [np.full(len(block.waits_for), at) for block, at in zip(chosen, blocks.tolist(), strict=True)]
-    src = np.concatenate([op_row[rank.waits.source], *sources])
-    dst = np.concatenate([first_row[rank.waits.target], *targets]).astype(np.int64)
+    held, held_by = _launches_of_threads(order, np.where(pause > 0, row[:, 0], -1), row[:, 3])
+    src = np.concatenate([op_row[rank.waits.source], *sources, held_by])
+    dst = np.concatenate([first_row[rank.waits.target], *targets, first_row[held]]).astype(np.int64)
     # A wait on what the one host launches only later cannot be kept; it is a tie of a few us.
     kept = src < dst
     return _Columns(ints, strings, op_row, src[kept], dst[kept])
+
+
+def _further_threads(
+    rows: IntArray,
+    thread: IntArray,
+    ints: dict[str, IntArray],
+    strings: dict[str, npt.NDArray[np.int32]],
+    names: dict[str, Names],
+) -> None:
+    """``rows`` of threads other than the main one, as pauses on a stream that stands for the thread."""
+    for number in np.unique(thread[thread > 0]).tolist():
+        mine = rows[thread == number]
+        ints["kind"][mine] = int(OpKind.EVENT_WAIT)
+        strings["stream"][mine] = names["stream"].code(f"{HOST_THREAD} {number + 1}")
+    waiting = rows[thread > 0]
+    ints["recorded_ps"][waiting] = np.maximum(0, ints["recorded_ps"][waiting])
+
+
+def _launches_of_threads(order: HostOrder, paused: IntArray, last: IntArray) -> tuple[IntArray, IntArray]:
+    """Ops that a further thread launches, and the row of its stream that each is launched after."""
+    ops: list[IntArray] = [np.zeros(0, dtype=np.int64)]
+    rows: list[IntArray] = [np.zeros(0, dtype=np.int64)]
+    for number in np.unique(order.thread[order.thread > 0]).tolist():
+        mine = np.flatnonzero(order.thread == number)
+        latest = np.maximum.accumulate(np.where(order.op[mine] >= 0, paused[mine], last[mine]))
+        launched = (order.op[mine] >= 0) & (latest >= 0)
+        ops.append(order.op[mine][launched])
+        rows.append(latest[launched])
+    return np.concatenate(ops), np.concatenate(rows)
 
 
 def _write_ops(

@@ -38,6 +38,7 @@ class RankReport:
     blocking_calls: int = 0
     inferred_blocks: int = 0
     concurrent_blocks: int = 0
+    host_threads: int = 1
     queue_full_blocks: int = 0
     overlaps_trimmed: int = 0
     host_bound_share: float = 0.0
@@ -71,6 +72,8 @@ class RankReport:
             found.append(
                 f"{self.concurrent_blocks} blocking calls beside launches of other threads are host time only"
             )
+        if self.host_threads > 1:
+            found.append(f"{self.host_threads} host threads launch beside each other: each is one of its own")
         if self.steps == 0 and self.span_s > 0:
             found.append("no step annotations: the whole trace is one step")
         return found
@@ -140,6 +143,7 @@ def rank_report(number: int, rank: RecordedRank) -> RankReport:
         blocking_calls=len(rank.blocks.blocks),
         inferred_blocks=rank.blocks.inferred,
         concurrent_blocks=rank.blocks.concurrent,
+        host_threads=rank.threads.count,
         queue_full_blocks=rank.blocks.queue_full,
         overlaps_trimmed=ops.trimmed,
         host_bound_share=float(rank.times.host_bound.mean()),
