@@ -1,0 +1,119 @@
+"""Predicted step times of published training runs.
+
+Note [Fewer microbatches]
+    Once a pipeline is full, each further microbatch adds the same time, that of the slowest stage.  A step of
+    many microbatches is therefore simulated at two smaller numbers and continued in a straight line; a test
+    compares it with the whole step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from simcore.collectives import NcclPlanner
+from simcore.cost import RooflineCost
+from simcore.cost.parameters import GenerationParameters
+from simcore.engine import simulate
+from simcore.hardware import Topology, load_cluster
+from simcore.hardware.specs import ClusterSpec
+from workloads.parallel.generate import generate
+from workloads.published import Case
+
+#: Steps of at most this many microbatches beyond the pipeline's depth are simulated whole.
+_WHOLE = 3
+
+
+@dataclass(frozen=True)
+class Physics:
+    """Physical parameters that a fit may change: shares of peak by GPU profile name, else the profile's own.
+
+    ``gemm_efficiency``: what large GEMMs sustain (power-limited clock); ``hbm_efficiency``: what streaming
+    kernels reach; ``parameters``: other kernel constants by generation.
+    """
+
+    gemm_efficiency: Mapping[str, float] | None = None
+    hbm_efficiency: Mapping[str, float] | None = None
+    parameters: Mapping[str, GenerationParameters] | None = None
+    network: str = "fluid"
+
+    def applied(self, cluster: ClusterSpec) -> ClusterSpec:
+        """The cluster with its GPU changed."""
+        gpu = cluster.gpu
+        changes = {
+            name: values[gpu.name]
+            for name, values in (
+                ("gemm_efficiency", self.gemm_efficiency or {}),
+                ("hbm_efficiency", self.hbm_efficiency or {}),
+            )
+            if gpu.name in values
+        }  # fmt: skip
+        return replace(cluster, gpu=replace(gpu, **changes)) if changes else cluster  # type: ignore[arg-type]
+
+
+def case_key(case: Case) -> str:
+    """Content hash of all that decides a case's step time."""
+    parts = (
+        case.model.model_copy(update={"name": ""}).model_dump_json(), case.parallel.model_dump_json(),
+        case.training.model_dump_json(), case.software.model_copy(update={"name": ""}).model_dump_json(),
+        case.cluster, repr(case.overrides), repr(case.microbatches),
+    )  # fmt: skip
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def predict_case(case: Case, physics: Physics = Physics()) -> float:
+    """Seconds per step; see Note [Fewer microbatches].  Errors: InputError from the generator."""
+    few, more, count = simulated_microbatches(case)
+    last = _simulated_s(case, more, physics)
+    if count <= more:
+        return last
+    first = _simulated_s(case, few, physics)
+    return last + (count - more) * (last - first) / (more - few)
+
+
+def simulated_microbatches(case: Case) -> tuple[int, int, float]:
+    """(fewer, more, wanted): the two numbers that are simulated and the one that is asked for."""
+    count, pp = case.microbatches, case.parallel.pp
+    if pp == 1:
+        return (2, _WHOLE, count) if count > _WHOLE else (0, max(1, math.ceil(count)), count)
+    if case.parallel.virtual_stages > 1:
+        # Interleaving goes round in groups of pp microbatches.
+        few = pp
+        return (few, 2 * pp, count) if count > 2 * pp else (few, max(pp, round(count)), count)
+    few = pp + 1
+    more = pp + 4
+    return (few, more, count) if count > more else (0, max(1, math.ceil(count)), count)
+
+
+class _Clusters:
+    """Topologies and planners of the clusters seen last: rows of one family share them."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[Topology, NcclPlanner]] = {}
+
+    def get(self, case: Case) -> tuple[Topology, NcclPlanner]:
+        """Topology and planner, made once."""
+        key = (case.cluster, case.overrides)
+        if key not in self._made:
+            if len(self._made) > 8:
+                self._made.clear()
+            topology = Topology(load_cluster(case.cluster, case.overrides))
+            self._made[key] = topology, NcclPlanner(topology)
+        return self._made[key]
+
+
+_CLUSTERS = _Clusters()
+
+
+def _simulated_s(case: Case, microbatches: int, physics: Physics) -> float:
+    training = case.training.model_copy(
+        update={"global_batch": microbatches * case.training.micro_batch * case.parallel.dp}
+    )
+    graph = generate(case.model, case.parallel, training, case.software)
+    topology, planner = _CLUSTERS.get(case)
+    gpu = physics.applied(topology.cluster).gpu
+    parameters = (physics.parameters or {}).get(gpu.generation)
+    cost = RooflineCost(gpu, parameters=parameters)
+    return simulate(graph, topology, cost, planner, network=physics.network).step_ps / 1e12

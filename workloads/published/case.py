@@ -1,0 +1,236 @@
+"""A row as the cases to simulate: one where everything is published, a band where something is not."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from simcore.errors import InputError
+from workloads.models.software import SoftwareSpec
+from workloads.models.spec import ModelSpec
+from workloads.parallel.spec import ParallelSpec, TrainingSpec
+from workloads.presets import Preset, load_preset, recognise
+from workloads.published.cluster import cluster_of
+from workloads.published.model import model_of
+from workloads.published.row import RunRow
+
+#: A band has at most this many cases; further ones are left out evenly.
+MAX_CASES: Final = 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run to simulate.  ``microbatches`` may be a fraction: the last one of a step can be smaller."""
+
+    model: ModelSpec
+    parallel: ParallelSpec
+    training: TrainingSpec
+    software: SoftwareSpec
+    cluster: str
+    overrides: tuple[tuple[str, str], ...]
+    microbatches: float
+    assumed: str = ""
+
+
+@dataclass(frozen=True)
+class Band:
+    """All cases of a row; more than one where inputs are unpublished (``unpublished`` names them)."""
+
+    preset: str
+    cases: tuple[Case, ...]
+    unpublished: tuple[str, ...]
+
+
+def describe(row: RunRow) -> Band:
+    """What a row ran, from its columns alone.
+
+    Errors: InputError for what is not modelled or does not divide, with the reason.
+    """
+    preset = load_preset(recognise(row.columns))
+    model = model_of(row, preset)
+    open_inputs = _open_inputs(row, preset)
+    cases = []
+    reason = "no case"
+    for values in _combinations(open_inputs):
+        try:
+            cases.append(_case(row, preset, model, values))
+        except (InputError, ValidationError) as error:
+            reason = str(error) if isinstance(error, InputError) else str(error.errors()[0]["msg"])
+    if not cases:
+        raise InputError(f"{row.id}: {reason}")
+    unique = tuple(dict.fromkeys(cases))
+    return Band(preset.name, unique, tuple(open_inputs))
+
+
+def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
+    """Inputs that the row does not give and the values that the preset finds plausible."""
+    plausible = preset.values("unpublished")
+    if row.text("quality").upper() == "A":
+        return {}
+    columns = {
+        "micro_batch": "micro_batch", "virtual_stages": "vpp", "recompute": "recompute",
+        "sequence_parallel": "sp",
+    }  # fmt: skip
+    found: dict[str, list[Any]] = {}
+    for key, values in plausible.items():
+        if key in columns and row.says(columns[key]):
+            continue
+        if key == "virtual_stages" and row.count("pp", 1) == 1:
+            continue
+        if key == "sequence_parallel" and row.count("tp", 1) == 1:
+            continue
+        if len(values) > 1:
+            found[key] = list(values)
+    return found
+
+
+def _combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    every = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+    if len(every) <= MAX_CASES:
+        return every
+    step = (len(every) - 1) / (MAX_CASES - 1)
+    return [every[round(k * step)] for k in range(MAX_CASES)]
+
+
+def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> Case:
+    parallel = _parallel(row, preset, model, assumed)
+    samples = row.number("global_batch") / parallel.dp
+    micro = int(assumed.get("micro_batch") or row.number("micro_batch", 0) or _micro_batch(preset))
+    if samples < 1:
+        raise InputError(f"{row.id}: {row.number('global_batch'):g} samples on {parallel.dp} replicas")
+    micro = max(1, min(micro, int(samples)))
+    training = _training(row, preset, assumed, micro, parallel, model.layers)
+    software = preset.software()
+    if "attention" in assumed:
+        software = software.model_copy(update={"attention": assumed["attention"]})
+    name, overrides = cluster_of(row)
+    gpu = tuple((f"gpu.{key}", str(value)) for key, value in preset.values("gpu").items())
+    said = ", ".join(f"{key}={value}" for key, value in assumed.items())
+    return Case(model, parallel, training, software, name, (*overrides, *gpu), samples / micro, said)
+
+
+def _micro_batch(preset: Preset) -> int:
+    values = preset.values("unpublished").get("micro_batch", [1])
+    return int(values[0])
+
+
+def _parallel(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> ParallelSpec:
+    tp, pp, cp, ep = (row.count(name, 1) for name in ("tp", "pp", "cp", "ep"))
+    gpus = row.count("gpus")
+    if gpus % (tp * pp * cp):
+        raise InputError(f"{row.id}: {gpus} GPUs do not divide by tp {tp} x pp {pp} x cp {cp}")
+    virtual = int(assumed.get("virtual_stages") or (row.number("vpp", 0) if row.says("vpp") else 0) or 1)
+    settings = preset.values("parallel")
+    if pp == 1:
+        virtual = 1
+    said = f"{row.text('overlap_notes')} {row.text('sp')}"
+    etp = re.search(r"\(ETP\)\s*=\s*(\d+)", said)
+    shard = re.search(r"F?SDP2?\s+(\d+)", row.text("zero_fsdp"))
+    dp = gpus // (tp * pp * cp)
+    dp_shard = int(shard[1]) if shard else 8 if row.text("zero_fsdp") == "HSDP" else 0
+    if dp_shard and (dp_shard >= dp or dp % dp_shard):
+        dp_shard = 0
+    sequence = assumed.get("sequence_parallel", _sequence_parallel(row, preset))
+    ulysses = bool(re.search(r"ulysses", said, re.IGNORECASE))
+    extra: dict[str, Any] = {"cp_style": "ulysses"} if ulysses and cp > 1 else {}
+    as_layers = bool(re.search(r"embedding and loss counted as layers", said))
+    parallel = ParallelSpec(
+        tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, etp=int(etp[1]) if etp else 1 if ep > 1 and tp == 1 else 0,
+        dp_shard=dp_shard, sequence_parallel=bool(sequence) and tp > 1, virtual_stages=virtual,
+        embedding_as_layer=as_layers, head_as_layer=as_layers, **{**settings, **extra},
+    )  # fmt: skip
+    stages = pp * virtual
+    if not as_layers and model.layers % stages:
+        parallel = parallel.model_copy(update={"stage_layers": _uneven(model.layers, stages)})
+    return parallel
+
+
+def _uneven(layers: int, stages: int) -> tuple[int, ...]:
+    """As even as possible, the fewer where embedding and head are."""
+    if layers < stages:
+        raise InputError(f"{layers} layers on {stages} pipeline stages")
+    each, more = divmod(layers, stages)
+    counts = [each] * stages
+    order = sorted(range(stages), key=lambda k: (k == stages - 1, k == 0, k))
+    for k in order[:more]:
+        counts[k] += 1
+    return tuple(counts)
+
+
+def _sequence_parallel(row: RunRow, preset: Preset) -> bool:
+    if row.says("sp"):
+        return row.text("sp").lower().startswith("yes")
+    return bool(preset.values("unpublished").get("sequence_parallel", [False])[0])
+
+
+def _training(
+    row: RunRow, preset: Preset, assumed: Mapping[str, Any], micro: int, parallel: ParallelSpec, layers: int
+) -> TrainingSpec:
+    settings = preset.values("training")
+    settings |= _precision(row) | _sharding(row) | _recompute(row, layers // parallel.pp)
+    if "recompute" in assumed:
+        settings["recompute"] = assumed["recompute"]
+    # Interleaved schedules post sends and receives together, whatever the build.
+    settings["overlap_p2p"] = parallel.virtual_stages > 1
+    notes = row.text("overlap_notes").lower()
+    if re.search(r"tp overlap off|no tp(/dp)? overlap", notes):
+        settings["tp_overlap"] = False
+    if re.search(r"ub_tp_comm_overlap true|tp comm overlap|async tp", notes):
+        settings["tp_overlap"] = True
+    settings["tp_overlap"] = bool(settings.get("tp_overlap")) and parallel.sequence_parallel
+    if settings.get("scatter_gather_p2p") and parallel.sequence_parallel:
+        settings["scatter_gather_p2p"] = False
+    return TrainingSpec(micro_batch=micro, global_batch=micro * parallel.dp, seq=row.count("seq"), **settings)
+
+
+def _precision(row: RunRow) -> dict[str, Any]:
+    said = row.text("precision").lower()
+    for name in ("fp8", "bf16", "fp16", "16-bit", "tf32", "fp32"):
+        if name in said:
+            if name == "16-bit":
+                return {"precision": "fp16"}
+            if name == "bf16" and "fp16" in said:
+                return {}
+            # bf16 gradients lose too much when accumulated: Megatron keeps them in fp32
+            return {"precision": name} | (
+                {"grad_dtype": "fp32", "grad_reduce_dtype": "fp32"} if "fp32 grad" in said else {}
+            )
+    return {}
+
+
+def _sharding(row: RunRow) -> dict[str, Any]:
+    said = row.text("zero_fsdp")
+    found: dict[str, Any] = {}
+    if re.fullmatch(r"\s*DP\s*", said) or re.search(r"zero-0", said, re.IGNORECASE):
+        found["sharding"] = "ddp"
+    elif re.search(r"zero-1|distributed optimizer", said, re.IGNORECASE):
+        found["sharding"] = "zero1"
+    elif re.search(r"zero-2", said, re.IGNORECASE):
+        found["sharding"] = "zero2"
+    if "SHARD_GRAD_OP" in said:
+        found["reshard_after_forward"] = False
+    mode = re.search(r"mp_mode=(\w+)", said)
+    if mode:
+        # Composer's PURE gathers and reduces in the low precision; DEFAULT reduces in fp32.
+        found["grad_reduce_dtype"] = "bf16" if mode[1] == "PURE" else "fp32"
+    return found
+
+
+def _recompute(row: RunRow, layers: int) -> dict[str, Any]:
+    said = row.text("recompute").lower()
+    if not row.says("recompute"):
+        return {"recompute": "none"} if said.startswith("none") else {}
+    if said.startswith("full"):
+        return {"recompute": "full"}
+    if "op" in said and "selective" in said:
+        return {"recompute": "ops"}
+    if "selective layer" in said:
+        return {"recompute": "full", "recompute_layers": layers // 2}
+    if said.startswith("selective"):
+        return {"recompute": "selective"}
+    return {"recompute": "none"}

@@ -1,0 +1,85 @@
+"""One row of a table of published runs."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simcore.errors import InputError, nearest
+
+#: Columns without which no row can be read.
+REQUIRED: Final = ("id", "model", "seq", "gpus", "gpu_type", "global_batch", "metric", "value")
+_UNSTATED: Final = re.compile(r"^\s*$|not stated|unknown|^n/?a$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """Columns as text; a column that is missing or empty is ""."""
+
+    line: int
+    columns: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        """The row's name; its line where the table gives none."""
+        return self.text("id") or f"line {self.line}"
+
+    @property
+    def family(self) -> str:
+        """The group that errors are summarised by."""
+        return self.text("family") or self.text("source_repo_or_paper") or "unnamed"
+
+    def text(self, column: str) -> str:
+        """A column's text."""
+        return (self.columns.get(column) or "").strip()
+
+    def says(self, column: str) -> bool:
+        """Whether the column states something."""
+        return not _UNSTATED.search(self.text(column))
+
+    def number(self, column: str, default: float | None = None) -> float:
+        """A column's number; ``default`` where it is empty.
+
+        Errors: InputError for an empty column without default, or text that is no positive number.
+        """
+        text = self.text(column)
+        if not text:
+            if default is None:
+                raise InputError(f"{self.id}: column {column!r} is empty")
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            raise InputError(f"{self.id}: column {column!r} is no number: {text!r}") from None
+        if not math.isfinite(value) or value < 0:
+            raise InputError(f"{self.id}: column {column!r} is {text}, not a number >= 0")
+        return value
+
+    def count(self, column: str, default: int | None = None) -> int:
+        """A column's whole number >= 1.  Errors: InputError."""
+        value = self.number(column, default)
+        if value != int(value) or value < 1:
+            raise InputError(f"{self.id}: column {column!r} is {value:g}, not a whole number >= 1")
+        return int(value)
+
+
+def read_run_rows(path: str) -> list[RunRow]:
+    """Rows of a CSV file.  Errors: InputError for a file that cannot be read or lacks needed columns."""
+    try:
+        with Path(path).open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            names = tuple(reader.fieldnames or ())
+            for column in REQUIRED:
+                if column not in names:
+                    raise InputError(f"{path}: no column {column!r}{nearest(column, names)}")
+            return [
+                RunRow(number, {key: value or "" for key, value in row.items() if key is not None})
+                for number, row in enumerate(reader, start=2)
+            ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
