@@ -30,11 +30,12 @@ def alone_ps(latency_ps: int, volume_bytes: float, rate_bytes_per_s: float) -> i
     return latency_ps + round(volume_bytes * PS_PER_S / rate_bytes_per_s)
 
 
-def link_uses(links: npt.ArrayLike, weights: npt.ArrayLike) -> tuple[LinkUse, ...]:
-    """Arrays of link indices and weights as the plan's tuple."""
+def link_uses(links: npt.ArrayLike, weights: npt.ArrayLike, inputs: npt.ArrayLike) -> tuple[LinkUse, ...]:
+    """Arrays of link indices, weights and input ports as the plan's tuple."""
     ids = np.asarray(links, dtype=np.int64).tolist()
     loads = np.asarray(weights, dtype=np.float64).tolist()
-    return tuple(LinkUse(link, load) for link, load in zip(ids, loads, strict=True))
+    ports = np.asarray(inputs, dtype=np.float64).tolist()
+    return tuple(LinkUse(*use) for use in zip(ids, loads, ports, strict=True))
 
 
 def hbm_bytes_per_wire_byte(

@@ -95,6 +95,11 @@ class Fabric(Protocol):
         """Receiving side of the NIC of ``gpu``."""
         ...
 
+    @property
+    def sending_nics(self) -> range:
+        """Links that leave a node."""
+        ...
+
 
 @dataclass(frozen=True)
 class Layout:

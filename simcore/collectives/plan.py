@@ -15,10 +15,14 @@ class LinkUse:
 
     Progress counts the bytes of one connection, so a weight is a number of connections: flows that share a
     link get shares by connection, as ports that take turns between connections give them.
+
+    ``inputs``: for a link that a switch sends on, how many NICs the plan's connections over it come from;
+    switches that arbitrate between input ports share by these.  0 for links that data starts or ends on.
     """
 
     link: int  # index into Topology.links
     weight: float
+    inputs: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class CollectivePlan:
 
     ``channels`` SMs are held on each member from block placement to the end.  Each member's HBM
     carries ``hbm_bytes_per_byte * x`` while data moves.
+    ``feed_weight``: the plan's connections on each NIC that it sends through (0: none).
     ``copy_bytes_per_s``: the part of the cap that is the channels' copy loops, which no link sets.
     ``relative_error``: one standard deviation of ``alone_ps`` on a fabric that was not measured, relative.
     ``shape`` fields say what was decided and why a row of the timeline looks as it does.
@@ -58,6 +63,7 @@ class CollectivePlan:
     relative_error: float = 0.0
     copy_bytes_per_s: float = math.inf
     between_ps: int = 0
+    feed_weight: float = 0.0
 
     @property
     def lead_ps(self) -> int:

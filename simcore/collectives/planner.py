@@ -62,6 +62,7 @@ class _Load:
     network_bytes_per_s: float
     network_share: float
     connections: float
+    feed_weight: float
 
 
 class NcclPlanner:
@@ -187,12 +188,12 @@ class NcclPlanner:
 
     def _build_load(self, algorithm: str, collective: str, ranks: tuple[int, ...], layout: Layout) -> _Load:
         fabric = self._topology
-        ids, weights, connections = self._link_load(algorithm, collective, ranks, layout)
+        ids, weights, connections, inputs = self._link_load(algorithm, collective, ranks, layout)
         capacity = fabric.links.bytes_per_s[ids]
         if not (capacity > 0).all():
             dead = int(ids[int(np.argmin(capacity))])
             raise InputError(f"link {fabric.links.names[dead]!r} has no bandwidth, but {algorithm} needs it")
-        uses = closed_form.link_uses(ids, weights * connections)
+        uses = closed_form.link_uses(ids, weights * connections, inputs)
         gpus = [gpu for members in layout.nodes for gpu in members]
         nics = {fabric.nic_out(gpu) for gpu in gpus}
         nvlink = np.isin(ids, fabric.inside_links(gpus))
@@ -203,6 +204,7 @@ class NcclPlanner:
             network_bytes_per_s=closed_form.max_min_rate(math.inf, capacity[~nvlink], weights[~nvlink]),
             network_share=float(weights[np.isin(ids, list(nics))].sum()) / senders,
             connections=connections,
+            feed_weight=next((use.weight for use in uses if use.link in fabric.sending_nics), 0.0),
         )
 
     def _link_load(self, algorithm: str, collective: str, ranks: tuple[int, ...], layout: Layout) -> Load:
@@ -272,6 +274,7 @@ def _assembled(
         relative_error=error,
         copy_bytes_per_s=decision.copy_share * decision.copy_bytes_per_s / load.connections,
         between_ps=ps_from_s(decision.between_s + decision.fill_bytes * overhead / rate),
+        feed_weight=load.feed_weight,
     )
 
 

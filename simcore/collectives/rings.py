@@ -31,33 +31,41 @@ class Load(NamedTuple):
 
     ``connections`` is how many bytes an average rank sends while one connection carries one: in a ring over
     K NICs each connection carries 1/K of the data.  Ports take turns between connections, so a fair share
-    is one of connections, not of collectives.
+    is one of connections, not of collectives.  ``inputs[i]``: NICs whose data link ``ids[i]`` carries
+    away from a switch (0: data starts or ends there).
     """
 
     ids: Ids
     weights: Weights
     connections: float
+    inputs: Weights
 
 
 class LinkLoad:
     """Accumulates link bytes, connection by connection, then gives them per byte of an average rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, fabric: Fabric) -> None:
+        self._nics = fabric.sending_nics
         self._bytes: dict[int, float] = {}
         self._connections: dict[int, int] = {}
+        self._inputs: dict[int, set[int]] = {}
 
     def add(self, links: tuple[int, ...], num_bytes: float) -> None:
         """One connection's ``num_bytes`` over each of ``links``."""
         for link in links:
             self._bytes[link] = self._bytes.get(link, 0.0) + num_bytes
             self._connections[link] = self._connections.get(link, 0) + 1
+        nic = next((place for place, link in enumerate(links) if link in self._nics), len(links))
+        for link in links[nic + 1 : -1]:
+            self._inputs.setdefault(link, set()).add(links[nic])
 
     def per_byte(self, sent_bytes: float) -> Load:
         """Links ascending, link bytes per byte where an average rank sends ``sent_bytes``."""
         ids = np.array(sorted(self._bytes), dtype=np.int64)
         loads = np.array([self._bytes[int(link)] for link in ids], dtype=np.float64) / sent_bytes
         connections = np.array([self._connections[int(link)] for link in ids], dtype=np.float64)
-        return Load(ids, loads, float((connections / loads).max()) if len(ids) else 1.0)
+        inputs = np.array([len(self._inputs.get(int(link), ())) for link in ids], dtype=np.float64)
+        return Load(ids, loads, float((connections / loads).max()) if len(ids) else 1.0, inputs)
 
 
 def _exit_local(members: int, rotation: int, node: int) -> int:
@@ -91,7 +99,7 @@ def ring_order(layout: Layout, rotation: int) -> tuple[int, ...]:
 
 def ring_load(fabric: Fabric, layout: Layout) -> Load:
     """Load of a ring over all rotations, per byte that each rank sends."""
-    load = LinkLoad()
+    load = LinkLoad(fabric)
     share = 1.0 / layout.num_rings
     for rotation in range(layout.num_rings):
         order = ring_order(layout, rotation)
@@ -132,7 +140,7 @@ def tree_load(fabric: Fabric, layout: Layout) -> Load:
 
     Every edge carries each byte once up and once down, so an average rank sends 2 (n-1)/n of them.
     """
-    load = LinkLoad()
+    load = LinkLoad(fabric)
     rotations = tree_rotations(layout)
     share = 0.5 / rotations
     for rotation in range(rotations):
@@ -157,7 +165,7 @@ def nvls_load(fabric: Fabric, layout: Layout, efficiency: float) -> Load:
     in-switch reads reach ``efficiency`` of the port.  Between nodes a double binary tree per slice: each GPU
     exchanges its slice with the GPUs of its rail.
     """
-    load = LinkLoad()
+    load = LinkLoad(fabric)
     for node, gpus in enumerate(layout.nodes):
         share = 1.0 / len(gpus)
         for gpu in gpus:
@@ -179,7 +187,7 @@ def all_to_all_load(fabric: Fabric, layout: Layout) -> Load:
     Between nodes, with rail routing, NCCL hands data to the GPU on the destination's rail first (PXN), member
     of the group or not: rails are never crossed, NVLink carries the extra hop.
     """
-    load = LinkLoad()
+    load = LinkLoad(fabric)
     for src_gpus in layout.nodes:
         for dst_gpus in layout.nodes:
             for src in src_gpus:
@@ -191,6 +199,6 @@ def all_to_all_load(fabric: Fabric, layout: Layout) -> Load:
 
 def p2p_load(fabric: Fabric, src: int, dst: int) -> Load:
     """Load of one message, per byte."""
-    load = LinkLoad()
+    load = LinkLoad(fabric)
     load.add(fabric.message_route(src, dst), 1.0)
     return load.per_byte(1.0)

@@ -17,7 +17,7 @@ def nvls_one_way_load(fabric: Fabric, layout: Layout, efficiency: float, *, gath
     ``efficiency`` of the port: multicast stores and in-switch reads (NCCL src/device/all_gather.h and
     reduce_scatter.h under NVLS).
     """
-    load = LinkLoad()
+    load = LinkLoad(fabric)
     share = 1.0 / layout.num_ranks
     for gpus in layout.nodes:
         for gpu in gpus:
@@ -32,7 +32,7 @@ def nvls_one_way_load(fabric: Fabric, layout: Layout, efficiency: float, *, gath
 
 def pat_load(fabric: Fabric, layout: Layout, *, gathers: bool) -> Load:
     """Load of parallel aggregated trees, per byte that each rank sends; sums travel the other way."""
-    load = LinkLoad()
+    load = LinkLoad(fabric)
     order = [gpu for gpus in layout.nodes for gpu in gpus]
     num_ranks = len(order)
     for distance, come in aggregated_hops(num_ranks):

@@ -38,7 +38,7 @@ def two_level_shares(layout: Layout) -> tuple[float, float]:
 
 def two_level_load(fabric: Fabric, layout: Layout) -> Load:
     """Load of both levels, per byte that each rank has for all others together."""
-    load = LinkLoad()
+    load = LinkLoad(fabric)
     nodes = layout.nodes
     for gpus in nodes:
         for src in gpus:

@@ -21,7 +21,7 @@ from simcore.engine.tape import COMM_KINDS, Tape, TapeCompiler
 from simcore.engine.variants import Noise, Variants
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
-from simcore.network.fluid import FixedNetwork, FluidNetwork
+from simcore.network.fluid import FixedNetwork, fluid_network
 from simcore.network.packet import PacketNetwork, PacketSettings
 from simcore.symmetry import Partition, Planner, Quotient, partition
 from simcore.units import ps_from_s
@@ -72,7 +72,7 @@ def simulate(
     parts = partition(graph, topology, planner, variants.of_rank, fold=fold)
     clock = Clock()
     links = topology.links
-    fluid = FluidNetwork(clock, links.bytes_per_s, links.names) if network == "fluid" else None
+    fluid = fluid_network(clock, topology) if network == "fluid" else None
     packet = None
     if network == "packet":
         packet = PacketNetwork(clock, topology, replace(packets or PacketSettings(), software=True))

@@ -129,6 +129,11 @@ class Topology:
         """Link index of the receiving side of the NIC of ``gpu``."""
         return self.nic_out(gpu) + self._nics
 
+    @property
+    def sending_nics(self) -> range:
+        """Link indices of the sending sides of all NICs."""
+        return range(self._first_nic, self._first_nic + self._nics)
+
     def is_inside(self, link: int) -> bool:
         """Whether ``link`` lies inside a node: neither a NIC nor between switches."""
         return link < self._first_nic

@@ -9,7 +9,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +18,10 @@ import numpy.typing as npt
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
 from simcore.errors import InputError
-from simcore.network.maxmin import max_min
+from simcore.network.maxmin import max_min, max_min_by_share
 
 if TYPE_CHECKING:
+    from simcore.hardware import Topology
     from simcore.network.flow import Endpoint, Flow
 
 
@@ -37,11 +38,23 @@ def finish(flow: Flow) -> None:
 class FluidNetwork:
     """Flows on directed links.  ``bytes_per_s[l]`` is link ``l``'s capacity, ``names`` are for messages.
 
+    Flows share a link by connection, as one queue serves them.  With ``nics``, the links that leave nodes,
+    switches take turns between input ports instead (InfiniBand): behind a NIC, flows share by the NICs that
+    they come from, each NIC's part by connection.
+
     Errors: InputError for a flow over a link without bandwidth.
     """
 
-    def __init__(self, clock: Clock, bytes_per_s: npt.NDArray[np.float64], names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        bytes_per_s: npt.NDArray[np.float64],
+        names: Sequence[str] = (),
+        *,
+        nics: range = range(0),
+    ) -> None:
         self._clock = clock
+        self._nics = nics
         self._capacity = (bytes_per_s * 1e-12).tolist()
         self._names = names
         self._on_link: list[dict[Flow, float]] = [{} for _ in self._capacity]  # active flows, weight
@@ -146,13 +159,13 @@ class FluidNetwork:
 
     def _resolve(self, flows: list[Flow]) -> None:
         capacity = {use.link: self._capacity[use.link] for flow in flows for use in flow.plan.links}
-        uses = [[(use.link, use.weight) for use in flow.plan.links] for flow in flows]
         caps = [flow.cap for flow in flows]
-        desired = max_min(capacity, uses, caps)
+        share = self._sharing(flows)
+        desired = share(capacity, caps)
         rates = desired
         if any(flow.hbm_caps for flow in flows):
             limited = [min(cap, *flow.hbm_caps.values(), cap) for cap, flow in zip(caps, flows, strict=True)]
-            rates = max_min(capacity, uses, limited)
+            rates = share(capacity, limited)
         changed = []
         for flow, rate, wish in zip(flows, rates, desired, strict=True):
             if rate != flow.rate or wish != flow.desired:
@@ -160,6 +173,23 @@ class FluidNetwork:
                 changed.append(flow)
         for flow in changed:  # members may react by limiting flows: every rate must stand before
             self._notify(flow)
+
+    def _sharing(self, flows: list[Flow]) -> Callable[[dict[int, float], list[float]], list[float]]:
+        """By connection; by input port where a switch that arbitrates so has several flows on a link."""
+        if self._nics and any(len(self._on_link[link]) > 1 for flow in flows for link in flow.inputs):
+            shares = [self._shares(flow) for flow in flows]
+            return lambda capacity, caps: max_min_by_share(capacity, shares, caps)
+        uses = [[(use.link, use.weight) for use in flow.plan.links] for flow in flows]
+        return lambda capacity, caps: max_min(capacity, uses, caps)
+
+    def _shares(self, flow: Flow) -> list[tuple[int, float, float]]:
+        """(link, weight, share): behind switches the flow's NICs, as far as they carry its connections."""
+        plan = flow.plan
+        nic = next((use.link for use in plan.links if use.link in self._nics), None)
+        part = 1.0
+        if nic is not None and plan.feed_weight:
+            part = plan.feed_weight / sum(self._on_link[nic].values())
+        return [(use.link, use.weight, use.inputs * part if use.inputs else use.weight) for use in plan.links]
 
     def _apply(self, flow: Flow, rate: float, desired: float) -> None:
         now = self._clock.now
@@ -190,6 +220,13 @@ class FluidNetwork:
             self.log_time.append(self._clock.now)
             self.log_plan.append(id(flow.plan))
             self.log_change.append(change)
+
+
+def fluid_network(clock: Clock, topology: Topology) -> FluidNetwork:
+    """The fluid network of a cluster; its transport says how switches share."""
+    by_port = topology.cluster.transport == "infiniband"
+    nics = topology.sending_nics if by_port else range(0)
+    return FluidNetwork(clock, topology.links.bytes_per_s, topology.links.names, nics=nics)
 
 
 class FixedNetwork:

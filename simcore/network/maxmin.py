@@ -53,6 +53,51 @@ def max_min(capacity: Mapping[int, float], uses: Sequence[Uses], caps: Sequence[
     return rates
 
 
+def max_min_by_share(
+    capacity: Mapping[int, float], uses: Sequence[Sequence[tuple[int, float, float]]], caps: Sequence[float]
+) -> list[float]:
+    """Max-min rates where resources part their capacity by shares that are not the activities' weights.
+
+    ``uses[i]`` are ``(resource, weight > 0, share > 0)``: an activity at rate ``x`` takes ``w * x``, and
+    activities that a resource holds up get capacity in proportion to their shares there.  Where shares are
+    proportional to weights this is :func:`max_min`.  Rounds: each resource offers what is left by share, each
+    activity wishes for the least that it is offered; activities that their cap holds up, and those of
+    resources that hold up all who are left on them, get their wish.  Offers to the others only grow.  Where
+    no resource holds up all of its own, the fullest one settles first.
+    """
+    left = dict(capacity)
+    rates = [-1.0] * len(uses)
+    open_ids = list(range(len(uses)))
+    while open_ids:
+        total: dict[int, float] = {}
+        for i in open_ids:
+            for resource, _, share in uses[i]:
+                total[resource] = total.get(resource, 0.0) + share
+        wish, tight = {}, {}
+        for i in open_ids:
+            offers = [(left[r] * share / (total[r] * weight), r) for r, weight, share in uses[i]]
+            least = min((offer for offer, _ in offers), default=caps[i])
+            wish[i] = min(least, caps[i])
+            edge = wish[i] * (1.0 + _TIE)
+            tight[i] = {r for offer, r in offers if offer <= edge}
+        frozen = {i for i in open_ids if caps[i] <= wish[i] * (1.0 + _TIE)}
+        loose = {r for i in open_ids for r, _, _ in uses[i] if r not in tight[i]}
+        frozen.update(i for i in open_ids if tight[i] - loose)
+        if not frozen:
+            load = dict.fromkeys(total, 0.0)
+            for i in open_ids:
+                for r, weight, _ in uses[i]:
+                    load[r] += weight * wish[i]
+            fullest = max(sorted(total), key=lambda r: load[r] / left[r] if left[r] > 0.0 else 2.0)
+            frozen = {i for i in open_ids if fullest in tight[i]} or set(open_ids)
+        for i in sorted(frozen):
+            rates[i] = wish[i]
+            for resource, weight, _ in uses[i]:
+                left[resource] = max(0.0, left[resource] - weight * wish[i])
+        open_ids = [i for i in open_ids if i not in frozen]
+    return rates
+
+
 def share(capacity: float, demands: Sequence[float]) -> tuple[float, list[float]]:
     """Max-min on one resource: (water level, allocation of each demand).
 

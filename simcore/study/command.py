@@ -137,7 +137,7 @@ def _text(found: Comparison, references: list[Reference], convergence: list[Conv
         f" {totals['above_5_percent']} of {len(found.percents(2**20))} above 5%",
         f"all sizes: mean {totals['mean_percent_all_sizes']:.2f}%,"
         f" worst {totals['worst_percent_all_sizes']:.2f}%",
-        f"fluid {found.fluid_wall_s:.2f} s, packets {found.packet_wall_s:.1f} s"
+        f"fluid {found.fluid_cpu_s:.2f} s, packets {found.packet_cpu_s:.1f} s"
         f" ({found.packet_events:,} events): {found.speedup:.0f} times faster",
         "",
         *_reference_lines(references),

@@ -6,18 +6,21 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
 from simcore.hardware.topology import Topology
 from simcore.network.flow import Flow, Network
-from simcore.network.fluid import FluidNetwork
+from simcore.network.fluid import fluid_network
 from simcore.network.packet import PacketNetwork, PacketSettings, program_of
 from simcore.study.cases import Job, Scenario
 from simcore.study.explain import EXPLAIN_ABOVE_PERCENT, explanation
 from simcore.study.wire import wire_plan
 from simcore.units import MIB, PS_PER_US
+
+#: A message is at least so many segments, unless they are the smallest there are.
+_SEGMENTS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,17 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All cases, and the wall time that each network took for them."""
+    """All cases, and the processor time that each network took for them."""
 
     cases: tuple[CaseResult, ...]
-    fluid_wall_s: float
-    packet_wall_s: float
+    fluid_cpu_s: float
+    packet_cpu_s: float
     packet_events: int
 
     @property
     def speedup(self) -> float:
-        """Wall time of packets over wall time of fluid."""
-        return self.packet_wall_s / max(self.fluid_wall_s, 1e-9)
+        """Processor time of packets over that of fluid."""
+        return self.packet_cpu_s / max(self.fluid_cpu_s, 1e-9)
 
     def percents(self, from_bytes: int = 0) -> list[float]:
         """Absolute differences of the cases from ``from_bytes`` up, in percent."""
@@ -95,8 +98,8 @@ class Comparison:
             "above_5_percent": sum(percent > EXPLAIN_ABOVE_PERCENT for percent in large),
             "by_topology": self.by_topology(MIB),
             "speedup": self.speedup,
-            "fluid_wall_s": self.fluid_wall_s,
-            "packet_wall_s": self.packet_wall_s,
+            "fluid_cpu_s": self.fluid_cpu_s,
+            "packet_cpu_s": self.packet_cpu_s,
             "packet_events": self.packet_events,
             "cases": [case.as_dict() for case in self.cases],
         }
@@ -109,15 +112,15 @@ def compare(
 ) -> Comparison:
     """Run every scenario on both networks.  InputError as the networks raise it."""
     cases: list[CaseResult] = []
-    fluid_wall = packet_wall = 0.0
+    fluid_cpu = packet_cpu = 0.0
     events = 0
     for scenario in chosen:
-        began = time.perf_counter()
+        began = time.process_time()
         fluid, _ = run_fluid(scenario)
-        split = time.perf_counter()
+        split = time.process_time()
         packet, packet_events = run_packet(scenario, settings)
-        packet_wall += time.perf_counter() - split
-        fluid_wall += split - began
+        packet_cpu += time.process_time() - split
+        fluid_cpu += split - began
         events += packet_events
         for number, job in enumerate(scenario.jobs):
             if job.reported:
@@ -125,14 +128,14 @@ def compare(
                 cases.append(case)
                 if progress is not None:
                     progress(case)
-    return Comparison(tuple(cases), fluid_wall, packet_wall, events)
+    return Comparison(tuple(cases), fluid_cpu, packet_cpu, events)
 
 
 def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
     """(duration of each job in ps, events) on the fluid network, wires only."""
     topology = scenario.topology
     clock = Clock()
-    network = FluidNetwork(clock, topology.links.bytes_per_s, topology.links.names)
+    network = fluid_network(clock, topology)
     known: dict[CollectivePlan, CollectivePlan] = {}
 
     def on_wires(plan: CollectivePlan) -> CollectivePlan:
@@ -157,7 +160,10 @@ def segment_bytes(scenario: Scenario, settings: PacketSettings) -> int:
     largest = 0
     for plan in {plan for job in scenario.jobs for plan in job.plans}:
         program = program_of(scenario.topology, plan, settings.slices)
-        largest = max(largest, settings.segment_for(sum(program.link_bytes.values())))
+        segment = settings.segment_for(sum(program.link_bytes.values()))
+        # Whole messages would follow one another where segments take turns.
+        message = max((send.num_bytes for lane in program.lanes for send in lane.sends[:1]), default=0)
+        largest = max(largest, min(segment, max(settings.segment_bytes, -(-message // _SEGMENTS))))
     return largest
 
 

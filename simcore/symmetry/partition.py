@@ -105,7 +105,8 @@ def _refine(
     colours and they take in its own.
     """
     weights = [
-        unique_rows(np.stack([r.shared.weight, r.shared.call.astype(np.float64)], axis=1)) for r in relations
+        unique_rows(np.stack([r.shared.weight, r.shared.call.astype(np.float64), r.shared.inputs], axis=1))
+        for r in relations
     ]
     which_port = np.broadcast_to(np.arange(ports.shape[1]), ports.shape)
     count = -1

@@ -104,9 +104,9 @@ class Quotient:
         if (collective, num_bytes) not in relation.calls:
             raise GraphError(f"group {relation.group!r}: nobody sends {num_bytes} bytes that a rank receives")
         call = relation.calls.index((collective, num_bytes))
-        for link, weight in self._loads.get((place.relation, place.group_class, call), ()):
-            uses[link].append(weight)
-        folded = tuple(LinkUse(link, math.fsum(weights)) for link, weights in sorted(uses.items()))
+        shared = self._loads.get((place.relation, place.group_class, call), ())
+        own = [LinkUse(link, math.fsum(weights)) for link, weights in uses.items()]
+        folded = tuple(sorted((*own, *shared), key=lambda use: use.link))
         return replace(plan, links=folded)
 
     def _planned(
@@ -128,18 +128,22 @@ def _ends(relation: Relation, world: int) -> tuple[IntArray, ...]:
     return tuple(ends)
 
 
-def _shared_loads(parts: Partition) -> dict[tuple[int, int, int], list[tuple[int, float]]]:
-    """(relation, class of instances, call) -> (link, weight of all its instances) for one link per class."""
+def _shared_loads(parts: Partition) -> dict[tuple[int, int, int], list[LinkUse]]:
+    """(relation, class of instances, call) -> use by all its instances of one link per class of links."""
     is_first = np.zeros(len(parts.link_class), dtype=np.bool_)
     is_first[np.unique(parts.link_class, return_index=True)[1]] = True
-    weights: dict[tuple[int, int, int, int], list[float]] = defaultdict(list)
+    found: dict[tuple[int, int, int, int], list[tuple[float, float]]] = defaultdict(list)
     for number, (relation, classes) in enumerate(zip(parts.relations, parts.instance_class, strict=True)):
         shared = relation.shared
         mine = np.flatnonzero(is_first[shared.link])
-        columns = (classes[shared.instance[mine]], shared.call[mine], shared.link[mine], shared.weight[mine])
-        for group_class, call, link, weight in zip(*(column.tolist() for column in columns), strict=True):
-            weights[number, group_class, call, link].append(weight)
-    loads: dict[tuple[int, int, int], list[tuple[int, float]]] = defaultdict(list)
-    for (number, group_class, call, link), found in weights.items():
-        loads[number, group_class, call].append((link, math.fsum(found)))
+        columns = (
+            classes[shared.instance[mine]], shared.call[mine], shared.link[mine], shared.weight[mine],
+            shared.inputs[mine],
+        )  # fmt: skip
+        for group_class, call, link, *load in zip(*(column.tolist() for column in columns), strict=True):
+            found[number, group_class, call, link].append((load[0], load[1]))
+    loads: dict[tuple[int, int, int], list[LinkUse]] = defaultdict(list)
+    for (number, group_class, call, link), of_instances in found.items():
+        weights, inputs = zip(*of_instances, strict=True)
+        loads[number, group_class, call].append(LinkUse(link, math.fsum(weights), math.fsum(inputs)))
     return dict(loads)

@@ -41,14 +41,16 @@ class Planner(Protocol):
 class SharedLoads:
     """Loads on links other than the members' own ports: switches, shared NICs, ports of GPUs on the way.
 
-    Instance ``instance[i]`` puts ``weight[i]`` link bytes per byte of progress on ``link[i]``; ``call[i]``
-    says of which of the relation's calls.
+    Instance ``instance[i]`` puts ``weight[i]`` link bytes per byte of progress on ``link[i]``, from
+    ``inputs[i]`` NICs (see :class:`~simcore.collectives.plan.LinkUse`); ``call[i]`` says of which of the
+    relation's calls.
     """
 
     instance: IntArray
     link: IntArray
     weight: npt.NDArray[np.float64]
     call: IntArray
+    inputs: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def _figures(plan: CollectivePlan) -> tuple[object, ...]:
     """What the engine reads of a plan, apart from ranks and links."""
     return (
         plan.algorithm, plan.protocol, plan.channels, plan.latency_ps, plan.volume_bytes,
-        plan.rate_cap_bytes_per_s, plan.hbm_bytes_per_byte, plan.alone_ps,
+        plan.rate_cap_bytes_per_s, plan.hbm_bytes_per_byte, plan.alone_ps, plan.between_ps, plan.feed_weight,
     )  # fmt: skip
 
 
@@ -201,6 +203,7 @@ class _Load(NamedTuple):
     at: int
     link: int
     weight: float
+    inputs: float
 
 
 _INSIDE: Final = -1
@@ -236,7 +239,7 @@ def _split_loads(
             if use.link not in places and fabric.is_alike:
                 _add_places_between(places, gpus, fabric)
             place = places.get(use.link, (0, _LITERAL, use.link)) if not fabric.is_alike else places[use.link]
-            loads.append(_Load(call, *place, use.weight))
+            loads.append(_Load(call, *place, use.weight, use.inputs))
     return [tuple(role) for role in roles], loads
 
 
@@ -252,12 +255,12 @@ def _add_places_between(places: dict[int, tuple[int, int, int]], gpus: IntArray,
 
 def _spread(uses: list[list[_Load]], pattern: IntArray, gpus: IntArray, fabric: Fabric) -> SharedLoads:
     """Those loads of all instances, from those of one instance per pattern."""
-    instances, links, weights, calls = [], [], [], []
+    instances, links, weights, calls, all_inputs = [], [], [], [], []
     order = np.argsort(pattern, kind="stable")
     bounds = np.searchsorted(pattern[order], np.arange(len(uses) + 1))
     for load, begin, end in zip(uses, bounds, bounds[1:], strict=False):
         mine = order[begin:end]
-        for call, on, at, link, weight in load:
+        for call, on, at, link, weight, inputs in load:
             node = fabric.node[gpus[mine, on]]
             if at == _LITERAL:
                 links.append(np.full(len(mine), link, dtype=np.int64))
@@ -269,10 +272,11 @@ def _spread(uses: list[list[_Load]], pattern: IntArray, gpus: IntArray, fabric: 
             instances.append(mine)
             weights.append(np.full(len(mine), weight))
             calls.append(np.full(len(mine), call, dtype=np.int64))
+            all_inputs.append(np.full(len(mine), inputs))
     if not instances:
         nothing = np.zeros(0, dtype=np.int64)
-        return SharedLoads(nothing, nothing, np.zeros(0), nothing)
-    return SharedLoads(*(np.concatenate(part) for part in (instances, links, weights, calls)))
+        return SharedLoads(nothing, nothing, np.zeros(0), nothing, np.zeros(0))
+    return SharedLoads(*(np.concatenate(part) for part in (instances, links, weights, calls, all_inputs)))
 
 
 def _number(values: Sequence[object]) -> list[int]:

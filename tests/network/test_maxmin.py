@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcore.network import max_min, share
+from simcore.network.maxmin import max_min_by_share
 
 
 def test_two_links_three_flows():
@@ -74,3 +75,29 @@ def test_share_is_max_min_on_one_resource(capacities, flows):
     demands = [cap for _, cap in flows]
     _, allocation = share(capacities[0], demands)
     assert allocation == pytest.approx(max_min({0: capacities[0]}, [[(0, 1.0)]] * len(demands), demands))
+
+
+def test_shares_that_are_the_weights_are_plain_max_min():
+    uses = [[(1, 2.0), (2, 1.0)], [(1, 1.0)], [(2, 3.0)]]
+    capacity, caps = {1: 30.0, 2: 50.0}, [math.inf, math.inf, 12.0]
+    shared = [[(r, w, w) for r, w in use] for use in uses]
+    assert max_min_by_share(capacity, shared, caps) == pytest.approx(max_min(capacity, uses, caps))
+
+
+def test_a_link_is_parted_by_shares():
+    # 8 connections from 8 NICs beside 192 from 8: half of 100 each, so rates of 50 / 8 and 50 / 192.
+    rates = max_min_by_share({0: 100.0}, [[(0, 8.0, 8.0)], [(0, 192.0, 8.0)]], [math.inf, math.inf])
+    assert rates == pytest.approx([50 / 8, 50 / 192])
+
+
+def test_what_one_cannot_use_goes_to_the_others():
+    rates = max_min_by_share({0: 100.0}, [[(0, 8.0, 8.0)], [(0, 192.0, 8.0)]], [2.0, math.inf])
+    assert rates == pytest.approx([2.0, 84 / 192])
+
+
+def test_shares_that_prefer_each_other_still_fill_a_link():
+    # Each is favoured where the other is not: both links of 10 offer 1 : 9 and 9 : 1.
+    uses = [[(0, 1.0, 1.0), (1, 1.0, 9.0)], [(0, 1.0, 9.0), (1, 1.0, 1.0)]]
+    rates = max_min_by_share({0: 10.0, 1: 10.0}, uses, [math.inf, math.inf])
+    assert sum(rates) <= 10.0 + 1e-9
+    assert min(rates) >= 1.0
