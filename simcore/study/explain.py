@@ -51,8 +51,9 @@ def _sharing(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str
     name = topology.links.names[link]
     if abs(mine / theirs - 1.0) > 1e-6:
         return (
-            f"shared {name}: fluid gives {plan.collective} and {other.collective} bytes by their connections"
-            f" there, {mine:.3g} : {theirs:.3g}; packets share by the ports that feed it"
+            f"shared {name}: {plan.collective} and {other.collective} have connections there as {mine:.3g} :"
+            f" {theirs:.3g}; both networks part it by the NICs that they come from, but a packet of the one"
+            " also waits behind bursts of the other"
         )
     waits_us = us_from_ps(sum(wire_plan(topology, each).alone_ps for each in job.plans))
     return (
