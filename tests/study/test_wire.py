@@ -30,7 +30,7 @@ LEAVES = {"fabric": "leaf_spine", "nodes_per_leaf": 2, "spine_oversubscription":
 def test_the_folded_schedule_takes_as_long_as_its_packets(changes, collective, algorithm, size):
     fabric = topology(4, **changes)
     plan = NcclPlanner(fabric, algorithm=algorithm, protocol="Simple").plan(collective, size, range(32))
-    assert wire_plan(fabric, plan).alone_ps == pytest.approx(time_alone(fabric, plan), rel=0.05)
+    assert wire_plan(fabric, plan).alone_ps == pytest.approx(time_alone(fabric, plan), rel=0.07)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])
