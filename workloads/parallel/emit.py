@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source
@@ -25,8 +25,14 @@ class Writer:
         """The next op on the compute stream waits for ``sources``."""
         self._open.extend(sources)
 
-    def kernels(self, kernels: Sequence[Kernel], *, phase: str, layer: int = -1) -> None:
-        """Append ``kernels``; those marked as recomputed get the phase "recompute"."""
+    def kernels(
+        self, kernels: Sequence[Kernel], *, phase: str, layer: int = -1,
+        after: Mapping[int, Callable[[], None]] | None = None,
+    ) -> None:  # fmt: skip
+        """Append ``kernels``; those marked as recomputed get the phase "recompute".
+
+        ``after[k]`` is called when kernel ``k`` is written, to append what is launched behind it.
+        """
         handles: list[OpHandle] = []
         awaited = {source for kernel in kernels for source in kernel.waits_for}
         for position, kernel in enumerate(kernels):
@@ -40,6 +46,8 @@ class Writer:
                 self.last = handle
             elif position not in awaited:
                 self._open.append(handle)
+            if after and position in after:
+                after[position]()
 
     def compute(self, kernel: Kernel, *, phase: str, layer: int = -1, stream: str = "",
                 waits: Iterable[Source] = ()) -> OpHandle:  # fmt: skip

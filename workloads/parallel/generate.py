@@ -5,15 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simcore.graph import Graph, GraphBuilder, TemplateBuilder
-from simcore.graph.schedules import Action, Schedule, gpipe, interleaved_one_f_one_b
-from simcore.graph.template_builder import Source, external
+from simcore.graph.schedules import (
+    Action,
+    Placement,
+    Schedule,
+    dual_pipe_v,
+    gpipe,
+    interleaved_one_f_one_b,
+    zero_bubble,
+)
+from simcore.graph.template_builder import OpHandle, Source, external
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel import replicated, sharded
+from workloads.parallel.check import check_job
 from workloads.parallel.emit import Writer
 from workloads.parallel.finish import finish_step
+from workloads.parallel.halves import input_half, weight_half
 from workloads.parallel.job import Job
 from workloads.parallel.memory import memory_profile
+from workloads.parallel.messages import Exchange, Flow, plan_messages
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk
 
@@ -26,16 +37,21 @@ def generate(
     Errors: InputError for degrees that divide neither layers, heads, experts nor batch, naming the rule and
     the nearest valid value.
     """
+    check_job(model, parallel, training)
     job = Job(model, parallel, training, software or SoftwareSpec())
     return _Generator(job).graph()
 
 
-def schedule_of(job: Job) -> Schedule:
-    """Actions of every stage, in order."""
-    p, count = job.parallel, job.num_microbatches
+def schedule_of(parallel: ParallelSpec, num_microbatches: int) -> tuple[Schedule, Placement]:
+    """Actions of every stage in order, and where chunks lie.  InputError as the schedules say."""
+    p, count = parallel, num_microbatches
     if p.schedule == "gpipe":
-        return gpipe(p.pp, count)
-    return interleaved_one_f_one_b(p.pp, count, p.virtual_stages)
+        return gpipe(p.pp, count), "loop"
+    if p.schedule == "zero_bubble":
+        return zero_bubble(p.pp, count), "loop"
+    if p.schedule == "dualpipe_v":
+        return dual_pipe_v(p.pp, count), "v"
+    return interleaved_one_f_one_b(p.pp, count, p.virtual_stages, group_size=p.microbatch_group), "loop"
 
 
 @dataclass(frozen=True)
@@ -45,12 +61,10 @@ class _Variant:
     kind: str
     pieces: tuple[int, ...]  # identities
     layers: tuple[int, ...]
-    receives: bool
-    sends: bool
     first: bool
     last: bool
-    behind: int  # ops back on the compute stream that a receive waits for; -1: none
-    after_send: str
+    before: tuple[Flow, ...]  # receives posted ahead of everything
+    exchange: Exchange
 
 
 class _Generator:
@@ -71,31 +85,49 @@ class _Generator:
             model={
                 **job.model.model_dump(exclude_none=True),
                 "model_flops_per_step": job.pieces.model_flops_per_sample * samples,
+                "model_flops_full_per_step": job.pieces.model_flops_full_per_sample * samples,
             },
-            options={"kernels": "flash", "parallel": p.model_dump(), "training": t.model_dump()},
+            options={
+                "kernels": "flash",
+                "generated": True,
+                "recompute": t.recompute,
+                "parallel": p.model_dump(),
+                "training": t.model_dump(),
+            },
         )
         job.mesh.declare(self._build)
         self._templates: dict[_Variant, TemplateBuilder] = {}
 
     def graph(self) -> Graph:
-        schedule = schedule_of(self._job)
+        job = self._job
+        schedule, placement = schedule_of(job.parallel, job.num_microbatches)
+        before, exchanges = plan_messages(schedule, placement, overlap=job.training.overlap_p2p)
         for stage, actions in enumerate(schedule):
-            self._stage(stage, actions)
+            self._stage(stage, actions, before[stage], exchanges[stage])
         return self._build.build()
 
-    def _stage(self, stage: int, actions: list[Action]) -> None:
+    def _stage(
+        self, stage: int, actions: list[Action], before: tuple[Flow, ...], exchanges: list[Exchange]
+    ) -> None:
         job = self._job
         chunks = job.chunks[stage]
         skeleton: list[tuple[TemplateBuilder, int, int]] = []
-        sent = ""
-        for action in actions:
+        for number, (action, exchange) in enumerate(zip(actions, exchanges, strict=True)):
             chunk = chunks[action.chunk]
-            variant = self._variant(action, chunk, behind=self._behind(skeleton), after_send=sent)
+            variant = _Variant(
+                kind=action.kind,
+                pieces=tuple(id(piece) for piece in chunk.pieces),
+                layers=chunk.layers,
+                first=action.microbatch == 0 and action.kind == "F",
+                last=action.microbatch == job.num_microbatches - 1 and action.kind in ("B", "W"),
+                before=() if number else before,
+                exchange=exchange,
+            )
             template = self._templates.get(variant)
             if template is None:
                 template = self._templates[variant] = self._action(variant, chunk)
-            skeleton.append((template, action.microbatch, action.chunk))
-            sent = variant.kind if variant.sends else ""
+            if len(template):
+                skeleton.append((template, action.microbatch, action.chunk))
         end = self._build.template("optimizer")
         finish_step(Writer(end), job, stage, self._under_way(stage))
         if len(end):
@@ -109,63 +141,68 @@ class _Generator:
             memory=memory_profile(job, stage, actions),
         )
 
-    def _behind(self, played: list[tuple[TemplateBuilder, int, int]]) -> int:
-        """A receive is posted when the action before is through; with overlap when that one begins."""
-        if not self._job.training.overlap_p2p:
-            return 0 if played else -1
-        if len(played) < 2:
-            return -1
-        return sum(row["stream"] == "compute" for row in played[-1][0].rows)
-
-    def _variant(self, action: Action, chunk: Chunk, *, behind: int, after_send: str) -> _Variant:
-        job = self._job
-        piped = job.parallel.pp > 1
-        forward = action.kind == "F"
-        receives = piped and not (chunk.has_embedding if forward else chunk.has_head)
-        sends = piped and not (chunk.has_head if forward else chunk.has_embedding)
-        return _Variant(
-            kind=action.kind,
-            pieces=tuple(id(piece) for piece in chunk.pieces),
-            layers=chunk.layers,
-            receives=receives,
-            sends=sends,
-            first=action.microbatch == 0 and forward,
-            last=action.microbatch == job.num_microbatches - 1 and not forward,
-            behind=behind if receives else -1,
-            after_send=after_send if not job.training.overlap_p2p else "",
-        )
-
     def _action(self, variant: _Variant, chunk: Chunk) -> TemplateBuilder:
-        job = self._job
-        forward = variant.kind == "F"
+        forward, exchange = variant.kind == "F", variant.exchange
         template = self._build.template("fwd" if forward else "bwd")
         writer = Writer(template)
-        name = template.name
-        source = -1 if forward else 1
-        if variant.after_send:
-            # Without overlap the host's wait covers the message that the action before sent.
-            writer.wait_for(external(f"pp.send.{'fwd' if variant.after_send == 'F' else 'bwd'}"))
-        if variant.receives:
-            self._receive(writer, source, name, variant)
-        body = sharded if job.is_fsdp else replicated
-        if forward:
-            body.forward(writer, job, chunk, first=variant.first)
-        elif job.is_fsdp:
-            sharded.backward(writer, job, chunk)
-        else:
-            replicated.backward(writer, job, chunk, last=variant.last)
-        if variant.sends and writer.last is not None:
-            template.send("pp", -source, self._message_bytes, stream=f"pp.send.{name}", waits=(writer.last,))
+        ahead = self._post(template, variant.before, ())
+        for flow in exchange.awaits:
+            writer.wait_for(external(self._stream("send", flow)))
+        if exchange.own is not None:
+            flow, back = exchange.own
+            here = [got for got, posted in zip(ahead, variant.before, strict=True) if posted == flow]
+            self._take(writer, flow, here[-1 - back] if here else external(self._stream("recv", flow), back))
+        self._body(writer, variant, chunk)
+        done = (writer.last,) if writer.last is not None else ()
+        for flow in exchange.sends:
+            template.send(
+                self._group(flow), flow.delta, self._message_bytes, stream=self._stream("send", flow),
+                waits=done, phase=_phase(flow),
+            )  # fmt: skip
+        self._post(template, exchange.posts, done)
         return template
 
-    def _receive(self, writer: Writer, source: int, name: str, variant: _Variant) -> None:
+    def _body(self, writer: Writer, variant: _Variant, chunk: Chunk) -> None:
         job = self._job
-        before = (external("compute", variant.behind),) if variant.behind >= 0 else ()
-        got = writer.template.recv("pp", source, self._message_bytes, stream=f"pp.recv.{name}", waits=before)
-        writer.wait_for(got)
+        body = sharded if job.is_fsdp else replicated
+        kernels = {"I": input_half, "W": weight_half}.get(variant.kind, replicated.whole_backward)
+        complete = variant.kind in ("B", "W")
+        if variant.kind == "F":
+            body.forward(writer, job, chunk, first=variant.first)
+        elif job.is_fsdp:
+            gathers = variant.kind != "W"
+            sharded.backward(writer, job, chunk, kernels=kernels, gathers=gathers, reduces=complete)
+        else:
+            replicated.backward(
+                writer, job, chunk, last=variant.last, kernels=kernels, reduces=complete
+            )  # fmt: skip
+
+    def _take(self, writer: Writer, flow: Flow, received: Source) -> None:
+        """What follows waits for the message; each tensor-parallel rank may have got a slice of it."""
+        writer.wait_for(received)
         if self._scattered:
-            num_bytes = job.boundary_bytes
-            writer.collective("all_gather", "tp", num_bytes, stream="compute", phase=name)
+            num_bytes = self._job.boundary_bytes
+            writer.collective("all_gather", "tp", num_bytes, stream="compute", phase=_phase(flow))
+
+    def _post(
+        self, template: TemplateBuilder, flows: tuple[Flow, ...], waits: tuple[OpHandle, ...]
+    ) -> list[OpHandle]:
+        """Receives behind what the compute stream has done."""
+        return [
+            template.recv(
+                self._group(flow), -flow.delta, self._message_bytes, stream=self._stream("recv", flow),
+                waits=waits, phase=_phase(flow),
+            )
+            for flow in flows
+        ]  # fmt: skip
+
+    def _group(self, flow: Flow) -> str:
+        return "pp_bwd" if flow.gradients and self._job.mesh.two_way else "pp"
+
+    def _stream(self, what: str, flow: Flow) -> str:
+        """A stream for each neighbour and direction: no order of actions blocks on communication alone."""
+        usual = flow.delta == (-1 if flow.gradients else 1)
+        return f"pp.{what}.{_phase(flow)}" + ("" if usual else ".up")
 
     @property
     def _scattered(self) -> bool:
@@ -180,13 +217,13 @@ class _Generator:
         """The last ops on streams that nothing has waited for."""
         job = self._job
         if job.is_fsdp:
-            streams = ["fsdp_reduce"]
-            if job.mesh.shard_ranks < job.mesh.replicas:
-                streams.append("fsdp_replicate")
-            return [external(stream) for stream in streams]
-        t = job.training
-        if (t.overlap_grad_reduce or t.sharding == "zero2") and any(
+            return [external(stream) for stream in sharded.streams_of(job)]
+        if replicated.reduced_in_backward(job, last=True) and any(
             replicated.buckets_of(job, chunk) for chunk in job.chunks[stage]
         ):
             return [external(replicated.DP_STREAM)]
         return []
+
+
+def _phase(flow: Flow) -> str:
+    return "bwd" if flow.gradients else "fwd"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from simcore.graph import GraphBuilder
+from simcore.graph.groups import Dim
 from workloads.parallel.spec import ParallelSpec
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """Strides of the axes.  Tensor-parallel ranks are neighbours, pipeline stages furthest apart.
+    """Strides of the axes in the order that ``ParallelSpec.order`` gives, fastest first.
 
-    Experts see the ranks of a stage as etp x ep x expert_dp (arXiv 2504.14960, parallel folding).
+    Dense layers see tp, cp, dp and pp, experts the same ranks as tensor parallel (etp), ep, expert data
+    parallel and pp in the same order (parallel folding, arXiv 2504.14960).  Sharding takes cp whole and the
+    inner part of dp.
     """
 
     parallel: ParallelSpec
@@ -42,32 +46,80 @@ class Mesh:
         """Ranks over which ZeRO and FSDP split dense parameters."""
         return self.parallel.dp_shard * self.parallel.cp if self.parallel.dp_shard else self.replicas
 
+    @cached_property
+    def dense(self) -> dict[str, Dim]:
+        """(size, stride) of tp, cp, dp and pp."""
+        p = self.parallel
+        return _strides(p.axes, {"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp})
+
+    @cached_property
+    def experts(self) -> dict[str, Dim]:
+        """(size, stride) of tp (of experts), ep, dp (of experts) and pp."""
+        p = self.parallel
+        return _strides(p.axes, {"tp": self.etp, "ep": p.ep, "dp": self.expert_replicas, "pp": p.pp})
+
+    def groups(self) -> dict[str, tuple[Dim, ...]]:
+        """Member dims of every group with more than one member."""
+        dense, experts = self.dense, self.experts
+        wanted = {
+            "tp": (dense["tp"],),
+            "cp": (dense["cp"],),
+            "dp": (dense["cp"], dense["dp"]),
+            "pp": (dense["pp"],),
+            "mp": (dense["tp"], dense["pp"]),
+            "ep": (experts["ep"],),
+            "etp": (experts["tp"],),
+            "expert_dp": (experts["dp"],),
+            "world": ((self.parallel.world_size, 1),),
+        }
+        if self.two_way:
+            wanted["pp_bwd"] = wanted["pp"]
+        if self.shard_ranks < self.replicas:
+            size, stride = dense["dp"]
+            inner = self.parallel.dp_shard
+            wanted["dp_shard"] = (dense["cp"], (inner, stride))
+            wanted["dp_replicate"] = ((size // inner, stride * inner),)
+        joined = {name: _joined(dims) for name, dims in wanted.items()}
+        return {name: dims for name, dims in joined.items() if dims}
+
+    @property
+    def two_way(self) -> bool:
+        """Whether activations and gradients go from one stage to the same other one."""
+        p = self.parallel
+        return p.pp > 1 and (p.schedule == "dualpipe_v" or (p.pp == 2 and p.virtual_stages > 1))
+
     def declare(self, build: GraphBuilder) -> None:
         """Declare the groups that have more than one member."""
-        p = self.parallel
-        tp, cp, dp, pp = p.tp, p.cp, p.dp, p.pp
-        wanted = {
-            "tp": (((tp, 1),), tp),
-            "cp": (((cp, tp),), cp),
-            "dp": (((dp * cp, tp),), dp * cp),
-            "pp": (((pp, self.stage_size),), pp),
-            "mp": (((tp, 1), (pp, self.stage_size)), tp * pp),
-            "ep": (((p.ep, self.etp),), p.ep),
-            "etp": (((self.etp, 1),), self.etp),
-            "expert_dp": (((self.expert_replicas, self.etp * p.ep),), self.expert_replicas),
-            "world": (((p.world_size, 1),), p.world_size),
-        }
-        shard = self.shard_ranks
-        if shard < self.replicas:
-            wanted["dp_shard"] = (((shard, tp),), shard)
-            wanted["dp_replicate"] = (((self.replicas // shard, tp * shard),), self.replicas // shard)
-        for name, (dims, size) in wanted.items():
-            if size > 1:
-                build.group(name, dims=dims)
-        if pp > 1:
-            ends = (pp - 1) * self.stage_size
-            build.group("embd", dims=((2, ends),), base_dims=((self.stage_size, 1),))
+        for name, dims in self.groups().items():
+            build.group(name, dims=dims)
+        size, stride = self.dense["pp"]
+        if size > 1:
+            others = tuple(dim for axis, dim in self.dense.items() if axis != "pp" and dim[0] > 1)
+            build.group("embd", dims=((2, (size - 1) * stride),), base_dims=others)
 
-    def stage_ranks(self, stage: int) -> range:
-        """Ranks of a pipeline stage."""
-        return range(stage * self.stage_size, (stage + 1) * self.stage_size)
+    def stage_ranks(self, stage: int) -> list[int]:
+        """Ranks of a pipeline stage, ascending."""
+        size, stride = self.dense["pp"]
+        outer = range(stage * stride, self.parallel.world_size, size * stride)
+        return [start + inside for start in outer for inside in range(stride)]
+
+
+def _strides(axes: tuple[str, ...], sizes: dict[str, int]) -> dict[str, Dim]:
+    found: dict[str, Dim] = {}
+    stride = 1
+    for axis in axes:
+        if axis in sizes:
+            found[axis] = (sizes[axis], stride)
+            stride *= sizes[axis]
+    return found
+
+
+def _joined(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Dims by stride; neighbours that continue each other are one."""
+    out: list[Dim] = []
+    for size, stride in sorted((dim for dim in dims if dim[0] > 1), key=lambda dim: dim[1]):
+        if out and out[-1][0] * out[-1][1] == stride:
+            out[-1] = (out[-1][0] * size, out[-1][1])
+        else:
+            out.append((size, stride))
+    return tuple(out)

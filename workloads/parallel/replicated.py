@@ -1,42 +1,90 @@
-"""Pipeline actions where every rank keeps its parameters: plain DDP and ZeRO-1/2 (Megatron's way)."""
+"""Pipeline actions where every rank keeps its parameters: plain DDP and ZeRO-1/2 (Megatron's way).
+
+Note [Buckets]
+    Gradients leave in buckets, in the order in which backward completes them, each as soon as its last one
+    is there.  Megatron-Core closes a bucket at max(40M, 1M x dp) elements, and has a single one when nothing
+    overlaps (``distributed_data_parallel.py``); PyTorch's DDP closes the first at 1 MiB, the others at
+    25 MiB (``reducer.cpp``).  Experts have buckets of their own.  With overlap_param_gather the optimizer's
+    shards come back bucket by bucket in the next forward: a bucket's gather is issued when the first layer of
+    the bucket before begins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from workloads.models.pieces import Piece
+from simcore.graph import OpHandle
+from workloads.models.local import DTYPES
+from workloads.models.pieces import Kernel, Parameter, Piece
 from workloads.parallel.emit import Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
 
 DP_STREAM = "dp"
+_FIRST_BUCKET_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients (or parameters) that travel together: elements, over which group, complete after ``piece``.
+    """Parameters whose gradients travel together over ``group``.
 
-    ``piece`` is the position in the chunk of the first piece (in forward order) that belongs to it.
+    Complete when kernel ``kernel`` of the backward of the piece at position ``piece`` of the chunk has run,
+    which is also the first piece, in forward order, that it has parameters of.
     """
 
     group: str
     numel: int
     piece: int
+    kernel: int
 
 
-def buckets_of(job: Job, chunk: Chunk) -> list[Bucket]:
-    """Buckets in the order in which backward completes them.  Experts have buckets of their own."""
-    limit = job.training.bucket_parameters
+Backward = Callable[[Piece], Sequence[Kernel]]
+
+
+def whole_backward(piece: Piece) -> Sequence[Kernel]:
+    """All kernels of a piece's backward."""
+    return piece.backward
+
+
+def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> list[Bucket]:
+    """Buckets of a chunk in the order in which ``kernels`` of its pieces complete them."""
+    closed: dict[str, int] = {}
     filled: dict[str, int] = {}
     found: list[Bucket] = []
     for position in reversed(range(len(chunk.pieces))):
-        for parameter in chunk.pieces[position].parameters:
-            filled[parameter.group] = filled.get(parameter.group, 0) + parameter.numel
-        full = [group for group, numel in filled.items() if limit and numel >= limit]
-        found.extend(Bucket(group, filled.pop(group), position) for group in full)
-    found.extend(Bucket(group, numel, 0) for group, numel in sorted(filled.items()))
+        for kernel, parameter in _completed(chunk.pieces[position], kernels):
+            group = parameter.group
+            filled[group] = filled.get(group, 0) + parameter.numel
+            limit = _limit(job, closed.get(group, 0))
+            if limit and filled[group] >= limit:
+                closed[group] = closed.get(group, 0) + 1
+                found.append(Bucket(group, filled.pop(group), position, kernel))
+    end = len(kernels(chunk.pieces[0])) - 1 if chunk.pieces else 0
+    found.extend(Bucket(group, numel, 0, end) for group, numel in sorted(filled.items()) if numel)
     return [bucket for bucket in found if group_size(job, bucket.group) > 1]
+
+
+def _limit(job: Job, closed: int) -> int:
+    """Elements at which the next bucket closes when ``closed`` are; 0: never."""
+    training = job.training
+    if training.bucket_bytes:
+        num_bytes = min(training.bucket_bytes, _FIRST_BUCKET_BYTES) if not closed else training.bucket_bytes
+        return max(1, num_bytes // element_bytes(training.grad_dtype))
+    if not (training.overlap_grad_reduce or training.sharding == "zero2"):
+        return 0
+    if training.bucket_parameters < 0:
+        return max(40_000_000, 1_000_000 * job.mesh.replicas)
+    return training.bucket_parameters
+
+
+def _completed(piece: Piece, kernels: Backward) -> list[tuple[int, Parameter]]:
+    """(kernel, parameter): the last kernel of the parameter's module, by time; the last of all if none."""
+    launched = kernels(piece)
+    last = {kernel.module: k for k, kernel in enumerate(launched) if not kernel.recomputed}
+    end = len(launched) - 1
+    ready = [(last.get(parameter.name.rpartition(".")[0], end), parameter) for parameter in piece.parameters]
+    return sorted(ready, key=lambda entry: entry[0])
 
 
 def group_size(job: Job, group: str) -> int:
@@ -46,35 +94,69 @@ def group_size(job: Job, group: str) -> int:
 
 def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
     """All pieces of a chunk; at the ``first`` microbatch with what happens once a step."""
-    gathers = {}
-    if first and job.training.sharding == "zero1" and job.training.overlap_param_gather:
-        gathers = {bucket.piece: bucket for bucket in buckets_of(job, chunk)}
-    for position, (piece, layer) in enumerate(zip(chunk.pieces, chunk.layers, strict=True)):
-        if position in gathers:
-            bucket = gathers[position]
-            num_bytes = bucket.numel * element_bytes(job.training.param_gather_dtype)
-            writer.wait_for(
-                writer.collective("all_gather", bucket.group, num_bytes, stream=DP_STREAM, phase="fwd")
+    training = job.training
+    gathers: list[Bucket] = []
+    if first and training.sharding in ("zero1", "zero2") and training.overlap_param_gather:
+        gathers = list(reversed(buckets_of(job, chunk)))
+    issued: list[OpHandle] = []
+
+    def issue() -> None:
+        bucket = gathers[len(issued)]
+        num_bytes = bucket.numel * element_bytes(training.param_gather_dtype)
+        waits = [writer.last] if writer.last is not None else []
+        issued.append(
+            writer.collective(
+                "all_gather",
+                bucket.group,
+                num_bytes,
+                stream=DP_STREAM,
+                phase="fwd",
+                dtype=_dtype(training.param_gather_dtype),
+                waits=waits,
             )
+        )
+
+    reached = 0
+    for position, (piece, layer) in enumerate(zip(chunk.pieces, chunk.layers, strict=True)):
+        while reached < len(gathers) and gathers[reached].piece <= position:
+            if len(issued) == reached:
+                issue()
+            writer.wait_for(issued[reached])
+            reached += 1
+            if len(issued) < len(gathers):
+                issue()
         if first:
             writer.kernels(piece.first_forward, phase="fwd", layer=layer)
         writer.kernels(piece.forward, phase="fwd", layer=layer)
 
 
-def backward(writer: Writer, job: Job, chunk: Chunk, *, last: bool) -> None:
-    """All pieces in reverse; at the ``last`` microbatch gradients may leave as their buckets fill."""
-    ready = _reduced_in(job, last)
-    buckets = buckets_of(job, chunk) if ready else []
+def backward(
+    writer: Writer, job: Job, chunk: Chunk, *, last: bool, kernels: Backward = whole_backward,
+    reduces: bool = True,
+) -> None:  # fmt: skip
+    """``kernels`` of all pieces in reverse; at the ``last`` microbatch gradients may leave as they fill."""
+    ready = reduces and reduced_in_backward(job, last)
+    buckets = buckets_of(job, chunk, kernels) if ready else []
     for position in reversed(range(len(chunk.pieces))):
-        piece: Piece = chunk.pieces[position]
-        writer.kernels(piece.backward, phase="bwd", layer=chunk.layers[position])
+        hooks: dict[int, list[Bucket]] = {}
         for bucket in buckets:
             if bucket.piece == position:
-                reduce_gradients(writer, job, [bucket], stream=DP_STREAM)
+                hooks.setdefault(bucket.kernel, []).append(bucket)
+        writer.kernels(
+            kernels(chunk.pieces[position]), phase="bwd", layer=chunk.layers[position],
+            after={at: _reducer(writer, job, full) for at, full in hooks.items()},
+        )  # fmt: skip
 
 
-def _reduced_in(job: Job, last: bool) -> bool:
-    return job.training.sharding == "zero2" or (last and job.training.overlap_grad_reduce)
+def _reducer(writer: Writer, job: Job, buckets: Sequence[Bucket]) -> Callable[[], None]:
+    return lambda: reduce_gradients(writer, job, buckets, stream=DP_STREAM)
+
+
+def reduced_in_backward(job: Job, last: bool) -> bool:
+    """Whether the backward of a microbatch reduces gradients."""
+    training = job.training
+    every = training.sharding == "zero2" or training.reduce_every_microbatch
+    return every or (last and training.overlap_grad_reduce)
 
 
 def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, stream: str) -> None:
@@ -84,12 +166,17 @@ def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, str
     for bucket in buckets:
         waits = [writer.last] if writer.last is not None and stream != "compute" else []
         writer.collective(
-            what, bucket.group, bucket.numel * size, stream=stream, phase="grad_sync", waits=waits
-        )
+            what, bucket.group, bucket.numel * size, stream=stream, phase="grad_sync", waits=waits,
+            dtype=_dtype(job.training.grad_reduce_dtype),
+        )  # fmt: skip
 
 
 def left_over(job: Job, chunks: Sequence[Chunk]) -> Iterator[Bucket]:
     """Buckets that backward did not reduce."""
-    if not (job.training.overlap_grad_reduce or job.training.sharding == "zero2"):
+    if not reduced_in_backward(job, last=True):
         for chunk in chunks:
             yield from buckets_of(job, chunk)
+
+
+def _dtype(precision: str) -> str:
+    return "float8_e4m3fn" if precision == "fp8" else DTYPES[precision]

@@ -1,103 +1,215 @@
 """Pipeline actions where parameters are sharded: FSDP and ZeRO-3 gather each unit before it is used.
 
 Note [Order of gathers]
-    A unit is one piece.  Its all_gather runs on a stream of its own, issued as soon as at most ``prefetch``
-    further units hold gathered parameters: it waits for the unit that far back to have been computed and
-    freed (FSDP's rate limiter).  Gradients are reduced on another stream when a unit's backward is done.
-    FSDP2 and ZeRO-3 copy what was gathered into the parameters, and gradients into the reduction's buffer;
-    FSDP1's flat parameters are used where they are.
+    A unit is a layer; what is left (embedding, final norm and head) is the root unit, gathered first and
+    kept.  The gather of the next unit is issued before the unit at hand is computed, and runs once the unit
+    ``prefetch`` back has been computed and freed (FSDP1's rate limiter; FSDP2 waits for the copy-out).
+    Gathers and reductions over the same ranks share a communicator, whose collectives run one after the
+    other in the order of issue (``ProcessGroupNCCL`` has one stream for them): next gather, then reduction.
+    FSDP2 lets compute wait for the reduction of the unit before, whose buffer it needs again
+    (``FSDPParamGroup.post_backward``), and copies what was gathered into the parameters and gradients into
+    the reduction's buffer; FSDP1's flat parameters are used where they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
 from simcore.graph import OpHandle
+from workloads.models.local import DTYPES
 from workloads.models.pieces import Kernel, Piece
 from workloads.models.tensors import Tensor, compute
 from workloads.parallel.emit import Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
 
-GATHER_STREAM, REDUCE_STREAM = "fsdp_gather", "fsdp_reduce"
+COMM_STREAM, COPY_STREAM, REPLICA_STREAM = "fsdp", "fsdp_copy", "fsdp_replicate"
+
+Kernels = Callable[[Piece], Sequence[Kernel]]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Pieces that are gathered together; positions in the chunk."""
+
+    positions: tuple[int, ...]
+    is_root: bool = False
+
+
+def units_of(chunk: Chunk) -> list[Unit]:
+    """The root unit (both ends, where the chunk has them), then a unit per layer."""
+    ends = tuple(k for k, layer in enumerate(chunk.layers) if layer < 0)
+    root = [Unit(ends, is_root=True)] if ends else []
+    return root + [Unit((k,)) for k, layer in enumerate(chunk.layers) if layer >= 0]
+
+
+@dataclass
+class _Gathers:
+    """Gathers of one pass: issued in order, at most ``prefetch`` ahead of the unit at hand."""
+
+    writer: Writer
+    job: Job
+    chunk: Chunk
+    phase: str
+    order: list[Unit]
+    handles: list[list[OpHandle]] = field(default_factory=list)
+    done: list[OpHandle | None] = field(default_factory=list)
+
+    def issue_up_to(self, number: int) -> None:
+        """Issue the gathers of units up to ``number`` in this pass."""
+        while len(self.handles) <= min(number, len(self.order) - 1):
+            mine = len(self.handles)
+            held = self.job.training.prefetch + 1
+            before = self.done[mine - held] if mine - held >= 0 and mine - held < len(self.done) else None
+            waits = [before] if before is not None else []
+            unit = self.order[mine]
+            self.handles.append(
+                [
+                    self.writer.collective(
+                        "all_gather", group, numel * element_bytes(self.job.training.param_gather_dtype),
+                        stream=_stream(group), phase=self.phase, layer=_layer(self.chunk, unit), waits=waits,
+                        dtype=_dtype(self.job.training.param_gather_dtype),
+                    )
+                    for group, numel in _by_group(self.job, _pieces(self.chunk, unit))
+                ]
+            )  # fmt: skip
+
+    def use(self, number: int) -> None:
+        """Compute what follows with unit ``number`` gathered; the next is on its way."""
+        self.issue_up_to(number)
+        self.writer.wait_for(*self.handles[number])
+        if self.job.training.sharding != "fsdp1":
+            unit = self.order[number]
+            for _, numel in _by_group(self.job, _pieces(self.chunk, unit)):
+                whole = Tensor((numel,), _dtype(self.job.training.param_gather_dtype))
+                kernel = _copy("split_with_sizes_copy", whole, whole)
+                self.writer.compute(kernel, phase=self.phase, layer=_layer(self.chunk, unit))
+        self.issue_up_to(number + self.job.training.prefetch)
 
 
 def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
     """Gather, compute, free, unit by unit; without resharding later microbatches find all gathered."""
-    gathered = job.training.reshard_after_forward or first
-    done: list[OpHandle | None] = []
-    for piece, layer in zip(chunk.pieces, chunk.layers, strict=True):
-        if gathered:
-            _gather(writer, job, piece, done, layer, "fwd")
+    units = units_of(chunk)
+    gathered = [unit for unit in units if first or (job.training.reshard_after_forward and not unit.is_root)]
+    gathers = _Gathers(writer, job, chunk, "fwd", gathered)
+    number = {position: k for k, unit in enumerate(gathered) for position in unit.positions}
+    used = -1
+    if gathered and gathered[0].is_root:
+        gathers.use(0)
+        gathers.done.append(writer.last)
+        used = 0
+    for position, (piece, layer) in enumerate(zip(chunk.pieces, chunk.layers, strict=True)):
+        if number.get(position, -1) > used:
+            used = number[position]
+            gathers.use(used)
         if first:
             writer.kernels(piece.first_forward, phase="fwd", layer=layer)
         writer.kernels(piece.forward, phase="fwd", layer=layer)
-        done.append(writer.last)
+        if layer >= 0 and len(gathers.done) <= used:
+            gathers.done.append(writer.last)
 
 
-def backward(writer: Writer, job: Job, chunk: Chunk) -> None:
-    """Gather again unless kept, compute, reduce.  The last unit of forward is still there."""
-    training = job.training
-    done: list[OpHandle | None] = []
+def backward(
+    writer: Writer, job: Job, chunk: Chunk, *, kernels: Kernels, gathers: bool = True, reduces: bool = True
+) -> None:
+    """Gather again what was freed, compute ``kernels`` of each piece in reverse, reduce.
+
+    The root and the last layer of forward are still there (FSDP frees neither).  ``gathers`` False: only
+    weight gradients are computed; ``reduces`` False: they are not complete yet.
+    """
+    layers = [unit for unit in reversed(units_of(chunk)) if not unit.is_root]
+    again = layers[1:] if job.training.reshard_after_forward and gathers else []
+    passing = _Gathers(writer, job, chunk, "bwd", again)
+    number = {unit.positions[0]: k for k, unit in enumerate(again)}
+    reductions = _Reductions(writer, job)
+    ends: list[Piece] = []
     for position in reversed(range(len(chunk.pieces))):
         piece, layer = chunk.pieces[position], chunk.layers[position]
-        kept = position == len(chunk.pieces) - 1 or not training.reshard_after_forward
-        if not kept:
-            _gather(writer, job, piece, done, layer, "bwd")
-        writer.kernels(piece.backward, phase="bwd", layer=layer)
-        done.append(writer.last)
-        _reduce(writer, job, piece, layer)
+        if position in number:
+            passing.use(number[position])
+        elif layer >= 0:
+            passing.issue_up_to(job.training.prefetch - 1)
+        writer.kernels(kernels(piece), phase="bwd", layer=layer)
+        if position in number:
+            passing.done.append(writer.last)
+        if layer < 0:
+            ends.append(piece)
+        elif reduces:
+            reductions.reduce((piece,), layer)
+    if ends and reduces:
+        reductions.reduce(tuple(ends), -1)
 
 
-def _gather(
-    writer: Writer, job: Job, piece: Piece, done: list[OpHandle | None], layer: int, phase: str
-) -> None:
-    held = job.training.prefetch + 1
-    limit = done[-held] if len(done) >= held else None
-    for group, numel in _by_group(job, piece):
-        handle = writer.collective(
-            "all_gather", group, numel * element_bytes(job.training.param_gather_dtype), stream=GATHER_STREAM,
-            phase=phase, layer=layer, waits=[limit] if limit is not None else [],
-        )  # fmt: skip
-        writer.wait_for(handle)
-        if job.training.sharding != "fsdp1":
-            dtype = {"fp8": "float8_e4m3fn", "bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-            whole = Tensor((numel,), dtype[job.training.param_gather_dtype])
-            writer.compute(_copy("split_with_sizes_copy", whole, whole), phase=phase, layer=layer)
-
-
-def _reduce(writer: Writer, job: Job, piece: Piece, layer: int) -> None:
+@dataclass
+class _Reductions:
     """reduce_scatter over the shards, then all_reduce over replicas of the shards (HSDP)."""
-    size = element_bytes(job.training.grad_reduce_dtype)
-    for group, numel in _by_group(job, piece):
-        waits = [writer.last] if writer.last is not None else []
-        if job.training.sharding != "fsdp1":
-            grads = Tensor((numel,), job.shard.dtype)
-            buffer = Tensor((numel,), "float32" if size == 4 else grads.dtype)
-            copied = writer.compute(
-                _copy("chunk_cat", grads, buffer), phase="bwd", layer=layer, stream=REDUCE_STREAM, waits=waits
-            )
-            waits = [copied]
-        reduced = writer.collective(
-            "reduce_scatter", group, numel * size, stream=REDUCE_STREAM, phase="grad_sync", layer=layer,
-            waits=waits,
-        )  # fmt: skip
-        replicas = job.mesh.replicas // job.mesh.shard_ranks
-        if group == "dp_shard" and replicas > 1:
-            writer.collective(
-                "all_reduce", "dp_replicate", numel // job.mesh.shard_ranks * size, stream="fsdp_replicate",
-                phase="grad_sync", layer=layer, waits=[reduced],
+
+    writer: Writer
+    job: Job
+    before: list[OpHandle] = field(default_factory=list)
+
+    def reduce(self, pieces: tuple[Piece, ...], layer: int) -> None:
+        """Gradients of a unit whose backward is done."""
+        job, writer = self.job, self.writer
+        precision = job.training.grad_reduce_dtype
+        size = element_bytes(precision)
+        fsdp1 = job.training.sharding == "fsdp1"
+        if self.before and not fsdp1:
+            writer.wait_for(*self.before)
+        self.before = []
+        for group, numel in _by_group(job, pieces):
+            waits = [writer.last] if writer.last is not None else []
+            if not fsdp1:
+                grads, buffer = Tensor((numel,), job.shard.dtype), Tensor((numel,), _dtype(precision))
+                kernel = _copy("chunk_cat", grads, buffer)
+                waits = [writer.compute(kernel, phase="bwd", layer=layer, stream=COPY_STREAM, waits=waits)]
+            reduced = writer.collective(
+                "reduce_scatter", group, numel * size, stream=_stream(group), phase="grad_sync", layer=layer,
+                waits=waits, dtype=_dtype(precision),
             )  # fmt: skip
+            self.before.append(reduced)
+            replicas = job.mesh.replicas // job.mesh.shard_ranks
+            if group == "dp_shard" and replicas > 1:
+                writer.collective(
+                    "all_reduce", "dp_replicate", numel // job.mesh.shard_ranks * size, stream=REPLICA_STREAM,
+                    phase="grad_sync", layer=layer, waits=[reduced], dtype=_dtype(precision),
+                )  # fmt: skip
 
 
-def _by_group(job: Job, piece: Piece) -> list[tuple[str, int]]:
+def streams_of(job: Job) -> list[str]:
+    """Streams on which a step leaves reductions under way."""
+    groups = [group for group, _ in _by_group(job, job.pieces.all_pieces)]
+    streams = list(dict.fromkeys(_stream(group) for group in groups))
+    return [*streams, REPLICA_STREAM] if "dp_shard" in groups else streams
+
+
+def _stream(group: str) -> str:
+    return "fsdp_experts" if group == "expert_dp" else COMM_STREAM
+
+
+def _pieces(chunk: Chunk, unit: Unit) -> tuple[Piece, ...]:
+    return tuple(chunk.pieces[position] for position in unit.positions)
+
+
+def _layer(chunk: Chunk, unit: Unit) -> int:
+    return -1 if unit.is_root else chunk.layers[unit.positions[0]]
+
+
+def _by_group(job: Job, pieces: tuple[Piece, ...]) -> list[tuple[str, int]]:
     """(group, elements) of the unit's parameters, by who shards them."""
     dense = "dp_shard" if job.mesh.shard_ranks < job.mesh.replicas else "dp"
     found = []
     for name, group in (("dp", dense), ("expert_dp", "expert_dp")):
-        numel = job.numel((piece,), name)
+        numel = job.numel(pieces, name)
         size = job.mesh.expert_replicas if name == "expert_dp" else job.mesh.shard_ranks
         if numel and size > 1:
             found.append((group, numel))
     return found
+
+
+def _dtype(precision: str) -> str:
+    return "float8_e4m3fn" if precision == "fp8" else DTYPES[precision]
 
 
 def _copy(name: str, source: Tensor, target: Tensor) -> Kernel:

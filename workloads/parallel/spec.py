@@ -28,12 +28,18 @@ class ParallelSpec(_Frozen):
     dp_shard: int = Field(default=0, ge=0)
     sequence_parallel: bool = False
     virtual_stages: PositiveInt = 1
+    microbatch_group: int = Field(default=0, ge=0)  # interleaved: microbatches a chunk takes at once; 0: pp
     schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe_v"] = "1f1b"
     stage_layers: tuple[int, ...] = ()
     embedding_as_layer: bool = False
     head_as_layer: bool = False
     cp_style: Literal["ring", "all_gather", "ulysses"] = "ring"
     order: str = "tp-cp-ep-dp-pp"  # fastest-varying axis first
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Axes of the world, the fastest first."""
+        return tuple(self.order.split("-"))
 
     @property
     def world_size(self) -> int:
@@ -71,7 +77,9 @@ class TrainingSpec(_Frozen):
     overlap_p2p: bool = False
     tp_overlap: bool = False  # all_gather/reduce_scatter split and hidden under the GEMM (TE user buffers)
     scatter_gather_p2p: bool = False
-    bucket_parameters: int = Field(default=40_000_000, ge=0)  # elements; 0: one bucket
+    bucket_parameters: int = Field(default=-1, ge=-1)  # elements; 0: one bucket, -1: max(40M, 1M x dp)
+    bucket_bytes: int = Field(default=0, ge=0)  # PyTorch's DDP: 25 MiB (the first 1 MiB); 0: as above
+    reduce_every_microbatch: bool = False  # gradient accumulation without no_sync
     trainable: str = "all"
     lora_rank: int = Field(default=0, ge=0)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simcore.errors import InputError
+from simcore.graph.schedules import home
 from workloads.models.pieces import ModelPieces, Piece
 from workloads.parallel.spec import ParallelSpec
 
@@ -64,11 +65,17 @@ def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
         if number == last:
             pieces.append(model.head)
             layers.append(-1)
-        stage = number % parallel.pp
-        if parallel.schedule == "dualpipe_v" and number >= parallel.pp:
-            stage = parallel.pp - 1 - stage
+        stage, _ = home(number, parallel.pp, "v" if parallel.schedule == "dualpipe_v" else "loop")
+        if number == last and stage == 0:
+            pieces[-1] = _without_tied(pieces[-1])
         stages[stage].append(
             Chunk(tuple(pieces), tuple(layers), first, has_embedding=number == 0, has_head=number == last)
         )
         first += count
     return stages
+
+
+def _without_tied(head: Piece) -> Piece:
+    """The head where the embedding is on the same stage: they share one weight."""
+    own = tuple(parameter for parameter in head.parameters if not parameter.name.endswith("(tied)"))
+    return replace(head, parameters=own)

@@ -1,0 +1,195 @@
+"""What stages say to each other: which messages follow an action, and when receives are posted.
+
+Note [Messages]
+    A receive is posted after the last action that ends no later than the message is sent, if every action
+    took the same time and messages none.  For 1F1B that is right after the action before the one that needs
+    it, for interleaved 1F1B what Megatron-LM's lockstep does (``p2p_communication.py`` of Megatron-Core), and
+    for any other schedule it never blocks: whatever waits, waits for something earlier in that imagined time.
+    Without overlap the next action waits for what was sent, too, and interleaved 1F1B exchanges once for a
+    forward and the backward behind it.  With overlap only those who need a message wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from simcore.graph.schedules import Action, Placement, Schedule, home, needs, virtual_stage
+from simcore.graph.schedules.play import num_chunks
+
+
+@dataclass(frozen=True, order=True)
+class Flow:
+    """Messages of one kind from one stage to another: activations or gradients, ``delta`` stages further."""
+
+    gradients: bool
+    delta: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Messages around one action.
+
+    ``own``: the flow of the message that it needs and how many receives of that flow were posted since;
+    ``awaits``: flows whose last send must have ended before it; ``sends`` and ``posts``: sends issued and
+    receives posted after it, in order.
+    """
+
+    own: tuple[Flow, int] | None = None
+    awaits: tuple[Flow, ...] = ()
+    sends: tuple[Flow, ...] = ()
+    posts: tuple[Flow, ...] = ()
+
+
+@dataclass
+class _Stage:
+    """One stage's actions while messages are planned."""
+
+    actions: Sequence[Action]
+    slots: list[list[int]]
+    slot_end: list[int] = field(default_factory=list)
+    sends: dict[int, list[Flow]] = field(default_factory=dict)
+    posts: dict[int, list[tuple[int, Flow]]] = field(default_factory=dict)
+
+    def last_ended_by(self, time: int) -> int:
+        """Position of the last action whose slot ends no later than ``time``; -1: none."""
+        last = -1
+        for slot, end in zip(self.slots, self.slot_end, strict=True):
+            if end > time:
+                break
+            last = slot[-1]
+        return last
+
+
+def plan_messages(
+    schedule: Schedule, placement: Placement = "loop", *, overlap: bool
+) -> tuple[list[tuple[Flow, ...]], list[list[Exchange]]]:
+    """Per stage the receives posted before its first action, and an :class:`Exchange` for each action."""
+    count, chunks = len(schedule), num_chunks(schedule)
+    joint = not overlap and chunks > 1 and placement == "loop"
+    stages = [_Stage(actions, _slots(actions, joint)) for actions in schedule]
+    _play(stages, chunks, placement)
+    own: list[dict[int, tuple[Flow, int]]] = [{} for _ in schedule]
+    for number, stage in enumerate(stages):
+        for slot, end in zip(stage.slots, stage.slot_end, strict=True):
+            for position in slot:
+                to = _receiver(stage.actions[position], number, count, chunks, placement)
+                if to is None:
+                    continue
+                where, flow = to
+                stage.sends.setdefault(slot[-1], []).append(flow)
+                other = stages[where]
+                other.posts.setdefault(other.last_ended_by(end), []).append((end, flow))
+    for number, stage in enumerate(stages):
+        own[number] = _own_messages(stage, number, count, chunks, placement)
+    first = [tuple(flow for _, flow in sorted(stage.posts.get(-1, []))) for stage in stages]
+    return first, [_exchanges(stage, mine, overlap) for stage, mine in zip(stages, own, strict=True)]
+
+
+def _slots(actions: Sequence[Action], joint: bool) -> list[list[int]]:
+    """Positions of actions after which messages are exchanged together: pairs of F and B that alternate."""
+    slots: list[list[int]] = []
+    kinds = ["B" if action.sends_back else action.kind for action in actions]
+    position = 0
+    while position < len(actions):
+        alternate = "F" in kinds[position + 2 : position + 3] or "B" in kinds[max(0, position - 1) : position]
+        pair = joint and alternate and kinds[position : position + 2] == ["F", "B"]
+        slots.append([position, position + 1] if pair else [position])
+        position += len(slots[-1])
+    return slots
+
+
+def _play(stages: list[_Stage], chunks: int, placement: Placement) -> None:
+    """End of every slot if each takes one unit."""
+    count = len(stages)
+    ended: dict[tuple[int, Action], int] = {}
+    moved = True
+    while moved:
+        moved = False
+        for number, stage in enumerate(stages):
+            while len(stage.slot_end) < len(stage.slots):
+                slot = [stage.actions[position] for position in stage.slots[len(stage.slot_end)]]
+                ready = [0, *stage.slot_end[-1:]]
+                within = {(number, done) for action in slot for done in (action, _whole(action))}
+                wanted = [n for action in slot for n in needs(action, number, count, chunks, placement)]
+                outside = [key for key in wanted if key not in within]
+                if not all(key in ended for key in outside):
+                    break
+                end = max(ready + [ended[key] for key in outside]) + 1
+                stage.slot_end.append(end)
+                for action in slot:
+                    ended[number, action] = ended[number, _whole(action)] = end
+                moved = True
+    assert all(len(stage.slot_end) == len(stage.slots) for stage in stages), "a validated schedule can run"
+
+
+def _whole(action: Action) -> Action:
+    """The name under which other stages wait for an input gradient."""
+    return action._replace(kind="B") if action.kind == "I" else action
+
+
+def _receiver(
+    action: Action, stage: int, count: int, chunks: int, placement: Placement
+) -> tuple[int, Flow] | None:
+    """Who gets what an action makes; None when it stays on the stage or is nobody's input."""
+    if action.kind == "W":
+        return None
+    virtual = virtual_stage(stage, action.chunk, count, placement) + (1 if action.kind == "F" else -1)
+    if not 0 <= virtual < count * chunks:
+        return None
+    where = home(virtual, count, placement)[0]
+    return None if where == stage else (where, _flow(action, stage, where, count))
+
+
+def _flow(action: Action, source: int, to: int, count: int) -> Flow:
+    delta = to - source
+    if abs(delta) == count - 1 and count > 2:  # round the ends
+        delta = -1 if delta > 0 else 1
+    elif count == 2:
+        # Two stages: both ways round are one step; activations count as going on, gradients as going back.
+        delta = -1 if action.sends_back else 1
+    return Flow(action.sends_back, delta)
+
+
+def _own_messages(
+    stage: _Stage, number: int, count: int, chunks: int, placement: Placement
+) -> dict[int, tuple[Flow, int]]:
+    """For each action that needs a message: its flow, and how many of it were posted since."""
+    posted: dict[Flow, int] = {}
+    taken: dict[Flow, int] = {}
+    found = {}
+    for _, flow in stage.posts.get(-1, []):
+        posted[flow] = posted.get(flow, 0) + 1
+    for position, action in enumerate(stage.actions):
+        source = _sender(action, number, count, chunks, placement)
+        if source is not None:
+            flow = _flow(action, source, number, count)
+            taken[flow] = taken.get(flow, 0) + 1
+            found[position] = flow, posted[flow] - taken[flow]
+        for _, flow in stage.posts.get(position, []):
+            posted[flow] = posted.get(flow, 0) + 1
+    return found
+
+
+def _sender(action: Action, stage: int, count: int, chunks: int, placement: Placement) -> int | None:
+    for where, _ in needs(action, stage, count, chunks, placement):
+        if where != stage:
+            return where
+    return None
+
+
+def _exchanges(stage: _Stage, own: dict[int, tuple[Flow, int]], overlap: bool) -> list[Exchange]:
+    out = []
+    sent: list[Flow] = []
+    for position in range(len(stage.actions)):
+        sends = tuple(stage.sends.get(position, ()))
+        out.append(
+            Exchange(
+                own=own.get(position),
+                awaits=() if overlap else tuple(sorted(set(sent))),
+                sends=sends,
+                posts=tuple(flow for _, flow in sorted(stage.posts.get(position, []))),
+            )
+        )
+        sent = list(sends)
+    return out
