@@ -13,6 +13,7 @@ from simcore.calibrate.fit import fit_attention, fit_gemm
 from simcore.calibrate.kernels import predict_rows, read_kernel_rows
 from simcore.calibrate.layers import layer_errors, layer_lines
 from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
+from simcore.calibrate.runs_command import validate_runs
 from simcore.calibrate.white_box_nccl import table_6_lines
 from simcore.errors import SimcoreError
 
@@ -21,7 +22,7 @@ BANDS_US = (10.0, 100.0, 1000.0, math.inf)
 
 
 def validate(argv: Sequence[str]) -> int:
-    """``--kernels CSV | --layers CSV | --nccl CSV [--json] [--worst N]``; errors by family.
+    """``--kernels CSV | --layers CSV | --nccl CSV | --runs CSV [--json]``: errors by family.
 
     Returns the exit code.
     """
@@ -30,10 +31,20 @@ def validate(argv: Sequence[str]) -> int:
     what.add_argument("--kernels", metavar="CSV", help="measured GEMM and attention rows")
     what.add_argument("--layers", metavar="CSV", help="measured transformer layers, forward and backward")
     what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
+    what.add_argument("--runs", metavar="CSV", help="published training runs, a configuration a row")
     parser.add_argument("--json", action="store_true", help="one object on stdout")
+    parser.add_argument("--family", default="", help="of --runs: only the rows of this family")
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="of --runs: N rows of each family")
+    parser.add_argument("--page", default="", metavar="FILE", help="of --runs: write the report there")
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="rows to show (default 10)")
     options = parser.parse_args(argv)
     try:
+        if options.runs is not None:
+            validate_runs(
+                options.runs, family=options.family, limit=options.limit, worst=options.worst,
+                as_json=options.json, page=options.page,
+            )  # fmt: skip
+            return 0
         table = _errors(options)
     except SimcoreError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,7 +1,17 @@
 """Published training runs: a row of a table to a model, its parallelism, its build and its cluster."""
 
 from workloads.published.case import Band, Case, describe
-from workloads.published.measured import measured_step_s
+from workloads.published.measured import causal_ratio, measured_step_s
+from workloads.published.odd import oddity
 from workloads.published.row import RunRow, read_run_rows
 
-__all__ = ["Band", "Case", "RunRow", "describe", "measured_step_s", "read_run_rows"]
+__all__ = [
+    "Band",
+    "Case",
+    "RunRow",
+    "causal_ratio",
+    "describe",
+    "measured_step_s",
+    "oddity",
+    "read_run_rows",
+]

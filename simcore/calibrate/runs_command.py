@@ -1,0 +1,107 @@
+"""``validate.py --runs``: published training runs predicted, summarised and written down."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simcore.calibrate.errors import ErrorTable, error_table
+from simcore.calibrate.runs_report import report
+from simcore.calibrate.runs_score import RowScore, Scored, score_rows
+from simcore.errors import InputError, nearest
+from workloads.published import read_run_rows
+
+
+def validate_runs(
+    path: str, *, family: str = "", limit: int = 0, worst: int = 10, as_json: bool = False, page: str = ""
+) -> None:
+    """Predict the rows of ``path`` (of one ``family``, the first ``limit`` of each family) and print errors.
+
+    ``page``: file that the report is written to.  Errors: InputError for a bad file or unknown family.
+    """
+    rows = read_run_rows(path)
+    if family:
+        known = sorted({row.family for row in rows})
+        if family not in known:
+            raise InputError(f"no family {family!r}{nearest(family, known)}")
+        rows = [row for row in rows if row.family == family]
+    if limit:
+        seen: dict[str, int] = {}
+        kept = []
+        for row in rows:
+            seen[row.family] = seen.get(row.family, 0) + 1
+            if seen[row.family] <= limit:
+                kept.append(row)
+        rows = kept
+    began = time.monotonic()
+    scored = score_rows(rows)
+    wall_s = time.monotonic() - began
+    table = table_of(scored.scores, scored.skipped)
+    if as_json:
+        print(json.dumps({**table.as_dict(), "quality_a": goals(scored.scores), "wall_s": wall_s}))
+        return
+    print(text(scored, table, worst))
+    print(f"{len(rows)} rows in {wall_s:.0f} s")
+    if page:
+        Path(page).write_text(report(scored), encoding="utf-8")
+        print(f"written: {page}", file=sys.stderr)
+
+
+def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ()) -> ErrorTable:
+    """Errors by family and overall."""
+    return error_table([score.as_dict() for score in scores], skipped)
+
+
+def goals(scores: Sequence[RowScore]) -> dict[str, Any]:
+    """What the project aims at, over rows of quality A that are not odd."""
+    table = table_of([score for score in scores if score.quality == "A" and not score.described.odd])
+    means = [summary["mape"] for summary in table.families.values()]
+    large = {name: s["mape"] for name, s in table.families.items() if s["n"] >= 5 and s["mape"] > 0.12}
+    return {
+        **table.overall,
+        "mean_over_families": sum(means) / len(means) if means else None,
+        "families_above_12_percent": large,
+    }
+
+
+def text(scored: Scored, table: ErrorTable, worst: int) -> str:
+    """Tables for a terminal."""
+    lines = [f"{'family':22}{'n':>5}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}{'bias':>9}"]
+    bias: dict[str, list[float]] = {}
+    for score in scored.scores:
+        bias.setdefault(score.described.row.family, []).append(score.error)
+    bias["overall"] = [score.error for score in scored.scores]
+    for name, s in [*table.families.items(), ("overall", table.overall)]:
+        if s["n"]:
+            mean = sum(bias[name]) / len(bias[name])
+            numbers = "".join(f"{100 * s[key]:9.1f}" for key in ("mape", "median", "p90", "max"))
+            lines.append(f"{name:22}{s['n']:>5}{numbers}{100 * mean:+9.1f}")
+    found = goals(scored.scores)
+    if found["n"]:
+        lines.append(
+            f"quality A, odd rows apart: n {found['n']}, mean over families"
+            f" {100 * found['mean_over_families']:.1f}%, over rows {100 * found['mape']:.1f}%, median"
+            f" {100 * found['median']:.1f}%, p90 {100 * found['p90']:.1f}%, families above 12%:"
+            f" {', '.join(found['families_above_12_percent']) or 'none'}"
+        )
+    lines.append(f"skipped: {len(scored.skipped)}")
+    lines.extend(f"  {row['id']}: {row['reason'][:150]}" for row in scored.skipped)
+    lines.extend(_row_line(score) for score in sorted(scored.scores, key=lambda s: -abs(s.error))[:worst])
+    return "\n".join(lines)
+
+
+def _row_line(score: RowScore) -> str:
+    row = score.described.row
+    columns = " ".join(
+        f"{name} {row.text(name)}" for name in ("gpus", "tp", "pp", "micro_batch") if row.text(name)
+    )
+    band = f" [{score.low_s:.3f}, {score.high_s:.3f}]" if score.high_s > score.low_s else ""
+    odd = f" ODD: {score.described.odd}" if score.described.odd else ""
+    return (
+        f"{row.id:42} measured {score.measured_s:8.3f} s, predicted {score.predicted_s:8.3f}{band}"
+        f" ({100 * score.error:+.1f}%) {columns}{odd}"
+    )

@@ -1,0 +1,167 @@
+"""Published runs predicted in parallel and scored, row by row."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simcore.calibrate.runs import AS_PROFILED, Physics, case_key, predict_case
+from simcore.errors import SimcoreError
+from simcore.hardware import load_cluster
+from workloads.published import Band, Case, RunRow, causal_ratio, describe, measured_step_s, oddity
+
+
+@dataclass(frozen=True)
+class Described:
+    """A row, its cases and what was measured, seconds per step."""
+
+    row: RunRow
+    band: Band
+    measured_s: float
+    widened: float  # further factor by which the upper end may lie above (open conventions)
+    odd: str
+
+
+@dataclass(frozen=True)
+class RowScore:
+    """One prediction: ``predicted_s`` is the value of ``low_s``..``high_s`` nearest to ``measured_s``."""
+
+    described: Described
+    low_s: float
+    high_s: float
+
+    @property
+    def measured_s(self) -> float:
+        """What was measured, seconds per step."""
+        return self.described.measured_s
+
+    @property
+    def predicted_s(self) -> float:
+        """What is compared with it."""
+        return min(max(self.measured_s, self.low_s), self.high_s)
+
+    @property
+    def error(self) -> float:
+        """Relative, signed; 0 within the band."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def quality(self) -> str:
+        """A: every input is published; B: some are not."""
+        return self.described.row.text("quality").upper() or "A"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row of ``validate.py --json``."""
+        row, band = self.described.row, self.described.band
+        return {
+            "id": row.id, "family": row.family, "measured": self.measured_s, "predicted": self.predicted_s,
+            "error": self.error, "low": self.low_s, "high": self.high_s, "quality": self.quality,
+            "gpu_type": row.text("gpu_type"), "gpus": row.count("gpus"), "preset": band.preset,
+            "unpublished": list(band.unpublished), "odd": self.described.odd,
+        }  # fmt: skip
+
+
+@dataclass
+class Scored:
+    """All rows of a table: scores, and what could not be predicted with the reason."""
+
+    scores: list[RowScore] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+
+
+def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[str, Any]]]:
+    """Rows as cases, and the refused ones as ``{id, family, reason}``."""
+    found, skipped = [], []
+    for row in rows:
+        try:
+            band = describe(row)
+            case = band.cases[0]
+            gpu = load_cluster(case.cluster, case.overrides).gpu
+            measured = measured_step_s(row, case.model, gpu)
+            found.append(Described(row, band, measured, causal_ratio(row, case.model), oddity(row)))
+        except SimcoreError as error:
+            skipped.append({"id": row.id, "family": row.family, "reason": str(error)})
+    return found, skipped
+
+
+def score_rows(rows: Sequence[RunRow], physics: Physics = AS_PROFILED) -> Scored:
+    """Predict and score ``rows`` on all cores; equal cases are simulated once.  Progress goes to stderr."""
+    described, skipped = describe_rows(rows)
+    cases = {case_key(case): case for entry in described for case in entry.band.cases}
+    predicted = predict_cases(cases, physics, progress=_Progress("runs"))
+    return scored(described, skipped, predicted)
+
+
+def scored(
+    described: Iterable[Described], skipped: Sequence[Mapping[str, Any]], predicted: Mapping[str, float | str]
+) -> Scored:
+    """Scores from the step time (or the reason of a refusal) of each case by its key."""
+    out = Scored(skipped=[dict(row) for row in skipped])
+    for entry in described:
+        results = [predicted[case_key(case)] for case in entry.band.cases]
+        times = [result for result in results if not isinstance(result, str)]
+        if times:
+            out.scores.append(RowScore(entry, min(times), max(times) * entry.widened))
+        else:
+            row = entry.row
+            out.skipped.append({"id": row.id, "family": row.family, "reason": str(results[0])})
+    return out
+
+
+def predict_cases(
+    cases: Mapping[str, Case], physics: Physics, *, progress: Callable[[int, int], None] | None = None
+) -> dict[str, float | str]:
+    """Step time of every case, seconds, or why it has none."""
+    # The long ones first, so that no core waits at the end.
+    order = sorted(cases.items(), key=lambda item: -_weight(item[1]))
+    jobs = [(key, case, physics) for key, case in order]
+    found: dict[str, float | str] = {}
+    workers = min(len(jobs), len(os.sched_getaffinity(0)))
+    if workers <= 1:
+        for job in jobs:
+            found.update([_job(job)])
+        return found
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        for done, (key, result) in enumerate(pool.imap_unordered(_job, jobs), start=1):
+            found[key] = result
+            if progress is not None:
+                progress(done, len(jobs))
+    return found
+
+
+def _job(job: tuple[str, Case, Physics]) -> tuple[str, float | str]:
+    key, case, physics = job
+    try:
+        return key, predict_case(case, physics)
+    except SimcoreError as error:
+        return key, str(error)
+    except Exception as error:
+        return key, f"bug: {type(error).__name__}: {error}"
+
+
+def _weight(case: Case) -> float:
+    """Rough number of kernels of the simulation."""
+    p = case.parallel
+    rounds = 5 if p.pp == 1 else 3 * p.pp
+    return float(rounds * case.model.layers * (1 if p.virtual_stages == 1 else 1.5))
+
+
+class _Progress:
+    """One line on stderr, rewritten, with the time left."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._began, self._shown = what, time.monotonic(), 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._shown < 1 and done < total:
+            return
+        self._shown = now
+        left = (now - self._began) / done * (total - done)
+        end = "\n" if done == total else ""
+        print(f"\r{self._what}: {done}/{total}, {left:.0f} s left ", end=end, file=sys.stderr, flush=True)
