@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 class Hold(base.Put["SmPool"]):
     """A request for SMs; happens when they are granted.  As a context manager it gives them back."""
 
-    def __init__(self, pool: SmPool, num_sms: int) -> None:
+    def __init__(self, pool: SmPool, num_sms: int, purpose: str) -> None:
         self.env = pool._env
         self.resource = pool
         self.num_sms = num_sms
-        if pool.grant_at_once(num_sms):  # as if it had happened already: nobody has to be resumed
+        self.purpose = purpose
+        if pool.grant_at_once(num_sms, purpose):  # as if it had happened already: nobody has to be resumed
             self.callbacks = None  # type: ignore[assignment]
             self._ok = True
             self._value = None
@@ -57,7 +58,7 @@ class Hold(base.Put["SmPool"]):
 
     def __exit__(self, *exc: object) -> None:
         if self.processed:
-            self.resource.release(self.num_sms)
+            self.resource.release(self.num_sms, self.purpose)
         else:
             self.cancel()
 
@@ -74,37 +75,45 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         self._gpu = gpu
         self.num_sms = num_sms
         self.held = 0
+        self.held_for: dict[str, int] = {}  # SMs held, by purpose
 
-    def hold(self, num_sms: int) -> Hold:
-        """Ask for ``num_sms`` SMs, exclusively.  InputError for more than there are."""
+    def hold(self, num_sms: int, purpose: str = "") -> Hold:
+        """Ask for ``num_sms`` SMs, exclusively; ``purpose`` is the collective that wants them.
+
+        InputError for more than there are.
+        """
         if not 0 <= num_sms <= self.num_sms:
             raise InputError(f"a kernel cannot hold {num_sms} of {self.num_sms} SMs")
-        return Hold(self, num_sms)
+        return Hold(self, num_sms, purpose)
 
-    def release(self, num_sms: int) -> None:
+    def release(self, num_sms: int, purpose: str = "") -> None:
         """Give back SMs of a granted hold."""
         gpu = self._gpu
         if not gpu.runs:
-            self.held -= num_sms
+            self._count(-num_sms, purpose)
             if self.put_queue:
                 self._trigger_put()
             return
         gpu.settle()
-        self.held -= num_sms
+        self._count(-num_sms, purpose)
         if self.put_queue:
             self._trigger_put()
         gpu.rerate()
+
+    def _count(self, num_sms: int, purpose: str) -> None:
+        self.held += num_sms
+        self.held_for[purpose] = self.held_for.get(purpose, 0) + num_sms
 
     @property
     def waiting(self) -> int:
         """SMs that waiting holds ask for: blocks that retire leave them free."""
         return sum(hold.num_sms for hold in self.put_queue) if self.put_queue else 0
 
-    def grant_at_once(self, num_sms: int) -> bool:
+    def grant_at_once(self, num_sms: int, purpose: str) -> bool:
         """The common case: nothing computes, nobody waits, enough SMs are free."""
         if self.put_queue or self._gpu.runs or self.held + num_sms > self.num_sms:
             return False
-        self.held += num_sms
+        self._count(num_sms, purpose)
         return True
 
     def _trigger_put(self, get_event: base.Get[SmPool] | None = None) -> None:  # noqa: ARG002
@@ -115,12 +124,12 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
     def _do_put(self, event: Hold) -> bool:
         gpu = self._gpu
         gpu.settle()
-        free = self.num_sms - self.held - sum(run.sms_in_use for run in gpu.runs)
+        free = self.num_sms - self.held - gpu.sms_in_use()
         if event.num_sms > free:
             gpu.rerate()  # waiting holds want to know when blocks retire
             return False
         self.put_queue.remove(event)
-        self.held += event.num_sms
+        self._count(event.num_sms, event.purpose)
         gpu.rerate()
         event.grant()
         return True
@@ -222,6 +231,14 @@ class Gpu:
             self.rerate()
 
     # -- sharing ---------------------------------------------------------------------------------
+
+    def sms_in_use(self) -> int:
+        """SMs that the running kernels' blocks keep from a communication kernel now."""
+        return sum(run.sms_in_use for run in self.runs)
+
+    def stretch(self, run: Run) -> float:  # noqa: ARG002
+        """By how much a kernel is slower than its share of the GPU says: 1, since sharing says it all."""
+        return 1.0
 
     def settle(self) -> None:
         """Book the progress of all kernels up to now, at the rates they had."""

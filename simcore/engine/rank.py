@@ -135,7 +135,7 @@ class Rank:
                 if len(work.calls) == 1:
                     (call,), (sequence,) = work
                     communicator, plan = self.bound(call)
-                    with gpu.sms.hold(min(gpu.num_sms, plan.channels)) as held:
+                    with gpu.sms.hold(min(gpu.num_sms, plan.channels), plan.collective) as held:
                         yield held
                         meeting = communicator.arrive(call, sequence, plan, self.number, gpu)
                         yield meeting
@@ -154,7 +154,8 @@ class Rank:
         """Several calls as one launch: all meet at once, and the launch ends with the last."""
         gpu = self.gpu
         bound = [self.bound(call) for call in work.calls]
-        with gpu.sms.hold(min(gpu.num_sms, launch_channels(plan for _, plan in bound))) as held:
+        channels = launch_channels(plan for _, plan in bound)
+        with gpu.sms.hold(min(gpu.num_sms, channels), bound[0][1].collective) as held:
             yield held
             meetings = [
                 communicator.arrive(call, sequence, plan, self.number, gpu)

@@ -22,7 +22,7 @@ from simcore.engine.kernel import Kernel
 
 if TYPE_CHECKING:
     from simcore.engine.gpu import Gpu
-    from simcore.engine.sequence import Environment, KernelSequence, Timing
+    from simcore.engine.sequence import Demand, Environment, KernelSequence, Timing
 
 NEVER = 1 << 60  # ps; later than any time that is simulated
 
@@ -53,6 +53,11 @@ class Run(Movable):
         """SMs that placed blocks of the current kernel occupy and cannot give back now."""
         kernel = self.kernel
         return 0 if kernel is None or kernel.fresh else kernel.sms_in_use
+
+    @property
+    def demand(self) -> Demand:
+        """What the current kernel asks of the whole GPU."""
+        return self._kernels.demand[self.index]
 
     @property
     def hbm_wish(self) -> float:
@@ -228,7 +233,7 @@ class Run(Movable):
             memory = kernel.bytes_left / hbm_bytes_per_ps if hbm_bytes_per_ps > 0.0 else math.inf
         else:
             memory = 0.0
-        needed = max(self._sm_time, memory)
+        needed = max(self._sm_time, memory) * self._gpu.stretch(self)
         self._sm_rate = self._sm_time / needed if 0.0 < needed < math.inf else float(needed == 0.0)
         self._hbm_rate = kernel.bytes_left / needed if 0.0 < needed < math.inf else 0.0
         return needed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from simcore.clock import Clock
 from simcore.engine.gpu import Gpu
 from simcore.engine.launches import HostCosts
+from simcore.engine.learned import LearnedGpu
 from simcore.engine.packets import fit_packets
 from simcore.engine.rank import Rank
 from simcore.engine.record import PlanTable, all_times, link_counters
@@ -29,6 +31,7 @@ from simcore.units import ps_from_s
 if TYPE_CHECKING:
     from simcore.cost.demand import CostModel
     from simcore.hardware import Topology
+    from simcore.interference import LearnedInterference
 
 NETWORKS = ("alphabeta", "fluid", "packet")
 
@@ -44,6 +47,7 @@ def simulate(
     coalesce: bool = True,
     fold: bool = True,
     variants: Variants | None = None,
+    learned: LearnedInterference | None = None,
     noise: Noise | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> SimulationResult:
@@ -51,7 +55,8 @@ def simulate(
 
     ``cost`` prices kernels, ``planner`` collectives.  ``coalesce`` plays undisturbed kernels as one event,
     ``fold`` one rank for all that must behave like it; without them every kernel is an event, every rank is
-    simulated, and the result is the same.  ``variants`` are ranks whose GPUs differ; ``noise`` makes every
+    simulated, and the result is the same.  ``variants`` are ranks whose GPUs differ; ``learned`` decides how
+    communication slows kernels on GPUs that it covers (with a warning about others); ``noise`` makes every
     rank different, which unfolds the job (with a warning), as does network "packet", which ``packets`` says
     more about.  ``progress`` gets the share done, 0..1.
 
@@ -83,7 +88,11 @@ def simulate(
     ranks: list[Rank] = []
     for number in parts.representatives.tolist():
         spec = variants.gpus[variants.of_rank[number]]
-        gpu = Gpu(
+        if learned is not None and learned.covers(spec.num_sms):
+            gpu_type: Callable[..., Gpu] = partial(LearnedGpu, learned=learned)
+        else:
+            gpu_type = Gpu
+        gpu = gpu_type(
             clock,
             carrier,
             num_sms=spec.num_sms,
@@ -104,6 +113,8 @@ def simulate(
     result = _result(graph, ranks, parts, events)
     if noise is not None:
         result = replace(result, warnings=("noise makes every rank different: nothing was folded",))
+    if learned is not None:
+        result = replace(result, warnings=(*result.warnings, *_not_learned(learned, variants)))
     if packet is not None:
         result = replace(result, warnings=(*result.warnings, *packet.remarks()))
     if fluid is None:
@@ -116,6 +127,16 @@ def simulate(
         counter_resource=counters.resource,
         counter_value=counters.value,
     )
+
+
+def _not_learned(learned: LearnedInterference, variants: Variants) -> list[str]:
+    """Which GPUs the learned interference says nothing about."""
+    return [
+        f"the learned interference knows no GPU of {size} SMs (only {', '.join(map(str, learned.num_sms))}):"
+        " there kernels share SMs and HBM with communication"
+        for size in sorted({spec.num_sms for spec in variants.gpus})
+        if not learned.covers(size)
+    ]
 
 
 class _Tapes:

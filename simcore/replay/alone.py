@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from simcore.cost.demand import Demands
 from simcore.cost.recorded import RecordedCost
+from simcore.engine.sequence import Demand
 from simcore.graph.ops import IntArray, OpTable
+from simcore.hardware.specs import GpuSpec
 from simcore.replay.categories import CATEGORIES, categories
-from simcore.units import PS_PER_S
+from simcore.units import PS_PER_S, ps_from_s
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import BoolArray, RecordedOps
 
@@ -63,11 +65,42 @@ def _overlapped(ops: RecordedOps, by: BoolArray) -> BoolArray:
     return found
 
 
+def start_cost_ps(ops: RecordedOps, alone: BoolArray, gpu: GpuSpec) -> int:
+    """What starting and ending any kernel costs, ps: the shortest hundredth of those that ran alone.
+
+    No more than a launch on an idle stream takes, for recordings of few kernels.
+    """
+    length = (ops.end_ps - ops.start_ps)[alone & ops.is_kernel]
+    length = length[length > 0]
+    if not len(length):
+        return 0
+    return min(int(np.quantile(length, 0.01)), ps_from_s(gpu.launch_latency_s))
+
+
+def demand_alone(
+    alone_ps: int, start_ps: int, kind: str, blocks: int, blocks_per_sm: int, gpu: GpuSpec
+) -> Demand:
+    """Demand of a recorded kernel that lasts ``alone_ps`` with the GPU to itself.
+
+    All of them take SM time: a compute-bound kernel (GEMM, convolution, attention; ``kind`` is its category)
+    in waves of its recorded thread blocks, any other spread evenly, since its many small blocks keep as much
+    memory traffic in flight as there are SMs to run them (Little's law).  Those also draw HBM at the rate
+    that streaming kernels reach.  ``start_ps`` of the time is shared with nothing.
+    """
+    fixed = min(start_ps, alone_ps)
+    rest = alone_ps - fixed
+    if kind in _COMPUTE_BOUND:
+        known = blocks > 0 and blocks_per_sm > 0
+        return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True
+    # Rounded down, so that the memory time never exceeds the SM time and time alone stays exact.
+    moved = int(rest * gpu.hbm_efficiency * (gpu.hbm_bytes_per_s / PS_PER_S))
+    return rest, 0, 1, moved, fixed, True
+
+
 class SharedGpu:
     """Prices recorded kernels so that communication beside them matters; implements ``CostModel``.
 
-    A compute-bound kernel (GEMM, convolution, attention) is SM time in its recorded thread blocks, any other
-    HBM traffic at the GPU's full rate.  ``predicted`` (rows, demands) replaces what is recorded.
+    Demands are those of :func:`demand_alone`.  ``predicted`` (rows, demands) replaces what is recorded.
     """
 
     def __init__(
@@ -75,33 +108,33 @@ class SharedGpu:
         job: ImportedJob,
         row_of: list[IntArray],
         simulated: list[BoolArray],
-        hbm_bytes_per_s: float,
+        gpu: GpuSpec,
         predicted: tuple[IntArray, Demands] | None = None,
     ) -> None:
         self._job = job
         self._row_of = row_of
         self._simulated = simulated
-        self._hbm_bytes_per_s = hbm_bytes_per_s
+        self._gpu = gpu
         self._predicted = predicted
 
     def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
         """As :class:`RecordedCost`, with demands of kernels whose time alone is known."""
         demands = RecordedCost().demands(ops, used)
-        bound = [CATEGORIES.index(name) for name in _COMPUTE_BOUND]
         for rank, row, simulated in zip(self._job.ranks, self._row_of, self._simulated, strict=True):
             recorded = rank.recorded
             alone, known = duration_alone(recorded, simulated)
-            by_sms = known & np.isin(categories(recorded), bound)
-            by_hbm = known & ~by_sms
-            demands.fixed_ps[row[known]] = 0
-            demands.sm_ps[row[by_sms]] = alone[by_sms]
-            gridded = by_sms & (recorded.blocks_per_sm > 0)
-            demands.blocks[row[gridded]] = recorded.blocks[gridded]
-            demands.blocks_per_sm[row[gridded]] = recorded.blocks_per_sm[gridded].astype(np.int64)
-            moved = alone[by_hbm].astype(np.float64) * (self._hbm_bytes_per_s / PS_PER_S)
-            demands.hbm_bytes[row[by_hbm]] = np.rint(moved).astype(np.int64)
+            start = start_cost_ps(recorded, known, self._gpu)
+            kinds = categories(recorded)
+            for op in np.flatnonzero(known).tolist():
+                found = demand_alone(
+                    int(alone[op]), start, CATEGORIES[int(kinds[op])], int(recorded.blocks[op]),
+                    int(recorded.blocks_per_sm[op]), self._gpu,
+                )  # fmt: skip
+                at = row[op]
+                demands.sm_ps[at], demands.blocks[at], demands.blocks_per_sm[at] = found[:3]
+                demands.hbm_bytes[at], demands.fixed_ps[at] = found[3:5]
         if self._predicted is not None:
-            rows, found = self._predicted
+            rows, priced = self._predicted
             for name in ("sm_ps", "blocks", "blocks_per_sm", "hbm_bytes", "fixed_ps", "origin"):
-                getattr(demands, name)[rows] = getattr(found, name)
+                getattr(demands, name)[rows] = getattr(priced, name)
         return demands

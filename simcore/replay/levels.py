@@ -48,12 +48,12 @@ def play_level(job: ImportedJob, level: str = "recorded", cluster: str | None = 
             )
         return play(job)
     staged = stage(job)
-    spec = _cluster(job, cluster, staged.graph.world_size)
+    spec = recorded_cluster(job, cluster, staged.graph.world_size)
     row_of = _rows(job, staged)
     shapes = price_shapes(job, row_of, spec.gpu) if level == "shapes" else None
     predicted = (shapes.rows, shapes.demands) if shapes is not None else None
     simulated = [staged.graph.ops.recorded_ps[row] < 0 for row in row_of]
-    cost = SharedGpu(job, row_of, simulated, spec.gpu.hbm_bytes_per_s, predicted)
+    cost = SharedGpu(job, row_of, simulated, spec.gpu, predicted)
     # The host's times and copies are recorded ones; a stand-in waits in all its groups at once.
     gpu = replace(
         spec.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].recorded)
@@ -83,8 +83,11 @@ def _rows(job: ImportedJob, staged: Stage) -> list[np.ndarray[tuple[int, ...], n
     return [graph.flat_ops(program).row[rank.flat] for program, rank in zip(programs, job.ranks, strict=True)]
 
 
-def _cluster(job: ImportedJob, name: str | None, world_size: int) -> ClusterSpec:
-    """The named cluster, or one of the recorded GPUs that is large enough."""
+def recorded_cluster(job: ImportedJob, name: str | None, world_size: int) -> ClusterSpec:
+    """The named cluster, or one of the recorded GPUs that is large enough.
+
+    Errors: InputError for an unknown or too small cluster, or a GPU that has no profile.
+    """
     if name is not None:
         spec = load_cluster(name, {})
         if spec.num_gpus < world_size:

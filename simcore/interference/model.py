@@ -1,0 +1,110 @@
+"""The learned slowdown of a kernel beside communication, with where it was learned."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simcore.errors import InputError
+from simcore.interference.features import FEATURES, Neighbours, features
+from simcore.interference.trees import Tree
+
+#: The model that comes with the project.
+DEFAULT = Path(__file__).parents[2] / "hardware_profiles" / "interference" / "recorded.json"
+
+_FORMAT = "stepsim-interference-1"
+
+
+@dataclass(frozen=True)
+class LearnedInterference:
+    """Boosted trees for the logarithm of a slowdown.
+
+    ``num_sms`` are the sizes of the GPUs in the training rows: for another GPU the model says nothing.
+    ``source`` is where the rows came from, ``num_rows`` how many there were.
+    """
+
+    base: float
+    trees: tuple[Tree, ...]
+    num_sms: tuple[int, ...]
+    source: str
+    num_rows: int
+    _known: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
+
+    def covers(self, num_sms: int) -> bool:
+        """Whether a GPU of this size was among the training rows."""
+        return num_sms in self.num_sms
+
+    def of_features(self, row: Sequence[float]) -> float:
+        """Slowdown of a kernel with these :data:`FEATURES`; never below 1."""
+        return max(1.0, math.exp(self.base + sum(tree.predict(row) for tree in self.trees)))
+
+    def slowdown(
+        self,
+        *,
+        sm_ps: float,
+        hbm_ps: float,
+        fixed_ps: float,
+        blocks: int,
+        blocks_per_sm: int,
+        num_sms: int,
+        beside: Neighbours,
+    ) -> float:
+        """Slowdown of a kernel (times alone in ps) beside ``beside``; 1 where no SM is held."""
+        if beside.num_sms <= 0:
+            return 1.0
+        key = (sm_ps, hbm_ps, fixed_ps, blocks, blocks_per_sm, num_sms, beside)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self.of_features(
+                features(
+                    sm_ps=sm_ps, hbm_ps=hbm_ps, fixed_ps=fixed_ps, blocks=blocks, blocks_per_sm=blocks_per_sm,
+                    num_sms=num_sms, beside=beside,
+                )
+            )  # fmt: skip
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write the model as JSON.  InputError where that fails."""
+        content: dict[str, Any] = {
+            "format": _FORMAT, "features": list(FEATURES), "source": self.source,
+            "num_rows": self.num_rows, "num_sms": list(self.num_sms), "base": self.base,
+            "trees": [tree.as_dict() for tree in self.trees],
+        }  # fmt: skip
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def load_interference(path: Path = DEFAULT) -> LearnedInterference:
+    """Read a model that ``scripts/calibrate.py --interference`` wrote.
+
+    Errors: InputError for a missing file, one that is no such model, or one of other features.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the learned interference {str(path)!r}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path.name}: not JSON: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise InputError(f"{path.name}: no learned interference of format {_FORMAT!r}")
+    if content.get("features") != list(FEATURES):
+        raise InputError(f"{path.name}: learned on other features; train it again with calibrate.py")
+    trees, sizes, base = content.get("trees"), content.get("num_sms"), content.get("base")
+    if not isinstance(trees, list) or not isinstance(sizes, list) or not isinstance(base, int | float):
+        raise InputError(f"{path.name}: needs base, num_sms and trees")
+    if not all(type(size) is int and size > 0 for size in sizes):
+        raise InputError(f"{path.name}: num_sms must be positive integers")
+    try:
+        made = tuple(Tree.of(tree, len(FEATURES)) for tree in trees)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from None
+    return LearnedInterference(
+        float(base), made, tuple(sizes), str(content.get("source", "")), int(content.get("num_rows", 0))
+    )

@@ -1,0 +1,84 @@
+"""Fit the learned slowdown: gradient-boosted trees (scikit-learn) on recorded kernels, validated by trace."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simcore.errors import InputError
+from simcore.interference.features import FEATURES
+from simcore.interference.model import LearnedInterference
+from simcore.interference.trees import Tree
+
+#: Small trees: thousands of rows come from few distinct kernels.
+_SETTINGS: dict[str, Any] = {
+    "max_iter": 150, "learning_rate": 0.08, "max_leaf_nodes": 15, "min_samples_leaf": 20,
+    "l2_regularization": 1.0, "early_stopping": False, "random_state": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One recorded kernel: its features, its slowdown, and the trace that it is from."""
+
+    trace: str
+    features: tuple[float, ...]
+    slowdown: float
+
+
+def train(rows: Sequence[TrainingRow], source: str) -> LearnedInterference:
+    """Fit all ``rows``.  Errors: InputError without scikit-learn or with too few rows."""
+    if len(rows) < 2 * _SETTINGS["min_samples_leaf"]:
+        raise InputError(
+            f"{len(rows)} overlapped kernels with a time alone are too few to learn from;"
+            f" at least {2 * _SETTINGS['min_samples_leaf']} are needed"
+        )
+    table = np.array([row.features for row in rows], dtype=np.float64)
+    assert table.shape[1] == len(FEATURES)
+    target = np.log(np.array([row.slowdown for row in rows], dtype=np.float64))
+    fitted = _ensemble().HistGradientBoostingRegressor(**_SETTINGS).fit(table, target)
+    trees = tuple(_tree(predictor.nodes) for (predictor,) in fitted._predictors)
+    index = FEATURES.index("num_sms")
+    sizes = tuple(sorted({int(row.features[index]) for row in rows}))
+    return LearnedInterference(float(fitted._baseline_prediction.item()), trees, sizes, source, len(rows))
+
+
+def cross_validate(rows: Sequence[TrainingRow]) -> list[float]:
+    """Slowdown of each row as told by a model that never saw its trace.  InputError for one trace only."""
+    traces = sorted({row.trace for row in rows})
+    if len(traces) < 2:
+        raise InputError("cross-validation by trace needs rows of at least two traces")
+    predicted = [1.0] * len(rows)
+    for trace in traces:
+        model = train([row for row in rows if row.trace != trace], f"all but {trace}")
+        for i, row in enumerate(rows):
+            if row.trace == trace:
+                predicted[i] = model.of_features(row.features)
+    return predicted
+
+
+def _ensemble() -> Any:
+    try:
+        return importlib.import_module("sklearn.ensemble")
+    except ImportError:
+        raise InputError("learning needs scikit-learn: pip install 'stepsim[learned]'") from None
+
+
+def _tree(nodes: Any) -> Tree:
+    """From scikit-learn's node table (sklearn/ensemble/_hist_gradient_boosting/common.pyx)."""
+    is_leaf = nodes["is_leaf"].astype(bool)
+    columns = {
+        "feature": np.where(is_leaf, -1, nodes["feature_idx"]),
+        "threshold": np.where(is_leaf, 0.0, nodes["num_threshold"]),
+        "left": np.where(is_leaf, 0, nodes["left"]),
+        "right": np.where(is_leaf, 0, nodes["right"]),
+        "missing_left": nodes["missing_go_to_left"].astype(bool),
+        "value": np.where(is_leaf, nodes["value"], 0.0),
+    }
+    finite = np.clip(columns["threshold"], -1e300, 1e300)  # a split on missing alone has an infinite one
+    columns["threshold"] = finite
+    return Tree(**{name: tuple(column.tolist()) for name, column in columns.items()})

@@ -1,0 +1,1 @@
+"""Kernels beside communication: predicted slowdown against recorded and published ones."""
