@@ -34,7 +34,7 @@ GEMM_CONSTANTS = (
 #: Constants that are shares: a fit may not leave 0..1.
 _SHARES = {
     "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
-    "backward_efficiency", "wide_share",
+    "backward_efficiency", "wide_share", "reduction.bandwidth_share",
 }  # fmt: skip
 
 #: Start of a constant that is zero, so that its logarithm exists.
@@ -61,7 +61,7 @@ def fit_gemm(generation: str, rows: Sequence[KernelRow], rounds: int = 3) -> tup
         return float(np.mean(np.concatenate(errors)))
 
     start = {name: float(getattr(parameters.tensor, name)) for name in GEMM_CONSTANTS}
-    return _search(error, start, rounds)
+    return search(error, start, rounds)
 
 
 def fit_attention(
@@ -107,7 +107,7 @@ def _fit_family(
         pull = sum(np.log(values[name] / max(getattr(start, name), _TINY)) ** 2 for name in names)
         return float(np.mean(np.abs(np.log(predicted / measured)))) + 1e-4 * float(pull)
 
-    return _search(error, {name: float(getattr(start, name)) for name in names}, rounds)
+    return search(error, {name: float(getattr(start, name)) for name in names}, rounds)
 
 
 def _bf16_gemms(generation: str, rows: Sequence[KernelRow]) -> dict[str, list[KernelRow]]:
@@ -141,7 +141,7 @@ def _with(parameters: _Parameters, values: dict[str, float]) -> _Parameters:
     return replace(parameters, **values)  # type: ignore[arg-type]
 
 
-def _search(
+def search(
     error: Callable[[dict[str, float]], float], start: dict[str, float], rounds: int
 ) -> tuple[dict[str, float], float]:
     """Simplex search over the logarithms of positive constants, restarted ``rounds`` times."""

@@ -18,12 +18,14 @@ COLUMNS = (
     "time_us", "tflops", "notes",
 )  # fmt: skip
 
-#: GPU names of measurement files, longest prefix first, and the profile that describes them.
+#: GPU names of measurement files and traces, longest prefix first, and the profile that describes them.
 _PROFILES = (
     ("H100-SXM", "h100-sxm"),
+    ("H100 80GB HBM3", "h100-sxm"),
     ("H800-SXM", "h800"),
     ("H200", "h200"),
     ("A100-SXM4-40GB", "a100-40"),
+    ("A100-PG509-200", "a100-40"),
     ("A100", "a100-80"),
     ("A800", "a800"),
     ("V100", "v100"),
@@ -87,7 +89,8 @@ def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, 
 
 def profile_of(gpu: str) -> str:
     """Profile of a GPU by its name in measurement files.  InputError when there is none."""
-    found = next((profile for prefix, profile in _PROFILES if gpu.startswith(prefix)), None)
+    model = gpu.removeprefix("NVIDIA ").removeprefix("Tesla ")
+    found = next((profile for prefix, profile in _PROFILES if model.startswith(prefix)), None)
     if found is None:
         raise InputError(f"no profile of GPU {gpu!r}")
     return found

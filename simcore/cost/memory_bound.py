@@ -2,14 +2,17 @@
 
 Note [memory-bound model].  Time is traffic over bandwidth plus the latency of the first bytes.  A class
 has a number of passes over its inputs and outputs, the kernels it launches, and the share of usable HBM
-bandwidth that its access pattern reaches.  What earlier kernels left in L2 is read from there.  Their
-thread blocks are many and small: the fluid limit (``blocks == 0``).
+bandwidth that its access pattern reaches.  What earlier kernels left in L2 is read from there.  Integer
+instructions may take longer than the bytes: PyTorch's kernels for tensors that are not contiguous or are
+broadcast divide an index into coordinates for every element, its concatenations and gathers too.  Thread
+blocks are many and small: the fluid limit (``blocks == 0``).
 """
 
 from __future__ import annotations
 
 import math
 
+from simcore.cost.classify import normalise
 from simcore.cost.kernel import Context, Kernel, Work, formula, numel
 from simcore.cost.parameters import TrafficParameters
 
@@ -20,16 +23,69 @@ BLOCKS_PER_LAUNCH = 320
 ELEMENTS_PER_BLOCK = 65536
 
 
-def streaming_work(traffic: float, launches: int, bandwidth_share: float, context: Context) -> Work:
-    """Demand of kernels that move ``traffic`` bytes; see Note [memory-bound model]."""
+#: Integer instructions per SM and clock (CUDA programming guide, arithmetic throughput, 7.0 to 9.0).
+INTEGER_LANES = 64
+
+#: Copies that rearrange: no other reason to launch them exists.
+_REARRANGING = frozenset(
+    [
+        "clone",
+        "contiguous",
+        "cat",
+        "concat",
+        "stack",
+        "repeat",
+        "roll",
+        "flip",
+        "tile",
+        "permute_copy",
+        "transpose_copy",
+        "split_copy",
+        "split_with_sizes_copy",
+        "slice_scatter",
+        "select_scatter",
+        "transpose_for_gemm",
+    ]
+)
+
+
+def computes_addresses(kernel: Kernel) -> bool:
+    """Whether PyTorch runs its kernel that computes an address for every element, as far as shapes tell."""
+    if kernel.op_class == "copy":
+        return normalise(kernel.name) in _REARRANGING
+    shapes = {shape for shape in kernel.in_shapes if numel(shape) > 1}
+    return kernel.op_class == "elementwise" and kernel.name.startswith("aten::") and len(shapes) > 1
+
+
+def instructions_s(elements: float, instructions: float, context: Context) -> float:
+    """Seconds of ``instructions`` integer instructions for each of ``elements`` on all SMs."""
+    gpu = context.gpu
+    return elements * instructions / (INTEGER_LANES * gpu.num_sms * gpu.boost_clock_hz)
+
+
+def num_elements(kernel: Kernel) -> int:
+    """Elements of the largest side: what is written, or the largest input of what is reduced."""
+    written = sum(map(numel, kernel.out_shapes))
+    return max(written, *map(numel, kernel.in_shapes)) if kernel.in_shapes else written
+
+
+def streaming_work(
+    traffic: float, launches: int, p: TrafficParameters, context: Context, instructions: float = 0.0
+) -> Work:
+    """Demand of kernels that move ``traffic`` bytes; ``instructions`` s of integer instructions on the way.
+
+    See Note [memory-bound model].
+    """
+    bandwidth_share = p.bandwidth_share
     gpu, memory = context.gpu, context.parameters.memory
     usable = context.hbm_bytes_per_s
     cold = max(0.0, traffic - memory.warm_l2_share * gpu.l2_bytes)
     # The class's own limit (strided access, atomics, register pressure) and L2 are no HBM traffic.
     own = cold / (usable * bandwidth_share) if bandwidth_share < 1 else 0.0
-    sm_s = max(own, traffic / gpu.l2_bytes_per_s)
+    sm_s = max(own, traffic / gpu.l2_bytes_per_s, instructions)
     ramp = min(traffic, memory.ramp_bytes) / usable
-    return Work(sm_s, cold, memory.prologue_s + ramp / launches, 0, 1, launches, fitted=memory.fitted)
+    prologue_s = memory.prologue_s + p.latency_s + ramp / launches
+    return Work(sm_s, cold, prologue_s, 0, 1, launches, fitted=p.fitted)
 
 
 def tensor_bytes(kernel: Kernel) -> tuple[float, float]:
@@ -68,7 +124,13 @@ def streaming(kernel: Kernel, context: Context) -> Work:
     p = traffic_class(kernel.op_class, context)
     read, written = tensor_bytes(kernel)
     traffic = read * p.read_passes + written * p.write_passes
-    return streaming_work(traffic, p.launches, p.bandwidth_share, context)
+    each = 0.0 if "backward" in kernel.name else p.instructions
+    if computes_addresses(kernel):
+        each = max(each, context.parameters.memory.index_instructions)
+    elements = (
+        num_elements(kernel) if kernel.op_class != "embedding_fwd" else sum(map(numel, kernel.out_shapes))
+    )
+    return streaming_work(traffic, p.launches, p, context, instructions_s(elements, each, context))
 
 
 @formula("foreach")
@@ -77,7 +139,7 @@ def foreach(kernel: Kernel, context: Context) -> Work:
     p = traffic_class("foreach", context)
     read, written = tensor_bytes(kernel)
     traffic = read * p.read_passes + written * p.write_passes
-    return streaming_work(traffic, foreach_launches(kernel), p.bandwidth_share, context)
+    return streaming_work(traffic, foreach_launches(kernel), p, context)
 
 
 def foreach_launches(kernel: Kernel) -> int:
@@ -94,7 +156,7 @@ def foreach_launches(kernel: Kernel) -> int:
 def other(kernel: Kernel, context: Context) -> Work:
     """Fallback without knowledge of the op: the slower of its flops on CUDA cores and its bytes."""
     read, written = tensor_bytes(kernel)
-    work = streaming_work(read + written, 1, 1.0, context)
+    work = streaming_work(read + written, 1, traffic_class("elementwise", context), context)
     compute = kernel.flops / context.gpu.peak_flops["fp32"]
     return Work(max(work.sm_s, compute), work.hbm_bytes, work.prologue_s, fitted=False)
 

@@ -69,10 +69,10 @@ class AttentionParameters:
 
     ``math_efficiency``: share of tensor peak in the two GEMMs; ``exposed_exp``: share of the exponentials
     (special-function units, 16 per clock and SM) that does not hide behind them.  ``tile_q``: query rows
-    per thread block, a multiple of ``tile_k``, the keys that it takes at a time.  ``block_s``: start and end of a block.  ``backward_efficiency`` and
-    ``backward_exposed_exp``: the same for the five GEMMs of backward.  ``prologue_s``: start cost.
-    ``wide_share``: of the math efficiency that is left for heads wider than ``wide_head_dim``, whose
-    accumulators fill the registers.
+    that an SM works on at a time (two blocks of 128 where they fit), a multiple of ``tile_k``, the keys of a
+    step.  ``block_s``: start and end of a block.  ``backward_efficiency`` and ``backward_exposed_exp``: the
+    same for the five GEMMs of backward.  ``prologue_s``: start cost.  ``wide_share``: of the math efficiency
+    that is left for heads wider than ``wide_head_dim``, whose accumulators fill the registers.
     """
 
     math_efficiency: float
@@ -92,12 +92,20 @@ class AttentionParameters:
 
 @dataclass(frozen=True)
 class TrafficParameters:
-    """A memory-bound class: passes over inputs and outputs, kernels launched, share of usable bandwidth."""
+    """A memory-bound class: passes over inputs and outputs, kernels launched, share of usable bandwidth.
+
+    ``latency_s``: what threads wait for each other beyond the start of a kernel (reductions across blocks).
+    ``instructions``: integer instructions per element on the way (random numbers, gathered addresses).
+    ``fitted``: whether recorded kernels of the class gave its constants.
+    """
 
     read_passes: float
     write_passes: float
     launches: int
     bandwidth_share: float
+    latency_s: float = 0.0
+    instructions: float = 0.0
+    fitted: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,15 +114,17 @@ class MemoryParameters:
 
     ``ramp_bytes``: transfer that the first memory latency costs, bytes / (bytes + ramp) being the share
     of full bandwidth.  ``warm_l2_share``: share of L2 that still holds what earlier kernels wrote.
-    ``prologue_s``: start cost beyond the gap.  ``pcie_bytes_per_s``: host-device copies, one direction.
+    ``prologue_s``: start cost beyond the gap.  ``index_instructions``: integer instructions per element of a
+    kernel that computes the address of each (tensors that are not contiguous, broadcast, or pieces of one
+    another).  ``pcie_bytes_per_s``: host-device copies, one direction.
     """
 
     ramp_bytes: float
     warm_l2_share: float
     prologue_s: float
+    index_instructions: float
     pcie_bytes_per_s: float
     classes: dict[str, TrafficParameters]
-    fitted: bool
     source: str
 
 

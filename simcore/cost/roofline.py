@@ -12,7 +12,7 @@ import simcore.cost.gemm  # noqa: F401  (imported, as the line above, for the fo
 from simcore.cost.classify import OP_CLASSES, classify
 from simcore.cost.demand import ORIGINS, Demands
 from simcore.cost.kernel import FORMULAS, Context, Kernel, Work, parse_dtype, parse_shapes
-from simcore.cost.memory_bound import memcpy_work
+from simcore.cost.memory_bound import instructions_s, memcpy_work, num_elements
 from simcore.cost.parameters import GenerationParameters, load_parameters
 from simcore.cost.table import MeasuredTable
 from simcore.errors import InputError, nearest
@@ -79,6 +79,11 @@ class RooflineCost:
         work = self.work(kernel)
         busy = max(work.sm_s, work.hbm_bytes / self._context.hbm_bytes_per_s)
         return work.launches * (self.gpu.kernel_gap_s + work.prologue_s) + busy
+
+    def indexing_ps(self, kernel: Kernel) -> int:
+        """SM time, ps, of an elementwise kernel that computes the address of each of its elements."""
+        each = self._context.parameters.memory.index_instructions
+        return ps_from_s(instructions_s(num_elements(kernel), each, self._context))
 
     def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
         """Demand of every compute and memcpy op; other rows, and rows not ``used``, demand nothing.

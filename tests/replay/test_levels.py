@@ -140,7 +140,10 @@ def test_kernels_are_priced_from_shapes(tmp_path):
         "aten::mm", "gemm", "bfloat16", ((4096, 1024), (1024, 2048)), ((4096, 2048),), 2 * 4096 * 1024 * 2048
     )
     added = 1024 * 8192 * 2
-    add = Kernel("aten::add", "elementwise", "bfloat16", ((1,),), ((1,),), 0, added + 8192 * 2, added)
+    add = Kernel(
+        "aten::add", "elementwise", "bfloat16", ((1024, 8192), (8192,)), ((1024, 8192),), 0,
+        added + 8192 * 2, added,
+    )  # fmt: skip
     lengths = (replay.end_ps[0] - replay.start_ps[0]).tolist()
     assert lengths[0] == pytest.approx(ps_from_s(cost.seconds(gemm)), rel=0.01)
     assert lengths[1] == pytest.approx(ps_from_s(cost.seconds(add)), rel=0.01)
