@@ -11,6 +11,7 @@ from simcore.graph.schedules import (
     Schedule,
     dual_pipe_v,
     gpipe,
+    home,
     interleaved_one_f_one_b,
     zero_bubble,
 )
@@ -24,7 +25,7 @@ from workloads.parallel.finish import finish_step
 from workloads.parallel.halves import input_half, weight_half
 from workloads.parallel.job import Job
 from workloads.parallel.memory import memory_profile
-from workloads.parallel.messages import Exchange, Flow, plan_messages
+from workloads.parallel.messages import Exchange, Flow, Message, plan_messages
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk
 
@@ -63,7 +64,7 @@ class _Variant:
     layers: tuple[int, ...]
     first: bool
     last: bool
-    before: tuple[Flow, ...]  # receives posted ahead of everything
+    before: tuple[Message, ...]  # receives posted ahead of everything
     exchange: Exchange
 
 
@@ -101,13 +102,15 @@ class _Generator:
     def graph(self) -> Graph:
         job = self._job
         schedule, placement = schedule_of(job.parallel, job.num_microbatches)
-        before, exchanges = plan_messages(schedule, placement, overlap=job.training.overlap_p2p)
+        before, exchanges = plan_messages(
+            schedule, self._boundary_bytes(placement), placement, overlap=job.training.overlap_p2p
+        )
         for stage, actions in enumerate(schedule):
             self._stage(stage, actions, before[stage], exchanges[stage])
         return self._build.build()
 
     def _stage(
-        self, stage: int, actions: list[Action], before: tuple[Flow, ...], exchanges: list[Exchange]
+        self, stage: int, actions: list[Action], before: tuple[Message, ...], exchanges: list[Exchange]
     ) -> None:
         job = self._job
         chunks = job.chunks[stage]
@@ -149,14 +152,15 @@ class _Generator:
         for flow in exchange.awaits:
             writer.wait_for(external(self._stream("send", flow)))
         if exchange.own is not None:
-            flow, back = exchange.own
-            here = [got for got, posted in zip(ahead, variant.before, strict=True) if posted == flow]
-            self._take(writer, flow, here[-1 - back] if here else external(self._stream("recv", flow), back))
+            message, back = exchange.own
+            here = [got for got, one in zip(ahead, variant.before, strict=True) if one.flow == message.flow]
+            before = external(self._stream("recv", message.flow), back)
+            self._take(writer, message, here[-1 - back] if here else before)
         self._body(writer, variant, chunk)
         done = (writer.last,) if writer.last is not None else ()
-        for flow in exchange.sends:
+        for flow, num_bytes in exchange.sends:
             template.send(
-                self._group(flow), flow.delta, self._message_bytes, stream=self._stream("send", flow),
+                self._group(flow), flow.delta, self._sent(num_bytes), stream=self._stream("send", flow),
                 waits=done, phase=_phase(flow),
             )  # fmt: skip
         self._post(template, exchange.posts, done)
@@ -177,23 +181,23 @@ class _Generator:
                 writer, job, chunk, last=variant.last, kernels=kernels, reduces=complete
             )  # fmt: skip
 
-    def _take(self, writer: Writer, flow: Flow, received: Source) -> None:
+    def _take(self, writer: Writer, message: Message, received: Source) -> None:
         """What follows waits for the message; each tensor-parallel rank may have got a slice of it."""
         writer.wait_for(received)
         if self._scattered:
-            num_bytes = self._job.boundary_bytes
-            writer.collective("all_gather", "tp", num_bytes, stream="compute", phase=_phase(flow))
+            phase = _phase(message.flow)
+            writer.collective("all_gather", "tp", message.num_bytes, stream="compute", phase=phase)
 
     def _post(
-        self, template: TemplateBuilder, flows: tuple[Flow, ...], waits: tuple[OpHandle, ...]
+        self, template: TemplateBuilder, messages: tuple[Message, ...], waits: tuple[OpHandle, ...]
     ) -> list[OpHandle]:
         """Receives behind what the compute stream has done."""
         return [
             template.recv(
-                self._group(flow), -flow.delta, self._message_bytes, stream=self._stream("recv", flow),
+                self._group(flow), -flow.delta, self._sent(num_bytes), stream=self._stream("recv", flow),
                 waits=waits, phase=_phase(flow),
             )
-            for flow in flows
+            for flow, num_bytes in messages
         ]  # fmt: skip
 
     def _group(self, flow: Flow) -> str:
@@ -209,9 +213,15 @@ class _Generator:
         job = self._job
         return job.training.scatter_gather_p2p and job.parallel.tp > 1 and not job.shard.sequence_parallel
 
-    @property
-    def _message_bytes(self) -> int:
-        return self._job.boundary_bytes // (self._job.parallel.tp if self._scattered else 1)
+    def _sent(self, num_bytes: int) -> int:
+        """What one rank sends of a message."""
+        return num_bytes // (self._job.parallel.tp if self._scattered else 1)
+
+    def _boundary_bytes(self, placement: Placement) -> list[int]:
+        """What each virtual stage hands on: the output of its last piece."""
+        chunks, pp = self._job.chunks, self._job.parallel.pp
+        places = [home(virtual, pp, placement) for virtual in range(pp * len(chunks[0]))]
+        return [chunks[stage][chunk].pieces[-1].output_bytes for stage, chunk in places]
 
     def _under_way(self, stage: int) -> list[Source]:
         """The last ops on streams that nothing has waited for."""

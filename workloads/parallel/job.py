@@ -7,7 +7,7 @@ from functools import cached_property
 
 from workloads.models.build import model_pieces
 from workloads.models.local import DTYPES, Shard
-from workloads.models.pieces import ModelPieces, Parameter, Piece
+from workloads.models.pieces import ModelPieces, Piece
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.models.tensors import ELEMENT_BYTES
@@ -66,15 +66,6 @@ class Job:
     def is_fsdp(self) -> bool:
         """Whether parameters are sharded and gathered unit by unit."""
         return self.training.sharding in FSDP and self.mesh.replicas > 1
-
-    @property
-    def boundary_bytes(self) -> int:
-        """What crosses a stage boundary for one microbatch, as one rank holds it."""
-        return self.pieces.embedding.output_bytes
-
-    def replicas_of(self, parameter: Parameter) -> int:
-        """Ranks that hold the same tensor."""
-        return self.mesh.expert_replicas if parameter.group == "expert_dp" else self.mesh.replicas
 
     def numel(self, pieces: tuple[Piece, ...], group: str = "") -> int:
         """Elements of the parameters of ``pieces`` on one rank before sharding; of one ``group`` or all."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from simcore.graph.schedules import Action, Placement, Schedule, home, needs, virtual_stage
 from simcore.graph.schedules.play import num_chunks
@@ -26,19 +27,26 @@ class Flow:
     delta: int
 
 
+class Message(NamedTuple):
+    """One message: its flow and what it carries."""
+
+    flow: Flow
+    num_bytes: int
+
+
 @dataclass(frozen=True)
 class Exchange:
     """Messages around one action.
 
-    ``own``: the flow of the message that it needs and how many receives of that flow were posted since;
-    ``awaits``: flows whose last send must have ended before it; ``sends`` and ``posts``: sends issued and
-    receives posted after it, in order.
+    ``own``: the message that it needs and how many receives of its flow were posted since; ``awaits``: flows
+    whose last send must have ended before it; ``sends`` and ``posts``: sends issued and receives posted after
+    it, in order.
     """
 
-    own: tuple[Flow, int] | None = None
+    own: tuple[Message, int] | None = None
     awaits: tuple[Flow, ...] = ()
-    sends: tuple[Flow, ...] = ()
-    posts: tuple[Flow, ...] = ()
+    sends: tuple[Message, ...] = ()
+    posts: tuple[Message, ...] = ()
 
 
 @dataclass
@@ -48,8 +56,8 @@ class _Stage:
     actions: Sequence[Action]
     slots: list[list[int]]
     slot_end: list[int] = field(default_factory=list)
-    sends: dict[int, list[Flow]] = field(default_factory=dict)
-    posts: dict[int, list[tuple[int, Flow]]] = field(default_factory=dict)
+    sends: dict[int, list[Message]] = field(default_factory=dict)
+    posts: dict[int, list[tuple[int, Message]]] = field(default_factory=dict)
 
     def last_ended_by(self, time: int) -> int:
         """Position of the last action whose slot ends no later than ``time``; -1: none."""
@@ -62,27 +70,32 @@ class _Stage:
 
 
 def plan_messages(
-    schedule: Schedule, placement: Placement = "loop", *, overlap: bool
-) -> tuple[list[tuple[Flow, ...]], list[list[Exchange]]]:
-    """Per stage the receives posted before its first action, and an :class:`Exchange` for each action."""
+    schedule: Schedule, boundary_bytes: Sequence[int], placement: Placement = "loop", *, overlap: bool
+) -> tuple[list[tuple[Message, ...]], list[list[Exchange]]]:
+    """Per stage the receives posted before its first action, and an :class:`Exchange` for each action.
+
+    ``boundary_bytes[v]`` goes from virtual stage v to the next, and comes back as gradients.
+    """
     count, chunks = len(schedule), num_chunks(schedule)
     joint = not overlap and chunks > 1 and placement == "loop"
     stages = [_Stage(actions, _slots(actions, joint)) for actions in schedule]
     _play(stages, chunks, placement)
-    own: list[dict[int, tuple[Flow, int]]] = [{} for _ in schedule]
     for number, stage in enumerate(stages):
         for slot, end in zip(stage.slots, stage.slot_end, strict=True):
             for position in slot:
                 to = _receiver(stage.actions[position], number, count, chunks, placement)
                 if to is None:
                     continue
-                where, flow = to
-                stage.sends.setdefault(slot[-1], []).append(flow)
+                where, flow, boundary = to
+                message = Message(flow, boundary_bytes[boundary])
+                stage.sends.setdefault(slot[-1], []).append(message)
                 other = stages[where]
-                other.posts.setdefault(other.last_ended_by(end), []).append((end, flow))
-    for number, stage in enumerate(stages):
-        own[number] = _own_messages(stage, number, count, chunks, placement)
-    first = [tuple(flow for _, flow in sorted(stage.posts.get(-1, []))) for stage in stages]
+                other.posts.setdefault(other.last_ended_by(end), []).append((end, message))
+    for stage in stages:
+        for posted in stage.posts.values():
+            posted.sort()
+    own = [_own_messages(stage, number, count, chunks, placement) for number, stage in enumerate(stages)]
+    first = [tuple(message for _, message in stage.posts.get(-1, [])) for stage in stages]
     return first, [_exchanges(stage, mine, overlap) for stage, mine in zip(stages, own, strict=True)]
 
 
@@ -130,15 +143,16 @@ def _whole(action: Action) -> Action:
 
 def _receiver(
     action: Action, stage: int, count: int, chunks: int, placement: Placement
-) -> tuple[int, Flow] | None:
-    """Who gets what an action makes; None when it stays on the stage or is nobody's input."""
+) -> tuple[int, Flow, int] | None:
+    """Who gets what an action makes, and the boundary it crosses; None when nobody else needs it."""
     if action.kind == "W":
         return None
-    virtual = virtual_stage(stage, action.chunk, count, placement) + (1 if action.kind == "F" else -1)
+    own = virtual_stage(stage, action.chunk, count, placement)
+    virtual = own + (1 if action.kind == "F" else -1)
     if not 0 <= virtual < count * chunks:
         return None
     where = home(virtual, count, placement)[0]
-    return None if where == stage else (where, _flow(action, stage, where, count))
+    return None if where == stage else (where, _flow(action, stage, where, count), min(own, virtual))
 
 
 def _flow(action: Action, source: int, to: int, count: int) -> Flow:
@@ -153,21 +167,20 @@ def _flow(action: Action, source: int, to: int, count: int) -> Flow:
 
 def _own_messages(
     stage: _Stage, number: int, count: int, chunks: int, placement: Placement
-) -> dict[int, tuple[Flow, int]]:
-    """For each action that needs a message: its flow, and how many of it were posted since."""
-    posted: dict[Flow, int] = {}
+) -> dict[int, tuple[Message, int]]:
+    """For each action that needs a message: that, and how many of its flow were posted since."""
+    posted: dict[Flow, list[Message]] = {}
     taken: dict[Flow, int] = {}
     found = {}
-    for _, flow in stage.posts.get(-1, []):
-        posted[flow] = posted.get(flow, 0) + 1
-    for position, action in enumerate(stage.actions):
+    for position, action in enumerate(stage.actions, start=-1):
+        for _, message in stage.posts.get(position, []):
+            posted.setdefault(message.flow, []).append(message)
         source = _sender(action, number, count, chunks, placement)
         if source is not None:
             flow = _flow(action, source, number, count)
-            taken[flow] = taken.get(flow, 0) + 1
-            found[position] = flow, posted[flow] - taken[flow]
-        for _, flow in stage.posts.get(position, []):
-            posted[flow] = posted.get(flow, 0) + 1
+            mine = taken.get(flow, 0)
+            taken[flow] = mine + 1
+            found[position + 1] = posted[flow][mine], len(posted[flow]) - 1 - mine
     return found
 
 
@@ -178,17 +191,17 @@ def _sender(action: Action, stage: int, count: int, chunks: int, placement: Plac
     return None
 
 
-def _exchanges(stage: _Stage, own: dict[int, tuple[Flow, int]], overlap: bool) -> list[Exchange]:
+def _exchanges(stage: _Stage, own: dict[int, tuple[Message, int]], overlap: bool) -> list[Exchange]:
     out = []
-    sent: list[Flow] = []
+    sent: list[Message] = []
     for position in range(len(stage.actions)):
         sends = tuple(stage.sends.get(position, ()))
         out.append(
             Exchange(
                 own=own.get(position),
-                awaits=() if overlap else tuple(sorted(set(sent))),
+                awaits=() if overlap else tuple(sorted({message.flow for message in sent})),
                 sends=sends,
-                posts=tuple(flow for _, flow in sorted(stage.posts.get(position, []))),
+                posts=tuple(message for _, message in stage.posts.get(position, [])),
             )
         )
         sent = list(sends)
