@@ -1,4 +1,4 @@
-"""Fit constants to measured rows: ``calibrate.py GENERATION --kernels CSV | --nccl CSV``."""
+"""Fit constants: ``calibrate.py GENERATION --kernels CSV | --nccl CSV``, or ``--interference TRACES...``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from simcore.calibrate.command import calibrate
+from simcore.study.contention.command import calibrate_interference
 
 if __name__ == "__main__":
-    sys.exit(calibrate(sys.argv[1:]))
+    learns = "--interference" in sys.argv[1:]
+    sys.exit((calibrate_interference if learns else calibrate)(sys.argv[1:]))

@@ -76,6 +76,6 @@ class LearnedGpu(Gpu):
             return 1.0
         rate = self.hbm_bytes_per_ps
         return self._learned.slowdown(
-            sm_ps=sm_ps, hbm_ps=hbm_bytes / rate if rate > 0.0 else math.inf, fixed_ps=fixed_ps, blocks=blocks,
-            blocks_per_sm=blocks_per_sm, num_sms=self.num_sms, beside=beside,
+            sm_ps=sm_ps, hbm_ps=hbm_bytes / rate if rate > 0.0 else math.inf, fixed_ps=fixed_ps,
+            blocks=blocks, blocks_per_sm=blocks_per_sm, num_sms=self.num_sms, beside=beside,
         )  # fmt: skip

@@ -21,11 +21,15 @@ _SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
+_FOLDS = 5
+
+
 @dataclass(frozen=True)
 class TrainingRow:
-    """One recorded kernel: its features, its slowdown, and the trace that it is from."""
+    """One recorded kernel: its features, its slowdown, its name and the trace that it is from."""
 
     trace: str
+    kernel: str
     features: tuple[float, ...]
     slowdown: float
 
@@ -47,18 +51,23 @@ def train(rows: Sequence[TrainingRow], source: str) -> LearnedInterference:
     return LearnedInterference(float(fitted._baseline_prediction.item()), trees, sizes, source, len(rows))
 
 
-def cross_validate(rows: Sequence[TrainingRow]) -> list[float]:
-    """Slowdown of each row as told by a model that never saw its trace.  InputError for one trace only."""
-    traces = sorted({row.trace for row in rows})
-    if len(traces) < 2:
-        raise InputError("cross-validation by trace needs rows of at least two traces")
-    predicted = [1.0] * len(rows)
-    for trace in traces:
-        model = train([row for row in rows if row.trace != trace], f"all but {trace}")
-        for i, row in enumerate(rows):
-            if row.trace == trace:
-                predicted[i] = model.of_features(row.features)
-    return predicted
+def without_trace(rows: Sequence[TrainingRow], trace: str) -> LearnedInterference:
+    """A model that never saw ``trace``.  InputError when the other traces are too few to learn from."""
+    return train([row for row in rows if row.trace != trace], f"all but {trace}")
+
+
+def without_kernels(rows: Sequence[TrainingRow]) -> dict[str, LearnedInterference]:
+    """By kernel name, a model that saw all traces but not this kernel: five folds of names.
+
+    InputError when the rows are too few to learn from.
+    """
+    names = sorted({row.kernel for row in rows})
+    fold = {name: i % _FOLDS for i, name in enumerate(names)}
+    models = [
+        train([row for row in rows if fold[row.kernel] != left_out], f"all but fold {left_out}")
+        for left_out in range(min(_FOLDS, len(names)))
+    ]
+    return {name: models[fold[name]] for name in names}
 
 
 def _ensemble() -> Any:

@@ -3,9 +3,9 @@
 Note [The same kernel]
 Two recorded kernels are the same when name, grid and (where recorded) input shapes agree.  Of those, the ones
 at the same place of another step are taken for the time alone; where that place was never undisturbed, those
-with the same kernels before and after them (layers repeat), or else of the same recorded shapes, provided that
-they agree among themselves.  A kernel is compared when nothing but communication ran
-beside it: what two compute kernels do to each other is another question.
+with the same kernels before and after them (layers repeat), or else of the same recorded shapes, provided
+that they agree among themselves.  A kernel is compared when nothing but communication ran beside it: what
+two compute kernels do to each other is another question.
 """
 
 from __future__ import annotations

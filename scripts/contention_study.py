@@ -1,0 +1,13 @@
+"""Kernels beside communication: ``contention_study.py [TRACES...] [--cluster NAME] [--learned FILE] [--json]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from simcore.study.contention.command import contention_study
+
+if __name__ == "__main__":
+    sys.exit(contention_study(sys.argv[1:]))
