@@ -40,6 +40,14 @@ def replay(
             help="Cluster profile for the levels communication and shapes. Default: the recorded GPU's.",
         ),
     ] = None,
+    interference: Annotated[
+        str,
+        typer.Option(
+            metavar="shared|learned[:FILE]",
+            help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
+            " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
+        ),
+    ] = "shared",
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which ops, streams and waits make the spans differ.")
     ] = False,
@@ -59,6 +67,7 @@ def replay(
         import json
 
         from simcore.cli.edits import edit_recording, edit_table
+        from simcore.cli.interference import chosen_interference
         from simcore.cli.output import print_wide
         from simcore.errors import InputError
         from simcore.replay import play_level
@@ -73,6 +82,9 @@ def replay(
 
         if kineto is not None and out is None:
             raise InputError("--kineto is written from a run folder: name one with --out")
+        learned = chosen_interference(interference)
+        if learned is not None and level == "recorded":
+            raise InputError("--interference needs --level communication or shapes: durations are the recorded ones")
         if edits and level != "recorded":
             raise InputError(f"--edit changes recorded times, which --level {level} does not use")
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
@@ -80,7 +92,7 @@ def replay(
             raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
         stragglers = analyse_stragglers(job)
         job, changes = edit_recording(job, edits or (), step)
-        replayed = play_level(job, level, cluster)
+        replayed = play_level(job, level, cluster, learned)
         steps = replayed.steps(step)
         insights = step_insights(replayed, steps)
         if out is not None:

@@ -48,6 +48,14 @@ def run_sim(
             help="What if: change the workload; repeatable, in the order given. Keys: docs/what-if.md.",
         ),
     ] = None,
+    interference: Annotated[
+        str,
+        typer.Option(
+            metavar="shared|learned[:FILE]",
+            help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
+            " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
+        ),
+    ] = "shared",
     no_fold: Annotated[
         bool, typer.Option("--no-fold", help="Simulate every rank by itself. The result is the same.")
     ] = False,
@@ -63,17 +71,19 @@ def run_sim(
 
         from simcore.cli.output import print_outcome
         from simcore.cli.progress import Stages
+        from simcore.cli.interference import chosen_interference
         from simcore.cli.scenario import resolve_scenario
         from simcore.cli.settings import split_pairs
 
         began = time.perf_counter()
         stages = Stages()
+        learned = chosen_interference(interference)
         scenario = resolve_scenario(
             workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
         )
         from simcore.cli.simulation import run_scenario
 
-        outcome = run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or ())
+        outcome = run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)
         wall_s = time.perf_counter() - began
         if as_json:
             from simcore.report import json_object

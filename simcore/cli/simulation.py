@@ -23,6 +23,7 @@ from simcore.engine import SimulationResult, simulate
 from simcore.errors import GraphError, InputError
 from simcore.graph import Graph, OpTable, graph_hash, load_graph, verify
 from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash, load_cluster
+from simcore.interference import LearnedInterference
 from simcore.memory import ProgramMemory, check_fits
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
@@ -69,11 +70,13 @@ def run_scenario(
     *,
     fold: bool = True,
     edits: Sequence[str] = (),
+    learned: LearnedInterference | None = None,
 ) -> Outcome:
     """Simulate ``scenario`` into ``out_dir`` (default: ``runs/<workload>``), atomically.
 
     With ``fold`` one rank stands for all that must behave like it; the result is the same without.
     ``edits`` (``KEY=VALUE``) change the workload first; the step time is found before each of them too.
+    ``learned`` says how communication slows kernels, instead of what they share.
 
     Errors: InputError for what does not fit together, OutOfMemoryError when a stage does not fit its GPUs,
     DeadlockError when the workload hangs.
@@ -93,7 +96,9 @@ def run_scenario(
     if out_dir is None:
         out_dir = Path("runs") / (graph.workload.name + ("-edited" if done else ""))
     with stages.stage("simulating before edits"):
-        before_s = [_step_time_s(state.graph, state.cluster or cluster, scenario) for state in states[:-1]]
+        before_s = [
+            _step_time_s(state.graph, state.cluster or cluster, scenario, learned) for state in states[:-1]
+        ]
     topology = Topology(cluster)
     planner = _planner(topology, settings, scenario.network)
     cost = _Remembered(RooflineCost(cluster.gpu, fp32_math=settings.fp32_math))
@@ -109,6 +114,7 @@ def run_scenario(
                 packets=dataclasses.replace(settings.packets, seed=scenario.seed),
                 fold=fold,
                 variants=rank_variants(settings, scenario.cluster, cluster, cost, graph.world_size),
+                learned=learned,
                 noise=noise_of(settings, scenario.seed),
                 progress=_throttled(update),
             )
@@ -132,7 +138,9 @@ def run_scenario(
     return Outcome(out_dir, info, analysis, tuple(ranks), export.left_out, changes)
 
 
-def _step_time_s(graph: Graph, cluster: ClusterSpec, scenario: Scenario) -> float:
+def _step_time_s(
+    graph: Graph, cluster: ClusterSpec, scenario: Scenario, learned: LearnedInterference | None
+) -> float:
     """Step time alone: no timeline, no noise, ranks folded."""
     settings, topology = scenario.settings, Topology(cluster)
     result = simulate(
@@ -142,6 +150,7 @@ def _step_time_s(graph: Graph, cluster: ClusterSpec, scenario: Scenario) -> floa
         _planner(topology, settings, scenario.network),
         network=scenario.network,
         packets=dataclasses.replace(settings.packets, seed=scenario.seed),
+        learned=learned,
     )
     return s_from_ps(result.step_ps)
 

@@ -16,6 +16,7 @@ from simcore.engine import simulate
 from simcore.engine.variants import Variants
 from simcore.errors import InputError, nearest
 from simcore.hardware import ClusterSpec, Topology, load_cluster
+from simcore.interference import LearnedInterference
 from simcore.replay.alone import SharedGpu
 from simcore.replay.play import Replay, play, replay_of
 from simcore.replay.shapes import price_shapes
@@ -33,8 +34,15 @@ _CLUSTERS = (
 _MANY_SMS = 1 << 20
 
 
-def play_level(job: ImportedJob, level: str = "recorded", cluster: str | None = None) -> Replay:
+def play_level(
+    job: ImportedJob,
+    level: str = "recorded",
+    cluster: str | None = None,
+    learned: LearnedInterference | None = None,
+) -> Replay:
     """Replay ``job`` at a level, on ``cluster`` (default: the profile of the recorded GPU).
+
+    ``learned`` says how communication slows kernels, instead of what they share.
 
     Errors: InputError for an unknown level or cluster, or a GPU that has no profile; DeadlockError when the
     imported graph hangs.
@@ -63,10 +71,18 @@ def play_level(job: ImportedJob, level: str = "recorded", cluster: str | None = 
     topology = Topology(replace(spec, gpu=gpu))
     variants = Variants((gpu, replace(gpu, num_sms=_MANY_SMS)), (cost, cost), is_absent)
     result = simulate(
-        staged.graph, topology, cost, NcclPlanner(topology), network="fluid", fold=False, variants=variants
-    )
+        staged.graph, topology, cost, NcclPlanner(topology), network="fluid", fold=False, variants=variants,
+        learned=learned,
+    )  # fmt: skip
     total = sum(int((r.recorded.end_ps - r.recorded.start_ps).sum()) for r in job.ranks)
     notes = _notes(staged, spec)
+    if learned is not None:
+        covered = learned.covers(gpu.num_sms)
+        notes += (
+            f"communication slows kernels as learned from {learned.num_rows} recorded ones"
+            if covered
+            else f"nothing was learned of GPUs with {gpu.num_sms} SMs: kernels share SMs and HBM instead",
+        )
     origins = {"recorded": 1.0}
     if shapes is not None:
         notes += shapes.notes
