@@ -42,21 +42,23 @@ def measure(
     """
     from hashlib import sha256
 
+    from simcore.cli.loading import loaded
     from simcore.cli.scenario import resolve_scenario
     from simcore.collectives import NcclPlanner
     from simcore.cost import RooflineCost
     from simcore.engine import simulate
-    from simcore.graph import apply_kernels, load_graph
-    from simcore.hardware import Topology, load_cluster
+    from simcore.graph import apply_kernels
+    from simcore.hardware import Topology
 
     bench = Bench()
     scenario = resolve_scenario(workload, cluster=cluster, settings={})
     with bench.part("load graph"):
-        graph = load_graph(scenario.graph_dir)
+        graph, hardware, _ = loaded(scenario)
     with bench.part("map kernels"):
-        graph = apply_kernels(graph, scenario.settings.kernels)
+        if not scenario.described:
+            graph = apply_kernels(graph, scenario.settings.kernels)
     with bench.part("build topology"):
-        topology = Topology(load_cluster(scenario.cluster, {}))
+        topology = Topology(hardware)
         planner = NcclPlanner(topology)
     with bench.part("simulate"):
         cost = RooflineCost(topology.cluster.gpu)

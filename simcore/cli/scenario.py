@@ -1,36 +1,68 @@
-"""What to simulate: a workload, a cluster, a network model and settings, from arguments or a YAML file."""
+"""What to simulate: a workload, a cluster, a network model and settings, from arguments or a YAML file.
+
+A workload is a graph (a catalog name, a folder) or a description: a YAML file that says model, parallel,
+training and software, a Hugging Face config.json, or the name of a model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from simcore.cli.settings import Settings, parse_settings
 from simcore.errors import InputError, nearest
 from simcore.hardware import DEFAULT_CLUSTER
 from workloads import catalog
 
+if TYPE_CHECKING:
+    from workloads.descriptions import Description
+
 T = TypeVar("T")
 
 NETWORKS: Final = ("alphabeta", "fluid", "packet")
 _FILE_KEYS: Final = ("workload", "cluster", "network", "seed", "set")
+#: Parts of a description (``workloads.descriptions.SECTIONS``).
+SECTIONS: Final = ("model", "parallel", "training", "software")
+_DESCRIBED_KEYS: Final = (*SECTIONS, "cluster", "network", "seed", "set")
+#: What a description runs on when nothing is said: one scalable unit of a DGX SuperPOD.
+_DESCRIBED_CLUSTER: Final = "h100-256"
+
+
+@dataclass(frozen=True)
+class Described:
+    """A description as written: its sections, where it stands, and settings that change it."""
+
+    content: Mapping[str, Any]
+    where: str
+    folder: Path
+    overrides: Mapping[str, str]
+
+    def describe(self, num_gpus: int) -> Description:
+        """The job on a cluster of ``num_gpus``.  InputError as for ``workloads.descriptions``."""
+        from workloads.descriptions import describe  # most scenarios are graphs: they start without it
+
+        return describe(
+            self.content, self.where, overrides=self.overrides, num_gpus=num_gpus, folder=self.folder
+        )
 
 
 @dataclass(frozen=True)
 class Scenario:
     """A complete question.
 
-    ``graph_dir`` is where the execution graph is; ``from_catalog`` that it comes with the project, verified.
+    ``graph_dir`` is where the execution graph is (None: it follows from ``described``); ``from_catalog`` that
+    it comes with the project, verified.
     """
 
-    graph_dir: Path
+    graph_dir: Path | None
     from_catalog: bool
     cluster: str
     network: str
     seed: int
     settings: Settings
+    described: Described | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +74,7 @@ class _File:
     network: str | None = None
     seed: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    described: Mapping[str, Any] | None = None
 
 
 def resolve_scenario(
@@ -54,8 +87,9 @@ def resolve_scenario(
 ) -> Scenario:
     """The scenario that arguments describe; what they leave open comes from a scenario file, then defaults.
 
-    ``workload`` is a catalog name, a graph folder, or a YAML file with the keys workload, cluster, network,
-    seed and set.  Errors: InputError for anything unknown, with the nearest known name.
+    ``workload`` is a catalog name, a graph folder, a YAML file with the keys workload (or model, parallel,
+    training, software), cluster, network, seed and set, a config.json or a model's name.
+    Errors: InputError for anything unknown, with the nearest known name.
     """
     file = _File(workload)
     if workload is not None and Path(workload).suffix.lower() in (".yaml", ".yml"):
@@ -69,15 +103,46 @@ def resolve_scenario(
     given_seed = _first(seed, file.seed, 0)
     if given_seed < 0:
         raise InputError(f"seed {given_seed} must not be negative")
-    graph_dir, from_catalog = _graph_dir(_first(file.workload, None, catalog.DEFAULT))
+    described = _described(workload, file, given_settings)
+    graph_dir, from_catalog = None, False
+    if described is None:
+        graph_dir, from_catalog = _graph_dir(_first(file.workload, None, catalog.DEFAULT))
+    default = DEFAULT_CLUSTER if described is None else _DESCRIBED_CLUSTER
+    of_job: Mapping[str, str] = {}
+    if described is not None:
+        of_job = described.overrides
+        if "workload.kernels" in given_settings:
+            raise InputError("workload.kernels maps traced kernels; a described job has software (a preset)")
     return Scenario(
         graph_dir=graph_dir,
         from_catalog=from_catalog,
-        cluster=_first(cluster, file.cluster, DEFAULT_CLUSTER),
+        cluster=_first(cluster, file.cluster, default),
         network=given_network,
         seed=given_seed,
-        settings=parse_settings(given_settings),
+        settings=parse_settings({key: text for key, text in given_settings.items() if key not in of_job}),
+        described=described,
     )
+
+
+def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -> Described | None:
+    """The description, if the workload is one; settings of its sections go with it."""
+    overrides = {key: text for key, text in settings.items() if key.partition(".")[0] in SECTIONS}
+    if file.described is not None:
+        path = Path(workload or "")
+        return Described(file.described, str(path), path.parent, overrides)
+    named = file.workload
+    if named is not None and not Path(named).is_dir():
+        if named.endswith(".json") or (Path(named).is_file() and "." not in named):
+            return Described({"model": named}, named, Path(), overrides)
+        if named not in catalog.names() and _is_model(named):
+            return Described({"model": named}, named, Path(), overrides)
+    return None
+
+
+def _is_model(name: str) -> bool:
+    from workloads.descriptions import model_names
+
+    return name in model_names()
 
 
 def _first(argument: T | None, in_file: T | None, default: T) -> T:
@@ -103,11 +168,17 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
         return folder, False
     if folder.suffix == ".json" or folder.is_file():
         raise InputError(
-            f"{workload}: a workload is a catalog name, a graph folder or a YAML file; model descriptions"
-            " (config.json) are not read yet, trace the program instead (scripts/trace_workload.py)"
+            f"{workload}: a workload is a catalog name, a graph folder, a YAML file, a Hugging Face"
+            " config.json or a model's name"
         )
     if "/" in workload:
         raise InputError(f"{workload}: no such graph folder")
+    if workload not in catalog.names():
+        from workloads.descriptions import model_names
+
+        raise InputError(
+            f"unknown workload {workload!r}{nearest(workload, (*catalog.names(), *model_names()))}"
+        )
     return catalog.path(workload), True
 
 
@@ -124,9 +195,11 @@ def _read_file(path: Path) -> _File:
         raise InputError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys ({', '.join(_FILE_KEYS)}), got {type(content).__name__}")
+    is_description = "workload" not in content and any(key in SECTIONS for key in content)
+    keys = _DESCRIBED_KEYS if is_description else _FILE_KEYS
     for key in content:
-        if key not in _FILE_KEYS:
-            raise InputError(f"{path}: unknown key {key!r}{nearest(str(key), _FILE_KEYS)}")
+        if key not in keys:
+            raise InputError(f"{path}: unknown key {key!r}{nearest(str(key), keys)}")
     texts = {key: content.get(key) for key in ("workload", "cluster", "network")}
     for key, value in texts.items():
         if value is not None and not isinstance(value, str):
@@ -146,6 +219,7 @@ def _read_file(path: Path) -> _File:
         network=texts["network"],
         seed=seed,
         settings={str(key): str(value) for key, value in settings.items()},
+        described={key: content[key] for key in SECTIONS if key in content} if is_description else None,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,16 @@ import numpy.typing as npt
 
 from simcore.analysis import StepAnalysis, analyse
 from simcore.cli.edits import EditStep, edit_program, timed, traced_job
-from simcore.cli.irregular import noise_of, rank_variants, with_node_latencies
+from simcore.cli.irregular import noise_of, rank_variants
+from simcore.cli.loading import check_dims, check_world, loaded
 from simcore.cli.progress import Stages
 from simcore.cli.scenario import Scenario
 from simcore.collectives import AlphaBetaPlanner, NcclPlanner
 from simcore.cost import ORIGINS, CostModel, Demands, RooflineCost
 from simcore.engine import SimulationResult, simulate
-from simcore.errors import GraphError, InputError
-from simcore.graph import Graph, OpTable, graph_hash, load_graph, verify
-from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash, load_cluster
+from simcore.errors import InputError
+from simcore.graph import Graph, OpTable, graph_hash, verify
+from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash
 from simcore.interference import LearnedInterference
 from simcore.memory import ProgramMemory, check_fits
 from simcore.report import default_ranks, write_perfetto
@@ -82,12 +82,12 @@ def run_scenario(
     DeadlockError when the workload hangs.
     """
     settings = scenario.settings
-    cluster = with_node_latencies(load_cluster(scenario.cluster, settings.hardware), settings.nodes)
     with stages.stage("loading"):
-        graph = load_graph(scenario.graph_dir)
+        graph, cluster, assumed = loaded(scenario)
         check_dims(graph)
         unordered = [] if scenario.from_catalog else verify(graph)
-        job = traced_job(graph, cluster, settings.kernels, settings.fp32_math)
+        kernels = str(graph.workload.options["kernels"]) if scenario.described else settings.kernels
+        job = traced_job(graph, cluster, kernels, settings.fp32_math)
         states, done = edit_program(job, edits)
         graph, cluster = states[-1].graph, states[-1].cluster or cluster
         for state in states:
@@ -123,7 +123,11 @@ def run_scenario(
         facts = dataclasses.replace(
             facts,
             warnings=(*unordered, *facts.warnings),
-            assumptions=(*facts.assumptions, *(line for change in changes for line in change.lines())),
+            assumptions=(
+                *assumed,
+                *facts.assumptions,
+                *(line for change in changes for line in change.lines()),
+            ),
         )
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
@@ -153,35 +157,6 @@ def _step_time_s(
         learned=learned,
     )
     return s_from_ps(result.step_ps)
-
-
-def check_dims(graph: Graph) -> None:
-    """GraphError unless the dims multiply to the world size."""
-    dims = graph.workload.dims
-    if dims and math.prod(dims.values()) != graph.world_size:
-        product = " x ".join(f"{axis} {size}" for axis, size in dims.items())
-        raise GraphError(
-            f"workload {graph.workload.name!r}: {product} = {math.prod(dims.values())},"
-            f" but it has {graph.world_size} ranks"
-        )
-
-
-def check_world(graph: Graph, cluster: ClusterSpec) -> None:
-    """InputError when the cluster has fewer GPUs, or its placement fewer ranks, than the workload has."""
-    if graph.world_size > cluster.num_placed and cluster.placement == "listed":
-        raise InputError(
-            f"workload {graph.workload.name!r} has ranks 0 to {graph.world_size - 1}, but the placement of"
-            f" cluster {cluster.name!r} stops at rank {cluster.num_placed - 1}: rank {cluster.num_placed} and"
-            " later ones are not placed"
-        )
-    if graph.world_size > cluster.num_gpus:
-        dims = " x ".join(f"{axis.upper()}{size}" for axis, size in graph.workload.dims.items() if size > 1)
-        needed = -(-graph.world_size // cluster.gpus_per_node)
-        raise InputError(
-            f"workload {graph.workload.name!r} needs {graph.world_size} GPUs{f' ({dims})' if dims else ''},"
-            f" cluster {cluster.name!r} has {cluster.num_gpus}; choose a larger --cluster, or"
-            f" --set cluster.num_nodes={needed}"
-        )
 
 
 def _planner(topology: Topology, settings: Settings, network: str) -> Planner:
@@ -241,7 +216,7 @@ def _facts(
         graph_hash=graph_hash(graph),
         profile_hash=hardware_hash(cluster),
         seed=scenario.seed,
-        settings=scenario.settings.given,
+        settings={**scenario.settings.given, **(scenario.described.overrides if scenario.described else {})},
         memory=memory,
         capacity_bytes=gpu.hbm_bytes - gpu.reserved_bytes,
         peak_flops_per_s=gpu.peak_flops.get(math_mode, 0.0),
@@ -297,7 +272,7 @@ def _run_assumptions(
 ) -> tuple[str, ...]:
     return (
         placement(graph, cluster),
-        f"kernels as a {scenario.settings.kernels!r} build launches them",
+        *(() if scenario.described else (f"kernels as a {scenario.settings.kernels!r} build launches them",)),
         f"fp32 matrix products in {scenario.settings.fp32_math} math",
         _folding(result),
         _randomness(scenario),

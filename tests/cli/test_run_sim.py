@@ -103,7 +103,7 @@ BAD_ARGUMENTS = {
     "unknown workload": (["gpt-nosuch"], "unknown workload 'gpt-nosuch'"),
     "no such folder": (["graphs/nosuch"], "no such graph folder"),
     "folder without a graph": (["."], "not a graph folder"),
-    "model description": (["config.json"], "not read yet"),
+    "no such description": (["config.json"], "config.json: no such file"),
     "unknown cluster": (["GRAPH", "--cluster", "h80-96"], "h800"),
     "cluster too small": (["GRAPH", "--cluster", "v100-1"], "cluster"),
     "unknown network": (["GRAPH", "--network", "fluidd"], "did you mean 'fluid'?"),

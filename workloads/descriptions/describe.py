@@ -1,0 +1,172 @@
+"""From what a user writes to a complete job: preset, model, degrees, and what is assumed for the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simcore.errors import InputError, nearest
+from simcore.graph import Graph
+from workloads.descriptions.hugging_face import model_fields
+from workloads.descriptions.named import model_names, named_model
+from workloads.descriptions.values import checked, value_of
+from workloads.models.software import SoftwareSpec
+from workloads.models.spec import ModelSpec
+from workloads.parallel.check import divides
+from workloads.parallel.generate import generate
+from workloads.parallel.spec import ParallelSpec, TrainingSpec
+from workloads.presets import Preset, load_preset, preset_names
+
+#: Parts of a description; ``--set SECTION.KEY=VALUE`` changes one key.
+SECTIONS: Final = ("model", "parallel", "training", "software")
+
+_MEGATRON, _TORCH = "megatron-core", "torchtitan-fsdp2"
+
+
+@dataclass(frozen=True)
+class Description:
+    """A complete job.  ``gpu`` are settings of the GPU that its software decides (``gpu.key`` -> value)."""
+
+    model: ModelSpec
+    parallel: ParallelSpec
+    training: TrainingSpec
+    software: SoftwareSpec
+    gpu: Mapping[str, str]
+    assumptions: tuple[str, ...]
+
+    def graph(self) -> Graph:
+        """One step as every rank runs it.  InputError for a layout that cannot be."""
+        return generate(self.model, self.parallel, self.training, self.software)
+
+
+def describe(
+    content: Mapping[str, Any], where: str, *, overrides: Mapping[str, str], num_gpus: int, folder: Path
+) -> Description:
+    """The job that ``content`` (keys :data:`SECTIONS`) and ``overrides`` (``section.key`` -> text) describe.
+
+    ``model`` is a name, a path to a Hugging Face config.json (relative to ``folder``) or fields of
+    :class:`ModelSpec`; ``software`` a preset's name, or fields of :class:`SoftwareSpec` with ``preset``.
+    What is left open comes from the preset; dp fills ``num_gpus``.
+    Errors: InputError for unknown keys and values that cannot be, naming the key and the nearest valid one.
+    """
+    given = {section: _section(content, section, where) for section in SECTIONS}
+    for key, text in overrides.items():
+        section, _, name = key.partition(".")
+        if not name and section in ("model", "software"):
+            given[section][section] = text
+        else:
+            _put(given[section], name.split("."), value_of(text, key), key)
+    preset = _preset(given, where)
+    model = _model(given["model"], preset, where, folder)
+    notes = [f"software as preset {preset.name} has it: {preset.description}"]
+    training = dict(given["training"])
+    parallel = _parallel(given["parallel"], preset, where, num_gpus, notes)
+    training = {**preset.values("training"), **training}
+    training = _training(training, parallel, given["training"], where, notes)
+    software = {"name": preset.name, **preset.values("software"), **given["software"]}
+    return Description(
+        model=model,
+        parallel=parallel,
+        training=checked(TrainingSpec, training, f"{where}: training"),
+        software=checked(SoftwareSpec, software, f"{where}: software"),
+        gpu={f"gpu.{key}": f"{value}" for key, value in preset.values("gpu").items()},
+        assumptions=tuple(notes),
+    )
+
+
+def _section(content: Mapping[str, Any], section: str, where: str) -> dict[str, Any]:
+    value = content.get(section)
+    if value is None:
+        return {}
+    if section in ("model", "software") and isinstance(value, str):
+        return {section: value}
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: {section} must map keys to values, not {value!r}")
+    return {str(key): inner for key, inner in value.items()}
+
+
+def _put(target: dict[str, Any], path: list[str], value: Any, key: str) -> None:
+    for part in path[:-1]:
+        inner = target.get(part)
+        if inner is not None and not isinstance(inner, dict):
+            raise InputError(f"{key}: {part} is {inner!r}, it has no keys")
+        target[part] = dict(inner or {})
+        target = target[part]
+    target[path[-1]] = value
+
+
+def _preset(given: dict[str, dict[str, Any]], where: str) -> Preset:
+    software = given["software"]
+    name = software.pop("software", None)
+    name = software.pop("preset", name)
+    if name is None:
+        sharding = str(given["training"].get("sharding", ""))
+        name = _TORCH if sharding.startswith("fsdp") else _MEGATRON
+    if name not in preset_names():
+        raise InputError(f"{where}: software: unknown preset {name!r}{nearest(str(name), preset_names())}")
+    return load_preset(name)
+
+
+def _model(given: dict[str, Any], preset: Preset, where: str, folder: Path) -> ModelSpec:
+    fields = dict(given)
+    source = fields.pop("model", None)
+    base: dict[str, Any] = {}
+    if source is not None:
+        path = folder / source
+        if path.suffix == ".json" or path.is_file():
+            base = {"name": _name_of(path), **model_fields(_read_json(path), str(path))}
+        elif source in model_names():
+            base = named_model(source).model_dump(exclude_unset=True)
+        else:
+            raise InputError(f"{where}: unknown model {source!r}{nearest(source, model_names())}")
+    return checked(ModelSpec, {**preset.values("model"), **base, **fields}, f"{where}: model")
+
+
+def _name_of(path: Path) -> str:
+    return path.parent.resolve().name if path.stem == "config" else path.stem
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected an object, got {type(content).__name__}")
+    return content
+
+
+def _parallel(
+    given: Mapping[str, Any], preset: Preset, where: str, num_gpus: int, notes: list[str]
+) -> ParallelSpec:
+    values = {**preset.values("parallel"), **given}
+    key = f"{where}: parallel"
+    spec = checked(ParallelSpec, values, key)
+    if "sequence_parallel" not in values and spec.tp > 1:
+        values["sequence_parallel"] = True
+        notes.append("sequence parallelism goes with tensor parallelism")
+    if "dp" not in values:
+        inner = spec.tp * spec.cp * spec.pp
+        if inner > num_gpus or num_gpus % inner:
+            divides("GPUs of the cluster", num_gpus, inner, "tp x cp x pp")
+        values["dp"] = num_gpus // inner
+        notes.append(f"data parallelism over what tp, cp and pp leave of {num_gpus} GPUs: dp={values['dp']}")
+    return checked(ParallelSpec, values, key)
+
+
+def _training(
+    values: dict[str, Any], parallel: ParallelSpec, given: Mapping[str, Any], where: str, notes: list[str]
+) -> dict[str, Any]:
+    spec = checked(TrainingSpec, values, f"{where}: training")
+    if "global_batch" not in given:
+        count = 4 * parallel.pp if parallel.pp > 1 else 1
+        values["global_batch"] = count * spec.micro_batch * parallel.dp
+        notes.append(f"global batch {values['global_batch']}: {count} microbatches for each replica")
+    if "seq" not in given:
+        notes.append(f"sequences of {spec.seq} tokens")
+    return values

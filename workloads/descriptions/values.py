@@ -1,0 +1,65 @@
+"""Values of a description: from text, and checked with messages that name key, reason and nearest name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from simcore.errors import InputError, nearest
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def value_of(text: str, key: str) -> Any:
+    """What ``KEY=VALUE`` means by VALUE: a number, a truth value, a list, a mapping or text (as in YAML).
+
+    InputError when it is not YAML.
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{key} = {text!r}: {' '.join(str(error).split())}") from None
+
+
+def checked(kind: type[M], values: Mapping[str, Any], where: str) -> M:
+    """``kind`` with ``values``.  InputError for unknown keys, with the nearest, and for impossible values."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise InputError(_message(kind, error.errors()[0], where)) from None
+
+
+def _message(kind: type[BaseModel], detail: Mapping[str, Any], where: str) -> str:
+    at = [str(part) for part in detail["loc"]]
+    key = ".".join([where, *at])
+    holder = _holder(kind, at[:-1])
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {key!r}{nearest(at[-1], holder.model_fields)}"
+    if detail["type"] == "missing":
+        return f"{key} is missing"
+    found = detail.get("input")
+    if detail["type"] == "literal_error":
+        choices = [str(choice) for choice in get_args(_annotation(holder, at[-1]))]
+        return f"{key} cannot be {found!r}{nearest(str(found), choices)}"
+    reason = detail["msg"]
+    return f"{key} = {found!r}: {reason[0].lower()}{reason[1:]}"
+
+
+def _holder(kind: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    """The model that holds the key at the end of ``path``."""
+    for name in path:
+        inner = _annotation(kind, name)
+        options = get_args(inner) if get_origin(inner) is not None or get_args(inner) else (inner,)
+        models = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+        if not models:
+            return kind
+        kind = models[0]
+    return kind
+
+
+def _annotation(kind: type[BaseModel], name: str) -> Any:
+    field = kind.model_fields.get(name)
+    return field.annotation if field is not None else None
