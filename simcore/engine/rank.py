@@ -135,7 +135,8 @@ class Rank:
                 if len(work.calls) == 1:
                     (call,), (sequence,) = work
                     communicator, plan = self.bound(call)
-                    with gpu.sms.hold(min(gpu.num_sms, plan.channels), plan.collective) as held:
+                    channels = 0 if on_copy_engine else min(gpu.num_sms, plan.channels)
+                    with gpu.sms.hold(channels, plan.collective) as held:
                         yield held
                         meeting = communicator.arrive(call, sequence, plan, self.number, gpu)
                         yield meeting

@@ -52,7 +52,8 @@ class Item(NamedTuple):
     """One entry of a stream's tape.
 
     ``waits`` are items of other streams that must be complete, ``watched`` items are waited for.  The launch
-    reaches the GPU ``launch_ps`` after the base of host ``segment``.  ``on_copy_engine``: a copy.
+    reaches the GPU ``launch_ps`` after the base of host ``segment``.  ``on_copy_engine``: a copy, or
+    communication that holds no SMs.
     """
 
     segment: int
@@ -176,7 +177,10 @@ class TapeCompiler:
         launch = launches.offset[first].tolist()
         key = list(zip(index[first].tolist(), index[last].tolist(), strict=True))
         is_comm = self._is_comm[rows[first]].tolist()
-        is_copy = (self._graph.ops.kind[rows[first]] == OpKind.MEMCPY).tolist()
+        ops = self._graph.ops
+        is_copy = ops.kind[rows[first]] == OpKind.MEMCPY
+        # User buffers (Transformer Engine) and symmetric memory move a collective's data by copy engines.
+        is_copy = (is_copy | ops.op_class.equals("copy_engine")[rows[first]]).tolist()
         sequence = _sequence_numbers(self._graph, rows, self._is_comm)
         bounds = [*heads.tolist(), len(layout.order)]
         flags = np.zeros(len(heads), dtype=np.bool_)
@@ -185,9 +189,9 @@ class TapeCompiler:
         for i, is_watched in enumerate(flags.tolist()):
             work: KernelSequence | Communication
             if is_comm[i]:
-                ops = layout.order[bounds[i] : bounds[i + 1]].tolist()
+                flat = layout.order[bounds[i] : bounds[i + 1]].tolist()
                 work = Communication(
-                    tuple([self._calls[int(rows[op])] for op in ops]), tuple([sequence[op] for op in ops])
+                    tuple([self._calls[int(rows[op])] for op in flat]), tuple([sequence[op] for op in flat])
                 )
             else:
                 known = sequences.get(key[i])

@@ -7,40 +7,59 @@ them activations are whole on every rank, or, with sequence parallelism, a slice
 Note [Exchange beside products]
     Backward reduces the gradient of the input on another stream while the weight gradient is computed, and
     gathers the input again while the input gradient is.  With ``Shard.tp_overlap`` (Transformer Engine's user
-    buffers) forward's gather and reduce_scatter move beside their own product too, chunk by chunk; here they
-    begin together and both must end.
+    buffers, async tensor parallelism) exchanges that feed or follow a product move beside it, too, chunk by
+    chunk; here both begin together and both must end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from workloads.models.fp8 import cast_weight, casts, operand, product_name
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
-from workloads.models.tape import Group, Launch, Tape
+from workloads.models.tape import Launch, Op, Tape
 from workloads.models.tensors import Tensor, collective, compute
 
 #: The stream on which exchanges run beside the products that they do not feed.
 TP_STREAM = "tp"
+TIED_WEIGHT = "embedding.word_embeddings.weight"
 
 
 @dataclass(frozen=True)
 class Linear:
     """A linear layer: its name in the model and what is special about it.
 
-    ``bias_apart``: the bias is added (and its gradient summed) by kernels of its own, not by a fused one.
+    ``bias_apart``: the bias is added (and its gradient summed) by kernels of its own, not by a fused one;
+    ``bias_sum``: a fused kernel adds it, but its gradient is summed by a kernel of its own.
     ``fp8`` None: as the model's precision says.  ``tied``: the weight belongs to another piece.
-    ``save_input`` False: something else keeps it for backward.  ``group``: see :class:`Parameter`.
+    ``save_input`` False: something else keeps it for backward.  ``replicated``: on every tensor-parallel
+    rank.
     """
 
     module: str
     bias: bool = False
     bias_apart: bool = True
+    bias_sum: bool = False
     fp8: bool | None = None
     tied: bool = False
     save_input: bool = True
-    input_grad: bool = True
+    replicated: bool = False
+
+
+@dataclass
+class _Exchange:
+    """What surrounds a product: collectives by name, empty for none.
+
+    ``gathered_from``: the slice of the tokens that the input is gathered from.  ``output_grad``: label of a
+    gather of the output's gradient that runs beside the products of backward.
+    """
+
+    output: str = ""
+    reduce_input_grad: str = ""
+    gathered_from: Tensor | None = None
+    output_grad: list[Hashable] = field(default_factory=list)
 
 
 def linear(tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
@@ -56,37 +75,52 @@ def column_parallel(tape: Tape, shard: Shard, x: Tensor, out_features: int, laye
     if not shard.sequence_parallel:
         return _product(tape, shard, x, local, layer, _Exchange(reduce_input_grad="all_reduce"))
     whole = x.like(shard.tokens, x.shape[-1])
-    label = _gather(tape, shard, whole, layer.module)
-    exchange = _Exchange(reduce_input_grad="reduce_scatter", gathered_from=x, gathering=label)
+    exchange = _Exchange(reduce_input_grad="reduce_scatter", gathered_from=x)
     return _product(tape, shard, whole, local, layer, exchange)
+
+
+def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, Linear]]) -> list[Tensor]:
+    """Several column-parallel layers of one input, each a product of its own; the input is gathered once."""
+    if shard.tp > 1:
+        gather, module = tape.op(), layers[0][1].module
+        x = x.like(shard.tokens, x.shape[-1])
+        if shard.sequence_parallel:
+            gather.launch(Launch(collective("all_gather", x, "tp", module=module)))
+        what = "reduce_scatter" if shard.sequence_parallel else "all_reduce"
+        gather.back(collective(what, x, "tp", module=module), "input")
+    out = []
+    for number, (width, layer) in enumerate(layers):
+        if number + 1 < len(layers):
+            # The gradient of the shared input is a sum, each term added when it is there.
+            tape.op().back(compute("aten::add.Tensor", [x, x], [x], module=layer.module), "input")
+        layer = replace(layer, save_input=layer.save_input and number == 0)
+        out.append(linear(tape, shard, x, width // shard.tp, layer))
+    return out
 
 
 def row_parallel(tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
     """``x`` is a slice of the inputs for all tokens; the result is whole, or its slice of the tokens."""
     if shard.tp == 1:
         return linear(tape, shard, x, out_features, layer)
-    whole = x.like(shard.tokens, out_features)
-    if shard.sequence_parallel:
-        exchange = _Exchange(output="reduce_scatter", gather_output_grad=whole)
-    else:
-        exchange = _Exchange(output="all_reduce")
+    exchange = _Exchange(output="reduce_scatter" if shard.sequence_parallel else "all_reduce")
     y = _product(tape, shard, x, out_features, replace(layer, bias=False), exchange)
     if shard.sequence_parallel:
         y = y.like(shard.residual_tokens, out_features)
     if layer.bias:
-        _bias(tape, shard, y, layer, duplicated=shard.sequence_parallel)
+        add_bias(tape, shard, y, layer, duplicated=shard.sequence_parallel)
     return y
 
 
-@dataclass(frozen=True)
-class _Exchange:
-    """What surrounds a product: collectives by name, empty for none."""
-
-    output: str = ""
-    reduce_input_grad: str = ""
-    gather_output_grad: Tensor | None = None
-    gathered_from: Tensor | None = None
-    gathering: Hashable = None
+def add_bias(tape: Tape, shard: Shard, y: Tensor, layer: Linear, *, duplicated: bool) -> None:
+    """A bias as an op of its own, or only its parameter where a fused kernel adds it."""
+    op, width = tape.op(), y.shape[-1]
+    op.parameter(f"{layer.module}.bias", width, tp_duplicated=duplicated)
+    if layer.bias_apart:
+        op.run("aten::add.Tensor", [y, y.like(width)], [y], module=layer.module)
+    if layer.bias_apart or layer.bias_sum:
+        total = compute("aten::sum.dim_IntList", [y], [y.like(width)], module=layer.module)
+        op.back(total, "weight")
+    op.accumulate((width,), shard.dtype, shard.main_grad_dtype, layer.module)
 
 
 def _product(
@@ -95,134 +129,151 @@ def _product(
     in_features = x.shape[-1]
     tokens = x.numel // in_features
     fp8 = shard.fp8 if layer.fp8 is None else layer.fp8
-    flat, weight = x.like(tokens, in_features), x.like(out_features, in_features)
-    y = x.like(tokens, out_features)
+    flat, y = x.like(tokens, in_features), x.like(tokens, out_features)
+    op, module = tape.op(), layer.module
     kept = exchange.gathered_from or flat
-    saved = kept.num_bytes if layer.save_input else 0
     if fp8:
-        saved //= 2  # backward needs the fp8 transpose alone
-        _cast_forward(tape, shard, flat, weight, layer.module)
-    label = None
+        for kernel in casts(shard, kept, module, is_slice=exchange.gathered_from is not None):
+            op.launch(Launch(kernel))
+    beside: list[Hashable] = []
+    if exchange.gathered_from is not None:
+        gather = collective("all_gather", operand(flat, fp8), "tp", module=module)
+        beside += _beside_or_before(op, shard, gather)
+    if fp8:
+        for launch in cast_weight(tape, shard, flat.like(out_features, in_features), module):
+            op.launch(launch)
+    sum_op = Op(tape)
     if exchange.output and shard.tp_overlap:
-        label = _beside(tape, collective(exchange.output, y, "tp", stream=TP_STREAM, module=layer.module))
-    tape.run(
-        _named("mm", fp8), [_operand(flat, fp8), _operand(weight, fp8)], [y], op_class="gemm",
-        flops=2 * y.numel * in_features, module=layer.module, saved=saved,
+        beside += _beside_or_before(sum_op, shard, collective(exchange.output, y, "tp", module=module))
+    trains = shard.trains(TIED_WEIGHT if layer.tied else f"{module}.weight")
+    op.run(
+        product_name(shard, fp8), [operand(flat, fp8), operand(flat.like(in_features, out_features), fp8)],
+        [y], op_class="gemm", flops=2 * y.numel * in_features, module=module,
+        saved_inputs=kept.num_bytes // (2 if fp8 else 1) if layer.save_input and trains else 0,
+        saved_for="weight",
     )  # fmt: skip
-    if exchange.gathering is not None:
-        tape.next_waits_for(exchange.gathering)
-    if label is not None:
+    for label in beside:
         tape.next_waits_for(label)
-    elif exchange.output:
-        tape.launch(Launch(collective(exchange.output, y, "tp", module=layer.module)))
-    if not layer.tied:
-        tape.parameter(f"{layer.module}.weight", out_features, in_features)
-    _backward(tape, shard, flat, weight, y, layer, fp8, exchange)
-    if layer.bias:
-        _bias(tape, shard, y, layer, duplicated=False)
+    if layer.tied:
+        op.trains_tied = trains
+    else:
+        duplicated = layer.replicated and shard.sequence_parallel
+        op.parameter(f"{module}.weight", out_features, in_features, tp_duplicated=duplicated)
+    if layer.bias and layer.bias_apart:
+        op.run("aten::add.Tensor", [y, y.like(out_features)], [y], module=module)
+    adapter = shard.has_adapter(module)
+    if adapter:
+        _adapter(tape, shard, flat, y, module, kept)
+    _backward(tape, shard, op, flat, y, layer, fp8, exchange, trains=trains, adapter=adapter)
+    if exchange.output:
+        _reduce_output(tape, shard, sum_op, y, fp8, exchange, module)
+    if layer.bias and not layer.bias_apart:
+        add_bias(tape, shard, y, layer, duplicated=False)
     return y
 
 
+def _beside_or_before(op: Op, shard: Shard, kernel: Kernel) -> list[Hashable]:
+    """An exchange before its product, or beside it: the labels that the launch behind the product awaits."""
+    if not shard.tp_overlap:
+        op.launch(Launch(kernel))
+        return []
+    before, label = op.tape.last_label(), op.tape.new_label()
+    waits = (before,) if before is not None else ()
+    op.launch(Launch(replace(kernel, stream=TP_STREAM), label, waits))
+    return [label]
+
+
+def _reduce_output(
+    tape: Tape, shard: Shard, op: Op, y: Tensor, fp8: bool, exchange: _Exchange, module: str
+) -> None:
+    """The sum of partial outputs; with sequence parallelism backward gathers their gradient."""
+    tape.add(op)
+    if not shard.tp_overlap:
+        op.launch(Launch(collective(exchange.output, y, "tp", module=module)))
+    if not shard.sequence_parallel:
+        return
+    if fp8:
+        part = y.like(shard.residual_tokens, y.shape[-1])
+        for kernel in casts(shard, part, module, is_slice=True):
+            op.back(kernel)
+    gather = collective("all_gather", operand(y, fp8), "tp", module=module)
+    if shard.tp_overlap:
+        label = tape.new_label()
+        op.back(replace(gather, stream=TP_STREAM), label=label)
+        exchange.output_grad.append(label)
+    else:
+        op.back(gather)
+
+
 def _backward(
-    tape: Tape, shard: Shard, x: Tensor, weight: Tensor, y: Tensor, layer: Linear, fp8: bool,
-    exchange: _Exchange,
+    tape: Tape, shard: Shard, op: Op, x: Tensor, y: Tensor, layer: Linear, fp8: bool, exchange: _Exchange, *,
+    trains: bool, adapter: bool,
 ) -> None:  # fmt: skip
     """Input gradient, its reduction beside the weight gradient: Megatron's order."""
-    group = tape.group()
-    out, module = group.launches, layer.module
-    flops = 2 * y.numel * x.shape[-1]
-    gathered: Hashable = None
-    if exchange.gather_output_grad is not None:
-        out.append(Launch(collective("all_gather", exchange.gather_output_grad, "tp", module=module)))
-    if exchange.gathered_from is not None:
-        gathered = tape.new_label()
-        out.append(Launch(collective("all_gather", x, "tp", stream=TP_STREAM, module=module), gathered))
-    if fp8:
-        out.append(Launch(_cast(y, module)))
-    reduced: Hashable = None
-    if layer.input_grad:
-        ins = [_operand(y, fp8), _operand(weight, fp8)]
+    module, flops = layer.module, 2 * y.numel * x.shape[-1]
+    weight = x.like(y.shape[-1], x.shape[-1])
+    gathered: list[Hashable] = list(exchange.output_grad)
+    if exchange.gathered_from is not None and trains:
+        gathered.append(tape.new_label())
+        again = collective("all_gather", operand(x, fp8), "tp", stream=TP_STREAM, module=module)
+        op.back(again, "weight", gathered[-1])
+    if fp8 and not (exchange.output and shard.sequence_parallel):
+        for kernel in casts(shard, y, module):
+            op.back(kernel)
+    produced = tape.new_label()
+    ins = [operand(y, fp8), operand(weight, fp8)]
+    name = product_name(shard, fp8)
+    op.back(compute(name, ins, [x], op_class="gemm", flops=flops, module=module), "input", produced)
+    if adapter:
         produced = tape.new_label()
-        kernel = compute(_named("mm", fp8), ins, [x], op_class="gemm", flops=flops, module=module)
-        out.append(Launch(kernel, produced))
-        if exchange.reduce_input_grad:
-            reduced = tape.new_label()
-            kernel = collective(exchange.reduce_input_grad, x, "tp", stream=TP_STREAM, module=module)
-            out.append(Launch(kernel, reduced, (produced,)))
-    _weight_gradient(group, shard, x, weight, y, module, fp8, (gathered,) if gathered is not None else ())
-    if reduced is not None:
-        group.after.append(reduced)
+        op.back(compute("aten::add.Tensor", [x, x], [x], module=module), "input", produced)
+    if exchange.reduce_input_grad:
+        reduced = tape.new_label()
+        kernel = collective(exchange.reduce_input_grad, x, "tp", stream=TP_STREAM, module=module)
+        op.back(kernel, "input", reduced, (produced,))
+        op.after.append(reduced)
+    if trains:
+        _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(gathered))
+    elif exchange.output_grad:
+        op.after.extend(exchange.output_grad)
+    if layer.bias and layer.bias_apart:
+        width = y.shape[-1]
+        op.parameter(f"{module}.bias", width)
+        op.back(compute("aten::sum.dim_IntList", [y], [y.like(width)], module=module), "weight")
+        op.accumulate((width,), shard.dtype, shard.main_grad_dtype, module)
 
 
 def _weight_gradient(
-    group: Group, shard: Shard, x: Tensor, weight: Tensor, y: Tensor, module: str, fp8: bool,
+    op: Op, shard: Shard, x: Tensor, weight: Tensor, y: Tensor, module: str, fp8: bool,
     waits: tuple[Hashable, ...],
 ) -> None:  # fmt: skip
     main_grad = Tensor(weight.shape, shard.main_grad_dtype)
-    ins = [_operand(y.like(y.shape[1], y.shape[0]), fp8), _operand(x, fp8)]
+    ins = [operand(y.like(y.shape[1], y.shape[0]), fp8), operand(x, fp8)]
+    fused = shard.software.grad_accumulation_fusion
+    name = "wgrad_gemm_accum" if fused else product_name(shard, fp8)
+    ins, outs = ([*ins, main_grad], [main_grad]) if fused else (ins, [weight])
     flops = 2 * y.numel * x.shape[-1]
-    if shard.software.grad_accumulation_fusion:
-        kernel = compute(
-            "wgrad_gemm_accum", [*ins, main_grad], [main_grad], op_class="gemm", flops=flops, module=module
-        )
-        group.launches.append(Launch(replace(kernel, weight_gradient=True), None, waits))
-        return
-    kernel = compute(_named("mm", fp8), ins, [weight], op_class="gemm", flops=flops, module=module)
-    group.launches.append(Launch(replace(kernel, weight_gradient=True), None, waits))
-    accumulate(group, shard, weight.shape, module)
+    op.back(compute(name, ins, outs, op_class="gemm", flops=flops, module=module), "weight", waits=waits)
+    if not fused:
+        op.accumulate(weight.shape, shard.dtype, shard.main_grad_dtype, module)
 
 
-def _bias(tape: Tape, shard: Shard, y: Tensor, layer: Linear, *, duplicated: bool) -> None:
-    width = y.shape[-1]
-    tape.parameter(f"{layer.module}.bias", width, tp_duplicated=duplicated)
-    group = tape.group()
-    if layer.bias_apart:
-        tape.run("aten::add.Tensor", [y, y.like(width)], [y], module=layer.module)
-        kernel = compute("aten::sum.dim_IntList", [y], [y.like(width)], module=layer.module)
-        group.launches.append(Launch(kernel))
-    accumulate(group, shard, (width,), layer.module)
-
-
-def accumulate(group: Group, shard: Shard, shape: tuple[int, ...], module: str) -> None:
-    """Add a parameter's gradient to what earlier microbatches left in ``main_grad``."""
-    main_grad = Tensor(shape, shard.main_grad_dtype)
-    kernel = compute("aten::add_.Tensor", [main_grad, Tensor(shape, shard.dtype)], [main_grad], module=module)
-    group.launches.append(Launch(replace(kernel, weight_gradient=True)))
-
-
-def _gather(tape: Tape, shard: Shard, whole: Tensor, module: str) -> Hashable:
-    """All tokens from the slices; the label of the gather where it runs beside the product."""
-    if shard.tp_overlap:
-        return _beside(tape, collective("all_gather", whole, "tp", stream=TP_STREAM, module=module))
-    tape.launch(Launch(collective("all_gather", whole, "tp", module=module)))
-    return None
-
-
-def _beside(tape: Tape, kernel: Kernel) -> Hashable:
-    """Launch on another stream as soon as everything before has run; the label to wait for."""
-    before = tape.last_label()
-    label = tape.new_label()
-    tape.launch(Launch(kernel, label, (before,) if before is not None else ()))
-    return label
-
-
-def _operand(tensor: Tensor, fp8: bool) -> Tensor:
-    return replace(tensor, dtype="float8_e4m3fn") if fp8 else tensor
-
-
-def _named(what: str, fp8: bool) -> str:
-    return "aten::_scaled_mm" if fp8 else f"aten::{what}"
-
-
-def _cast(x: Tensor, module: str) -> Kernel:
-    """To fp8 and to its transpose in one pass (Transformer Engine's cast_transpose)."""
-    quantized = replace(x, dtype="float8_e4m3fn")
-    return compute("cast_transpose_fp8", [x], [quantized, quantized], op_class="elementwise", module=module)
-
-
-def _cast_forward(tape: Tape, shard: Shard, x: Tensor, weight: Tensor, module: str) -> None:
-    tape.launch(Launch(_cast(x, module)))
-    if shard.software.fp8_weight_cast == "every":
-        tape.launch(Launch(_cast(weight, module)))
-    elif shard.software.fp8_weight_cast == "first":
-        tape.first.append(_cast(weight, module))
+def _adapter(tape: Tape, shard: Shard, x: Tensor, y: Tensor, module: str, kept: Tensor) -> None:
+    """A low-rank adapter (LoRA, arXiv 2106.09685): down, up, scaled and added to the layer's output."""
+    rank = shard.lora_rank
+    narrow = x.like(x.shape[0], rank)
+    sizes = ((x, narrow, "lora_a", kept), (narrow, y, "lora_b", narrow))
+    for source, target, name, saved in sizes:
+        op, label = tape.op(), f"{module}.{name}"
+        flops = 2 * target.numel * source.shape[-1]
+        weight = source.like(source.shape[-1], target.shape[-1])
+        op.run("aten::mm", [source, weight], [target], op_class="gemm", flops=flops, module=label,
+               saved_inputs=saved.num_bytes, saved_for="weight")  # fmt: skip
+        op.parameter(f"{label}.weight", target.shape[-1], source.shape[-1], tp_duplicated=True)
+        ins = [target, weight.like(*reversed(weight.shape))]
+        op.back(compute("aten::mm", ins, [source], op_class="gemm", flops=flops, module=label), "input")
+        _weight_gradient(op, shard, source, weight.like(*reversed(weight.shape)), target, label, False, ())
+    op = tape.op()
+    op.run("aten::mul.Tensor", [y], [y], module=f"{module}.lora_b")
+    op.run("aten::add.Tensor", [y, y], [y], module=f"{module}.lora_b")
+    op.back(compute("aten::mul.Tensor", [y], [y], module=f"{module}.lora_b"), "input")

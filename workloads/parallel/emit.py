@@ -89,6 +89,7 @@ class Writer:
             self.template.send(kernel.group, kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
             return self.template.recv(kernel.group, -kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
         columns["reduce_op"] = kernel.reduce_op
+        columns["op_class"] = kernel.op_class
         return self.template.collective(kernel.collective, kernel.group, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
 
     def _compute(
