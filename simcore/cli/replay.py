@@ -84,7 +84,9 @@ def replay(
             raise InputError("--kineto is written from a run folder: name one with --out")
         learned = chosen_interference(interference)
         if learned is not None and level == "recorded":
-            raise InputError("--interference needs --level communication or shapes: durations are the recorded ones")
+            raise InputError(
+                "--interference needs --level communication or shapes: durations are the recorded ones"
+            )
         if edits and level != "recorded":
             raise InputError(f"--edit changes recorded times, which --level {level} does not use")
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)

@@ -69,9 +69,9 @@ def run_sim(
         import json
         import time
 
+        from simcore.cli.interference import chosen_interference
         from simcore.cli.output import print_outcome
         from simcore.cli.progress import Stages
-        from simcore.cli.interference import chosen_interference
         from simcore.cli.scenario import resolve_scenario
         from simcore.cli.settings import split_pairs
 
