@@ -110,19 +110,22 @@ def _events(timeline: Timeline, rank: int) -> Iterator[str]:
     for pid, label in ((device, f"GPU {device}"), (host, "CPU")):
         for key, field, text in (("process_name", "name", "python"), ("process_labels", "labels", label)):
             yield json.dumps({"ph": "M", "name": key, "pid": pid, "tid": 0, "ts": 0, "args": {field: text}})
-    start, end, ready = (rows.ints(column) // 1000 for column in ("start_ps", "end_ps", "ready_ps"))
+    start, end, ready = (rows.ints(column) // 1000 for column in ("start_ps", "end_ps", "ready_ps"))  # ns
     kind, kinds = rows.strings("kind")
     is_comm, on_gpu = _of(kind, kinds, COMMUNICATION_KINDS), _of(kind, kinds, COMPUTE_KINDS)
     begin = np.where(is_comm, ready, start)
+    stream, names = rows.strings("stream")
+    exchanged = _of(kind, kinds, ("send", "recv"))
+    inside = _one_launch(np.flatnonzero(exchanged), stream, begin, end)
     # Host ops and synchronisations end when the host goes on: what follows them is launched then.
-    called = np.maximum.accumulate(np.where(_of(kind, kinds, ("host", "sync")), end, 0))
-    called = np.minimum(called, begin)
+    on_host = _of(kind, kinds, ("host", "sync"))
+    called = np.maximum.accumulate(np.where(on_host, end, 0))
+    called = np.minimum(called + _launching_ns(info, on_host, is_comm | on_gpu), begin)
     yield from _steps(info, rank, host, called, end, is_comm | on_gpu)
     yield from _synchronisations(rows, host, start, end)
     streams = _stream_numbers(rows.strings("stream")[1])
     constant = _Constants(rows, info, rank)
-    stream, names = rows.strings("stream")
-    for row in np.flatnonzero(is_comm | on_gpu).tolist():
+    for row in np.flatnonzero((is_comm | on_gpu) & ~inside).tolist():
         correlation = row + 1
         name, category, args = constant.of(row)
         number = streams[names[stream[row]]]
@@ -141,6 +144,30 @@ def _events(timeline: Timeline, rank: int) -> Iterator[str]:
         arrow = f'"cat":"ac2g","name":"ac2g","id":{correlation}'
         yield f'{{"ph":"s",{arrow},"pid":{host},"tid":{_HOST_TID},"ts":{launched}}}'
         yield f'{{"ph":"f","bp":"e",{arrow},"pid":{device},"tid":{number},"ts":{at}}}'
+
+
+def _launching_ns(info: RunInfo, on_host: npt.NDArray[np.bool_], launched: npt.NDArray[np.bool_]) -> IntArray:
+    """By row: what the launches since the host's last own op have taken, this one not counted."""
+    overhead_s = float((info.cluster.get("gpu") or {}).get("launch_overhead_s", 0.0))
+    before = np.cumsum(launched) - launched
+    since = np.maximum.accumulate(np.where(on_host, before, 0))
+    return np.rint((before - since) * overhead_s * 1e9).astype(np.int64)
+
+
+def _one_launch(
+    rows: IntArray, stream: npt.NDArray[np.int32], begin: IntArray, end: IntArray
+) -> npt.NDArray[np.bool_]:
+    """Sends and receives that are one kernel of NCCL's with the one before, whose ``end`` is then theirs."""
+    inside = np.zeros(len(stream), dtype=np.bool_)
+    head: dict[int, int] = {}
+    for row in rows.tolist():
+        first = head.get(int(stream[row]), -1)
+        if first >= 0 and begin[row] < end[first]:
+            inside[row] = True
+            end[first] = max(end[first], end[row])
+        else:
+            head[int(stream[row])] = row
+    return inside
 
 
 def _of(codes: npt.NDArray[np.int32], names: list[str], wanted: Sequence[str]) -> npt.NDArray[np.bool_]:

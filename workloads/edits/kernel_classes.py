@@ -32,7 +32,7 @@ _CUDA_NAMES: Final = tuple(
         (r"cross_entropy|nll_loss", "cross_entropy"),
         (r"embedding.*(backward|bwd|grad)|index_?put|scatter|indexing_backward", "embedding_bwd"),
         (r"embedding|index_?select|gather", "embedding_fwd"),
-        (r"adam|sgd|lamb|adagrad", "optimizer"),
+        (r"adam|sgd|lamb(?!da)|adagrad", "optimizer"),
         (r"multi_tensor", "foreach"),
         (r"dropout", "dropout"),
         (r"catarray|copy|memcpy|transpose|permute", "copy"),
