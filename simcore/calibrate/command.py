@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from simcore.calibrate.errors import ErrorTable, error_table
-from simcore.calibrate.fit import fit_attention, fit_gemm
-from simcore.calibrate.kernels import predict_rows, read_kernel_rows
+from simcore.calibrate.errors import ErrorTable
+from simcore.calibrate.kernels_command import fit_kernels, fit_traces, kernel_errors, left_out, memory_errors
 from simcore.calibrate.layers import layer_errors, layer_lines
 from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
 from simcore.calibrate.runs_command import validate_runs
 from simcore.calibrate.white_box_nccl import table_6_lines
-from simcore.errors import SimcoreError
-
-#: Bands of kernel time, microseconds: launch-bound, small, medium, large.
-BANDS_US = (10.0, 100.0, 1000.0, math.inf)
+from simcore.errors import InputError, SimcoreError
 
 
 def validate(argv: Sequence[str]) -> int:
-    """``--kernels CSV | --layers CSV | --nccl CSV | --runs CSV [--json]``: errors by family.
+    """``--kernels CSV | --traces FILE.. | --layers CSV | --nccl CSV | --runs CSV [--json]``: errors.
 
     Returns the exit code.
     """
     parser = argparse.ArgumentParser(prog="validate.py", description=validate.__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--kernels", metavar="CSV", help="measured GEMM and attention rows")
+    what.add_argument("--traces", nargs="+", metavar="FILE", help="traces with shapes: memory-bound kernels")
     what.add_argument("--layers", metavar="CSV", help="measured transformer layers, forward and backward")
     what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
     what.add_argument("--runs", metavar="CSV", help="published training runs, a configuration a row")
@@ -36,6 +33,11 @@ def validate(argv: Sequence[str]) -> int:
     parser.add_argument("--family", default="", help="of --runs: only the rows of this family")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="of --runs: N rows of each family")
     parser.add_argument("--page", default="", metavar="FILE", help="of --runs: write the report there")
+    parser.add_argument(
+        "--leave-one-out",
+        action="store_true",
+        help="of --kernels: also each GPU without its rows; of --traces: each trace by a fit to the others",
+    )
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="rows to show (default 10)")
     options = parser.parse_args(argv)
     try:
@@ -49,10 +51,16 @@ def validate(argv: Sequence[str]) -> int:
     except SimcoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    apart: dict[str, Any] = {}
+    apart_text: list[str] = []
+    if options.kernels is not None and options.leave_one_out:
+        apart, apart_text = left_out(options.kernels, table)
     if options.json:
-        print(json.dumps(table.as_dict()))
+        print(json.dumps(table.as_dict() | ({"left_out": apart} if apart else {})))
         return 0
     print("\n".join(layer_lines(table)) if options.layers else _text(table, options.worst))
+    if apart:
+        print("\n".join(["", *apart_text]))
     if options.nccl:
         print("\n".join(["", *goal_lines(table.rows), "", *apart_lines(table.rows), "", *table_6_lines()]))
     return 0
@@ -61,38 +69,21 @@ def validate(argv: Sequence[str]) -> int:
 def _errors(options: argparse.Namespace) -> ErrorTable:
     if options.nccl is not None:
         return nccl_errors(options.nccl)
+    if options.traces is not None:
+        return memory_errors(options.traces, leave_one_out=options.leave_one_out)
     return kernel_errors(options.kernels) if options.layers is None else layer_errors(options.layers)
 
 
-def kernel_errors(path: str) -> ErrorTable:
-    """Errors of every kernel row that a formula covers, microseconds.  InputError for a bad file."""
-    rows, skipped = read_kernel_rows(path)
-    scored = []
-    for row, predicted in zip(rows, predict_rows(rows), strict=True):
-        measured = row.seconds * 1e6
-        upper = next(band for band in BANDS_US if measured < band)
-        band = f"< {upper:g} us" if upper < math.inf else f">= {BANDS_US[-2]:g} us"
-        scored.append(
-            {
-                **row.columns,
-                "id": row.line,
-                "family": f"{row.family} {band}",
-                "measured": measured,
-                "predicted": predicted * 1e6,
-            }
-        )
-    return error_table(scored, skipped)
-
-
 def calibrate(argv: Sequence[str]) -> int:
-    """``GENERATION --kernels CSV [--rounds N]`` or ``GENERATION --nccl CSV [--cross-validate]``.
+    """``GENERATION --kernels CSV``, ``GENERATION --nccl CSV [--cross-validate]`` or ``all --traces FILE..``.
 
     Prints fitted TOML tables.  Returns the exit code.
     """
     parser = argparse.ArgumentParser(prog="calibrate.py", description=calibrate.__doc__)
-    parser.add_argument("generation", help="volta, ampere, hopper")
+    parser.add_argument("generation", help="volta, ampere, hopper; all with --traces")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--kernels", metavar="CSV", help="measured GEMM and attention rows")
+    what.add_argument("--traces", nargs="+", metavar="FILE", help="traces with shapes: memory-bound kernels")
     what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
     parser.add_argument("--rounds", type=int, default=3, help="restarts of the simplex (default 3)")
     parser.add_argument("--only", choices=("gemm", "attention"), help="fit one part of the kernels")
@@ -105,27 +96,16 @@ def calibrate(argv: Sequence[str]) -> int:
     try:
         if options.nccl is not None:
             print_nccl_fit(options.generation, options.nccl, options.cross_validate)
+        elif options.traces is not None:
+            if options.generation != "all":
+                raise InputError("--traces fits one set of constants for all generations: write all")
+            fit_traces(options.traces, options.rounds)
         else:
-            _fit_kernels(options.generation, options.kernels, options.rounds, options.only)
+            fit_kernels(options.generation, options.kernels, options.rounds, options.only)
     except SimcoreError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
-
-
-def _fit_kernels(generation: str, path: str, rounds: int, only: str | None) -> None:
-    rows, _ = read_kernel_rows(path)
-    if only != "attention":
-        _print_fit("[gemm.tensor]", *fit_gemm(generation, rows, rounds))
-    if only != "gemm":
-        for family, values, error in fit_attention(generation, rows, rounds):
-            _print_fit(f"[attention.{family}]", values, error)
-
-
-def _print_fit(heading: str, values: dict[str, float], error: float) -> None:
-    print(f"{heading}  # mean absolute log error {100 * error:.2f}%")
-    for name, value in values.items():
-        print(f"{name} = {value:.4g}")
 
 
 def _text(table: ErrorTable, worst: int) -> str:
@@ -135,7 +115,7 @@ def _text(table: ErrorTable, worst: int) -> str:
             lines.append(summary_line(name, summary))
     lines.append(f"refused: {len(table.skipped)} rows")
     lines.extend(
-        f"line {row['id']:6} {row['family']:52} measured {row['measured']:12.2f} us, predicted "
+        f"line {row['id']!s:6.60} {row['family']:52} measured {row['measured']:12.2f} us, predicted "
         f"{row['predicted']:12.2f} us ({100 * row['error']:+.0f}%)"
         for row in sorted(table.rows, key=lambda row: -abs(row["error"]))[:worst]
     )

@@ -27,7 +27,7 @@ from simcore.hardware.specs import GpuSpec
 FloatArray = npt.NDArray[np.float64]
 
 GEMM_CONSTANTS = (
-    "efficiency", "operand_intensity", "l2_delivery", "tile_latency_s", "epilogue_s", "tail_share",
+    "efficiency", "operand_intensity", "tile_latency_s", "epilogue_s", "tail_share",
     "split_latency_s", "warm_l2_share", "hbm_share", "overlap_loss", "throttle_s", "prologue_s",
 )  # fmt: skip
 

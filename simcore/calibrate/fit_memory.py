@@ -45,8 +45,8 @@ def predict_rows(rows: Sequence[MemoryRow], values: dict[str, float] | None = No
 def fit_memory(rows: Sequence[MemoryRow], rounds: int = 3) -> tuple[dict[str, float], float]:
     """Constants by name ("warm_l2_share", "reduction.latency_s", "ampere.prologue_s"), and the error.
 
-    A group of rows of one trace, class and decade of duration counts as the square root of its number: a trace
-    has hundreds of rows of small tensors.
+    A group of rows of one trace, class and decade of duration counts as the square root of its number: a
+    trace has hundreds of rows of small tensors.
     """
     start = dict(JOINT)
     start.update({f"{op_class}.{name}": value for (op_class, name), value in BY_CLASS.items()})

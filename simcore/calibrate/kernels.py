@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simcore.calibrate.unfused_attention import unfused_attention
 from simcore.cost.kernel import Kernel
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 
 COLUMNS = (
-    "gpu", "op", "dtype", "m", "n", "k", "batch", "seq", "heads", "kv_heads", "head_dim", "causal", "pass",
-    "time_us", "tflops", "notes",
+    "gpu", "op", "dtype", "m", "n", "k", "groups", "batch", "seq", "heads", "kv_heads", "head_dim", "causal",
+    "pass", "time_us", "tflops", "notes",
 )  # fmt: skip
 
 #: GPU names of measurement files and traces, longest prefix first, and the profile that describes them.
@@ -102,13 +103,16 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
     dtype = _DTYPES.get(columns["dtype"], columns["dtype"])
     gpu = profile_of(columns["gpu"])
     around_s = 0.0
-    if op == "gemm" or op.startswith("gemm fp8"):
-        kernels = _gemm(columns, dtype)
+    if op == "gemm" or op.startswith(("gemm fp8", "grouped gemm")):
+        kernels = _grouped(columns, dtype) if op.startswith("grouped") else _gemm(columns, dtype)
         flops = float(kernels[-1].flops)
         if op == "gemm" and dtype.startswith("float8"):
             m, k = kernels[-1].in_shapes[0]
             around_s = FP8_QUANTISE_S + 3 * m * k / FP8_QUANTISE_BYTES_PER_S
-        family = f"gemm {columns['dtype']} {gpu}"
+        family = f"{'grouped ' if op.startswith('grouped') else ''}gemm {columns['dtype']} {gpu}"
+    elif op == "attention PyTorch":
+        kernels, flops = _unfused(columns, dtype)
+        family = f"{op} {columns['pass']} {gpu}"
     elif op in _ATTENTION or op == "attention":
         kernels, flops = _attention(columns, dtype, _ATTENTION.get(op, "trtllm"))
         family = f"{op} {columns['pass']} {gpu}"
@@ -125,7 +129,26 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
 
 def _gemm(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
     m, n, k = (int(_number(columns, name)) for name in ("m", "n", "k"))
-    return (Kernel("gemm", "gemm", dtype, ((m, k), (k, n)), ((m, n),), flops=2 * m * n * k),)
+    name = "blockwise_gemm" if "1x128" in columns["op"] else "gemm"
+    return (Kernel(name, "gemm", dtype, ((m, k), (k, n)), ((m, n),), flops=2 * m * n * k),)
+
+
+def _grouped(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
+    """``groups`` products of ``m`` rows each in one launch (DeepGEMM's, whose fp8 is scaled by blocks)."""
+    m, n, k, groups = (int(_number(columns, name)) for name in ("m", "n", "k", "groups"))
+    shapes = ((groups, m, k), (groups, k, n))
+    name = "blockwise_grouped_gemm"
+    return (Kernel(name, "bgemm", dtype, shapes, ((groups, m, n),), flops=2 * groups * m * n * k),)
+
+
+def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[Kernel, ...], float]:
+    """PyTorch's own ops, forward and backward, and the row's own flop count."""
+    if columns["pass"] != "fwd+bwd":
+        raise InputError(f"no formula for pass {columns['pass']!r}")
+    batch, seq, heads, dim = (int(_number(columns, name)) for name in ("batch", "seq", "heads", "head_dim"))
+    causal = _number(columns, "causal") > 0
+    kernels = unfused_attention(batch, heads, seq, dim, dtype, causal=causal)
+    return kernels, 3.5 * 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
 
 
 def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[Kernel, ...], float]:

@@ -33,6 +33,8 @@ FloatArray = npt.NDArray[np.float64]
 #: tiles and efficiency are those of the CUDA-core kernels).
 CUDA_CORE_MODES = ("fp32", "fp64")
 
+SCALED_BLOCK = 128
+
 
 @dataclass(frozen=True)
 class GemmEstimate:
@@ -85,7 +87,7 @@ def estimate_gemm(
     sm_flops = peak_flops * p.efficiency / gpu.num_sms
     main = 2 * area * depth / sm_flops * delivery * _misalignment(n_, k_, element_bytes, p)
     tile = main + p.tile_latency_s + p.epilogue_s * area / area.max()
-    delivered = p.l2_delivery * gpu.l2_bytes_per_s
+    delivered = p.l2_share * p.multicast * gpu.l2_bytes_per_s
     exact = tiles / gpu.num_sms
     whole = np.ceil(exact)
     waves = np.maximum(1.0, whole - (1 - p.tail_share) * (whole - exact))
@@ -122,7 +124,10 @@ def gemm(kernel: Kernel, context: Context) -> Work:
     """Dense and batched matrix products (mm, addmm, linear, bmm, baddbmm, fused weight gradients)."""
     m, n, k, batch = gemm_dims(kernel)
     out_bytes = kernel.element_bytes if kernel.element_bytes > 1 else 2  # fp8 products are stored in bf16
-    return gemm_work(m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context)
+    scaled = "blockwise" in kernel.name
+    return gemm_work(
+        m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context, scaled_blocks=scaled
+    )
 
 
 @formula("conv")
@@ -146,20 +151,28 @@ def convolution(kernel: Kernel, context: Context) -> Work:
 
 
 def gemm_work(
-    m: int, n: int, k: int, batch: int, dtype: str, element_bytes: int, out_bytes: int, context: Context
-) -> Work:
-    """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``."""
+    m: int, n: int, k: int, batch: int, dtype: str, element_bytes: int, out_bytes: int, context: Context,
+    *, scaled_blocks: bool = False,
+) -> Work:  # fmt: skip
+    """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``.
+
+    ``scaled_blocks``: fp8 with a scale per block of ``SCALED_BLOCK`` along k (arXiv 2412.19437, 3.3.2): CUDA
+    cores scale and add the tensor cores' partial sums once per block, a multiply-add per output each time.
+    """
     mode = context.math_mode(dtype)
     gpu = context.gpu
     on_cuda_cores = mode in CUDA_CORE_MODES
     p = context.parameters.simt if on_cuda_cores else context.parameters.tensor
     if min(m, n, k, batch) == 0:
         return Work(0.0, 0.0)
+    peak_flops = gpu.peak_flops[mode]
+    if scaled_blocks and mode == "fp8":
+        peak_flops = 1 / (1 / peak_flops + 1 / (SCALED_BLOCK * gpu.peak_flops["fp32"]))
     estimate = estimate_gemm(
         *(np.array([size], dtype=np.float64) for size in (m, n, k, batch)),
         gpu=gpu,
         parameters=p,
-        peak_flops=gpu.peak_flops[mode],
+        peak_flops=peak_flops,
         sustained_efficiency=p.efficiency if on_cuda_cores else gpu.gemm_efficiency,
         element_bytes=element_bytes,
         out_bytes=out_bytes,

@@ -28,8 +28,8 @@ class GemmParameters:
     ``efficiency``: share of peak in the main loop of the best tile, before the power limit.
     ``operand_intensity``: multiply-adds per loaded element at which operand delivery and math take equal
     time; a tile of ``m x n`` has ``m n / (m + n)``.
-    ``l2_delivery``: operand bytes that reach SMs per byte of the profile's L2 bandwidth (above 1 with
-    multicast to clusters).
+    ``l2_share``: of the profile's L2 bandwidth that operands get; ``multicast``: SMs that one fetch serves
+    (thread block clusters; 1 before Hopper).
     ``tile_latency_s``: filling the pipeline of one tile; ``epilogue_s``: draining the largest tile.
     ``tail_share``: how much of the idle part of the last wave is really lost (1: whole waves).
     ``split_latency_s``: reduction after split-K.
@@ -47,7 +47,8 @@ class GemmParameters:
     tile_k: int
     efficiency: float
     operand_intensity: float
-    l2_delivery: float
+    l2_share: float
+    multicast: int
     tile_latency_s: float
     epilogue_s: float
     tail_share: float
@@ -196,7 +197,7 @@ _T = TypeVar("_T")
 #: Fields that are shares of something: 0 to 1.
 _SHARES = {
     "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
-    "backward_efficiency", "bandwidth_share", "wide_share",
+    "backward_efficiency", "bandwidth_share", "wide_share", "l2_share",
 }  # fmt: skip
 
 
