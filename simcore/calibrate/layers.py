@@ -22,10 +22,11 @@ from simcore.errors import InputError
 from simcore.graph import GraphBuilder
 from simcore.hardware import Topology, load_cluster
 from workloads.models.layers import layer
-from workloads.models.local import Recompute, Shard
+from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
+from workloads.models.tape import Recompute
 from workloads.parallel.emit import Writer
 
 COLUMNS = ("gpu", "model", "scope", "variant", "forward_ms", "backward_ms", "combined_ms")

@@ -1,35 +1,89 @@
-"""A transformer layer as one piece."""
+"""Transformer layers, each as one piece."""
 
 from __future__ import annotations
 
-from workloads.models.attention import self_attention
+from collections.abc import Callable
+
+from workloads.models.attention import cross_attention, self_attention
 from workloads.models.elementary import norm, residual_sum
-from workloads.models.feed_forward import experts, feed_forward
+from workloads.models.experts import experts
+from workloads.models.feed_forward import feed_forward
 from workloads.models.local import Shard
 from workloads.models.pieces import Piece
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Tape
+from workloads.models.tape import Recompute, Tape
+from workloads.models.tensors import Tensor
 
 
-def has_experts(model: ModelSpec, index: int) -> bool:
-    """Whether layer ``index`` has experts in place of the dense feed-forward block."""
-    moe = model.moe
-    return moe is not None and index >= moe.first_layer and (index - moe.first_layer) % moe.every == 0
+def layer(
+    model: ModelSpec, shard: Shard, index: int, *, recompute: bool | Recompute, input_grad: bool = True
+) -> Piece:
+    """Layer ``index``: attention and feed-forward block, each behind a norm, each added to the residual.
 
-
-def layer(model: ModelSpec, shard: Shard, index: int, *, recompute: bool) -> Piece:
-    """Layer ``index``: attention and feed-forward block, each behind a norm, each added to the residual."""
-    tape = Tape()
-    name = f"decoder.layers.{index}"
+    ``recompute``: how, or whether in full.  ``input_grad``: something before the layer trains.
+    """
+    policy = _policy(shard, recompute)
+    tape = shard.tape()
     x = shard.tensor(shard.residual_tokens, model.hidden)
-    norm(tape, shard, model, x, f"{name}.input_layernorm")
-    self_attention(tape, shard, model, x, f"{name}.self_attention")
-    residual_sum(tape, shard, model, x, name, bias=model.bias)
-    norm(tape, shard, model, x, f"{name}.pre_mlp_layernorm")
-    if has_experts(model, index):
-        experts(tape, shard, model, x, f"{name}.mlp")
-        residual_sum(tape, shard, model, x, name, bias=False)
-    else:
+    write_layer(tape, shard, model, x, f"{stack_name(model)}.layers.{index}", index)
+    return tape.piece("layer", x, input_bytes=x.num_bytes, recompute=policy, input_grad=input_grad,
+                      early_stop=shard.software.recompute_early_stop)  # fmt: skip
+
+
+def stack_name(model: ModelSpec) -> str:
+    """What modules call the (first) stack of layers."""
+    return "decoder" if model.causal else "encoder"
+
+
+def _policy(shard: Shard, recompute: bool | Recompute) -> Recompute:
+    if isinstance(recompute, bool):
+        return "full" if recompute else ("selective" if shard.recompute == "selective" else "none")
+    return recompute
+
+
+def write_layer(
+    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, name: str, index: int, *,
+    causal: bool | None = None, memory: Tensor | None = None,
+) -> None:  # fmt: skip
+    """A layer's ops; with ``memory`` it attends to an encoder's output, too."""
+
+    def attention() -> None:
+        self_attention(tape, shard, model, x, f"{name}.self_attention", index=index, causal=causal)
+
+    def crossed() -> None:
+        assert memory is not None
+        cross_attention(tape, shard, model, x, memory, f"{name}.cross_attention")
+
+    def dense() -> None:
         feed_forward(tape, shard, model, x, f"{name}.mlp")
-        residual_sum(tape, shard, model, x, name, bias=model.bias)
-    return tape.piece("layer", x, recompute_all=recompute, input_bytes=x.num_bytes)
+
+    def mixture() -> None:
+        experts(tape, shard, model, x, f"{name}.mlp")
+
+    sparse = model.has_experts(index)
+    blocks: list[tuple[str, Callable[[], None], bool]] = [("input_layernorm", attention, model.bias)]
+    if memory is not None:
+        blocks.append(("pre_cross_attn_layernorm", crossed, model.bias))
+    blocks.append(("pre_mlp_layernorm", mixture if sparse else dense, model.bias and not sparse))
+    if model.parallel_block:
+        _in_parallel(tape, shard, model, x, name, blocks)
+        return
+    for norm_name, block, bias in blocks:
+        norm(tape, shard, model, x, f"{name}.{norm_name}")
+        block()
+        if model.post_norms:
+            norm(tape, shard, model, x, f"{name}.post_{norm_name}", residual=False)
+        residual_sum(tape, shard, model, x, name, bias=bias)
+
+
+def _in_parallel(
+    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, name: str,
+    blocks: list[tuple[str, Callable[[], None], bool]],
+) -> None:  # fmt: skip
+    """All blocks read the layer's input; their outputs and the residual are added up."""
+    for number, (norm_name, block, _) in enumerate(blocks):
+        if number == 0 or not model.shared_norm:
+            norm(tape, shard, model, x, f"{name}.{norm_name}")
+        block()
+    for _, _, bias in blocks:
+        residual_sum(tape, shard, model, x, name, bias=bias)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import re
+from dataclasses import dataclass, field, replace
 
 from workloads.models.software import SoftwareSpec
+from workloads.models.tape import Recompute, Tape
 from workloads.models.tensors import Tensor
 
-Recompute = Literal["none", "selective", "full", "ops"]
 DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}
 
 
@@ -17,7 +17,10 @@ class Shard:
     """Degrees and sizes as the layers need them.
 
     ``seq`` is the whole sequence; a rank holds ``seq / cp`` of it, between tensor-parallel regions
-    ``seq / cp / tp`` where ``sequence_parallel``.  ``etp``: tensor parallelism of experts.
+    ``seq / cp / tp`` where ``sequence_parallel``.  ``decoder_seq``: an encoder-decoder's second sequence (0:
+    as long); ``encoder_seq`` its first, in the decoder's view.  ``etp``: tensor parallelism of experts.
+    ``trainable``: "all", "none", "lora" (adapters of ``lora_rank`` beside the linear layers that match
+    ``lora_targets``), or a regular expression over parameter names.
     """
 
     micro_batch: int
@@ -33,6 +36,11 @@ class Shard:
     recompute: Recompute = "none"
     tp_overlap: bool = False
     software: SoftwareSpec = field(default_factory=SoftwareSpec)
+    decoder_seq: int = 0
+    encoder_seq: int = 0
+    trainable: str = "all"
+    lora_rank: int = 0
+    lora_targets: str = r"linear_qkv|linear_proj|linear_fc1|linear_fc2"
 
     @property
     def dtype(self) -> str:
@@ -67,3 +75,25 @@ class Shard:
     def tensor(self, *shape: int, dtype: str = "") -> Tensor:
         """An activation."""
         return Tensor(shape, dtype or self.dtype)
+
+    def trains(self, parameter: str) -> bool:
+        """Whether the parameter of that name is trained."""
+        if self.trainable in ("all", "none"):
+            return self.trainable == "all"
+        return re.search("lora_" if self.trainable == "lora" else self.trainable, parameter) is not None
+
+    def has_adapter(self, module: str) -> bool:
+        """Whether a low-rank adapter stands beside the linear layer of that name."""
+        return self.lora_rank > 0 and re.search(self.lora_targets, module) is not None
+
+    def of_encoder(self) -> Shard:
+        """The view of the encoder, from the decoder's."""
+        return replace(self, seq=self.encoder_seq) if self.encoder_seq else self
+
+    def of_decoder(self) -> Shard:
+        """The view of the decoder of an encoder-decoder."""
+        return replace(self, seq=self.decoder_seq or self.seq, encoder_seq=self.seq)
+
+    def tape(self) -> Tape:
+        """An empty tape for one piece."""
+        return Tape(self.trains)

@@ -17,7 +17,9 @@ class Kernel:
     process group ``group`` and stream ``stream`` ("compute": in line), of ``comm_bytes`` by nccl-tests'
     convention; "send_recv" goes to the member ``peer_delta`` further on and receives as much from the one
     before.  ``waits_for`` are positions, within the same list, of kernels on other streams that must
-    have ended; ``saved_bytes`` is what stays for the backward pass.
+    have ended; ``saved_bytes`` is what stays for the backward pass.  Of a backward list: ``recomputed``
+    kernels repeat forward's, and what ``weight_gradient`` kernels compute only the optimizer needs
+    (zero-bubble schedules may run them later).
     """
 
     name: str
@@ -37,8 +39,8 @@ class Kernel:
     peer_delta: int = 0
     waits_for: tuple[int, ...] = ()
     saved_bytes: int = 0
-    recomputed: bool = False  # of a backward list: it is recomputation
-    weight_gradient: bool = False  # makes a gradient of a parameter that nothing but the optimizer needs
+    recomputed: bool = False
+    weight_gradient: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,14 @@ class Parameter:
 
     ``group`` says over whom its gradient is reduced: "dp" (all data-parallel ranks, context parallel ones
     included) or "expert_dp".  ``tp_duplicated``: equal on all tensor-parallel ranks (norms), whose gradients
-    sequence parallelism must add up.
+    sequence parallelism must add up.  Without ``trainable`` it has neither gradient nor optimizer state.
     """
 
     name: str
     shape: tuple[int, ...]
     group: str = "dp"
     tp_duplicated: bool = False
+    trainable: bool = True
 
     @property
     def numel(self) -> int:

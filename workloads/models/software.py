@@ -15,7 +15,13 @@ class SoftwareSpec(BaseModel):
     ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op.
     ``grad_accumulation_fusion``: weight gradients are added to ``main_grad`` inside the GEMM.
     ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps) or "unfused".
-    ``fp8_weight_cast``: weights are cast "every" microbatch, at the "first" one, or "never" (kept in fp8).
+    ``fused_qkv``, ``fused_gate_up``: one product for queries, keys and values, and for both up-projections
+    of a gated block.  ``qkv_grad_copy``: their gradients are copied side by side before its backward.
+    ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), or from blocks of
+    it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every" microbatch, at the "first" one,
+    or "never" (kept in fp8).
+    ``recompute_early_stop``: recomputation ends at the last tensor that backward asks for (PyTorch's
+    non-reentrant checkpoint); else it repeats the whole layer (Megatron).
     ``vocab_multiple``: frameworks pad the vocabulary to a multiple of this (times tp for Megatron).
     """
 
@@ -32,6 +38,11 @@ class SoftwareSpec(BaseModel):
     grad_accumulation_fusion: bool = True
     cross_entropy: Literal["fused", "jit", "unfused"] = "jit"
     logits_fp32: bool = True
+    fused_qkv: bool = True
+    fused_gate_up: bool = True
+    qkv_grad_copy: bool = True
+    recompute_early_stop: bool = False
+    fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8"] = "delayed"
     fp8_weight_cast: Literal["every", "first", "never"] = "first"
     vocab_multiple: int = Field(default=128, ge=1)
     vocab_multiple_times_tp: bool = True

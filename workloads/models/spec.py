@@ -24,14 +24,16 @@ class MlaSpec(_Frozen):
 class MoeSpec(_Frozen):
     """Experts in place of the feed-forward block, in every layer from ``first_layer`` on, each ``every``-th.
 
-    ``shared_ffn``: width of the experts that every token passes, together (0: none).  ``capacity_factor``
-    None: dropless.  ``load``: tokens of the fullest expert over the mean (1: balanced).
+    ``shared_ffn``: width of the experts that every token passes, together (0: none); ``shared_gate``: their
+    output is weighted by a gate.  ``capacity_factor`` None: dropless.  ``load``: tokens of the fullest expert
+    over the mean (1: balanced).
     """
 
     num_experts: PositiveInt
     top_k: PositiveInt
     ffn: PositiveInt  # of one expert
     shared_ffn: int = Field(default=0, ge=0)
+    shared_gate: bool = False
     first_layer: int = Field(default=0, ge=0)
     every: PositiveInt = 1
     capacity_factor: float | None = Field(default=None, gt=0)
@@ -42,8 +44,14 @@ class ModelSpec(_Frozen):
     """A transformer.  ``family`` picks the block; the rest are its dimensions (elements, not bytes).
 
     ``kv_heads`` 0 means as many as ``heads``; ``head_size`` 0 means ``hidden / heads``.  ``vocab`` as the
-    tokenizer has it; frameworks pad it (see presets).  ``decoder_layers`` only for encoder-decoders (T5),
-    ``image_size`` and ``patch_size`` only for ViT.
+    tokenizer has it; frameworks pad it (see presets).  ``qkv_bias`` None: as ``bias``.  ``qk_norm``: norms of
+    queries and keys, over a "head" or over all heads ("all").  ``post_norms``: norms behind both blocks, too
+    (Gemma 2).  ``parallel_block``: both blocks read the same residual (GPT-NeoX, Falcon, Phi), each behind a
+    norm of its own or one ``shared_norm``.  ``global_every``: of sliding-window layers each n-th attends to
+    everything (0: none does).  ``mtp_layers``: layers that predict further tokens (DeepSeek-V3).
+    ``decoder_layers`` only for encoder-decoders (T5), ``image_size``, ``patch_size``, ``num_classes`` only
+    for ViT, ``token_types`` only for BERT; ``relative_buckets``: distances that a learned bias of
+    the scores tells apart (T5).
     """
 
     name: str = "model"
@@ -58,14 +66,23 @@ class ModelSpec(_Frozen):
     activation: Literal["gelu", "relu", "silu", "squared_relu"] = "gelu"
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     bias: bool = True
+    qkv_bias: bool | None = None
+    qk_norm: Literal["", "head", "all"] = ""
+    post_norms: bool = False
+    parallel_block: bool = False
+    shared_norm: bool = False
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    positions: Literal["learned", "rotary", "alibi", "none"] = "learned"
+    positions: Literal["learned", "rotary", "alibi", "relative", "none"] = "learned"
     max_positions: int = Field(default=0, ge=0)  # rows of learned positions; 0: the sequence length
     vocab: int = Field(default=0, ge=0)  # 0: no token embedding (ViT)
+    token_types: int = Field(default=0, ge=0)
+    relative_buckets: int = Field(default=0, ge=0)
     tied_embeddings: bool = True
     sliding_window: int = Field(default=0, ge=0)  # 0: full attention
+    global_every: int = Field(default=0, ge=0)
     mla: MlaSpec | None = None
     moe: MoeSpec | None = None
+    mtp_layers: int = Field(default=0, ge=0)
     decoder_layers: int = Field(default=0, ge=0)
     image_size: int = Field(default=0, ge=0)
     patch_size: int = Field(default=0, ge=0)
@@ -85,3 +102,28 @@ class ModelSpec(_Frozen):
     def size_per_head(self) -> int:
         """Elements of one head."""
         return self.head_size or self.hidden // self.heads
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether the projections to queries, keys and values add a bias."""
+        return self.bias if self.qkv_bias is None else self.qkv_bias
+
+    @property
+    def num_patches(self) -> int:
+        """Patches of an image."""
+        return (self.image_size // self.patch_size) ** 2 if self.patch_size else 0
+
+    def has_experts(self, index: int) -> bool:
+        """Whether layer ``index`` has experts in place of the dense feed-forward block."""
+        moe = self.moe
+        return moe is not None and index >= moe.first_layer and (index - moe.first_layer) % moe.every == 0
+
+    def window(self, index: int) -> int:
+        """Tokens that a token of layer ``index`` attends to; 0: all."""
+        if self.global_every and (index + 1) % self.global_every == 0:
+            return 0
+        return self.sliding_window
+
+    def sequence(self, seq: int) -> int:
+        """Tokens of one sample: ``seq``, or an image's patches and the class token."""
+        return self.num_patches + 1 if self.family == "vit" else seq

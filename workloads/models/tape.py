@@ -1,54 +1,63 @@
 """Writing a piece of a model: forward kernels in order, and the backward that follows from them.
 
-Each primitive appends its forward kernels and, as one group, what autograd launches for it; the backward pass
-is the groups in reverse order.  Tensors are shapes and dtypes.  A tape belongs to one rank of the
-tensor-parallel group and to one microbatch.
+A tape belongs to one rank of the tensor-parallel group and to one microbatch.  It holds *ops*: what a
+primitive launches forward, what it keeps, its parameters, and what autograd launches for it; the backward
+pass is the ops' launches in reverse order of the ops.
+
+Note [What backward needs]
+    A launch of backward, and a tensor kept for it, has a role: "input" (the gradient of the op's input),
+    "weight" (of its parameters) or "both".  An op's input needs a gradient when something before it trains;
+    what is needed for neither gradient is not launched and not kept.  So frozen layers cost no weight
+    gradients, nothing runs behind the first trainable parameter, and a model that is not trained has no
+    backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from workloads.models.pieces import Kernel, Parameter, Piece
 from workloads.models.tensors import Tensor, compute
 
+Recompute = Literal["none", "selective", "full", "ops"]
+Role = Literal["both", "input", "weight"]
+
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel under way to a list: ``label`` names it for others to wait for."""
+    """A kernel under way to a list: ``label`` names it for others to wait for.
+
+    Of forward: ``saved_inputs`` and ``saved_outputs`` are bytes of what it reads and writes that backward
+    needs for ``role``.
+    """
 
     kernel: Kernel
     label: Hashable = None
     waits: tuple[Hashable, ...] = ()
+    role: Role = "both"
+    saved_inputs: int = 0
+    saved_outputs: int = 0
 
 
 @dataclass
-class Group:
-    """What autograd launches for one primitive, in order; what follows it waits for ``after``."""
+class Op:
+    """A primitive on a tape.
 
-    launches: list[Launch] = field(default_factory=list)
-    recompute: list[Launch] = field(default_factory=list)
+    In backward come ``backward``, then ``late``; ``late``, or else what follows, waits for ``after``.
+
+    ``again``: selective recomputation runs its forward again before its backward.
+    """
+
+    tape: Tape
+    again: bool = False
+    forward: list[int] = field(default_factory=list)  # positions on the tape
+    backward: list[Launch] = field(default_factory=list)
     after: list[Hashable] = field(default_factory=list)
-
-
-class Tape:
-    """Collects one piece.  ``saved_bytes`` counts what forward keeps for backward."""
-
-    def __init__(self) -> None:
-        self.forward: list[Launch] = []
-        self.groups: list[Group] = []
-        self.first: list[Kernel] = []
-        self.parameters: list[Parameter] = []
-        self.saved_bytes = 0
-        self.peak_bytes = 0
-        self._next_label = 0
-        self._pending: list[Hashable] = []
-
-    def new_label(self) -> int:
-        """A label that nothing else has."""
-        self._next_label += 1
-        return self._next_label
+    late: list[Launch] = field(default_factory=list)
+    parameters: list[Parameter] = field(default_factory=list)
+    trains_tied: bool = False  # a weight that belongs to another piece
 
     def run(
         self,
@@ -59,20 +68,72 @@ class Tape:
         op_class: str = "",
         flops: int = 0,
         module: str = "",
-        saved: int = 0,
-        waits: tuple[Hashable, ...] = (),
+        saved_inputs: int = 0,
+        saved_outputs: int = 0,
+        saved_for: Role = "both",
     ) -> None:
-        """Launch a forward kernel; ``saved`` bytes of what it touches stay for backward."""
+        """Launch a forward kernel that reads ``ins`` and writes ``outs`` once."""
         kernel = compute(name, ins, outs, op_class=op_class, flops=flops, module=module)
-        self.launch(Launch(replace(kernel, saved_bytes=saved), None, waits))
-        self.saved_bytes += saved
-        self.peak_bytes = max(self.peak_bytes, sum(t.num_bytes for t in (*ins, *outs)))
+        self.launch(Launch(kernel, role=saved_for, saved_inputs=saved_inputs, saved_outputs=saved_outputs))
 
     def launch(self, launch: Launch) -> None:
+        """Append to the forward pass."""
+        self.forward.append(self.tape.append(launch))
+
+    def back(
+        self, kernel: Kernel, role: Role = "both", label: Hashable = None, waits: tuple[Hashable, ...] = ()
+    ) -> None:
+        """Append to what autograd launches for this op."""
+        kernel = replace(kernel, weight_gradient=True) if role == "weight" else kernel
+        self.backward.append(Launch(kernel, label, waits, role))
+
+    def accumulate(self, shape: tuple[int, ...], dtype: str, main_grad_dtype: str, module: str) -> None:
+        """Add a parameter's gradient to what earlier microbatches left in ``main_grad``."""
+        main_grad = Tensor(shape, main_grad_dtype)
+        kernel = compute("aten::add_.Tensor", [main_grad, Tensor(shape, dtype)], [main_grad], module=module)
+        self.late.append(Launch(replace(kernel, weight_gradient=True), role="weight"))
+
+    def parameter(self, name: str, *shape: int, group: str = "dp", tp_duplicated: bool = False) -> None:
+        """Declare a parameter of the op."""
+        self.parameters.append(Parameter(name, shape, group, tp_duplicated, trainable=self.tape.trains(name)))
+
+    @property
+    def trains(self) -> bool:
+        """Whether any of its parameters trains."""
+        return self.trains_tied or any(parameter.trainable for parameter in self.parameters)
+
+
+class Tape:
+    """Collects one piece; ``trains`` tells by its name whether a parameter trains."""
+
+    def __init__(self, trains: Callable[[str], bool] = lambda _: True) -> None:
+        self.trains = trains
+        self.forward: list[Launch] = []
+        self.ops: list[Op] = []
+        self.first: list[Kernel] = []
+        self._next_label = 0
+        self._pending: list[Hashable] = []
+
+    def op(self, *, again: bool = False) -> Op:
+        """The next primitive."""
+        return self.add(Op(self, again))
+
+    def add(self, op: Op) -> Op:
+        """Put a primitive next that may have launched something already."""
+        self.ops.append(op)
+        return op
+
+    def new_label(self) -> int:
+        """A label that nothing else has."""
+        self._next_label += 1
+        return self._next_label
+
+    def append(self, launch: Launch) -> int:
         """Append to the forward pass; it waits for what the next launch was told to wait for, too."""
         waits = (*launch.waits, *(label for label in self._pending if label != launch.label))
         self._pending.clear()
         self.forward.append(replace(launch, waits=waits))
+        return len(self.forward) - 1
 
     def next_waits_for(self, label: Hashable) -> None:
         """The forward launch that comes next waits for ``label``."""
@@ -87,65 +148,135 @@ class Tape:
             last = self.forward[-1] = replace(last, label=self.new_label())
         return last.label
 
-    def group(self) -> Group:
-        """The backward of the primitive that is being written."""
-        made = Group()
-        self.groups.append(made)
-        return made
+    def needs_grad(self, input_grad: bool) -> list[tuple[bool, bool]]:
+        """Of each op: whether the gradients of its input and of its parameters are wanted."""
+        found = []
+        for op in self.ops:
+            found.append((input_grad, op.trains))
+            input_grad = input_grad or op.trains
+        return found
 
-    def parameter(self, name: str, *shape: int, group: str = "dp", tp_duplicated: bool = False) -> None:
-        """Declare a parameter of the piece."""
-        self.parameters.append(Parameter(name, shape, group, tp_duplicated))
+    def piece(
+        self, name: str, output: Tensor, *, input_bytes: int, recompute: Recompute = "none",
+        early_stop: bool = False, input_grad: bool = True,
+    ) -> Piece:  # fmt: skip
+        """The finished piece.
 
-    def piece(self, name: str, output: Tensor, *, recompute_all: bool, input_bytes: int) -> Piece:
-        """The finished piece; ``recompute_all`` runs the whole forward again before its backward."""
-        backward = _in_reverse(self.groups, with_recompute=not recompute_all)
-        saved = self.saved_bytes
-        if recompute_all:
-            again = [
-                Launch(
-                    replace(launch.kernel, recomputed=True, saved_bytes=0),
-                    ("again", launch.label) if launch.label is not None else None,
-                    tuple(("again", label) for label in launch.waits),
-                )
-                for launch in self.forward
-            ]
+        ``recompute`` "full" runs the whole forward again before its backward, "ops" what is not worth
+        keeping, "selective" the ops that are marked; with ``early_stop`` only up to the last tensor that
+        backward asks for.  ``input_grad``: something before this piece trains.
+        """
+        grads = self.needs_grad(input_grad)
+        forward = self._with_saved(grads, selective=recompute == "selective")
+        backward = self._backward(grads, selective=recompute == "selective")
+        saved = everything = sum(launch.kernel.saved_bytes for launch in forward)
+        if backward and recompute in ("full", "ops"):
+            kept = kept_positions(forward) if recompute == "ops" else frozenset()
+            stop = _last_needed(forward) if early_stop or recompute == "ops" else len(forward)
+            again = [_again(launch) for k, launch in enumerate(forward[:stop]) if k not in kept]
             backward = again + backward
-            saved = input_bytes
+            outputs = [forward[k].kernel for k in kept]
+            saved = input_bytes + sum(kernel.bytes_written or kernel.comm_bytes for kernel in outputs)
+        kernels = resolved(forward)
+        peak = max((kernel.bytes_read + kernel.bytes_written for kernel in kernels), default=0)
         return Piece(
             name=name,
-            forward=resolved(self.forward),
+            forward=kernels,
             first_forward=tuple(self.first),
             backward=resolved(backward),
-            parameters=tuple(self.parameters),
+            parameters=tuple(parameter for op in self.ops for parameter in op.parameters),
             saved_bytes=saved,
-            peak_bytes=self.peak_bytes + (self.saved_bytes if recompute_all else 0),
+            peak_bytes=peak + (everything if saved < everything else 0),
             output_bytes=output.num_bytes,
             output_shape=output.shape,
         )
 
+    def _with_saved(self, grads: Sequence[tuple[bool, bool]], *, selective: bool) -> list[Launch]:
+        """The forward pass with what each launch leaves for the backward that is wanted.
 
-def _in_reverse(groups: Sequence[Group], *, with_recompute: bool) -> list[Launch]:
-    """The backward pass; the first launch after a group waits for what the group leaves under way."""
-    out: list[Launch] = []
-    open_labels: list[Hashable] = []
-    for group in reversed(groups):
-        launches = [*(group.recompute if with_recompute else ()), *group.launches]
-        if launches and open_labels:
-            launches[0] = replace(launches[0], waits=(*launches[0].waits, *open_labels))
-            open_labels = []
-        out += launches
-        open_labels += group.after
-    return out
+        Ops that run again keep the inputs of their first launch.
+        """
+        out = list(self.forward)
+        for op, wanted in zip(self.ops, grads, strict=True):
+            again = selective and op.again
+            for number, k in enumerate(op.forward):
+                launch = out[k]
+                num_bytes = 0 if again and number else launch.saved_inputs
+                num_bytes += 0 if again else launch.saved_outputs
+                if num_bytes and _is_wanted(launch.role, wanted):
+                    out[k] = replace(launch, kernel=replace(launch.kernel, saved_bytes=num_bytes))
+        return out
+
+    def _backward(self, grads: Sequence[tuple[bool, bool]], *, selective: bool) -> list[Launch]:
+        """The backward pass; what comes next waits for what an op leaves under way."""
+        out: list[Launch] = []
+        under_way: list[Hashable] = []
+        for op, wanted in reversed(list(zip(self.ops, grads, strict=True))):
+            early = [launch for launch in op.backward if _is_wanted(launch.role, wanted)]
+            late = [launch for launch in op.late if _is_wanted(launch.role, wanted)]
+            if early and op.again and selective:
+                early = [*(_again(self.forward[k]) for k in op.forward), *early]
+            for launches, leaves in ((early, op.after), (late, [])):
+                if launches and under_way:
+                    launches[0] = replace(launches[0], waits=(*launches[0].waits, *under_way))
+                    under_way = []
+                out += launches
+                under_way += leaves
+        return out
+
+
+def _is_wanted(role: Role, wanted: tuple[bool, bool]) -> bool:
+    for_input, for_weight = wanted
+    return (for_input and role != "weight") or (for_weight and role != "input")
+
+
+def _again(launch: Launch) -> Launch:
+    """A forward launch within backward."""
+    return Launch(
+        replace(launch.kernel, recomputed=True, saved_bytes=0),
+        ("again", launch.label) if launch.label is not None else None,
+        tuple(("again", label) for label in launch.waits),
+    )
+
+
+def _last_needed(forward: Sequence[Launch]) -> int:
+    """How many launches run again until backward has all it asks for; inputs are there before their op."""
+    for k in reversed(range(len(forward))):
+        if forward[k].kernel.saved_bytes:
+            return k + 1 if forward[k].saved_outputs else k
+    return 0
+
+
+def kept_positions(forward: Sequence[Launch]) -> frozenset[int]:
+    """What torchtitan's selective op checkpointing keeps: every second product, attention, reductions.
+
+    Source: torchtitan/models/llama3/infra/parallelize.py, ``_save_list`` and ``_custom_policy``.
+    """
+    kept, products = set(), 0
+    for k, launch in enumerate(forward):
+        kernel = launch.kernel
+        if kernel.op_class == "gemm":
+            products += 1
+            if products % 2:
+                kept.add(k)
+        elif kernel.op_class == "attention_fwd" or kernel.collective == "reduce_scatter":
+            kept.add(k)
+    return frozenset(kept)
 
 
 def resolved(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
-    """Kernels of a list with their waits as positions.  A wait for a label that is not there is dropped."""
+    """Kernels of a list with their waits as positions.  A wait for a label that is not there is dropped.
+
+    A collective on a stream of its own waits at least for what the compute stream was given before it, as
+    PyTorch's process groups do.
+    """
     position = {launch.label: k for k, launch in enumerate(launches) if launch.label is not None}
-    return tuple(
-        replace(
-            launch.kernel,
-            waits_for=tuple(sorted(position[label] for label in launch.waits if label in position)),
-        )
-        for launch in launches
-    )
+    out, latest = [], -1
+    for k, launch in enumerate(launches):
+        waits = {position[label] for label in launch.waits if label in position}
+        if launch.kernel.stream == "compute":
+            latest = k
+        elif latest >= 0 and not waits:
+            waits.add(latest)
+        out.append(replace(launch.kernel, waits_for=tuple(sorted(waits))) if waits else launch.kernel)
+    return tuple(out)

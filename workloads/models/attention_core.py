@@ -1,0 +1,180 @@
+"""Attention proper: scores, softmax and their product with the values, in one kernel or in several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from workloads.models.local import Shard
+from workloads.models.pieces import Kernel
+from workloads.models.tape import Launch, Op, Tape
+from workloads.models.tensors import Tensor, compute
+
+
+@dataclass(frozen=True)
+class Core:
+    """Attention on this rank: local heads, tokens, sizes of queries/keys and values.
+
+    ``keys``: tokens that are attended to (0: as many as ``seq``, self-attention).  ``window``: how many of
+    them a token sees (0: all).
+    """
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seq: int
+    qk_size: int
+    v_size: int
+    causal: bool
+    module: str
+    window: int = 0
+    keys: int = 0
+    dropout: bool = False
+    alibi: bool = False
+
+    @property
+    def size(self) -> int:
+        """Head size with the same flops for both products."""
+        return (self.qk_size + self.v_size) // 2
+
+    @property
+    def num_keys(self) -> int:
+        """Tokens that are attended to."""
+        return self.keys or self.seq
+
+
+def attend(tape: Tape, shard: Shard, core: Core, queries: int, keys: int, *, causal: bool) -> Tensor:
+    """``queries`` x ``keys`` tokens; the result is ``[tokens, heads * v_size]``."""
+    if shard.software.attention == "unfused":
+        return _unfused(tape, shard, core, queries, keys)
+    if core.window and keys > core.window:
+        # A causal window of w tokens: the first w rows see fewer, w - w^2 / 2s on average.
+        keys, causal = core.window - core.window**2 // (2 * keys), False
+    forward, backward = fused(shard, core, queries, keys, causal=causal)
+    op = tape.op(again=True)
+    op.launch(kept_by_attention(shard, core, forward))
+    op.back(backward)
+    return shard.tensor(core.batch * queries, core.heads * core.v_size)
+
+
+def kept_by_attention(shard: Shard, core: Core, forward: Kernel) -> Launch:
+    """The fused kernel keeps queries, keys, values, the output and a number a row."""
+    keys = core.batch * core.num_keys * core.kv_heads * (core.qk_size + core.v_size)
+    tokens = core.batch * core.seq
+    inputs = shard.tensor(tokens * core.heads * core.qk_size + keys)
+    output = shard.tensor(tokens * core.heads * core.v_size)
+    rows = shard.tensor(tokens * core.heads, dtype="float32")
+    return Launch(forward, saved_inputs=inputs.num_bytes, saved_outputs=output.num_bytes + rows.num_bytes)
+
+
+def fused(shard: Shard, core: Core, queries: int, keys: int, *, causal: bool) -> tuple[Kernel, Kernel]:
+    """Forward and backward; the name says the kernel's class, and "full" where nothing is masked.
+
+    Backward computes the scores again: 5 products for forward's 2 (arXiv 2205.14135).
+    """
+    query = shard.tensor(core.batch, core.heads, queries, core.size)
+    key = shard.tensor(core.batch, core.kv_heads, keys, core.size)
+    lse = shard.tensor(core.batch, core.heads, queries, dtype="float32")
+    flops = 4 * core.batch * core.heads * queries * keys * core.size
+    name = f"{shard.software.attention}_attention{'' if causal else '_full'}"
+    forward = compute(
+        f"{name}_fwd", [query, key, key], [query, lse], op_class="attention_fwd", flops=flops,
+        module=core.module,
+    )  # fmt: skip
+    backward = compute(
+        f"{name}_bwd", [query, query, key, key, query, lse], [query, key, key], op_class="attention_bwd",
+        flops=flops * 5 // 2, module=core.module,
+    )  # fmt: skip
+    return forward, backward
+
+
+def _unfused(tape: Tape, shard: Shard, core: Core, queries: int, keys: int) -> Tensor:
+    """Scores, scale-mask-softmax, dropout, context: each writes its matrix."""
+    rows, module = core.batch * core.heads, core.module
+    query, key = shard.tensor(rows, queries, core.qk_size), shard.tensor(rows, keys, core.qk_size)
+    value, out = shard.tensor(rows, keys, core.v_size), shard.tensor(rows, queries, core.v_size)
+    if core.kv_heads < core.heads:
+        _repeat_keys(tape, core, key, value)
+    scores = shard.tensor(rows, queries, keys)
+    turned = key.like(rows, core.qk_size, keys)
+    score_flops, value_flops = 2 * scores.numel * core.qk_size, 2 * scores.numel * core.v_size
+    inputs = query.num_bytes + key.num_bytes + value.num_bytes
+    op = tape.op(again=True)
+    op.run("aten::baddbmm", [query, turned], [scores], op_class="bgemm", flops=score_flops, module=module,
+           saved_inputs=inputs)  # fmt: skip
+    steps = _softmax(shard, core, scores)
+    for step in steps:
+        op.run(step.name, step.ins, step.outs, module=module, saved_outputs=step.saved)
+    op.run("aten::bmm", [scores, value], [out], op_class="bgemm", flops=value_flops, module=module)
+    op.run("aten::clone", [out], [out], module=module)
+    _unfused_backward(shard, op, (query, key, value, out, scores), steps, (score_flops, value_flops), module)
+    return shard.tensor(core.batch * queries, core.heads * core.v_size)
+
+
+def _unfused_backward(
+    shard: Shard, op: Op, tensors: tuple[Tensor, ...], steps: list[_Step], flops: tuple[int, int],
+    module: str,
+) -> None:  # fmt: skip
+    query, key, value, out, scores = tensors
+    turned, value_turned = (t.like(t.shape[0], t.shape[2], t.shape[1]) for t in (key, value))
+    for ins, target in (([scores, out], value), ([out, value_turned], scores)):
+        op.back(compute("aten::bmm", ins, [target], op_class="bgemm", flops=flops[1], module=module))
+    # The checkpoint of selective recomputation hands on each gradient as a tensor of its own.
+    copied = shard.recompute == "selective"
+    if copied:
+        op.back(compute("aten::clone", [value], [value], module=module))
+    for step in reversed(steps):
+        op.back(compute(step.backward, step.backward_ins, [scores], module=module))
+    for ins, target in (([scores, key], query), ([query.like(*turned.shape), scores], turned)):
+        op.back(compute("aten::bmm", ins, [target], op_class="bgemm", flops=flops[0], module=module))
+        op.back(compute("aten::mul.Scalar", [target], [target], module=module))
+    for target in (query, key) if copied else ():
+        op.back(compute("aten::clone", [target], [target], module=module))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One kernel on the scores, and its backward."""
+
+    name: str
+    ins: list[Tensor]
+    outs: list[Tensor]
+    backward: str
+    backward_ins: list[Tensor]
+    saved: int = 0
+
+
+def _softmax(shard: Shard, core: Core, scores: Tensor) -> list[_Step]:
+    mask = scores.like(*scores.shape, dtype="bool")
+    hidden = scores.like(1, 1, *scores.shape[1:], dtype="bool")
+    steps = []
+    if core.alibi:
+        slope = scores.like(core.heads, 1, scores.shape[-1])
+        steps.append(_Step("aten::add.Tensor", [scores, slope], [scores], "aten::clone", [scores]))
+    if shard.software.softmax_fusion:
+        steps.append(
+            _Step("scaled_masked_softmax_fwd", [scores, hidden], [scores], "scaled_masked_softmax_bwd",
+                  [scores, scores, hidden], scores.num_bytes)
+        )  # fmt: skip
+    else:
+        steps += [
+            _Step("aten::mul.Tensor", [scores], [scores], "aten::mul.Tensor", [scores]),
+            _Step("aten::masked_fill", [scores, hidden], [scores], "aten::masked_fill", [scores, hidden]),
+            _Step("aten::_softmax", [scores], [scores], "aten::_softmax_backward_data", [scores, scores],
+                  scores.num_bytes),
+        ]  # fmt: skip
+    if core.dropout:
+        saved = scores.num_bytes + mask.num_bytes
+        steps.append(
+            _Step("aten::native_dropout", [scores], [scores, mask], "aten::native_dropout_backward",
+                  [scores, mask], saved)
+        )  # fmt: skip
+    return steps
+
+
+def _repeat_keys(tape: Tape, core: Core, key: Tensor, value: Tensor) -> None:
+    """Keys and values of a group of heads are copied to each of them."""
+    op, factor = tape.op(), core.heads // core.kv_heads
+    for whole in (key, value):
+        few = replace(whole, shape=(whole.shape[0] // factor, *whole.shape[1:]))
+        op.run("aten::repeat_interleave", [few], [whole], op_class="copy", module=core.module)
+        op.back(compute("aten::sum.dim_IntList", [whole], [few], module=core.module))

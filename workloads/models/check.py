@@ -1,0 +1,88 @@
+"""Whether a model's dimensions fit each other.  Each refusal names the rule and the nearest valid value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from simcore.errors import InputError, nearest
+from workloads.models.spec import MlaSpec, ModelSpec, MoeSpec
+
+_PARTS: dict[str, type[BaseModel]] = {"mla": MlaSpec, "moe": MoeSpec}
+
+
+def read_model(values: Mapping[str, Any], where: str = "model") -> ModelSpec:
+    """A model from plain values.
+
+    Errors: InputError for an unknown key (with the nearest known one), a missing or wrong value, or
+    dimensions that do not fit each other; ``where`` begins the message.
+    """
+    _known_keys(values, ModelSpec, where)
+    for name, part in _PARTS.items():
+        if isinstance(values.get(name), Mapping):
+            _known_keys(values[name], part, f"{where}.{name}")
+    try:
+        model = ModelSpec.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join([where, *map(str, first["loc"])])
+        raise InputError(f"{place}: {first['msg'].lower()}") from None
+    check_model(model, where)
+    return model
+
+
+def _known_keys(values: Mapping[str, Any], spec: type[BaseModel], where: str) -> None:
+    for key in values:
+        if key not in spec.model_fields:
+            raise InputError(f"{where}: unknown key {key!r}{nearest(key, spec.model_fields)}")
+
+
+def check_model(model: ModelSpec, where: str = "model") -> None:
+    """InputError unless the dimensions fit each other."""
+    if not model.head_size:
+        _multiple(f"{where}.hidden", model.hidden, "heads", model.heads, "or give head_size")
+    _multiple(f"{where}.heads", model.heads, "kv_heads", model.num_kv_heads)
+    if model.positions == "rotary" and model.mla is None:
+        _multiple(f"{where}.head_size", model.size_per_head, "a pair of", 2)
+    _check_experts(model, where)
+    _check_family(model, where)
+
+
+def _check_experts(model: ModelSpec, where: str) -> None:
+    moe = model.moe
+    if moe is None:
+        return
+    if moe.top_k > moe.num_experts:
+        raise InputError(
+            f"{where}.moe.top_k: {moe.top_k} of {moe.num_experts} experts; nearest: {moe.num_experts}"
+        )
+    if moe.load > moe.num_experts / moe.top_k:
+        raise InputError(
+            f"{where}.moe.load: an expert gets each token at most once, {moe.num_experts / moe.top_k:g} times"
+            f" the mean, not {moe.load:g}"
+        )
+
+
+def _check_family(model: ModelSpec, where: str) -> None:
+    if model.family == "vit":
+        for key in ("image_size", "patch_size"):
+            if not getattr(model, key):
+                raise InputError(f"{where}.{key}: missing; a ViT needs it")
+        _multiple(f"{where}.image_size", model.image_size, "patch_size", model.patch_size)
+    elif not model.vocab:
+        raise InputError(f"{where}.vocab: missing; family {model.family!r} needs it")
+    if (model.family == "t5") != (model.decoder_layers > 0):
+        needs = "needs" if model.family == "t5" else "has no"
+        raise InputError(f"{where}.decoder_layers: family {model.family!r} {needs} decoder layers")
+
+
+def _multiple(what: str, value: int, of: str, divisor: int, otherwise: str = "") -> None:
+    if value % divisor:
+        lower = value // divisor * divisor
+        near = f"{lower} or {lower + divisor}" if lower else f"{divisor}"
+        raise InputError(
+            f"{what}: {value} is no multiple of {of} {divisor}; nearest: {near}"
+            f"{', ' + otherwise if otherwise else ''}"
+        )

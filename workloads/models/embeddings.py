@@ -1,0 +1,127 @@
+"""Where a model begins: token, position and patch embeddings."""
+
+from __future__ import annotations
+
+from workloads.models.elementary import dropout
+from workloads.models.linear import Linear, linear
+from workloads.models.local import Shard
+from workloads.models.pieces import Piece
+from workloads.models.spec import ModelSpec
+from workloads.models.tape import Launch, Tape
+from workloads.models.tensors import Tensor, collective, compute
+
+WORDS = "embedding.word_embeddings"
+CHANNELS = 3
+
+
+def padded_vocab(model: ModelSpec, shard: Shard) -> int:
+    """Rows of the embedding: the vocabulary rounded up as the framework does."""
+    multiple = shard.software.vocab_multiple * (shard.tp if shard.software.vocab_multiple_times_tp else 1)
+    return -(-model.vocab // multiple) * multiple
+
+
+def embedding(model: ModelSpec, shard: Shard) -> Piece:
+    """Token ids, or patches of images, to activations."""
+    tape = shard.tape()
+    x = shard.tensor(shard.residual_tokens, model.hidden)
+    if model.family == "vit":
+        ids_bytes = _patches(tape, shard, model)
+    else:
+        ids_bytes = write_tokens(tape, shard, model, owner=True)
+    return tape.piece("embedding", x, input_bytes=ids_bytes, input_grad=False)
+
+
+def write_tokens(tape: Tape, shard: Shard, model: ModelSpec, *, owner: bool) -> int:
+    """Look up tokens, positions and types; returns bytes of the ids.
+
+    ``owner`` False: the table is an encoder's, which a decoder uses too.
+    """
+    ids = Tensor((shard.tokens,), "int64")
+    whole = shard.tensor(shard.tokens, model.hidden)
+    learned = model.positions == "learned"
+    scattered = shard.sequence_parallel and not learned and not model.token_types
+    _words(tape, shard, model, ids, whole, owner=owner, scattered=scattered)
+    if learned:
+        _table(
+            tape, shard, model, ids, whole, "embedding.position_embeddings", model.max_positions or shard.seq
+        )
+    if model.token_types:
+        _table(tape, shard, model, ids, whole, "embedding.tokentype_embeddings", model.token_types)
+    if model.relative_buckets:
+        stack = "encoder" if owner else "decoder"
+        rows = (model.relative_buckets, model.heads // shard.tp)
+        tape.op().parameter(f"{stack}.relative_attention_bias.weight", *rows)
+    x = whole
+    if shard.sequence_parallel:
+        x = whole.like(shard.residual_tokens, model.hidden)
+        if not scattered:
+            op = tape.op()
+            op.run("aten::clone", [x], [x], module="embedding")
+            op.back(collective("all_gather", whole, "tp", module="embedding"))
+    dropout(tape, model, x, "embedding.embedding_dropout")
+    return ids.num_bytes
+
+
+def _words(
+    tape: Tape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, *, owner: bool, scattered: bool
+) -> None:
+    """Each tensor-parallel rank looks up its rows and clears those of others, then all add up."""
+    op, rows = tape.op(), padded_vocab(model, shard) // shard.tp
+    mask = ids.like(*ids.shape, dtype="bool")
+    weight = shard.tensor(rows, model.hidden)
+    if owner:
+        op.parameter(f"{WORDS}.weight", *weight.shape)
+    else:
+        op.trains_tied = shard.trains(f"{WORDS}.weight")
+    if shard.tp > 1:
+        for name, ins, out in (
+            ("aten::lt.Scalar", [ids], mask), ("aten::ge.Scalar", [ids], mask),
+            ("aten::bitwise_or.Tensor", [mask, mask], mask), ("aten::clone", [ids], ids),
+            ("aten::sub.Tensor", [ids], ids), ("aten::index_put_", [mask], mask),
+        ):  # fmt: skip
+            op.run(name, ins, [out], module=WORDS)
+    # Of the table only the rows that are looked up are read.
+    op.run("aten::embedding", [whole, ids], [whole], module=WORDS, saved_inputs=ids.num_bytes)
+    if shard.tp > 1:
+        op.run("aten::index_put_", [mask], [mask], module=WORDS)
+        op.launch(
+            Launch(collective("reduce_scatter" if scattered else "all_reduce", whole, "tp", module=WORDS))
+        )
+        if scattered:
+            op.back(collective("all_gather", whole, "tp", module=WORDS), "weight")
+        op.back(compute("aten::index_put", [whole, mask], [whole], module=WORDS), "weight")
+    op.back(compute("aten::embedding_dense_backward", [whole, ids], [weight], module=WORDS), "weight")
+    op.accumulate(weight.shape, shard.dtype, shard.main_grad_dtype, WORDS)
+
+
+def _table(
+    tape: Tape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, name: str, count: int
+) -> None:
+    """Rows of a table that every rank holds, added to the token's."""
+    op, table = tape.op(), shard.tensor(count, model.hidden)
+    op.parameter(f"{name}.weight", *table.shape, tp_duplicated=shard.sequence_parallel)
+    op.run("aten::embedding", [whole, ids], [whole], module=name, saved_inputs=ids.num_bytes)
+    op.run("aten::add.Tensor", [whole, whole], [whole], module="embedding")
+    op.back(compute("aten::embedding_dense_backward", [whole, ids], [table], module=name), "weight")
+    op.accumulate(table.shape, shard.dtype, shard.main_grad_dtype, name)
+
+
+def _patches(tape: Tape, shard: Shard, model: ModelSpec) -> int:
+    """A convolution whose stride is its size is a product over patches; then class token and positions."""
+    name, width = "embedding.patch_embedding", CHANNELS * model.patch_size**2
+    patches = shard.tensor(shard.micro_batch * model.num_patches, width)
+    op = tape.op()
+    op.run("aten::im2col", [patches], [patches], op_class="copy", module=name)
+    linear(tape, shard, patches, model.hidden, Linear(name, bias=True, fp8=False, replicated=True))
+    op, x = tape.op(), shard.tensor(shard.residual_tokens, model.hidden)
+    op.parameter("embedding.class_token", model.hidden, tp_duplicated=shard.sequence_parallel)
+    op.run("aten::cat", [x], [x], module=name)
+    first = x.like(shard.micro_batch, model.hidden)
+    op.back(compute("aten::sum.dim_IntList", [first], [x.like(model.hidden)], module=name), "weight")
+    op, rows = tape.op(), x.like(shard.seq, model.hidden)
+    op.parameter("embedding.position_embeddings", *rows.shape, tp_duplicated=shard.sequence_parallel)
+    op.run("aten::add.Tensor", [x, rows], [x], module="embedding")
+    op.back(compute("aten::sum.dim_IntList", [x], [rows], module="embedding"), "weight")
+    op.accumulate(rows.shape, shard.dtype, shard.main_grad_dtype, "embedding")
+    dropout(tape, model, x, "embedding.embedding_dropout")
+    return patches.num_bytes

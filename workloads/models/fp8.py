@@ -1,0 +1,66 @@
+"""Casts to fp8 around products (Transformer Engine's recipes).
+
+Note [fp8 recipes]
+    "delayed": one pass writes a tensor and its transpose in fp8 with a scale from earlier steps, and its
+    maximum for later ones, which are shared once a step.  "current": a pass more finds the maximum first;
+    where the tensor is a slice of the tokens its owners share it.  "blockwise" (arXiv 2412.19437, section
+    3.3) and "mxfp8" (OCP microscaling 1.0): a scale for each block, found in the pass that casts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from workloads.models.local import Shard
+from workloads.models.pieces import Kernel
+from workloads.models.tape import Launch, Tape
+from workloads.models.tensors import Tensor, collective, compute
+
+FP8 = "float8_e4m3fn"
+#: Elements that share a scale, and bytes of one.
+_BLOCKS = {"blockwise": (128, 4), "mxfp8": (32, 1)}
+
+
+def operand(tensor: Tensor, fp8: bool) -> Tensor:
+    """What a product reads."""
+    return replace(tensor, dtype=FP8) if fp8 else tensor
+
+
+def product_name(shard: Shard, fp8: bool) -> str:
+    """Kernel of a plain product."""
+    if not fp8:
+        return "aten::mm"
+    return "aten::_scaled_mm" if shard.software.fp8_recipe in ("delayed", "current") else "fp8_block_gemm"
+
+
+def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> list[Kernel]:
+    """Kernels that cast ``x`` and its transpose; ``is_slice``: other ranks of "tp" hold the rest of it."""
+    recipe = shard.software.fp8_recipe
+    out = [operand(x, True), operand(x, True)]
+    if recipe in _BLOCKS:
+        elements, size = _BLOCKS[recipe]
+        scales = Tensor((x.numel // elements * size,), "uint8")
+        name = f"cast_transpose_fp8_{recipe}"
+        return [compute(name, [x], [*out, scales, scales], op_class="elementwise", module=module)]
+    kernels = [compute("cast_transpose_fp8", [x], out, op_class="elementwise", module=module)]
+    if recipe == "current":
+        maximum = Tensor((1,), "float32")
+        shared = [collective("all_reduce", maximum, "tp", module=module, reduce_op="max")]
+        found = compute("amax_fp8", [x], [maximum], op_class="reduction", module=module)
+        kernels = [found, *(shared if is_slice else []), *kernels]
+    return kernels
+
+
+def cast_weight(tape: Tape, shard: Shard, weight: Tensor, module: str) -> list[Launch]:
+    """Casts of a weight before its product; once a step they go to ``tape.first``."""
+    kernels = casts(shard, weight, module)
+    if shard.software.fp8_weight_cast == "first":
+        tape.first.extend(kernels)
+    return [Launch(kernel) for kernel in kernels] if shard.software.fp8_weight_cast == "every" else []
+
+
+def share_maxima(tape: Tape, shard: Shard, num_tensors: int) -> None:
+    """Delayed scaling: once a step all ranks agree on the maxima of ``num_tensors`` tensors."""
+    if shard.fp8 and shard.software.fp8_recipe == "delayed" and shard.tp > 1:
+        maxima = Tensor((num_tensors,), "float32")
+        tape.first.append(collective("all_reduce", maxima, "tp", module="fp8", reduce_op="max"))

@@ -1,0 +1,69 @@
+"""Cross-entropy over logits whose columns may lie on several tensor-parallel ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from workloads.models.local import Shard
+from workloads.models.tape import Launch, Op, Tape
+from workloads.models.tensors import Tensor, collective, compute
+
+MODULE = "loss"
+
+
+def cross_entropy(tape: Tape, shard: Shard, logits: Tensor) -> None:
+    """``logits [tokens, vocab / tp]``; as ``SoftwareSpec.cross_entropy`` says.
+
+    Ranks agree on each token's maximum, its target's logit and its sum (Megatron-Core's
+    ``vocab_parallel_cross_entropy``).
+    """
+    op, software = tape.op(), shard.software
+    per_token = Tensor((logits.shape[0],), "float32")
+    exchange: list[Launch] = []
+    if shard.tp > 1:
+        exchange = [
+            Launch(collective("all_reduce", per_token, "tp", module=MODULE, reduce_op=what))
+            for what in ("max", "sum", "sum")
+        ]
+    wide = replace(logits, dtype="float32") if software.logits_fp32 else logits
+    if software.cross_entropy == "fused":
+        op.run("cross_entropy_loss", [logits], [per_token], module=MODULE, saved_inputs=logits.num_bytes)
+        for launch in exchange:
+            op.launch(launch)
+        op.back(compute("cross_entropy_bwd", [logits], [logits], module=MODULE))
+    elif software.cross_entropy == "jit":
+        _jit(op, logits, wide, per_token, exchange)
+    else:
+        _unfused(op, logits, wide, per_token, exchange)
+
+
+def _jit(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list[Launch]) -> None:
+    """Three fused steps around the exchanges; the first also casts."""
+    target = per_token.like(*per_token.shape, dtype="int64")
+    if wide == logits:
+        op.run("aten::max.dim", [logits], [per_token, target], module=MODULE)
+    else:
+        op.run("cross_entropy_logits_max", [logits], [wide, per_token], module=MODULE)
+    for launch in exchange[:1]:
+        op.launch(launch)
+    op.run("cross_entropy_predicted_logits", [wide, per_token, target], [wide, per_token, per_token],
+           module=MODULE)  # fmt: skip
+    for launch in exchange[1:]:
+        op.launch(launch)
+    op.run("cross_entropy_loss", [wide, per_token, per_token], [wide, per_token], module=MODULE,
+           saved_outputs=wide.num_bytes)  # fmt: skip
+    op.back(compute("cross_entropy_bwd", [wide, per_token], [logits], module=MODULE))
+
+
+def _unfused(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list[Launch]) -> None:
+    """PyTorch's ``cross_entropy`` over logits cast to fp32."""
+    if wide != logits:
+        op.run("aten::_to_copy", [logits], [wide], module=MODULE)
+    op.run("aten::_log_softmax", [wide], [wide], module=MODULE, saved_outputs=wide.num_bytes)
+    for launch in exchange:
+        op.launch(launch)
+    op.run("aten::nll_loss_forward", [per_token], [per_token], module=MODULE)
+    op.back(compute("aten::nll_loss_backward", [per_token], [wide], module=MODULE))
+    op.back(compute("aten::_log_softmax_backward_data", [wide, wide], [wide], module=MODULE))
+    if wide != logits:
+        op.back(compute("aten::_to_copy", [wide], [logits], module=MODULE))
