@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.tracing.small_jobs import NEEDS
-from workloads.tracing.trace import WorkerPool, workers
+from workloads.tracing.pool import WorkerPool
+from workloads.tracing.trace import megatron_workers
 
 
 @pytest.fixture(scope="session")
@@ -15,5 +16,5 @@ def pool() -> Iterator[WorkerPool]:
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"{missing[0]} is not installed")
-    with workers() as running:
+    with megatron_workers() as running:
         yield running

@@ -7,9 +7,10 @@ from tests.tracing.small_jobs import job
 from workloads.tracing import MegatronGptJob, TraceReport
 from workloads.tracing.assemble import read_back
 from workloads.tracing.extend import extend
+from workloads.tracing.pool import WorkerPool
 from workloads.tracing.rank_classes import contiguous_text, group_ranks, sample_ranks
 from workloads.tracing.templates import CutProgram, CutTemplate, Instance
-from workloads.tracing.trace import WorkerPool, extend_trace, trace_in, workers
+from workloads.tracing.trace import extend_trace, gpt_traces, megatron_workers, trace_in
 
 CATALOG = "workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1"
 
@@ -25,13 +26,13 @@ CATALOG = "workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1"
 )
 def test_extending_equals_tracing_every_microbatch(pool: WorkerPool, case: MegatronGptJob) -> None:
     first_ranks = [stage * case.tp * case.dp for stage in range(case.pp)]
-    few = pool.traces(
-        case, [(rank, case.traced_microbatches(stage), True) for stage, rank in enumerate(first_ranks)]
+    few = gpt_traces(
+        pool, case, [(rank, case.traced_microbatches(stage), True) for stage, rank in enumerate(first_ranks)]
     )
     assert all(trace.num_microbatches < case.microbatches for trace in few)
     every = {
         trace.rank: trace.program
-        for trace in pool.traces(case, [(rank, case.microbatches, True) for rank in first_ranks])
+        for trace in gpt_traces(pool, case, [(rank, case.microbatches, True) for rank in first_ranks])
     }
     for trace in few:
         extended = extend_trace(case, trace)
@@ -46,7 +47,7 @@ def test_classes_stand_for_every_rank(pool: WorkerPool) -> None:
     report = TraceReport()
     graph = trace_in(pool, case, report)
     assert (report.ranks_run, report.rank_classes, report.warnings) == (4, 4, [])
-    full = pool.traces(case, [(rank, case.microbatches, True) for rank in range(4)])
+    full = gpt_traces(pool, case, [(rank, case.microbatches, True) for rank in range(4)])
     for trace in full:
         program = graph.programs[int(graph.program_of_rank[trace.rank])]
         assert program.stage == trace.stage
@@ -91,10 +92,10 @@ def test_sharded_optimizer_with_overlap(pool: WorkerPool) -> None:
 def test_graph_does_not_depend_on_the_hash_seed(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     case = job(layers=2)
     calls = [(2, 2, True)]
-    (here,) = pool.traces(case, calls)
+    (here,) = gpt_traces(pool, case, calls)
     monkeypatch.setenv("PYTHONHASHSEED", "12345")
-    with workers(1) as other:
-        (there,) = other.traces(case, calls)
+    with megatron_workers(1) as other:
+        (there,) = gpt_traces(other, case, calls)
     assert here == there
 
 
@@ -103,7 +104,7 @@ def test_committed_graph_is_what_tracing_gives(pool: WorkerPool) -> None:
     case = headline()
     assert graph.workload.command == case.command()
     rank = 40  # stage 5
-    (trace,) = pool.traces(case, [(rank, case.traced_microbatches(5), True)])
+    (trace,) = gpt_traces(pool, case, [(rank, case.traced_microbatches(5), True)])
     if trace.versions["torch"].split("+")[0] != graph.workload.versions["torch"].split("+")[0]:
         pytest.skip("another torch version may launch other kernels")
     extended = extend_trace(case, trace)

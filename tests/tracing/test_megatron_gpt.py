@@ -7,15 +7,16 @@ import pytest
 from simcore.graph import load_graph
 from simcore.graph.ops import OpKind
 from tests.tracing.small_jobs import column, communication, job, played
+from workloads.tracing.pool import WorkerPool
 from workloads.tracing.rank_run import RankTrace
-from workloads.tracing.trace import WorkerPool
+from workloads.tracing.trace import gpt_traces
 
 S, B, H, V, TP = 64, 1, 128, 256, 2  # the small job: sequence, micro-batch, hidden, vocabulary, tp
 ACTIVATION = S * B * H * 4  # fp32 bytes of one hidden state
 
 
 def trace(pool: WorkerPool, rank: int, microbatches: int = 2, **changes: object) -> RankTrace:
-    (found,) = pool.traces(job(**changes), [(rank, microbatches, True)])
+    (found,) = gpt_traces(pool, job(**changes), [(rank, microbatches, True)])
     return found
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from simcore.graph.ops import OpKind
 from tests.tracing import programs
+from workloads.tracing.pool import WorkerPool
 from workloads.tracing.recording import COLUMNS, Recording
 from workloads.tracing.templates import cut
-from workloads.tracing.trace import WorkerPool
 
 
 def values(recording: Recording, name: str) -> list[object]:

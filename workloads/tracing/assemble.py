@@ -17,14 +17,13 @@ from workloads.tracing.templates import CUT_COLUMNS, CutProgram, CutTemplate, In
 
 
 def assemble(
-    job: MegatronGptJob,
-    name: str,
+    workload: Workload,
     classes: Sequence[RankClass],
     traces: Sequence[RankTrace],
     programs: Sequence[CutProgram],
     groups: Mapping[str, ProcessGroup],
 ) -> Graph:
-    """The graph of a job from one trace, and one program of full length, per class (in equal order)."""
+    """The graph of ``workload`` from one trace and one program of full length per class (in equal order)."""
     templates: dict[str, CutTemplate] = {}
     for program in programs:
         for entry in program.skeleton:
@@ -36,7 +35,7 @@ def assemble(
             ops.append(**dict(zip((*COLUMNS, *CUT_COLUMNS), row, strict=True)))
         starts.append(len(ops))
     return Graph(
-        workload=_workload(job, name, traces[0]),
+        workload=workload,
         groups=dict(groups),
         programs=tuple(
             _program(one, trace, program, index, which)
@@ -126,7 +125,8 @@ def _program(
     )
 
 
-def _workload(job: MegatronGptJob, name: str, trace: RankTrace) -> Workload:
+def gpt_workload(job: MegatronGptJob, name: str, trace: RankTrace) -> Workload:
+    """What the graph of a Megatron job is a graph of."""
     options = dataclasses.asdict(job)
     model = {key: options.pop(key) for key in ("layers", "hidden", "heads", "seq", "vocab")}
     model |= {

@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from typer.core import TyperGroup
 
 from simcore.errors import InputError, SimcoreError
 from simcore.graph import Graph, graph_hash, save_graph
 from simcore.units import format_bytes
 from workloads.tracing.job import MegatronGptJob
+from workloads.tracing.progress import check_target, shown_progress
+from workloads.tracing.script.cli import CONTEXT, trace_user_script
 from workloads.tracing.trace import TraceReport, trace_megatron_gpt
 
+
+class _RecipesAndScripts(TyperGroup):
+    """A first argument that ends in ``.py`` is a script, anything else names a recipe."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that ``args`` begin with."""
+        if args and args[0].endswith(".py"):
+            args = ["script", *args]
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_RecipesAndScripts,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Trace a training program without a GPU and write its execution graph.",
+    help="Trace a training program without a GPU and write its execution graph.  Give a training script "
+    "(my_train.py ARGS... --world-size N --out DIR; all options: script --help) or a recipe.",
 )
 
 
 @app.callback()
 def recipes() -> None:
     """Recipes are subcommands."""
+
+
+app.command("script", context_settings=CONTEXT)(trace_user_script)
 
 
 @app.command("megatron-gpt")
@@ -99,32 +109,16 @@ def megatron_gpt(
             first_stage_layers=first_stage_layers,
             last_stage_layers=last_stage_layers,
         )
-        _check_target(out)
-        graph, report = _trace(job, name or out.resolve().name, jobs or None)
+        check_target(out)
+        with shown_progress() as progress:
+            graph, report = trace_megatron_gpt(
+                job, name=name or out.resolve().name, num_workers=jobs or None, progress=progress
+            )
         save_graph(graph, out)
     except SimcoreError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
     _summarise(graph, report, out)
-
-
-def _check_target(out: Path) -> None:
-    """Before minutes of tracing: will there be a place to write to?"""
-    if out.exists() and not (out.is_dir() and ((out / "graph.json").is_file() or not any(out.iterdir()))):
-        raise InputError(f"{out}: exists and is not a graph folder; it is left alone")
-
-
-def _trace(job: MegatronGptJob, name: str, num_workers: int | None) -> tuple[Graph, TraceReport]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, object] = {}
-
-        def show(phase: str, done: int, total: int) -> None:
-            if phase not in tasks:
-                tasks[phase] = bars.add_task(f"{phase} (ranks)", total=total)
-            bars.update(tasks[phase], completed=done)  # type: ignore[arg-type]
-
-        return trace_megatron_gpt(job, name=name, num_workers=num_workers, progress=show)
 
 
 def _summarise(graph: Graph, report: TraceReport, out: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -63,10 +63,51 @@ class CollectiveCall:
     is_async: bool
     bare: bool
 
+    def in_place_on_outputs(self) -> CollectiveCall:
+        """The same collective on its outputs alone."""
+        return replace(self, parts=[(outputs, outputs) for _, outputs in self.parts])
+
     @property
     def in_place(self) -> bool:
         """Input and output are the same tensors."""
         return all(inputs is outputs for inputs, outputs in self.parts)
+
+
+#: DTensor's functional operators -> (collective, whose bytes nccl-tests counts, position of the reduce
+#: operation or -1).
+FUNCTIONAL = {
+    "all_reduce": ("all_reduce", "output", 1),
+    "all_reduce_": ("all_reduce", "output", 1),
+    "all_reduce_coalesced": ("all_reduce", "output", 1),
+    "all_gather_into_tensor": ("all_gather", "output", -1),
+    "all_gather_into_tensor_out": ("all_gather", "output", -1),
+    "all_gather_into_tensor_coalesced": ("all_gather", "output", -1),
+    "reduce_scatter_tensor": ("reduce_scatter", "input", 1),
+    "reduce_scatter_tensor_out": ("reduce_scatter", "input", 1),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", "input", 1),
+    "all_to_all_single": ("all_to_all", "input", -1),
+    "broadcast": ("broadcast", "output", -1),
+    "broadcast_": ("broadcast", "output", -1),
+}
+
+
+def is_out_of_place_copy(name: str) -> bool:
+    """Whether ``_c10d_functional::<name>`` is a clone and the in-place collective (Functional.cpp)."""
+    return name in ("all_reduce", "all_reduce_coalesced", "broadcast")
+
+
+def parse_functional(name: str, args: Sequence[Any], result: Any) -> tuple[CollectiveCall, str]:
+    """The call behind ``_c10d_functional::<name>`` and its reduce operation ("" for none).
+
+    KeyError for an unknown operator.
+    """
+    collective, size, reduce_at = FUNCTIONAL[name]
+    sources = args[0] if isinstance(args[0], list | tuple) else [args[0]]
+    results = result if isinstance(result, list | tuple) else [result]
+    parts = [([source], [output]) for source, output in zip(sources, results, strict=True)]
+    sizes = [num_bytes((inputs if size == "input" else outputs)[0]) for inputs, outputs in parts]
+    call = CollectiveCall(collective, args[-1], parts, sizes, is_async=True, bare=True)
+    return call, str(args[reduce_at]).lower() if reduce_at >= 0 else ""
 
 
 def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:

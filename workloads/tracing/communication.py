@@ -18,8 +18,13 @@ from torch._C._distributed_c10d import Work
 from simcore.graph.ops import OpKind
 from workloads.tracing import fake_dist, streams
 from workloads.tracing.aten_ops import num_bytes, tensors_in
-from workloads.tracing.comm_calls import P2P, CollectiveCall, parse_collective
-from workloads.tracing.group_names import group_symbol
+from workloads.tracing.comm_calls import (
+    P2P,
+    CollectiveCall,
+    is_out_of_place_copy,
+    parse_collective,
+    parse_functional,
+)
 from workloads.tracing.ordering import StreamKey
 
 if TYPE_CHECKING:
@@ -69,9 +74,14 @@ class RecordedWork(Work):
         return list(self._tensors)
 
     def get_future(self) -> Any:
-        """A future that is done."""
+        """A future that is done.  Who waits for it is C++ code (DDP's reducer): see
+        :meth:`Communication.future_waits`.
+        """
         future: Any = torch.futures.Future()
         future.set_result(list(self._tensors))
+        if self._recorder is not None:
+            self._recorder.communication.note_future(self._tensors, self._ops)
+            self._recorder, self._tensors = None, []
         return future
 
 
@@ -82,6 +92,8 @@ class Communication:
         self._recorder = recorder
         self._num_launches = 0
         # The C++ half of a Work holds no reference to the Python half.
+        self._futures: dict[Any, tuple[int, ...]] = {}
+        self._unfinished: dict[Any, tuple[int, ...]] = {}
         self._works: deque[RecordedWork] = deque(maxlen=_KEEP_WORKS)
 
     def call(self, name: str, args: Any) -> Any:
@@ -95,12 +107,63 @@ class Communication:
         work = self._work(ops if call.is_async else (), args)
         return work if call.bare else (args[0], work)
 
+    def functional(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Record ``_c10d_functional::<name>``, of which DTensor is made; returns its (fake) result."""
+        recorder = self._recorder
+        if name == "wait_tensor":
+            waits = self._unfinished.pop(recorder.record_of(args[0]), ()) if recorder.recording else ()
+            recorder.stream_waits(streams.current_stream().stream_id, waits)
+            return args[0]
+        result = func(*args, **kwargs)
+        if not recorder.recording:
+            return result
+        call, reduce_op = parse_functional(name, args, result)
+        stream: StreamKey = streams.current_stream().stream_id
+        if is_out_of_place_copy(name):  # torch clones the input and works in place
+            for inputs, outputs in call.parts:
+                recorder.append(
+                    "aten::clone",
+                    OpKind.COMPUTE,
+                    stream,
+                    op_class="copy",
+                    inputs=inputs,
+                    outputs=outputs,
+                    waits=recorder.order.take(stream),
+                    traffic=(sum(map(num_bytes, inputs)), sum(map(num_bytes, outputs))),
+                )
+            call = call.in_place_on_outputs()
+        ops = self._collective(call, reduce_op)
+        for tensor in tensors_in(result, []):
+            self._unfinished[recorder.record_of(tensor)] = ops
+        return result
+
+    def note_future(self, tensors: list[torch.Tensor], ops: tuple[int, ...]) -> None:
+        """Somebody got a future for ``ops``, which write ``tensors``."""
+        if ops and self._recorder.recording:
+            for tensor in tensors:
+                self._futures[self._recorder.record_of(tensor)] = ops
+
+    def future_waits(self, tensors: list[torch.Tensor]) -> tuple[int, ...]:
+        """Waits that an op on ``tensors`` follows.  DDP's reducer waits for a bucket's future right before it
+        touches the bucket, and for all of them before the backward pass returns.
+        """
+        if not self._futures:
+            return ()
+        records = [self._recorder.record_of(tensor) for tensor in tensors]
+        return tuple(op for record in records for op in self._futures.pop(record, ()))
+
+    def finish_futures(self) -> None:
+        """The current stream waits for every future that nobody has waited for."""
+        for ops in self._futures.values():
+            self._recorder.stream_waits(streams.current_stream().stream_id, ops)
+        self._futures.clear()
+
     def _work(self, ops: tuple[int, ...], args: Any) -> Any:
         work = RecordedWork(self._recorder, ops, tensors_in(args[0], []))
         self._works.append(work)
         return work.boxed()
 
-    def _collective(self, call: CollectiveCall) -> tuple[int, ...]:
+    def _collective(self, call: CollectiveCall, functional_op: str = "") -> tuple[int, ...]:
         """One op per collective of the call."""
         group = fake_dist.unbox(call.group)
         members = fake_dist.group_members(group)
@@ -110,12 +173,14 @@ class Communication:
         symbol = self._use_group(group, members)
         launch = self._next_launch() if len(call.parts) > 1 else -1
         waits = self._recorder.order
-        reduce_op = (fake_dist.current_reduce_op or "sum") if call.collective in _REDUCING else ""
+        reduce_op = functional_op or fake_dist.current_reduce_op or "sum"
+        phase = "grad_sync" if self._recorder.labels.sharing_gradients else None
         return tuple(
             self._recorder.append(
                 f"nccl::{call.collective}",
                 OpKind.COLLECTIVE,
                 symbol if call.is_async else issuing,
+                phase=phase,
                 inputs=inputs,
                 outputs=outputs,
                 waits=waits.frontier(issuing) if call.is_async else waits.take(issuing),
@@ -123,7 +188,7 @@ class Communication:
                 group=symbol,
                 collective=call.collective,
                 comm_bytes=size,
-                reduce_op=reduce_op,
+                reduce_op=reduce_op if call.collective in _REDUCING else "",
             )
             for (inputs, outputs), size in zip(call.parts, call.sizes, strict=True)
         )
@@ -176,7 +241,7 @@ class Communication:
         return (index,)
 
     def _use_group(self, group: Any, members: tuple[int, ...]) -> str:
-        symbol = group_symbol(group.group_desc)
+        symbol = self._recorder.symbol_of(group)
         known = self._recorder.result.groups.setdefault(symbol, members)
         if known != members:
             raise RuntimeError(f"two process groups of this rank are called {symbol!r}: {known}, {members}")

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from workloads.tracing import streams
+from workloads.tracing import streams, visible_devices
 
 #: What the program is told about its GPU.  Frameworks branch on the compute capability only.
 DEVICE_PROPERTIES = {
@@ -56,19 +56,15 @@ _LEGACY_TYPES = {
 }
 
 
-def install(num_devices: int = 8) -> None:
-    """Patch ``torch.cuda``, ``torch.accelerator`` and the entry points below them, once per process.
-
-    The process sees itself as device 0 of ``num_devices``: FakeTensor normalises a bare "cuda" to
-    "cuda:0", and any other current device would meet it as a mismatch.
-    """
+def install() -> None:
+    """Patch ``torch.cuda``, ``torch.accelerator`` and the entry points below them, once per process."""
     # Otherwise autograd starts a thread per CUDA device, which aborts when the process ends.
     torch.autograd.set_multithreading_enabled(False)
     _patch_streams()
-    _patch_queries(num_devices)
+    _patch_queries()
     _patch_memory()
-    _patch_bindings(num_devices)
-    _patch_accelerator(num_devices)
+    _patch_bindings()
+    _patch_accelerator()
     _patch_tensor_methods()
     _patch_compilers()
     for name, dtype in _LEGACY_TYPES.items():
@@ -82,19 +78,6 @@ def _set(module: Any, **functions: object) -> None:
 
 def _always(value: object) -> Callable[..., object]:
     return lambda *_args, **_kwargs: value
-
-
-class _DeviceContext:
-    """``torch.cuda.device``: there is one device, nothing to switch."""
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        self.idx = self.prev_idx = 0
-
-    def __enter__(self) -> _DeviceContext:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 class _NoGraphs:
@@ -128,22 +111,22 @@ def _patch_streams() -> None:
     _set(torch, Stream=streams.Stream, Event=streams.Event)
 
 
-def _patch_queries(num_devices: int) -> None:
+def _patch_queries() -> None:
     properties = types.SimpleNamespace(**DEVICE_PROPERTIES)
     _set(
         torch.cuda,
         is_available=_always(True),
         is_initialized=_always(True),
-        device_count=_always(num_devices),
-        current_device=_always(0),
-        set_device=_always(None),
+        device_count=visible_devices.device_count,
+        current_device=visible_devices.current,
+        set_device=visible_devices.select,
         init=_always(None),
         _lazy_init=_always(None),
         _lazy_call=_always(None),
         _is_compiled=_always(True),
-        device=_DeviceContext,
-        device_of=_DeviceContext,
-        _DeviceGuard=_DeviceContext,
+        device=visible_devices.DeviceScope,
+        device_of=contextlib.nullcontext,
+        _DeviceGuard=visible_devices.DeviceScope,
         get_device_properties=_always(properties),
         get_device_name=_always(properties.name),
         get_device_capability=_always((properties.major, properties.minor)),
@@ -176,16 +159,16 @@ def _patch_memory() -> None:
         _set(module, **answers)
 
 
-def _patch_bindings(num_devices: int) -> None:
+def _patch_bindings() -> None:
     """C functions that exist only in CUDA builds, or fail there without a driver."""
     _set(
         torch._C,
         _cuda_getCurrentRawStream=lambda _device=0: streams.current_stream().stream_id,
-        _cuda_setDevice=_always(None),
-        _cuda_getDevice=_always(0),
-        _cuda_exchangeDevice=_always(0),
-        _cuda_maybeExchangeDevice=_always(0),
-        _cuda_getDeviceCount=_always(num_devices),
+        _cuda_setDevice=visible_devices.select,
+        _cuda_getDevice=visible_devices.current,
+        _cuda_exchangeDevice=visible_devices.exchange,
+        _cuda_maybeExchangeDevice=visible_devices.exchange,
+        _cuda_getDeviceCount=visible_devices.device_count,
         _cuda_getDefaultStream=_always((0, 0, 1)),
         _cuda_getCurrentStream=_always((0, 0, 1)),
         _cuda_isCurrentStreamCapturing=_always(False),
@@ -194,15 +177,15 @@ def _patch_bindings(num_devices: int) -> None:
     )
 
 
-def _patch_accelerator(num_devices: int) -> None:
+def _patch_accelerator() -> None:
     total = DEVICE_PROPERTIES["total_memory"]
     _set(
         torch.accelerator,
         is_available=_always(True),
-        device_count=_always(num_devices),
-        current_device_index=_always(0),
-        current_device_idx=_always(0),
-        set_device_index=_always(None),
+        device_count=visible_devices.device_count,
+        current_device_index=visible_devices.current,
+        current_device_idx=visible_devices.current,
+        set_device_index=visible_devices.select,
         synchronize=_synchronize,
         current_stream=streams.current_stream,
         set_stream=streams.set_stream,

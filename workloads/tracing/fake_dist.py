@@ -20,6 +20,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 #: ``(group_desc, ranks)`` of every group that was asked for, in order, own rank a member or not.
 requested_groups: list[tuple[str, tuple[int, ...]]] = []
 
+#: Symbol of each group that was made, by torch's name of it; filled where :data:`name_family` is set.
+symbols: dict[str, str] = {}
+
+#: Gives a group that is asked for its symbol, from its description and members.
+name_family: Callable[[str, tuple[int, ...]], str] | None = None
+
 #: Reduce operation of the collective being issued: the dispatcher only sees an opaque object.
 current_reduce_op: str = ""
 
@@ -60,22 +66,29 @@ def install() -> None:
             setattr(ProcessGroup, name, _noting_reduce_op(getattr(ProcessGroup, name)))
 
 
-def enter_world(rank: int, world_size: int, gpus_per_node: int) -> None:
-    """Become ``rank`` of ``world_size``; leaves the world entered before."""
+def enter_world(
+    rank: int, world_size: int, gpus_per_node: int, local_rank: int = 0, *, init: bool = True
+) -> None:
+    """Become ``rank`` of ``world_size``; leaves the world entered before.
+
+    ``init`` off: the program calls ``init_process_group`` itself.
+    """
     global _num_batches
     if dist.is_initialized():
         dist.destroy_process_group()
     _num_batches = 0
     requested_groups.clear()
+    symbols.clear()
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(world_size),
-        LOCAL_RANK="0",  # the one device this process sees
+        LOCAL_RANK=str(local_rank),
         LOCAL_WORLD_SIZE=str(gpus_per_node),
         MASTER_ADDR="localhost",
         MASTER_PORT="1",
     )
-    _init_process_group()
+    if init:
+        _init_process_group()
 
 
 @contextmanager
@@ -102,10 +115,13 @@ def _new_group(
     """Any requested backend (nccl, gloo, ...) becomes the fake one: gloo would connect to its peers."""
     # torch sorts the ranks, and numbers the members in that order
     members = tuple(sorted(ranks if ranks is not None else range(dist.get_world_size())))
-    requested_groups.append((group_desc or "", members))
+    symbol = name_family(group_desc or "", members) if name_family is not None else group_desc or ""
+    requested_groups.append((symbol, members))
     if dist.get_rank() not in members:
         return dist.GroupMember.NON_GROUP_MEMBER
-    return _real_new_group(list(members), None, "fake", None, group_desc=group_desc)
+    made = _real_new_group(list(members), None, "fake", None, group_desc=group_desc)
+    symbols[made.group_name] = symbol
+    return made
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None:
@@ -164,5 +180,9 @@ def group_members(group: Any) -> tuple[int, ...]:
 
 
 def unbox(script_object: Any) -> Any:
-    """The process group behind the dispatcher's script object."""
+    """The process group behind the dispatcher's script object, or behind a name."""
+    if isinstance(script_object, ProcessGroup):
+        return script_object
+    if isinstance(script_object, str):
+        return torch._C._distributed_c10d._resolve_process_group(script_object)  # type: ignore[arg-type]
     return torch._C._distributed_c10d.ProcessGroup.unbox(script_object)

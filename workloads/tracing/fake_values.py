@@ -1,7 +1,8 @@
 """Answers for code that asks a tensor without data for its values.
 
 A host branch on a device value (overflow check, gradient norm) must go somewhere: floats read as 1.0,
-integers as 0, booleans of the device as False (they are overflow flags), of the host as True.
+integers as 0, booleans of the device as False (they are overflow flags), of the host as True.  Of a mask
+every element counts as true: an upper bound on what is selected.
 """
 
 from __future__ import annotations
@@ -33,15 +34,42 @@ _INITIALISERS = (
 _library: torch.library.Library | None = None
 
 
+#: Asked with (kind, tensor, default answer) for every value that a run on shapes cannot know.  Kinds: "item"
+#: (the value), "share" (the part of a mask's elements that are true).
+ask: Callable[[str, torch.Tensor, Any], Any] | None = None
+
+
+def _answer(kind: str, tensor: torch.Tensor, default: Any) -> Any:
+    return default if ask is None else ask(kind, tensor, default)
+
+
 def read_scalar(tensor: torch.Tensor) -> bool | int | float:
     """The value that ``item()`` returns for a tensor without data (see the module's docstring)."""
     constant = getattr(tensor, "constant", None)
     if constant is not None:  # made on the host from a number: the value is known
         value: bool | int | float = constant.item()
         return value
+    default: bool | int | float = 1.0 if tensor.dtype.is_floating_point else 0
     if tensor.dtype == torch.bool:
-        return tensor.device.type == "cpu"
-    return 1.0 if tensor.dtype.is_floating_point else 0
+        default = tensor.device.type == "cpu"
+    return type(default)(_answer("item", tensor, default))
+
+
+def num_selected(mask: torch.Tensor) -> int:
+    """How many elements of a mask count as true: all of them, unless :data:`ask` says otherwise."""
+    return round(float(_answer("share", mask, 1.0)) * mask.numel())
+
+
+def _nonzero(mode: FakeTensorMode, _func: Any, mask: torch.Tensor) -> torch.Tensor:
+    with mode:
+        return mask.new_empty((num_selected(mask), mask.dim()), dtype=torch.int64)
+
+
+def _masked_select(
+    mode: FakeTensorMode, _func: Any, tensor: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    with mode:
+        return tensor.new_empty((num_selected(mask),))
 
 
 def make_fake_mode() -> FakeTensorMode:
@@ -58,6 +86,8 @@ def install() -> None:
     aten = torch.ops.aten
     implementations[aten._local_scalar_dense.default] = lambda _mode, _func, tensor: read_scalar(tensor)
     implementations[aten.equal.default] = lambda _mode, _func, _left, _right: True
+    implementations[aten.nonzero.default] = _nonzero
+    implementations[aten.masked_select.default] = _masked_select
     implementations[aten.is_pinned.default] = lambda _mode, _func, tensor, **_kwargs: (
         tensor.device.type == "cpu"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,11 +27,14 @@ class Labels:
         self._backward_module = ""
         self._tensor_phase: dict[int, str] = {}
         self._hooks: list[Any] = []
+        #: Told of every module that is called while no other module runs.
+        self.on_outermost: Callable[[torch.nn.Module], None] | None = None
 
-    def name_modules(self, root: torch.nn.Module) -> None:
-        """Use ``root``'s own submodule names."""
+    def name_modules(self, root: torch.nn.Module, wrappers: tuple[str, ...] = ()) -> None:
+        """Use ``root``'s own submodule names, without the parts that only ``wrappers`` add."""
         for name, module in root.named_modules():
-            self._module_names[id(module)] = name
+            parts = [part for part in name.split(".") if part not in wrappers]
+            self._module_names[id(module)] = ".".join(parts)
 
     def enter_segment(self, phase: str | None) -> None:
         """A new stretch of ops begins; its phase is ``phase``, or the one before."""
@@ -100,6 +103,17 @@ class Labels:
             module = f"{module}/fused:{self._regions[-1]}"
         return self._phase or phase, module, forward
 
+    @property
+    def current_module(self) -> str:
+        """Module whose forward runs now, "" when none does."""
+        return self._modules[-1] if self._modules else ""
+
+    @property
+    def sharing_gradients(self) -> bool:
+        """Whether what is issued now follows from a gradient that has just been accumulated."""
+        node: Any = torch._C._current_autograd_node()
+        return node is not None and node.name() == "torch::autograd::AccumulateGrad"
+
     def note_view(self) -> None:
         """An op without a kernel runs: its autograd node, if any, belongs to the current module."""
         if self._modules:
@@ -125,6 +139,8 @@ class Labels:
             hook.remove()
 
     def _enter_module(self, module: torch.nn.Module, _args: object) -> None:
+        if not self._modules and self.on_outermost is not None:
+            self.on_outermost(module)
         outer = self._modules[-1] if self._modules else ""
         self._modules.append(self._module_names.get(id(module), outer))  # unnamed: made on the fly
 

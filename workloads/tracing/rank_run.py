@@ -66,7 +66,7 @@ def prepare(tier: str, cache: str) -> None:
     _ready = True
 
 
-def run_rank(job: MegatronGptJob, rank: int, num_microbatches: int, *, warm_up: bool) -> RankTrace:
+def run_rank(job: MegatronGptJob, rank: int, num_microbatches: int, warm_up: bool) -> RankTrace:
     """Record one step of one rank.
 
     ``warm_up`` runs a short step before the recorded one: the first step of a job also creates optimizer

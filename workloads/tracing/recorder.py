@@ -10,7 +10,7 @@ Note [How ops are ordered]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,32 +19,57 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simcore.cost import classify
 from simcore.graph.ops import OpKind
-from workloads.tracing import fake_cuda, streams
+from workloads.tracing import fake_cuda, storages, streams
 from workloads.tracing.aten_ops import AtenOp, dtype_name, is_on_device, num_bytes, shapes_json, tensors_in
 from workloads.tracing.communication import Communication
 from workloads.tracing.fake_values import read_scalar
+from workloads.tracing.group_names import group_symbol
 from workloads.tracing.labels import Labels
 from workloads.tracing.ordering import ALL_STREAMS, StreamKey, StreamWaits, stream_symbol
 from workloads.tracing.recording import Free, RawOp, Recording, Segment
+from workloads.tracing.sites import call_stack
 from workloads.tracing.storages import StorageRecord, StorageTable, extent
 
 _DEVICE_QUERY = torch.ops.prim.device.default
 _PLAIN = (torch.Tensor, FakeTensor, torch.nn.Parameter)
-_LAYER = re.compile(r"\blayers\.(\d+)\b")
+#: A block of a model is numbered by the first index in its module's name: "decoder.layers.3.mlp", "h.3".
+_LAYER = re.compile(r"(?:^|\.)(\d+)\b")
+#: Allocations whose call sites are kept, in bytes.
+_LARGE = 1 << 20
+_STACK = 3
+#: Operators whose result has as many elements as the values say.
+_SELECTING = frozenset({"aten::nonzero", "aten::masked_select"})
 
 
 class Recorder(TorchDispatchMode):
-    """Records one rank while active.  With ``recording`` off the program runs and nothing is written down."""
+    """Records one rank while active.  With ``recording`` off the program runs and nothing is written down.
 
-    def __init__(self) -> None:
+    ``symbol_of`` names process groups.  ``whole_life`` follows every storage from its first use, also before
+    the recorded step: ``live_bytes`` then is what the rank holds.
+    """
+
+    def __init__(self, symbol_of: Callable[[Any], str] | None = None, *, whole_life: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.symbol_of = symbol_of or (lambda group: group_symbol(group.group_desc))
+        self.num_calls = 0
+        self._whole_life = whole_life
         self.recording = False
         self.result = Recording()
         self.labels = Labels()
         self.order = StreamWaits()
-        self._communication = Communication(self)
-        self._storages = StorageTable(self._storage_died)
+        self.communication = Communication(self)
+        self._storages = StorageTable(self._storage_died, whole_life=whole_life)
         self._operators: dict[Any, AtenOp] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while tracing: spares a wrapper around every dispatch."""
+        return False
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the storages that are alive now, as far as they were recorded."""
+        return self._storages.live_bytes
 
     def begin_segment(
         self, kind: str, microbatch: int = -1, chunk: int = 0, phase: str | None = None
@@ -59,11 +84,13 @@ class Recorder(TorchDispatchMode):
         streams.listener = self
         fake_cuda.fused_region = self.labels.fused_region
         self.labels.install()
+        storages.on_resize = self._storages.resized
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         """Leave the program alone."""
         self.labels.remove()
+        storages.on_resize = None
         streams.listener = None
         fake_cuda.fused_region = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
@@ -137,6 +164,8 @@ class Recorder(TorchDispatchMode):
             peer_delta,
             blocking,
         )
+        if self._whole_life and alloc_bytes >= _LARGE:
+            self.result.sites[index] = call_stack(_STACK)
         matter = self.order.issue(stream, waits)
         self.result.ops.append(RawOp(columns, data, matter, launch, forward, alloc_bytes))
         return index
@@ -160,6 +189,10 @@ class Recorder(TorchDispatchMode):
         writers.discard(index)
         return tuple(sorted(writers)), born
 
+    def record_of(self, tensor: torch.Tensor) -> StorageRecord:
+        """The record of a tensor's storage."""
+        return self._storages.record(tensor, newborn=False)
+
     def _adopt(self, record: StorageRecord, index: int) -> int:
         """Bytes of a storage that comes to life with op ``index``; 0 when it lives already."""
         if record.owner != StorageRecord.UNTOUCHED:
@@ -168,8 +201,14 @@ class Recorder(TorchDispatchMode):
         return record.num_bytes
 
     def _storage_died(self, record: StorageRecord) -> None:
-        if record.owner >= 0 and self.recording and record.num_bytes:
+        born_here = record.owner >= 0
+        born_before = self._whole_life and record.owner == StorageRecord.OLDER
+        if not self.recording or not record.num_bytes or not (born_here or born_before):
+            return
+        if self.result.ops:
             self.result.frees.append(Free(len(self.result.ops) - 1, record.num_bytes, record.owner))
+        else:
+            self.result.freed_before += record.num_bytes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run ``func`` on shapes alone and write it down."""
@@ -183,12 +222,19 @@ class Recorder(TorchDispatchMode):
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = AtenOp(func)
+        self.num_calls += 1
         if operator.base.startswith("c10d::"):
-            return self._communication.call(operator.base.removeprefix("c10d::"), args)
+            return self.communication.call(operator.base.removeprefix("c10d::"), args)
+        if operator.base.startswith("_c10d_functional::"):
+            return self.communication.functional(func, operator.base.partition("::")[2], args, kwargs)
         if operator.base == "aten::_local_scalar_dense":
             return self._read_value(args[0])
         result = func(*args, **kwargs)
         if not self.recording:
+            if self._whole_life and not operator.writes:
+                for tensor in tensors_in(result, []):
+                    if is_on_device(tensor):
+                        self.record_of(tensor).owner = StorageRecord.OLDER
             return result
         if operator.has_kernel:
             self._record_kernel(operator, args, kwargs, result)
@@ -222,10 +268,12 @@ class Recorder(TorchDispatchMode):
             op_class=op_class,
             inputs=device_inputs,
             outputs=device_outputs,
-            waits=self.order.take(stream),
+            waits=(*self.order.take(stream), *self.communication.future_waits(device_inputs)),
             flops=flops,
             traffic=traffic,
         )
+        if operator.base in _SELECTING:  # the host reads how many there are
+            self.host_waits(operator.base, stream)
 
     def _read_value(self, tensor: torch.Tensor) -> bool | int | float:
         """``item()``: a copy to the host that the host waits for."""

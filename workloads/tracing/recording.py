@@ -76,9 +76,14 @@ class Free:
 
 @dataclass
 class Recording:
-    """One rank's step in issue order.  ``groups`` maps symbols to the members of this rank's group."""
+    """One rank's step in issue order.  ``groups`` maps symbols to the members of this rank's group, ``sites``
+    ops that allocate much to the lines of code that called them, innermost first;
+    ``freed_before``: bytes that died before the first op.
+    """
 
     ops: list[RawOp] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     frees: list[Free] = field(default_factory=list)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    sites: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    freed_before: int = 0

@@ -10,6 +10,22 @@ import torch
 
 from workloads.tracing.byte_writers import ByteWriters
 
+#: Told when a storage is given other memory: (storage, bytes).
+on_resize: Callable[[torch.UntypedStorage, int], None] | None = None
+
+
+def watch_resizes() -> None:
+    """Follow ``UntypedStorage.resize_``, with which FSDP frees and brings back memory; once per process."""
+    storage_type: Any = torch.UntypedStorage
+    original = storage_type.resize_
+
+    def resize_(self: torch.UntypedStorage, size: int) -> Any:
+        if on_resize is not None:
+            on_resize(self, int(size))
+        return original(self, size)
+
+    storage_type.resize_ = resize_
+
 
 class StorageRecord:
     """One storage during a recording: bytes, writers, and the op that brought it to life.
@@ -30,7 +46,7 @@ class StorageRecord:
 
 class StorageTable:
     """Finds the record of a tensor's storage.  ``on_death`` hears of every storage born in the step that
-    dies.
+    dies; with ``whole_life``, of every storage that was ever recorded.  ``live_bytes`` counts those alive.
 
     Records hang on the storage's own Python object, which torch keeps as long as the storage lives: addresses
     are reused, objects are not.
@@ -38,8 +54,18 @@ class StorageTable:
 
     _ATTRIBUTE = "_simcore_record"
 
-    def __init__(self, on_death: Callable[[StorageRecord], None]) -> None:
+    def __init__(self, on_death: Callable[[StorageRecord], None], *, whole_life: bool = False) -> None:
         self._on_death = on_death
+        self._whole_life = whole_life
+        self.live_bytes = 0
+
+    def resized(self, storage: torch.UntypedStorage, num_bytes: int) -> None:
+        """``storage`` gets other memory, of ``num_bytes``: the old one dies, the new one is unborn."""
+        found: StorageRecord | None = getattr(storage, self._ATTRIBUTE, None)
+        if found is not None and found.table is self and found.num_bytes != num_bytes:
+            self._died(found)
+            found.num_bytes, found.owner = num_bytes, StorageRecord.UNTOUCHED
+            self.live_bytes += num_bytes
 
     def record(self, tensor: torch.Tensor, *, newborn: bool) -> StorageRecord:
         """The record; created when the storage is first seen, ``newborn`` when this call allocates it."""
@@ -51,10 +77,15 @@ class StorageTable:
             self, storage.nbytes(), StorageRecord.UNTOUCHED if newborn else StorageRecord.OLDER
         )
         setattr(storage, self._ATTRIBUTE, made)
-        if newborn:
-            finalizer = weakref.finalize(storage, self._on_death, made)
+        if newborn or self._whole_life:
+            finalizer = weakref.finalize(storage, self._died, made)
             finalizer.atexit = False
+            self.live_bytes += made.num_bytes
         return made
+
+    def _died(self, record: StorageRecord) -> None:
+        self.live_bytes -= record.num_bytes
+        self._on_death(record)
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
+from workloads.tracing import visible_devices
+
 DEFAULT_STREAM = 0
 
 
@@ -42,9 +44,18 @@ class Stream:
             _num_streams += 1
             stream_id = _num_streams
         self.stream_id = self.cuda_stream = stream_id
-        self.device = torch.device("cuda", 0)
-        self.device_index, self.device_type, self.priority = 0, 1, priority
+        self.device_type, self.priority = 1, priority
         self._outer: list[Stream] = []
+
+    @property
+    def device_index(self) -> int:
+        """Streams follow the current device: a process uses one."""
+        return visible_devices.current()
+
+    @property
+    def device(self) -> torch.device:
+        """The current device."""
+        return torch.device("cuda", self.device_index)
 
     def wait_stream(self, stream: Stream) -> None:
         """Later work of this stream waits for what ``stream`` holds now."""

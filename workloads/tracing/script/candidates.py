@@ -1,0 +1,113 @@
+"""Which ranks of a world to run: places along the axes of its process groups, then by what they recorded.
+
+Note [Distinct ranks]
+    A rank's place is its index in its group of each family, told apart only as first, inner and last:
+    programs treat the ends of an axis specially, and uneven shards end at the last rank.  Along an axis with
+    point-to-point traffic (pipeline stages) every index counts.  One rank of each kind of place is run and
+    its recording hashed.  Of a kind with many ranks the last one is run too; where the two differ, the border
+    between them is searched by halving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from simcore.graph.groups import ProcessGroup
+
+Place = tuple[int | str, ...]
+
+
+def axes(families: Mapping[str, ProcessGroup], world_size: int) -> tuple[ProcessGroup, ...]:
+    """Families that say where a rank is: those of which every rank has a group, the world only when no other
+    does.
+    """
+    whole = [
+        family
+        for name, family in families.items()
+        if name != "world" and 1 < family.size < world_size and all(map(family.contains, range(world_size)))
+    ]
+    return tuple(whole) or tuple(family for name, family in families.items() if name == "world")
+
+
+def kinds_of_place(
+    families: Sequence[ProcessGroup], every_index: set[str], world_size: int
+) -> dict[Place, list[int]]:
+    """Ranks by kind of place, in order of their lowest rank."""
+    found: dict[Place, list[int]] = {}
+    for rank in range(world_size):
+        place = tuple(
+            _kind(family.index_of(rank), family.size, family.name in every_index) for family in families
+        )
+        found.setdefault(place, []).append(rank)
+    return found
+
+
+def _kind(index: int, size: int, every: bool) -> int | str:
+    if every:
+        return index
+    if index == 0:
+        return "first"
+    return "last" if index == size - 1 else "inner"
+
+
+class RankSearch:
+    """Finds out which ranks record alike, running no more than ``max_ranks`` of them.
+
+    ``run`` records ranks and returns the hash of each.  ``assumed`` counts ranks that stand in for others
+    although their neighbours were seen to differ, because ``max_ranks`` was reached.
+    """
+
+    def __init__(self, run: Callable[[Sequence[int]], Mapping[int, str]], max_ranks: int) -> None:
+        self.hashes: dict[int, str] = {}
+        self.assumed = 0
+        self._run_ranks = run
+        self._max_ranks = max_ranks
+
+    def classes(self, kinds: Mapping[Place, Sequence[int]]) -> dict[int, str]:
+        """Hash of every rank's recording, its own or that of the rank that stands for it."""
+        firsts = [ranks[0] for ranks in kinds.values()]
+        self._run(firsts)
+        lasts = [ranks[-1] for ranks in kinds.values() if len(ranks) > 1]
+        if len({self.hashes[rank] for rank in firsts if rank in self.hashes}) > 2:
+            self._run(lasts)
+        found: dict[int, str] = {}
+        for ranks in kinds.values():
+            self._fill(ranks, found)
+        return found
+
+    def _run(self, ranks: Sequence[int]) -> None:
+        room = max(0, self._max_ranks - len(self.hashes))
+        new = [rank for rank in ranks if rank not in self.hashes]
+        if new[:room]:
+            self.hashes.update(self._run_ranks(new[:room]))
+
+    def _fill(self, ranks: Sequence[int], found: dict[int, str]) -> None:
+        """Hashes of ``ranks``, which are in order, by halving between those that differ."""
+        known = [position for position, rank in enumerate(ranks) if rank in self.hashes]
+        if not known:  # no room to run any: the nearest rank below that was run
+            nearest = max((rank for rank in self.hashes if rank <= ranks[0]), default=min(self.hashes))
+            self.assumed += len(ranks)
+            found.update(dict.fromkeys(ranks, self.hashes[nearest]))
+            return
+        found.update(dict.fromkeys(ranks[: known[0] + 1], self.hashes[ranks[known[0]]]))
+        found.update(dict.fromkeys(ranks[known[-1] :], self.hashes[ranks[known[-1]]]))
+        for low, high in pairwise(known):
+            self._between(ranks, low, high, found)
+
+    def _between(self, ranks: Sequence[int], low: int, high: int, found: dict[int, str]) -> None:
+        left, right = self.hashes[ranks[low]], self.hashes[ranks[high]]
+        if left == right:
+            found.update(dict.fromkeys(ranks[low : high + 1], left))
+            return
+        found[ranks[low]], found[ranks[high]] = left, right
+        if high - low < 2:
+            return
+        middle = (low + high) // 2
+        self._run([ranks[middle]])
+        if ranks[middle] not in self.hashes:
+            self.assumed += high - low - 1
+            found.update(dict.fromkeys(ranks[low + 1 : high], left))
+            return
+        self._between(ranks, low, middle, found)
+        self._between(ranks, middle, high, found)

@@ -1,0 +1,239 @@
+"""Runs in a worker process: run a script as one rank after another and record one step of each."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import runpy
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simcore.graph.graph import MemoryProfile
+from workloads.tracing.rank_run import RankTrace
+from workloads.tracing.script.holders import Holder, largest_holders, peak_by_phase
+from workloads.tracing.script.job import ScriptJob
+from workloads.tracing.script.value_policy import ValueAsked, ValuePolicy
+from workloads.tracing.templates import cut
+
+_WATCH_S = 2.0
+_ready = False
+_fake_mode: Any = None
+
+
+@dataclass(frozen=True)
+class ScriptTrace:
+    """One step of one rank.  ``asked``: values that the run did not have, with how often; ``unused``: answers
+    that no site asked for; ``holders``: what is held when memory is highest, largest first;
+    ``peaks``: highest bytes while each phase runs; ``num_parameters``: elements of this rank's parameters.
+    """
+
+    trace: RankTrace
+    asked: tuple[tuple[ValueAsked, int], ...]
+    unused: tuple[str, ...]
+    holders: tuple[Holder, ...]
+    peaks: tuple[tuple[str, int], ...]
+    num_parameters: int
+    precision: str
+
+
+def prepare(tier: str, cache: str) -> None:
+    """Install the fake device and the patches in this process, once."""
+    global _ready, _fake_mode
+    if _ready:
+        return
+    warnings.filterwarnings("ignore")
+    import logging
+
+    logging.disable(logging.WARNING)
+    from workloads.tracing import fake_device
+
+    fake_device.install(tier, Path(cache))
+    from workloads.tracing import fake_cuda, fake_dist, fake_values, storages
+    from workloads.tracing.script import outside_world, parallel_patches, step_marks
+
+    fake_cuda.install()
+    fake_values.install()
+    fake_dist.install()
+    storages.watch_resizes()
+    parallel_patches.install()
+    outside_world.install()
+    step_marks.install()
+    # One for all ranks: modules keep tensors that they made when they were imported.
+    _fake_mode = fake_values.make_fake_mode()
+    gc.collect()
+    gc.freeze()
+    _ready = True
+
+
+def run_script(job: ScriptJob, rank: int) -> ScriptTrace:
+    """Record step ``job.step`` of ``rank``.
+
+    ScriptError when the script fails, hangs, or ends before that step is complete.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from workloads.tracing import fake_dist, fake_values, streams, visible_devices
+    from workloads.tracing.recorder import Recorder
+    from workloads.tracing.script import failures
+    from workloads.tracing.script.group_families import FamilyNames
+    from workloads.tracing.script.step_marks import StepDone, StepMarks
+
+    streams.reset()
+    gc.collect()
+    FakeTensorMode.cache_clear()  # results for a bare "cuda" hold the index of the rank before
+    local_rank = rank % job.local_world_size
+    visible_devices.enter_node(job.local_world_size)
+    fake_dist.name_family = FamilyNames()
+    fake_dist.enter_world(
+        rank, job.world_size, job.local_world_size, local_rank % visible_devices.MAX_INDEX, init=False
+    )
+    policy = ValuePolicy(job.values)
+    recorder = Recorder(lambda group: fake_dist.symbols.get(group.group_name, "world"), whole_life=True)
+    start = _StepStart()
+    output = io.StringIO()
+    ended_by: BaseException | None = None
+    fake_values.ask = policy
+    try:
+        with _fake_mode, recorder, StepMarks(recorder, job.step, start) as steps, _watched(job, recorder):
+            try:
+                with redirect_stdout(output), redirect_stderr(output):
+                    _execute(job)
+            except StepDone:
+                pass
+            except (Exception, SystemExit) as error:
+                ended_by = error
+        recorded = steps.step == job.step and bool(recorder.result.ops) and not recorder.recording
+        if ended_by is not None and not isinstance(ended_by, SystemExit):
+            module = recorder.labels.current_module
+            raise failures.explain(ended_by, rank, module, output.getvalue().splitlines()) from None
+        if not recorded:
+            raise failures.ended_early(ended_by, job, rank, steps, output.getvalue().splitlines())
+    finally:
+        recorder.recording = False
+        gc.enable()
+        fake_values.ask = None
+        _forget_script(job)
+    return _result(job, rank, recorder, policy, start)
+
+
+class _StepStart:
+    """Called when the recorded step begins: what lives through it."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryProfile()
+        self.live_bytes = 0
+        self.num_parameters = 0
+        self.precision = ""
+
+    def __call__(self, steps: Any) -> None:
+        from workloads.tracing.script.static_memory import measure
+
+        gc.collect()
+        gc.disable()  # or the moment of a collection would show in storage lifetimes
+        self.memory, self.num_parameters, self.precision = measure(
+            list(steps.roots.values()), list(steps.optimizers.values())
+        )
+        self.live_bytes = steps.recorder.live_bytes
+
+
+def _execute(job: ScriptJob) -> None:
+    """The script as ``__main__``, with the arguments and import path that ``python script.py`` gives it."""
+    before_argv, before_path = sys.argv, list(sys.path)
+    sys.argv = [str(job.script), *job.arguments]
+    sys.path.insert(0, str(job.script.resolve().parent))
+    try:
+        if job.setup is not None:
+            runpy.run_path(str(job.setup), run_name="simcore_setup")
+        runpy.run_path(str(job.script), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before_argv, before_path
+
+
+def _forget_script(job: ScriptJob) -> None:
+    """Modules beside the script start afresh for the next rank; so do torch's process-wide defaults."""
+    import torch
+    import torch.distributed as dist
+
+    folder = str(job.script.resolve().parent) + os.sep
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and os.path.realpath(file).startswith(folder) and "site-packages" not in file:
+            del sys.modules[name]
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_grad_enabled(True)
+
+
+@contextmanager
+def _watched(job: ScriptJob, recorder: Any) -> Iterator[None]:
+    """ScriptHangError inside the script when no operation is dispatched for ``job.hang_s``."""
+    from workloads.tracing.script.failures import ScriptHangError
+
+    seen, quiet = -1, 0.0
+
+    def look(*_: object) -> None:
+        nonlocal seen, quiet
+        quiet = quiet + _WATCH_S if recorder.num_calls == seen else 0.0
+        seen = recorder.num_calls
+        if quiet >= job.hang_s:
+            quiet = 0.0
+            raise ScriptHangError(f"no tensor operation for {job.hang_s:g} s")
+
+    outer = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _WATCH_S, _WATCH_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, outer)
+
+
+def _result(job: ScriptJob, rank: int, recorder: Any, policy: ValuePolicy, start: _StepStart) -> ScriptTrace:
+    import torch
+
+    from workloads.tracing import fake_dist
+
+    recording = recorder.result
+    program = cut(recording)
+    held = start.live_bytes - recording.freed_before
+    known = start.memory
+    # What lives at the start and is neither parameter, gradient nor optimizer state (DDP's buckets, say)
+    # counts with the activations: MemoryProfile has no place of its own for it.
+    other = held - known.static
+    memory = MemoryProfile(
+        known.parameters,
+        known.gradients,
+        known.optimizer_states,
+        other + program.peak_memory(),
+        held + program.peak_memory(),
+    )
+    microbatches = sum(segment.kind == "bwd" for segment in recording.segments)
+    trace = RankTrace(
+        rank=rank,
+        stage=0,
+        num_microbatches=max(1, microbatches),
+        program=program,
+        groups=recording.groups,
+        families=tuple(dict.fromkeys(fake_dist.requested_groups)),
+        layer_offset=(0,),
+        memory=memory,
+        versions={"torch": torch.__version__},
+    )
+    return ScriptTrace(
+        trace,
+        tuple(sorted(policy.asked.items(), key=lambda item: item[0].site)),
+        tuple(site for site, _ in job.values if site not in policy.used),
+        largest_holders(recording, known, other),
+        tuple(peak_by_phase(recording, held).items()),
+        start.num_parameters,
+        start.precision,
+    )

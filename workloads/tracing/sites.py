@@ -1,0 +1,74 @@
+"""Whose code is running: call sites as a user would look them up."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType, TracebackType
+
+_OURS = str(Path(__file__).resolve().parents[2] / "workloads") + os.sep
+_STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+@functools.cache
+def owner(filename: str) -> str:
+    """Whose code a file is: "script", a package's name, "python" (its own library) or "simcore"."""
+    if filename.startswith("<"):
+        return "python"
+    path = os.path.realpath(filename)
+    if path.startswith(_OURS):
+        return "simcore"
+    parts = Path(path).parts
+    for index, part in enumerate(parts):
+        if part in _PACKAGES and index + 1 < len(parts):
+            return parts[index + 1].removesuffix(".py")
+    return "python" if path.startswith(_STANDARD) else "script"
+
+
+@functools.cache
+def short_name(filename: str) -> str:
+    """``transformers/models/llama/modeling_llama.py`` for packages, the file's name for a script."""
+    parts = Path(filename).parts
+    for index, part in enumerate(parts):
+        if part in _PACKAGES:
+            return "/".join(parts[index + 1 :])
+    return parts[-1] if parts else filename
+
+
+def call_site(depth: int = 1) -> str:
+    """``file:line`` of the innermost caller that is neither torch, nor Python's library, nor the tracer."""
+    return next(iter(call_stack(1, depth + 1)), "")
+
+
+def call_stack(limit: int, depth: int = 1) -> tuple[str, ...]:
+    """Up to ``limit`` such sites, innermost first."""
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(depth)
+    while frame is not None and len(found) < limit:
+        name = frame.f_code.co_filename
+        if owner(name) not in ("torch", "python", "simcore"):
+            found.append(f"{short_name(name)}:{frame.f_lineno}")
+        frame = frame.f_back
+    return tuple(found)
+
+
+def where_raised(trace: TracebackType | None) -> tuple[str, str]:
+    """(where in the script, where it was raised) of a traceback, as ``file:line in function``.
+
+    The first is the innermost frame of the script's own files, "" when none is.
+    """
+    in_script, raised = "", ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        text = f"{short_name(code.co_filename)}:{trace.tb_lineno} in {code.co_name}"
+        whose = owner(code.co_filename)
+        if whose == "script":
+            in_script = text
+        if whose not in ("simcore", "python"):
+            raised = text
+        trace = trace.tb_next
+    return in_script, raised
