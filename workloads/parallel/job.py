@@ -13,7 +13,7 @@ from workloads.models.spec import ModelSpec
 from workloads.models.tensors import ELEMENT_BYTES
 from workloads.parallel.mesh import Mesh
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
-from workloads.parallel.stages import Chunk, chunks_of
+from workloads.parallel.stages import Chunk, chunks_of, split_layers
 
 FSDP = ("zero3", "fsdp1", "fsdp2")
 
@@ -45,12 +45,29 @@ class Job:
             micro_batch=t.micro_batch, seq=t.seq, tp=p.tp, cp=p.cp, ep=p.ep, etp=self.mesh.etp,
             sequence_parallel=p.sequence_parallel and p.tp > 1, cp_style=p.cp_style, precision=t.precision,
             grad_dtype=t.grad_dtype, recompute=t.recompute, tp_overlap=t.tp_overlap, software=self.software,
+            decoder_seq=t.decoder_seq, trainable=t.trainable, lora_rank=t.lora_rank,
+            lora_targets=t.lora_targets,
         )  # fmt: skip
 
     @cached_property
     def pieces(self) -> ModelPieces:
         """The model's pieces."""
-        return model_pieces(self.model, self.shard)
+        one_stage = self.parallel.pp == 1 or self.parallel.schedule == "dualpipe_v"
+        return model_pieces(self.model, self.shard, recomputed=self._recomputed, one_stage=one_stage)
+
+    @property
+    def _recomputed(self) -> set[int] | None:
+        """Layers that run again where not all do: the first of each (virtual) stage."""
+        each = self.training.recompute_layers
+        if each < 0:
+            return None
+        counts = split_layers(self.model.layers + self.model.decoder_layers, self.parallel)
+        first = [sum(counts[:stage]) for stage in range(len(counts))]
+        return {
+            start + layer
+            for start, count in zip(first, counts, strict=True)
+            for layer in range(min(each, count))
+        }
 
     @cached_property
     def chunks(self) -> list[list[Chunk]]:

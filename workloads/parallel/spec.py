@@ -54,12 +54,15 @@ class TrainingSpec(_Frozen):
     ("zero2"), parameters too ("zero3": DeepSpeed, "fsdp1", "fsdp2": PyTorch).  ``reshard_after_forward``
     False keeps gathered parameters until backward.  ``prefetch``: units gathered ahead.  ``*_dtype`` name
     what gradients are reduced in, parameters gathered in, and what the optimizer keeps.
-    ``trainable``: "all", "none" (forward only), "lora" (with ``lora_rank``), or a regular expression.
+    ``trainable``: "all", "none" (forward only), "lora" (adapters of ``lora_rank`` beside the linear layers
+    that match ``lora_targets``), or a regular expression over parameter names.  ``decoder_seq``: tokens of an
+    encoder-decoder's second sequence (0: as ``seq``).
     """
 
     micro_batch: PositiveInt = 1
     global_batch: PositiveInt = 1
     seq: PositiveInt = 2048
+    decoder_seq: int = Field(default=0, ge=0)
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     recompute: Literal["none", "selective", "full", "ops"] = "none"
     recompute_layers: int = Field(default=-1, ge=-1)  # how many layers of each stage; -1: all
@@ -82,6 +85,7 @@ class TrainingSpec(_Frozen):
     reduce_every_microbatch: bool = False  # gradient accumulation without no_sync
     trainable: str = "all"
     lora_rank: int = Field(default=0, ge=0)
+    lora_targets: str = "linear_qkv|linear_proj|linear_fc1|linear_fc2"
 
     def num_microbatches(self, parallel: ParallelSpec) -> int:
         """Microbatches per data-parallel replica; exact only if the batch divides (checked elsewhere)."""
