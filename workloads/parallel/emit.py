@@ -7,16 +7,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source
+from simcore.units import PS_PER_US
 from workloads.models.pieces import Kernel
+from workloads.models.software import SoftwareSpec
 
 COMPUTE = "compute"
 
+#: Number of a fused launch that no group of messages has: kernels of a CUDA graph.
+_GRAPH = 1 << 30
+
 
 class Writer:
-    """Writes kernels in order; what is left under way is waited for by the next compute kernel."""
+    """Writes kernels in order; what is left under way is waited for by the next compute kernel.
 
-    def __init__(self, template: TemplateBuilder) -> None:
+    ``software`` says what the host does between launches, or that kernels are launched as graphs.
+    """
+
+    def __init__(self, template: TemplateBuilder, software: SoftwareSpec | None = None) -> None:
+        software = software or SoftwareSpec()
         self.template = template
+        self._host_ps = 0 if software.cuda_graphs else round(software.host_us_per_kernel * PS_PER_US)
+        self._launch = _GRAPH if software.cuda_graphs else -1
         self.last: OpHandle | None = None  # latest op on the compute stream
         self._open: list[Source] = []
         self._batch = 0
@@ -33,6 +44,7 @@ class Writer:
 
         ``after[k]`` is called when kernel ``k`` is written, to append what is launched behind it.
         """
+        self._on_host(sum(not kernel.collective for kernel in kernels))
         handles: list[OpHandle] = []
         awaited = {source for kernel in kernels for source in kernel.waits_for}
         for position, kernel in enumerate(kernels):
@@ -52,6 +64,7 @@ class Writer:
     def compute(self, kernel: Kernel, *, phase: str, layer: int = -1, stream: str = "",
                 waits: Iterable[Source] = ()) -> OpHandle:  # fmt: skip
         """One compute kernel, by default on the compute stream."""
+        self._on_host(1)
         stream = stream or kernel.stream
         on_compute = stream == COMPUTE
         handle = self._compute(kernel, [*waits, *(self._open if on_compute else ())], phase, layer, stream)
@@ -74,6 +87,11 @@ class Writer:
             self._open = []
             self.last = handle
         return handle
+
+    def _on_host(self, count: int) -> None:
+        """What an eager framework does for ``count`` kernels, in one piece before them."""
+        if count and self._host_ps:
+            self.template.host("eager", count * self._host_ps)
 
     def _write(self, kernel: Kernel, waits: list[Source], phase: str, layer: int) -> OpHandle:
         if not kernel.collective:
@@ -99,7 +117,7 @@ class Writer:
             kernel.name, stream=stream, waits=waits, phase=phase, layer=layer, module=kernel.module,
             op_class=kernel.op_class, dtype=kernel.dtype, in_shapes=_shapes(kernel.in_shapes),
             out_shapes=_shapes(kernel.out_shapes), flops=kernel.flops, bytes_read=kernel.bytes_read,
-            bytes_written=kernel.bytes_written,
+            bytes_written=kernel.bytes_written, batch=self._launch,
         )  # fmt: skip
 
 

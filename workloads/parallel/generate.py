@@ -132,7 +132,7 @@ class _Generator:
             if len(template):
                 skeleton.append((template, action.microbatch, action.chunk))
         end = self._build.template("optimizer")
-        finish_step(Writer(end), job, stage, self._under_way(stage))
+        finish_step(Writer(end, job.software), job, stage, self._under_way(stage))
         if len(end):
             skeleton.append((end, -1, 0))
         self._build.program(
@@ -147,7 +147,7 @@ class _Generator:
     def _action(self, variant: _Variant, chunk: Chunk) -> TemplateBuilder:
         forward, exchange = variant.kind == "F", variant.exchange
         template = self._build.template("fwd" if forward else "bwd")
-        writer = Writer(template)
+        writer = Writer(template, self._job.software)
         ahead = self._post(template, variant.before, ())
         for flow in exchange.awaits:
             writer.wait_for(external(self._stream("send", flow)))

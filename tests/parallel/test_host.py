@@ -1,0 +1,48 @@
+"""Eager frameworks: what the host does for each kernel bounds the step where tensors are small."""
+
+from __future__ import annotations
+
+import pytest
+
+from simcore.graph import Graph, OpKind
+from simcore.hardware import load_gpu
+from tests.parallel.jobs import model, step
+from workloads.models.software import SoftwareSpec
+from workloads.parallel import ParallelSpec, TrainingSpec
+from workloads.parallel.generate import generate
+
+
+def graph(software: SoftwareSpec) -> Graph:
+    training = TrainingSpec(global_batch=1, micro_batch=1, seq=64)
+    return generate(model(4), ParallelSpec(), training, software)
+
+
+def num_kernels(made: Graph) -> int:
+    played = made.flat_ops(made.programs[0]).row
+    return int((made.ops.kind[played] == OpKind.COMPUTE).sum())
+
+
+def test_small_tensors_are_bound_by_the_host() -> None:
+    eager = graph(SoftwareSpec(host_us_per_kernel=30.0))
+    seconds = step(eager).step_ps * 1e-12
+    # 30 us of Python and the launch call for each kernel, one after the other; kernels themselves hide.
+    each = 30e-6 + load_gpu("h100-sxm").launch_overhead_s
+    assert seconds == pytest.approx(num_kernels(eager) * each, rel=0.05)
+
+
+def test_graphs_take_the_host_away() -> None:
+    launched, captured = graph(SoftwareSpec()), graph(SoftwareSpec(cuda_graphs=True, host_us_per_kernel=30.0))
+    assert num_kernels(launched) == num_kernels(captured)
+    saved = (step(launched).step_ps - step(captured).step_ps) * 1e-12
+    # Nearly all launch calls go, but the kernels' own starts are left.
+    assert saved > 0
+    assert step(captured).step_ps * 1e-12 > num_kernels(captured) * load_gpu("h100-sxm").kernel_gap_s
+
+
+def test_large_tensors_hide_the_host() -> None:
+    training = TrainingSpec(global_batch=1, micro_batch=1, seq=65536)
+    plain, eager = (
+        step(generate(model(1), ParallelSpec(), training, SoftwareSpec(host_us_per_kernel=us))).step_ps
+        for us in (0.0, 5.0)
+    )
+    assert plain <= eager < 1.2 * plain
