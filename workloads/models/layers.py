@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from workloads.models.attention import cross_attention, self_attention
 from workloads.models.elementary import norm, residual_sum
 from workloads.models.experts import experts
 from workloads.models.feed_forward import feed_forward
 from workloads.models.local import Shard
-from workloads.models.pieces import Piece
+from workloads.models.pieces import Parameter, Piece
 from workloads.models.spec import ModelSpec
 from workloads.models.tape import Recompute, Tape
 from workloads.models.tensors import Tensor
@@ -26,8 +27,24 @@ def layer(
     tape = shard.tape()
     x = shard.tensor(shard.residual_tokens, model.hidden)
     write_layer(tape, shard, model, x, f"{stack_name(model)}.layers.{index}", index)
-    return tape.piece("layer", x, input_bytes=x.num_bytes, recompute=policy, input_grad=input_grad,
+    made = tape.piece("layer", x, input_bytes=x.num_bytes, recompute=policy, input_grad=input_grad,
                       early_stop=shard.software.recompute_early_stop)  # fmt: skip
+    return replace(made, parameters=_as_declared(made.parameters))
+
+
+def _as_declared(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """Megatron-Core's order of declaration, which buckets follow: attention begins with its output."""
+    projections = [parameter for parameter in parameters if ".linear_proj." in parameter.name]
+    out: list[Parameter] = []
+    seen: set[str] = set()
+    for parameter in parameters:
+        block, within, _ = parameter.name.partition("_attention.")
+        if within and block not in seen:
+            seen.add(block)
+            out += [p for p in projections if p.name.startswith(f"{block}{within}")]
+        if ".linear_proj." not in parameter.name:
+            out.append(parameter)
+    return tuple(out)
 
 
 def stack_name(model: ModelSpec) -> str:

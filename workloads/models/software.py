@@ -14,6 +14,8 @@ class SoftwareSpec(BaseModel):
     cost model names it.  ``bias_activation_fusion``, ``bias_dropout_fusion``, ``norm_fusion``,
     ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op.
     ``grad_accumulation_fusion``: weight gradients are added to ``main_grad`` inside the GEMM.
+    ``gradient_scaling``: a kernel divides gradients by the number of replicas before they are summed
+    (Megatron, unless the collective averages).
     ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps) or "unfused".
     ``fused_qkv``, ``fused_gate_up``: one product for queries, keys and values, and for both up-projections
     of a gated block.  ``qkv_grad_copy``: their gradients are copied side by side before its backward.
@@ -39,6 +41,7 @@ class SoftwareSpec(BaseModel):
     rope_fusion: bool = True
     swiglu_fusion: bool = True
     grad_accumulation_fusion: bool = True
+    gradient_scaling: bool = True
     cross_entropy: Literal["fused", "jit", "unfused"] = "jit"
     logits_fp32: bool = True
     fused_qkv: bool = True

@@ -14,13 +14,15 @@ def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -
     """Write the end of a stage's step; ``under_way``: what earlier templates left on other streams."""
     chunks = job.chunks[stage]
     writer.wait_for(*under_way)
-    _sum_duplicated(writer, job, chunks)
-    _sum_tied(writer, job, stage)
     if not job.is_fsdp:
         reduce_gradients(writer, job, list(left_over(job, chunks)), stream=COMPUTE)
+    _sum_duplicated(writer, job, chunks)
+    _sum_tied(writer, job, stage)
     if job.training.optimizer == "none":
         return
     local = local_numel(job, stage)
+    if not local:
+        return
     _clip(writer, job, local)
     _update(writer, job, local)
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
@@ -30,7 +32,7 @@ def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -
 def local_numel(job: Job, stage: int) -> int:
     """Elements whose optimizer states this rank keeps."""
     pieces = tuple(piece for chunk in job.chunks[stage] for piece in chunk.pieces)
-    dense, experts = job.numel(pieces, "dp"), job.numel(pieces, "expert_dp")
+    dense, experts = (job.numel(pieces, group, trainable=True) for group in ("dp", "expert_dp"))
     if job.training.sharding == "ddp":
         return dense + experts
     return -(-dense // job.mesh.shard_ranks) + -(-experts // job.mesh.expert_replicas)
@@ -45,8 +47,10 @@ def _sum_duplicated(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
         for chunk in chunks
         for piece in chunk.pieces
         for parameter in piece.parameters
-        if parameter.tp_duplicated
+        if parameter.tp_duplicated and parameter.trainable
     )
+    if not numel:
+        return
     grads = Tensor((numel,), job.shard.main_grad_dtype)
     writer.kernels([collective("all_reduce", grads, "tp", module="finalize_grads")], phase="grad_sync")
 
@@ -57,6 +61,8 @@ def _sum_tied(writer: Writer, job: Job, stage: int) -> None:
         return
     if stage in (0, job.parallel.pp - 1):
         weight = job.pieces.embedding.parameters[0]
+        if not weight.trainable:
+            return
         grads = Tensor(weight.shape, job.shard.main_grad_dtype)
         writer.kernels([collective("all_reduce", grads, "embd", module="tied embedding")], phase="grad_sync")
 
@@ -76,22 +82,24 @@ def _clip(writer: Writer, job: Job, numel: int) -> None:
 
 
 def _update(writer: Writer, job: Job, numel: int) -> None:
-    """Adam reads gradient, master weight and moments; writes these and the working copy of the weight."""
+    """Adam reads gradient, master weight and moments and writes the latter; then weights are copied back."""
     states = job.training.optimizer_bytes_per_parameter // 4
     state = [Tensor((numel,), "float32")] * states
     grads = Tensor((numel,), job.shard.main_grad_dtype)
-    outs = list(state)
-    if job.shard.dtype != "float32":
-        outs.append(Tensor((numel,), job.shard.dtype))
     name = "fused_adam" if job.training.optimizer == "adam" else "fused_sgd"
-    kernel = compute(name, [grads, *state], outs, op_class="optimizer", module="optimizer")
-    writer.kernels([kernel], phase="optimizer")
+    kernels = [compute(name, [grads, *state], state, op_class="optimizer", module="optimizer")]
+    if job.shard.dtype != "float32":
+        copy = Tensor((numel,), job.shard.dtype)
+        kernels.append(
+            compute("multi_tensor_copy", state[:1], [copy], op_class="foreach", module="optimizer")
+        )
+    writer.kernels(kernels, phase="optimizer")
 
 
 def _gather_parameters(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
     size = element_bytes(job.training.param_gather_dtype)
     pieces = tuple(piece for chunk in chunks for piece in chunk.pieces)
     for group, ranks in (("dp", job.mesh.replicas), ("expert_dp", job.mesh.expert_replicas)):
-        numel = job.numel(pieces, group)
+        numel = job.numel(pieces, group, trainable=True)
         if numel and ranks > 1:
             writer.collective("all_gather", group, numel * size, stream=COMPUTE, phase="optimizer")

@@ -84,11 +84,14 @@ class Job:
         """Whether parameters are sharded and gathered unit by unit."""
         return self.training.sharding in FSDP and self.mesh.replicas > 1
 
-    def numel(self, pieces: tuple[Piece, ...], group: str = "") -> int:
-        """Elements of the parameters of ``pieces`` on one rank before sharding; of one ``group`` or all."""
+    def numel(self, pieces: tuple[Piece, ...], group: str = "", *, trainable: bool = False) -> int:
+        """Elements of the parameters of ``pieces`` on one rank before sharding.
+
+        Of one ``group`` or of all; with ``trainable`` without those that are frozen.
+        """
         return sum(
             parameter.numel
             for piece in pieces
             for parameter in piece.parameters
-            if not group or parameter.group == group
+            if (not group or parameter.group == group) and (parameter.trainable or not trainable)
         )

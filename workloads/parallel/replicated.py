@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from simcore.graph import OpHandle
 from workloads.models.local import DTYPES
 from workloads.models.pieces import Kernel, Parameter, Piece
+from workloads.models.tensors import Tensor, compute
 from workloads.parallel.emit import Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
@@ -48,21 +49,35 @@ def whole_backward(piece: Piece) -> Sequence[Kernel]:
 
 
 def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> list[Bucket]:
-    """Buckets of a chunk in the order in which ``kernels`` of its pieces complete them."""
+    """Buckets of a chunk: parameters in the reverse of the order in which the model declares them.
+
+    A bucket is complete when the last of its gradients is, which need not be that of its last parameter.
+    """
     closed: dict[str, int] = {}
     filled: dict[str, int] = {}
     found: list[Bucket] = []
     for position in reversed(range(len(chunk.pieces))):
+        latest: dict[str, int] = {}
         for kernel, parameter in _completed(chunk.pieces[position], kernels):
             group = parameter.group
+            if _is_alone(job, parameter):
+                found.append(Bucket(group, parameter.numel, position, kernel))
+                continue
             filled[group] = filled.get(group, 0) + parameter.numel
+            latest[group] = max(latest.get(group, 0), kernel)
             limit = _limit(job, closed.get(group, 0))
             if limit and filled[group] >= limit:
                 closed[group] = closed.get(group, 0) + 1
-                found.append(Bucket(group, filled.pop(group), position, kernel))
+                found.append(Bucket(group, filled.pop(group), position, latest.pop(group)))
     end = len(kernels(chunk.pieces[0])) - 1 if chunk.pieces else 0
     found.extend(Bucket(group, numel, 0, end) for group, numel in sorted(filled.items()) if numel)
     return [bucket for bucket in found if group_size(job, bucket.group) > 1]
+
+
+def _is_alone(job: Job, parameter: Parameter) -> bool:
+    """Megatron's distributed optimizer gives a tied embedding a bucket of its own, equal on both stages."""
+    shared = job.model.tied_embeddings and job.parallel.pp > 1 and job.training.sharding == "zero1"
+    return shared and parameter.name.startswith("embedding.word_embeddings")
 
 
 def _limit(job: Job, closed: int) -> int:
@@ -79,12 +94,15 @@ def _limit(job: Job, closed: int) -> int:
 
 
 def _completed(piece: Piece, kernels: Backward) -> list[tuple[int, Parameter]]:
-    """(kernel, parameter): the last kernel of the parameter's module, by time; the last of all if none."""
+    """(kernel, parameter), last declared first: the last kernel of its module, or of all if there is none."""
     launched = kernels(piece)
     last = {kernel.module: k for k, kernel in enumerate(launched) if not kernel.recomputed}
     end = len(launched) - 1
-    ready = [(last.get(parameter.name.rpartition(".")[0], end), parameter) for parameter in piece.parameters]
-    return sorted(ready, key=lambda entry: entry[0])
+    return [
+        (last.get(parameter.name.rpartition(".")[0], end), parameter)
+        for parameter in reversed(piece.parameters)
+        if parameter.trainable
+    ]
 
 
 def group_size(job: Job, group: str) -> int:
@@ -160,10 +178,13 @@ def reduced_in_backward(job: Job, last: bool) -> bool:
 
 
 def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, stream: str) -> None:
-    """One collective per bucket, after what the compute stream has done so far."""
+    """For each bucket a kernel that divides by the number of replicas, and a collective behind it."""
     what = "all_reduce" if job.training.sharding == "ddp" else "reduce_scatter"
     size = element_bytes(job.training.grad_reduce_dtype)
     for bucket in buckets:
+        if job.software.gradient_scaling:
+            grads = Tensor((bucket.numel,), job.shard.main_grad_dtype)
+            writer.compute(compute("aten::mul_.Tensor", [grads], [grads], module="ddp"), phase="grad_sync")
         waits = [writer.last] if writer.last is not None and stream != "compute" else []
         writer.collective(
             what, bucket.group, bucket.numel * size, stream=stream, phase="grad_sync", waits=waits,
