@@ -28,6 +28,8 @@ _RING_WINDOW: Final = NCCL_STEPS // 2  # slots of a chunk of four, as slices of 
 #: Chunks of a chain or tree that are played; from then on each further one takes as long as the last eight.
 _PLAYED_CHUNKS: Final = 24
 _PACE_CHUNKS: Final = 8
+#: Steps of a ring that are played.
+_PLAYED_STEPS: Final = 64
 _NO_KEY: Final = -1
 
 
@@ -46,10 +48,17 @@ def schedule_s(topology: Topology, plan: CollectivePlan, layout: Layout, least_s
             least_s,
         )
     loops = plan.num_chunks // layout.num_ranks
-    first = _ring_s(topology, plan, layout, loops, 1)
+    steps = plan.num_steps
+    if steps > _PLAYED_STEPS:
+        # All ranks are alike: once their steps have found a rhythm, it goes on.
+        early, late = _ring_s(topology, plan, layout, loops, _PLAYED_STEPS, _PLAYED_STEPS // 2)
+        return loops * (
+            late + (steps - _PLAYED_STEPS) * (late - early) / (_PLAYED_STEPS - _PLAYED_STEPS // 2)
+        )
+    first = _ring_s(topology, plan, layout, loops, steps)[1]
     if loops == 1:
         return first
-    return first + (loops - 1) * (_ring_s(topology, plan, layout, loops, 2) - first)
+    return first + (loops - 1) * (_ring_s(topology, plan, layout, loops, 2 * steps)[1] - first)
 
 
 class _Ports:
@@ -129,8 +138,10 @@ def _period(topology: Topology, layout: Layout) -> int:
     )
 
 
-def _ring_s(topology: Topology, plan: CollectivePlan, layout: Layout, loops: int, played: int) -> float:
-    """``played`` of ``loops`` loops of a ring: one period of nodes, each rank's sends step by step."""
+def _ring_s(
+    topology: Topology, plan: CollectivePlan, layout: Layout, loops: int, played: int, early: int = 1
+) -> tuple[float, float]:
+    """The first ``early`` and all of ``played`` steps of a ring of ``loops`` loops: one period of nodes."""
     rotations = layout.max_per_node if layout.num_nodes > 1 else 1
     period = _period(topology, layout) if rotations > 1 or layout.num_nodes > 1 else 1
     places = _ring_places(layout)
@@ -144,7 +155,7 @@ def _ring_s(topology: Topology, plan: CollectivePlan, layout: Layout, loops: int
         following = places[(position + 1) % len(places)]
         lane = ports.lane(places[position], following, _RING_WINDOW)
         before = (position - 1) % length
-        for step in range(played * steps):
+        for step in range(played):
             for piece in range(slices):
                 key = (step * slices + piece) * length
                 if step % steps:
@@ -155,7 +166,7 @@ def _ring_s(topology: Topology, plan: CollectivePlan, layout: Layout, loops: int
                     after, count = _NO_KEY, 0
                 lane.messages.append(Message(size, after, count, key + position))
         lanes.append(lane)
-    return arrivals_s(ports.bytes_per_s, lanes)[1]
+    return arrivals_s(ports.bytes_per_s, lanes, early * slices)
 
 
 def _chain_s(topology: Topology, plan: CollectivePlan, layout: Layout, chunks: int) -> float:
