@@ -29,7 +29,7 @@ _RING_WINDOW: Final = NCCL_STEPS // 2  # slots of a chunk of four, as slices of 
 _PLAYED_CHUNKS: Final = 24
 _PACE_CHUNKS: Final = 8
 #: Steps of a ring that are played.
-_PLAYED_STEPS: Final = 64
+_PLAYED_STEPS: Final = 128
 _NO_KEY: Final = -1
 
 
