@@ -23,7 +23,7 @@ def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -
     local = local_numel(job, stage)
     if not local:
         return
-    _clip(writer, job, local)
+    _clip(writer, job, chunks, local)
     _update(writer, job, local)
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
         _gather_parameters(writer, job, chunks)
@@ -67,12 +67,17 @@ def _sum_tied(writer: Writer, job: Job, stage: int) -> None:
         writer.kernels([collective("all_reduce", grads, "embd", module="tied embedding")], phase="grad_sync")
 
 
-def _clip(writer: Writer, job: Job, numel: int) -> None:
+def _clip(writer: Writer, job: Job, chunks: list[Chunk], numel: int) -> None:
+    """The norm of all gradients, those of a tied weight counted once, and their scaling."""
     if not job.training.clip_gradients:
         return
+    pieces = [piece for chunk in chunks for piece in chunk.pieces]
+    copies = sum(p.numel for piece in pieces for p in piece.parameters if p.name.endswith(" (tied)"))
+    shards = 1 if job.training.sharding == "ddp" else job.mesh.shard_ranks
+    counted = Tensor((numel - copies // shards,), job.shard.main_grad_dtype)
     grads = Tensor((numel,), job.shard.main_grad_dtype)
     scalar = Tensor((1,), "float32")
-    kernels = [compute("multi_tensor_l2norm", [grads], [scalar], op_class="reduction", module="clip")]
+    kernels = [compute("multi_tensor_l2norm", [counted], [scalar], op_class="reduction", module="clip")]
     group = "mp" if job.training.sharding == "ddp" else "world"
     size = job.parallel.tp * job.parallel.pp if group == "mp" else job.parallel.world_size
     if size > 1:

@@ -65,7 +65,7 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
                 continue
             filled[group] = filled.get(group, 0) + parameter.numel
             latest[group] = max(latest.get(group, 0), kernel)
-            limit = _limit(job, closed.get(group, 0))
+            limit = _limit(job, chunk, closed.get(group, 0))
             if limit and filled[group] >= limit:
                 closed[group] = closed.get(group, 0) + 1
                 found.append(Bucket(group, filled.pop(group), position, latest.pop(group)))
@@ -80,13 +80,18 @@ def _is_alone(job: Job, parameter: Parameter) -> bool:
     return shared and parameter.name.startswith("embedding.word_embeddings")
 
 
-def _limit(job: Job, closed: int) -> int:
-    """Elements at which the next bucket closes when ``closed`` are; 0: never."""
+def _limit(job: Job, chunk: Chunk, closed: int) -> int:
+    """Elements at which the next bucket closes when ``closed`` are; 0: never.
+
+    Megatron-Core has buckets on the first stage's first chunk only: the others' reductions are not critical.
+    """
     training = job.training
     if training.bucket_bytes:
         num_bytes = min(training.bucket_bytes, _FIRST_BUCKET_BYTES) if not closed else training.bucket_bytes
         return max(1, num_bytes // element_bytes(training.grad_dtype))
     if not (training.overlap_grad_reduce or training.sharding == "zero2"):
+        return 0
+    if training.sharding != "zero2" and not chunk.has_embedding:
         return 0
     if training.bucket_parameters < 0:
         return max(40_000_000, 1_000_000 * job.mesh.replicas)
