@@ -54,7 +54,7 @@ def test_every_third_party_import_is_declared_and_pinned():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     declared = set(config["options"]["install_requires"].split())
-    for extra in ("tracing", "plots", "calibrate", "chakra"):
+    for extra in ("tracing", "huggingface", "plots", "calibrate", "chakra"):
         declared |= set(config["options.extras_require"][extra].split())
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text().lower(), re.M)
     own = {"simcore", "workloads", "hardware_profiles"}

@@ -55,6 +55,12 @@ _NOT_WRITTEN = frozenset({("aten::_fused_adam_", "grads"), ("aten::_fused_adamw_
 #: Matrix products that add to their first tensor, unless ``beta`` is 0.
 _ADD_PRODUCT = frozenset({"aten::addmm", "aten::baddbmm"})
 
+#: In-place operators that return their first argument and leave its shape alone.
+_IN_PLACE = frozenset(
+    f"aten::{name}_"
+    for name in ("add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp", "sqrt", "copy", "zero", "fill")
+)
+
 _COPY = frozenset({"aten::copy_", "aten::_foreach_copy_"})
 
 
@@ -65,7 +71,7 @@ class AtenOp:
     of what it changes in place; ``flops`` is torch's formula, or None.
     """
 
-    __slots__ = ("allocates", "base", "flops", "has_kernel", "name", "writes")
+    __slots__ = ("allocates", "base", "flops", "has_kernel", "name", "result_is_known", "writes")
 
     def __init__(self, func: Any) -> None:
         self.name = func.name() if hasattr(func, "name") else str(func)
@@ -80,6 +86,8 @@ class AtenOp:
         )
         is_view = not self.writes and any(result.alias_info is not None for result in schema.returns)
         self.allocates = self.base in _ALLOCATE
+        #: Nothing comes back but the argument that is written, as it was: no need to work out shapes.
+        self.result_is_known = bool(self.writes) and (not schema.returns or self.base in _IN_PLACE)
         self.has_kernel = not (is_view or self.allocates or self.base in _NO_KERNEL)
         packet = getattr(func, "_overloadpacket", None)
         self.flops: Callable[..., Any] | None = flop_registry.get(packet)
@@ -125,6 +133,13 @@ def is_on_device(tensor: Any) -> bool:
     """Whether a tensor lives on the GPU.  Asking a fake tensor's ``device`` would be one more dispatch."""
     device: torch.device = tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
     return device.type == "cuda"
+
+
+def all_on_device(value: Any) -> bool:
+    """Whether ``value`` is a fake tensor of the GPU, or a list of nothing else."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(all_on_device, value))
+    return isinstance(value, FakeTensor) and is_on_device(value)
 
 
 def num_bytes(tensor: torch.Tensor) -> int:

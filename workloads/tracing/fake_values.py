@@ -77,6 +77,9 @@ def make_fake_mode() -> FakeTensorMode:
     patched.
     """
     FakeTensorMode.avoid_device_init = property(lambda _self: True)  # type: ignore[assignment,method-assign]
+    dispatch: Any = FakeTensorMode.__torch_dispatch__
+    # Nothing is compiled while tracing: spares a wrapper around every dispatch.
+    FakeTensorMode.__torch_dispatch__ = getattr(dispatch, "__wrapped__", dispatch)  # type: ignore[method-assign]
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 

@@ -20,7 +20,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from simcore.cost import classify
 from simcore.graph.ops import OpKind
 from workloads.tracing import fake_cuda, storages, streams
-from workloads.tracing.aten_ops import AtenOp, dtype_name, is_on_device, num_bytes, shapes_json, tensors_in
+from workloads.tracing.aten_ops import (
+    AtenOp,
+    all_on_device,
+    dtype_name,
+    is_on_device,
+    num_bytes,
+    shapes_json,
+    tensors_in,
+)
 from workloads.tracing.communication import Communication
 from workloads.tracing.fake_values import read_scalar
 from workloads.tracing.group_names import group_symbol
@@ -229,7 +237,10 @@ class Recorder(TorchDispatchMode):
             return self.communication.functional(func, operator.base.partition("::")[2], args, kwargs)
         if operator.base == "aten::_local_scalar_dense":
             return self._read_value(args[0])
-        result = func(*args, **kwargs)
+        if operator.result_is_known and all_on_device(args[0]):
+            result: Any = args[0] if func._schema.returns else None
+        else:
+            result = func(*args, **kwargs)
         if not self.recording:
             if self._whole_life and not operator.writes:
                 for tensor in tensors_in(result, []):

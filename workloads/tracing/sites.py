@@ -9,7 +9,8 @@ import sysconfig
 from pathlib import Path
 from types import FrameType, TracebackType
 
-_OURS = str(Path(__file__).resolve().parents[2] / "workloads") + os.sep
+_OURS = str(Path(__file__).resolve().parent) + os.sep
+_RECIPES = str(Path(_OURS) / "recipes") + os.sep
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _PACKAGES = ("site-packages", "dist-packages")
 
@@ -20,7 +21,7 @@ def owner(filename: str) -> str:
     if filename.startswith("<"):
         return "python"
     path = os.path.realpath(filename)
-    if path.startswith(_OURS):
+    if path.startswith(_OURS) and not path.startswith(_RECIPES):
         return "simcore"
     parts = Path(path).parts
     for index, part in enumerate(parts):

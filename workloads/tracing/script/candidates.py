@@ -2,10 +2,13 @@
 
 Note [Distinct ranks]
     A rank's place is its index in its group of each family, told apart only as first, inner and last:
-    programs treat the ends of an axis specially, and uneven shards end at the last rank.  Along an axis with
-    point-to-point traffic (pipeline stages) every index counts.  One rank of each kind of place is run and
-    its recording hashed.  Of a kind with many ranks the last one is run too; where the two differ, the border
-    between them is searched by halving.
+    programs treat the ends of an axis specially, and uneven shards end at the last rank.  Along an axis
+    with point-to-point traffic (pipeline stages) every index counts.
+
+    The world's first and last rank are run, and their recordings hashed.  Where they agree, and with more
+    than one axis a rank inside all of them agrees, too, every rank is taken to do the same.  Otherwise one
+    rank of each kind of place is run; of a kind with many ranks the last one, too, when kinds differ among
+    themselves, and the border between two that differ is searched by halving.
 """
 
 from __future__ import annotations
@@ -64,8 +67,23 @@ class RankSearch:
         self._run_ranks = run
         self._max_ranks = max_ranks
 
-    def classes(self, kinds: Mapping[Place, Sequence[int]]) -> dict[int, str]:
-        """Hash of every rank's recording, its own or that of the rank that stands for it."""
+    def ends(self, world_size: int) -> None:
+        """Run the first and the last rank of the world."""
+        self._run(sorted({0, world_size - 1}))
+
+    def classes(
+        self, kinds: Mapping[Place, Sequence[int]], *, all_alike: bool, num_axes: int
+    ) -> dict[int, str]:
+        """Hash of every rank's recording, its own or that of the rank that stands for it.
+
+        ``all_alike``: the ends may speak for all, if they agree.
+        """
+        everyone = [rank for ranks in kinds.values() for rank in ranks]
+        if all_alike and len(set(self.hashes.values())) == 1:
+            if num_axes > 1:
+                self._run([max(kinds.items(), key=lambda item: item[0].count("inner"))[1][0]])
+            if len(set(self.hashes.values())) == 1:
+                return dict.fromkeys(everyone, self.hashes[min(self.hashes)])
         firsts = [ranks[0] for ranks in kinds.values()]
         self._run(firsts)
         lasts = [ranks[-1] for ranks in kinds.values() if len(ranks) > 1]

@@ -100,6 +100,7 @@ def run_script(job: ScriptJob, rank: int) -> ScriptTrace:
     output = io.StringIO()
     ended_by: BaseException | None = None
     fake_values.ask = policy
+    gc.disable()  # or the moment of a collection would show in storage lifetimes
     try:
         with _fake_mode, recorder, StepMarks(recorder, job.step, start) as steps, _watched(job, recorder):
             try:
@@ -136,7 +137,6 @@ class _StepStart:
         from workloads.tracing.script.static_memory import measure
 
         gc.collect()
-        gc.disable()  # or the moment of a collection would show in storage lifetimes
         self.memory, self.num_parameters, self.precision = measure(
             list(steps.roots.values()), list(steps.optimizers.values())
         )

@@ -93,12 +93,12 @@ def trace_script_in(
         return {one.trace.rank: _fingerprint(one) for one in found}
 
     search = RankSearch(run, max_ranks)
-    # The middle rank beside both ends, before anything is known of the groups: enough for one axis.
-    ends = sorted({0, min(1, job.world_size - 1), job.world_size - 1})
-    search.hashes.update(run(ends[:max_ranks]))
+    search.ends(job.world_size)
     families = _families(seen[0], job.world_size)
-    kinds = kinds_of_place(axes(families, job.world_size), _pipelined(seen[0]), job.world_size)
-    hashes = search.classes(kinds)
+    places = axes(families, job.world_size)
+    pipelined = _pipelined(seen[0])
+    kinds = kinds_of_place(places, pipelined, job.world_size)
+    hashes = search.classes(kinds, all_alike=not pipelined, num_axes=len(places))
     report.ranks_run = sorted(seen)
     if search.assumed:
         report.warnings.append(

@@ -1,0 +1,1 @@
+"""Training scripts to trace or to run under torchrun: nothing here knows of the tracer."""
