@@ -1,0 +1,1 @@
+"""What a measured GPU says: from the tables of ``scripts/profile_gpu.py`` to a hardware profile."""

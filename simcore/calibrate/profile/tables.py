@@ -1,0 +1,157 @@
+"""The folder that ``scripts/profile_gpu.py`` writes, read and checked."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simcore.cost.table import MeasuredTable
+from simcore.errors import InputError
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """A kernel alone: its class and type in the cost model's words, seconds, flops, bytes (0: not told)."""
+
+    op_class: str
+    dtype: str
+    seconds: float
+    flops: int
+    num_bytes: int
+
+    @property
+    def flops_per_s(self) -> float:
+        """Achieved rate."""
+        return self.flops / self.seconds
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Achieved traffic."""
+        return self.num_bytes / self.seconds
+
+
+@dataclass(frozen=True)
+class OverlapRow:
+    """A kernel beside a copy kernel of ``copy_blocks`` thread blocks that reads ``copy_bytes_per_s``."""
+
+    op: str
+    op_class: str
+    shapes: str
+    copy_blocks: int
+    alone_s: float
+    beside_s: float
+    copy_bytes_per_s: float
+
+    @property
+    def slowdown(self) -> float:
+        """Time beside the copy over time alone."""
+        return self.beside_s / self.alone_s
+
+
+@dataclass(frozen=True)
+class MeasuredGpu:
+    """A measured GPU.  ``launch`` is in us (``queue_length`` a count); ``measured`` the day, as written."""
+
+    gpu: str
+    num_sms: int
+    measured: str
+    facts: Mapping[str, Any]
+    kernels: tuple[KernelRow, ...]
+    overlaps: tuple[OverlapRow, ...]
+    launch: Mapping[str, float]
+
+
+def read_measured(folder: Path) -> MeasuredGpu:
+    """Read a folder of measurements.
+
+    Errors: InputError with file, line and column for what is missing or no positive number; also for a
+    kernel table that the cost model would not read (unit, dtype, shapes).
+    """
+    facts = _object(folder / "device.json")
+    for key in ("gpu", "num_sms"):
+        if key not in facts:
+            raise InputError(f"device.json: missing {key!r}")
+    if type(facts["num_sms"]) is not int or facts["num_sms"] < 1:
+        raise InputError(f"device.json: num_sms is {facts['num_sms']!r}, no positive integer")
+    MeasuredTable.load(folder / "kernels.csv")
+    kernels = [
+        KernelRow(
+            row["op_class"], row["dtype"], _number(row, "time_us", where) * 1e-6,
+            int(_number(row, "flops", where, zero=True)), int(_number(row, "bytes", where, zero=True)),
+        )
+        for where, row in _rows(folder / "kernels.csv", ("op_class", "dtype", "time_us", "flops", "bytes"))
+    ]  # fmt: skip
+    overlaps = []
+    if (folder / "overlap.csv").exists():
+        columns = (
+            "op",
+            "op_class",
+            "in_shapes",
+            "bytes",
+            "copy_blocks",
+            "alone_us",
+            "beside_us",
+            "copy_bytes_per_s",
+        )
+        for where, row in _rows(folder / "overlap.csv", columns):
+            overlaps.append(
+                OverlapRow(
+                    row["op"], row["op_class"], row["in_shapes"] or f"{row['bytes']} bytes",
+                    int(_number(row, "copy_blocks", where)), _number(row, "alone_us", where) * 1e-6,
+                    _number(row, "beside_us", where) * 1e-6,
+                    _number(row, "copy_bytes_per_s", where, zero=True),
+                )
+            )  # fmt: skip
+    launch = _object(folder / "launch.json") if (folder / "launch.json").exists() else {}
+    for key, value in launch.items():
+        if (
+            not isinstance(value, int | float)
+            or isinstance(value, bool)
+            or not math.isfinite(value)
+            or value < 0
+        ):
+            raise InputError(f"launch.json: {key} is {value!r}, no time in us")
+    return MeasuredGpu(
+        str(facts["gpu"]), facts["num_sms"], str(facts.get("measured", "")), facts, tuple(kernels),
+        tuple(overlaps), launch,
+    )  # fmt: skip
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path.name}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path.name}: must be an object")
+    return found
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
+    """Each row with its place, which an error names."""
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            reader = csv.DictReader(stream)
+            missing = [name for name in columns if name not in (reader.fieldnames or ())]
+            if missing:
+                raise InputError(f"{path.name}: missing column {missing[0]!r}")
+            return [(f"{path.name} line {line}", row) for line, row in enumerate(reader, start=2)]
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _number(row: Mapping[str, str], column: str, where: str, *, zero: bool = False) -> float:
+    try:
+        value = float(row[column])
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: {column} is {row[column]!r}, no number") from None
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise InputError(f"{where}: {column} is {row[column]}, which must be positive")
+    return value

@@ -1,0 +1,217 @@
+"""Times of kernels on the GPU that torch sees: alone, beside a copy kernel, and of launches."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from workloads.profiling.cases import Case, num_elements
+from workloads.profiling.copy_kernel import Launch
+
+_REPEATS = 15
+_COPY_FLOATS = 64 << 20  # 256 MiB each way: far more than any L2
+_TARGET_S = 0.01  # of kernels per timed sample
+
+
+def device_facts() -> dict[str, Any]:
+    """What torch says of the first GPU and of itself."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": properties.name,
+        "num_sms": properties.multi_processor_count,
+        "memory_bytes": properties.total_memory,
+        "l2_bytes": int(getattr(properties, "L2_cache_size", 0)),
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "driver": _driver(),
+    }
+
+
+def _driver() -> str:
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version,power.limit,clocks.max.sm", "--format=csv,noheader"],
+            capture_output=True, text=True, check=True, timeout=20,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.splitlines()[0] if done.stdout else ""
+
+
+def prepare(case: Case) -> Callable[[], Any]:
+    """The case as a call that launches one kernel on the current stream; inputs are random."""
+    import torch
+
+    dtype = getattr(torch, case.dtype)
+
+    def random(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
+
+    if case.op == "mm":
+        a, b = random(*case.in_shapes[0]), random(*case.in_shapes[1])
+        out = torch.empty(*case.out_shapes[0], device="cuda", dtype=dtype)
+        return lambda: torch.mm(a, b, out=out)
+    if case.op == "attention":
+        q, k, v = (random(*shape) for shape in case.in_shapes)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return lambda: attend(q, k, v, is_causal=True)
+    if case.op == "layer_norm":
+        x = random(*case.in_shapes[0])
+        return lambda: torch.nn.functional.layer_norm(x, x.shape[-1:])
+    if case.op == "softmax":
+        x = random(*case.in_shapes[0])
+        return lambda: torch.softmax(x, -1)
+    size = num_elements(case)
+    x = torch.ones(size, device="cuda", dtype=dtype)
+    y = torch.ones_like(x)
+    if case.op == "add":
+        out = torch.empty_like(x)
+        return lambda: torch.add(x, y, out=out)
+    if case.op == "copy":
+        return lambda: y.copy_(x)
+    if case.op == "sum":
+        return lambda: torch.sum(x)
+    assert case.op == "fill"
+    return lambda: x.fill_(1.0)
+
+
+def _events() -> tuple[Any, Any]:
+    import torch
+
+    event: Callable[..., Any] = torch.cuda.Event  # torch types neither this nor streams
+    return event(enable_timing=True), event(enable_timing=True)
+
+
+def _stream() -> Any:
+    import torch
+
+    stream: Callable[..., Any] = torch.cuda.Stream
+    return stream()
+
+
+@dataclass(frozen=True)
+class Captured:
+    """``count`` launches of one kernel in a CUDA graph, so that launches do not hold them up."""
+
+    graph: Any
+    count: int
+
+    def elapsed_us(self) -> float:
+        """Time of one kernel in one replay, the gap to the next included, us."""
+        first, last = _events()
+        first.record()
+        self.graph.replay()
+        last.record()
+        last.synchronize()
+        return float(first.elapsed_time(last)) * 1e3 / self.count
+
+
+def capture(run: Callable[[], Any]) -> Captured:
+    """Warm up and capture about 10 ms of a kernel."""
+    import torch
+
+    side = _stream()
+    with torch.cuda.stream(side):  # capturing wants what ran before on another stream than the default
+        for _ in range(3):
+            run()
+        side.synchronize()
+        begin = time.perf_counter()
+        run()
+        side.synchronize()
+    count = max(3, min(100, int(_TARGET_S / max(time.perf_counter() - begin, 1e-5))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            run()
+    graph.replay()
+    torch.cuda.synchronize()
+    return Captured(graph, count)
+
+
+def time_alone_us(captured: Captured) -> float:
+    """Median time of one kernel with the GPU to itself, us."""
+    return statistics.median(captured.elapsed_us() for _ in range(_REPEATS))
+
+
+class Overlap:
+    """Runs kernels beside the copy kernel."""
+
+    def __init__(self, launch: Launch) -> None:
+        import torch
+
+        self._launch = launch
+        self._src = torch.ones(_COPY_FLOATS, device="cuda")
+        self._dst = torch.empty_like(self._src)
+        self._moved = torch.zeros(64, device="cuda", dtype=torch.int64)
+        self._side = _stream()
+
+    def time_us(self, captured: Captured, alone_us: float, blocks: int) -> tuple[float, float]:
+        """(median time of one kernel beside ``blocks`` copying blocks, us; bytes/s that the copy read)."""
+        import torch
+
+        lasts_us = captured.count * alone_us
+        duration_ns = int(1e3 * (4 * lasts_us + 3_000))  # longer than two replays that are much slowed
+        samples, rates = [], []
+        for _ in range(5):
+            torch.cuda.synchronize()
+            with torch.cuda.stream(self._side):
+                self._launch(self._src, self._dst, self._moved, blocks, duration_ns)
+            time.sleep(5e-4)  # the copy holds its SMs before the kernels come
+            samples.append(captured.elapsed_us())
+            torch.cuda.synchronize()
+            rates.append(float(self._moved[:blocks].sum()) / (duration_ns * 1e-9))
+        return statistics.median(samples), statistics.median(rates)
+
+
+def launch_times() -> dict[str, float]:
+    """Host time of a launch, idle-stream latency, spacing in a stream and in a graph (us), queue length."""
+    import torch
+
+    x = torch.zeros(1, device="cuda")
+    tiny = prepare(Case("fill", "fill", "float32", num_bytes=4))
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(200):
+        tiny()
+    launch_us = (time.perf_counter() - begin) / 200 * 1e6
+    torch.cuda.synchronize()
+    round_trips = []
+    for _ in range(50):
+        begin = time.perf_counter()
+        tiny()
+        torch.cuda.synchronize()
+        round_trips.append((time.perf_counter() - begin) * 1e6)
+    sleep: Callable[[int], None] = torch.cuda._sleep
+    sleep(1 << 22)  # kernels queue up behind it
+    first, last = _events()
+    first.record()
+    for _ in range(200):
+        tiny()
+    last.record()
+    last.synchronize()
+    spacing_us = first.elapsed_time(last) * 1e3 / 200
+    sleep(1 << 28)
+    length = 0
+    for _ in range(4000):
+        begin = time.perf_counter()
+        tiny()
+        if time.perf_counter() - begin > 1e-3:  # the launch waited for room
+            break
+        length += 1
+    torch.cuda.synchronize()
+    del x
+    return {
+        "launch_us": launch_us,
+        "round_trip_us": statistics.median(round_trips),
+        "stream_spacing_us": spacing_us,
+        "graph_spacing_us": time_alone_us(capture(tiny)),
+        "queue_length": float(length),
+    }
