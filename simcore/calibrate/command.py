@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from simcore.calibrate.errors import ErrorTable
-from simcore.calibrate.kernels_command import fit_kernels, fit_traces, kernel_errors, left_out, memory_errors
+from simcore.calibrate.kernels_command import (
+    fit_kernels,
+    fit_traces,
+    kernel_errors,
+    left_out,
+    recorded_errors,
+)
 from simcore.calibrate.layers import layer_errors, layer_lines
 from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
 from simcore.calibrate.runs_command import validate_runs
@@ -18,17 +24,18 @@ from simcore.errors import InputError, SimcoreError
 
 
 def validate(argv: Sequence[str]) -> int:
-    """``--kernels CSV | --traces FILE.. | --layers CSV | --nccl CSV | --runs CSV [--json]``: errors.
+    """``--kernels CSV | --traces FILE.. | --layers CSV | --nccl CSV | --runs CSV | --memory CSV [--json]``: errors.
 
     Returns the exit code.
     """
     parser = argparse.ArgumentParser(prog="validate.py", description=validate.__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--kernels", metavar="CSV", help="measured GEMM and attention rows")
-    what.add_argument("--traces", nargs="+", metavar="FILE", help="traces with shapes: memory-bound kernels")
+    what.add_argument("--traces", nargs="+", metavar="FILE", help="recorded traces with shapes")
     what.add_argument("--layers", metavar="CSV", help="measured transformer layers, forward and backward")
     what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
     what.add_argument("--runs", metavar="CSV", help="published training runs, a configuration a row")
+    what.add_argument("--memory", metavar="CSV", help="published training runs with memory, GiB per GPU")
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     parser.add_argument("--family", default="", help="of --runs: only the rows of this family")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="of --runs: N rows of each family")
@@ -70,7 +77,7 @@ def _errors(options: argparse.Namespace) -> ErrorTable:
     if options.nccl is not None:
         return nccl_errors(options.nccl)
     if options.traces is not None:
-        return memory_errors(options.traces, leave_one_out=options.leave_one_out)
+        return recorded_errors(options.traces, leave_one_out=options.leave_one_out)
     return kernel_errors(options.kernels) if options.layers is None else layer_errors(options.layers)
 
 

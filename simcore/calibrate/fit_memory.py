@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from simcore.calibrate.fit import search
-from simcore.calibrate.memory_rows import MemoryRow
+from simcore.calibrate.recorded_rows import RecordedRow
 from simcore.cost.parameters import GenerationParameters, TrafficParameters, load_parameters
 from simcore.cost.roofline import RooflineCost
 from simcore.hardware import load_gpu
@@ -32,17 +32,18 @@ BY_CLASS = {
 _START_S = 1.5e-6
 
 
-def predict_rows(rows: Sequence[MemoryRow], values: dict[str, float] | None = None) -> list[float]:
-    """Seconds of each row's kernel without the gap before it, by the constants in use or by ``values``."""
-    costs: dict[str, RooflineCost] = {}
-    for gpu in {row.gpu for row in rows}:
+def predict_rows(rows: Sequence[RecordedRow], values: dict[str, float] | None = None) -> list[float]:
+    """Seconds of each row's kernels without the gaps before them, by the constants in use or ``values``."""
+    costs: dict[tuple[str, bool], RooflineCost] = {}
+    for gpu, tf32 in {(row.gpu, row.tf32) for row in rows}:
         spec = load_gpu(gpu)
         constants = load_parameters(spec.generation)
-        costs[gpu] = RooflineCost(spec, parameters=_changed(constants, values) if values else constants)
-    return [_seconds(row, costs[row.gpu]) for row in rows]
+        changed = _changed(constants, values) if values else constants
+        costs[gpu, tf32] = RooflineCost(spec, "tf32" if tf32 else "ieee", parameters=changed)
+    return [_seconds(row, costs[row.gpu, row.tf32]) for row in rows]
 
 
-def fit_memory(rows: Sequence[MemoryRow], rounds: int = 3) -> tuple[dict[str, float], float]:
+def fit_memory(rows: Sequence[RecordedRow], rounds: int = 3) -> tuple[dict[str, float], float]:
     """Constants by name ("warm_l2_share", "reduction.latency_s", "ampere.prologue_s"), and the error.
 
     A group of rows of one trace, class and decade of duration counts as the square root of its number: a
@@ -63,7 +64,7 @@ def fit_memory(rows: Sequence[MemoryRow], rounds: int = 3) -> tuple[dict[str, fl
     return search(error, start, rounds)
 
 
-def leave_one_trace_out(rows: Sequence[MemoryRow], rounds: int = 2) -> list[float]:
+def leave_one_trace_out(rows: Sequence[RecordedRow], rounds: int = 2) -> list[float]:
     """Seconds of each row by a fit to the other traces; the start is the mean of their generations'."""
     predicted = [0.0] * len(rows)
     for trace in sorted({row.trace for row in rows}):
@@ -77,7 +78,7 @@ def leave_one_trace_out(rows: Sequence[MemoryRow], rounds: int = 2) -> list[floa
     return predicted
 
 
-def _seconds(row: MemoryRow, cost: RooflineCost) -> float:
+def _seconds(row: RecordedRow, cost: RooflineCost) -> float:
     work = cost.work(row.kernel)
     gap_s = work.launches * cost.gpu.kernel_gap_s
     seconds = cost.seconds(row.kernel) - gap_s

@@ -132,14 +132,14 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
 
 
 def _gemm(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
-    m, n, k = (int(_number(columns, name)) for name in ("m", "n", "k"))
+    m, n, k = _sizes(columns, "m", "n", "k")
     name = "blockwise_gemm" if "1x128" in columns["op"] else "gemm"
     return (Kernel(name, "gemm", dtype, ((m, k), (k, n)), ((m, n),), flops=2 * m * n * k),)
 
 
 def _grouped(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
     """``groups`` products of ``m`` rows each in one launch (DeepGEMM's, whose fp8 is scaled by blocks)."""
-    m, n, k, groups = (int(_number(columns, name)) for name in ("m", "n", "k", "groups"))
+    m, n, k, groups = _sizes(columns, "m", "n", "k", "groups")
     shapes = ((groups, m, k), (groups, k, n))
     name = "blockwise_grouped_gemm"
     return (Kernel(name, "bgemm", dtype, shapes, ((groups, m, n),), flops=2 * groups * m * n * k),)
@@ -149,7 +149,7 @@ def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[Kernel, ...], f
     """PyTorch's own ops, forward and backward, and the row's own flop count."""
     if columns["pass"] != "fwd+bwd":
         raise InputError(f"no formula for pass {columns['pass']!r}")
-    batch, seq, heads, dim = (int(_number(columns, name)) for name in ("batch", "seq", "heads", "head_dim"))
+    batch, seq, heads, dim = _sizes(columns, "batch", "seq", "heads", "head_dim")
     causal = _number(columns, "causal") > 0
     kernels = unfused_attention(batch, heads, seq, dim, dtype, causal=causal)
     return kernels, 3.5 * 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
@@ -157,7 +157,7 @@ def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[Kernel, ...], f
 
 def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[Kernel, ...], float]:
     """Kernels and the row's own flop count (causal counted half, backward 2.5 x forward)."""
-    batch, seq, heads, dim = (int(_number(columns, name)) for name in ("batch", "seq", "heads", "head_dim"))
+    batch, seq, heads, dim = _sizes(columns, "batch", "seq", "heads", "head_dim")
     kv_heads = int(_number(columns, "kv_heads")) if columns["kv_heads"] else heads
     causal = _number(columns, "causal") > 0
     mask = "causal" if causal else "full"
@@ -176,6 +176,15 @@ def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[
     if columns["pass"] == "fwd+bwd":
         return (forward, backward), 3.5 * flops
     raise InputError(f"no formula for pass {columns['pass']!r}")
+
+
+def _sizes(columns: dict[str, str], *names: str) -> list[int]:
+    """Dimensions by column.  InputError unless each is a whole number of at least 1."""
+    values = [_number(columns, name) for name in names]
+    for name, value in zip(names, values, strict=True):
+        if value < 1 or value != int(value):
+            raise InputError(f"{name} = {columns[name]} is not a dimension: a whole number of at least 1")
+    return [int(value) for value in values]
 
 
 def _number(columns: dict[str, str], name: str) -> float:

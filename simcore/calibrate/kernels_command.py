@@ -11,7 +11,7 @@ from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.fit import fit_attention, fit_gemm
 from simcore.calibrate.kernels import predict_rows, read_kernel_rows
 from simcore.calibrate.left_out import left_out_errors, left_out_lines
-from simcore.calibrate.memory_rows import read_memory_rows
+from simcore.calibrate.recorded_rows import MATH, RecordedRow, read_recorded_rows
 from simcore.errors import InputError
 
 #: Bands of kernel time, microseconds: launch-bound, small, medium, large.
@@ -48,26 +48,39 @@ def left_out(path: str, in_sample: ErrorTable) -> tuple[dict[str, Any], list[str
     return {"families": table.families, "overall": table.overall}, left_out_lines(in_sample, table)
 
 
-def memory_errors(paths: Sequence[str], *, leave_one_out: bool = False) -> ErrorTable:
-    """Errors of the memory-bound kernels recorded in traces, microseconds, by GPU, class and band.
+def recorded_errors(paths: Sequence[str], *, leave_one_out: bool = False) -> ErrorTable:
+    """Errors of the kernels recorded in traces, microseconds, by class, GPU and band.
 
-    ``leave_one_out``: each trace by a fit to the others.  Errors: InputError as in reading traces.
+    ``leave_one_out``: only memory-bound ones, each trace by a fit to the others.
+    Errors: InputError as in reading traces.
     """
-    rows = read_memory_rows(paths)
-    if leave_one_out and len({row.trace for row in rows}) < 2:
-        raise InputError("to leave a trace out takes two of them")
+    rows = read_recorded_rows(paths)
+    if leave_one_out:
+        rows = _memory_bound(rows)
+        if len({row.trace for row in rows}) < 2:
+            raise InputError("to leave a trace out takes two of them")
     predicted = fit_memory.leave_one_trace_out(rows) if leave_one_out else fit_memory.predict_rows(rows)
     return error_table(
         {
             "id": f"{row.trace} {row.kernel.name} {row.kernel.in_shapes}",
-            "family": f"{row.kernel.op_class}{' strided' if row.strided else ''} {row.gpu} "
-            f"{band(row.seconds * 1e6)}",
+            "family": f"{_class(row)} {row.gpu} {band(row.seconds * 1e6)}",
             "launches": row.count,
             "measured": row.seconds * 1e6,
             "predicted": seconds * 1e6,
         }
         for row, seconds in zip(rows, predicted, strict=True)
     )
+
+
+def _class(row: RecordedRow) -> str:
+    kernel = row.kernel
+    if kernel.op_class in MATH:
+        return f"{kernel.op_class} {'tf32' if row.tf32 else kernel.dtype}"
+    return f"{kernel.op_class} strided" if row.strided else kernel.op_class
+
+
+def _memory_bound(rows: Sequence[RecordedRow]) -> list[RecordedRow]:
+    return [row for row in rows if row.kernel.op_class not in MATH]
 
 
 def fit_kernels(generation: str, path: str, rounds: int, only: str | None) -> None:
@@ -82,7 +95,7 @@ def fit_kernels(generation: str, path: str, rounds: int, only: str | None) -> No
 
 def fit_traces(paths: Sequence[str], rounds: int) -> None:
     """Print the memory-bound constants fitted to recorded kernels: one set, and starts by generation."""
-    _print_fit("[memory]", *fit_memory.fit_memory(read_memory_rows(paths), rounds))
+    _print_fit("[memory]", *fit_memory.fit_memory(_memory_bound(read_recorded_rows(paths)), rounds))
 
 
 def _print_fit(heading: str, values: dict[str, float], error: float) -> None:

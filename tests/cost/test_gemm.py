@@ -198,3 +198,23 @@ def test_convolution_is_an_implicit_product() -> None:
     backward = Kernel("aten::convolution_backward", "conv", "bfloat16", inputs, (), flops=2 * flops)
     assert cost.work(backward).sm_s == pytest.approx(36e-6)
     assert cost.work(backward).launches == 2
+
+
+def test_block_scaled_fp8_adds_a_multiply_add_per_output_and_block() -> None:
+    gpu = replace(TOY_GPU, peak_flops={"fp32": 10e12, "bf16": 100e12, "fp8": 200e12})
+    cost = RooflineCost(gpu, parameters=TOY)
+    plain = product(1000, 1000, 5120, "float8_e4m3fn")
+    scaled = replace(plain, name="blockwise_gemm")
+    # Per output and block of 128: 256 flops at 200 Tflop/s and 2 at 10: 1.28 + 0.2 against 1.28.
+    assert cost.work(scaled).sm_s == pytest.approx(cost.work(plain).sm_s * 1.48 / 1.28)
+    bf16 = product(1000, 1000, 5120)
+    assert cost.work(replace(bf16, name="blockwise_gemm")).sm_s == cost.work(bf16).sm_s
+
+
+def test_operands_through_l2_are_shared_by_multicast() -> None:
+    gpu = replace(TOY_GPU, l2_bytes_per_s=1e12)
+    # 100 tiles of (100 + 100) * 5000 * 2 bytes, and 2 MB of outputs: 202 MB at 1 TB/s; half of it to pairs.
+    alone = RooflineCost(gpu, parameters=TOY).work(product(1000, 1000, 5000)).sm_s
+    paired = RooflineCost(gpu, parameters=with_gemm(multicast=2)).work(product(1000, 1000, 5000)).sm_s
+    assert alone == pytest.approx(202e-6)
+    assert paired == pytest.approx(101e-6)

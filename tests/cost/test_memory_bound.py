@@ -106,3 +106,39 @@ def test_host_copies_use_a_copy_engine_over_pcie() -> None:
     assert demands.copy_engine.tolist() == [1, 1, 1]
     # 10 MB over 10 GB/s of PCIe: 1 ms; within HBM 20 MB at 1 TB/s: 20 us; both 1 us to start.
     assert demands.alone_ps(TOY_GPU.hbm_bytes_per_s).tolist() == [1_001_000_000, 21_000_000, 21_000_000]
+
+
+def indexed(instructions: float) -> RooflineCost:
+    return RooflineCost(
+        TOY_GPU, parameters=replace(TOY, memory=replace(TOY.memory, index_instructions=instructions))
+    )
+
+
+def test_broadcast_and_rearranged_tensors_compute_addresses() -> None:
+    # 64 instructions an element, 64 a clock on 100 SMs at 1 GHz: 1e8 elements take 1e8 / 100 / 1e9 = 1 ms,
+    # where their 200 MB in and 200 MB out take 0.4 ms.
+    cost, shape = indexed(64.0), (10_000, 10_000)
+    same = Kernel("aten::neg", "elementwise", "bfloat16", (shape,), (shape,))
+    broadcast = Kernel("aten::add", "elementwise", "bfloat16", (shape, (10_000,)), (shape,))
+    clone = Kernel("aten::clone", "copy", "bfloat16", (shape,), (shape,))
+    cast = Kernel("aten::_to_copy", "copy", "bfloat16", (shape,), (shape,))
+    fused = replace(broadcast, name="bias_gelu_fwd")
+    assert cost.work(broadcast).sm_s == cost.work(clone).sm_s == pytest.approx(1e-3)
+    for kernel in (same, cast, fused):
+        assert cost.seconds(kernel) == pytest.approx(0.4e-3, rel=0.01)
+
+
+def test_random_numbers_cost_instructions_forward_only() -> None:
+    classes = {**TOY.memory.classes, "dropout": TrafficParameters(1, 1, 1, 1.0, instructions=64.0)}
+    cost = RooflineCost(TOY_GPU, parameters=replace(TOY, memory=replace(TOY.memory, classes=classes)))
+    shape = (10_000, 10_000)
+    forward = Kernel("aten::native_dropout", "dropout", "bfloat16", (shape,), (shape, shape), 0, 1, 1)
+    assert cost.work(forward).sm_s == pytest.approx(2e-3)  # as many masks as values
+    assert cost.work(replace(forward, name="aten::native_dropout_backward")).sm_s < 1e-6
+
+
+def test_a_class_may_wait_for_itself() -> None:
+    classes = {**TOY.memory.classes, "reduction": TrafficParameters(1, 1, 1, 1.0, latency_s=4e-6)}
+    cost = RooflineCost(TOY_GPU, parameters=replace(TOY, memory=replace(TOY.memory, classes=classes)))
+    # 1 MB at 1 TB/s, 1 us of gap, and 4 us until the last block has added up.
+    assert cost.seconds(stream("reduction", 1_000_000, 0)) == pytest.approx(6e-6)

@@ -1,4 +1,4 @@
-"""Memory-bound kernels of recorded traces: framework op, shapes and the time that the kernel really took."""
+"""Kernels of recorded traces: framework op, shapes and the time that the kernels of a launch really took."""
 
 from __future__ import annotations
 
@@ -17,53 +17,56 @@ from simcore.errors import InputError
 from workloads.imports import import_traces
 from workloads.imports.recorded import ImportedRank
 
-_MATH = ("gemm", "bgemm", "attention_fwd", "attention_bwd", "conv", "other")
+#: Classes that products bound; they have rows of their own in benchmarks, and are not fitted to traces.
+MATH = ("gemm", "bgemm", "attention_fwd", "attention_bwd", "conv")
 
 #: PyTorch's elementwise kernel for tensors that are not contiguous (aten/src/ATen/native/cuda/Loops.cuh).
 _STRIDED = "::elementwise_kernel<"
+_TF32_WORDS = ("tf32", "s1688gemm")
 
 
 @dataclass(frozen=True)
-class MemoryRow:
+class RecordedRow:
     """One op with its shapes in one trace: the median time of ``count`` undisturbed launches, seconds.
 
-    ``strided``: its kernel computes the address of every element, as its name says.
+    ``strided``: its kernel computes the address of every element, ``tf32``: it multiplies fp32 on tensor
+    cores, both as the kernel's name says.
     """
 
     trace: str
     gpu: str  # name of the profile
     kernel: Kernel
     strided: bool
+    tf32: bool
     seconds: float
     count: int
 
 
-def read_memory_rows(paths: Sequence[str]) -> list[MemoryRow]:
-    """Memory-bound kernels of the traces at ``paths``, each path a recording of its own.
+def read_recorded_rows(paths: Sequence[str]) -> list[RecordedRow]:
+    """Kernels with recorded shapes of the traces at ``paths``, each path a recording of its own.
 
     Only launches that no other kernel or copy overlapped count.
     Errors: InputError for what cannot be imported, a GPU without a profile, or no usable kernel at all.
     """
-    rows: list[MemoryRow] = []
+    rows: list[RecordedRow] = []
     for path in paths:
-        times: dict[tuple[str, Kernel, bool], list[float]] = defaultdict(list)
+        times: dict[tuple[str, Kernel, bool, bool], list[float]] = defaultdict(list)
         for rank in import_traces([Path(path)]).ranks:
             if rank.recorded.shapes is not None:
                 gpu = profile_of(rank.gpu)
-                for kernel, strided, seconds in _undisturbed(rank):
-                    times[gpu, kernel, strided].append(seconds)
+                for kernel, strided, tf32, seconds in _undisturbed(rank):
+                    times[gpu, kernel, strided, tf32].append(seconds)
+        trace = Path(path).name.split(".")[0]
         rows += [
-            MemoryRow(
-                Path(path).name.split(".")[0], gpu, kernel, strided, float(np.median(found)), len(found)
-            )
-            for (gpu, kernel, strided), found in times.items()
+            RecordedRow(trace, gpu, kernel, strided, tf32, float(np.median(found)), len(found))
+            for (gpu, kernel, strided, tf32), found in times.items()
         ]
     if not rows:
-        raise InputError("no memory-bound kernel with recorded shapes in these traces")
+        raise InputError("no undisturbed kernel with recorded shapes in these traces")
     return rows
 
 
-def _undisturbed(rank: ImportedRank) -> list[tuple[Kernel, bool, float]]:
+def _undisturbed(rank: ImportedRank) -> list[tuple[Kernel, bool, bool, float]]:
     recorded, shapes = rank.recorded, rank.recorded.shapes
     assert shapes is not None
     disturbed = _overlapped(recorded.start_ps, recorded.end_ps)
@@ -72,16 +75,19 @@ def _undisturbed(rank: ImportedRank) -> list[tuple[Kernel, bool, float]]:
         of_call[int(shapes.of_op[op])].append(op)
     found = []
     for call, ops in of_call.items():
-        if disturbed[ops].any():
-            continue
         outs = shapes.out_shapes[call] if shapes.out_shapes is not None else None
-        kernel = kernel_of_op(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outs)
         lasted = int((recorded.end_ps[ops] - recorded.start_ps[ops]).sum())
-        if kernel is None or kernel.op_class in _MATH or kernel.bytes_read + kernel.bytes_written == 0:
+        if disturbed[ops].any() or not lasted:
             continue
-        if "fbgemm" in kernel.name or not lasted:  # what its tables and offsets move is not in the shapes
+        kernel = kernel_of_op(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outs)
+        # What fbgemm's tables and offsets move is not in their shapes.
+        if kernel is None or kernel.op_class == "other" or "fbgemm" in kernel.name:
             continue
-        found.append((kernel, any(_STRIDED in recorded.name[op] for op in ops), lasted * 1e-12))
+        if kernel.op_class not in MATH and kernel.bytes_read + kernel.bytes_written == 0:
+            continue
+        names = [recorded.name[op] for op in ops]
+        tf32 = any(word in name for word in _TF32_WORDS for name in names)
+        found.append((kernel, any(_STRIDED in name for name in names), tf32, lasted * 1e-12))
     return found
 
 
