@@ -18,13 +18,14 @@ from simcore.calibrate.kernels_command import (
 )
 from simcore.calibrate.layers import layer_errors, layer_lines
 from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
+from simcore.calibrate.peak_memory import memory_errors, memory_lines
 from simcore.calibrate.runs_command import validate_runs
 from simcore.calibrate.white_box_nccl import table_6_lines
 from simcore.errors import InputError, SimcoreError
 
 
 def validate(argv: Sequence[str]) -> int:
-    """``--kernels CSV | --traces FILE.. | --layers CSV | --nccl CSV | --runs CSV | --memory CSV [--json]``: errors.
+    """``--kernels CSV | --traces FILE.. | --layers CSV | --nccl CSV | --runs CSV | --memory CSV``: errors.
 
     Returns the exit code.
     """
@@ -65,7 +66,10 @@ def validate(argv: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(table.as_dict() | ({"left_out": apart} if apart else {})))
         return 0
-    print("\n".join(layer_lines(table)) if options.layers else _text(table, options.worst))
+    if options.memory:
+        print("\n".join(memory_lines(table, options.worst)))
+    else:
+        print("\n".join(layer_lines(table)) if options.layers else _text(table, options.worst))
     if apart:
         print("\n".join(["", *apart_text]))
     if options.nccl:
@@ -76,6 +80,8 @@ def validate(argv: Sequence[str]) -> int:
 def _errors(options: argparse.Namespace) -> ErrorTable:
     if options.nccl is not None:
         return nccl_errors(options.nccl)
+    if options.memory is not None:
+        return memory_errors(options.memory)
     if options.traces is not None:
         return recorded_errors(options.traces, leave_one_out=options.leave_one_out)
     return kernel_errors(options.kernels) if options.layers is None else layer_errors(options.layers)

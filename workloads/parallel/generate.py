@@ -43,9 +43,17 @@ def generate(
     return _Generator(job).graph()
 
 
-def schedule_of(parallel: ParallelSpec, num_microbatches: int) -> tuple[Schedule, Placement]:
+def schedule_of(
+    parallel: ParallelSpec, num_microbatches: int, *, forward_only: bool = False
+) -> tuple[Schedule, Placement]:
     """Actions of every stage in order, and where chunks lie.  InputError as the schedules say."""
-    p, count = parallel, num_microbatches
+    schedule, placement = _schedule(parallel, num_microbatches)
+    if forward_only:
+        schedule = [[action for action in actions if action.kind == "F"] for actions in schedule]
+    return schedule, placement
+
+
+def _schedule(p: ParallelSpec, count: int) -> tuple[Schedule, Placement]:
     if p.schedule == "gpipe":
         return gpipe(p.pp, count), "loop"
     if p.schedule == "zero_bubble":
@@ -101,7 +109,8 @@ class _Generator:
 
     def graph(self) -> Graph:
         job = self._job
-        schedule, placement = schedule_of(job.parallel, job.num_microbatches)
+        forward_only = job.training.trainable == "none"
+        schedule, placement = schedule_of(job.parallel, job.num_microbatches, forward_only=forward_only)
         before, exchanges = plan_messages(
             schedule, self._boundary_bytes(placement), placement, overlap=job.training.overlap_p2p
         )
@@ -131,10 +140,11 @@ class _Generator:
                 template = self._templates[variant] = self._action(variant, chunk)
             if len(template):
                 skeleton.append((template, action.microbatch, action.chunk))
-        end = self._build.template("optimizer")
-        finish_step(Writer(end, job.software), job, stage, self._under_way(stage))
-        if len(end):
-            skeleton.append((end, -1, 0))
+        if any(action.kind != "F" for action in actions):
+            end = self._build.template("optimizer")
+            finish_step(Writer(end, job.software), job, stage, self._under_way(stage))
+            if len(end):
+                skeleton.append((end, -1, 0))
         self._build.program(
             job.mesh.stage_ranks(stage),
             skeleton,

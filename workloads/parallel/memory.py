@@ -1,48 +1,198 @@
-"""Memory of a rank in closed form: what it holds through the step, and the most beside it."""
+"""Memory of a rank in closed form: what it holds through the step, and the most beside it.
+
+Note [What fills a GPU]
+    Static: parameters, gradients, optimizer states; an optimizer that works in fp32 on 16-bit gradients keeps
+    an fp32 copy of those it owns.  In flight: what pieces keep for backward, microbatch by microbatch as the
+    schedule plays (of a split backward until its weight gradients are done).  Working: the tensors of the
+    largest kernel, and what recomputation brings back for the piece at hand.  Gathered: the units of FSDP
+    that are whole, and the gradients of one before it is reduced.  DeepSpeed's engine keeps more: what a
+    stage has sent until its backward (``pipe_buffers``), 16-bit gradients beside the fp32 ones
+    (``BF16_Optimizer``), buckets that gradients and parameters are copied through (Megatron's are views).
+    The caching allocator holds more than it hands out: :data:`FRAGMENTATION` of all that comes and goes,
+    fitted to the measured runs of ``scripts/validate.py --memory``.  Context and communicators
+    (:func:`outside_bytes`) are not the allocator's; a simulated GPU has them in its ``reserved_bytes``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from simcore.graph import MemoryProfile
 from simcore.graph.schedules import Action
+from workloads.models.pieces import Piece
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
+from workloads.parallel.sharded import units_of
+from workloads.parallel.stages import Chunk
+
+#: Driver, CUDA context and loaded kernels (as the GPU profiles have it).
+CONTEXT_BYTES = 1 << 30
+#: Buffers of one NCCL communicator: 16 channels, a ring's and three tree neighbours' buffers of 4 MiB and of
+#: the LL protocols (2.2 MiB) each (NCCL's init.cc: NCCL_BUFFSIZE and its kin).
+COMMUNICATOR_BYTES = 16 * 4 * 6_500_000
+
+#: Share of what comes and goes that the allocator holds besides: splits and gaps between blocks.
+FRAGMENTATION = 0.15
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes at the peak of one stage's ranks; see Note [What fills a GPU]."""
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+    in_flight: int
+    working: int
+    gathered: int
+    buffers: int
+    fragmentation: int
+
+    @property
+    def activations(self) -> int:
+        """Everything that does not live through the step."""
+        return self.in_flight + self.working + self.gathered + self.buffers + self.fragmentation
+
+    @property
+    def total(self) -> int:
+        """Peak of what the allocator holds."""
+        return self.parameters + self.gradients + self.optimizer_states + self.activations
+
+
+def outside_bytes(job: Job) -> int:
+    """What a process holds on its GPU outside the allocator: context, and buffers of its communicators."""
+    communicators = len(job.mesh.groups()) + (job.parallel.pp > 1)
+    return CONTEXT_BYTES + communicators * COMMUNICATOR_BYTES
 
 
 def memory_profile(job: Job, stage: int, actions: Sequence[Action]) -> MemoryProfile:
-    """Parameters, gradients and optimizer states, and the activations of the microbatches in flight."""
+    """The estimate as a program of the graph carries it."""
+    estimate = estimate_memory(job, stage, actions)
+    return MemoryProfile(
+        parameters=estimate.parameters,
+        gradients=estimate.gradients,
+        optimizer_states=estimate.optimizer_states,
+        activations_peak=estimate.activations,
+        peak=estimate.total,
+    )
+
+
+def estimate_memory(job: Job, stage: int, actions: Sequence[Action]) -> MemoryEstimate:
+    """Peak of ``stage``, which runs ``actions``."""
     chunks = job.chunks[stage]
-    pieces = tuple(piece for chunk in chunks for piece in chunk.pieces)
-    numel = job.numel(pieces)
     training = job.training
-    parameter_bytes = element_bytes("bf16" if training.precision == "fp8" else training.precision)
-    grad_bytes = element_bytes(training.grad_dtype)
-    local = local_numel(job, stage)
-    states = local * training.optimizer_bytes_per_parameter
+    pieces = tuple(piece for chunk in chunks for piece in chunk.pieces)
+    numel, trainable = job.numel(pieces), job.numel(pieces, trainable=True)
+    owned = local_numel(job, stage) if trainable else 0
+    states = owned * training.optimizer_bytes_per_parameter
+    if training.optimizer_bytes_per_parameter >= 12 and element_bytes(training.grad_dtype) < 4:
+        states += owned * 4
     gathered = 0
     if job.is_fsdp:
-        unit = max((job.numel((piece,)) for piece in pieces), default=0)
-        kept = numel if not training.reshard_after_forward else (training.prefetch + 1) * unit
-        gathered = kept * element_bytes(training.param_gather_dtype)
-        parameters = 0 if training.optimizer_bytes_per_parameter >= 12 else local * 4
-        gradients = local * 4
+        # The master copy among the optimizer's bytes is the sharded parameter.
+        frozen = (numel - trainable) // job.mesh.shard_ranks
+        whole = owned if training.optimizer_bytes_per_parameter < 12 else 0
+        parameters = (frozen + whole) * 4
+        gradients = owned * element_bytes(training.grad_dtype)
+        gathered = _gathered(job, chunks)
     else:
-        parameters = numel * parameter_bytes
-        gradients = (local if training.sharding == "zero2" else numel) * grad_bytes
-    saved = [sum(piece.saved_bytes for piece in chunk.pieces) for chunk in chunks]
-    live = peak_live = 0
-    for action in actions:
-        live += saved[action.chunk] if action.kind == "F" else 0
-        peak_live = max(peak_live, live)
-        live -= saved[action.chunk] if action.kind == "B" else 0
-    working = max((piece.peak_bytes for piece in pieces), default=0)
-    activations = peak_live + working + gathered
-    static = parameters + gradients + states
-    return MemoryProfile(
+        parameters = numel * element_bytes("bf16" if training.precision == "fp8" else training.precision)
+        grad_bytes = element_bytes(training.grad_dtype)
+        if training.engine == "deepspeed" and grad_bytes == 4 and training.precision in ("bf16", "fp16"):
+            grad_bytes += 2
+        gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
+    in_flight, working = _peak(job, chunks, actions)
+    buffers = _buffers(job, trainable)
+    return MemoryEstimate(
         parameters=parameters,
         gradients=gradients,
         optimizer_states=states,
-        activations_peak=activations,
-        peak=static + activations,
+        in_flight=in_flight,
+        working=working,
+        gathered=gathered,
+        buffers=buffers,
+        fragmentation=int(FRAGMENTATION * (in_flight + working + gathered + buffers)),
     )
+
+
+def _gathered(job: Job, chunks: Sequence[Chunk]) -> int:
+    """Whole parameters of the root and of the layers around the one at hand; a unit's gradients."""
+    training = job.training
+    size = element_bytes(training.param_gather_dtype)
+    sizes: list[int] = []
+    root = 0
+    for chunk in chunks:
+        for unit in units_of(chunk):
+            numel = job.numel(tuple(chunk.pieces[position] for position in unit.positions))
+            if unit.is_root:
+                root += numel
+            else:
+                sizes.append(numel)
+    largest = max([*sizes, root if not sizes else 0])
+    kept = sum(sizes) if not training.reshard_after_forward else (training.prefetch + 1) * largest
+    reduced = largest * (element_bytes(training.grad_reduce_dtype) + size)
+    return (root + min(kept, sum(sizes))) * size + reduced
+
+
+def _buffers(job: Job, trainable: int) -> int:
+    """DeepSpeed copies gradients into buckets, and gathers parameters through one."""
+    training = job.training
+    copies = training.engine == "deepspeed" and not job.is_fsdp and training.sharding != "ddp"
+    if not copies or training.bucket_parameters <= 0:
+        return 0
+    bucket = min(trainable, training.bucket_parameters)
+    return bucket * (element_bytes(training.grad_dtype) + element_bytes(training.param_gather_dtype))
+
+
+def _peak(job: Job, chunks: Sequence[Chunk], actions: Sequence[Action]) -> tuple[int, int]:
+    """What is kept for backward at the worst moment, and what works beside it."""
+    saved = [_kept(job, chunk) for chunk in chunks]
+    extra = [_working(chunk) for chunk in chunks]
+    live = 0
+    worst = (0, 0)
+    for action in actions:
+        chunk = action.chunk
+        if action.kind == "F":
+            live += saved[chunk]
+        worst = max(worst, (live, extra[chunk]), key=sum)
+        if action.kind in ("B", "W"):
+            live -= saved[chunk]
+    return worst
+
+
+def _kept(job: Job, chunk: Chunk) -> int:
+    """Bytes of one microbatch from its forward to its backward."""
+    kept = sum(piece.saved_bytes for piece in chunk.pieces)
+    if job.parallel.pp > 1 and job.training.engine == "deepspeed" and chunk.pieces:
+        kept += chunk.pieces[-1].output_bytes
+    return kept
+
+
+def _working(chunk: Chunk) -> int:
+    """The most beside what is kept: as backward reaches a piece, what followed it is freed."""
+    freed = worst = 0
+    for piece in reversed(chunk.pieces):
+        worst = max(worst, _beside(piece) - freed)
+        freed += piece.saved_bytes
+    return worst
+
+
+def _beside(piece: Piece) -> int:
+    """Tensors of the piece's largest kernel that nothing keeps, and what recomputation brings back."""
+    again = max(0, _recomputed(piece) - piece.saved_bytes)
+    largest = 0
+    for kernel in piece.forward:
+        largest = max(largest, kernel.bytes_read + kernel.bytes_written - kernel.saved_bytes)
+    for kernel in piece.backward:
+        # Half of what backward reads is what forward kept, if it kept anything.
+        kept = min(kernel.bytes_read // 2, piece.saved_bytes + again)
+        largest = max(largest, kernel.bytes_read + kernel.bytes_written - kept)
+    return again + largest
+
+
+def _recomputed(piece: Piece) -> int:
+    """What a piece would keep without recomputation, if it is recomputed."""
+    if not any(kernel.recomputed for kernel in piece.backward):
+        return 0
+    return sum(kernel.saved_bytes for kernel in piece.forward)

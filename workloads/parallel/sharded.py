@@ -158,7 +158,7 @@ class _Reductions:
         if self.before and not fsdp1:
             writer.wait_for(*self.before)
         self.before = []
-        for group, numel in _by_group(job, pieces):
+        for group, numel in _by_group(job, pieces, trainable=True):
             waits = [writer.last] if writer.last is not None else []
             if not fsdp1:
                 grads, buffer = Tensor((numel,), job.shard.dtype), Tensor((numel,), _dtype(precision))
@@ -179,7 +179,7 @@ class _Reductions:
 
 def streams_of(job: Job) -> list[str]:
     """Streams on which a step leaves reductions under way."""
-    groups = [group for group, _ in _by_group(job, job.pieces.all_pieces)]
+    groups = [group for group, _ in _by_group(job, job.pieces.all_pieces, trainable=True)]
     streams = list(dict.fromkeys(_stream(group) for group in groups))
     return [*streams, REPLICA_STREAM] if "dp_shard" in groups else streams
 
@@ -196,12 +196,12 @@ def _layer(chunk: Chunk, unit: Unit) -> int:
     return -1 if unit.is_root else chunk.layers[unit.positions[0]]
 
 
-def _by_group(job: Job, pieces: tuple[Piece, ...]) -> list[tuple[str, int]]:
-    """(group, elements) of the unit's parameters, by who shards them."""
+def _by_group(job: Job, pieces: tuple[Piece, ...], *, trainable: bool = False) -> list[tuple[str, int]]:
+    """(group, elements) of the unit's parameters (those that train), by who shards them."""
     dense = "dp_shard" if job.mesh.shard_ranks < job.mesh.replicas else "dp"
     found = []
     for name, group in (("dp", dense), ("expert_dp", "expert_dp")):
-        numel = job.numel(pieces, name)
+        numel = job.numel(pieces, name, trainable=trainable)
         size = job.mesh.expert_replicas if name == "expert_dp" else job.mesh.shard_ranks
         if numel and size > 1:
             found.append((group, numel))

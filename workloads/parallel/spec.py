@@ -82,6 +82,7 @@ class TrainingSpec(_Frozen):
     scatter_gather_p2p: bool = False
     bucket_parameters: int = Field(default=-1, ge=-1)  # elements; 0: one bucket, -1: max(40M, 1M x dp)
     bucket_bytes: int = Field(default=0, ge=0)  # PyTorch's DDP: 25 MiB (the first 1 MiB); 0: as above
+    engine: Literal["megatron", "deepspeed"] = "megatron"  # whose habits of keeping tensors
     reduce_every_microbatch: bool = False  # gradient accumulation without no_sync
     trainable: str = "all"
     lora_rank: int = Field(default=0, ge=0)

@@ -33,7 +33,8 @@ def split_layers(num_layers: int, parallel: ParallelSpec) -> tuple[int, ...]:
             )
         empty = [k for k, layers in enumerate(given) if layers < (0 if k in (0, count - 1) else 1)]
         if empty:
-            raise InputError(f"stage_layers: virtual stage {empty[0]} has {given[empty[0]]} layers; nearest: 1")
+            found = given[empty[0]]
+            raise InputError(f"stage_layers: virtual stage {empty[0]} has {found} layers; nearest: 1")
         return given
     total = num_layers + parallel.embedding_as_layer + parallel.head_as_layer
     if total % count:
