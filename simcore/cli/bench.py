@@ -53,7 +53,8 @@ def measure(
     bench = Bench()
     scenario = resolve_scenario(workload, cluster=cluster, settings={})
     with bench.part("load graph"):
-        graph, hardware, _ = loaded(scenario)
+        found = loaded(scenario)
+        graph, hardware = found.graph, found.cluster
     with bench.part("map kernels"):
         if not scenario.described:
             graph = apply_kernels(graph, scenario.settings.kernels)

@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from simcore.cli.irregular import with_node_latencies
 from simcore.cli.scenario import Scenario
 from simcore.errors import GraphError, InputError
 from simcore.graph import Graph, load_graph
 from simcore.hardware import ClusterSpec, load_cluster
+from simcore.memory import ProgramMemory, check_fits
+
+if TYPE_CHECKING:
+    from workloads.descriptions import Description
 
 
-def loaded(scenario: Scenario) -> tuple[Graph, ClusterSpec, tuple[str, ...]]:
-    """The workload, the cluster, and what was assumed to complete a description."""
+@dataclass(frozen=True)
+class Loaded:
+    """A workload, its cluster, and the description that it was generated from, if it was."""
+
+    graph: Graph
+    cluster: ClusterSpec
+    description: Description | None = None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was assumed to complete the description."""
+        return self.description.assumptions if self.description is not None else ()
+
+    def fits(self, graph: Graph, cluster: ClusterSpec) -> tuple[ProgramMemory, ...]:
+        """Peak memory of the job, perhaps edited.  OutOfMemoryError, with what would fit, if it does not."""
+        return check_fits(graph, cluster.gpu, advice=None if self.description is None else self._advice)
+
+    def _advice(self, available_bytes: int) -> list[str]:
+        from workloads.descriptions import what_fits
+
+        assert self.description is not None
+        return what_fits(self.description, available_bytes)
+
+
+def loaded(scenario: Scenario) -> Loaded:
+    """Read or generate the workload, and load the cluster.  Errors: InputError for either."""
     settings = scenario.settings
     cluster = load_cluster(scenario.cluster, settings.hardware)
-    assumed: tuple[str, ...] = ()
-    if scenario.described is not None:
-        job = scenario.described.describe(cluster.num_gpus)
-        cluster = load_cluster(scenario.cluster, {**job.gpu, **settings.hardware})
-        graph, assumed = job.graph(), job.assumptions
-    else:
+    if scenario.described is None:
         assert scenario.graph_dir is not None, "a scenario has a graph or a description"
-        graph = load_graph(scenario.graph_dir)
-    return graph, with_node_latencies(cluster, settings.nodes), assumed
+        return Loaded(load_graph(scenario.graph_dir), with_node_latencies(cluster, settings.nodes))
+    job = scenario.described.describe(cluster.num_gpus)
+    cluster = load_cluster(scenario.cluster, {**job.gpu, **settings.hardware})
+    return Loaded(job.graph(), with_node_latencies(cluster, settings.nodes), job)
 
 
 def check_dims(graph: Graph) -> None:

@@ -24,7 +24,7 @@ from simcore.errors import InputError
 from simcore.graph import Graph, OpTable, graph_hash, verify
 from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash
 from simcore.interference import LearnedInterference
-from simcore.memory import ProgramMemory, check_fits
+from simcore.memory import ProgramMemory
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.facts import origin_shares
@@ -83,7 +83,8 @@ def run_scenario(
     """
     settings = scenario.settings
     with stages.stage("loading"):
-        graph, cluster, assumed = loaded(scenario)
+        found = loaded(scenario)
+        graph, cluster = found.graph, found.cluster
         check_dims(graph)
         unordered = [] if scenario.from_catalog else verify(graph)
         kernels = str(graph.workload.options["kernels"]) if scenario.described else settings.kernels
@@ -92,7 +93,7 @@ def run_scenario(
         graph, cluster = states[-1].graph, states[-1].cluster or cluster
         for state in states:
             check_world(state.graph, state.cluster or cluster)
-        memory = check_fits(graph, cluster.gpu)
+        memory = found.fits(graph, cluster)
     if out_dir is None:
         out_dir = Path("runs") / (graph.workload.name + ("-edited" if done else ""))
     with stages.stage("simulating before edits"):
@@ -124,7 +125,7 @@ def run_scenario(
             facts,
             warnings=(*unordered, *facts.warnings),
             assumptions=(
-                *assumed,
+                *found.assumptions,
                 *facts.assumptions,
                 *(line for change in changes for line in change.lines()),
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from simcore.errors import OutOfMemoryError
 from simcore.graph.graph import Graph
@@ -13,11 +13,15 @@ from simcore.units import GIB
 
 
 def check_fits(
-    graph: Graph, gpu: GpuSpec, memory: Sequence[ProgramMemory] | None = None
+    graph: Graph,
+    gpu: GpuSpec,
+    memory: Sequence[ProgramMemory] | None = None,
+    advice: Callable[[int], Sequence[str]] | None = None,
 ) -> tuple[ProgramMemory, ...]:
     """Peak memory of every program, when all fit ``gpu``.
 
-    ``memory`` saves computing it again.  Available is ``hbm_bytes - reserved_bytes``.
+    ``memory`` saves computing it again.  Available is ``hbm_bytes - reserved_bytes``.  ``advice`` says what
+    fits into so many bytes, where that can be tried; else it is estimated.
     OutOfMemoryError for the fullest program that does not fit: its stage, the parts, and what would help.
     """
     found = tuple(memory) if memory is not None else peak_memory(graph)
@@ -26,13 +30,14 @@ def check_fits(
     if worst is None or worst.total <= available:
         return found
     count = sum(one.total > available for one in found)
-    raise OutOfMemoryError(_message(graph, gpu, worst, available, count, len(found)))
+    helps = advice(available) if advice is not None else _advice(graph, worst, available)
+    raise OutOfMemoryError(_message(gpu, worst, available, count, len(found), helps))
 
 
 def _message(
-    graph: Graph, gpu: GpuSpec, worst: ProgramMemory, available: int, count: int, programs: int
+    gpu: GpuSpec, worst: ProgramMemory, available: int, count: int, programs: int, advice: Sequence[str]
 ) -> str:
-    where = f"peak in {worst.peak_template!r}" if worst.peak_template else "as recorded"
+    where = f"peak in {worst.peak_template!r}" if worst.peak_template else "as given"
     if worst.peak_microbatch >= 0:
         where += f" of microbatch {worst.peak_microbatch}"
     lines = [
@@ -43,7 +48,7 @@ def _message(
     ]
     if count > 1:
         lines.append(f"  {count} of {programs} rank classes do not fit; this is the fullest")
-    lines += [f"  {advice}" for advice in _advice(graph, worst, available)]
+    lines += [f"  {line}" for line in advice]
     return "\n".join(lines)
 
 

@@ -34,7 +34,9 @@ def flop_counts(graph: Graph) -> FlopCounts:
     """Flops of one step by convention; see :class:`FlopCounts`.
 
     Attention is every attention kernel, and every batched GEMM of a module named after attention (the
-    query-key and the score-value product).
+    query-key and the score-value product).  A graph that knows what its model's mathematics needs says so
+    (``model_flops_per_step``, ``model_flops_full_per_step``): what kernels do besides, for padding say, is
+    executed, but not the model's.
     """
     ops = graph.ops
     of_attention = _holds(ops.module, lambda name: "attention" in name or "attn" in name)
@@ -45,9 +47,11 @@ def flop_counts(graph: Graph) -> FlopCounts:
     total = ops.flops.astype(object) * row_counts(graph).astype(object)
     total[ops.kind != OpKind.COMPUTE] = 0
     model, attention = _sum(total[is_model]), _sum(total[is_model & is_scores])
-    return FlopCounts(
-        model=model, model_causal=model - attention // 2, executed=_sum(total), attention=attention
-    )
+    model_causal, known = model - attention // 2, graph.workload.model
+    if "model_flops_per_step" in known:
+        model_causal = int(known["model_flops_per_step"])
+        model = int(known["model_flops_full_per_step"])
+    return FlopCounts(model=model, model_causal=model_causal, executed=_sum(total), attention=attention)
 
 
 def origin_shares(

@@ -1,0 +1,93 @@
+"""What would make a described job fit its GPUs: variants tried with the closed form of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from simcore.errors import InputError
+from simcore.units import GIB
+from workloads.descriptions.describe import Description
+from workloads.parallel.check import check_job
+from workloads.parallel.generate import schedule_of
+from workloads.parallel.job import FSDP, Job
+from workloads.parallel.memory import estimate_memory
+
+#: Variants named; the first ones change the job least.
+_NAMED = 4
+
+
+def peak_bytes(job: Description) -> int:
+    """What the allocator holds on the fullest stage.  InputError for a layout that cannot be."""
+    check_job(job.model, job.parallel, job.training)
+    laid_out = Job(job.model, job.parallel, job.training, job.software)
+    forward_only = job.training.trainable == "none"
+    schedule, _ = schedule_of(job.parallel, laid_out.num_microbatches, forward_only=forward_only)
+    return max(estimate_memory(laid_out, stage, actions).total for stage, actions in enumerate(schedule))
+
+
+def what_fits(job: Description, available_bytes: int) -> list[str]:
+    """Variants of ``job`` on as many GPUs whose peak is at most ``available_bytes``, one line each."""
+    found: list[str] = []
+    fitting: list[dict[str, Any]] = []
+    for changes in _variants(job):
+        if any(fits.items() <= changes.items() for fits in fitting):
+            continue  # less would do
+        try:
+            peak = peak_bytes(_changed(job, changes))
+        except InputError:
+            continue
+        if peak <= available_bytes:
+            fitting.append(changes)
+            settings = " ".join(f"--set {key}={value}" for key, value in changes.items())
+            found.append(f"would fit: {settings} ({peak / GIB:.1f} GiB)")
+        if len(found) == _NAMED:
+            break
+    return found or ["nothing fits of what was tried: recomputation, smaller micro batches, sharding, tp, pp"]
+
+
+def _variants(job: Description) -> Iterator[dict[str, Any]]:
+    """Changes by ``section.key``, alone and together, the mildest first."""
+    training, parallel = job.training, job.parallel
+    recompute: list[dict[str, Any]] = [{}]
+    recompute += [
+        {"training.recompute": how}
+        for how in ("selective", "full")
+        if training.recompute not in (how, "full")
+    ]
+    batches: list[dict[str, Any]] = [{}]
+    smaller = training.micro_batch // 2
+    while smaller:
+        batches.append({"training.micro_batch": smaller})
+        smaller //= 2
+    sharding: list[dict[str, Any]] = [{}]
+    if parallel.dp > 1:
+        sharding += [{"training.sharding": "zero1"}] if training.sharding == "ddp" else []
+        sharding += [{"training.sharding": "fsdp2"}] if training.sharding not in FSDP else []
+    degrees: list[dict[str, Any]] = [{}]
+    for axis, limit in (("tp", 8), ("pp", 64)):
+        degree, dp = 2 * getattr(parallel, axis), parallel.dp
+        while degree <= limit and dp % 2 == 0:
+            dp //= 2
+            degrees.append({f"parallel.{axis}": degree, "parallel.dp": dp})
+            degree *= 2
+    for degree_change in degrees:
+        for shard_change in sharding:
+            for batch in batches:
+                for again in recompute:
+                    changes = {**again, **batch, **shard_change, **degree_change}
+                    if changes:
+                        yield changes
+
+
+def _changed(job: Description, changes: dict[str, Any]) -> Description:
+    by_section: dict[str, dict[str, Any]] = {"parallel": {}, "training": {}}
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        by_section[section][name] = value
+    return replace(
+        job,
+        parallel=job.parallel.model_copy(update=by_section["parallel"]),
+        training=job.training.model_copy(update=by_section["training"]),
+    )
