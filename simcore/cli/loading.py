@@ -10,6 +10,7 @@ from simcore.cli.irregular import with_node_latencies
 from simcore.cli.scenario import Scenario
 from simcore.errors import GraphError, InputError
 from simcore.graph import Graph, load_graph
+from simcore.graph.schedules import bubble_fraction, grid
 from simcore.hardware import ClusterSpec, load_cluster
 from simcore.memory import ProgramMemory, check_fits
 
@@ -51,6 +52,24 @@ def loaded(scenario: Scenario) -> Loaded:
     job = scenario.described.describe(cluster.num_gpus)
     cluster = load_cluster(scenario.cluster, {**job.gpu, **settings.hardware})
     return Loaded(job.graph(), with_node_latencies(cluster, settings.nodes), job)
+
+
+def schedule_text(scenario: Scenario) -> str:
+    """The pipeline schedule of a described job: who does what when, and how long stages wait.
+
+    InputError for a workload that is no description.
+    """
+    if scenario.described is None:
+        raise InputError(
+            "--show-schedule needs a described job: a model's name, a config.json or a YAML file"
+        )
+    job = scenario.described.describe(load_cluster(scenario.cluster, scenario.settings.hardware).num_gpus)
+    schedule, placement = job.schedule()
+    return (
+        f"{grid(schedule, placement)}\n"
+        "F forward (1 unit), B backward (2), or its halves I and W (1 each): microbatch.chunk; messages take"
+        f" no time here\nbubble: {bubble_fraction(schedule, placement):.1%} of the work"
+    )
 
 
 def check_dims(graph: Graph) -> None:

@@ -14,7 +14,8 @@ def run_sim(
     workload: Annotated[
         str | None,
         typer.Argument(
-            help="Catalog name, graph folder, or YAML file with workload, cluster, network, seed and set."
+            help="Catalog name, graph folder, model name, Hugging Face config.json, or YAML file with workload"
+            " (or model, parallel, training, software), cluster, network, seed and set."
             " Default: gpt-175b-pp12-tp8-dp1."
         ),
     ] = None,
@@ -61,6 +62,9 @@ def run_sim(
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of anything random. Default: 0.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/<workload>.")] = None,
+    show_schedule: Annotated[
+        bool, typer.Option("--show-schedule", help="Print a described job's pipeline schedule and stop.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate one training step of WORKLOAD on a cluster."""
@@ -81,6 +85,11 @@ def run_sim(
         scenario = resolve_scenario(
             workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
         )
+        if show_schedule:
+            from simcore.cli.loading import schedule_text
+
+            print(schedule_text(scenario))
+            return
         from simcore.cli.simulation import run_scenario
 
         outcome = run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)

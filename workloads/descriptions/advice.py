@@ -9,8 +9,6 @@ from typing import Any
 from simcore.errors import InputError
 from simcore.units import GIB
 from workloads.descriptions.describe import Description
-from workloads.parallel.check import check_job
-from workloads.parallel.generate import schedule_of
 from workloads.parallel.job import FSDP, Job
 from workloads.parallel.memory import estimate_memory
 
@@ -20,10 +18,8 @@ _NAMED = 4
 
 def peak_bytes(job: Description) -> int:
     """What the allocator holds on the fullest stage.  InputError for a layout that cannot be."""
-    check_job(job.model, job.parallel, job.training)
+    schedule, _ = job.schedule()
     laid_out = Job(job.model, job.parallel, job.training, job.software)
-    forward_only = job.training.trainable == "none"
-    schedule, _ = schedule_of(job.parallel, laid_out.num_microbatches, forward_only=forward_only)
     return max(estimate_memory(laid_out, stage, actions).total for stage, actions in enumerate(schedule))
 
 

@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
+from simcore.graph.schedules import Placement, Schedule
 from workloads.descriptions.hugging_face import model_fields
 from workloads.descriptions.named import model_names, named_model
 from workloads.descriptions.values import checked, value_of
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
-from workloads.parallel.check import divides
-from workloads.parallel.generate import generate
+from workloads.parallel.check import check_job, divides
+from workloads.parallel.generate import generate, schedule_of
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.presets import Preset, load_preset, preset_names
 
@@ -36,6 +37,12 @@ class Description:
     software: SoftwareSpec
     gpu: Mapping[str, str]
     assumptions: tuple[str, ...]
+
+    def schedule(self) -> tuple[Schedule, Placement]:
+        """What each stage does in order, and where model chunks lie.  InputError as :meth:`graph`."""
+        check_job(self.model, self.parallel, self.training)
+        count = self.training.num_microbatches(self.parallel)
+        return schedule_of(self.parallel, count, forward_only=self.training.trainable == "none")
 
     def graph(self) -> Graph:
         """One step as every rank runs it.  InputError for a layout that cannot be."""
