@@ -179,8 +179,13 @@ def _beside_or_before(op: Op, shard: Shard, kernel: Kernel) -> list[Hashable]:
         return []
     before, label = op.tape.last_label(), op.tape.new_label()
     waits = (before,) if before is not None else ()
-    op.launch(Launch(replace(kernel, stream=TP_STREAM), label, waits))
+    op.launch(Launch(_aside(shard, kernel), label, waits))
     return [label]
+
+
+def _aside(shard: Shard, exchange: Kernel) -> Kernel:
+    """On the exchanges' own stream; user buffers move it by copy engines, which take no SMs."""
+    return replace(exchange, stream=TP_STREAM, op_class="copy_engine" if shard.tp_overlap else "")
 
 
 def _reduce_output(
@@ -199,7 +204,7 @@ def _reduce_output(
     gather = collective("all_gather", operand(y, fp8), "tp", module=module)
     if shard.tp_overlap:
         label = tape.new_label()
-        op.back(replace(gather, stream=TP_STREAM), label=label)
+        op.back(_aside(shard, gather), label=label)
         exchange.output_grad.append(label)
     else:
         op.back(gather)
@@ -215,8 +220,8 @@ def _backward(
     gathered: list[Hashable] = list(exchange.output_grad)
     if exchange.gathered_from is not None and trains:
         gathered.append(tape.new_label())
-        again = collective("all_gather", operand(x, fp8), "tp", stream=TP_STREAM, module=module)
-        op.back(again, "weight", gathered[-1])
+        again = collective("all_gather", operand(x, fp8), "tp", module=module)
+        op.back(_aside(shard, again), "weight", gathered[-1])
     if fp8 and not (exchange.output and shard.sequence_parallel):
         for kernel in casts(shard, y, module):
             op.back(kernel)
@@ -229,8 +234,8 @@ def _backward(
         op.back(compute("aten::add.Tensor", [x, x], [x], module=module), "input", produced)
     if exchange.reduce_input_grad:
         reduced = tape.new_label()
-        kernel = collective(exchange.reduce_input_grad, x, "tp", stream=TP_STREAM, module=module)
-        op.back(kernel, "input", reduced, (produced,))
+        kernel = collective(exchange.reduce_input_grad, x, "tp", module=module)
+        op.back(_aside(shard, kernel), "input", reduced, (produced,))
         op.after.append(reduced)
     if trains:
         _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(gathered))
