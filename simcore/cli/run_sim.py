@@ -14,8 +14,8 @@ def run_sim(
     workload: Annotated[
         str | None,
         typer.Argument(
-            help="Catalog name, graph folder, model name, Hugging Face config.json, or YAML file with workload"
-            " (or model, parallel, training, software), cluster, network, seed and set."
+            help="Catalog name, graph folder, model name, Hugging Face config.json, or YAML file with"
+            " workload (or model, parallel, training, software), cluster, network, seed and set."
             " Default: gpt-175b-pp12-tp8-dp1."
         ),
     ] = None,

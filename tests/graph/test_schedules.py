@@ -16,6 +16,15 @@ from simcore.graph import (
     validate_schedule,
     verify,
 )
+from simcore.graph.schedules import (
+    bubble_fraction,
+    dual_pipe_v,
+    end_times,
+    grid,
+    home,
+    virtual_stage,
+    zero_bubble,
+)
 
 
 def text(actions):
@@ -105,3 +114,66 @@ def test_a_body_of_several_ops():
     graph = pipeline_graph(gpipe(2, 3), forward=body, backward=7, num_bytes=8)
     assert verify(graph) == []
     assert graph.ops.name.tolist().count("norm") == 2
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 3))
+def test_bubbles_of_1f1b(stages, groups, chunks):
+    # (p - 1) / (m v), whatever a backward costs beside a forward (arXiv 2104.04473, section 2.2).
+    microbatches = groups * stages
+    schedule = interleaved_one_f_one_b(stages, microbatches, chunks)
+    assert bubble_fraction(schedule) == pytest.approx((stages - 1) / (microbatches * chunks))
+
+
+@given(st.integers(1, 6), st.integers(0, 8))
+def test_bubble_of_zb_h1_is_a_third_of_1f1bs(stages, more):
+    # With F = I = W = 1 unit the span is m (F + I + W) + (p - 1)(F + I - W) = 3 m + p - 1.
+    microbatches = stages + more
+    schedule = zero_bubble(stages, microbatches)
+    validate_schedule(schedule)
+    assert max(own[-1] for own in end_times(schedule)) == 3 * microbatches + stages - 1
+
+
+@given(st.integers(1, 6), st.integers(1, 12))
+def test_zb_h1_holds_no_more_microbatches_than_1f1b(stages, microbatches):
+    for actions in zero_bubble(stages, microbatches):
+        held = 0
+        for action in actions:
+            held += {"F": 1, "I": 0, "W": -1}[action.kind]
+            assert held <= stages
+
+
+@given(st.integers(1, 6), st.integers(0, 6))
+def test_dual_pipe_v_runs_and_waits_less_than_interleaved_1f1b(stages, more):
+    microbatches = 2 * stages + more
+    schedule = dual_pipe_v(stages, microbatches)
+    validate_schedule(schedule, "v")
+    work = {Action("F", m, c) for m in range(microbatches) for c in range(2)}
+    for actions in schedule:
+        assert {action for action in actions if action.kind == "F"} == work
+    # Interleaved 1F1B with two chunks: (p - 1) / (2 m).
+    assert bubble_fraction(schedule, "v") <= (stages - 1) / (2 * microbatches) + 1e-9
+
+
+def test_a_v_comes_back_up():
+    assert [home(v, 3, "v") for v in range(6)] == [(0, 0), (1, 0), (2, 0), (2, 1), (1, 1), (0, 1)]
+    assert [virtual_stage(*home(v, 3, "v"), 3, "v") for v in range(6)] == list(range(6))
+
+
+def test_groups_larger_than_the_pipeline_need_no_multiple():
+    # Megatron: groups of 4 on 3 stages; the last group has 3 of 11 microbatches.
+    schedule = interleaved_one_f_one_b(3, 11, 2, group_size=4)
+    validate_schedule(schedule)
+    with pytest.raises(InputError, match="leave 2, fewer than 3 stages; nearest: 8 or 12"):
+        interleaved_one_f_one_b(3, 10, 2, group_size=4)
+
+
+def test_grid_shows_who_waits():
+    assert grid(one_f_one_b(2, 2)).splitlines() == [
+        "stage 0  F0 F1 .  .  B0 -- .  B1 --",
+        "stage 1  .  F0 B0 -- F1 B1 --",
+    ]
+
+
+def test_too_few_microbatches_for_dual_pipe_v():
+    with pytest.raises(InputError, match="7 microbatches on 4 stages; it needs at least two per stage, 8"):
+        dual_pipe_v(4, 7)
