@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workloads.models.elementary import dropout
+from workloads.models.elementary import dropout, norm
 from workloads.models.linear import Linear, linear
 from workloads.models.local import Shard
 from workloads.models.pieces import Piece
@@ -58,6 +58,8 @@ def write_tokens(tape: Tape, shard: Shard, model: ModelSpec, *, owner: bool) -> 
             op = tape.op()
             op.run("aten::clone", [x], [x], module="embedding")
             op.back(collective("all_gather", whole, "tp", module="embedding"))
+    if model.embedding_norm and owner:
+        norm(tape, shard, model, x, "embedding.norm", residual=False)
     dropout(tape, model, x, "embedding.embedding_dropout")
     return ids.num_bytes
 

@@ -49,7 +49,7 @@ def head(model: ModelSpec, shard: Shard, *, one_stage: bool = False, input_grad:
 def _logits(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, *, again: bool = False) -> None:
     """Logits and loss; ``again``: with the weight that an earlier call has."""
     tied = model.tied_embeddings or again
-    layer = Linear("output_layer", bias=model.family == "bert", fp8=False, tied=tied)
+    layer = Linear("output_layer", bias=model.head_bias or model.family == "bert", fp8=False, tied=tied)
     cross_entropy(tape, shard, column_parallel(tape, shard, x, padded_vocab(model, shard), layer))
 
 

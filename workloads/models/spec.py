@@ -46,9 +46,10 @@ class ModelSpec(_Frozen):
     ``kv_heads`` 0 means as many as ``heads``; ``head_size`` 0 means ``hidden / heads``.  ``vocab`` as the
     tokenizer has it; frameworks pad it (see presets).  ``qkv_bias`` None: as ``bias``.  ``qk_norm``: norms of
     queries and keys, over a "head" or over all heads ("all").  ``post_norms``: norms behind both blocks, too
-    (Gemma 2).  ``parallel_block``: both blocks read the same residual (GPT-NeoX, Falcon, Phi), each behind a
-    norm of its own or one ``shared_norm``.  ``global_every``: of sliding-window layers each n-th attends to
-    everything (0: none does).  ``mtp_layers``: layers that predict further tokens (DeepSeek-V3).
+    (Gemma 2); ``embedding_norm``: one behind the embedding (BLOOM); ``head_bias``: of the output layer (Phi).
+    ``parallel_block``: both blocks read the same residual (GPT-NeoX, Falcon, Phi), each behind a norm of its
+    own or one ``shared_norm``.  ``global_every``: of sliding-window layers each n-th attends to everything
+    (0: none does).  ``mtp_layers``: layers that predict further tokens (DeepSeek-V3).
     ``decoder_layers`` only for encoder-decoders (T5), ``image_size``, ``patch_size``, ``num_classes`` only
     for ViT, ``token_types`` only for BERT; ``relative_buckets``: distances that a learned bias of
     the scores tells apart (T5).
@@ -69,6 +70,8 @@ class ModelSpec(_Frozen):
     qkv_bias: bool | None = None
     qk_norm: Literal["", "head", "all"] = ""
     post_norms: bool = False
+    embedding_norm: bool = False
+    head_bias: bool = False
     parallel_block: bool = False
     shared_norm: bool = False
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)

@@ -1,0 +1,163 @@
+"""Hugging Face configurations, given by their published dimensions, against published parameter counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcore.errors import InputError
+from tests.models.test_parameters import num_parameters
+from workloads.models.hugging_face import from_hugging_face, load_hugging_face
+from workloads.models.hugging_face_families import FAMILIES
+
+LLAMA3: dict[str, Any] = {
+    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "hidden_act": "silu",
+}  # fmt: skip
+_DEEPSEEK: dict[str, Any] = {
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "num_experts_per_tok": 8, "moe_layer_freq": 1,
+}  # fmt: skip
+
+#: (configuration, parameters).
+CONFIGS: list[tuple[dict[str, Any], int]] = [
+    (LLAMA3, 8_030_261_248),
+    (
+        {**LLAMA3, "model_type": "mistral", "vocab_size": 32000, "sliding_window": 4096},
+        7_241_732_096,
+    ),
+    (
+        {**LLAMA3, "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8,
+         "num_experts_per_tok": 2, "sliding_window": None},
+        46_702_792_704,
+    ),
+    (
+        {**LLAMA3, "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584,
+         "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944,
+         "vocab_size": 152064, "tie_word_embeddings": False},
+        7_615_616_512,
+    ),
+    (
+        {**LLAMA3, "model_type": "qwen3", "num_hidden_layers": 36, "head_dim": 128,
+         "intermediate_size": 12288, "vocab_size": 151936},
+        8_190_735_360,
+    ),
+    (
+        {**LLAMA3, "model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "head_dim": 128,
+         "num_key_value_heads": 4, "intermediate_size": 6144, "moe_intermediate_size": 768,
+         "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1, "vocab_size": 151936},
+        30_532_122_624,
+    ),
+    (
+        {**LLAMA3, "model_type": "qwen2_moe", "num_hidden_layers": 24, "hidden_size": 2048,
+         "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 5632,
+         "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_experts": 60,
+         "num_experts_per_tok": 4, "vocab_size": 151936},
+        14_315_784_192,
+    ),
+    (
+        {**LLAMA3, **_DEEPSEEK, "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168,
+         "num_attention_heads": 128, "num_key_value_heads": 128, "intermediate_size": 18432,
+         "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
+         "first_k_dense_replace": 3, "q_lora_rank": 1536, "vocab_size": 129280},
+        671_026_404_352,
+    ),
+    (
+        {**LLAMA3, **_DEEPSEEK, "model_type": "deepseek_v2", "num_hidden_layers": 27, "hidden_size": 2048,
+         "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 10944,
+         "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2,
+         "num_experts_per_tok": 6, "first_k_dense_replace": 1, "q_lora_rank": None, "vocab_size": 102400},
+        15_706_484_224,
+    ),
+    (
+        {"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25, "n_positions": 1024,
+         "vocab_size": 50257, "n_inner": None, "activation_function": "gelu_new", "resid_pdrop": 0.1},
+        1_557_611_200,
+    ),
+    (
+        {"model_type": "gpt_neox", "num_hidden_layers": 44, "hidden_size": 6144, "num_attention_heads": 64,
+         "intermediate_size": 24576, "vocab_size": 50432},
+        20_554_567_680,
+    ),
+    (
+        {"model_type": "phi", "num_hidden_layers": 32, "hidden_size": 2560, "num_attention_heads": 32,
+         "intermediate_size": 10240, "vocab_size": 51200},
+        2_779_683_840,
+    ),
+    (
+        {"model_type": "opt", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+         "ffn_dim": 16384, "vocab_size": 50272, "max_position_embeddings": 2048},
+        6_658_473_984,
+    ),
+    (
+        {"model_type": "bloom", "n_layer": 30, "hidden_size": 4096, "n_head": 32, "vocab_size": 250880},
+        7_069_016_064,
+    ),
+    (
+        {"model_type": "falcon", "num_hidden_layers": 32, "hidden_size": 4544, "num_attention_heads": 71,
+         "vocab_size": 65024, "multi_query": True, "parallel_attn": True, "bias": False},
+        6_921_720_704,
+    ),
+    (
+        {**LLAMA3, "model_type": "gemma", "num_hidden_layers": 28, "hidden_size": 3072,
+         "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "intermediate_size": 24576,
+         "vocab_size": 256000},
+        8_537_680_896,
+    ),
+    (
+        {**LLAMA3, "model_type": "gemma2", "num_hidden_layers": 42, "hidden_size": 3584,
+         "num_attention_heads": 16, "head_dim": 256, "vocab_size": 256000},
+        9_241_705_984,
+    ),
+    (
+        {"model_type": "bert", "num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16,
+         "intermediate_size": 4096, "vocab_size": 30522, "max_position_embeddings": 512,
+         "type_vocab_size": 2},
+        336_226_108,
+    ),
+    (
+        {"model_type": "t5", "num_layers": 24, "d_model": 1024, "num_heads": 128, "d_kv": 128, "d_ff": 65536,
+         "vocab_size": 32128, "relative_attention_num_buckets": 32, "dropout_rate": 0.1},
+        11_307_321_344,
+    ),
+    (
+        {"model_type": "vit", "num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16,
+         "intermediate_size": 4096, "image_size": 224, "patch_size": 16,
+         "id2label": {str(k): "" for k in range(1000)}},
+        304_326_632,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "expected"), CONFIGS, ids=[c["model_type"] for c, _ in CONFIGS])
+def test_published_count(config: dict[str, Any], expected: int) -> None:
+    assert num_parameters(from_hugging_face(config)) == expected
+
+
+def test_from_a_file_or_its_folder(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA3))
+    assert load_hugging_face(file) == load_hugging_face(tmp_path) == from_hugging_face(LLAMA3)
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_a_missing_key_is_named(kind: str) -> None:
+    with pytest.raises(InputError, match=r"config\.json: key '\w+' is missing"):
+        from_hugging_face({"model_type": kind})
+
+
+def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="model_type 'lama' is not known; did you mean 'llama'"):
+        from_hugging_face({**LLAMA3, "model_type": "lama"})
+    with pytest.raises(InputError, match=r"hidden_size 4096\.5 is not an integer"):
+        from_hugging_face({**LLAMA3, "hidden_size": 4096.5})
+    with pytest.raises(InputError, match=r"hidden: 4096 is no multiple of heads 33; nearest: 4092 or 4125"):
+        from_hugging_face({**LLAMA3, "num_attention_heads": 33, "num_key_value_heads": 33})
+    with pytest.raises(InputError, match="No such file"):
+        load_hugging_face(tmp_path / "config.json")
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(InputError, match="a configuration is an object, not list"):
+        load_hugging_face(tmp_path)
