@@ -11,50 +11,22 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
-from simcore.cost.parameters import GenerationParameters
 from simcore.engine import simulate
 from simcore.hardware import Topology, load_cluster
-from simcore.hardware.specs import ClusterSpec
 from workloads.parallel.generate import generate
-from workloads.published import Case
+from workloads.published import BoardPhysics, Case
 
 #: Steps of at most this many microbatches beyond the pipeline's depth are simulated whole.
 _WHOLE = 3
 
 
-@dataclass(frozen=True)
-class Physics:
-    """Physical parameters that a fit may change: shares of peak by GPU profile name, else the profile's own.
+Overrides = tuple[tuple[str, str], ...]
 
-    ``gemm_efficiency``: what large GEMMs sustain (power-limited clock); ``hbm_efficiency``: what streaming
-    kernels reach; ``parameters``: other kernel constants by generation.
-    """
-
-    gemm_efficiency: Mapping[str, float] | None = None
-    hbm_efficiency: Mapping[str, float] | None = None
-    parameters: Mapping[str, GenerationParameters] | None = None
-    network: str = "fluid"
-
-    def applied(self, cluster: ClusterSpec) -> ClusterSpec:
-        """The cluster with its GPU changed."""
-        gpu = cluster.gpu
-        changes = {
-            name: values[gpu.name]
-            for name, values in (
-                ("gemm_efficiency", self.gemm_efficiency or {}),
-                ("hbm_efficiency", self.hbm_efficiency or {}),
-            )
-            if gpu.name in values
-        }  # fmt: skip
-        return replace(cluster, gpu=replace(gpu, **changes)) if changes else cluster  # type: ignore[arg-type]
-
-
-#: Parameters as the profiles have them.
-AS_PROFILED = Physics()
+#: Numbers by board; what is missing there is as the profile has it.
+Physics = Mapping[str, BoardPhysics]
 
 
 def case_key(case: Case) -> str:
@@ -62,12 +34,12 @@ def case_key(case: Case) -> str:
     parts = (
         case.model.model_copy(update={"name": ""}).model_dump_json(), case.parallel.model_dump_json(),
         case.training.model_dump_json(), case.software.model_copy(update={"name": ""}).model_dump_json(),
-        case.cluster, repr(case.overrides), repr(case.microbatches),
+        case.board, case.cluster, repr(case.overrides), repr(case.microbatches),
     )  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def predict_case(case: Case, physics: Physics = AS_PROFILED) -> float:
+def predict_case(case: Case, physics: Physics) -> float:
     """Seconds per step; see Note [Fewer microbatches].  Errors: InputError from the generator."""
     few, more, count = simulated_microbatches(case)
     last = _simulated_s(case, more, physics)
@@ -95,15 +67,15 @@ class _Clusters:
     """Topologies and planners of the clusters seen last: rows of one family share them."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[Topology, NcclPlanner]] = {}
+        self._made: dict[tuple[str, Overrides], tuple[Topology, NcclPlanner]] = {}
 
-    def get(self, case: Case) -> tuple[Topology, NcclPlanner]:
+    def get(self, cluster: str, overrides: Overrides) -> tuple[Topology, NcclPlanner]:
         """Topology and planner, made once."""
-        key = (case.cluster, case.overrides)
+        key = (cluster, overrides)
         if key not in self._made:
             if len(self._made) > 8:
                 self._made.clear()
-            topology = Topology(load_cluster(case.cluster, case.overrides))
+            topology = Topology(load_cluster(cluster, overrides))
             self._made[key] = topology, NcclPlanner(topology)
         return self._made[key]
 
@@ -116,8 +88,7 @@ def _simulated_s(case: Case, microbatches: int, physics: Physics) -> float:
         update={"global_batch": microbatches * case.training.micro_batch * case.parallel.dp}
     )
     graph = generate(case.model, case.parallel, training, case.software)
-    topology, planner = _CLUSTERS.get(case)
-    gpu = physics.applied(topology.cluster).gpu
-    parameters = (physics.parameters or {}).get(gpu.generation)
-    cost = RooflineCost(gpu, parameters=parameters)
-    return simulate(graph, topology, cost, planner, network=physics.network).step_ps / 1e12
+    board = physics.get(case.board)
+    topology, planner = _CLUSTERS.get(case.cluster, case.overrides + (board.overrides() if board else ()))
+    cost = RooflineCost(topology.cluster.gpu)
+    return simulate(graph, topology, cost, planner).step_ps / 1e12

@@ -10,10 +10,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from simcore.calibrate.runs import AS_PROFILED, Physics, case_key, predict_case
+from simcore.calibrate.runs import Physics, case_key, predict_case
 from simcore.errors import SimcoreError
 from simcore.hardware import load_cluster
-from workloads.published import Band, Case, RunRow, causal_ratio, describe, measured_step_s, oddity
+from workloads.published import (
+    Band,
+    Case,
+    RunRow,
+    board_physics,
+    causal_ratio,
+    describe,
+    measured_step_s,
+    oddity,
+)
 
 
 @dataclass(frozen=True)
@@ -89,11 +98,16 @@ def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[st
     return found, skipped
 
 
-def score_rows(rows: Sequence[RunRow], physics: Physics = AS_PROFILED) -> Scored:
-    """Predict and score ``rows`` on all cores; equal cases are simulated once.  Progress goes to stderr."""
+def score_rows(rows: Sequence[RunRow], physics: Physics | None = None) -> Scored:
+    """Predict and score ``rows`` on all cores; equal cases are simulated once.  Progress goes to stderr.
+
+    ``physics`` None: as ``board_physics()`` has it.
+    """
     described, skipped = describe_rows(rows)
     cases = {case_key(case): case for entry in described for case in entry.band.cases}
-    predicted = predict_cases(cases, physics, progress=_Progress("runs"))
+    predicted = predict_cases(
+        cases, board_physics() if physics is None else physics, progress=Progress("runs")
+    )
     return scored(described, skipped, predicted)
 
 
@@ -151,13 +165,14 @@ def _weight(case: Case) -> float:
     return float(rounds * case.model.layers * (1 if p.virtual_stages == 1 else 1.5))
 
 
-class _Progress:
+class Progress:
     """One line on stderr, rewritten, with the time left."""
 
     def __init__(self, what: str) -> None:
         self._what, self._began, self._shown = what, time.monotonic(), 0.0
 
     def __call__(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` are through."""
         now = time.monotonic()
         if now - self._shown < 1 and done < total:
             return

@@ -17,10 +17,11 @@ from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.presets import Preset, load_preset, recognise
 from workloads.published.cluster import cluster_of
 from workloads.published.model import model_of
+from workloads.published.physics import board_group
 from workloads.published.row import RunRow
 
 #: A band has at most this many cases; further ones are left out evenly.
-MAX_CASES: Final = 6
+MAX_CASES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Case:
     parallel: ParallelSpec
     training: TrainingSpec
     software: SoftwareSpec
+    board: str  # key of board_physics()
     cluster: str
     overrides: tuple[tuple[str, str], ...]
     microbatches: float
@@ -108,10 +110,20 @@ def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, A
     software = preset.software()
     if "attention" in assumed:
         software = software.model_copy(update={"attention": assumed["attention"]})
-    name, overrides = cluster_of(row)
+    board, name, overrides = cluster_of(row)
     gpu = tuple((f"gpu.{key}", str(value)) for key, value in preset.values("gpu").items())
     said = ", ".join(f"{key}={value}" for key, value in assumed.items())
-    return Case(model, parallel, training, software, name, (*overrides, *gpu), samples / micro, said)
+    return Case(
+        model,
+        parallel,
+        training,
+        software,
+        board_group(board),
+        name,
+        (*overrides, *gpu),
+        samples / micro,
+        said,
+    )  # fmt: skip
 
 
 def _micro_batch(preset: Preset) -> int:

@@ -12,6 +12,7 @@ from workloads.published.row import RunRow
 _PROFILES: Final = (
     (r"h200", "h200"),
     (r"h800", "h800"),
+    (r"h100.*96\s*gb", "h100-96gb"),
     (r"h100", "h100"),
     (r"a800", "a800"),
     (r"a100.*40\s*gb", "a100-40gb"),
@@ -20,8 +21,8 @@ _PROFILES: Final = (
 )
 
 
-def cluster_of(row: RunRow) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Name of a cluster that is large enough and overrides, as ``load_cluster`` takes them.
+def cluster_of(row: RunRow) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """Board, name of a cluster that is large enough, and overrides as ``load_cluster`` takes them.
 
     Errors: InputError for a GPU without profile.
     """
@@ -32,29 +33,16 @@ def cluster_of(row: RunRow) -> tuple[str, tuple[tuple[str, str], ...]]:
             f"{row.id}: no profile for GPU {kind!r}; known: {', '.join(p for _, p in _PROFILES)}"
         )
     gpus = -(-row.count("gpus") // 8) * 8
-    return f"{profile}-{gpus}", (*_board(kind), *_network(row))
+    return profile, f"{profile}-{gpus}", _network(row)
 
 
-def _board(kind: str) -> list[tuple[str, str]]:
-    """Memory of another board than the profile's, e.g. "H100-96GB HBM2e 2.4TB/s 500W"."""
-    found = []
-    bandwidth = re.search(r"(\d+(?:\.\d+)?)\s*TB/s", kind)
-    if bandwidth:
-        found.append(("gpu.hbm_bytes_per_s", f"{bandwidth[1]}TB/s"))
-        size = re.search(r"(\d+)\s*GB\b", kind)
-        if size:
-            found.append(("gpu.hbm_bytes", f"{size[1]}GB"))
-    return found
-
-
-def _network(row: RunRow) -> list[tuple[str, str]]:
+def _network(row: RunRow) -> tuple[tuple[str, str], ...]:
     said = f"{row.text('overlap_notes')} {row.text('notes')} {row.text('gpu_type')}"
-    found = []
     cards = re.search(r"(\d+)\s*x\s*OmniPath", said, re.IGNORECASE)
     if cards:
         # Omni-Path 100: 100 Gb/s per port.
-        return [("cluster.nics_per_node", cards[1]), ("cluster.nic_bytes_per_s", "100Gb/s")]
+        return ("cluster.nics_per_node", cards[1]), ("cluster.nic_bytes_per_s", "100Gb/s")
     node = re.search(r"(\d+)\s*Gb/s\s*(?:\w+\s+)?per node", said, re.IGNORECASE)
     if node:
-        found.append(("cluster.nic_bytes_per_s", f"{float(node[1]) / 8}Gb/s"))
-    return found
+        return (("cluster.nic_bytes_per_s", f"{float(node[1]) / 8}Gb/s"),)
+    return ()
