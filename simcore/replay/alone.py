@@ -71,10 +71,14 @@ def start_cost_ps(ops: RecordedOps, alone: BoolArray, gpu: GpuSpec) -> int:
     No more than a launch on an idle stream takes, for recordings of few kernels.
     """
     length = (ops.end_ps - ops.start_ps)[alone & ops.is_kernel]
-    length = length[length > 0]
-    if not len(length):
+    return shortest_ps(length[length > 0], gpu)
+
+
+def shortest_ps(alone_ps: IntArray, gpu: GpuSpec) -> int:
+    """:func:`start_cost_ps` from the times alone of kernels."""
+    if not len(alone_ps):
         return 0
-    return min(int(np.quantile(length, 0.01)), ps_from_s(gpu.launch_latency_s))
+    return min(int(np.quantile(alone_ps, 0.01)), ps_from_s(gpu.launch_latency_s))
 
 
 def demand_alone(

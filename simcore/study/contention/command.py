@@ -1,4 +1,4 @@
-"""The command ``contention_study``: slowdown beside communication, predicted against recorded and published."""
+"""The command ``contention_study``: slowdowns beside communication, predicted against recorded ones."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def _read(
         if rows.rows:
             found.append((rows, job, named))
         else:
-            skipped.append({"trace": path.name, "reason": "no kernel beside communication was seen alone too"})
+            skipped.append(
+                {"trace": path.name, "reason": "no kernel beside communication was seen alone too"}
+            )
     return found, skipped
 
 

@@ -15,7 +15,7 @@ from simcore.hardware.specs import GpuSpec
 from simcore.interference import LearnedInterference, Neighbours, features
 from simcore.interference.features import EXCHANGES
 from simcore.interference.train import TrainingRow
-from simcore.replay.alone import demand_alone
+from simcore.replay.alone import demand_alone, shortest_ps
 from simcore.study.contention.pairs import Neighbour, OverlappedKernel, Pairs, overlapped_kernels
 from simcore.study.contention.predict import Holding, time_beside
 from workloads.imports import ImportedJob
@@ -77,7 +77,7 @@ def trace_rows(
     """
     pairs = overlapped_kernels(job)
     undisturbed = [alone for _, alone in pairs.noise] + [kernel.alone_ps for kernel in pairs.kernels]
-    start = int(np.quantile(undisturbed, 0.01)) if undisturbed else 0
+    start = shortest_ps(np.array(undisturbed, dtype=np.int64), cluster.gpu)
     channels = _Channels(cluster)
     rows = []
     for done, kernel in enumerate(pairs.kernels):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_HEAD = f"{'':44}{'n':>6}{'5%':>6}{'10%':>6}{'15%':>6}{'median':>9}{'slow':>7}{'p90':>7}{'added':>8}{'pred.':>8}"
+_HEAD = (
+    f"{'':44}{'n':>6}{'5%':>6}{'10%':>6}{'15%':>6}{'median':>9}{'slow':>7}{'p90':>7}{'added':>8}{'pred.':>8}"
+    f"{'lost/held':>11}"
+)
 
 
 def study_text(study: Mapping[str, Any]) -> str:
@@ -39,7 +42,7 @@ def _trace_lines(trace: Mapping[str, Any]) -> list[str]:
             lines.append(
                 f"  {row['what']:44}{row['num_kernels']:>6}{shares}{row['median_error']:>9.1%}"
                 f"{row['recorded_median']:>7.2f}{row['recorded_p90']:>7.2f}{row['recorded_excess']:>8.1%}"
-                f"{row['predicted_excess']:>8.1%}"
+                f"{row['predicted_excess']:>8.1%}{row['lost_per_held']:>11.2f}"
             )
     for name, effect in trace["step_effect"].items():
         if effect:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcore.interference import FEATURES
 from simcore.study.contention.rows import Row, TraceRows
 from simcore.units import PS_PER_US
 
@@ -28,7 +29,8 @@ class Score:
     """Errors of predicted times of ``num_kernels``; ``within`` are shares within :data:`BOUNDS`.
 
     ``recorded_excess`` and ``predicted_excess`` are the time added by communication relative to the time
-    alone, over all kernels together.
+    alone, over all kernels together.  ``lost_per_held`` is the median number of SMs whose loss would explain
+    the recorded slowdown of work that spreads evenly, for each SM that communication held.
     """
 
     what: str
@@ -39,6 +41,7 @@ class Score:
     recorded_p90: float
     recorded_excess: float
     predicted_excess: float
+    lost_per_held: float
 
     def as_dict(self) -> dict[str, Any]:
         """The score as JSON values."""
@@ -55,7 +58,14 @@ def score(what: str, rows: Sequence[Row], predicted_ps: Sequence[float]) -> Scor
     return Score(
         what, len(rows), within(error), float(np.median(error)), float(median), float(p90),
         float(recorded.sum() / alone.sum() - 1), float(predicted.sum() / alone.sum() - 1),
+        _lost_per_held(rows),
     )  # fmt: skip
+
+
+def _lost_per_held(rows: Sequence[Row]) -> float:
+    size = FEATURES.index("num_sms")
+    ratios = [row.features[size] * (1 - 1 / row.kernel.slowdown) / row.sms for row in rows if row.sms > 0]
+    return float(np.median(ratios)) if ratios else 0.0
 
 
 def within(errors: Floats) -> tuple[float, ...]:
@@ -92,7 +102,7 @@ def noise_floor(trace: TraceRows) -> tuple[float, ...]:
 
 
 def step_effect(trace: TraceRows, predicted_ps: Sequence[float]) -> dict[str, float]:
-    """What communication adds to all compute time of the trace, recorded and predicted, and the error of it."""
+    """What communication adds to all compute time of the trace, recorded and predicted, and the error."""
     total = trace.pairs.compute_ps
     if not total:
         return {}
