@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +43,7 @@ def train(rows: Sequence[TrainingRow], source: str) -> LearnedInterference:
     table = np.array([row.features for row in rows], dtype=np.float64)
     assert table.shape[1] == len(FEATURES)
     target = np.log(np.array([row.slowdown for row in rows], dtype=np.float64))
-    fitted = _ensemble().HistGradientBoostingRegressor(**_SETTINGS).fit(table, target)
+    fitted = _regressor().fit(table, target)
     trees = tuple(_tree(predictor.nodes) for (predictor,) in fitted._predictors)
     index = FEATURES.index("num_sms")
     sizes = tuple(sorted({int(row.features[index]) for row in rows}))
@@ -70,11 +69,13 @@ def without_kernels(rows: Sequence[TrainingRow]) -> dict[str, LearnedInterferenc
     return {name: models[fold[name]] for name in names}
 
 
-def _ensemble() -> Any:
+def _regressor() -> Any:
+    """scikit-learn's, which only learning needs."""
     try:
-        return importlib.import_module("sklearn.ensemble")
+        from sklearn.ensemble import HistGradientBoostingRegressor
     except ImportError:
         raise InputError("learning needs scikit-learn: pip install 'stepsim[learned]'") from None
+    return HistGradientBoostingRegressor(**_SETTINGS)
 
 
 def _tree(nodes: Any) -> Tree:

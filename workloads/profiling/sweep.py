@@ -36,8 +36,8 @@ def measure_gpu(folder: Path, minutes: float) -> bool:
     facts = measure.device_facts()
     _check_device(folder / "device.json", facts)
     deadline = time.monotonic() + 60 * minutes
-    kernels = _Results(folder / "kernels.csv", KERNEL_COLUMNS)
-    overlaps = _Results(folder / "overlap.csv", OVERLAP_COLUMNS)
+    kernels = Results(folder / "kernels.csv", KERNEL_COLUMNS)
+    overlaps = Results(folder / "overlap.csv", OVERLAP_COLUMNS)
     if not (folder / "launch.json").exists():
         (folder / "launch.json").write_text(json.dumps(measure.launch_times(), indent=1) + "\n")
 
@@ -49,7 +49,7 @@ def measure_gpu(folder: Path, minutes: float) -> bool:
         kernel_cases(),
         deadline,
         kernels,
-        lambda case: [{**_columns(case), "time_us": alone(case)}],
+        lambda case: [{**columns_of(case), "time_us": alone(case)}],
     )
     launch = compile_copy_kernel(_say)
     if launch is None:
@@ -64,7 +64,7 @@ def measure_gpu(folder: Path, minutes: float) -> bool:
             time_us, rate = beside.time_us(captured, alone_us, blocks)
             rows.append(
                 {
-                    **_columns(case), "copy_blocks": blocks, "alone_us": alone_us, "beside_us": time_us,
+                    **columns_of(case), "copy_blocks": blocks, "alone_us": alone_us, "beside_us": time_us,
                     "copy_bytes_per_s": rate,
                 }
             )  # fmt: skip
@@ -102,7 +102,8 @@ def _check_device(path: Path, facts: dict[str, Any]) -> None:
     path.write_text(json.dumps(stamped, indent=1) + "\n", encoding="utf-8")
 
 
-def _columns(case: Case) -> dict[str, Any]:
+def columns_of(case: Case) -> dict[str, Any]:
+    """What identifies a case in both tables."""
     return {
         "op": case.op, "op_class": case.op_class, "dtype": case.dtype,
         "in_shapes": json.dumps(case.in_shapes) if case.in_shapes else "",
@@ -111,8 +112,8 @@ def _columns(case: Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Results:
-    """A CSV that grows; ``done`` are the keys of the cases in it."""
+class Results:
+    """A CSV of ``columns`` that grows; ``done`` are the keys of the cases that it held when opened."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         self._path, self._columns = path, columns
@@ -128,6 +129,7 @@ class _Results:
             self._append(dict(zip(columns, columns, strict=True)))
 
     def write(self, rows: list[dict[str, Any]]) -> None:
+        """Append rows; entries that are no columns are left out."""
         for row in rows:
             self._append(row)
 
@@ -140,7 +142,7 @@ def _sweep(
     what: str,
     cases: list[Case],
     deadline: float,
-    results: _Results,
+    results: Results,
     measure: Callable[[Case], list[dict[str, Any]]],
 ) -> bool:
     """Measure the cases that are not done; False when time ran out."""
