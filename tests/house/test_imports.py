@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("simcore", "workloads", "hardware_profiles", "scripts")
 
 #: Import name -> distribution, where they differ.
-DISTRIBUTION = {"google": "protobuf", "megatron": "megatron-core", "yaml": "pyyaml"}
+DISTRIBUTION = {"google": "protobuf", "megatron": "megatron-core", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 
 
 def python_files(*tops):
@@ -36,8 +36,9 @@ def importers(library):
 
 
 @pytest.mark.parametrize("library", ["torch", "megatron"])
-def test_only_tracing_imports_the_framework(library):
-    assert all(path.startswith("workloads/tracing/") for path in importers(library))
+def test_only_tracing_and_profiling_import_the_framework(library):
+    wanted = ("workloads/tracing/", "workloads/profiling/")
+    assert all(path.startswith(wanted) for path in importers(library))
 
 
 @pytest.mark.parametrize("library", ["matplotlib", "plotly", "ray", "perfetto"])
@@ -54,7 +55,7 @@ def test_every_third_party_import_is_declared_and_pinned():
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     declared = set(config["options"]["install_requires"].split())
-    for extra in ("tracing", "huggingface", "plots", "calibrate", "chakra"):
+    for extra in ("tracing", "huggingface", "plots", "calibrate", "chakra", "learned"):
         declared |= set(config["options.extras_require"][extra].split())
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text().lower(), re.M)
     own = {"simcore", "workloads", "hardware_profiles"}
