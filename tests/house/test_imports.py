@@ -13,7 +13,12 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("simcore", "workloads", "hardware_profiles", "scripts")
 
 #: Import name -> distribution, where they differ.
-DISTRIBUTION = {"google": "protobuf", "megatron": "megatron-core", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+DISTRIBUTION = {
+    "google": "protobuf",
+    "megatron": "megatron-core",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 
 
 def python_files(*tops):
