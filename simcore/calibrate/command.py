@@ -20,6 +20,7 @@ from simcore.calibrate.layers import layer_errors, layer_lines
 from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
 from simcore.calibrate.peak_memory import memory_errors, memory_lines
 from simcore.calibrate.runs_command import validate_runs
+from simcore.calibrate.runs_fit import print_runs_fit
 from simcore.calibrate.white_box_nccl import table_6_lines
 from simcore.errors import InputError, SimcoreError
 
@@ -88,16 +89,19 @@ def _errors(options: argparse.Namespace) -> ErrorTable:
 
 
 def calibrate(argv: Sequence[str]) -> int:
-    """``GENERATION --kernels CSV``, ``GENERATION --nccl CSV [--cross-validate]`` or ``all --traces FILE..``.
+    """``GENERATION --kernels CSV``, ``GENERATION --nccl CSV [--cross-validate]`` ``all --traces FILE..``
+    or ``BOARD --runs CSV [--leave-one-out]``.
 
     Prints fitted TOML tables.  Returns the exit code.
     """
     parser = argparse.ArgumentParser(prog="calibrate.py", description=calibrate.__doc__)
-    parser.add_argument("generation", help="volta, ampere, hopper; all with --traces")
+    parser.add_argument("generation", help="volta, ampere, hopper; a board or all with --runs")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--kernels", metavar="CSV", help="measured GEMM and attention rows")
     what.add_argument("--traces", nargs="+", metavar="FILE", help="traces with shapes: memory-bound kernels")
     what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
+    what.add_argument("--runs", metavar="CSV", help="published training runs: clock and HBM share of a board")
+    parser.add_argument("--leave-one-out", action="store_true", help="of --runs: also without each family")
     parser.add_argument("--rounds", type=int, default=3, help="restarts of the simplex (default 3)")
     parser.add_argument("--only", choices=("gemm", "attention"), help="fit one part of the kernels")
     parser.add_argument(
@@ -107,7 +111,9 @@ def calibrate(argv: Sequence[str]) -> int:
     )
     options = parser.parse_args(argv)
     try:
-        if options.nccl is not None:
+        if options.runs is not None:
+            print_runs_fit(options.generation, options.runs, left_out=options.leave_one_out)
+        elif options.nccl is not None:
             print_nccl_fit(options.generation, options.nccl, options.cross_validate)
         elif options.traces is not None:
             if options.generation != "all":

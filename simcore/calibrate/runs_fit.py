@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from simcore.calibrate.runs import case_key
 from simcore.calibrate.runs_score import Described, Progress, describe_rows, predict_cases
-from workloads.published import BoardPhysics, RunRow
+from simcore.errors import InputError, nearest
+from workloads.published import BoardPhysics, RunRow, board_physics, read_run_rows
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -61,6 +62,10 @@ class Expansion:
         measured = self.described.measured_s
         low, high = times.min(axis=0), times.max(axis=0) * self.described.widened
         return np.asarray(np.clip(measured, low, high) / measured - 1)
+
+    def at(self, p: BoardPhysics) -> float:
+        """Signed relative error by one pair of numbers."""
+        return float(self.errors(np.array([p.clock]), np.array([p.hbm_efficiency]))[0])
 
 
 def expand(rows: Sequence[RunRow], start: Mapping[str, BoardPhysics]) -> list[Expansion]:
@@ -120,6 +125,32 @@ def leave_one_out(rows: Sequence[Expansion]) -> dict[str, FloatArray]:
             p = fit_board(others)
             for row in rows:
                 if row.family == family and row.board == board and row.counts:
-                    error = row.errors(np.array([p.clock]), np.array([p.hbm_efficiency]))
-                    found[family].append(abs(float(error[0])))
+                    found[family].append(abs(row.at(p)))
     return {family: np.array(errors) for family, errors in found.items()}
+
+
+def print_runs_fit(board: str, path: str, *, left_out: bool) -> None:
+    """Fit ``board`` ("all": every board) to the runs of ``path`` and print TOML tables and errors by family.
+
+    ``left_out``: also the error of each family by numbers fitted without it.  Errors: InputError for an
+    unknown board or a bad file.
+    """
+    start = board_physics()
+    if board not in ("all", *start):
+        raise InputError(f"no board {board!r}{nearest(board, ('all', *start))}")
+    rows = [row for row in expand(read_run_rows(path), start) if board in ("all", row.board)]
+    fitted = fit_all(rows)
+    for name, p in sorted(fitted.items()):
+        print(f"[{name}]\nclock = {p.clock}\nhbm_efficiency = {p.hbm_efficiency}")
+    without = leave_one_out(rows) if left_out else {}
+    print(f"{'family':22}{'n':>5}{'fitted %':>10}" + (f"{'left out %':>12}" if left_out else ""))
+    means = []
+    for family in sorted({row.family for row in rows if row.counts}):
+        errors = [abs(row.at(fitted[row.board])) for row in rows if row.counts and row.family == family]
+        other = without.get(family)
+        means.append((float(np.mean(errors)), float(np.mean(other)) if other is not None else 0.0))
+        last = f"{100 * means[-1][1]:12.1f}" if left_out else ""
+        print(f"{family:22}{len(errors):>5}{100 * means[-1][0]:10.1f}{last}")
+    if means:
+        fitted_mean, other_mean = (100 * value for value in np.mean(means, axis=0))
+        print(f"{'mean over families':27}{fitted_mean:10.1f}" + (f"{other_mean:12.1f}" if left_out else ""))
