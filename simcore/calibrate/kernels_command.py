@@ -76,7 +76,7 @@ def _class(row: RecordedRow) -> str:
     kernel = row.kernel
     if kernel.op_class in MATH:
         return f"{kernel.op_class} {'tf32' if row.tf32 else kernel.dtype}"
-    return f"{kernel.op_class} strided" if row.strided else kernel.op_class
+    return f"{kernel.op_class} strided" if kernel.strided else kernel.op_class
 
 
 def _memory_bound(rows: Sequence[RecordedRow]) -> list[RecordedRow]:

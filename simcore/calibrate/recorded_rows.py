@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,14 +29,12 @@ _TF32_WORDS = ("tf32", "s1688gemm")
 class RecordedRow:
     """One op with its shapes in one trace: the median time of ``count`` undisturbed launches, seconds.
 
-    ``strided``: its kernel computes the address of every element, ``tf32``: it multiplies fp32 on tensor
-    cores, both as the kernel's name says.
+    ``tf32``: it multiplies fp32 on tensor cores, as the recorded kernel's name says.
     """
 
     trace: str
     gpu: str  # name of the profile
     kernel: Kernel
-    strided: bool
     tf32: bool
     seconds: float
     count: int
@@ -50,23 +48,23 @@ def read_recorded_rows(paths: Sequence[str]) -> list[RecordedRow]:
     """
     rows: list[RecordedRow] = []
     for path in paths:
-        times: dict[tuple[str, Kernel, bool, bool], list[float]] = defaultdict(list)
+        times: dict[tuple[str, Kernel, bool], list[float]] = defaultdict(list)
         for rank in import_traces([Path(path)]).ranks:
             if rank.recorded.shapes is not None:
                 gpu = profile_of(rank.gpu)
-                for kernel, strided, tf32, seconds in _undisturbed(rank):
-                    times[gpu, kernel, strided, tf32].append(seconds)
+                for kernel, tf32, seconds in _undisturbed(rank):
+                    times[gpu, kernel, tf32].append(seconds)
         trace = Path(path).name.split(".")[0]
         rows += [
-            RecordedRow(trace, gpu, kernel, strided, tf32, float(np.median(found)), len(found))
-            for (gpu, kernel, strided, tf32), found in times.items()
+            RecordedRow(trace, gpu, kernel, tf32, float(np.median(found)), len(found))
+            for (gpu, kernel, tf32), found in times.items()
         ]
     if not rows:
         raise InputError("no undisturbed kernel with recorded shapes in these traces")
     return rows
 
 
-def _undisturbed(rank: ImportedRank) -> list[tuple[Kernel, bool, bool, float]]:
+def _undisturbed(rank: ImportedRank) -> list[tuple[Kernel, bool, float]]:
     recorded, shapes = rank.recorded, rank.recorded.shapes
     assert shapes is not None
     disturbed = _overlapped(recorded.start_ps, recorded.end_ps)
@@ -87,7 +85,8 @@ def _undisturbed(rank: ImportedRank) -> list[tuple[Kernel, bool, bool, float]]:
             continue
         names = [recorded.name[op] for op in ops]
         tf32 = any(word in name for word in _TF32_WORDS for name in names)
-        found.append((kernel, any(_STRIDED in name for name in names), tf32, lasted * 1e-12))
+        strided = any(_STRIDED in name for name in names)
+        found.append((replace(kernel, strided=strided), tf32, lasted * 1e-12))
     return found
 
 

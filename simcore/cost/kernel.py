@@ -37,7 +37,10 @@ _DTYPE_ALIASES = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """A distinct compute kernel.  Shapes are tensors in argument order; bytes are HBM bytes of tensors."""
+    """A distinct compute kernel.  Shapes are tensors in argument order; bytes are HBM bytes of tensors.
+
+    ``strided``: known to compute the address of every element, where name and shapes do not tell.
+    """
 
     name: str
     op_class: str
@@ -47,6 +50,7 @@ class Kernel:
     flops: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    strided: bool = False
 
     @property
     def element_bytes(self) -> int:

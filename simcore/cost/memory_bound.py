@@ -51,6 +51,8 @@ _REARRANGING = frozenset(
 
 def computes_addresses(kernel: Kernel) -> bool:
     """Whether PyTorch runs its kernel that computes an address for every element, as far as shapes tell."""
+    if kernel.strided:
+        return True
     if kernel.op_class == "copy":
         return normalise(kernel.name) in _REARRANGING
     shapes = {shape for shape in kernel.in_shapes if numel(shape) > 1}
@@ -70,11 +72,12 @@ def num_elements(kernel: Kernel) -> int:
 
 
 def streaming_work(
-    traffic: float, launches: int, p: TrafficParameters, context: Context, instructions: float = 0.0
-) -> Work:
+    traffic: float, launches: int, p: TrafficParameters, context: Context, *,
+    instructions: float = 0.0, waits: float = 0.0,
+) -> Work:  # fmt: skip
     """Demand of kernels that move ``traffic`` bytes; ``instructions`` s of integer instructions on the way.
 
-    See Note [memory-bound model].
+    ``waits``: more latencies than a start, in starts.  See Note [memory-bound model].
     """
     bandwidth_share = p.bandwidth_share
     gpu, memory = context.gpu, context.parameters.memory
@@ -84,7 +87,7 @@ def streaming_work(
     own = cold / (usable * bandwidth_share) if bandwidth_share < 1 else 0.0
     sm_s = max(own, traffic / gpu.l2_bytes_per_s, instructions)
     ramp = min(traffic, memory.ramp_bytes) / usable
-    prologue_s = memory.prologue_s + p.latency_s + ramp / launches
+    prologue_s = memory.prologue_s * (1 + p.waits + waits) + ramp / launches
     return Work(sm_s, cold, prologue_s, 0, 1, launches, fitted=p.fitted)
 
 
@@ -124,13 +127,15 @@ def streaming(kernel: Kernel, context: Context) -> Work:
     p = traffic_class(kernel.op_class, context)
     read, written = tensor_bytes(kernel)
     traffic = read * p.read_passes + written * p.write_passes
-    each = 0.0 if "backward" in kernel.name else p.instructions
+    each, waits = 0.0 if "backward" in kernel.name else p.instructions, 0.0
     if computes_addresses(kernel):
-        each = max(each, context.parameters.memory.index_instructions)
+        memory = context.parameters.memory
+        each, waits = max(each, memory.index_instructions), memory.index_waits
     elements = (
         num_elements(kernel) if kernel.op_class != "embedding_fwd" else sum(map(numel, kernel.out_shapes))
     )
-    return streaming_work(traffic, p.launches, p, context, instructions_s(elements, each, context))
+    instructions = instructions_s(elements, each, context)
+    return streaming_work(traffic, p.launches, p, context, instructions=instructions, waits=waits)
 
 
 @formula("foreach")

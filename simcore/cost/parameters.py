@@ -95,7 +95,8 @@ class AttentionParameters:
 class TrafficParameters:
     """A memory-bound class: passes over inputs and outputs, kernels launched, share of usable bandwidth.
 
-    ``latency_s``: what threads wait for each other beyond the start of a kernel (reductions across blocks).
+    ``waits``: what threads wait for each other beyond the start of a kernel (reductions across blocks), in
+    starts (``MemoryParameters.prologue_s``).
     ``instructions``: integer instructions per element on the way (random numbers, gathered addresses).
     ``fitted``: whether recorded kernels of the class gave its constants.
     """
@@ -104,7 +105,7 @@ class TrafficParameters:
     write_passes: float
     launches: int
     bandwidth_share: float
-    latency_s: float = 0.0
+    waits: float = 0.0
     instructions: float = 0.0
     fitted: bool = False
 
@@ -113,17 +114,19 @@ class TrafficParameters:
 class MemoryParameters:
     """All memory-bound kernels of a generation.
 
-    ``ramp_bytes``: transfer that the first memory latency costs, bytes / (bytes + ramp) being the share
-    of full bandwidth.  ``warm_l2_share``: share of L2 that still holds what earlier kernels wrote.
+    ``ramp_bytes``: transfer that the first memory latency costs, bytes / (bytes + ramp) being the share of
+    full bandwidth.  ``warm_l2_share``: share of L2 that still holds what earlier kernels wrote.
     ``prologue_s``: start cost beyond the gap.  ``index_instructions``: integer instructions per element of a
     kernel that computes the address of each (tensors that are not contiguous, broadcast, or pieces of one
-    another).  ``pcie_bytes_per_s``: host-device copies, one direction.
+    another), ``index_waits``: its latency beyond the start, in starts.  ``pcie_bytes_per_s``: host-device
+    copies, one direction.
     """
 
     ramp_bytes: float
     warm_l2_share: float
     prologue_s: float
     index_instructions: float
+    index_waits: float
     pcie_bytes_per_s: float
     classes: dict[str, TrafficParameters]
     source: str

@@ -51,7 +51,7 @@ def test_undisturbed_kernels_with_known_shapes_are_rows(tmp_path: Path) -> None:
     add = found["aten::add"]
     assert add.count == 2
     assert add.seconds == pytest.approx(21e-6)  # median of 20 and 22
-    assert (found["aten::neg"].strided, add.strided) == (True, False)
+    assert (found["aten::neg"].kernel.strided, add.kernel.strided) == (True, False)
     assert {row.gpu for row in rows} == {"h100-sxm"}
 
 
@@ -89,9 +89,9 @@ def test_a_fit_finds_what_made_the_rows() -> None:
         for name, op_class in (("neg", "elementwise"), ("clone", "copy"))
         for size in (10, 1000, 30_000, 100_000)
     ]
-    made = [RecordedRow("t", "a100-80", kernel, False, False, 1.0, 1) for kernel in kernels]
+    made = [RecordedRow("t", "a100-80", kernel, False, 1.0, 1) for kernel in kernels]
     rows = [
-        RecordedRow("t", "a100-80", kernel, False, False, seconds, 1)
+        RecordedRow("t", "a100-80", kernel, False, seconds, 1)
         for kernel, seconds in zip(kernels, predict_rows(made, truth), strict=True)
     ]
     values, error = fit_memory(rows, rounds=1)

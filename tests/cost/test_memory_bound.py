@@ -138,7 +138,8 @@ def test_random_numbers_cost_instructions_forward_only() -> None:
 
 
 def test_a_class_may_wait_for_itself() -> None:
-    classes = {**TOY.memory.classes, "reduction": TrafficParameters(1, 1, 1, 1.0, latency_s=4e-6)}
-    cost = RooflineCost(TOY_GPU, parameters=replace(TOY, memory=replace(TOY.memory, classes=classes)))
-    # 1 MB at 1 TB/s, 1 us of gap, and 4 us until the last block has added up.
-    assert cost.seconds(stream("reduction", 1_000_000, 0)) == pytest.approx(6e-6)
+    classes = {**TOY.memory.classes, "reduction": TrafficParameters(1, 1, 1, 1.0, waits=2.0)}
+    memory = replace(TOY.memory, classes=classes, prologue_s=2e-6)
+    cost = RooflineCost(TOY_GPU, parameters=replace(TOY, memory=memory))
+    # 1 MB at 1 TB/s, 1 us of gap, 2 us to start, and twice that until the last block has added up.
+    assert cost.seconds(stream("reduction", 1_000_000, 0)) == pytest.approx(8e-6)

@@ -56,6 +56,7 @@ TOY = GenerationParameters(
         warm_l2_share=0.0,
         prologue_s=0.0,
         index_instructions=0.0,
+        index_waits=0.0,
         pcie_bytes_per_s=10e9,
         classes={name: TrafficParameters(1, 1, 1, 1.0) for name in load_parameters("hopper").memory.classes},
         source="toy",
