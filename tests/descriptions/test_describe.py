@@ -1,0 +1,154 @@
+"""From what a user writes to a job: names, files, presets, defaults, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simcore.errors import InputError
+from simcore.graph import verify
+from workloads.descriptions import Description, describe, model_names, named_model, what_fits
+from workloads.descriptions.advice import peak_bytes
+from workloads.models.software import SoftwareSpec
+from workloads.parallel.job import Job
+
+#: huggingface.co/meta-llama/Meta-Llama-3-8B config.json, what is read of it.
+LLAMA_3_8B = {
+    "model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "tie_word_embeddings": False, "vocab_size": 128256, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def job(content: dict, *, num_gpus: int = 8, folder: Path | None = None, **overrides: str) -> Description:
+    settings = {key.replace("__", "."): value for key, value in overrides.items()}
+    return describe(content, "job.yaml", overrides=settings, num_gpus=num_gpus, folder=folder or Path())
+
+
+def config(tmp_path: Path, content: object) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    return "config.json"
+
+
+def test_a_config_json_is_the_model_of_that_name(tmp_path):
+    made = job({"model": config(tmp_path, LLAMA_3_8B)}, folder=tmp_path)
+    assert made.model.model_copy(update={"name": "llama3-8b"}) == named_model("llama3-8b")
+    assert made.model.name == tmp_path.name
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_named_models_have_the_size_that_they_are_named_after(name):
+    # Llama's as the checkpoints on huggingface.co count them; others as their papers round.
+    wanted = {
+        "bert-large": 0.335e9, "mixtral-8x7b": 46.7e9, "deepseek-v3": 671e9, "gpt-1t": 1.008e12,
+        "qwen3-30b-a3b": 30.5e9, "gpt3-22b": 22e9,
+        "llama2-7b": 6_738_415_616, "llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496,
+    }.get(name)  # fmt: skip
+    if wanted is None:
+        wanted = float(name.rpartition("-")[2].removesuffix("b")) * 1e9
+    made = job({"model": name, "training": {"global_batch": 1, "seq": 512}}, num_gpus=1, parallel__dp="1")
+    whole = Job(made.model, made.parallel, made.training, SoftwareSpec(vocab_multiple=1))
+    assert whole.numel(whole.pieces.all_pieces) == pytest.approx(wanted, rel=0.035)
+
+
+@pytest.mark.parametrize(
+    ("content", "checks"),
+    [
+        (
+            {"model_type": "mixtral", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
+             "intermediate_size": 128, "vocab_size": 100, "num_local_experts": 8, "num_experts_per_tok": 2},
+            {"num_experts": 8, "top_k": 2, "ffn": 128},
+        ),
+        (
+            {"model_type": "deepseek_v3", "hidden_size": 64, "num_attention_heads": 4,
+             "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100, "n_routed_experts": 16,
+             "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 2,
+             "first_k_dense_replace": 1, "q_lora_rank": None, "kv_lora_rank": 16, "qk_nope_head_dim": 16,
+             "qk_rope_head_dim": 8, "v_head_dim": 16},
+            {"num_experts": 16, "shared_ffn": 64, "first_layer": 1},
+        ),
+    ],
+)  # fmt: skip
+def test_experts_of_a_config(tmp_path, content, checks):
+    made = job({"model": config(tmp_path, content)}, folder=tmp_path)
+    assert made.model.moe is not None
+    assert {key: getattr(made.model.moe, key) for key in checks} == checks
+    assert verify(made.graph()) == []
+
+
+def test_gpt2_keeps_what_transformers_defaults_to(tmp_path):
+    content = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257,
+               "n_positions": 1024, "n_inner": None, "resid_pdrop": 0.1}  # fmt: skip
+    made = job({"model": config(tmp_path, content)}, folder=tmp_path).model
+    assert (made.ffn, made.dropout, made.tied_embeddings, made.positions) == (3072, 0.1, True, "learned")
+
+
+def test_what_is_left_open_is_assumed_and_said():
+    made = job({"model": "llama3-8b", "parallel": {"tp": 2}}, num_gpus=16)
+    assert (made.parallel.dp, made.parallel.sequence_parallel, made.training.global_batch) == (8, True, 8)
+    assert made.software.name == "megatron-core"
+    assert any("dp=8" in line for line in made.assumptions)
+    torch = job({"model": "llama3-8b", "training": {"sharding": "fsdp2"}})
+    assert torch.software.name == "torchtitan-fsdp2"
+
+
+def test_settings_change_single_keys():
+    made = job({"model": "llama3-8b"}, parallel__pp="2", training__recompute="full", model__layers="4",
+               software="nemo-dgxc", software__attention="flash3")  # fmt: skip
+    assert (made.parallel.pp, made.training.recompute, made.model.layers) == (2, "full", 4)
+    assert (made.software.name, made.software.attention) == ("nemo-dgxc", "flash3")
+
+
+@pytest.mark.parametrize(
+    ("content", "overrides", "reason"),
+    [
+        ({"model": "llama3-8"}, {}, "unknown model 'llama3-8'; did you mean 'llama3-8b'"),
+        ({"model": "llama3-8b", "software": "nemo"}, {}, "unknown preset 'nemo'; did you mean 'nemo-"),
+        ({"model": "llama3-8b", "parallel": {"tpp": 2}}, {}, "parallel.tpp'; did you mean 'tp'"),
+        ({"model": "llama3-8b"}, {"training__sharding": "zero4"}, "cannot be 'zero4'; did you mean 'zero"),
+        ({"model": "llama3-8b"}, {"parallel__tp": "0"}, "parallel.tp = 0: input should be greater than 0"),
+        ({"model": "llama3-8b"}, {"parallel__tp": "3"}, "does not divide 8 GPUs of the cluster"),
+        ({"model": "llama3-8b"}, {"model__moe__num_expert": "3"}, "moe.num_expert"),
+        ({"model": {"layers": 2}}, {}, "model.hidden is missing"),
+        ({"parallel": 3, "model": "llama3-8b"}, {}, "parallel must map keys to values, not 3"),
+        ({"model": "none.json"}, {}, "none.json: no such file"),
+    ],
+)
+def test_refused(content, overrides, reason):
+    with pytest.raises(InputError, match=reason):
+        job(content, **overrides)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"hidden_size": 3}, "model_type is missing"),
+        ({**LLAMA_3_8B, "model_type": "lama"}, "model_type 'lama' is not known; did you mean 'llama'"),
+        ({**LLAMA_3_8B, "hidden_size": "4k"}, "hidden_size must be a whole number, not '4k'"),
+        ({**LLAMA_3_8B, "hidden_act": "tanh"}, "unknown activation 'tanh'"),
+        ([1], "expected an object, got list"),
+    ],
+)
+def test_a_config_that_cannot_be_read(tmp_path, content, reason):
+    with pytest.raises(InputError, match=reason):
+        job({"model": config(tmp_path, content)}, folder=tmp_path)
+
+
+def test_advice_was_tried():
+    made = job({"model": "llama3-70b", "parallel": {"tp": 4}, "training": {"seq": 8192}}, num_gpus=64)
+    available = 78 * 2**30
+    assert peak_bytes(made) > available
+    lines = what_fits(made, available)
+    assert lines[0].startswith("would fit: --set ")
+    for line in lines:
+        changes = dict(word.split("=") for word in line.partition("(")[0].split() if "=" in word)
+        content = {
+            "model": "llama3-70b",
+            "parallel": {"tp": 4},
+            "training": {"seq": 8192, "global_batch": 16},
+        }
+        again = describe(content, "job", overrides=changes, num_gpus=64, folder=Path())
+        if not again.training.sharding.startswith("fsdp"):  # another preset goes with FSDP
+            assert peak_bytes(again) <= available

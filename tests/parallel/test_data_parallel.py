@@ -1,0 +1,124 @@
+"""What data-parallel ranks exchange in a step, byte by byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from simcore.graph import Graph, OpKind
+from tests.parallel.jobs import model
+from workloads.models.software import SoftwareSpec
+from workloads.parallel import ParallelSpec, TrainingSpec
+from workloads.parallel.generate import generate
+from workloads.parallel.job import Job
+
+LAYERS = 4
+DP = 4
+
+
+def job(**training) -> Job:
+    parallel = {name: training.pop(name) for name in ("dp", "dp_shard", "pp") if name in training}
+    training = {"global_batch": 2 * DP, "seq": 128, **training}
+    return Job(
+        model(LAYERS), ParallelSpec(**{"dp": DP, **parallel}), TrainingSpec(**training), SoftwareSpec()
+    )
+
+
+def exchanged(made: Job) -> dict[tuple[str, str], tuple[int, int]]:
+    """(collective, group) -> (how many, bytes) in one step of rank 0; scalars of clipping left out."""
+    graph: Graph = generate(made.model, made.parallel, made.training, made.software)
+    ops = graph.ops
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in graph.flat_ops(graph.programs[0]).row.tolist():
+        if ops.kind[row] == OpKind.COLLECTIVE and ops.comm_bytes[row] > 4:
+            key = ops.collective[row], ops.group[row]
+            count, size = found.get(key, (0, 0))
+            found[key] = count + 1, size + int(ops.comm_bytes[row])
+    return found
+
+
+def numel(made: Job, layers_only: bool = False) -> int:
+    pieces = made.pieces.layers if layers_only else made.pieces.all_pieces
+    return made.numel(tuple(pieces))
+
+
+def test_ddp_reduces_every_gradient_once():
+    made = job()
+    # Two microbatches, one all_reduce of fp32 gradients at the end; without overlap a single bucket.
+    assert exchanged(made) == {("all_reduce", "dp"): (1, 4 * numel(made))}
+
+
+@pytest.mark.parametrize(("every", "times"), [(False, 1), (True, 2)])
+def test_no_sync_or_a_reduction_for_each_microbatch(every, times):
+    made = job(overlap_grad_reduce=True, reduce_every_microbatch=every)
+    _, size = exchanged(made)["all_reduce", "dp"]
+    assert size == times * 4 * numel(made)
+
+
+def test_torch_closes_the_first_bucket_at_1_mib():
+    made = job(overlap_grad_reduce=True, bucket_bytes=25 * 2**20, grad_dtype="fp32")
+    count, size = exchanged(made)["all_reduce", "dp"]
+    assert size == 4 * numel(made)
+    assert size < 25 * 2**20
+    assert count == 2  # more than 1 MiB, less than 26 MiB
+
+
+def test_megatrons_buckets_hold_40_million_elements():
+    made = job(overlap_grad_reduce=True)
+    assert exchanged(made)["all_reduce", "dp"][0] == 1  # 3 million in all
+    small = job(overlap_grad_reduce=True, bucket_parameters=numel(made) // 3)
+    assert exchanged(small)["all_reduce", "dp"][0] in (2, 3)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_zero1_scatters_gradients_and_gathers_parameters(overlap):
+    made = job(sharding="zero1", overlap_param_gather=overlap)
+    assert {key: size for key, (_, size) in exchanged(made).items()} == {
+        ("reduce_scatter", "dp"): 4 * numel(made),
+        ("all_gather", "dp"): 2 * numel(made),
+    }
+
+
+def test_zero2_scatters_each_microbatch():
+    made = job(sharding="zero2")
+    assert exchanged(made)["reduce_scatter", "dp"][1] == 2 * 4 * numel(made)
+
+
+def test_fsdp_gathers_layers_twice_and_the_ends_once():
+    made = job(sharding="fsdp2")
+    layers = numel(made, layers_only=True)
+    ends = numel(made) - layers
+    found = exchanged(made)
+    # Both microbatches gather every layer in forward, all but the last one again in backward.  The root
+    # (embedding and head) stays from the first forward on.
+    assert found["all_gather", "dp"][1] == 2 * (ends + 2 * (layers + layers * (LAYERS - 1) // LAYERS))
+    assert found["reduce_scatter", "dp"][1] == 2 * 4 * numel(made)
+
+
+def test_fsdp_without_resharding_gathers_once():
+    found = exchanged(job(sharding="fsdp2", reshard_after_forward=False))
+    made = job(sharding="fsdp2")
+    assert found["all_gather", "dp"] == (LAYERS + 1, 2 * numel(made))
+
+
+def test_hsdp_reduces_shards_over_replicas():
+    made = job(sharding="fsdp2", dp_shard=2)
+    found = exchanged(made)
+    assert found["reduce_scatter", "dp_shard"][1] == 2 * 4 * numel(made)
+    assert found["all_reduce", "dp_replicate"][1] == found["reduce_scatter", "dp_shard"][1] // 2
+    assert ("all_gather", "dp") not in found
+
+
+def test_the_next_unit_is_gathered_before_the_last_is_reduced():
+    # One communicator: in backward the gather of the unit ahead must not queue behind a reduction.
+    made = job(sharding="fsdp2")
+    graph = generate(made.model, made.parallel, made.training, made.software)
+    ops = graph.ops
+    order = [
+        ops.collective[row]
+        for row in graph.flat_ops(graph.programs[0]).row.tolist()
+        if ops.kind[row] == OpKind.COLLECTIVE and ops.stream[row] == "fsdp" and ops.phase[row] != "fwd"
+    ]
+    # Of four layers the last is there: gathers of 3, 2 and 1 are each issued ahead of the reduction of the
+    # layer above, then what is left: layer 1 and the root.  Twice: two microbatches.
+    one = ["all_gather", "reduce_scatter"] * (LAYERS - 1) + ["reduce_scatter"] * 2
+    assert order == one * 2

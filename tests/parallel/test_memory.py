@@ -1,0 +1,97 @@
+"""The closed form of memory: exact where arithmetic is, monotone where it should be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from tests.parallel.jobs import jobs, model
+from workloads.models.software import SoftwareSpec
+from workloads.parallel import ParallelSpec, TrainingSpec
+from workloads.parallel.generate import generate, schedule_of
+from workloads.parallel.job import Job
+from workloads.parallel.memory import MemoryEstimate, estimate_memory
+
+
+def job(layers: int = 4, **changes) -> Job:
+    parallel = {k: v for k, v in changes.items() if k in ParallelSpec.model_fields}
+    training = {k: v for k, v in changes.items() if k in TrainingSpec.model_fields}
+    count = ParallelSpec(**parallel)
+    training = {"seq": 512, "global_batch": 8 * count.dp, **training}
+    return Job(model(layers), count, TrainingSpec(**training), SoftwareSpec())
+
+
+def estimates(made: Job) -> list[MemoryEstimate]:
+    schedule, _ = schedule_of(made.parallel, made.num_microbatches)
+    return [estimate_memory(made, stage, actions) for stage, actions in enumerate(schedule)]
+
+
+def test_mixed_precision_takes_18_bytes_a_parameter():
+    made = job()
+    (estimate,) = estimates(made)
+    numel = made.numel(made.pieces.all_pieces)
+    # bf16 weight 2, fp32 gradient 4, fp32 weight and two moments 12.
+    assert estimate.parameters + estimate.gradients + estimate.optimizer_states == 18 * numel
+
+
+@pytest.mark.parametrize(
+    ("sharding", "per_parameter"),
+    # dp = 4: zero1 splits the optimizer's 12 bytes, zero2 the gradient's 4 as well, FSDP all.
+    [("ddp", 18), ("zero1", 2 + 4 + 3), ("zero2", 2 + 1 + 3), ("fsdp2", 1 + 3)],
+)
+def test_sharding_splits_what_it_says(sharding, per_parameter):
+    made = job(dp=4, sharding=sharding)
+    (estimate,) = estimates(made)
+    static = estimate.parameters + estimate.gradients + estimate.optimizer_states
+    assert static == pytest.approx(per_parameter * made.numel(made.pieces.all_pieces), rel=1e-4)
+
+
+def test_an_fp32_optimizer_copies_16_bit_gradients():
+    before, after = estimates(job())[0], estimates(job(grad_dtype="bf16"))[0]
+    numel = before.gradients // 4
+    assert after.gradients == 2 * numel
+    assert after.optimizer_states == before.optimizer_states + 4 * numel
+
+
+def test_1f1b_holds_as_many_microbatches_as_stages_are_left():
+    made = job(pp=4)
+    layer = made.pieces.layers[0].saved_bytes
+    held = [estimate.in_flight for estimate in estimates(made)]
+    # Stage s holds p - s microbatches of its one layer (the ends keep token ids, the final norm's input).
+    assert held[1:3] == [3 * layer, 2 * layer]
+    assert held[0] == 4 * (layer + made.pieces.embedding.saved_bytes)
+
+
+def test_zb_h1_holds_what_1f1bs_first_stage_holds():
+    plain, split = estimates(job(pp=4)), estimates(job(pp=4, schedule="zero_bubble"))
+    layer = job(pp=4).pieces.layers[0].saved_bytes
+    assert split[0].in_flight == plain[0].in_flight
+    assert split[2].in_flight == 4 * layer
+
+
+def test_gpipe_holds_all_microbatches():
+    made = job(pp=4, schedule="gpipe")
+    assert estimates(made)[1].in_flight == 8 * made.pieces.layers[0].saved_bytes
+
+
+def test_recomputation_and_smaller_batches_save():
+    full, none = (estimates(job(recompute=how))[0].total for how in ("full", "none"))
+    two = estimates(job(recompute="none", micro_batch=2))[0].total
+    assert full < none < two
+
+
+def test_forward_only_keeps_nothing():
+    made = job(trainable="none")
+    schedule, _ = schedule_of(made.parallel, made.num_microbatches, forward_only=True)
+    estimate = estimate_memory(made, 0, schedule[0])
+    assert estimate.gradients == estimate.optimizer_states == estimate.in_flight == 0
+    assert estimate.parameters == 2 * made.numel(made.pieces.all_pieces)
+
+
+@settings(max_examples=25, deadline=None)
+@given(jobs())
+def test_what_a_program_carries_adds_up(described):
+    for program in generate(*described).programs:
+        memory = program.memory
+        assert memory.peak == memory.static + memory.activations_peak
+        assert memory.static > 0
