@@ -9,7 +9,8 @@ from simcore.errors import InputError, nearest
 
 _ACTIVATIONS: Final[dict[str, str]] = {
     "gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu",
-    "gelu_python": "gelu", "quick_gelu": "gelu", "silu": "silu", "swish": "silu", "relu": "relu", "relu2": "squared_relu",
+    "gelu_python": "gelu", "quick_gelu": "gelu", "silu": "silu", "swish": "silu", "relu": "relu",
+    "relu2": "squared_relu",
 }  # fmt: skip
 
 

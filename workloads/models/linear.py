@@ -163,7 +163,7 @@ def _product(
         op.run("aten::add.Tensor", [y, y.like(out_features)], [y], module=module)
     adapter = shard.has_adapter(module)
     if adapter:
-        _adapter(tape, shard, flat, y, module, kept)
+        _adapter(tape, shard, flat, y, module, flat.num_bytes if layer.save_input else 0)
     _backward(tape, shard, op, flat, y, layer, fp8, exchange, trains=trains, adapter=adapter)
     if exchange.output:
         _reduce_output(tape, shard, sum_op, y, fp8, exchange, module)
@@ -263,17 +263,17 @@ def _weight_gradient(
         op.accumulate(weight.shape, shard.dtype, shard.main_grad_dtype, module)
 
 
-def _adapter(tape: Tape, shard: Shard, x: Tensor, y: Tensor, module: str, kept: Tensor) -> None:
+def _adapter(tape: Tape, shard: Shard, x: Tensor, y: Tensor, module: str, kept: int) -> None:
     """A low-rank adapter (LoRA, arXiv 2106.09685): down, up, scaled and added to the layer's output."""
     rank = shard.lora_rank
     narrow = x.like(x.shape[0], rank)
-    sizes = ((x, narrow, "lora_a", kept), (narrow, y, "lora_b", narrow))
+    sizes = ((x, narrow, "lora_a", kept), (narrow, y, "lora_b", narrow.num_bytes))
     for source, target, name, saved in sizes:
         op, label = tape.op(), f"{module}.{name}"
         flops = 2 * target.numel * source.shape[-1]
         weight = source.like(source.shape[-1], target.shape[-1])
         op.run("aten::mm", [source, weight], [target], op_class="gemm", flops=flops, module=label,
-               saved_inputs=saved.num_bytes, saved_for="weight")  # fmt: skip
+               saved_inputs=saved, saved_for="weight")  # fmt: skip
         op.parameter(f"{label}.weight", target.shape[-1], source.shape[-1], tp_duplicated=True)
         ins = [target, weight.like(*reversed(weight.shape))]
         op.back(compute("aten::mm", ins, [source], op_class="gemm", flops=flops, module=label), "input")
