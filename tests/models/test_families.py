@@ -1,0 +1,180 @@
+"""What is special about each family: heads, cross-attention, patches, experts, windows, fp8."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from simcore.errors import InputError
+from tests.models.known import BERT_LARGE, DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B, T5_11B, VIT_L
+from workloads.models import Kernel, ModelPieces, ModelSpec, MoeSpec, read_model
+from workloads.models.build import model_pieces
+from workloads.models.experts import rank_load, routed_tokens
+from workloads.models.local import Shard
+from workloads.models.software import SoftwareSpec
+
+SEQ = 512
+
+
+def pieces(model: ModelSpec, *, software: dict[str, Any] | None = None, **shard: Any) -> ModelPieces:
+    return model_pieces(model, Shard(2, SEQ, software=SoftwareSpec(**(software or {})), **shard))
+
+
+def exchanged(kernels: tuple[Kernel, ...]) -> list[tuple[str, str, int]]:
+    return [(k.collective, k.group, k.comm_bytes) for k in kernels if k.collective]
+
+
+def test_bert_attends_both_ways_and_has_two_losses() -> None:
+    made = pieces(BERT_LARGE)
+    assert "flash2_attention_full_fwd" in {k.name for k in made.layers[0].forward}
+    modules = [k.module for k in made.head.forward if k.op_class == "gemm"]
+    assert modules == ["lm_head.dense", "output_layer", "pooler.dense", "binary_head"]
+
+
+def test_t5_hands_the_encoders_output_through_the_decoder() -> None:
+    made = pieces(T5_11B, decoder_seq=128)
+    encoder, first, middle, last = (made.layers[k] for k in (0, 24, 25, 47))
+    one_token = 1024 * 2 * 2  # hidden, bf16, samples
+    assert encoder.output_bytes == SEQ * one_token
+    assert first.output_bytes == middle.output_bytes == (SEQ + 128) * one_token
+    assert last.output_bytes == 128 * one_token
+    crossed = {k.module.split(".")[-1]: k.out_shapes[0] for k in middle.forward
+               if "cross_attention.linear" in k.module}  # fmt: skip
+    width = 128 * 128
+    assert crossed == {
+        "linear_q": (2 * 128, width), "linear_kv": (2 * SEQ, 2 * width), "linear_proj": (2 * 128, 1024)
+    }  # fmt: skip
+    attention = [k.in_shapes[:2] for k in middle.forward if k.op_class == "attention_fwd"]
+    assert attention == [((2, 128, 128, 128), (2, 128, 128, 128)), ((2, 128, 128, 128), (2, 128, SEQ, 128))]
+    assert any(k.name == "aten::embedding" for k in first.forward)
+    assert len({id(layer) for layer in made.layers}) == 4  # encoder; first, middle and last of the decoder
+
+
+def test_vit_has_a_class_token_and_one_row_of_classes() -> None:
+    made = pieces(VIT_L)
+    assert made.layers[0].output_shape == (2 * 197, 1024)
+    patch = next(k for k in made.embedding.forward if k.op_class == "gemm")
+    assert patch.in_shapes == ((2 * 196, 3 * 16 * 16), (3 * 16 * 16, 1024))
+    assert [k.out_shapes for k in made.head.forward if k.op_class == "gemm"] == [((2, 1000),)]
+    # The images need no gradient.
+    assert all(k.weight_gradient for k in made.embedding.backward if k.op_class == "gemm")
+
+
+def test_windows_make_kinds_of_layers() -> None:
+    model = LLAMA3_8B.model_copy(update={"sliding_window": 128, "global_every": 4})
+    layers = pieces(model).layers
+    assert [layer is layers[3] for layer in layers[:8]] == [False, False, False, True] * 2
+    local, whole = (next(k for k in layers[i].forward if k.op_class == "attention_fwd") for i in (0, 3))
+    # 128 keys a row but for the first rows: 128 - 128^2 / 2 / 512 = 112.
+    assert local.flops == whole.flops * 112 // SEQ
+
+
+@pytest.mark.parametrize(("ep", "etp"), [(1, 1), (4, 1), (2, 2)])
+def test_dispatch(ep: int, etp: int) -> None:
+    tp = 2
+    layer = pieces(MIXTRAL_8X7B, ep=ep, etp=etp, tp=tp, sequence_parallel=True).layers[0]
+    sent = 2 * SEQ // tp * 2 * 4096 * 2  # tokens of a slice, twice, bf16
+    wanted = Counter[tuple[str, str, int]]()
+    if ep > 1:
+        wanted["all_to_all", "ep", sent] += 2
+    if etp > 1:
+        wanted["all_gather", "etp", sent * etp] += 1
+        wanted["reduce_scatter", "etp", sent * etp] += 1
+    for kernels in (layer.forward, layer.backward):
+        assert Counter(call for call in exchanged(kernels) if call[1] != "tp") == wanted
+    grouped = [k for k in layer.forward if k.name == "grouped_gemm"]
+    tokens = 2 * SEQ // tp * 2 * etp
+    assert grouped[0].in_shapes == (
+        (8 // ep, tokens // (8 // ep), 4096), (8 // ep, 4096, 2 * 14336 // etp)
+    )  # fmt: skip
+
+
+def test_capacities_pad_and_loads_do_not() -> None:
+    dropless = MoeSpec(num_experts=8, top_k=2, ffn=64)
+    assert routed_tokens(dropless, 1000) == 2000
+    assert routed_tokens(dropless.model_copy(update={"capacity_factor": 1.25}), 1000) == 8 * 313
+    skewed = dropless.model_copy(update={"load": 3.0})
+    # Alone on its rank the fullest expert has 3 x the mean; beside another (8 - 3) / 7 of it more.
+    assert rank_load(skewed, 8) == 3.0
+    assert rank_load(skewed, 4) == pytest.approx((3 + 5 / 7) / 2)
+    assert rank_load(skewed, 1) == pytest.approx(1.0)
+
+
+def test_latent_attention_and_shared_experts() -> None:
+    layers = pieces(DEEPSEEK_V3).layers
+    assert [layer is layers[0] for layer in layers[:5]] == [True] * 3 + [False] * 2
+    widths = {
+        k.module.rsplit(".", 1)[-1]: k.out_shapes[0][-1] for k in layers[0].forward if k.op_class == "gemm"
+    }
+    assert widths == {
+        "linear_q_down_proj": 1536, "linear_q_up_proj": 128 * 192, "linear_kv_down_proj": 512 + 64,
+        "linear_kv_up_proj": 128 * 256, "linear_proj": 7168, "linear_fc1": 2 * 18432, "linear_fc2": 7168,
+    }  # fmt: skip
+    assert any("shared_experts" in k.module for k in layers[3].forward)
+
+
+@pytest.mark.parametrize("recipe", ["delayed", "current", "blockwise", "mxfp8"])
+def test_fp8(recipe: str) -> None:
+    made = pieces(LLAMA3_8B, precision="fp8", tp=2, sequence_parallel=True, software={"fp8_recipe": recipe})
+    wide = pieces(LLAMA3_8B, tp=2, sequence_parallel=True)
+    layer = made.layers[0]
+    gathers = [
+        [k.comm_bytes for k in piece.forward if k.collective == "all_gather"]
+        for piece in (layer, wide.layers[0])
+    ]
+    assert [2 * size for size in gathers[0]] == gathers[1]  # a byte an element, gathered after the cast
+    names = Counter(k.name for k in layer.forward)
+    assert names["amax_fp8"] == (4 if recipe == "current" else 0)
+    block = recipe in ("blockwise", "mxfp8")
+    assert names["fp8_block_gemm" if block else "aten::_scaled_mm"] == 4
+    assert sum("cast_transpose_fp8" in k.name for k in layer.first_forward) == 4  # a weight each
+    shared = [k for k in made.head.first_forward if k.collective]
+    assert len(shared) == (1 if recipe == "delayed" else 0)
+    assert layer.saved_bytes < wide.layers[0].saved_bytes
+
+
+def test_separate_projections_gather_once() -> None:
+    apart = pieces(
+        LLAMA3_8B, tp=2, sequence_parallel=True, software={"fused_qkv": False, "fused_gate_up": False}
+    )
+    together = pieces(LLAMA3_8B, tp=2, sequence_parallel=True)
+    one, other = apart.layers[0], together.layers[0]
+    assert exchanged(one.forward) == exchanged(other.forward)
+    assert sum(k.flops for k in one.forward) == sum(k.flops for k in other.forward)
+    assert sum(k.op_class == "gemm" for k in one.forward) == 7
+
+
+def test_asynchronous_tensor_parallelism_moves_exchanges_beside_products() -> None:
+    made = pieces(LLAMA3_8B, tp=2, sequence_parallel=True, tp_overlap=True)
+    for kernels in (made.layers[0].forward, made.layers[0].backward):
+        for position, kernel in enumerate(kernels):
+            if kernel.collective:
+                assert kernel.stream == "tp"
+                # What waits for it comes behind the product that it runs beside.
+                waiting = [k for k, other in enumerate(kernels) if position in other.waits_for]
+                assert all(k > position + 1 for k in waiting)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hiden": 1}, "model: unknown key 'hiden'; did you mean 'hidden'"),
+        (
+            {"hidden": 100},
+            "model.hidden: 100 is no multiple of heads 32; nearest: 96 or 128, or give head_size",
+        ),
+        ({"kv_heads": 5}, "model.heads: 32 is no multiple of kv_heads 5; nearest: 30 or 35"),
+        ({"layers": 0}, "model.layers: input should be greater than 0"),
+        ({"moe": {"num_experts": 4, "top_k": 8, "ffn": 64}}, "model.moe.top_k: 8 of 4 experts; nearest: 4"),
+        ({"moe": {"num_experts": 4, "topk": 8}}, "model.moe: unknown key 'topk'; did you mean 'top_k'"),
+        ({"family": "t5"}, "model.decoder_layers: family 't5' needs decoder layers"),
+        ({"family": "vit", "positions": "none"}, "model.image_size: missing; a ViT needs it"),
+        ({"vocab": 0}, "model.vocab: missing; family 'llama' needs it"),
+    ],
+)
+def test_dimensions_that_do_not_fit(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        read_model({**LLAMA3_8B.model_dump(exclude_none=True), **change})
+    assert str(error.value).startswith(message)
