@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simcore.calibrate.unfused_attention import unfused_attention
-from simcore.cost.kernel import Kernel
+from simcore.cost.kernel import Kernel, parse_dtype
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
@@ -104,7 +104,7 @@ def profile_of(gpu: str) -> str:
 def _row(line: int, columns: dict[str, str]) -> KernelRow:
     """InputError, with the reason, for a row that no formula covers."""
     op = columns["op"]
-    dtype = _DTYPES.get(columns["dtype"], columns["dtype"])
+    dtype = parse_dtype(_DTYPES.get(columns["dtype"], columns["dtype"]))
     gpu = profile_of(columns["gpu"])
     around_s = 0.0
     if op == "gemm" or op.startswith(("gemm fp8", "grouped gemm")):

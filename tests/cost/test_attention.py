@@ -3,11 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simcore.cost import Kernel, RooflineCost
 from simcore.cost.attention import attention_shape
 from simcore.errors import InputError
-from simcore.hardware import load_gpu
+from simcore.hardware import gpu_names, load_gpu
 from tests.cost.toys import TOY, TOY_ATTENTION, TOY_GPU
 
 QUERY = (10, 10, 1280, 64)  # batch, heads, sequence, head dim
@@ -111,3 +113,33 @@ def test_needs_tensors() -> None:
     kernel = Kernel("flash_attention_fwd", "attention_fwd", "bfloat16", ((3, 4),), ())
     with pytest.raises(InputError, match="needs q, k, v"):
         RooflineCost(TOY_GPU, parameters=TOY).work(kernel)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    gpu=st.sampled_from(gpu_names()),
+    heads=st.integers(1, 300),
+    seq=st.integers(1, 5000),
+    head_dim=st.sampled_from([40, 64, 96, 128, 192, 256]),
+    mask=st.sampled_from(["", "_full"]),
+    backward=st.booleans(),
+    more=st.integers(1, 700),
+)
+def test_more_work_never_takes_less_time_and_peak_is_never_passed(
+    gpu: str, heads: int, seq: int, head_dim: int, mask: str, backward: bool, more: int
+) -> None:
+    cost = RooflineCost(load_gpu(gpu))
+    op_class = "attention_bwd" if backward else "attention_fwd"
+
+    def seconds(heads: int, seq: int, head_dim: int) -> float:
+        query = (heads, seq, head_dim)
+        inputs = (query,) * (4 if backward else 3)
+        return cost.work(Kernel(f"flash{mask}_attention", op_class, "float16", inputs, (query,))).sm_s
+
+    once = seconds(heads, seq, head_dim)
+    assert once <= seconds(heads + more, seq, head_dim)
+    assert once <= seconds(heads, seq + more, head_dim)
+    assert once <= seconds(heads, seq, head_dim + 8)
+    # At least half of the scores are computed, with 4 flops per score and head dim (10 in backward).
+    flops = heads * seq * seq * head_dim * (10 if backward else 4) * (1.0 if mask else 0.5)
+    assert flops / once <= cost.gpu.peak_flops["fp16"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,52 @@ def test_fit_finds_constants_that_made_the_rows(tmp_path: Path) -> None:
 def test_fit_needs_rows_of_the_generation() -> None:
     with pytest.raises(InputError, match="no bf16 GEMM row of a volta GPU"):
         fit_gemm("volta", list[KernelRow]())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"m": 0}, "m = 0 is not a dimension"),
+        ({"k": -4}, "negative"),
+        ({"n": 2.5}, "whole number"),
+        ({"k": ""}, "not a number"),
+        ({"dtype": "int3"}, "unknown dtype"),
+        ({"time_us": 0}, "not positive"),
+        ({"time_us": "", "tflops": ""}, "not a number"),
+        ({"op": "grouped gemm", "groups": 0}, "groups = 0"),
+    ],
+)
+def test_bad_rows_are_refused_with_their_reason(
+    tmp_path: Path, change: dict[str, object], reason: str
+) -> None:
+    rows, skipped = read_kernel_rows(write(tmp_path / "rows.csv", {**GEMM, "time_us": 500.0, **change}))
+    assert not rows
+    assert reason in skipped[0]["reason"]
+
+
+def test_a_grouped_product_is_its_groups_in_one_launch(tmp_path: Path) -> None:
+    grouped = {
+        **GEMM,
+        "gpu": "H800-SXM",
+        "op": "grouped gemm fp8",
+        "dtype": "fp8->bf16",
+        "m": 256,
+        "groups": 8,
+    }
+    (row,), _ = read_kernel_rows(write(tmp_path / "rows.csv", {**grouped, "time_us": 60.0}))
+    (kernel,) = row.kernels
+    assert kernel.flops == 8 * 2 * 256 * 4096**2
+    one = replace(
+        kernel, op_class="gemm", in_shapes=((256, 4096), (4096, 4096)), out_shapes=((256, 4096),), flops=0
+    )
+    cost = RooflineCost(load_gpu("h800"))
+    # Eight at once waste no more at the ends of waves than eight after another, and start once.
+    assert cost.seconds(kernel) < 8 * cost.seconds(one)
+
+
+def test_unfused_attention_counts_its_flops_as_published(tmp_path: Path) -> None:
+    row = {**ATTENTION, "op": "attention PyTorch", "pass": "fwd+bwd", "causal": 1.0, "tflops": 61.0}
+    (found,), _ = read_kernel_rows(write(tmp_path / "rows.csv", row))
+    # Half of 3.5 * 4 * 4 * 16 * 4096^2 * 128 flops at 61 Tflop/s; the products do all of them.
+    assert found.seconds == pytest.approx(1.75 * 4 * 4 * 16 * 4096**2 * 128 / 61e12)
+    assert sum(kernel.flops for kernel in found.kernels) == 6 * 2 * 4 * 16 * 4096**2 * 128
