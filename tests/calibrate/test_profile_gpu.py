@@ -16,7 +16,7 @@ from simcore.cost.table import MeasuredTable
 from simcore.errors import InputError
 from simcore.hardware.profiles import read_gpu
 from workloads.profiling.cases import COPY_BLOCKS, Case, kernel_cases, num_elements, overlap_cases
-from workloads.profiling.sweep import KERNEL_COLUMNS, OVERLAP_COLUMNS, Results, columns_of
+from workloads.profiling.sweep import KERNEL_COLUMNS, OVERLAP_COLUMNS, Results, columns_of, measure_gpu
 
 SMS, PEAK, HBM = 108, 312e12, 2039e9  # A100 80 GB: datasheet
 MATH, STREAM, LOST = 0.8, 0.85, 1.5  # shares of them, and SMs that a copying block takes
@@ -61,7 +61,7 @@ def test_the_fit_finds_the_constants_of_the_sample(folder):
         "gemm_efficiency": pytest.approx(MATH),
         "hbm_efficiency": pytest.approx(STREAM),
         "launch_overhead_s": 5.0,
-        "launch_latency_s": pytest.approx(14 - 5),
+        "launch_latency_s": pytest.approx(14 - 5 - 2),
     }
     overlaps = fit_overlaps(measured)
     assert len(overlaps) == len(overlap_cases())
@@ -104,6 +104,48 @@ def test_a_sweep_goes_on_where_it_was(folder):
     assert len(done) == len(kernel_cases())
     beside = Results(folder / "overlap.csv", OVERLAP_COLUMNS).done
     assert beside == {case.key for case in overlap_cases()}
+
+
+class Device:
+    """Stands in for the GPU: what is measured on it takes what the sample says."""
+
+    def __init__(self, torch, monkeypatch):
+        from workloads.profiling import copy_kernel, measure
+
+        self.measured = []
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        facts = {"gpu": "NVIDIA A100-SXM4-80GB", "num_sms": SMS}
+        monkeypatch.setattr(measure, "device_facts", lambda: facts)
+        monkeypatch.setattr(measure, "launch_times", lambda: {"launch_us": 5.0})
+        monkeypatch.setattr(measure, "prepare", lambda case: case)
+        monkeypatch.setattr(measure, "capture", lambda case: case)
+        monkeypatch.setattr(measure, "time_alone_us", self.time_alone_us)
+        monkeypatch.setattr(measure, "Overlap", lambda launch: self)
+        monkeypatch.setattr(copy_kernel, "compile_copy_kernel", lambda say: print)
+
+    def time_alone_us(self, case):
+        self.measured.append(case.key)
+        return alone_us(case)
+
+    def time_us(self, case, alone, blocks):
+        return alone * SMS / (SMS - LOST * blocks), 1e10 * blocks
+
+
+def test_the_sweep_stops_in_time_and_goes_on(tmp_path, monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    device = Device(torch, monkeypatch)
+    assert not measure_gpu(tmp_path, 0.0)
+    assert "run again to go on" in capsys.readouterr().err
+    assert not device.measured
+    assert measure_gpu(tmp_path, 5.0)
+    assert len(device.measured) == len(kernel_cases()) + len(overlap_cases())
+    assert "kernels: 1 of 116" in capsys.readouterr().err
+    assert measure_gpu(tmp_path, 5.0)  # everything is there
+    assert len(device.measured) == len(kernel_cases()) + len(overlap_cases())
+    assert fit_overlaps(read_measured(tmp_path))[0].sms == pytest.approx(LOST)
+    (tmp_path / "device.json").write_text('{"gpu": "another"}')
+    with pytest.raises(InputError, match="holds a measurement of 'another'"):
+        measure_gpu(tmp_path, 5.0)
 
 
 def test_a_curve_moves_the_bytes_that_it_says():

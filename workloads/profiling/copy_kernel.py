@@ -12,7 +12,7 @@ THREADS = 640
 #: and writes down how many bytes it read.
 SOURCE = r"""
 extern "C" __global__ void __launch_bounds__(640, 1)
-hold_and_copy(const float* src, float* dst, long long* moved, long long floats, long long duration_ns)
+hold_and_copy(const float* src, float* dst, long long* moved, int floats, int duration_us)
 {
     unsigned long long begin, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
@@ -27,7 +27,7 @@ hold_and_copy(const float* src, float* dst, long long* moved, long long floats, 
         }
         done += 16LL * 4 * blockDim.x;
         asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    } while (now - begin < (unsigned long long)duration_ns);
+    } while (now - begin < 1000ULL * duration_us);
     if (threadIdx.x == 0) moved[blockIdx.x] = done;
 }
 """
@@ -35,14 +35,14 @@ hold_and_copy(const float* src, float* dst, long long* moved, long long floats, 
 _WRAPPER = r"""
 #include <torch/extension.h>
 #include <c10/cuda/CUDAStream.h>
-void launch(torch::Tensor src, torch::Tensor dst, torch::Tensor moved, int64_t blocks, int64_t duration_ns) {
+void launch(torch::Tensor src, torch::Tensor dst, torch::Tensor moved, int64_t blocks, int64_t duration_us) {
     hold_and_copy<<<blocks, 640, 0, c10::cuda::getCurrentCUDAStream()>>>(
         src.data_ptr<float>(), dst.data_ptr<float>(),
-        reinterpret_cast<long long*>(moved.data_ptr<int64_t>()), src.numel(), duration_ns);
+        reinterpret_cast<long long*>(moved.data_ptr<int64_t>()), int(src.numel()), int(duration_us));
 }
 """
 
-#: (source, destination, bytes by block, thread blocks, duration in ns): launched on the current stream.
+#: (source, destination, bytes by block, thread blocks, duration in us): launched on the current stream.
 Launch = Callable[[Any, Any, Any, int, int], None]
 
 
@@ -61,8 +61,8 @@ def compile_copy_kernel(say: Callable[[str], None]) -> Launch | None:
             say(f"NVRTC could not compile the copy kernel: {error}")
         else:
 
-            def launch(src: Any, dst: Any, moved: Any, blocks: int, duration_ns: int) -> None:
-                arguments = [src, dst, moved, src.numel(), duration_ns]
+            def launch(src: Any, dst: Any, moved: Any, blocks: int, duration_us: int) -> None:
+                arguments = [src, dst, moved, src.numel(), duration_us]  # torch passes ints as C's int
                 stream = torch.cuda.current_stream()
                 kernel(grid=(blocks, 1, 1), block=(THREADS, 1, 1), args=arguments, stream=stream)
 
@@ -72,7 +72,7 @@ def compile_copy_kernel(say: Callable[[str], None]) -> Launch | None:
 
         declared = (
             "void launch(torch::Tensor src, torch::Tensor dst, torch::Tensor moved, int64_t blocks,"
-            " int64_t duration_ns);"
+            " int64_t duration_us);"
         )
         load: Callable[..., Any] = load_inline
         built = load(

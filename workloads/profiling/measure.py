@@ -158,16 +158,16 @@ class Overlap:
         import torch
 
         lasts_us = captured.count * alone_us
-        duration_ns = int(1e3 * (4 * lasts_us + 3_000))  # longer than two replays that are much slowed
+        duration_us = int(4 * lasts_us) + 3_000  # longer than two replays that are much slowed
         samples, rates = [], []
         for _ in range(5):
             torch.cuda.synchronize()
             with torch.cuda.stream(self._side):
-                self._launch(self._src, self._dst, self._moved, blocks, duration_ns)
+                self._launch(self._src, self._dst, self._moved, blocks, duration_us)
             time.sleep(5e-4)  # the copy holds its SMs before the kernels come
             samples.append(captured.elapsed_us())
             torch.cuda.synchronize()
-            rates.append(float(self._moved[:blocks].sum()) / (duration_ns * 1e-9))
+            rates.append(float(self._moved[:blocks].sum()) / (duration_us * 1e-6))
         return statistics.median(samples), statistics.median(rates)
 
 

@@ -65,7 +65,7 @@ def fit_numbers(measured: MeasuredGpu, base: str) -> list[Fitted]:
     * ``gemm_efficiency``: median over bf16 products of 0.5 Tflop and more, of the datasheet's peak
     * ``hbm_efficiency``: 90th percentile over streaming kernels of 64 MiB and more, of the datasheet's rate
     * ``launch_overhead_s``: host time of one launch; ``launch_latency_s``: a launch and the wait for it,
-      less that
+      less that and the kernel, whose time is the spacing of queued ones
 
     Errors: InputError for an unknown base, or times that beat the datasheet by more than a tenth: then it is
     another GPU.
@@ -105,10 +105,12 @@ def fit_numbers(measured: MeasuredGpu, base: str) -> list[Fitted]:
                 "launch_overhead_s", launch["launch_us"], "us", before, "mean of 200 launches of a small op"
             )
         )
-        latency = launch.get("round_trip_us", 0.0) - launch["launch_us"]
+        latency = (
+            launch.get("round_trip_us", 0.0) - launch["launch_us"] - launch.get("stream_spacing_us", 0.0)
+        )
         if latency > 0:
             before = profile.numbers["launch_latency_s"] * 1e6
-            how = "median of 50: launch and wait for it, less the launch call"
+            how = "median of 50: launch and wait for it, less the launch call and the kernel"
             found.append(Fitted("launch_latency_s", latency, "us", before, how))
     return found
 
