@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simcore.cli.errors import reported_errors
+
+if TYPE_CHECKING:
+    from simcore.cli.progress import Stages
+    from simcore.cli.scenario import Scenario
+    from simcore.cli.simulation import Outcome
 
 
 def run_sim(
@@ -65,6 +70,13 @@ def run_sim(
     show_schedule: Annotated[
         bool, typer.Option("--show-schedule", help="Print a described job's pipeline schedule and stop.")
     ] = False,
+    steady_state: Annotated[
+        bool,
+        typer.Option(
+            "--steady-state",
+            help="Described jobs: simulate two steps of few microbatches, continue in a straight line.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate one training step of WORKLOAD on a cluster."""
@@ -92,7 +104,18 @@ def run_sim(
             return
         from simcore.cli.simulation import run_scenario
 
-        outcome = run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)
+        def run(scenario: Scenario, out: Path | None, stages: Stages) -> Outcome:
+            return run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)
+
+        continued = None
+        if steady_state:
+            from simcore.cli.steady_state import Continued, run_steady_state
+
+            found = run_steady_state(scenario, out, stages, run)
+            continued = found if isinstance(found, Continued) else None
+            outcome = found.outcome if isinstance(found, Continued) else found
+        else:
+            outcome = run(scenario, out, stages)
         wall_s = time.perf_counter() - began
         if as_json:
             from simcore.report import json_object
@@ -100,11 +123,15 @@ def run_sim(
 
             path = outcome.run_dir / TIMELINE_FILE
             shown = json_object(outcome.info, outcome.analysis, path, wall_s)
+            if continued is not None:
+                shown = {**continued.shown, "wall_s": wall_s}
             if outcome.edits:
                 shown["edits"] = [change.as_object() for change in outcome.edits]
             print(json.dumps(shown))
         else:
             print_outcome(outcome, wall_s)
+            if continued is not None:
+                print(continued.note)
             if outcome.edits:
                 from simcore.cli.edits import edit_table
                 from simcore.cli.output import print_wide

@@ -125,8 +125,8 @@ def run_scenario(
             facts,
             warnings=(*unordered, *facts.warnings),
             assumptions=(
-                *found.assumptions,
                 *facts.assumptions,
+                *found.assumptions,
                 *(line for change in changes for line in change.lines()),
             ),
         )
