@@ -67,11 +67,13 @@ def estimate_gemm(
     sustained_efficiency: float,
     element_bytes: int,
     out_bytes: int,
+    uneven: bool = False,
 ) -> GemmEstimate:
     """Time and traffic of ``batch`` products ``[m, k] x [k, n]`` each; see Note [GEMM model].
 
     ``peak_flops``: flop/s of the math unit.  ``sustained_efficiency``: share of it that long kernels keep
     under the power limit.  ``element_bytes``, ``out_bytes``: of one input and one output element.
+    ``uneven``: ``m`` is a mean over the batch, whose members each leave half a tile of rows empty on average.
     """
     p = parameters
     options = choices(p)
@@ -82,7 +84,8 @@ def estimate_gemm(
     m_, n_, k_, batch_ = column
 
     depth = np.ceil(k_ / split / p.tile_k) * p.tile_k
-    tiles = np.ceil(m_ / tile_m) * np.ceil(n_ / tile_n) * split * batch_
+    row_tiles = np.maximum(1.0, m_ / tile_m + 0.5) if uneven else np.ceil(m_ / tile_m)
+    tiles = row_tiles * np.ceil(n_ / tile_n) * split * batch_
     delivery = (1 + p.operand_intensity / intensity) / (1 + p.operand_intensity / intensity.max())
     sm_flops = peak_flops * p.efficiency / gpu.num_sms
     main = 2 * area * depth / sm_flops * delivery * _misalignment(n_, k_, element_bytes, p)
@@ -124,10 +127,10 @@ def gemm(kernel: Kernel, context: Context) -> Work:
     """Dense and batched matrix products (mm, addmm, linear, bmm, baddbmm, fused weight gradients)."""
     m, n, k, batch = gemm_dims(kernel)
     out_bytes = kernel.element_bytes if kernel.element_bytes > 1 else 2  # fp8 products are stored in bf16
-    scaled = "blockwise" in kernel.name
     return gemm_work(
-        m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context, scaled_blocks=scaled
-    )
+        m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context,
+        scaled_blocks="blockwise" in kernel.name, uneven=kernel.name.startswith("grouped_gemm"),
+    )  # fmt: skip
 
 
 @formula("conv")
@@ -152,12 +155,13 @@ def convolution(kernel: Kernel, context: Context) -> Work:
 
 def gemm_work(
     m: int, n: int, k: int, batch: int, dtype: str, element_bytes: int, out_bytes: int, context: Context,
-    *, scaled_blocks: bool = False,
+    *, scaled_blocks: bool = False, uneven: bool = False,
 ) -> Work:  # fmt: skip
     """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``.
 
     ``scaled_blocks``: fp8 with a scale per block of ``SCALED_BLOCK`` along k (arXiv 2412.19437, 3.3.2): CUDA
     cores scale and add the tensor cores' partial sums once per block, a multiply-add per output each time.
+    ``uneven``: experts' products, each with its own number of tokens; ``m`` is their mean.
     """
     mode = context.math_mode(dtype)
     gpu = context.gpu
@@ -176,6 +180,7 @@ def gemm_work(
         sustained_efficiency=p.efficiency if on_cuda_cores else gpu.gemm_efficiency,
         element_bytes=element_bytes,
         out_bytes=out_bytes,
+        uneven=uneven,
     )
     tiles = int(estimate.blocks[0])
     blocks = {"none": tiles, "static": min(tiles, gpu.num_sms), "dynamic": 0}[p.persistent]

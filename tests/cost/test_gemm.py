@@ -218,3 +218,12 @@ def test_operands_through_l2_are_shared_by_multicast() -> None:
     paired = RooflineCost(gpu, parameters=with_gemm(multicast=2)).work(product(1000, 1000, 5000)).sm_s
     assert alone == pytest.approx(202e-6)
     assert paired == pytest.approx(101e-6)
+
+
+def test_experts_leave_half_a_tile_of_rows_empty_each() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    even = product(200, 1000, 5000, batch=5)
+    uneven = replace(even, name="grouped_gemm")
+    # 5 groups of 2 x 10 tiles: one wave of 100 us.  With 2.5 rows of tiles on average there are 125: two.
+    assert cost.work(even).sm_s == pytest.approx(100e-6)
+    assert cost.work(uneven).sm_s == pytest.approx(200e-6)
