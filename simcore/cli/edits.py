@@ -12,6 +12,7 @@ from simcore.collectives import NcclPlanner
 from simcore.graph import Graph
 from simcore.hardware import ClusterSpec, Topology
 from simcore.replay import replay_job
+from simcore.replay.levels import recorded_cluster
 from workloads.edits import Applied, EditableJob, apply_edit, split_edits
 from workloads.imports import ImportedJob
 from workloads.imports.pipeline_job import PipelineOrigin
@@ -68,7 +69,10 @@ def edit_recording(
 ) -> tuple[ImportedJob, tuple[EditStep, ...]]:
     """A recording after edits.  Step time: mean over the recorded steps of the longest span of any rank."""
     kind = "pipeline_log" if isinstance(job.origin, PipelineOrigin) else "recorded"
-    editable = EditableJob(kind, job.graph, job.ranks, job.origin, planner=nccl_planner)
+    editable = EditableJob(
+        kind, job.graph, job.ranks, job.origin, planner=nccl_planner,
+        home=lambda num_gpus: recorded_cluster(job, None, num_gpus),
+    )  # fmt: skip
 
     def imported(state: EditableJob) -> ImportedJob:
         return replace(job, graph=state.graph, ranks=state.ranks, origin=state.origin)

@@ -1,13 +1,18 @@
 """Recordings edited, against what would have been recorded: simulated programs as profiler traces."""
 
+import gzip
+import json
+
 import pytest
 from typer.testing import CliRunner
 
 from simcore.cli.edits import edit_recording
 from simcore.cli.main import app
+from simcore.errors import InputError
+from simcore.graph import apply_kernels
 from simcore.report import write_kineto
 from simcore.timeline import Timeline
-from tests.edits.test_programs import GRAPHS
+from tests.edits.test_programs import GRAPHS, load
 from workloads.imports import import_traces
 
 
@@ -49,3 +54,72 @@ def test_layers_and_microbatches_of_a_pipeline(run, edit, truth):
     timeline, _ = run("base", truth)
     assert done.after_s == pytest.approx(timeline.info.step_ps / 1e12, rel=2e-3)
     assert abs(done.after_s / done.before_s - 1) > 0.3
+
+
+@pytest.fixture(scope="module")
+def shaped(run):
+    """Recordings with shapes, each imported once."""
+    known = {}
+
+    def recorded(name):
+        if name not in known:
+            known[name] = with_shapes(*run(name), load(name))
+        return known[name]
+
+    return recorded
+
+
+def with_shapes(timeline, folder, graph):
+    """The exported traces with a framework op around each launch, as ``record_shapes=True`` gives it."""
+    kinds = {"float32": "float", "int64": "long int", "bool": "bool"}
+    launched = apply_kernels(graph, "megatron")
+    recording(timeline, folder)
+    (folder / "shaped").mkdir(exist_ok=True)
+    for file in sorted((folder / "traces").iterdir()):
+        trace = json.loads(gzip.decompress(file.read_bytes()))
+        rank = trace["distributedInfo"]["rank"]
+        rows = launched.flat_ops(launched.programs[int(launched.program_of_rank[rank])]).row
+        on_gpu = {e["args"]["correlation"] for e in trace["traceEvents"] if e.get("cat") == "kernel"}
+        for event in [e for e in trace["traceEvents"] if e.get("cat") == "cuda_runtime"]:
+            row = int(rows[event["args"]["correlation"] - 1])
+            if event["args"]["correlation"] in on_gpu and launched.ops.in_shapes[row]:
+                shapes = json.loads(launched.ops.in_shapes[row])
+                types = [kinds.get(launched.ops.dtype[row], "float")] * len(shapes)
+                args = {"Input Dims": shapes, "Input type": types}
+                op = {"cat": "cpu_op", "name": launched.ops.name[row], "args": args}
+                trace["traceEvents"].append({**event, **op})
+        (folder / "shaped" / file.name.removesuffix(".gz")).write_text(json.dumps(trace))
+    return import_traces([folder / "shaped"])
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "truth", "within"),
+    [
+        ("base", "ffn=1024:4096", ("base", "ffn=4096"), 0.02),
+        ("base", "tp=2:4", ("tp4",), 0.05),
+        ("base", "batch.micro=1:2", ("mbs2",), 0.05),
+        ("dp2", "dp=2:16", ("dp2", "dp=16"), 0.01),
+    ],
+)
+def test_sizes_and_parallelism_from_shapes(run, shaped, name, edit, truth, within):
+    """Kernels of a recording scaled by the cost model: what the program really traced so takes."""
+    _, (done,) = edit_recording(shaped(name), [edit], None)
+    assert done.after_s == pytest.approx(run(*truth)[0].info.step_ps / 1e12, rel=within)
+    assert done.applied.assumed and done.applied.ops_changed > 0
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        ("hidden=512", "say what it was: hidden=OLD:512"),
+        ("hidden=999:512", "no matrix product has a dimension of 999"),
+        ("ffn=999:512", "no product has 999 features"),
+        ("tp=2:1", "tp must be at least 2"),
+        ("tp=8:16", "no group of 8 neighbouring ranks"),
+        ("dp=8:16", "no group has 8 ranks"),
+    ],
+)
+def test_what_the_recording_does_not_show_is_refused(shaped, edit, reason):
+    with pytest.raises(InputError) as error:
+        edit_recording(shaped("dp2"), [edit], None)
+    assert reason in str(error.value)

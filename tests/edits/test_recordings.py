@@ -163,7 +163,7 @@ def test_another_gpu_scales_by_what_bounds_a_class(tmp_path):
         ("straggler.0=remove", "at least 2 other ranks"),
         ("remove.communication=maybe", "takes no value"),
         ("remove.communication", "has no communication"),
-        ("gpu=h20", "did you mean 'h200'?"),
+        ("gpu=h2000", "did you mean 'h200'?"),
         ("gpu=h200", "the GPU of the recording is not recorded"),
         ("network=h10", "did you mean 'h100'?"),
         ("pp=4", "a recorded job cannot be edited so, only: "),

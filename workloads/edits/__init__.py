@@ -7,7 +7,9 @@ import workloads.edits.kernels
 import workloads.edits.network
 import workloads.edits.pipeline
 import workloads.edits.pipeline_log
+import workloads.edits.recorded_groups
 import workloads.edits.recorded_layers
+import workloads.edits.recorded_sizes
 import workloads.edits.shapes
 import workloads.edits.straggler  # noqa: F401  (imported, as the lines above, for the edits they register)
 from workloads.edits.job import EditableJob, Edited, Planner

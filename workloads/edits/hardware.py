@@ -39,7 +39,7 @@ def gpu(job: EditableJob, call: Call) -> Edited:
             assumed.append(f"{count_changed(job.graph, edited)} kernels with a fixed time keep it")
         return Edited(job, tuple(assumed), count_changed(job.graph, rows & ~edited))
     job = edited_kernels(job)
-    old = _recorded_gpu(job)
+    old = recorded_gpu(job)
     ratio, share = _ratios(job, old, new)
     rows = (job.graph.ops.kind == OpKind.COMPUTE) & (job.graph.ops.recorded_ps >= 0)
     scaled = lasting(job, rows, job.graph.ops.recorded_ps * ratio)
@@ -53,7 +53,7 @@ def gpu(job: EditableJob, call: Call) -> Edited:
     return Edited(scaled, told, count_changed(job.graph, rows))
 
 
-def _recorded_gpu(job: EditableJob) -> GpuSpec:
+def recorded_gpu(job: EditableJob) -> GpuSpec:
     """The profile of the GPU that was recorded, by its name.  InputError when none is like it."""
     given = next((rank.gpu for rank in job.ranks if rank.gpu), "")
     words = given.lower().replace("-", " ").split()

@@ -35,7 +35,7 @@ def replayed(job: EditableJob, rows: Sequence[IntArray]) -> EditableJob:
     kind = int(graph.edges.kind[0]) if len(graph.edges) else 1
     edges = EdgeTable(dst[order], src[order], zero + kind, Strings(zero.astype(np.int32), ("",)), zero)
     edited = replace(graph, ops=ops, edges=edges, template_start=starts)
-    return _met(replace(job, graph=edited, ranks=tuple(ranks), origin=None))
+    return met(replace(job, graph=edited, ranks=tuple(ranks), origin=None))
 
 
 def _edges(job: EditableJob, index: int, mine: IntArray) -> IntArray:
@@ -102,7 +102,7 @@ def _taken(recorded: RecordedOps, ops: IntArray) -> RecordedOps:
     )  # fmt: skip
 
 
-def _met(job: EditableJob) -> EditableJob:
+def met(job: EditableJob) -> EditableJob:
     """Collectives as their members now meet: the n-th calls of a group last the shortest of their times.
 
     Errors: InputError when members of a group issue other collectives than each other.

@@ -1,0 +1,314 @@
+"""Sizes of a recorded model: kernels scaled by what the cost model says of new shapes beside the old."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from simcore.cost import RooflineCost
+from simcore.cost.classify import classify
+from simcore.cost.framework_op import described_inputs, kernel_of_op
+from simcore.errors import InputError
+from simcore.graph import OpKind, Strings
+from workloads.edits.features import Features, Scales, Shape, find_features, scaled
+from workloads.edits.hardware import recorded_gpu
+from workloads.edits.job import EditableJob, Edited, count_changed
+from workloads.edits.kernels import edited_kernels, lasting
+from workloads.edits.recorded_groups import Members, pattern, retimed
+from workloads.edits.recorded_layers import COUNT
+from workloads.edits.registry import Call, edit
+from workloads.imports.recorded import ImportedRank, RecordedShapes
+
+_PER_HEAD = ("bgemm", "attention_fwd", "attention_bwd", "softmax_fwd", "softmax_bwd")
+_COMMUNICATION = ("nccl", "c10d", "record_param_comms")
+_PARAMETERS = ("optimizer", "foreach")
+
+
+def _both(call: Call) -> tuple[int, int]:
+    old, new = call.value
+    if old is None:
+        raise InputError(f"say what it was: {call.key}=OLD:{new}")
+    return old, new
+
+
+@edit("hidden", value=COUNT, help="hidden size; heads keep their size, ffn stays", kinds=("recorded",))
+def hidden(job: EditableJob, call: Call) -> Edited:
+    """Another hidden size, with more or fewer heads."""
+    old, new = _both(call)
+    features = _features(job, old)
+    ratio = new / old
+    # Attention's output, and query, key and value together, as tensor parallelism splits them.
+    shards = [n for n in (1, 2, 4, 8, 16) if 3 * old // n in features.inner]
+    if not shards:
+        raise InputError(
+            f"no product puts out query, key and value of hidden size {old} (3 x {old} / tp): other attention"
+            " than multi-head in one product is not understood"
+        )
+    attention = (3 * old // shards[-1], old // shards[-1])
+    scales = Scales(hidden=ratio, heads=ratio, inner={n: ratio for n in attention if n != old})
+    return _resized(job, features, scales, f"{ratio:.3g} times the heads, each of the size it had; ffn stays")
+
+
+@edit("ffn", value=COUNT, help="width of the feed-forward layers", kinds=("recorded",))
+def ffn(job: EditableJob, call: Call) -> Edited:
+    """Another width of the MLP."""
+    old, new = _both(call)
+    features = _features(job, None)
+    widths = [n * old // tp for tp in (1, 2, 4, 8, 16) for n in (1, 2) if n * old // tp in features.inner]
+    if not widths:
+        raise InputError(
+            f"no product has {old} features, or that over tp; there are {sorted(features.inner)}"
+        )
+    shown = f"feed-forward features are those of {widths[0]} per rank"
+    return _resized(job, features, Scales(inner={widths[0]: new / old}), shown)
+
+
+@edit("batch.micro", value=COUNT, help="sequences per microbatch", kinds=("recorded",))
+def micro_batch(job: EditableJob, call: Call) -> Edited:
+    """Larger or smaller microbatches."""
+    old, new = _both(call)
+    features = _features(job, None)
+    ratio = new / old
+    shown = f"{features.tokens} tokens of a microbatch become {round(features.tokens * ratio)}"
+    return _resized(job, features, Scales(tokens=ratio, heads=ratio), shown, parameters=1.0)
+
+
+@edit(
+    "tp",
+    value=COUNT,
+    help="tensor-parallel ranks; at least 2, and recorded with at least 2",
+    kinds=("recorded",),
+)
+def tensor_parallel(job: EditableJob, call: Call) -> Edited:
+    """Features inside layers and heads over another number of ranks, collectives among them."""
+    old, new = _both(call)
+    if 1 in (old, new):
+        raise InputError("without tensor parallelism other ops run: tp must be at least 2, before and after")
+    features = _features(job, None)
+    ratio = old / new
+    scales = Scales(heads=ratio, inner=dict.fromkeys(features.inner, ratio))
+    wanted = (old, 1)
+    known = [rank.recorded.collectives for rank in job.ranks]
+    if not any(found is not None and wanted in map(pattern, set(found.members)) for found in known):
+        raise InputError(
+            f"no group of {old} neighbouring ranks communicates: which is tensor parallel is not known"
+        )
+    edited = _resized(
+        job, features, scales, f"all features inside layers are split over {new} instead of {old}"
+    )
+
+    def change(_rank: int, _op: int, num_bytes: int, members: Members) -> tuple[float, Members] | None:
+        if pattern(members) != wanted:
+            return None
+        first = members[0] // old * new
+        return num_bytes, tuple(range(first, first + new))
+
+    again, changed = retimed(edited.job, new * (1 + max(rank.number for rank in job.ranks)), change)
+    told = (*edited.assumed, "as many recorded ranks stand for the others of their group")
+    return Edited(again, told, edited.ops_changed + changed)
+
+
+def _calls(job: EditableJob) -> Iterator[tuple[RecordedShapes, int, int, int]]:
+    """Shapes, call, rank and op of everything whose framework op is known."""
+    for index, rank in enumerate(job.ranks):
+        shapes = rank.recorded.shapes
+        if shapes is None:
+            continue
+        for op in np.flatnonzero(shapes.of_op >= 0).tolist():
+            yield shapes, int(shapes.of_op[op]), index, op
+
+
+def _features(job: EditableJob, hidden: int | None) -> Features:
+    products, others = [], []
+    for shapes, call, _, _ in _calls(job):
+        inputs = [shape for shape, _ in described_inputs(shapes.in_shapes[call], shapes.in_types[call])]
+        if classify(shapes.name[call]) == "gemm":
+            pair = [shape for shape in inputs if len(shape) >= 2][-2:]
+            if len(pair) == 2 and pair[0][-1] == pair[1][-2]:
+                products.append((pair[0], pair[1]))
+        else:
+            others += inputs
+    return find_features(products, others, hidden)
+
+
+def _resized(
+    job: EditableJob, features: Features, scales: Scales, told: str, parameters: float | None = None
+) -> Edited:
+    """Every kernel of known shapes scaled.  ``parameters``: how they grow; None: as the products do."""
+    job = edited_kernels(job)
+    ops = job.graph.ops
+    cost = RooflineCost(recorded_gpu(job))
+    recorded = ops.recorded_ps.astype(np.float64)
+    changed = np.zeros(len(ops), dtype=np.bool_)
+    known_ps = 0
+    work = [0.0, 0.0]
+    memo: dict[tuple[str, str, str], tuple[float, float, float] | None] = {}
+    flat: list[int] = []
+    bytes_ratio: dict[tuple[int, int], float | None] = {}
+    for shapes, call, index, op in _calls(job):
+        row = int(job.graph.template_start[index]) + int(job.ranks[index].flat[op])
+        key = (shapes.name[call], shapes.in_shapes[call], shapes.in_types[call])
+        outs = shapes.out_shapes[call] if shapes.out_shapes is not None else None
+        if key not in memo:
+            memo[key] = _ratio(cost, features, scales, *key, outs)
+        found = memo[key]
+        if ops.kind[row] == OpKind.COLLECTIVE:
+            bytes_ratio[index, op] = None if found is None else found[0]
+            continue
+        if ops.kind[row] != OpKind.COMPUTE:
+            continue
+        known_ps += int(ops.recorded_ps[row])
+        if found is None:
+            flat.append(row)
+            continue
+        changed[row] = True
+        recorded[row] *= found[0]
+        work[0] += found[1]
+        work[1] += found[2]
+    if parameters is None:
+        parameters = work[1] / work[0] / scales.tokens if work[0] else 1.0
+    for row in flat:
+        changed[row] = True
+        recorded[row] *= parameters
+    compute = ops.kind == OpKind.COMPUTE
+    share = known_ps / max(1, int(ops.recorded_ps[compute].sum()))
+    edited = lasting(job, changed, recorded)
+    edited = replace(edited, ranks=tuple(_reshaped(rank, features, scales) for rank in job.ranks))
+    count = count_changed(job.graph, changed)
+    assumed = [
+        told,
+        f"{features.tokens} tokens and hidden size {features.hidden} told from the shapes of products",
+        f"{share:.0%} of the kernel time scaled by new over old shapes, the rest as recorded; buffers of"
+        f" parameters {parameters:.3g} times as large",
+    ]
+    if bytes_ratio:
+
+        def change(rank: int, op: int, num_bytes: int, members: Members) -> tuple[float, Members] | None:
+            ratio = bytes_ratio.get((rank, op), 1.0)
+            return num_bytes * (parameters if ratio is None else ratio), members
+
+        edited, more = retimed(edited, max(max(m, default=0) for m in _all(job)), change)
+        count += more
+    elif any(rank.recorded.is_comm.any() for rank in job.ranks):
+        assumed.append("communication as recorded: shapes of what it carries are not known")
+    return Edited(edited, tuple(assumed), count)
+
+
+def _all(job: EditableJob) -> set[Members]:
+    known = [rank.recorded.collectives for rank in job.ranks]
+    return {members for found in known if found is not None for members in found.members} | {(0,)}
+
+
+def _ratio(
+    cost: RooflineCost, features: Features, scales: Scales, name: str, in_shapes: str, in_types: str,
+    out_shapes: str | None,
+) -> tuple[float, float, float] | None:  # fmt: skip
+    """New over old time (or bytes) of a call, its old and new work; None for buffers of parameters."""
+    op_class = classify(name)
+    inputs = [shape for shape, _ in described_inputs(in_shapes, in_types)]
+    if op_class in _PER_HEAD or any(_is_scores(shape) for shape in inputs):
+        return _per_head(cost, scales.heads, name, in_shapes, in_types, out_shapes), 0.0, 0.0
+    if op_class in _PARAMETERS or not inputs or _is_buffer(inputs, features):
+        return None
+    grown = [scaled(shape, features, scales) for shape in inputs]
+    before = kernel_of_op(name, in_shapes, in_types, out_shapes)
+    if before is None and op_class == "gemm":  # a library's own product of two matrices
+        name, out_shapes = "aten::mm", None
+        before = kernel_of_op(name, in_shapes, in_types, None)
+    if grown == inputs:
+        work = float(before.flops) if before is not None else 0.0
+        return 1.0, work, work
+    texts = [_renamed(text, features, scales) for text in (in_shapes, out_shapes)]
+    after = kernel_of_op(name, texts[0] or "", in_types, texts[1])
+    volume = sum(map(prod, grown)) / max(1, sum(map(prod, inputs)))
+    if op_class == "gemm":
+        volume = _work(inputs, grown)
+    if before is None or after is None or name.startswith(_COMMUNICATION):
+        return volume, 0.0, 0.0
+    try:
+        ratio = cost.seconds(after) / cost.seconds(before)
+    except InputError:
+        ratio = volume
+    return ratio, float(before.flops), float(after.flops)
+
+
+def _per_head(
+    cost: RooflineCost, heads: float, name: str, in_shapes: str, in_types: str, out_shapes: str | None
+) -> float:
+    """New over old time of what works on each head of each sequence by itself, for more of them."""
+
+    def more(text: str | None) -> str | None:
+        shapes = json.loads(text) if text else []
+        return json.dumps(
+            [[round(shape[0] * heads), *shape[1:]] if _is_of_heads(shape) else shape for shape in shapes]
+        )
+
+    before = kernel_of_op(name, in_shapes, in_types, out_shapes)
+    after = kernel_of_op(name, more(in_shapes) or "", in_types, more(out_shapes) if out_shapes else None)
+    try:
+        return cost.seconds(after) / cost.seconds(before) if before and after else heads
+    except InputError:
+        return heads
+
+
+def _is_of_heads(shape: object) -> bool:
+    return isinstance(shape, list) and len(shape) > 2 and all(type(size) is int for size in shape)
+
+
+def _is_scores(shape: Shape) -> bool:
+    """Whether a tensor holds attention's scores: queries by keys."""
+    return len(shape) > 2 and shape[-1] == shape[-2] > 1
+
+
+def _work(inputs: list[Shape], grown: list[Shape]) -> float:
+    """New over old multiply-adds of a product, whichever operands are transposed: each size counts once."""
+    sizes = {
+        pair
+        for old, new in zip(inputs, grown, strict=True)
+        if len(old) > 1
+        for pair in ((prod(old[:-1]), prod(new[:-1])), (old[-1], new[-1]))
+    }
+    return prod(new for _, new in sizes) / max(1, prod(old for old, _ in sizes))
+
+
+def _is_buffer(inputs: list[Shape], features: Features) -> bool:
+    """Whether all tensors are flat and larger than any activation's row: parameters or gradients together."""
+    largest = max(features.tokens, features.hidden, *features.inner, 1)
+    return all(len(shape) == 1 for shape in inputs) and max(shape[0] for shape in inputs) > 4 * largest
+
+
+def _reshaped(rank: ImportedRank, features: Features, scales: Scales) -> ImportedRank:
+    """A rank whose calls have their new shapes, for the edits that follow."""
+    shapes = rank.recorded.shapes
+    if shapes is None:
+        return rank
+
+    def grown(column: Strings) -> Strings:
+        used = set(np.unique(column.codes).tolist())
+        values = (
+            _renamed(text, features, scales) or "" if code in used else text
+            for code, text in enumerate(column.values)
+        )
+        return Strings(column.codes, tuple(values))
+
+    outs = grown(shapes.out_shapes) if shapes.out_shapes is not None else None
+    shapes = replace(shapes, in_shapes=grown(shapes.in_shapes), out_shapes=outs)
+    return replace(rank, recorded=replace(rank.recorded, shapes=shapes))
+
+
+def _renamed(text: str | None, features: Features, scales: Scales) -> str | None:
+    if not text:
+        return text
+    shapes = json.loads(text)
+    return json.dumps(
+        [
+            list(scaled(tuple(shape), features, scales))
+            if isinstance(shape, list) and all(type(size) is int for size in shape)
+            else shape
+            for shape in shapes
+        ]
+    )
