@@ -1,0 +1,117 @@
+"""What tensor, context and expert parallel ranks exchange in a layer, byte by byte."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from simcore.graph import OpKind
+from tests.parallel.jobs import model, step
+from workloads.models.software import SoftwareSpec
+from workloads.parallel import ParallelSpec, TrainingSpec
+from workloads.parallel.generate import generate
+
+SEQ, HIDDEN = 512, 256
+#: Activations of the whole sequence between layers, bf16.
+WHOLE = SEQ * HIDDEN * 2
+
+
+def exchanged(
+    phase: str, *, layers: int = 1, experts: int = 0, **changes
+) -> dict[tuple[str, str], list[int]]:
+    """(collective, group) -> sizes of one microbatch's exchanges inside layers; sends count their bytes."""
+    parallel = ParallelSpec(**{k: v for k, v in changes.items() if k in ParallelSpec.model_fields})
+    training = TrainingSpec(
+        seq=SEQ,
+        global_batch=parallel.dp,
+        **{k: v for k, v in changes.items() if k in TrainingSpec.model_fields},
+    )
+    graph = generate(model(layers, experts=experts), parallel, training, SoftwareSpec())
+    ops = graph.ops
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in graph.flat_ops(graph.programs[0]).row.tolist():
+        inside = ".layers." in ops.module[row] and ops.phase[row] == phase
+        if inside and ops.kind[row] in (OpKind.COLLECTIVE, OpKind.SEND):
+            what = ops.collective[row] if ops.kind[row] == OpKind.COLLECTIVE else "send"
+            found[what, ops.group[row]].append(int(ops.comm_bytes[row]))
+    return dict(found)
+
+
+@pytest.mark.parametrize("phase", ["fwd", "bwd"])
+def test_tensor_parallel_layers_reduce_twice_each_way(phase):
+    # arXiv 1909.08053: one all_reduce each in attention and feed-forward block, forward and backward.
+    assert exchanged(phase, tp=2) == {("all_reduce", "tp"): [WHOLE] * 2}
+
+
+def test_sequence_parallelism_splits_the_all_reduces():
+    # arXiv 2205.05198: reduce_scatter and all_gather instead; backward gathers both layers' inputs again.
+    assert {k: sum(v) for k, v in exchanged("fwd", tp=2, sequence_parallel=True).items()} == {
+        ("all_gather", "tp"): 2 * WHOLE,
+        ("reduce_scatter", "tp"): 2 * WHOLE,
+    }
+    assert {k: sum(v) for k, v in exchanged("bwd", tp=2, sequence_parallel=True).items()} == {
+        ("all_gather", "tp"): 4 * WHOLE,
+        ("reduce_scatter", "tp"): 2 * WHOLE,
+    }
+
+
+def test_overlap_changes_streams_and_not_bytes():
+    plain, overlapped = (
+        exchanged("fwd", tp=2, sequence_parallel=True, tp_overlap=overlap) for overlap in (False, True)
+    )
+    assert {k: sorted(v) for k, v in plain.items()} == {k: sorted(v) for k, v in overlapped.items()}
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_ring_attention_passes_keys_and_values_on(cp):
+    # cp - 1 times the keys and values of a rank's slice; backward their gradients as well.
+    each = 2 * WHOLE // cp
+    assert exchanged("fwd", cp=cp) == {("send", "cp"): [each] * (cp - 1)}
+    assert sum(exchanged("bwd", cp=cp)["send", "cp"]) >= 2 * each * (cp - 1)
+
+
+def test_gathered_keys_and_values():
+    assert exchanged("fwd", cp=4, cp_style="all_gather") == {("all_gather", "cp"): [2 * WHOLE]}
+    assert exchanged("bwd", cp=4, cp_style="all_gather") == {("reduce_scatter", "cp"): [2 * WHOLE]}
+
+
+def test_ulysses_trades_tokens_for_heads():
+    # Queries, keys and values before, the output after: four times a rank's slice.
+    assert sum(exchanged("fwd", cp=4, cp_style="ulysses")["all_to_all", "cp"]) == 4 * WHOLE // 4
+
+
+def test_context_parallel_work_is_even():
+    """Attention flops of all ranks together: cp times a rank's are a causal half and the diagonal."""
+    for style in ("ring", "all_gather"):
+        flops = {}
+        for cp in (1, 4):
+            graph = generate(
+                model(1), ParallelSpec(cp=cp, cp_style=style), TrainingSpec(seq=SEQ, global_batch=1),
+                SoftwareSpec(),
+            )  # fmt: skip
+            ops = graph.ops
+            rows = [r for r in range(len(ops)) if ops.op_class[r] == "attention_fwd"]
+            # Of a causal kernel half of the flops are masked; "full" ones have none.
+            flops[cp] = cp * sum(int(ops.flops[r]) // (1 if "_full" in ops.name[r] else 2) for r in rows)
+        assert flops[4] == pytest.approx(flops[1], rel=0.15), style
+
+
+@pytest.mark.parametrize(("tp", "etp", "ep"), [(1, 1, 2), (2, 1, 4), (2, 2, 2)])
+def test_experts_see_every_token_top_k_times(tp, etp, ep):
+    found = exchanged("fwd", tp=tp, etp=etp, ep=ep, dp=2, experts=4, sequence_parallel=True)
+    # Two of four experts for every token that a rank holds; there and back.
+    assert found["all_to_all", "ep"] == [2 * WHOLE // tp] * 2
+    if etp > 1:
+        assert sum(found["all_gather", "etp"]) == sum(found["reduce_scatter", "etp"])
+
+
+def test_overlapped_exchanges_are_not_slower():
+    def seconds(**training) -> int:
+        made = generate(
+            model(4), ParallelSpec(tp=4, sequence_parallel=True),
+            TrainingSpec(seq=4096, global_batch=1, **training), SoftwareSpec(),
+        )  # fmt: skip
+        return step(made).step_ps
+
+    assert seconds(tp_overlap=True) <= seconds()
