@@ -57,7 +57,7 @@ def _gathered(tape: Tape, shard: Shard, core: Core) -> Tensor:
     op.back(collective("reduce_scatter", whole, "cp", module=core.module))
     keys = core.seq * shard.cp
     if core.causal:
-        keys = keys // 2 + core.seq // 2  # on average; slices from both ends make it even
+        keys = keys // 2  # on average: slices from both ends, half of the diagonal is masked
     return attend(tape, shard, core, core.seq, keys, causal=False)
 
 
