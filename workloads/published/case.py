@@ -150,9 +150,13 @@ def _parallel(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[st
     sequence = assumed.get("sequence_parallel", _sequence_parallel(row, preset))
     ulysses = bool(re.search(r"ulysses", said, re.IGNORECASE))
     extra: dict[str, Any] = {"cp_style": "ulysses"} if ulysses and cp > 1 else {}
+    if etp:
+        extra["etp"] = int(etp[1])
+    elif re.search(r"\(ETP\)\s*==\s*TP", said) or ep == 1:
+        extra["etp"] = 0
     as_layers = bool(re.search(r"embedding and loss counted as layers", said))
     parallel = ParallelSpec(
-        tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, etp=int(etp[1]) if etp else 1 if ep > 1 and tp == 1 else 0,
+        tp=tp, pp=pp, dp=dp, cp=cp, ep=ep,
         dp_shard=dp_shard, sequence_parallel=bool(sequence) and tp > 1, virtual_stages=virtual,
         embedding_as_layer=as_layers, head_as_layer=as_layers, **{**settings, **extra},
     )  # fmt: skip
@@ -244,5 +248,8 @@ def _recompute(row: RunRow, layers: int) -> dict[str, Any]:
     if "selective layer" in said:
         return {"recompute": "full", "recompute_layers": layers // 2}
     if said.startswith("selective"):
+        if "fsdp" in row.text("zero_fsdp").lower() or "hsdp" in row.text("zero_fsdp").lower():
+            # FSDP trainers choose blocks, not parts of one: every second where the share is not given.
+            return {"recompute": "full", "recompute_layers": layers // 2}
         return {"recompute": "selective"}
     return {"recompute": "none"}
