@@ -11,9 +11,9 @@ from typing import Any, Final
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
-from workloads.descriptions.hugging_face import model_fields
 from workloads.descriptions.named import model_names, named_model
 from workloads.descriptions.values import checked, value_of
+from workloads.models.hugging_face import model_fields
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.check import check_job, divides
@@ -124,7 +124,7 @@ def _model(given: dict[str, Any], preset: Preset, where: str, folder: Path) -> M
     if source is not None:
         path = folder / source
         if path.suffix == ".json" or path.is_file():
-            base = {"name": _name_of(path), **model_fields(_read_json(path), str(path))}
+            base = {**model_fields(_read_json(path), str(path)), "name": _name_of(path)}
         elif source in model_names():
             base = named_model(source).model_dump(exclude_unset=True)
         else:

@@ -1,9 +1,8 @@
 """Models as dimensions, and their parts as kernels."""
 
-from workloads.models.check import read_model
 from workloads.models.pieces import Kernel, ModelPieces, Parameter, Piece
 from workloads.models.spec import MlaSpec, ModelSpec, MoeSpec
 
 __all__ = [
-    "Kernel", "MlaSpec", "ModelPieces", "ModelSpec", "MoeSpec", "Parameter", "Piece", "read_model",
+    "Kernel", "MlaSpec", "ModelPieces", "ModelSpec", "MoeSpec", "Parameter", "Piece",
 ]  # fmt: skip

@@ -2,41 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from pydantic import BaseModel, ValidationError
-
-from simcore.errors import InputError, nearest
-from workloads.models.spec import MlaSpec, ModelSpec, MoeSpec
-
-_PARTS: dict[str, type[BaseModel]] = {"mla": MlaSpec, "moe": MoeSpec}
-
-
-def read_model(values: Mapping[str, Any], where: str = "model") -> ModelSpec:
-    """A model from plain values.
-
-    Errors: InputError for an unknown key (with the nearest known one), a missing or wrong value, or
-    dimensions that do not fit each other; ``where`` begins the message.
-    """
-    _known_keys(values, ModelSpec, where)
-    for name, part in _PARTS.items():
-        if isinstance(values.get(name), Mapping):
-            _known_keys(values[name], part, f"{where}.{name}")
-    try:
-        model = ModelSpec.model_validate(dict(values))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join([where, *map(str, first["loc"])])
-        raise InputError(f"{place}: {first['msg'].lower()}") from None
-    check_model(model, where)
-    return model
-
-
-def _known_keys(values: Mapping[str, Any], spec: type[BaseModel], where: str) -> None:
-    for key in values:
-        if key not in spec.model_fields:
-            raise InputError(f"{where}: unknown key {key!r}{nearest(key, spec.model_fields)}")
+from simcore.errors import InputError
+from workloads.models.spec import ModelSpec
 
 
 def check_model(model: ModelSpec, where: str = "model") -> None:

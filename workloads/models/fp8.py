@@ -30,7 +30,8 @@ def product_name(shard: Shard, fp8: bool) -> str:
     """Kernel of a plain product."""
     if not fp8:
         return "aten::mm"
-    return "aten::_scaled_mm" if shard.software.fp8_recipe in ("delayed", "current") else "fp8_block_gemm"
+    named = {"blockwise": "blockwise_gemm", "mxfp8": "mxfp8_gemm"}
+    return named.get(shard.software.fp8_recipe, "aten::_scaled_mm")
 
 
 def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> list[Kernel]:

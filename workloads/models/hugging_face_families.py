@@ -26,7 +26,7 @@ def _decoder(v: Values) -> dict[str, Any]:
         "activation": v.activation("hidden_act", "silu"),
         "norm": "rmsnorm",
         "bias": v.flag("mlp_bias", default=False),
-        "qkv_bias": v.flag("attention_bias", default=False),
+        "qkv_bias": v.flag("attention_bias", default=False) or None,
         "positions": "rotary",
         "tied_embeddings": v.flag("tie_word_embeddings", default=False),
         "dropout": v.share("hidden_dropout"),
@@ -223,7 +223,8 @@ FAMILIES: Final[dict[str, Callable[[Values], dict[str, Any]]]] = {
     "llama": _decoder, "mistral": _windowed, "mixtral": _mixtral, "qwen2": _qwen2, "qwen3": _qwen3,
     "qwen2_moe": lambda v: {**_qwen2(v), "moe": _qwen_experts(v)},
     "qwen3_moe": lambda v: {**_qwen3(v), "moe": _qwen_experts(v)},
-    "deepseek_v2": _deepseek, "deepseek_v3": _deepseek, "gemma": _gemma, "gemma2": _gemma2,
+    "deepseek_v2": _deepseek, "deepseek_v3": _deepseek, "kimi_k2": _deepseek, "gemma": _gemma,
+    "gemma2": _gemma2,
     "gemma3_text": _gemma3, "gpt2": _gpt2, "gpt_neox": _gpt_neox, "phi": _phi, "phi3": _windowed, "opt": _opt,
     "bloom": _bloom, "falcon": _falcon, "bert": _bert, "t5": _t5, "vit": _vit,
 }  # fmt: skip

@@ -27,8 +27,8 @@ class Values:
         value = default if value is None else value
         if value is None:
             raise InputError(f"{self._where}: key {key!r} is missing{nearest(key, self._config)}")
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(f"{self._where}: {key} {value!r} is not an integer")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InputError(f"{self._where}: {key} must be a whole number, not {value!r}")
         return value
 
     def flag(self, key: str, *, default: bool) -> bool:
@@ -38,7 +38,8 @@ class Values:
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string."""
-        value = self._config.get(key, default)
+        value = self._config.get(key)
+        value = default if value is None else value
         if not isinstance(value, str):
             raise InputError(f"{self._where}: key {key!r} is missing or no string")
         return value
@@ -56,5 +57,7 @@ class Values:
         """An activation's name in a model."""
         name = self.text(key, default)
         if name not in _ACTIVATIONS:
-            raise InputError(f"{self._where}: {key} {name!r} is not known{nearest(name, _ACTIVATIONS)}")
+            raise InputError(
+                f"{self._where}: {key}: unknown activation {name!r}{nearest(name, _ACTIVATIONS)}"
+            )
         return _ACTIVATIONS[name]
