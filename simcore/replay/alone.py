@@ -25,6 +25,10 @@ from workloads.imports.recorded import BoolArray, RecordedOps
 #: Kernels limited by their thread blocks' arithmetic; the others stream HBM.
 _COMPUTE_BOUND = ("gemm/conv", "attention")
 
+#: Resident threads of an SM (CUDA programming guide, compute capability 7.0 to 9.0) times the widest load and
+#: store, 16 bytes each.
+_WAVE_BYTES_PER_SM = 2048 * 2 * 16
+
 
 def duration_alone(ops: RecordedOps, simulated: BoolArray) -> tuple[IntArray, BoolArray]:
     """(time alone, whether it is known) of each op, ps; where it is not, the recorded duration.
@@ -89,7 +93,9 @@ def demand_alone(
     All of them take SM time: a compute-bound kernel (GEMM, convolution, attention; ``kind`` is its category)
     in waves of its recorded thread blocks, any other spread evenly, since its many small blocks keep as much
     memory traffic in flight as there are SMs to run them (Little's law).  Those also draw HBM at the rate
-    that streaming kernels reach.  ``start_ps`` of the time is shared with nothing.
+    that streaming kernels reach.  One without a recorded grid that is too short to move more than the GPU's
+    threads hold at a time leaves SMs free, and loses nothing with some.  ``start_ps`` of the time is shared
+    with nothing.
     """
     fixed = min(start_ps, alone_ps)
     rest = alone_ps - fixed
@@ -98,7 +104,8 @@ def demand_alone(
         return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True
     # Rounded down, so that the memory time never exceeds the SM time and time alone stays exact.
     moved = int(rest * gpu.hbm_efficiency * (gpu.hbm_bytes_per_s / PS_PER_S))
-    return rest, 0, 1, moved, fixed, True
+    one_wave = blocks <= 0 and moved <= gpu.num_sms * _WAVE_BYTES_PER_SM
+    return rest, 1 if one_wave else 0, 1, moved, fixed, True
 
 
 class SharedGpu:
