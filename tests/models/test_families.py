@@ -175,3 +175,12 @@ def test_dimensions_that_do_not_fit(change: dict[str, Any], message: str) -> Non
     with pytest.raises(InputError) as error:
         check_model(ModelSpec(**{**LLAMA3_8B.model_dump(exclude_none=True), **change}))
     assert str(error.value).startswith(message)
+
+
+def test_a_product_may_add_its_bias() -> None:
+    apart, within = (
+        pieces(BERT_LARGE, software={"bias_in_product": fused}).layers[0] for fused in (False, True)
+    )
+    names = [Counter(k.name for k in layer.forward) for layer in (apart, within)]
+    assert names[0] - names[1] == {"aten::add.Tensor": 1}  # queries, keys and values; others are fused
+    assert len(apart.backward) == len(within.backward)

@@ -159,7 +159,7 @@ def _product(
     else:
         duplicated = layer.replicated and shard.sequence_parallel
         op.parameter(f"{module}.weight", out_features, in_features, tp_duplicated=duplicated)
-    if layer.bias and layer.bias_apart:
+    if layer.bias and layer.bias_apart and not shard.software.bias_in_product:
         op.run("aten::add.Tensor", [y, y.like(out_features)], [y], module=module)
     adapter = shard.has_adapter(module)
     if adapter:

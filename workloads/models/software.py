@@ -13,6 +13,7 @@ class SoftwareSpec(BaseModel):
     ``attention``: "unfused" (products, mask and softmax apart) or the class of the fused kernel, as the
     cost model names it.  ``bias_activation_fusion``, ``bias_dropout_fusion``, ``norm_fusion``,
     ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op.
+    ``bias_in_product``: a linear layer's product adds its bias (addmm, Transformer Engine).
     ``grad_accumulation_fusion``: weight gradients are added to ``main_grad`` inside the GEMM.
     ``gradient_scaling``: a kernel divides gradients by the number of replicas before they are summed
     (Megatron, unless the collective averages).
@@ -36,6 +37,7 @@ class SoftwareSpec(BaseModel):
     attention: str = "flash2"
     bias_activation_fusion: bool = True
     bias_dropout_fusion: bool = True
+    bias_in_product: bool = False
     softmax_fusion: bool = True
     norm_fusion: bool = True
     rope_fusion: bool = True
