@@ -7,8 +7,8 @@ Note [Distinct ranks]
 
     The world's first and last rank are run, and their recordings hashed.  Where they agree, and with more
     than one axis a rank inside all of them agrees, too, every rank is taken to do the same.  Otherwise one
-    rank of each kind of place is run; of a kind with many ranks the last one, too, when kinds differ among
-    themselves, and the border between two that differ is searched by halving.
+    rank of each kind of place is run; of a kind with many ranks the last one, too, unless the next rank
+    above does what the first of them does, and the border between two that differ is searched by halving.
 """
 
 from __future__ import annotations
@@ -86,13 +86,17 @@ class RankSearch:
                 return dict.fromkeys(everyone, self.hashes[min(self.hashes)])
         firsts = [ranks[0] for ranks in kinds.values()]
         self._run(firsts)
-        lasts = [ranks[-1] for ranks in kinds.values() if len(ranks) > 1]
-        if len({self.hashes[rank] for rank in firsts if rank in self.hashes}) > 2:
-            self._run(lasts)
+        self._run([ranks[-1] for ranks in kinds.values() if self._may_change(ranks)])
         found: dict[int, str] = {}
         for ranks in kinds.values():
             self._fill(ranks, found)
         return found
+
+    def _may_change(self, ranks: Sequence[int]) -> bool:
+        """Whether the rank run next above ``ranks`` recorded something else than the first of them."""
+        first = self.hashes.get(ranks[0])
+        above = min((rank for rank in self.hashes if rank > ranks[-1]), default=ranks[0])
+        return len(ranks) > 1 and first is not None and self.hashes[above] != first
 
     def _run(self, ranks: Sequence[int]) -> None:
         room = max(0, self._max_ranks - len(self.hashes))
@@ -108,6 +112,8 @@ class RankSearch:
             self.assumed += len(ranks)
             found.update(dict.fromkeys(ranks, self.hashes[nearest]))
             return
+        if known[-1] < len(ranks) - 1 and self._may_change(ranks):
+            self.assumed += len(ranks) - 1 - known[-1]
         found.update(dict.fromkeys(ranks[: known[0] + 1], self.hashes[ranks[known[0]]]))
         found.update(dict.fromkeys(ranks[known[-1] :], self.hashes[ranks[known[-1]]]))
         for low, high in pairwise(known):

@@ -34,15 +34,14 @@ def peak_by_phase(recording: Recording, held: int) -> dict[str, int]:
     return peaks
 
 
-def largest_holders(recording: Recording, static: MemoryProfile, other: int) -> tuple[Holder, ...]:
+def largest_holders(recording: Recording, static: MemoryProfile) -> tuple[Holder, ...]:
     """Holders at the peak, largest first: what lives through the step, then storages by op and module."""
     found = [
         Holder(num_bytes, 1, "", "", name, ())
         for name, num_bytes in (
             ("parameters", static.parameters),
-            ("gradients at the start", static.gradients),
+            ("gradients and buckets of before", static.gradients),
             ("optimizer states", static.optimizer_states),
-            ("other, older than the step", other),
         )
         if num_bytes > 0
     ]

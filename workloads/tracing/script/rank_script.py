@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -205,17 +205,10 @@ def _result(job: ScriptJob, rank: int, recorder: Any, policy: ValuePolicy, start
     recording = recorder.result
     program = cut(recording)
     held = start.live_bytes - recording.freed_before
-    known = start.memory
-    # What lives at the start and is neither parameter, gradient nor optimizer state (DDP's buckets, say)
-    # counts with the activations: MemoryProfile has no place of its own for it.
-    other = held - known.static
-    memory = MemoryProfile(
-        known.parameters,
-        known.gradients,
-        known.optimizer_states,
-        other + program.peak_memory(),
-        held + program.peak_memory(),
-    )
+    # Gradients are what lives at the start and is neither parameter nor optimizer state: with them DDP's
+    # buckets, for which a memory profile has no place of their own.
+    kept = start.memory.parameters + start.memory.optimizer_states
+    memory = replace(start.memory, gradients=max(0, held - kept))
     microbatches = sum(segment.kind == "bwd" for segment in recording.segments)
     trace = RankTrace(
         rank=rank,
@@ -232,7 +225,7 @@ def _result(job: ScriptJob, rank: int, recorder: Any, policy: ValuePolicy, start
         trace,
         tuple(sorted(policy.asked.items(), key=lambda item: item[0].site)),
         tuple(site for site, _ in job.values if site not in policy.used),
-        largest_holders(recording, known, other),
+        largest_holders(recording, memory),
         tuple(peak_by_phase(recording, held).items()),
         start.num_parameters,
         start.precision,

@@ -1,4 +1,4 @@
-"""What a rank holds through a step: parameters, gradients, optimizer states."""
+"""What a rank holds through a step: parameters and optimizer states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def measure(roots: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> tupl
         )
     }
     local = [_local(parameter) for parameter in parameters.values()]
-    gradients = [_local(p.grad) for p in parameters.values() if p.grad is not None]
     states = [
         _local(value)
         for optimizer in optimizers
@@ -32,12 +31,12 @@ def measure(roots: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> tupl
         if isinstance(value, torch.Tensor)
     ]
     seen: set[int] = set()
-    own, grads, state = (_new_bytes(tensors, seen) for tensors in (local, gradients, states))
+    own, state = _new_bytes(local, seen), _new_bytes(states, seen)
     elements = Counter[str]()
     for tensor in local:
         elements[dtype_name(tensor)] += tensor.numel()
     common = elements.most_common(1)
-    return MemoryProfile(own, grads, state), sum(elements.values()), common[0][0] if common else ""
+    return MemoryProfile(own, 0, state), sum(elements.values()), common[0][0] if common else ""
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

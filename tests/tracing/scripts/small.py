@@ -1,0 +1,94 @@
+"""A small model under one kind of parallelism, on GPUs with NCCL where there are any, else on CPUs with gloo.
+
+``small.py MODE``: ddp, accumulate, checkpoint, fsdp1, fsdp2, tp, fsdp2_tp, hsdp.
+"""
+
+import contextlib
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+WIDTH, BATCH, BLOCKS, MICROBATCHES = 64, 8, 3, 2
+
+
+class Block(nn.Module):
+    """Two linear layers and a norm: 4 * WIDTH wide inside."""
+
+    def __init__(self, recompute):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.recompute = recompute
+
+    def forward(self, x):
+        if self.recompute:
+            return checkpoint(self.body, x, use_reentrant=False)
+        return self.body(x)
+
+    def body(self, x):
+        return self.norm(x + self.down(nn.functional.gelu(self.up(x))))
+
+
+def wrap(model, mode, device):
+    kind, world = device.type, dist.get_world_size()
+    if mode in ("ddp", "accumulate", "checkpoint"):
+        return DistributedDataParallel(model, bucket_cap_mb=0.2)
+    if mode == "fsdp1":
+        policy = ModuleWrapPolicy({Block})
+        return FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=policy,
+            device_id=device if device.type == "cuda" else None,
+            use_orig_params=True,
+        )
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    if mode == "tp":
+        mesh = init_device_mesh(kind, (world,), mesh_dim_names=("tp",))
+        for block in model:
+            parallelize_module(block, mesh, plan)
+        return model
+    if mode == "fsdp2":
+        shards = init_device_mesh(kind, (world,))
+    elif mode == "hsdp":
+        shards = init_device_mesh(kind, (world // 2, 2), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh(kind, (world // 2, 2), mesh_dim_names=("dp", "tp"))
+        for block in model:
+            parallelize_module(block, mesh["tp"], plan)
+        shards = mesh["dp"]
+    for block in model:
+        fully_shard(block, mesh=shards)
+    return fully_shard(model, mesh=shards)
+
+
+def main(mode, steps=3):
+    on_gpu = torch.cuda.is_available()
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    device = torch.device("cpu")
+    if on_gpu:
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    model = nn.Sequential(*(Block(mode == "checkpoint") for _ in range(BLOCKS))).to(device)
+    model = wrap(model, mode, device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    for _ in range(steps):
+        for index in range(MICROBATCHES if mode == "accumulate" else 1):
+            last = mode != "accumulate" or index == MICROBATCHES - 1
+            with contextlib.nullcontext() if last else model.no_sync():
+                model(torch.zeros(BATCH, WIDTH, device=device)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,53 @@
+"""Scripts that cannot be traced, one by one: ``troubled.py HOW``."""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+@torch.library.custom_op("simcore_tests::opaque", mutates_args=())
+def opaque(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+class Opaque(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return x * self.weight + opaque(x)
+
+
+def main(how):
+    dist.init_process_group("nccl")
+    rank = dist.get_rank()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) + (8 if how == "devices" else 0))
+    model = (Opaque() if how == "opaque" else nn.Linear(4, 4)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        loss = model(torch.zeros(2, 4, device="cuda")).sum()
+        if how == "exit" and step == 1:
+            sys.exit("enough")
+        if how == "hang" and step == 1:
+            time.sleep(600)
+        if how == "network":
+            import socket
+
+            socket.create_connection(("192.0.2.1", 80))
+        if how == "diverges" and rank == 1:
+            dist.all_reduce(loss.detach())
+        chosen = loss.new_ones(10) > 0
+        if how == "values" and float(loss) > 0.5:  # the default answer is 1.0
+            loss = loss + torch.nonzero(chosen).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

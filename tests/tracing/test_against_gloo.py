@@ -1,0 +1,133 @@
+"""The traced script against the same script really run by two processes with gloo.
+
+Known differences, each with its reason: FSDP2 averages with NCCL and sums with gloo (then divides); DDP's
+reducer waits in C++, which no Python mode sees, so the place of its waits is checked on the trace alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcore.graph.ops import EdgeKind, OpKind
+from tests.tracing.small_jobs import column
+from workloads.tracing.pool import WorkerPool, workers
+from workloads.tracing.script import rank_script
+from workloads.tracing.script.job import ScriptJob
+from workloads.tracing.templates import CutProgram
+
+SCRIPT = Path(__file__).parent / "scripts" / "small.py"
+MODES = ("ddp", "accumulate", "fsdp2", "tp")
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+@pytest.fixture(scope="module")
+def really(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What rank 1 of two gloo processes did, by mode."""
+    folder = tmp_path_factory.mktemp("gloo")
+    with ExitStack() as stack:
+        free = [stack.enter_context(socket.socket()) for _ in MODES]
+        for one in free:
+            one.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1] for one in free]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.tracing.real_run", str(SCRIPT), str(folder)]
+    command += [f"{mode}={port}" for mode, port in zip(MODES, ports, strict=True)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    environment["CUDA_VISIBLE_DEVICES"] = ""
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    files = {mode: folder / f"{mode}.1.json" for mode in MODES}
+    assert all(file.exists() for file in files.values()), done.stderr[-2000:]
+    return {mode: json.loads(file.read_text(encoding="utf-8")) for mode, file in files.items()}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """One worker: the modes are traced one after the other."""
+    with workers(rank_script.prepare, 1) as running:
+        yield running
+
+
+def traced(pool: WorkerPool, mode: str) -> CutProgram:
+    job = ScriptJob(SCRIPT, (mode,), world_size=2, gpus_per_node=2)
+    found: rank_script.ScriptTrace = pool.run(rank_script.run_script, job, 1)
+    return found.trace.program
+
+
+def events(program: CutProgram) -> list[tuple[bool, str, int, str, list[int]]]:
+    """(is a collective, name, bytes, stream, ops that it waits for) of every op in issue order."""
+    found: list[tuple[bool, str, int, str, list[int]]] = []
+    issued: list[str] = []
+    for entry in program.skeleton:
+        template = program.templates[entry.template]
+        first = len(issued)
+        waits: dict[int, list[int]] = {}
+        for dst, src, kind, stream, back in template.edges:
+            if kind == int(EdgeKind.WAIT):
+                at = first + src
+                if src < 0:
+                    at = [i for i, name in enumerate(issued[:first]) if name == stream][-1 - back]
+                waits.setdefault(dst, []).append(at)
+        rows = zip(
+            *(column(template, name) for name in ("kind", "name", "collective", "comm_bytes", "stream")),
+            strict=True,
+        )
+        for row, (kind, name, collective, size, stream) in enumerate(rows):
+            issued.append(stream)
+            is_call = kind == int(OpKind.COLLECTIVE)
+            found.append((is_call, collective if is_call else name, size, stream, waits.get(row, [])))
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_collectives_are_those_of_a_real_run(pool: WorkerPool, really: dict[str, Any], mode: str) -> None:
+    """Order, kind and bytes; every group is both ranks."""
+    expected = [(event[1], event[2]) for event in really[mode] if event[0] == "call"]
+    assert expected and all(event[3] == [0, 1] for event in really[mode] if event[0] == "call")
+    found = [(event[1], event[2]) for event in events(traced(pool, mode)) if event[0]]
+    assert found == expected
+
+
+def test_functional_collectives_are_waited_for_where_a_real_run_waits(
+    pool: WorkerPool, really: dict[str, Any]
+) -> None:
+    """The op that follows a wait in the real run is the one that waits for that collective in the trace."""
+    expected, calls, waited = [], 0, 0
+    pending = False
+    for event in really["tp"]:
+        if event[0] == "call":
+            calls += 1
+        elif event[0] == "wait":
+            waited, pending = calls, True
+        elif pending and event[1] not in ("aten::view", "aten::detach", "aten::alias", "aten::t"):
+            expected.append((event[1], waited))
+            pending = False
+    trace = events(traced(pool, "tp"))
+    number = {index: 1 + sum(one[0] for one in trace[:index]) for index, one in enumerate(trace) if one[0]}
+    found = [
+        (str(name).partition(".")[0], max(number[source] for source in sources if source in number))
+        for is_call, name, _, _, sources in trace
+        if not is_call and any(source in number for source in sources)
+    ]
+    assert found == expected
+
+
+def test_ddp_waits_for_each_bucket_before_it_copies_gradients_out(pool: WorkerPool) -> None:
+    trace = events(traced(pool, "ddp"))
+    calls = [index for index, one in enumerate(trace) if one[0]]
+    assert len(calls) > 1  # 0.2 MB buckets: several
+    waits = {source: index for index, one in enumerate(trace) for source in one[4] if source in calls}
+    assert sorted(waits) == calls and all(trace[index][3] == "world" for index in calls)
+    # Gradients leave the buckets in bucket order, behind the last call: each copy has its own bucket's wait.
+    assert [waits[call] for call in calls] == sorted(waits[call] for call in calls)
+    assert all(waits[call] > calls[-1] and "copy" in str(trace[waits[call]][1]) for call in calls)

@@ -1,0 +1,263 @@
+"""Scripts of users: what is recorded of them, which ranks are run, and what is said when they fail."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from simcore.errors import GraphError, InputError
+from simcore.graph import ProcessGroup, load_graph
+from tests.tracing.small_jobs import column
+from workloads.tracing.cli import app
+from workloads.tracing.pool import WorkerPool, workers
+from workloads.tracing.script.candidates import RankSearch, kinds_of_place
+from workloads.tracing.script.group_families import FamilyNames
+from workloads.tracing.script.job import ScriptJob, parse_steps, parse_values
+
+SCRIPTS = Path(__file__).parent / "scripts"
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+# The model of scripts/small.py: three blocks of linear 64 -> 256 -> 64 and a norm, batch 8, fp32.
+BLOCK = 64 * 256 + 256 + 256 * 64 + 64 + 2 * 64  # parameters
+MODEL = 3 * BLOCK
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """One worker for every script."""
+    pytest.importorskip("torch")
+    from workloads.tracing.script import rank_script
+
+    with workers(rank_script.prepare, 1) as running:
+        yield running
+
+
+def run(pool: WorkerPool, script: str, *arguments: str, rank: int = 1, **options: Any) -> Any:
+    """The ScriptTrace of one rank."""
+    from workloads.tracing.script import rank_script
+
+    job = ScriptJob(SCRIPTS / script, arguments, **{"world_size": 8, **options})
+    return pool.run(rank_script.run_script, job, rank)
+
+
+def calls(found: Any) -> Counter[tuple[str, str, str, int]]:
+    """(phase, collective, group, bytes) of a step's collectives, counted."""
+    counted: Counter[tuple[str, str, str, int]] = Counter()
+    for entry in found.trace.program.skeleton:
+        template = found.trace.program.templates[entry.template]
+        names = ("phase", "collective", "group", "comm_bytes")
+        rows = zip(*(column(template, name) for name in names), strict=True)
+        counted.update(row for row in rows if row[1])
+    return counted
+
+
+def test_ddp_reduces_every_gradient_once(pool: WorkerPool) -> None:
+    found = run(pool, "small.py", "ddp")
+    reduced = calls(found)
+    assert {key[:3] for key in reduced} == {("grad_sync", "all_reduce", "world")}
+    assert sum(size * times for (*_, size), times in reduced.items()) == 4 * MODEL
+    memory = found.trace.memory
+    assert (memory.parameters, memory.optimizer_states) == (4 * MODEL, 0)
+
+
+def test_accumulation_is_two_microbatches_and_reduces_in_the_last(pool: WorkerPool) -> None:
+    found = run(pool, "small.py", "accumulate")
+    kinds = [
+        (found.trace.program.templates[entry.template].name, entry.microbatch)
+        for entry in found.trace.program.skeleton
+    ]
+    assert [kind for kind in kinds if kind[0] in ("fwd", "bwd")] == [
+        ("fwd", 0), ("bwd", 0), ("fwd", 1), ("bwd", 1)
+    ]  # fmt: skip
+    first, last = [
+        sum(bool(name) for name in column(found.trace.program.templates[entry.template], "collective"))
+        for entry in found.trace.program.skeleton
+        if found.trace.program.templates[entry.template].name == "bwd"
+    ]
+    assert first == 0 < last and found.trace.num_microbatches == 2
+
+
+def test_checkpointing_recomputes_the_blocks(pool: WorkerPool) -> None:
+    flops: Counter[str] = Counter()
+    for template in run(pool, "small.py", "checkpoint").trace.program.templates.values():
+        for phase, count in zip(column(template, "phase"), column(template, "flops"), strict=True):
+            flops[phase] += count
+    forward = 3 * 2 * (2 * 8 * 64 * 256)  # three blocks, two products each, batch 8
+    # The first product's input needs no gradient: one product less than twice the forward pass.
+    assert flops["fwd"] == flops["recompute"] == forward
+    assert flops["bwd"] == 2 * forward - 2 * 8 * 64 * 256
+
+
+def test_fsdp2_gathers_twice_and_scatters_once(pool: WorkerPool) -> None:
+    counted = calls(run(pool, "small.py", "fsdp2"))
+    # Rows are cut in 8; 64 and 256 are divisible: nothing is padded.  The root shards nothing of its own.
+    assert counted["fwd", "all_gather", "world", 4 * BLOCK] == 3
+    assert counted["bwd", "all_gather", "world", 4 * BLOCK] >= 2  # the last block may stay gathered
+    assert counted["grad_sync", "reduce_scatter", "world", 4 * BLOCK] == 3
+
+
+def test_fsdp1_and_hsdp(pool: WorkerPool) -> None:
+    flat = calls(run(pool, "small.py", "fsdp1"))
+    assert flat["grad_sync", "reduce_scatter", "world", 4 * BLOCK] == 3
+    hybrid = calls(run(pool, "small.py", "hsdp"))
+    assert hybrid["grad_sync", "reduce_scatter", "shard", 4 * BLOCK] == 3
+    assert hybrid["grad_sync", "all_reduce", "replicate", 4 * BLOCK // 2] == 3
+
+
+def test_tensor_parallel_reduces_activations(pool: WorkerPool) -> None:
+    counted = calls(run(pool, "small.py", "fsdp2_tp"))
+    activation = 4 * 8 * 64
+    assert counted["fwd", "all_reduce", "tp", activation] == 3
+    # The first block's input needs no gradient.
+    assert counted["bwd", "all_reduce", "tp", activation] == 2
+    assert {group for _, name, group, _ in counted if name == "reduce_scatter"} == {"dp"}
+
+
+def test_every_local_rank_has_its_own_device_and_does_the_same(pool: WorkerPool) -> None:
+    digests = {run(pool, "small.py", "fsdp2_tp", rank=rank).trace.program.digest() for rank in (0, 3, 7)}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "messages"),
+    [
+        ("exit", {}, ["called exit('enough') at troubled.py:", "before step 2", "let it run 3 steps"]),
+        ("hang", {"hang_s": 2.0}, ["no tensor operation for 2 s", "in the script: troubled.py:", "remove"]),
+        ("network", {}, ["connects to 192.0.2.1", "troubled.py:", "local files"]),
+        ("devices", {}, ["device cuda:9 of a node with 8 GPUs", "troubled.py:", "--gpus-per-node"]),
+        ("opaque", {}, ["simcore_tests::opaque has no rule", "troubled.py:", "register_fake", "--setup"]),
+    ],
+)
+def test_what_is_said_of_scripts_that_fail(
+    pool: WorkerPool, how: str, options: dict[str, Any], messages: Sequence[str]
+) -> None:
+    with pytest.raises(InputError) as raised:
+        run(pool, "troubled.py", how, **options)
+    for message in ("rank 1", *messages):
+        assert message in str(raised.value)
+
+
+def test_values_are_asked_for_and_can_be_answered(pool: WorkerPool) -> None:
+    text = (SCRIPTS / "troubled.py").read_text(encoding="utf-8").splitlines()
+    line = 1 + next(number for number, code in enumerate(text) if "float(loss) > 0.5" in code)
+    found = run(pool, "troubled.py", "values")
+    asked = {(one.site, one.kind, one.answer): times for one, times in found.asked}
+    assert asked == {
+        (f"troubled.py:{line}", "item", 1.0): 3,  # three steps
+        (f"troubled.py:{line + 1}", "share", 1.0): 3,
+    }
+    other = run(pool, "troubled.py", "values", values=((f"troubled.py:{line}", 0.0), ("nowhere.py:1", 2.0)))
+    assert [one.overridden for one, _ in other.asked] == [True]  # the branch is not taken
+    assert other.unused == ("nowhere.py:1",)
+
+
+def test_an_operator_gets_its_shapes_from_a_setup_file(pool: WorkerPool) -> None:
+    with workers_of_one() as fresh:
+        found = run(fresh, "troubled.py", "opaque", setup=SCRIPTS / "shapes.py")
+    names = [name for one in found.trace.program.templates.values() for name in column(one, "name")]
+    assert "simcore_tests::opaque" in names
+
+
+def workers_of_one() -> Any:
+    """A worker of its own: operators stay registered."""
+    from workloads.tracing.script import rank_script
+
+    return workers(rank_script.prepare, 1)
+
+
+@needs_torch
+def test_a_traced_script_is_a_graph_folder(tmp_path: Path) -> None:
+    target = tmp_path / "small"
+    arguments = [
+        str(SCRIPTS / "small.py"),
+        "fsdp2",
+        "--world-size",
+        "64",
+        "--jobs",
+        "1",
+        "--out",
+        str(target),
+    ]
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    graph = load_graph(target)
+    assert graph.world_size == 64 and sum(program.num_ranks for program in graph.programs) == 64
+    held = json.loads((target / "trace.json").read_text(encoding="utf-8"))
+    assert held["ranks_run"][0] == 0 and held["ranks_run"][-1] == 63
+    assert set(next(iter(held["peak_bytes_by_phase"].values()))) >= {"fwd", "bwd", "optimizer"}
+    highest = max(program.memory.peak for program in graph.programs)
+    assert max(max(one.values()) for one in held["peak_bytes_by_phase"].values()) == highest
+    assert str(tmp_path) not in (target / "graph.json").read_text(encoding="utf-8")
+
+
+@needs_torch
+def test_ranks_that_communicate_differently_are_refused(tmp_path: Path) -> None:
+    target = tmp_path / "graph"
+    arguments = [str(SCRIPTS / "troubled.py"), "diverges", "--world-size", "2", "--jobs", "1"]
+    ran = CliRunner().invoke(app, [*arguments, "--out", str(target)])
+    assert ran.exit_code == 2 and "rank" in ran.output and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.py", "--world-size", "8"], "nowhere.py: no such file"),
+        ([str(SCRIPTS / "small.py"), "--world-size", "12"], "does not fill nodes of 8"),
+        ([str(SCRIPTS / "small.py"), "--world-size", "0"], "world-size: 0 must be at least 1"),
+        ([str(SCRIPTS / "small.py"), "--world-size", "8", "--steps", "2:9"], "spans 7 steps"),
+        ([str(SCRIPTS / "small.py"), "--world-size", "8", "--steps", "x"], "not A:B"),
+        ([str(SCRIPTS / "small.py"), "--world-size", "8", "--value", "a.py=1"], "not FILE.py:LINE=NUMBER"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, arguments: list[str], message: str) -> None:
+    ran = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "graph")])
+    assert ran.exit_code == 2 and message in ran.output and list(tmp_path.iterdir()) == []
+
+
+def test_steps_and_values() -> None:
+    assert parse_steps("2:3") == parse_steps("2") == 2
+    assert parse_values(["train.py:42=0.5"]) == (("train.py:42", 0.5),)
+
+
+def test_groups_that_partition_ranks_alike_are_a_family() -> None:
+    name = FamilyNames()
+    assert [name("mesh_tp", members) for members in ((0, 1), (2, 3))] == ["tp", "tp"]
+    assert name("mesh_tp", (0, 1)) == "tp.2"  # the same ranks again: another communicator
+    assert name("", (0, 2)) == name("undefined", (1, 3)) == "group"
+    assert name("", (0, 1, 2)) == "group.2"
+
+
+@given(st.integers(1, 40), st.lists(st.integers(0, 39), max_size=3), st.integers(2, 60))
+def test_borders_between_ranks_are_found(world: int, borders: list[int], max_ranks: int) -> None:
+    """Ranks along one axis do something else from each border on; the ends must show it."""
+    truth = {rank: f"part {sum(rank >= border for border in borders)}" for rank in range(world)}
+    search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, max_ranks)
+    search.ends(world)
+    kinds = kinds_of_place([ProcessGroup("world", ((world, 1),))], set(), world)
+    found = search.classes(kinds, all_alike=True, num_axes=1)
+    assert sorted(found) == list(range(world)) and len(search.hashes) <= max(2, max_ranks)
+    if search.assumed == 0:
+        assert found == truth
+    assert all(found[rank] == truth[rank] for rank in search.hashes)
+
+
+def test_pipeline_stages_are_all_run() -> None:
+    axis = ProcessGroup("pp", ((4, 2),), ((2, 1),))
+    kinds = kinds_of_place([axis], {"pp"}, 8)
+    assert list(kinds.values()) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_unequal_families_are_refused() -> None:
+    from workloads.tracing.group_families import fit_family
+
+    with pytest.raises(GraphError, match="differ in size"):
+        fit_family("tp", [(0, 1), (2, 3, 4)])
