@@ -42,10 +42,10 @@ def case_key(case: Case) -> str:
 def predict_case(case: Case, physics: Physics) -> float:
     """Seconds per step; see Note [Fewer microbatches].  Errors: InputError from the generator."""
     few, more, count = simulated_microbatches(case)
-    last = _simulated_s(case, more, physics)
+    last = simulated_s(case, more, physics)
     if count <= more:
         return last
-    first = _simulated_s(case, few, physics)
+    first = simulated_s(case, few, physics)
     return last + (count - more) * (last - first) / (more - few)
 
 
@@ -83,7 +83,8 @@ class _Clusters:
 _CLUSTERS = _Clusters()
 
 
-def _simulated_s(case: Case, microbatches: int, physics: Physics) -> float:
+def simulated_s(case: Case, microbatches: int, physics: Physics) -> float:
+    """Seconds of a step of so many microbatches, all of them simulated."""
     training = case.training.model_copy(
         update={"global_batch": microbatches * case.training.micro_batch * case.parallel.dp}
     )

@@ -13,13 +13,13 @@ from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.runs_report import report
 from simcore.calibrate.runs_score import RowScore, Scored, score_rows
 from simcore.errors import InputError, nearest
-from workloads.published import read_run_rows
+from workloads.published import RunRow, read_run_rows
 
 
 def validate_runs(
     path: str, *, family: str = "", limit: int = 0, worst: int = 10, as_json: bool = False, page: str = ""
 ) -> None:
-    """Predict the rows of ``path`` (of one ``family``, the first ``limit`` of each family) and print errors.
+    """Predict the rows of ``path`` (of one ``family``, ``limit`` of each family) and print errors.
 
     ``page``: file that the report is written to.  Errors: InputError for a bad file or unknown family.
     """
@@ -30,13 +30,7 @@ def validate_runs(
             raise InputError(f"no family {family!r}{nearest(family, known)}")
         rows = [row for row in rows if row.family == family]
     if limit:
-        seen: dict[str, int] = {}
-        kept = []
-        for row in rows:
-            seen[row.family] = seen.get(row.family, 0) + 1
-            if seen[row.family] <= limit:
-                kept.append(row)
-        rows = kept
+        rows = _spread(rows, limit)
     began = time.monotonic()
     scored = score_rows(rows)
     wall_s = time.monotonic() - began
@@ -47,8 +41,16 @@ def validate_runs(
     print(text(scored, table, worst))
     print(f"{len(rows)} rows in {wall_s:.0f} s")
     if page:
-        Path(page).write_text(report(scored), encoding="utf-8")
+        Path(page).write_text(report(scored, limit=limit), encoding="utf-8")
         print(f"written: {page}", file=sys.stderr)
+
+
+def _spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
+    """At most ``limit`` rows of each family, evenly over its rows."""
+    families: dict[str, list[RunRow]] = {}
+    for row in rows:
+        families.setdefault(row.family, []).append(row)
+    return [row for found in families.values() for row in found[:: -(-len(found) // limit)]]
 
 
 def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ()) -> ErrorTable:

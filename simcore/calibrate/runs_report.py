@@ -47,13 +47,19 @@ _OTHERS = (
 )
 
 
-def report(scored: Scored, left_out: Mapping[str, Sequence[float]] | None = None) -> str:
-    """The page.  ``left_out``: absolute errors of each family by numbers fitted without it."""
+def report(scored: Scored, left_out: Mapping[str, Sequence[float]] | None = None, *, limit: int = 0) -> str:
+    """The page.  ``left_out``: absolute errors of each family by numbers fitted without it.
+
+    ``limit``: how many rows of each family were predicted (0: all).
+    """
     clean = [score for score in scored.scores if not score.described.odd]
     quality_a = [score for score in clean if score.quality == "A"]
     quality_b = [score for score in clean if score.quality != "A"]
     odd = [score for score in scored.scores if score.described.odd]
-    lines = [_INTRODUCTION, "## Overall", ""]
+    lines = [_INTRODUCTION]
+    if limit:
+        lines += [f"Of each family only {limit} rows, evenly spread, were predicted for this page.", ""]
+    lines += ["## Overall", ""]
     lines += table(
         _HEADS,
         [

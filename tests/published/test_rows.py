@@ -1,0 +1,157 @@
+"""Rows of published runs: what they mean, what a step took, and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from simcore.calibrate.runs import predict_case, simulated_microbatches, simulated_s
+from simcore.calibrate.runs_command import goals, table_of
+from simcore.calibrate.runs_score import Described, RowScore, score_rows
+from simcore.calibrate.runs_tables import kendall_tau
+from simcore.errors import InputError
+from simcore.hardware import load_gpu
+from workloads.models.spec import ModelSpec
+from workloads.published import RunRow, describe, measured_step_s, oddity, read_run_rows
+
+_GPT = {
+    "id": "r1", "family": "new", "model": "GPT-3 tiny", "layers": "4.0", "hidden": "1024", "heads": "16",
+    "kv_heads": "16", "ffn": "4096", "vocab": "51200", "seq": "1024.0", "gpus": "16.0", "gpu_type": "H100",
+    "tp": "2.0", "pp": "2.0", "vpp": "1", "global_batch": "64.0", "micro_batch": "2.0", "precision": "bf16",
+    "recompute": "none", "metric": "step_time_s", "value": "0.5", "quality": "A", "sp": "yes",
+}  # fmt: skip
+
+
+def _row(**changes: str) -> RunRow:
+    return RunRow(2, {**_GPT, **changes})
+
+
+def test_a_row_becomes_its_degrees_and_batch() -> None:
+    (case,) = describe(_row()).cases
+    # 16 GPUs / (2 x 2) = 4 replicas; 64 samples / 4 / 2 = 8 microbatches.
+    assert (case.parallel.dp, case.microbatches) == (4, 8.0)
+    assert case.parallel.sequence_parallel
+    assert case.cluster == "h100-16"
+
+
+def test_unpublished_inputs_become_a_band() -> None:
+    band = describe(_row(quality="B", micro_batch="", recompute="not stated"))
+    assert set(band.unpublished) == {"micro_batch", "recompute"}
+    assert len(band.cases) > 1
+    assert describe(_row(micro_batch="", recompute="")).unpublished == ()  # quality A: the preset decides
+
+
+def test_uneven_layers_leave_the_ends_lighter() -> None:
+    (case,) = describe(_row(layers="7", pp="4")).cases
+    assert case.parallel.stage_layers == (2, 2, 2, 1)
+
+
+def test_experts_as_tables_write_them() -> None:
+    (case,) = describe(
+        _row(model="Qwen2-57B", moe_experts="64+shared 20480 (8x2560)", moe_topk="8", ffn="2560", gpus="64",
+             ep="4", overlap_notes="expert-TP (ETP)=1; capacity factor 1.5")
+    ).cases  # fmt: skip
+    moe = case.model.moe
+    assert moe is not None
+    assert (moe.num_experts, moe.top_k, moe.ffn, moe.shared_ffn) == (64, 8, 2560, 20480)
+    assert (moe.capacity_factor, case.parallel.etp) == (1.5, 1)
+
+
+def test_public_models_fill_empty_columns() -> None:
+    empty = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), "")
+    (case,) = describe(_row(**empty, model="Qwen3 MoE 30B", pp="1", tp="1", ep="8")).cases
+    assert (case.model.layers, case.model.hidden, case.model.size_per_head) == (48, 2048, 128)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gpus": "17"}, "do not divide"),
+        ({"layers": "x"}, "no number"),
+        ({"layers": "-4"}, "not a number >= 0"),
+        ({"seq": "1.5"}, "whole number"),
+        ({"layers": "", "model": "mystery"}, "layers is not given"),
+        ({"gpu_type": "TPU v5"}, "no profile"),
+        ({"model": "Nemotron V3 Nano 30B"}, "Mamba"),
+        ({"layers": "1"}, "pipeline stages"),
+        ({"global_batch": "2"}, "samples on"),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused_with_its_reason(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        describe(_row(**changes))
+
+
+def test_metrics_become_seconds_by_their_own_convention() -> None:
+    gpu = load_gpu("h100-sxm")
+    model = ModelSpec(layers=2, hidden=128, heads=2, ffn=512, vocab=1000)
+    row = {"gpus": "4", "global_batch": "8", "seq": "100"}
+
+    def seconds(metric: str, value: str, **more: str) -> float:
+        return measured_step_s(_row(metric=metric, value=value, **row, **more), model, gpu)
+
+    assert seconds("samples_per_s", "16") == 0.5  # 8 / 16
+    assert seconds("tokens_per_s_total", "1600") == 0.5  # 8 x 100 / 1600
+    assert seconds("tokens_per_s_per_gpu", "400") == 0.5  # 8 x 100 / (400 x 4)
+    # Forward of a layer, multiply-adds a token: weights 4 h^2 + 8 h^2, scores 2 s h in full; head h V.
+    forward = 2 * 100 * (2 * (12 * 128**2 + 2 * 100 * 128) + 128 * 1000)
+    flops = 3 * forward * 8
+    assert seconds("tflops_per_gpu", "1e-6") == pytest.approx(flops / 4e6)
+    recomputed = seconds("tflops_per_gpu", "1e-6", notes="hardware FLOPs formula incl. recompute")
+    assert recomputed == pytest.approx(flops / 4e6 * 4 / 3)
+    assert seconds("mfu_percent", "50") == pytest.approx(flops / (0.5 * 989.4e12 * 4))
+    assert seconds("mfu_percent", "50", step_time_s_derived="3.5") == 3.5
+    with pytest.raises(InputError, match="unknown metric"):
+        seconds("furlongs", "1")
+
+
+def test_a_file_without_needed_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("id,model,seq,gpus,gpu_typ,global_batch,metric,value\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"no column 'gpu_type'.*gpu_typ"):
+        read_run_rows(str(path))
+    with pytest.raises(InputError, match="cannot read"):
+        read_run_rows(str(tmp_path / "none.csv"))
+
+
+def test_odd_rows_are_known_by_their_columns() -> None:
+    assert oddity(_row(family="bloom_a100", hidden="13824", heads="128"))  # head size 108
+    assert not oddity(_row(family="bloom_a100", hidden="14336", heads="64"))  # head size 224
+
+
+def test_many_microbatches_continue_in_a_straight_line() -> None:
+    # 20 microbatches of a two-stage pipeline: simulated at 3 and 6, and whole.
+    (case,) = describe(_row(global_batch="160")).cases
+    assert simulated_microbatches(case) == (3, 6, 20.0)
+    line = predict_case(case, {})
+    assert line == pytest.approx(simulated_s(case, 20, {}), rel=0.005)
+
+
+def test_rows_are_scored_and_refusals_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    scored = score_rows([_row(), _row(id="r2", gpus="17"), _row(id="r3", value="0.25")])
+    assert [row["id"] for row in scored.skipped] == ["r2"]
+    table = table_of(scored.scores, scored.skipped)
+    first, second = table.rows
+    assert first["predicted"] == second["predicted"]  # what was measured plays no part
+    assert first["error"] == pytest.approx(first["predicted"] / 0.5 - 1)
+    assert goals(scored.scores)["n"] == 2
+    capsys.readouterr()
+
+
+def test_a_band_is_scored_by_the_distance_to_it() -> None:
+    band = describe(_row(quality="B"))
+    score = RowScore(Described(_row(quality="B"), band, 1.0, 1.0, ""), 0.9, 1.2)
+    assert (score.predicted_s, score.error) == (1.0, 0.0)
+    low = RowScore(Described(_row(), band, 2.0, 1.0, ""), 0.9, 1.2)
+    assert low.error == pytest.approx(1.2 / 2 - 1)
+
+
+def test_kendall_tau_counts_pairs_in_the_same_order() -> None:
+    def scores(*pairs: tuple[float, float]) -> list[RowScore]:
+        band = describe(_row())
+        return [RowScore(Described(_row(), band, m, 1.0, ""), p, p) for m, p in pairs]
+
+    assert kendall_tau(scores((1, 2), (2, 3), (3, 5))) == 1.0
+    # Pairs (1,2) and (1,3) agree, (2,3) does not: (2 - 1) / 3.
+    assert kendall_tau(scores((1, 1), (2, 3), (3, 2))) == pytest.approx(1 / 3)
