@@ -198,3 +198,35 @@ def test_kernels_are_scaled_exactly(tmp_path):
         expected = np.rint(job.graph.ops.recorded_ps[rows] / factor)
         assert (done.recorded_ps[rows] == expected).all()
         assert (done.recorded_ps[~rows] == job.graph.ops.recorded_ps[~rows]).all()
+
+
+def test_edited_kernels_beside_simulated_communication(tmp_path):
+    job = four_ranks(tmp_path)
+
+    def seconds(*edits):
+        _, steps = edit_recording(job, ["class.gemm.speed=1", *edits], None, "communication", "a100-16")
+        return [1e6 * one.after_s for one in steps]
+
+    # The slow rank's gemm lasts 30 us and all wait for it; three times as fast, it saves 20.
+    same, faster = seconds("class.gemm.speed=3")
+    assert same - faster == pytest.approx(20, abs=0.1)
+    with pytest.raises(InputError, match="--level communication simulates"):
+        seconds("network.bandwidth=2")
+
+
+def test_collectives_of_unknown_groups_are_of_the_whole_world(tmp_path):
+    meta = {
+        "Collective name": "allreduce",
+        "In msg nelems": 2**23,
+        "Out msg nelems": 2**23,
+        "dtype": "BFloat16",
+    }
+    events = launched(ALL_REDUCE, 1, 10, 500, corr=1, **meta)
+    header = {"distributedInfo": {"rank": 0, "world_size": 8}}
+    job = import_kineto([write(tmp_path / "t.json", events, **header)])
+    from simcore.hardware import load_cluster
+
+    plan = nccl_planner(load_cluster("v100", {})).plan("all_reduce", 2**24, tuple(range(8)))
+    _, (done,) = edit_recording(job, ["network=v100"], None)
+    assert 1e12 * done.after_s == pytest.approx(plan.alone_ps, rel=1e-6)
+    assert any("taken to be of all 8 ranks" in text for text in done.applied.assumed)
