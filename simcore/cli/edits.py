@@ -9,13 +9,20 @@ from typing import Any
 from rich.table import Table
 
 from simcore.collectives import NcclPlanner
+from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.hardware import ClusterSpec, Topology
-from simcore.replay import replay_job
+from simcore.replay import play_level
 from simcore.replay.levels import recorded_cluster
 from workloads.edits import Applied, EditableJob, apply_edit, split_edits
 from workloads.imports import ImportedJob
 from workloads.imports.pipeline_job import PipelineOrigin
+
+#: Keys of edits that change how long communication lasts.
+_OF_COMMUNICATION = (
+    "network", "remove.communication", "remove.nccl", "class.communication", "kernel.nccl", "dp", "tp",
+    "hidden", "ffn", "batch.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,13 +72,20 @@ def timed(done: Sequence[Applied], times_s: Sequence[float]) -> tuple[EditStep, 
 
 
 def edit_recording(
-    job: ImportedJob, texts: Sequence[str], step: int | None
+    job: ImportedJob,
+    texts: Sequence[str],
+    step: int | None,
+    level: str = "recorded",
+    cluster: str | None = None,
 ) -> tuple[ImportedJob, tuple[EditStep, ...]]:
-    """A recording after edits.  Step time: mean over the recorded steps of the longest span of any rank."""
+    """A recording after edits.  Step time: mean over the recorded steps of the longest span of any rank.
+
+    InputError for an edit of communication at a ``level`` that simulates it.
+    """
     kind = "pipeline_log" if isinstance(job.origin, PipelineOrigin) else "recorded"
     editable = EditableJob(
         kind, job.graph, job.ranks, job.origin, planner=nccl_planner,
-        home=lambda num_gpus: recorded_cluster(job, None, num_gpus),
+        home=lambda num_gpus: recorded_cluster(job, None, num_gpus), recorded_world=job.report.world_size,
     )  # fmt: skip
 
     def imported(state: EditableJob) -> ImportedJob:
@@ -79,10 +93,16 @@ def edit_recording(
 
     def step_time_s(state: EditableJob) -> float:
         spans: dict[int, float] = {}
-        for row in replay_job(imported(state), step):
+        for row in play_level(imported(state), level, cluster).steps(step):
             spans[row.step] = max(spans.get(row.step, 0.0), row.replayed.span)
         return sum(spans.values()) / len(spans)
 
+    for key, _ in split_edits(texts) if level != "recorded" else ():
+        if key.startswith(_OF_COMMUNICATION):
+            raise InputError(
+                f"--edit {key} changes communication, which --level {level} simulates: edit at level"
+                " recorded, or name another --cluster"
+            )
     edited, steps = edit_steps(editable, texts, step_time_s)
     return imported(edited), steps
 

@@ -87,13 +87,11 @@ def replay(
             raise InputError(
                 "--interference needs --level communication or shapes: durations are the recorded ones"
             )
-        if edits and level != "recorded":
-            raise InputError(f"--edit changes recorded times, which --level {level} does not use")
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
         if not job.ranks:
             raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
         stragglers = analyse_stragglers(job)
-        job, changes = edit_recording(job, edits or (), step)
+        job, changes = edit_recording(job, edits or (), step, level, cluster)
         replayed = play_level(job, level, cluster, learned)
         steps = replayed.steps(step)
         insights = step_insights(replayed, steps)

@@ -10,11 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from simcore.collectives import NcclPlanner
+from simcore.cost import CostModel, Demands
 from simcore.engine import simulate
 from simcore.engine.variants import Variants
 from simcore.errors import InputError, nearest
+from simcore.graph import Graph, OpKind, OpTable
+from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec, Topology, load_cluster
 from simcore.interference import LearnedInterference
 from simcore.replay.alone import SharedGpu
@@ -61,7 +65,8 @@ def play_level(
     shapes = price_shapes(job, row_of, spec.gpu) if level == "shapes" else None
     predicted = (shapes.rows, shapes.demands) if shapes is not None else None
     simulated = [staged.graph.ops.recorded_ps[row] < 0 for row in row_of]
-    cost = SharedGpu(job, row_of, simulated, spec.gpu, predicted)
+    shared = SharedGpu(job, row_of, simulated, spec.gpu, predicted)
+    cost = EditedKernels(shared, job, row_of, staged.graph)
     # The host's times and copies are recorded ones; a stand-in waits in all its groups at once.
     gpu = replace(
         spec.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].recorded)
@@ -90,6 +95,25 @@ def play_level(
     return replay_of(
         job, staged.graph, topology.cluster, "fluid", result, staged.rank_of, notes=notes, origins=origins
     )
+
+
+class EditedKernels:
+    """Prices kernels as ``recorded`` does, and those that edits made longer or shorter in proportion."""
+
+    def __init__(self, recorded: CostModel, job: ImportedJob, row_of: list[IntArray], graph: Graph) -> None:
+        self._recorded = recorded
+        self._before = graph.ops.recorded_ps.copy()
+        for rank, row in zip(job.ranks, row_of, strict=True):
+            computes = graph.ops.kind[row] == OpKind.COMPUTE
+            length = rank.recorded.end_ps - rank.recorded.start_ps
+            self._before[row[computes]] = length[computes]
+        self._factor = np.where(self._before > 0, graph.ops.recorded_ps / np.maximum(1, self._before), 1.0)
+
+    def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
+        """Demand of every op, edits included."""
+        if (self._factor == 1.0).all():
+            return self._recorded.demands(ops, used)
+        return self._recorded.demands(replace(ops, recorded_ps=self._before), used).scaled(self._factor)
 
 
 def _rows(job: ImportedJob, staged: Stage) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:

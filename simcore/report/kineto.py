@@ -149,9 +149,10 @@ def _events(timeline: Timeline, rank: int) -> Iterator[str]:
 def _launching_ns(info: RunInfo, on_host: npt.NDArray[np.bool_], launched: npt.NDArray[np.bool_]) -> IntArray:
     """By row: what the launches since the host's last own op have taken, this one not counted."""
     overhead_s = float((info.cluster.get("gpu") or {}).get("launch_overhead_s", 0.0))
-    before = np.cumsum(launched) - launched
+    before: IntArray = np.cumsum(launched) - launched
     since = np.maximum.accumulate(np.where(on_host, before, 0))
-    return np.rint((before - since) * overhead_s * 1e9).astype(np.int64)
+    taken: IntArray = np.rint((before - since) * overhead_s * 1e9).astype(np.int64)
+    return taken
 
 
 def _one_launch(

@@ -175,3 +175,9 @@ def test_two_traces_of_one_rank_are_refused(tmp_path):
     ]
     with pytest.raises(InputError, match="both of rank 0"):
         import_kineto(paths)
+
+
+def test_an_end_read_a_little_early_is_no_time(tmp_path):
+    path = text(tmp_path, '{"traceEvents": [' + GOOD.replace('"dur": 2', '"dur": -0.5') + "]}")
+    (rank,) = import_kineto([path]).ranks
+    assert (rank.recorded.end_ps == rank.recorded.start_ps).all()

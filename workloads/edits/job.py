@@ -44,7 +44,8 @@ class EditableJob:
 
     ``kind`` is one of :data:`KINDS`.  ``ranks`` map recorded ops to flat ops (empty when nothing was
     recorded); ``origin`` is the importer's own value, for edits that write the graph anew from it.
-    ``cluster`` is what the job runs on (None: a recording on hardware of name ``recorded_gpu``), and
+    ``cluster`` is what the job runs on (None: a recording on hardware of name ``recorded_gpu``, of so many
+    ranks as ``recorded_world`` says, -1: not recorded), and
     ``planner`` plans collectives on a cluster; ``home`` gives one of so many GPUs of the recorded model.
     ``kernels`` is the kernel mapping that is still to be applied
     to a traced program ("": none): edits of the program come before it, edits of kernels after it.
@@ -58,6 +59,7 @@ class EditableJob:
     planner: Callable[[ClusterSpec], Planner] | None = None
     home: Callable[[int], ClusterSpec] | None = None
     recorded_gpu: str = ""
+    recorded_world: int = -1
     kernels: str = ""
     fp32_math: str = "ieee"
 

@@ -58,14 +58,14 @@ def _planned_on(job: EditableJob, other: ClusterSpec) -> Edited:
         for members in rank.recorded.collectives.members
         if members
     ]
-    highest = max([*placed, *(max(members) for members in groups)])
+    highest = max([*placed, *(max(members) for members in groups), job.recorded_world - 1])
     nodes = max(other.num_nodes, -(-(highest + 1) // other.gpus_per_node))
     planner = job.planner(replace(other, num_nodes=nodes))
     coupled = {name for name, group in graph.groups.items() if group.size > 1}
     met = np.array([name in coupled for name in ops.group.values], dtype=np.bool_)[ops.group.codes]
     rows = (ops.kind == OpKind.COLLECTIVE) & (ops.comm_bytes > 0) & met
     times = planned_times(graph, rows, planner)
-    lone = _plan_lone(job, planner, met, times)
+    lone, of_world = _plan_lone(job, planner, met, times)
     changed = rows | lone
     if not changed.any():
         raise InputError("the recording tells of no collective what it carried between whom")
@@ -76,17 +76,25 @@ def _planned_on(job: EditableJob, other: ClusterSpec) -> Edited:
             f"{int(lone.sum())} collectives whose other ranks were not recorded last as long as their"
             " transfer: what they waited for the others is gone"
         )
+    if of_world:
+        assumed.append(
+            f"{of_world} collectives of unknown groups are taken to be of all {job.recorded_world} ranks"
+        )
     if kept.any():
         assumed.append(f"{int(kept.sum())} of unknown size or group last as recorded")
     edited = lasting(job, changed, times.astype(np.float64))
     return Edited(edited, tuple(assumed), count_changed(graph, changed))
 
 
-def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArray) -> BoolArray:
-    """Write into ``times`` what collectives without recorded peers take; returns their rows."""
+def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArray) -> tuple[BoolArray, int]:
+    """Write into ``times`` what collectives without recorded peers take; returns their rows.
+
+    Where a group is not recorded it is taken to be the whole world; the second value says how often.
+    """
     graph, ops = job.graph, job.graph.ops
     lone = np.zeros(len(ops), dtype=np.bool_)
     memo: dict[tuple[str, int, tuple[int, ...]], int] = {}
+    of_world = 0
     for index, rank in enumerate(job.ranks):
         known = rank.recorded.collectives
         if known is None:
@@ -94,13 +102,18 @@ def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArr
         flat = graph.flat_ops(graph.programs[int(graph.program_of_rank[index])]).row
         for op in np.flatnonzero(known.num_bytes > 0).tolist():
             row, members = int(flat[rank.flat[op]]), known.members[op]
-            if ops.kind[row] != OpKind.COLLECTIVE or met[row] or len(members) < 2:
+            if ops.kind[row] != OpKind.COLLECTIVE or met[row]:
+                continue
+            if not members and job.recorded_world > 1:
+                members = tuple(range(job.recorded_world))
+                of_world += 1
+            if len(members) < 2:
                 continue
             key = (ops.collective[row], int(known.num_bytes[op]), members)
             if key not in memo:
                 memo[key] = planner.plan(*key).alone_ps
             times[row], lone[row] = memo[key], True
-    return lone
+    return lone, of_world
 
 
 @edit(

@@ -38,6 +38,7 @@ _GPU_CATEGORIES = {
 _CALL_CATEGORIES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"}
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _TRAILING_NUMBER = re.compile(r"\d{1,9}$")
+_CLOCK_PS = PS_PER_US  # how much too early an end may have been read: the coarsest resolution
 _MAX_SPAN_US = 7 * 24 * 3600 * 10**6  # a trace of more than a week is a mistake, and must fit int64 ps
 _RANK_LIST = re.compile(r"\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # whole, not "[0, 1, ..., 63]"
 _MAX_BYTES = 1 << 50
@@ -173,10 +174,11 @@ class _Reader:
         start_us -= self.origin_us
         if not -_MAX_SPAN_US <= start_us <= _MAX_SPAN_US:
             raise self._bad(number, f"begins {abs(start_us) / 8.64e10:.3g} days from the first event")
-        if not 0 <= length_us <= _MAX_SPAN_US:
-            raise self._bad(number, f"lasts {length_us} us")
+        length = length_us * PS_PER_US + length_ps
+        if not -_CLOCK_PS <= length <= _MAX_SPAN_US * PS_PER_US:
+            raise self._bad(number, f"lasts {length / PS_PER_US:.9g} us")
         start = start_us * PS_PER_US + start_ps
-        return start, start + length_us * PS_PER_US + length_ps
+        return start, start + max(0, length)  # clocks are read one after the other: it took no time
 
     def _time(self, number: int, event: dict[str, Any], key: str) -> tuple[int, int]:
         """A time stamp as whole us and ps, without loss (a double holds no ns of the epoch)."""
