@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from simcore.calibrate.errors import ErrorTable, error_table
-from simcore.calibrate.runs_report import report
+from simcore.calibrate.runs_plots import plot
+from simcore.calibrate.runs_report import curves_of, report
 from simcore.calibrate.runs_score import RowScore, Scored, score_rows
 from simcore.errors import InputError, nearest
 from workloads.published import RunRow, read_run_rows
@@ -41,7 +42,12 @@ def validate_runs(
     print(text(scored, table, worst))
     print(f"{len(rows)} rows in {wall_s:.0f} s")
     if page:
-        Path(page).write_text(report(scored, limit=limit), encoding="utf-8")
+        target = Path(page)
+        (target.parent / "images").mkdir(parents=True, exist_ok=True)
+        target.write_text(report(scored, limit=limit), encoding="utf-8")
+        for curve in curves_of(scored):
+            drawn = target.parent / "images" / f"{curve.name}.svg"
+            drawn.write_text(plot(curve, scored.scores), encoding="utf-8")
         print(f"written: {page}", file=sys.stderr)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from simcore.calibrate.runs_plots import CURVES, Curve
 from simcore.calibrate.runs_score import RowScore, Scored
 from simcore.calibrate.runs_tables import (
     SCALE_BANDS,
@@ -84,9 +85,16 @@ def report(scored: Scored, left_out: Mapping[str, Sequence[float]] | None = None
         lines += [f"## By {title.lower() if title != 'GPU' else title}", ""]
         lines += ["Quality A without odd rows.", "", *table(_HEADS, grouped(quality_a, key, in_order=order))]
     lines += _order(scored.scores)
+    lines += ["## Scaling as published", ""]
+    lines += [f"![{curve.title}](images/{curve.name}.svg)\n" for curve in curves_of(scored)]
     lines += _rows("Worst rows", sorted(scored.scores, key=lambda score: -abs(score.error))[:_WORST])
     lines += ["## Skipped", "", *table(("row", "reason"), [(s["id"], s["reason"]) for s in scored.skipped])]
     return "\n".join(lines)
+
+
+def curves_of(scored: Scored) -> list[Curve]:
+    """Published curves that have rows."""
+    return [curve for curve in CURVES if len(curve.rows(scored.scores)) > 1]
 
 
 def _family(score: RowScore) -> str:

@@ -88,6 +88,9 @@ def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
             continue
         if len(values) > 1:
             found[key] = list(values)
+    if re.search(r"\bpacked\b", row.text("overlap_notes"), re.IGNORECASE):
+        # Tokens attend within their own document; its length is published nowhere.
+        found["document_length"] = [row.count("seq"), row.count("seq") // 8]
     return found
 
 
@@ -107,6 +110,10 @@ def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, A
         raise InputError(f"{row.id}: {row.number('global_batch'):g} samples on {parallel.dp} replicas")
     micro = max(1, min(micro, int(samples)))
     training = _training(row, preset, assumed, micro, parallel, model.layers)
+    length = assumed.get("document_length", training.seq)
+    if length < training.seq:
+        # A causal document of L tokens: each attends to L / 2 on average.
+        model = model.model_copy(update={"sliding_window": max(1, length // 2)})
     software = preset.software()
     if "attention" in assumed:
         software = software.model_copy(update={"attention": assumed["attention"]})
