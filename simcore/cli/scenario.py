@@ -195,7 +195,9 @@ def _read_file(path: Path) -> _File:
         raise InputError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys ({', '.join(_FILE_KEYS)}), got {type(content).__name__}")
-    is_description = "workload" not in content and any(key in SECTIONS for key in content)
+    is_description = any(key in SECTIONS for key in content)
+    if is_description and "workload" in content:
+        raise InputError(f"{path}: either workload, or a description ({', '.join(SECTIONS)})")
     keys = _DESCRIBED_KEYS if is_description else _FILE_KEYS
     for key in content:
         if key not in keys:

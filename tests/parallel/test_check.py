@@ -10,6 +10,9 @@ from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
 
 CASES = {
+    "size": ({}, {"seq": 1 << 30}, 0, r"training.seq=1073741824 is more .* nearest: 16777216"),
+    "length": ({}, {"global_batch": 10**9}, 0, r"microbatches are more .* nearest: 65536"),
+    "frozen": ({}, {"trainable": "["}, 0, "is no regular expression"),
     "heads": ({"tp": 3}, {}, 0, r"tp=3 does not divide 8 attention heads; nearest: parallel.tp=2 or 4"),
     "layers": ({"pp": 4}, {}, 0, r"6 layers do not divide into 4 stages x 1 chunks; nearest: 4 or 8 layers"),
     "chunks": ({"pp": 2, "virtual_stages": 2}, {}, 0, r"2 stages x 2 chunks; nearest: 4 or 8 layers"),

@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
+import re
+
 from simcore.errors import InputError, nearest
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 _AXES = ("tp", "cp", "ep", "dp", "pp")
 
+#: Largest values: beyond them flops and bytes of a step leave 64-bit integers, or a schedule any memory.
+_MOST = {
+    "model": {"layers": 10_000, "hidden": 1 << 20, "heads": 1 << 14, "ffn": 1 << 22, "vocab": 1 << 24},
+    "parallel": {"pp": 1024, "virtual_stages": 1024},
+    "training": {"micro_batch": 1 << 16, "seq": 1 << 24},
+}
+_MOST_MICROBATCHES = 1 << 16
+
 
 def check_job(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
     """InputError for degrees that cannot be; layers and microbatches are checked where they are dealt."""
+    _check_size(model, parallel, training)
     _check_order(parallel)
     _check_tensor(model, parallel, training)
     _check_context(model, parallel, training)
     _check_experts(model, parallel)
     _check_pipeline(parallel)
     _check_data(parallel, training)
+
+
+def _check_size(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
+    for section, spec in (("model", model), ("parallel", parallel), ("training", training)):
+        for key, most in _MOST[section].items():
+            value = getattr(spec, key)
+            if value > most:
+                raise InputError(f"{section}.{key}={value} is more than can be simulated; nearest: {most}")
+    count = training.global_batch // (training.micro_batch * parallel.dp)
+    if count > _MOST_MICROBATCHES:
+        most = _MOST_MICROBATCHES * training.micro_batch * parallel.dp
+        raise InputError(
+            f"training.global_batch={training.global_batch}: {count} microbatches are more than can be"
+            f" simulated; nearest: {most}"
+        )
+    try:
+        re.compile(training.trainable)
+    except re.error as error:
+        raise InputError(
+            f"training.trainable={training.trainable!r} is no regular expression: {error}"
+        ) from None
 
 
 def divides(what: str, value: int, degree: int, axis: str) -> None:
@@ -46,14 +78,22 @@ def _check_tensor(model: ModelSpec, parallel: ParallelSpec, training: TrainingSp
         divides("key and value heads", model.num_kv_heads, tp, "parallel.tp")
     divides("columns of the feed-forward block", model.ffn, tp, "parallel.tp")
     if parallel.sequence_parallel and tp > 1:
-        divides("tokens of a context-parallel rank", training.seq // parallel.cp, tp, "parallel.tp")
+        for seq in _sequences(model, training):
+            divides("tokens of a context-parallel rank", seq // parallel.cp, tp, "parallel.tp")
+
+
+def _sequences(model: ModelSpec, training: TrainingSpec) -> tuple[int, ...]:
+    """Tokens of a sample: an encoder-decoder has two sequences, an image its patches and a class token."""
+    seq = model.sequence(training.seq)
+    return (seq, training.decoder_seq or seq) if model.decoder_layers else (seq,)
 
 
 def _check_context(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
     cp = parallel.cp
     if cp == 1:
         return
-    divides("tokens of a sequence", training.seq, cp, "parallel.cp")
+    for seq in _sequences(model, training):
+        divides("tokens of a sequence", seq, cp, "parallel.cp")
     if parallel.cp_style == "ulysses":
         divides("attention heads of a rank", model.heads // parallel.tp, cp, "parallel.cp")
 
