@@ -20,11 +20,12 @@ def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -
     _sum_tied(writer, job, stage)
     if job.training.optimizer == "none":
         return
-    local = local_numel(job, stage)
-    if not local:
+    if not any(job.numel((piece,), trainable=True) for piece in job.pieces.all_pieces):
         return
+    local = local_numel(job, stage)
     _clip(writer, job, chunks, local)
-    _update(writer, job, local)
+    if local:
+        _update(writer, job, local)
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
         _gather_parameters(writer, job, chunks)
 
@@ -72,17 +73,26 @@ def _clip(writer: Writer, job: Job, chunks: list[Chunk], numel: int) -> None:
     if not job.training.clip_gradients:
         return
     pieces = [piece for chunk in chunks for piece in chunk.pieces]
-    copies = sum(p.numel for piece in pieces for p in piece.parameters if p.name.endswith(" (tied)"))
+    copies = sum(
+        parameter.numel
+        for piece in pieces
+        for parameter in piece.parameters
+        if parameter.trainable and parameter.name.endswith(" (tied)")
+    )
     shards = 1 if job.training.sharding == "ddp" else job.mesh.shard_ranks
     counted = Tensor((numel - copies // shards,), job.shard.main_grad_dtype)
     grads = Tensor((numel,), job.shard.main_grad_dtype)
     scalar = Tensor((1,), "float32")
-    kernels = [compute("multi_tensor_l2norm", [counted], [scalar], op_class="reduction", module="clip")]
+    # A stage without gradients still learns what the others' add up to.
+    kernels = []
+    if numel:
+        kernels = [compute("multi_tensor_l2norm", [counted], [scalar], op_class="reduction", module="clip")]
     group = "mp" if job.training.sharding == "ddp" else "world"
     size = job.parallel.tp * job.parallel.pp if group == "mp" else job.parallel.world_size
     if size > 1:
         kernels.append(collective("all_reduce", scalar, group, module="clip"))
-    kernels.append(compute("multi_tensor_scale", [grads], [grads], op_class="foreach", module="clip"))
+    if numel:
+        kernels.append(compute("multi_tensor_scale", [grads], [grads], op_class="foreach", module="clip"))
     writer.kernels(kernels, phase="optimizer")
 
 
