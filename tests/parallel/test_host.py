@@ -31,12 +31,13 @@ def test_small_tensors_are_bound_by_the_host() -> None:
 
 
 def test_graphs_take_the_host_away() -> None:
-    launched, captured = graph(SoftwareSpec()), graph(SoftwareSpec(cuda_graphs=True, host_us_per_kernel=30.0))
-    assert num_kernels(launched) == num_kernels(captured)
-    saved = (step(launched).step_ps - step(captured).step_ps) * 1e-12
-    # Nearly all launch calls go, but the kernels' own starts are left.
-    assert saved > 0
-    assert step(captured).step_ps * 1e-12 > num_kernels(captured) * load_gpu("h100-sxm").kernel_gap_s
+    eager = step(graph(SoftwareSpec(host_us_per_kernel=30.0))).step_ps
+    captured = graph(SoftwareSpec(cuda_graphs=True, host_us_per_kernel=30.0))
+    kept = step(captured).step_ps * 1e-12
+    # All of the host's 30 us, and what launch calls last beyond the kernels' own starts, which are left.
+    assert kept < eager * 1e-12 / 5
+    assert kept > num_kernels(captured) * load_gpu("h100-sxm").kernel_gap_s
+    assert kept <= step(graph(SoftwareSpec())).step_ps * 1e-12
 
 
 def test_large_tensors_hide_the_host() -> None:
