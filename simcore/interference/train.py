@@ -42,6 +42,7 @@ def train(rows: Sequence[TrainingRow], source: str) -> LearnedInterference:
         )
     table = np.array([row.features for row in rows], dtype=np.float64)
     assert table.shape[1] == len(FEATURES)
+    table[:, np.isnan(table).all(axis=0)] = 0.0  # nothing to learn from, and scikit-learn stumbles over it
     target = np.log(np.array([row.slowdown for row in rows], dtype=np.float64))
     fitted = _regressor().fit(table, target)
     trees = tuple(_tree(predictor.nodes) for (predictor,) in fitted._predictors)

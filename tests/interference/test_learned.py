@@ -13,7 +13,9 @@ from simcore.errors import InputError
 from simcore.interference import FEATURES, LearnedInterference, Neighbours, features, load_interference
 from simcore.interference.train import TrainingRow, train, without_kernels, without_trace
 from simcore.interference.trees import Tree
+from simcore.study.contention.command import calibrate_interference, contention_study
 from tests.engine.lab import US, C, K, TableCost, TablePlanner, cluster, end_us, single
+from tests.imports.traces import launched, step, write
 
 
 def constant(slowdown, num_sms=(132,)):
@@ -183,3 +185,47 @@ def test_cross_validation_leaves_out_what_it_says():
 def test_too_few_rows_are_refused():
     with pytest.raises(InputError, match="too few"):
         train(rows()[:5], "by hand")
+
+
+def overlapping_steps(path, num_steps=30):
+    """Two kernels a step: alone in even steps, twice as long beside 24 blocks of all_reduce in odd ones."""
+    grid = {"grid": [216, 1, 1], "block": [256, 1, 1], "registers per thread": 128}
+    nccl = {"grid": [24, 1, 1], "block": [640, 1, 1], "registers per thread": 96}
+    events, corr = [], 0
+    for number in range(num_steps):
+        at, beside = 2000 * number, number % 2
+        events.append(step(number, at, 1900))
+        if beside:
+            corr += 1
+            events += launched("ncclKernel_AllReduce", at + 5, at + 10, 1000, corr=corr, stream=20, **nccl)
+        for place, name in enumerate(("sgemm", "softmax")):
+            corr += 1
+            start, length = at + 100 + 300 * place, 100 * (1 + beside)
+            events += launched(name, at + 10 + place * 3, start, length, corr=corr, **grid)
+    device = [{"name": "NVIDIA A100-SXM4-80GB", "numSms": 108}]
+    return write(path, events, distributedInfo={"rank": 0, "world_size": 2}, deviceProperties=device)
+
+
+def test_learning_from_a_trace_and_using_it(tmp_path, capsys):
+    pytest.importorskip("sklearn")
+    path, model = overlapping_steps(tmp_path / "t.json"), tmp_path / "m.json"
+    few = [str(overlapping_steps(tmp_path / "few.json", 4)), "--out", str(model)]
+    assert calibrate_interference(["--interference", *few]) == 2
+    assert "too few" in capsys.readouterr().err
+    assert calibrate_interference(["--interference", str(path), str(path), "--out", str(model)]) == 0
+    assert "from 60 kernels" in capsys.readouterr().out
+    learned = load_interference(model)
+    assert learned.num_sms == (108,)
+    replay = ["replay", str(path), "--level", "communication", "--json", "--interference"]
+    done = CliRunner().invoke(app, [*replay, f"learned:{model}"])
+    assert done.exit_code == 0
+    assert contention_study([str(path), "--learned", str(model), "--json"]) == 0
+    (trace,) = json.loads(capsys.readouterr().out)["traces"]
+    for row in trace["rows"]:
+        assert row["learned_us"]["learned"] == pytest.approx(200, rel=0.05)  # recorded: twice 100 us
+
+
+def test_a_replay_of_recorded_durations_takes_no_interference(tmp_path):
+    path = overlapping_steps(tmp_path / "t.json", 2)
+    done = CliRunner().invoke(app, ["replay", str(path), "--interference", "learned"])
+    assert done.exit_code == 2
