@@ -54,6 +54,22 @@ def fidelity_study(context: typer.Context) -> None:
     raise typer.Exit(run(context.args))
 
 
+@app.command("contention-study", context_settings=_OWN_ARGUMENTS, add_help_option=False)
+def contention_study(context: typer.Context) -> None:
+    """Kernels beside communication: predicted slowdown against recorded and published ones."""
+    from simcore.study.contention.command import contention_study as run
+
+    raise typer.Exit(run(context.args))
+
+
+@app.command("profile-gpu", context_settings=_OWN_ARGUMENTS, add_help_option=False)
+def profile_gpu(context: typer.Context) -> None:
+    """Measure the GPU that torch sees, and fit a hardware profile to it."""
+    from simcore.calibrate.profile.command import profile_gpu as run
+
+    raise typer.Exit(run(context.args))
+
+
 def main() -> None:
     """Entry point of the console script."""
     app()
