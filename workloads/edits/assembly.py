@@ -32,7 +32,7 @@ class Piece:
 class Assembly:
     """Templates and programs of a graph that is made from another's ops.
 
-    Storage lifetimes do not survive: what is made here says nothing about activations.
+    Storage lifetimes do not survive: programs are given what they hold.
     """
 
     graph: Graph

@@ -9,6 +9,7 @@ import numpy as np
 
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, Program, Workload, rank_ranges
+from workloads.edits.activations import activations
 from workloads.edits.assembly import Assembly, Piece, patched_ops
 from workloads.edits.buckets import Bucket, Parameter, buckets, first_stage_parameters, reduced_after
 from workloads.edits.job import EditableJob, Edited, count_changed
@@ -67,7 +68,7 @@ def data_parallel(job: EditableJob, call: Call) -> Edited:
             "optimizer states and work in proportion to 1 / dp; gathers and scatters of the same size"
         )
     if min(before.dp, after.dp) == 1 or not same_buckets:
-        assumed.append("memory without activations: their lifetimes are not known")
+        assumed.append("activations as before")
     return Edited(replace(job, graph=edited), tuple(assumed), count_changed(edited, reduces))
 
 
@@ -128,6 +129,7 @@ def _rewritten(graph: Graph, before: Sizes, after: Sizes, overlap: bool, workloa
     assembly = Assembly(graph)
     writer = _Reductions(graph, after, overlap)
     ranks = _ranks(graph, before, after)
+    held = activations(graph)
     for program, mine in zip(graph.programs, ranks, strict=True):
         if not mine:
             continue
@@ -156,7 +158,7 @@ def _rewritten(graph: Graph, before: Sizes, after: Sizes, overlap: bool, workloa
             if pieces:
                 number = assembly.template(names[template], pieces)
                 new.append((number, int(program.microbatch[at]), int(program.chunk[at])))
-        memory = scaled_memory(program.memory, 1.0)
+        memory = scaled_memory(program.memory, 1.0, held[program.name])
         assembly.program(program, mine, program.stage, new, program.layer_offset, memory)
     return assembly.build(workload, groups_for(graph, after.tp, after.dp, after.pp))
 

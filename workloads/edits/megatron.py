@@ -185,10 +185,11 @@ def like_old(old: int, new: int) -> npt.NDArray[np.int64]:
     return source
 
 
-def scaled_memory(memory: MemoryProfile, ratio: float) -> MemoryProfile:
-    """What lives through the step for ``ratio`` times the parameters; activations are not known."""
+def scaled_memory(memory: MemoryProfile, ratio: float, activations: float) -> MemoryProfile:
+    """What a rank holds with ``ratio`` times the parameters, and ``activations`` bytes beside them."""
     return MemoryProfile(
         parameters=round(memory.parameters * ratio),
         gradients=round(memory.gradients * ratio),
         optimizer_states=round(memory.optimizer_states * ratio),
+        activations_peak=round(activations),
     )

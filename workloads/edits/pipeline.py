@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from simcore.errors import InputError
 from simcore.graph import Action, Graph, OpKind, validate_schedule
+from workloads.edits.activations import ASSUMED, activations, held_at_once, program_holds
 from workloads.edits.assembly import Assembly, Piece
 from workloads.edits.job import EditableJob, Edited, plays
 from workloads.edits.layout import SCHEDULE, Layout, schedule_named
@@ -28,7 +29,6 @@ from workloads.edits.megatron import (
 )
 from workloads.edits.registry import WHOLE, Call, edit
 
-_MEMORY = "memory without activations: their lifetimes are not known"
 _LAYER = re.compile(r"(layers\.)\d+")
 
 
@@ -80,7 +80,7 @@ def _edited(job: EditableJob, before: Sizes, after: Sizes, schedule_name: str = 
     assumed = [
         f"{name}, {after.pp} stages, {after.layers} layers, {after.microbatches} microbatches",
         "every layer runs the ops that a layer in the same place of a traced stage runs",
-        _MEMORY,
+        ASSUMED,
     ]
     if chunks > 1:
         assumed.append("exchanges of model chunks run beside the computation, which waits for what it needs")
@@ -123,6 +123,7 @@ class _Writer:
         self.assembly = Assembly(graph)
         self._exchange = exchange_rows(graph)
         self._counter = counter_row(graph)
+        self._activations = activations(graph)
 
     def program(
         self, parts: StageParts, stage: int, source: int, ranks: Sequence[tuple[int, int, int]]
@@ -164,7 +165,9 @@ class _Writer:
         offsets = parts.program.layer_offset
         if layout.regroups:
             offsets = tuple((chunk * pp + stage) * per_chunk for chunk in range(chunks))
-        memory = scaled_memory(parts.program.memory, ratio)
+        held = held_at_once(action.kind == "F" for action in actions if action.kind in "FB")
+        share = held * per_chunk / (program_holds(self.graph, parts.program) * own)
+        memory = scaled_memory(parts.program.memory, ratio, self._activations[parts.program.name] * share)
         self.assembly.program(parts.program, ranks, stage, played, offsets, memory)
 
     def _last_backward(self, parts: StageParts, per_chunk: int) -> int:

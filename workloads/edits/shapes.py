@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from simcore.cost.kernel import parse_shapes
 from simcore.errors import InputError
 from simcore.graph import FreeTable, Graph, Program, Workload, rank_ranges
 from simcore.graph.passes.view import tensors
+from workloads.edits.activations import ASSUMED, activations, written_ratio
 from workloads.edits.assembly import patched_ops
 from workloads.edits.data_parallel import rereduced
 from workloads.edits.dims import PARAMETERS, Dims, Relabel, Shape
@@ -95,7 +97,8 @@ def _resized(job: EditableJob, before: Sizes, after: Sizes, told: str) -> Edited
     edited = replace(
         graph, ops=ops, frees=FreeTable(none, none, none, none, none),
         workload=_workload(graph, before, after),
-        groups=groups_for(graph, after.tp, after.dp, after.pp), programs=_programs(graph, before, after),
+        groups=groups_for(graph, after.tp, after.dp, after.pp),
+        programs=_programs(graph, before, after, patches.columns["bytes_written"]),
     )  # fmt: skip
     if options.get("overlap_grad_reduce") and after.dp > 1:
         edited = rereduced(edited, after)
@@ -105,7 +108,7 @@ def _resized(job: EditableJob, before: Sizes, after: Sizes, told: str) -> Edited
         told,
         "every kernel is priced by its new shapes; flops and bytes follow from them",
         "gradient buffers and optimizer in proportion to parameters",
-        "memory without activations: their lifetimes are not known",
+        ASSUMED,
     )
     return Edited(replace(job, graph=edited), assumed, count_changed(graph, changed) * after.tp // before.tp)
 
@@ -126,15 +129,22 @@ def _parameter_ratio(before: Sizes, after: Sizes, stage: int) -> float:
     return after.parameters(layers, first=first, last=last) / old
 
 
-def _programs(graph: Graph, before: Sizes, after: Sizes) -> tuple[Program, ...]:
+def _programs(
+    graph: Graph, before: Sizes, after: Sizes, written: Mapping[int, str | int]
+) -> tuple[Program, ...]:
     """Tensor-parallel rank 0 and the last keep their program, others take a middle one's."""
     place = graph.program_of_rank.reshape(before.pp, before.dp, before.tp)
     owner = place[:, :, like_old(before.tp, after.tp)].reshape(-1)
+    held = activations(graph)
     return tuple(
         replace(
             program,
             ranks=rank_ranges(ranks.tolist()),
-            memory=scaled_memory(program.memory, _parameter_ratio(before, after, program.stage)),
+            memory=scaled_memory(
+                program.memory,
+                _parameter_ratio(before, after, program.stage),
+                held[program.name] * written_ratio(graph, program, written),
+            ),
         )
         for index, program in enumerate(graph.programs)
         if len(ranks := np.flatnonzero(owner == index))

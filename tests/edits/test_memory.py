@@ -1,0 +1,44 @@
+"""What edited programs hold, against those really traced so; and jobs that no longer fit."""
+
+import pytest
+from typer.testing import CliRunner
+
+from simcore.cli.main import app
+from simcore.graph.schedules import one_f_one_b
+from simcore.memory import peak_memory
+from tests.edits.test_programs import GRAPHS, edited, load
+from workloads.edits.activations import held_at_once
+
+
+@pytest.mark.parametrize(
+    ("start", "edit", "truth", "within"),
+    [
+        ("base", "pp=4", "pp4", 0.03),
+        ("pp4", "pp=2", "base", 0.03),
+        ("base", "tp=4", "tp4", 0.11),
+        ("base", "batch.micro=2", "mbs2", 0.01),
+        ("mbs2", "batch.micro=1", "base", 0.01),
+        ("base", "dp=2", "dp2", 0.0),
+    ],
+)
+def test_activations_of_the_first_stage(start, edit, truth, within):
+    """The first stage holds most; so small a model's other stages peak in their optimizers."""
+
+    def first(graph):
+        return max(found.activations for found in peak_memory(graph) if found.stage == 0)
+
+    assert first(edited(start, edit)) == pytest.approx(first(load(truth)), rel=within)
+
+
+def test_microbatches_held_by_1f1b():
+    # Stage s of p holds p - s microbatches.
+    schedule = one_f_one_b(4, 8)
+    assert [held_at_once(a.kind == "F" for a in schedule[stage]) for stage in range(4)] == [4, 3, 2, 1]
+
+
+def test_what_does_not_fit_says_so():
+    # 2.2 MB of activations for one sequence of 64 tokens: 65,536 sequences are 147 GB, on GPUs of 80 GB.
+    arguments = ["run-sim", str(GRAPHS / "base"), "--edit", "batch.micro=65536", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 3, result.output
+    assert "memory" in result.output
