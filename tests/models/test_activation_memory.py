@@ -52,6 +52,8 @@ def test_sequence_parallelism_splits_everything(tp: int) -> None:
 def test_selective_recomputation_forgets_scores(tp: int) -> None:
     piece = made(tp=tp, sequence_parallel=tp > 1, recompute="selective")
     assert piece.saved_bytes == (34 * SBH + statistics(S * B)) // tp
+    # What comes back when they run again.
+    assert sum(k.saved_bytes for k in piece.forward) - piece.saved_bytes == 5 * SCORES // tp
     again = [kernel.name for kernel in piece.backward if kernel.recomputed]
     assert again == ["aten::baddbmm", "scaled_masked_softmax_fwd", "aten::native_dropout", "aten::bmm",
                      "aten::clone"]  # fmt: skip

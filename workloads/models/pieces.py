@@ -16,10 +16,10 @@ class Kernel:
     Shapes are local to the rank; ``flops`` count a multiply-add as 2.  With ``collective`` set it is one, on
     process group ``group`` and stream ``stream`` ("compute": in line), of ``comm_bytes`` by nccl-tests'
     convention; "send_recv" goes to the member ``peer_delta`` further on and receives as much from the one
-    before.  ``waits_for`` are positions, within the same list, of kernels on other streams that must
-    have ended; ``saved_bytes`` is what stays for the backward pass.  Of a backward list: ``recomputed``
-    kernels repeat forward's, and what ``weight_gradient`` kernels compute only the optimizer needs
-    (zero-bubble schedules may run them later).
+    before.  ``waits_for`` are positions, within the same list, of kernels on other streams that must have
+    ended; ``saved_bytes`` is what it leaves for the backward pass, then or when it runs again.  Of a backward
+    list: ``recomputed`` kernels repeat forward's, and what ``weight_gradient`` kernels compute only the
+    optimizer needs (zero-bubble schedules may run them later).
     """
 
     name: str

@@ -167,9 +167,11 @@ class Tape:
         backward asks for.  ``input_grad``: something before this piece trains.
         """
         grads = self.needs_grad(input_grad)
-        forward = self._with_saved(grads, selective=recompute == "selective")
+        forward = self._with_saved(grads)
         backward = self._backward(grads, selective=recompute == "selective")
         saved = everything = sum(launch.kernel.saved_bytes for launch in forward)
+        if recompute == "selective":
+            saved -= sum(self._brought_back(op, forward) for op in self.ops if op.again)
         if backward and recompute in ("full", "ops"):
             kept = kept_positions(forward) if recompute == "ops" else frozenset()
             stop = _last_needed(forward) if early_stop or recompute == "ops" else len(forward)
@@ -191,21 +193,21 @@ class Tape:
             output_shape=output.shape,
         )
 
-    def _with_saved(self, grads: Sequence[tuple[bool, bool]], *, selective: bool) -> list[Launch]:
-        """The forward pass with what each launch leaves for the backward that is wanted.
-
-        Ops that run again keep the inputs of their first launch.
-        """
+    def _with_saved(self, grads: Sequence[tuple[bool, bool]]) -> list[Launch]:
+        """The forward pass with what each launch leaves for the backward that is wanted."""
         out = list(self.forward)
         for op, wanted in zip(self.ops, grads, strict=True):
-            again = selective and op.again
-            for number, k in enumerate(op.forward):
-                launch = out[k]
-                num_bytes = 0 if again and number else launch.saved_inputs
-                num_bytes += 0 if again else launch.saved_outputs
-                if num_bytes and _is_wanted(launch.role, wanted):
-                    out[k] = replace(launch, kernel=replace(launch.kernel, saved_bytes=num_bytes))
+            for k in op.forward:
+                num_bytes = out[k].saved_inputs + out[k].saved_outputs
+                if num_bytes and _is_wanted(out[k].role, wanted):
+                    out[k] = replace(out[k], kernel=replace(out[k].kernel, saved_bytes=num_bytes))
         return out
+
+    def _brought_back(self, op: Op, forward: Sequence[Launch]) -> int:
+        """Bytes that an op which runs again need not keep: all but the inputs of its first launch."""
+        kept = sum(forward[k].kernel.saved_bytes for k in op.forward)
+        first = forward[op.forward[0]]
+        return kept - (first.saved_inputs if first.kernel.saved_bytes else 0)
 
     def _backward(self, grads: Sequence[tuple[bool, bool]], *, selective: bool) -> list[Launch]:
         """The backward pass; what comes next waits for what an op leaves under way."""
