@@ -133,6 +133,7 @@ def test_every_local_rank_has_its_own_device_and_does_the_same(pool: WorkerPool)
         ("exit", {}, ["called exit('enough') at troubled.py:", "before step 2", "let it run 3 steps"]),
         ("hang", {"hang_s": 2.0}, ["no tensor operation for 2 s", "in the script: troubled.py:", "remove"]),
         ("network", {}, ["connects to 192.0.2.1", "troubled.py:", "local files"]),
+        ("objects", {}, ["exchanges Python objects", "troubled.py:", "pipelining"]),
         ("devices", {}, ["device cuda:9 of a node with 8 GPUs", "troubled.py:", "--gpus-per-node"]),
         ("opaque", {}, ["simcore_tests::opaque has no rule", "troubled.py:", "register_fake", "--setup"]),
     ],

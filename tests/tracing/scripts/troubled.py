@@ -39,6 +39,8 @@ def main(how):
             import socket
 
             socket.create_connection(("192.0.2.1", 80))
+        if how == "objects":
+            dist.recv_object_list([None], src=0)
         if how == "diverges" and rank == 1:
             dist.all_reduce(loss.detach())
         chosen = loss.new_ones(10) > 0

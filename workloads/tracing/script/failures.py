@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import (
 
 from simcore.errors import InputError
 from workloads.tracing.script.job import ScriptJob
-from workloads.tracing.script.outside_world import NetworkCallError
+from workloads.tracing.script.outside_world import NetworkCallError, ObjectExchangeError
 from workloads.tracing.script.step_marks import StepMarks
 from workloads.tracing.sites import where_raised
 from workloads.tracing.visible_devices import NoSuchDeviceError
@@ -82,6 +82,8 @@ def _advice(error: BaseException) -> str:
         return "pass --gpus-per-node as the node has them, and use LOCAL_RANK as the device's index"
     if isinstance(error, NetworkCallError):
         return "read from local files, or give stand-ins in a --setup FILE.py"
+    if isinstance(error, ObjectExchangeError):
+        return "torch.distributed.pipelining does this and is not supported yet; else stand in for the object"
     if isinstance(error, ScriptHangError):
         return (
             "remove the wait, or stand in for what it waits for in a --setup FILE.py (--hang-s waits longer)"

@@ -23,7 +23,7 @@ from workloads.tracing.script.rank_script import ScriptTrace
 from workloads.tracing.templates import CutProgram
 
 #: Ranks that are run at most, unless the user says otherwise.
-MAX_RANKS_RUN = 32
+MAX_RANKS_RUN = 16
 
 
 @dataclass

@@ -1,0 +1,176 @@
+"""The recipes at full size: do they trace, do their gradients add up, how long and how large?"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from simcore.errors import InputError, SimcoreError, nearest
+from simcore.graph import Graph, save_graph
+from simcore.units import format_bytes
+from workloads.tracing.script.job import ScriptJob
+from workloads.tracing.script.trace_script import trace_script
+
+_RECIPES = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One recipe.  ``parameters``: of the whole model, from its paper or configuration (0: not checked);
+    ``bytes_each``: of a gradient when it is reduced; ``tensor_parallel`` splits the model.
+    """
+
+    script: str
+    arguments: str
+    world_size: int
+    parameters: int
+    bytes_each: int = 4
+    tensor_parallel: int = 1
+
+    @property
+    def needs(self) -> str:
+        """Module without which the case is skipped."""
+        return "transformers" if self.script == "hugging_face.py" else "torch"
+
+
+_GPT2_XL, _BERT_LARGE, _LLAMA_8B = 1_557_611_200, 335_174_458, 8_030_261_248
+CASES = {
+    "vgg19-ddp": Case("vision.py", "--model vgg19", 128, 143_667_240),
+    "resnet152-ddp": Case("vision.py", "--model resnet152", 128, 60_192_808),
+    "resnet152-ddp-amp": Case("vision.py", "--model resnet152 --amp", 128, 60_192_808),
+    "vgg19-fsdp2": Case("vision.py", "--model vgg19 --parallel fsdp2", 128, 143_667_240),
+    "resnet152-fsdp2": Case("vision.py", "--model resnet152 --parallel fsdp2", 128, 60_192_808),
+    "bert-large-ddp": Case("hugging_face.py", "--model bert-large --seq 512", 128, _BERT_LARGE),
+    "gpt2-xl-ddp": Case("hugging_face.py", "--model gpt2-xl", 256, _GPT2_XL),
+    "gpt2-xl-ddp-accumulate": Case("hugging_face.py", "--model gpt2-xl --accumulate 4", 256, _GPT2_XL),
+    "gpt2-xl-fsdp1": Case("hugging_face.py", "--model gpt2-xl --parallel fsdp1", 256, _GPT2_XL, 2),
+    "gpt2-xl-fsdp2": Case("hugging_face.py", "--model gpt2-xl --parallel fsdp2", 256, _GPT2_XL),
+    "gpt2-xl-hsdp": Case("hugging_face.py", "--model gpt2-xl --parallel hsdp", 256, _GPT2_XL),
+    "llama3-8b-fsdp2-checkpointing": Case(
+        "hugging_face.py", "--model llama3-8b --parallel fsdp2 --seq 8192 --checkpointing", 512, _LLAMA_8B
+    ),
+    "llama3-8b-fsdp2-tp8": Case(
+        "hugging_face.py",
+        "--model llama3-8b --parallel fsdp2 --tensor-parallel 8 --seq 8192",
+        *(64, _LLAMA_8B, 4, 8),
+    ),
+    "mixtral-8x7b-fsdp2": Case(
+        "hugging_face.py", "--model mixtral-8x7b --parallel fsdp2 --seq 4096", 256, 46_702_792_704
+    ),
+}
+
+#: FSDP pads rows to the ranks of a shard: what is reduced may exceed the gradients by this share.
+_PADDING = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case: "passed", "skipped" or "failed" with the reason; seconds, bytes of the folder, ops."""
+
+    case: str
+    verdict: str
+    reason: str = ""
+    wall_s: float = 0.0
+    graph_bytes: int = 0
+    ranks_run: int = 0
+    classes: int = 0
+    ops: int = 0
+    peak_memory_bytes: int = 0
+
+
+def check(name: str) -> Outcome:
+    """Trace one case and compare the bytes of reduced gradients with the model's parameters."""
+    case = CASES[name]
+    if importlib.util.find_spec(case.needs) is None:
+        return Outcome(name, "skipped", f"{case.needs} is not installed")
+    job = ScriptJob(_RECIPES / case.script, tuple(case.arguments.split()), case.world_size)
+    began = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            graph, report = trace_script(job, name=name)
+            save_graph(graph, Path(folder) / name)
+            report.write(Path(folder) / name)
+            wall_s = time.monotonic() - began
+            size = sum(path.stat().st_size for path in (Path(folder) / name).iterdir())
+    except SimcoreError as error:
+        return Outcome(name, "failed", str(error))
+    reduced = reduced_bytes(graph)
+    expected = case.parameters * case.bytes_each
+    low, high = expected / case.tensor_parallel, expected * (1 + _PADDING)
+    if case.tensor_parallel == 1:
+        high = expected * (1 + (_PADDING if "fsdp" in name or "hsdp" in name else 0))
+    fits = low <= reduced <= high
+    return Outcome(
+        name,
+        "passed" if fits else "failed",
+        "" if fits else f"{reduced} bytes of gradients are reduced, expected {low:.0f} to {high:.0f}",
+        round(wall_s, 1),
+        size,
+        len(report.ranks_run),
+        len(graph.programs),
+        len(graph.ops),
+        max(program.memory.peak for program in graph.programs),
+    )
+
+
+def reduced_bytes(graph: Graph) -> int:
+    """Bytes that the first rank gives to be reduced among data-parallel ranks: reduce_scatter's input where
+    there is one, all_reduce's else.
+    """
+    program = graph.programs[int(graph.program_of_rank[0])]
+    rows = graph.flat_ops(program).row
+    phases = np.array(graph.ops.phase.tolist(), dtype=object)[rows]
+    calls = np.array(graph.ops.collective.tolist(), dtype=object)[rows]
+    sizes = graph.ops.comm_bytes[rows]
+    for collective in ("reduce_scatter", "all_reduce"):
+        chosen = (calls == collective) & (phases == "grad_sync")
+        if chosen.any():
+            return int(sizes[chosen].sum())
+    return 0
+
+
+def main() -> None:
+    """Entry point of ``scripts/check_tracing.py``."""
+    typer.run(run)
+
+
+def run(
+    cases: Annotated[list[str] | None, typer.Argument(help="Names of cases; none: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Trace the recipes at full size: minutes, and needs torch; Hugging Face cases need transformers."""
+    try:
+        for name in cases or ():
+            if name not in CASES:
+                raise InputError(f"unknown case {name!r}{nearest(name, CASES)}")
+    except SimcoreError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(error.exit_code) from None
+    outcomes = []
+    for name in cases or CASES:
+        typer.echo(f"{name} ...", err=True)
+        outcomes.append(check(name))
+        if not as_json:
+            typer.echo(_line(outcomes[-1]))
+    if as_json:
+        typer.echo(json.dumps({"rows": [asdict(one) for one in outcomes]}))
+    if any(one.verdict == "failed" for one in outcomes):
+        raise typer.Exit(1)
+
+
+def _line(one: Outcome) -> str:
+    if one.verdict == "skipped" or not one.wall_s:
+        return f"{one.case:32}{one.verdict}: {one.reason}"
+    return (
+        f"{one.case:32}{one.verdict}  {one.wall_s:6.1f} s  {format_bytes(one.graph_bytes):>10}  "
+        f"{one.ops:6} ops  {one.ranks_run} ranks run, {one.classes} classes, "
+        f"peak {format_bytes(one.peak_memory_bytes)}  {one.reason}"
+    )
