@@ -38,8 +38,8 @@ def duration_alone(ops: RecordedOps, simulated: BoolArray) -> tuple[IntArray, Bo
     """
     length = ops.end_ps - ops.start_ps
     kernel = ops.is_kernel & ~ops.is_comm
-    free = kernel & ~_overlapped(ops, np.ones(len(ops), dtype=np.bool_))
-    by_comm = kernel & ~free & ~_overlapped(ops, ~simulated)
+    free = kernel & ~overlapped(ops, np.ones(len(ops), dtype=np.bool_))
+    by_comm = kernel & ~free & ~overlapped(ops, ~simulated)
     samples: dict[tuple[int, int], list[int]] = defaultdict(list)
     for op in np.flatnonzero(free).tolist():
         samples[int(ops.name.codes[op]), int(ops.blocks[op])].append(int(length[op]))
@@ -52,7 +52,7 @@ def duration_alone(ops: RecordedOps, simulated: BoolArray) -> tuple[IntArray, Bo
     return alone, known
 
 
-def _overlapped(ops: RecordedOps, by: BoolArray) -> BoolArray:
+def overlapped(ops: RecordedOps, by: BoolArray) -> BoolArray:
     """Whether an op ran beside one of ``by`` on another stream.  Ops are sorted by start."""
     found = np.zeros(len(ops), dtype=np.bool_)
     begins = ops.start_ps[by]

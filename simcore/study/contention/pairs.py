@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simcore.graph.ops import IntArray
+from simcore.replay.alone import overlapped
 from simcore.replay.categories import CATEGORIES, categories
 from workloads.imports import ImportedJob
-from workloads.imports.recorded import BoolArray, ImportedRank, RecordedOps
+from workloads.imports.recorded import ImportedRank, RecordedOps
 
 #: Kernels that are one by name and shape may differ by this much when they run alone, p10 to p90.
 MAX_SPREAD = 0.15
@@ -108,7 +108,7 @@ def _of_rank(rank: ImportedRank) -> Pairs:
     ops = rank.recorded
     length = ops.end_ps - ops.start_ps
     kinds = categories(ops)
-    beside_comm, beside_other = overlapping(ops, ops.is_comm), overlapping(ops, ~ops.is_comm)
+    beside_comm, beside_other = overlapped(ops, ops.is_comm), overlapped(ops, ~ops.is_comm)
     computes = ops.is_kernel & ~ops.is_comm & (length > 0)
     by_place: dict[tuple[_Key, int], list[int]] = defaultdict(list)
     by_context: dict[_Context, list[int]] = defaultdict(list)
@@ -134,11 +134,12 @@ def _of_rank(rank: ImportedRank) -> Pairs:
             elif beside_comm[op]:
                 placed.append((op, step.number, context, place))
     kernels, unmatched, others = [], 0, 0
+    longest = int(length.max(initial=0))
     for op, step_number, context, place in placed:
         if beside_other[op]:
             others += 1
             continue
-        neighbours = _neighbours(ops, op)
+        neighbours = _neighbours(ops, op, longest)
         covered = _covered(neighbours, int(length[op]))
         if covered < MIN_COVERED:
             continue
@@ -179,18 +180,9 @@ def _differences(times: list[int]) -> Iterable[tuple[float, int]]:
         yield time / rest - 1, int(rest)
 
 
-def overlapping(ops: RecordedOps, by: BoolArray) -> BoolArray:
-    """Whether an op ran beside one of ``by`` other than itself.  Ops are sorted by start."""
-    found: BoolArray = np.zeros(len(ops), dtype=np.bool_)
-    for op in np.flatnonzero(by).tolist():
-        for other in _beside(ops, op):
-            found[other] = True
-    return found
-
-
-def _beside(ops: RecordedOps, op: int) -> list[int]:
-    """Ops that share time with ``op``."""
-    first = int(np.searchsorted(ops.start_ps, ops.start_ps[op] - _longest(ops)))
+def _beside(ops: RecordedOps, op: int, longest_ps: int) -> list[int]:
+    """Ops that share time with ``op``; none lasts longer than ``longest_ps``."""
+    first = int(np.searchsorted(ops.start_ps, ops.start_ps[op] - longest_ps))
     last = int(np.searchsorted(ops.start_ps, ops.end_ps[op]))
     inside: npt.NDArray[np.int64] = np.arange(first, last)
     shared = np.minimum(ops.end_ps[inside], ops.end_ps[op]) - np.maximum(
@@ -199,12 +191,7 @@ def _beside(ops: RecordedOps, op: int) -> list[int]:
     return [other for other in inside[shared > 0].tolist() if other != op]
 
 
-def _longest(ops: RecordedOps) -> int:
-    length: IntArray = ops.end_ps - ops.start_ps
-    return int(length.max(initial=0))
-
-
-def _neighbours(ops: RecordedOps, op: int) -> tuple[Neighbour, ...]:
+def _neighbours(ops: RecordedOps, op: int, longest_ps: int) -> tuple[Neighbour, ...]:
     known = ops.collectives
     start = int(ops.start_ps[op])
     return tuple(
@@ -216,7 +203,7 @@ def _neighbours(ops: RecordedOps, op: int) -> tuple[Neighbour, ...]:
             int(known.num_bytes[other]) if known is not None else 0,
             len(known.members[other]) if known is not None else 0,
         )
-        for other in _beside(ops, op)
+        for other in _beside(ops, op, longest_ps)
         if ops.is_comm[other]
     )
 
