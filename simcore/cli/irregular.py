@@ -61,7 +61,7 @@ def rank_variants(
             except InputError as error:
                 raise InputError(f"rank.{rank}: {error}") from None
             gpus.append(gpu)
-            costs.append(RooflineCost(gpu, fp32_math=settings.fp32_math))
+            costs.append(RooflineCost(gpu, fp32_math=settings.fp32_math, tables=settings.tables))
         of_rank[rank] = index[key]
     return Variants(tuple(gpus), tuple(costs), of_rank)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from simcore.cost import MeasuredTable
 from simcore.errors import InputError, nearest
 from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
 from simcore.hardware.quantities import Number
@@ -38,6 +39,7 @@ NCCL_VARIABLES: Final = {
     "NCCL_BUFFSIZE": "nccl.buffer_bytes",
     "NCCL_NVLS_ENABLE": _NVLS,
 }
+_KERNEL_TIMES: Final = "workload.kernel_times"
 _NOISE: Final = "noise.sigma"
 _SIGMA: Final = Number("ratio", zero_allowed=True, at_most=1)
 #: What may differ from rank to rank: how fast its GPU is.
@@ -52,6 +54,7 @@ RANK_KEYS: Final = (
 )
 KEYS: Final = (
     *_CHOICES,
+    _KERNEL_TIMES,
     *(f"nccl.{name}" for name in (*_NCCL_TEXTS, *_NCCL_NUMBERS)),
     _NVLS,
     *NCCL_VARIABLES,
@@ -71,12 +74,13 @@ class Settings:
     ``hardware`` are overrides for :func:`simcore.hardware.load_cluster`; ``nccl_texts``, ``nccl_numbers`` and
     ``nvls`` arguments of the planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra
     latencies of single nodes, ``noise_sigma`` the spread of kernel times, ``packets`` what the packet
-    network assumes.
+    network assumes; ``tables`` hold measured kernel times that override formulas.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
     kernels: str = "megatron"
     fp32_math: str = "ieee"
+    tables: tuple[MeasuredTable, ...] = ()
     nccl_texts: Mapping[str, str] = field(default_factory=dict)
     nccl_numbers: Mapping[str, int] = field(default_factory=dict)
     nvls: bool = True
@@ -118,12 +122,15 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
     sigma = 0.0
     nvls = True
     packets = PacketSettings()
+    tables: tuple[MeasuredTable, ...] = ()
     for key, value in without_variables(given).items():
         name = key.removeprefix("nccl.")
         if key in _CHOICES:
             if value not in _CHOICES[key]:
                 raise InputError(f"{key} cannot be {value!r}{nearest(value, _CHOICES[key])}")
             choices[key] = value
+        elif key == _KERNEL_TIMES:
+            tables = (MeasuredTable.load(value),)
         elif key in OVERRIDE_KEYS or (is_hardware_key(key) and key.startswith("link.")):
             hardware[key] = value
         elif name != key and name in _NCCL_TEXTS:
@@ -158,6 +165,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
         given=dict(given),
         kernels=choices["workload.kernels"],
         fp32_math=choices["workload.fp32_math"],
+        tables=tables,
         nccl_texts=nccl_texts,
         nccl_numbers=nccl_numbers,
         nvls=nvls,

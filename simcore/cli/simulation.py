@@ -102,7 +102,7 @@ def run_scenario(
         ]
     topology = Topology(cluster)
     planner = _planner(topology, settings, scenario.network)
-    cost = _Remembered(RooflineCost(cluster.gpu, fp32_math=settings.fp32_math))
+    cost = _Remembered(RooflineCost(cluster.gpu, fp32_math=settings.fp32_math, tables=settings.tables))
     # Opened before the long part: what cannot be written is known at once.
     with run_folder(out_dir) as folder:
         with stages.stage("simulating") as update:
@@ -151,7 +151,7 @@ def _step_time_s(
     result = simulate(
         graph,
         topology,
-        RooflineCost(cluster.gpu, fp32_math=settings.fp32_math),
+        RooflineCost(cluster.gpu, fp32_math=settings.fp32_math, tables=settings.tables),
         _planner(topology, settings, scenario.network),
         network=scenario.network,
         packets=dataclasses.replace(settings.packets, seed=scenario.seed),
@@ -275,6 +275,7 @@ def _run_assumptions(
         placement(graph, cluster),
         *(() if scenario.described else (f"kernels as a {scenario.settings.kernels!r} build launches them",)),
         f"fp32 matrix products in {scenario.settings.fp32_math} math",
+        *(f"measured times of {table.source} where it covers a kernel" for table in scenario.settings.tables),
         _folding(result),
         _randomness(scenario),
         "MFU counts forward and backward flops, causal attention once; HFU all that is executed",
