@@ -11,6 +11,7 @@ Note [Messages]
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,8 +20,7 @@ from simcore.graph.schedules import Action, Placement, Schedule, home, needs, vi
 from simcore.graph.schedules.play import num_chunks
 
 
-@dataclass(frozen=True, order=True)
-class Flow:
+class Flow(NamedTuple):
     """Messages of one kind from one stage to another: activations or gradients, ``delta`` stages further."""
 
     gradients: bool
@@ -61,12 +61,8 @@ class _Stage:
 
     def last_ended_by(self, time: int) -> int:
         """Position of the last action whose slot ends no later than ``time``; -1: none."""
-        last = -1
-        for slot, end in zip(self.slots, self.slot_end, strict=True):
-            if end > time:
-                break
-            last = slot[-1]
-        return last
+        number = bisect_right(self.slot_end, time)
+        return self.slots[number - 1][-1] if number else -1
 
 
 def plan_messages(
