@@ -72,6 +72,7 @@ def test_public_models_fill_empty_columns() -> None:
         ({"layers": "-4"}, "not a number >= 0"),
         ({"seq": "1.5"}, "whole number"),
         ({"layers": "", "model": "mystery"}, "layers is not given"),
+        ({"moe_experts": "0", "moe_topk": "2"}, "experts: .*greater than 0"),
         ({"gpu_type": "TPU v5"}, "no profile"),
         ({"model": "Nemotron V3 Nano 30B"}, "Mamba"),
         ({"layers": "1"}, "pipeline stages"),

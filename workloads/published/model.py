@@ -33,7 +33,10 @@ def model_of(row: RunRow, preset: Preset) -> ModelSpec:
     block = _first(_shapes()["block"], name) or {}
     hidden = _count(row, "hidden", public)
     heads = _count(row, "heads", public)
-    moe = _moe(row, public)
+    try:
+        moe = _moe(row, public)
+    except ValidationError as error:
+        raise InputError(f"{row.id}: experts: {error.errors()[0]['msg']}") from None
     ffn = _ffn(row, public, hidden, moe)
     if not _named(block) and ffn < 4 * hidden:
         block = _first(_shapes()["block"], "llama") or {}  # narrower than 4 x: gated
