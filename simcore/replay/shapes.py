@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simcore.cost import Demands, RooflineCost
-from simcore.cost.framework_op import described_inputs, kernel_of_op
-from simcore.cost.kernel import ELEMENT_BYTES, Kernel
+from simcore.cost.framework_op import kernel_of_op
+from simcore.cost.kernel import Kernel
 from simcore.cost.parameters import load_parameters
 from simcore.errors import InputError
 from simcore.graph import OpKind, OpRows
@@ -113,9 +112,3 @@ def _attention(names: set[str], gpu: GpuSpec) -> str | None:
 def _kernel(shapes: RecordedShapes, call: int) -> Kernel | None:
     outs = shapes.out_shapes[call] if shapes.out_shapes is not None else None
     return kernel_of_op(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outs)
-
-
-def first_input_bytes(shapes: RecordedShapes, call: int) -> int:
-    """Size of the first tensor that a call was given; 0 where it is not recorded."""
-    inputs = described_inputs(shapes.in_shapes[call], shapes.in_types[call])
-    return math.prod(inputs[0][0]) * ELEMENT_BYTES[inputs[0][1]] if inputs else 0

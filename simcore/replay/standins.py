@@ -7,20 +7,17 @@ of the recorded ranks: the others are assumed to arrive together with them.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from simcore.graph import Graph, OpKind, OpRows, OpTable, ProcessGroup, Program
 from simcore.graph.ops import OP_COLUMNS, IntArray, Strings
-from simcore.replay.shapes import first_input_bytes
 from workloads.imports import ImportedJob
-from workloads.imports.recorded import RecordedOps
+from workloads.imports.collective_sizes import collective_by_shapes
 
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier")
 _ALONE_SIZE = 1
-_ALL_TO_ALL = re.compile(r"all_?(to|2)_?all", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def _calls(job: ImportedJob) -> tuple[list[_Call], int, int]:
             if not members and world > 0:
                 members = tuple(range(world))
             if size <= 0:
-                kind, size = _by_shapes(rank.recorded, op, kind, len(members))
+                kind, size = collective_by_shapes(rank.recorded, op, kind, len(members))
             # Recorded ranks that are members but do not meet here would have to be two ranks at once.
             meets = set(present) == numbers & set(members)
             if kind not in _KINDS or not meets or (size <= 0 and kind != "barrier"):
@@ -153,16 +150,6 @@ def _agreed(calls: list[_Call]) -> list[_Call]:
         places.append(place)
         largest[place] = max(largest.get(place, 0), call.num_bytes)
     return [replace(call, num_bytes=largest[place]) for call, place in zip(calls, places, strict=True)]
-
-
-def _by_shapes(ops: RecordedOps, op: int, kind: str, num_ranks: int) -> tuple[str, int]:
-    """Collective and size as the framework's op around the launch tells them; 0 where it does not."""
-    call = int(ops.shapes.of_op[op]) if ops.shapes is not None else -1
-    if ops.shapes is None or call < 0:
-        return kind, 0
-    if kind == "send_recv" and _ALL_TO_ALL.search(ops.shapes.name[call]):
-        kind = "all_to_all"
-    return kind, first_input_bytes(ops.shapes, call) * (num_ranks if kind == "all_gather" else 1)
 
 
 def _with_calls(ops: OpTable, calls: list[_Call]) -> OpTable:

@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from simcore.errors import InputError, nearest
+from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
-from simcore.hardware import ClusterSpec, cluster_names, load_cluster
+from simcore.hardware import ClusterSpec, load_cluster
 from workloads.edits.job import EditableJob, Edited, Planner, count_changed, is_communication
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.registry import FACTOR, TEXT, Call, edit
 from workloads.edits.times import planned_times
+from workloads.imports.collective_sizes import collective_by_shapes
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -26,8 +27,6 @@ BoolArray = npt.NDArray[np.bool_]
 )
 def network(job: EditableJob, call: Call) -> Edited:
     """Collectives planned on another cluster; everything else as before."""
-    if call.value not in cluster_names():
-        raise InputError(f"unknown cluster {call.value!r}{nearest(call.value, cluster_names())}")
     other = load_cluster(call.value, {})
     if not job.ranks:
         if job.cluster is None:
@@ -100,16 +99,22 @@ def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArr
         if known is None:
             continue
         flat = graph.flat_ops(graph.programs[int(graph.program_of_rank[index])]).row
-        for op in np.flatnonzero(known.num_bytes > 0).tolist():
+        for op in np.flatnonzero(rank.recorded.is_comm).tolist():
             row, members = int(flat[rank.flat[op]]), known.members[op]
             if ops.kind[row] != OpKind.COLLECTIVE or met[row]:
                 continue
-            if not members and job.recorded_world > 1:
+            guessed = not members and job.recorded_world > 1
+            if guessed:
                 members = tuple(range(job.recorded_world))
-                of_world += 1
             if len(members) < 2:
                 continue
-            key = (ops.collective[row], int(known.num_bytes[op]), members)
+            kind, num_bytes = ops.collective[row], int(known.num_bytes[op])
+            if not num_bytes:
+                kind, num_bytes = collective_by_shapes(rank.recorded, op, known.collective[op], len(members))
+            if not num_bytes or kind == "send_recv":
+                continue
+            of_world += guessed
+            key = (kind, num_bytes, members)
             if key not in memo:
                 memo[key] = planner.plan(*key).alone_ps
             times[row], lone[row] = memo[key], True

@@ -173,8 +173,11 @@ def _find(kind: str, key: str, called: str) -> Edit:
             return known
     if fitting:
         kinds = sorted({k.replace("_", " ") for e in fitting for k in e.kinds})
+        hint = ""
+        if kind == "recorded":
+            hint = "; a recording does not say where stages meet: trace the program, or give a log of stages"
         raise InputError(
-            f"{called}: a {kind.replace('_', ' ')} job cannot be edited so, only: {', '.join(kinds)}"
+            f"{called}: a {kind.replace('_', ' ')} job cannot be edited so, only: {', '.join(kinds)}{hint}"
         )
     keys = sorted({known.key for known in _EDITS if kind in known.kinds})
     raise InputError(f"{called}: unknown edit{nearest(key, keys)}")
