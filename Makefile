@@ -43,7 +43,7 @@ $(VENV)/stamp-run: $(INPUTS) | $(PY)
 $(VENV)/stamp-test: $(VENV)/stamp-run
 	@echo "setting up tracing and tests in $(VENV)" >&2
 	@$(PIP) "torch==$(TORCH)+cpu" 2>/dev/null || $(PIP) "torch==$(TORCH)"
-	@$(PIP) --no-build-isolation --use-pep517 --editable '.[tracing,plots,calibrate,chakra,test]'
+	@$(PIP) --no-build-isolation --use-pep517 --editable '.[tracing,plots,calibrate,chakra,learned,test]'
 	@$(PIP) --no-deps megatron-core
 	@touch $@
 
