@@ -69,6 +69,7 @@ def replay(
         from simcore.cli.edits import edit_recording, edit_table
         from simcore.cli.interference import chosen_interference
         from simcore.cli.output import print_wide
+        from simcore.cli.progress import Stages
         from simcore.errors import InputError
         from simcore.replay import play_level
         from simcore.replay.insight import step_insights
@@ -87,18 +88,24 @@ def replay(
             raise InputError(
                 "--interference needs --level communication or shapes: durations are the recorded ones"
             )
-        job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
+        stages = Stages()
+        with stages.stage("reading traces"):
+            job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
         if not job.ranks:
             raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
         stragglers = analyse_stragglers(job)
-        job, changes = edit_recording(job, edits or (), step, level, cluster)
-        replayed = play_level(job, level, cluster, learned)
-        steps = replayed.steps(step)
-        insights = step_insights(replayed, steps)
+        with stages.stage("editing"):
+            job, changes = edit_recording(job, edits or (), step, level, cluster)
+        with stages.stage("replaying"):
+            replayed = play_level(job, level, cluster, learned)
+            steps = replayed.steps(step)
+        with stages.stage("finding critical paths"):
+            insights = step_insights(replayed, steps)
         if out is not None:
-            write_replay(out, replayed, {"gaps": gaps, "level": level})
-            if kineto is not None:
-                write_kineto(Timeline.open(out), kineto, range(len(job.ranks)))
+            with stages.stage("writing"):
+                write_replay(out, replayed, {"gaps": gaps, "level": level})
+                if kineto is not None:
+                    write_kineto(Timeline.open(out), kineto, range(len(job.ranks)))
         if as_json:
             found = replay_object(job, steps, insights, series=sm_series, explained=explain)
             shown = {**found, "edits": [change.as_object() for change in changes]}
