@@ -41,29 +41,35 @@ class Case:
         return "transformers" if self.script == "hugging_face.py" else "torch"
 
 
-_GPT2_XL, _BERT_LARGE, _LLAMA_8B = 1_557_611_200, 335_174_458, 8_030_261_248
+_VGG19, _RESNET152, _GPT2, _GPT2_XL = 143_667_240, 60_192_808, 124_439_808, 1_557_611_200
+_BERT_LARGE, _LLAMA_8B = 335_174_458, 8_030_261_248
+#: Embedding, output and final norm; then four Llama layers, two Mixtral layers.
+_LLAMA_4 = 2 * 128256 * 4096 + 4096 + 4 * 218_112_000
+_MIXTRAL_2 = 2 * 32000 * 4096 + 4096 + 2 * 1_451_270_144
 CASES = {
-    "vgg19-ddp": Case("vision.py", "--model vgg19", 128, 143_667_240),
-    "resnet152-ddp": Case("vision.py", "--model resnet152", 128, 60_192_808),
-    "resnet152-ddp-amp": Case("vision.py", "--model resnet152 --amp", 128, 60_192_808),
-    "vgg19-fsdp2": Case("vision.py", "--model vgg19 --parallel fsdp2", 128, 143_667_240),
-    "resnet152-fsdp2": Case("vision.py", "--model resnet152 --parallel fsdp2", 128, 60_192_808),
+    "vgg19-ddp": Case("vision.py", "--model vgg19", 128, _VGG19),
+    "resnet152-ddp": Case("vision.py", "--model resnet152", 128, _RESNET152),
+    "resnet152-ddp-amp": Case("vision.py", "--model resnet152 --amp", 128, _RESNET152),
+    "vgg19-fsdp2": Case("vision.py", "--model vgg19 --parallel fsdp2", 64, _VGG19),
+    "resnet152-fsdp2": Case("vision.py", "--model resnet152 --parallel fsdp2", 64, _RESNET152),
     "bert-large-ddp": Case("hugging_face.py", "--model bert-large --seq 512", 128, _BERT_LARGE),
     "gpt2-xl-ddp": Case("hugging_face.py", "--model gpt2-xl", 256, _GPT2_XL),
-    "gpt2-xl-ddp-accumulate": Case("hugging_face.py", "--model gpt2-xl --accumulate 4", 256, _GPT2_XL),
-    "gpt2-xl-fsdp1": Case("hugging_face.py", "--model gpt2-xl --parallel fsdp1", 256, _GPT2_XL, 2),
-    "gpt2-xl-fsdp2": Case("hugging_face.py", "--model gpt2-xl --parallel fsdp2", 256, _GPT2_XL),
-    "gpt2-xl-hsdp": Case("hugging_face.py", "--model gpt2-xl --parallel hsdp", 256, _GPT2_XL),
-    "llama3-8b-fsdp2-checkpointing": Case(
-        "hugging_face.py", "--model llama3-8b --parallel fsdp2 --seq 8192 --checkpointing", 512, _LLAMA_8B
+    "gpt2-ddp-accumulate": Case("hugging_face.py", "--model gpt2 --accumulate 4", 256, _GPT2),
+    "gpt2-fsdp1": Case("hugging_face.py", "--model gpt2 --parallel fsdp1", 64, _GPT2, 2),
+    "gpt2-xl-fsdp2": Case("hugging_face.py", "--model gpt2-xl --parallel fsdp2", 64, _GPT2_XL),
+    "gpt2-hsdp": Case("hugging_face.py", "--model gpt2 --parallel hsdp", 64, _GPT2),
+    "llama3-fsdp2-checkpointing": Case(
+        "hugging_face.py",
+        "--model llama3-8b --layers 4 --parallel fsdp2 --seq 8192 --checkpointing",
+        *(512, _LLAMA_4),
     ),
     "llama3-8b-fsdp2-tp8": Case(
         "hugging_face.py",
         "--model llama3-8b --parallel fsdp2 --tensor-parallel 8 --seq 8192",
         *(64, _LLAMA_8B, 4, 8),
     ),
-    "mixtral-8x7b-fsdp2": Case(
-        "hugging_face.py", "--model mixtral-8x7b --parallel fsdp2 --seq 4096", 256, 46_702_792_704
+    "mixtral-fsdp2": Case(
+        "hugging_face.py", "--model mixtral-8x7b --layers 2 --parallel fsdp2 --seq 4096", 8, _MIXTRAL_2
     ),
 }
 
