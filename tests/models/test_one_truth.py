@@ -17,7 +17,8 @@ Where they may differ, and why:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -37,25 +38,36 @@ LOSS_BYTES_PER_TOKEN = 32
 PAIRS = [(name, kernels) for name in CASES for kernels in ("megatron", "flash")]
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A traced graph and the one that its description generates."""
+
+    traced: Graph
+    made: Graph
+
+    @cached_property
+    def num_stages(self) -> int:
+        return len({program.stage for program in self.traced.programs})
+
+    @cached_property
+    def actions(self) -> list[tuple[list[Op], list[Op], int]]:
+        """Distinct (traced, generated, tokens) forwards and backwards of the same place in the same stage."""
+        traced, made = actions(self.traced), actions(self.made)
+        tokens = self.traced.workload.micro_batch_size * self.traced.workload.seq_len
+        assert traced.keys() == made.keys()
+        found: dict[tuple[int, int], tuple[list[Op], list[Op]]] = {}
+        for stage, expected in traced.items():
+            assert [name for name, _ in expected] == [name for name, _ in made[stage]]
+            for (_, ops), (_, others) in zip(expected, made[stage], strict=True):
+                found.setdefault((id(ops), id(others)), (ops, others))
+        return [(compared(ops, tokens), compared(others, tokens), tokens) for ops, others in found.values()]
+
+
 @pytest.fixture(scope="module", params=PAIRS, ids="-".join)
-def pair(request: pytest.FixtureRequest) -> tuple[Graph, Graph]:
+def pair(request: pytest.FixtureRequest) -> Pair:
     name, kernels = request.param
     traced = load_graph(GRAPHS / name)
-    return apply_kernels(traced, kernels), generated(traced, kernels)
-
-
-def paired_actions(pair: tuple[Graph, Graph]) -> Iterator[tuple[list[Op], list[Op], int]]:
-    """Distinct (traced, generated) forwards and backwards of the same place in the same stage."""
-    traced, made = (actions(graph) for graph in pair)
-    tokens = pair[0].workload.micro_batch_size * pair[0].workload.seq_len
-    assert traced.keys() == made.keys()
-    seen = set()
-    for stage, expected in traced.items():
-        assert [name for name, _ in expected] == [name for name, _ in made[stage]]
-        for (_, ops), (_, others) in zip(expected, made[stage], strict=True):
-            if (id(ops), id(others)) not in seen:
-                seen.add((id(ops), id(others)))
-                yield compared(ops, tokens), compared(others, tokens), tokens
+    return Pair(apply_kernels(traced, kernels), generated(traced, kernels))
 
 
 def compared(ops: list[Op], tokens: int) -> list[Op]:
@@ -68,16 +80,16 @@ def is_scalar(op: Op, tokens: int) -> bool:
     return not op.module and not op.group and op.bytes_read + op.bytes_written <= 16 * tokens
 
 
-def test_kernels_are_the_same_in_the_same_order(pair: tuple[Graph, Graph]) -> None:
-    for traced, made, _ in paired_actions(pair):
+def test_kernels_are_the_same_in_the_same_order(pair: Pair) -> None:
+    for traced, made, _ in pair.actions:
         assert [(op.name, op.phase, op.stream) for op in traced] == [
             (op.name, op.phase, op.stream) for op in made
         ]
         assert [op.flops for op in traced] == [op.flops for op in made]
 
 
-def test_kernels_read_and_write_the_same(pair: tuple[Graph, Graph]) -> None:
-    for traced, made, tokens in paired_actions(pair):
+def test_kernels_read_and_write_the_same(pair: Pair) -> None:
+    for traced, made, tokens in pair.actions:
         for one, other in zip(traced, made, strict=True):
             read, written = other.bytes_read - one.bytes_read, other.bytes_written - one.bytes_written
             if one.name == "bias_dropout_add_fwd":
@@ -91,8 +103,8 @@ def test_kernels_read_and_write_the_same(pair: tuple[Graph, Graph]) -> None:
                 assert (read, written) == (0, 0), one
 
 
-def test_collectives_are_the_same(pair: tuple[Graph, Graph]) -> None:
-    for traced, made, _ in paired_actions(pair):
+def test_collectives_are_the_same(pair: Pair) -> None:
+    for traced, made, _ in pair.actions:
         calls = [
             [(op.name, op.group, op.stream, op.comm_bytes, op.reduce_op) for op in ops if op.group]
             for ops in (traced, made)
@@ -100,16 +112,18 @@ def test_collectives_are_the_same(pair: tuple[Graph, Graph]) -> None:
         assert calls[0] == calls[1]
 
 
-def test_kernels_wait_for_the_same_collectives(pair: tuple[Graph, Graph]) -> None:
-    if pair[0].workload.options["overlap_grad_reduce"]:
+def test_kernels_wait_for_the_same_collectives(pair: Pair) -> None:
+    if pair.traced.workload.options["overlap_grad_reduce"]:
         pytest.skip("hooks of buckets stand between kernels and what they wait for")
-    for traced, made, _ in paired_actions(pair):
+    for traced, made, _ in pair.actions:
         assert [(op.name, op.waits) for op in traced] == [(op.name, op.waits) for op in made]
 
 
-def test_gradients_and_the_optimizer(pair: tuple[Graph, Graph]) -> None:
-    for stage in (0, 1, len(actions(pair[0])) - 1):
-        traced, made = (of_first_rank(graph, stage, ("grad_sync", "optimizer")) for graph in pair)
+def test_gradients_and_the_optimizer(pair: Pair) -> None:
+    for stage in (0, 1, pair.num_stages - 1):
+        traced, made = (
+            of_first_rank(graph, stage, ("grad_sync", "optimizer")) for graph in (pair.traced, pair.made)
+        )
         calls = [[(op.name, op.group, op.comm_bytes) for op in ops if op.group] for ops in (traced, made)]
         assert calls[0] == calls[1]
         # Tensor by tensor or all at once, the same bytes are read and written.
@@ -121,6 +135,6 @@ def test_gradients_and_the_optimizer(pair: tuple[Graph, Graph]) -> None:
             assert moved[1] == pytest.approx(moved[0], rel=0.005), (stage, names)
 
 
-def test_messages(pair: tuple[Graph, Graph]) -> None:
-    for stage in (0, 1, len(actions(pair[0])) - 1):
-        assert exchanges(pair[0], stage) == exchanges(pair[1], stage)
+def test_messages(pair: Pair) -> None:
+    for stage in (0, 1, pair.num_stages - 1):
+        assert exchanges(pair.traced, stage) == exchanges(pair.made, stage)
