@@ -31,7 +31,7 @@ LEVELS = ("recorded", "communication", "shapes")
 
 #: Cluster profiles by words in a recorded GPU's name, the more special first.
 _CLUSTERS = (
-    ("h800", "h800"), ("h200", "h200"), ("h100", "h100"), ("gh200", "h200"), ("h20", "h200"),
+    ("h800", "h800"), ("h200", "h200"), ("h100", "h100"), ("gh200", "h200"), ("h20", "h20"),
     ("a800", "a800"), ("a100-sxm4-40gb", "a100-40gb"), ("a100-pg509", "a100-40gb"), ("a100", "a100"),
     ("v100", "v100"),
 )  # fmt: skip
