@@ -127,6 +127,31 @@ def test_every_local_rank_has_its_own_device_and_does_the_same(pool: WorkerPool)
     assert len(digests) == 1
 
 
+def played(found: Any) -> list[str]:
+    """Kinds of the templates of a step, in order."""
+    return [found.trace.program.templates[entry.template].name for entry in found.trace.program.skeleton]
+
+
+def test_optimizers_in_a_row_end_a_step_together(pool: WorkerPool) -> None:
+    assert played(run(pool, "steps.py", "two_optimizers")) == ["fwd", "bwd", "optimizer", "optimizer"]
+
+
+def test_a_script_may_mark_its_steps(pool: WorkerPool) -> None:
+    found = run(pool, "steps.py", "marked")
+    assert played(found) == ["fwd", "bwd", "finish"]
+    (last,) = (one for one in found.trace.program.templates.values() if one.name == "finish")
+    assert column(last, "name") == ["aten::sub_.Tensor"] * 4
+
+
+def test_data_loaders_mixed_precision_and_loss_scales(pool: WorkerPool) -> None:
+    found = run(pool, "steps.py", "loader")
+    kinds = played(found)
+    assert kinds[:3] == ["begin", "fwd", "bwd"] and "optimizer" in kinds
+    first, forward = (found.trace.program.templates[e.template] for e in found.trace.program.skeleton[:2])
+    assert column(first, "op_class").count("copy") == 1  # the batch; its labels follow the model
+    assert {"float16"} <= set(column(forward, "dtype"))
+
+
 @pytest.mark.parametrize(
     ("how", "options", "messages"),
     [

@@ -1,0 +1,58 @@
+"""What a step is: ``steps.py two_optimizers | marked | loader``."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from workloads.tracing import simcore_step
+
+
+def two_optimizers(model, batch):
+    """Two halves of the model, each with an optimizer of its own: one step together."""
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
+    for _ in range(4):
+        model(batch).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def marked(model, batch):
+    """No optimizer of torch's; the script says where its steps are."""
+    for _ in range(4):
+        with simcore_step():
+            model(batch).sum().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.sub_(parameter.grad, alpha=0.1)
+            model.zero_grad()
+
+
+def loader(model, batch):
+    """Batches from worker processes, mixed precision with a loss scale."""
+    data = TensorDataset(torch.randn(64, 4), torch.randint(0, 4, (64,)))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in DataLoader(data, 2, sampler=DistributedSampler(data), num_workers=2, pin_memory=True):
+        with torch.autocast("cuda", torch.float16):
+            loss = nn.functional.cross_entropy(model(x.to(batch.device)), y.to(batch.device))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def main(how):
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).cuda()
+    {"two_optimizers": two_optimizers, "marked": marked, "loader": loader}[how](
+        model, torch.zeros(2, 4, device="cuda")
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
