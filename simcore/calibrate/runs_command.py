@@ -43,8 +43,11 @@ def validate_runs(
     print(f"{len(rows)} rows in {wall_s:.0f} s")
     if page:
         target = Path(page)
+        parts = [f"family {family}"] if family else []
+        parts += [f"at most {limit} rows of each family, evenly spread"] if limit else []
+        scope = f"Only a part of the table was predicted for this page: {', '.join(parts)}." if parts else ""
         (target.parent / "images").mkdir(parents=True, exist_ok=True)
-        target.write_text(report(scored, limit=limit), encoding="utf-8")
+        target.write_text(report(scored, scope=scope), encoding="utf-8")
         for curve in curves_of(scored):
             drawn = target.parent / "images" / f"{curve.name}.svg"
             drawn.write_text(plot(curve, scored.scores), encoding="utf-8")

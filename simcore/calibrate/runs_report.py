@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,9 +30,11 @@ _INTRODUCTION = """# Training runs: predicted against measured
 
 Written by `python scripts/validate.py --runs CSV --page docs/validation.md`.  Every row of the table is
 predicted from its own columns: model, degrees, batch, precision and GPU; the framework's preset
-([presets.md](presets.md)) supplies what software does by default.  Two numbers per board are fitted, over
-all of its rows at once (`python scripts/calibrate.py BOARD --runs CSV`): the SM clock under load at
-the power limit, and the share of HBM bandwidth of streaming kernels.  There is no factor per family or row.
+([presets.md](presets.md)) supplies what software does by default.  Two numbers per board hold for all of its
+rows (`workloads/published/physics.toml`): the SM clock under load at the power limit, and the share of HBM
+bandwidth that streaming kernels reach.  There is no factor per family or row.
+`python scripts/calibrate.py BOARD --runs CSV --leave-one-out` refits the two numbers and predicts each family by
+numbers fitted without it.
 
 Quality A: all inputs published.  Quality B: some are not; the row is simulated over plausible values and
 scored by its distance to that band.  Odd rows contradict their own neighbours (rules on columns flag them,
@@ -48,18 +50,15 @@ _OTHERS = (
 )
 
 
-def report(scored: Scored, left_out: Mapping[str, Sequence[float]] | None = None, *, limit: int = 0) -> str:
-    """The page.  ``left_out``: absolute errors of each family by numbers fitted without it.
-
-    ``limit``: how many rows of each family were predicted (0: all).
-    """
+def report(scored: Scored, *, scope: str = "") -> str:
+    """The page.  ``scope``: which rows were predicted, where not all."""
     clean = [score for score in scored.scores if not score.described.odd]
     quality_a = [score for score in clean if score.quality == "A"]
     quality_b = [score for score in clean if score.quality != "A"]
     odd = [score for score in scored.scores if score.described.odd]
     lines = [_INTRODUCTION]
-    if limit:
-        lines += [f"Of each family only {limit} rows, evenly spread, were predicted for this page.", ""]
+    if scope:
+        lines += [scope, ""]
     lines += ["## Overall", ""]
     lines += table(
         _HEADS,
@@ -73,7 +72,7 @@ def report(scored: Scored, left_out: Mapping[str, Sequence[float]] | None = None
     lines += _goals(quality_a)
     lines += ["Others, for comparison:", "", *table(("", "mean error %"), _OTHERS)]
     lines += _physics()
-    lines += ["## Families", "", "Quality A:", "", *_families(quality_a, left_out or {})]
+    lines += ["## Families", "", "Quality A:", "", *table(_HEADS, grouped(quality_a, _family))]
     lines += ["Quality B:", "", *table(_HEADS, grouped(quality_b, _family))]
     lines += ["Odd:", "", *table(_HEADS, grouped(odd, lambda score: score.described.odd))]
     for title, key, order in (
@@ -128,17 +127,7 @@ def _goals(scores: Sequence[RowScore]) -> list[str]:
 
 def _physics() -> list[str]:
     rows = [(board, p.clock, p.hbm_efficiency) for board, p in board_physics().items()]
-    return ["Fitted numbers:", "", *table(("board", "clock under load / rated", "HBM share"), rows)]
-
-
-def _families(scores: Sequence[RowScore], left_out: Mapping[str, Sequence[float]]) -> list[str]:
-    rows = grouped(scores, _family)
-    if not left_out:
-        return table(_HEADS, rows)
-    without = {name: percent(float(np.mean(errors))) for name, errors in left_out.items() if len(errors)}
-    lines = table((*_HEADS, "left out %"), [(*row, without.get(row[0], "")) for row in rows])
-    mean = float(np.mean([np.mean(errors) for errors in left_out.values() if len(errors)]))
-    return [*lines, f"Mean over families, each by numbers fitted without it: {percent(mean)}%.", ""]
+    return ["Numbers by board:", "", *table(("board", "clock under load / rated", "HBM share"), rows)]
 
 
 def _order(scores: Sequence[RowScore]) -> list[str]:

@@ -8,7 +8,9 @@ import pytest
 
 from simcore.calibrate.runs import predict_case, simulated_microbatches, simulated_s
 from simcore.calibrate.runs_command import goals, table_of
-from simcore.calibrate.runs_score import Described, RowScore, score_rows
+from simcore.calibrate.runs_plots import CURVES, plot
+from simcore.calibrate.runs_report import report
+from simcore.calibrate.runs_score import Described, RowScore, Scored, score_rows
 from simcore.calibrate.runs_tables import kendall_tau
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
@@ -156,3 +158,23 @@ def test_kendall_tau_counts_pairs_in_the_same_order() -> None:
     assert kendall_tau(scores((1, 2), (2, 3), (3, 5))) == 1.0
     # Pairs (1,2) and (1,3) agree, (2,3) does not: (2 - 1) / 3.
     assert kendall_tau(scores((1, 1), (2, 3), (3, 2))) == pytest.approx(1 / 3)
+
+
+def test_the_page_keeps_odd_rows_and_bands_apart() -> None:
+    band = describe(_row())
+
+    def score(measured_s: float, odd: str = "", **changes: str) -> RowScore:
+        return RowScore(Described(_row(**changes), band, measured_s, 1.0, odd), 1.0, 1.0)
+
+    page = report(Scored([score(0.8), score(0.5, "strange"), score(2.0, quality="B")]))
+    # Predicted 1.0 each: +25%, +100%, -50%.
+    assert "| quality A | 1 | 25.0 | 25.0 | 25.0 | 25.0 | +25.0 |" in page
+    assert "| strange | 1 | 100.0 |" in page
+    assert "| quality B, distance to the band | 1 | 50.0 |" in page
+
+
+def test_a_plot_has_a_dot_and_a_bar_for_each_row() -> None:
+    rows = [_row(family="megascale", gpus=str(gpus), model="gpt-175B") for gpus in (256, 1024)]
+    scores = [RowScore(Described(row, describe(row), 1.0, 1.0, ""), 0.9, 1.2) for row in rows]
+    drawn = plot(CURVES[0], scores)
+    assert (drawn.count("<circle"), drawn.count("#9cc3e6")) == (2, 2)
