@@ -33,8 +33,8 @@ predicted from its own columns: model, degrees, batch, precision and GPU; the fr
 ([presets.md](presets.md)) supplies what software does by default.  Two numbers per board hold for all of its
 rows (`workloads/published/physics.toml`): the SM clock under load at the power limit, and the share of HBM
 bandwidth that streaming kernels reach.  There is no factor per family or row.
-`python scripts/calibrate.py BOARD --runs CSV --leave-one-out` refits the two numbers and predicts each family by
-numbers fitted without it.
+`python scripts/calibrate.py BOARD --runs CSV --leave-one-out` refits both and predicts each family by numbers
+fitted without it.
 
 Quality A: all inputs published.  Quality B: some are not; the row is simulated over plausible values and
 scored by its distance to that band.  Odd rows contradict their own neighbours (rules on columns flag them,

@@ -174,7 +174,10 @@ def test_the_page_keeps_odd_rows_and_bands_apart() -> None:
 
 
 def test_a_plot_has_a_dot_and_a_bar_for_each_row() -> None:
-    rows = [_row(family="megascale", gpus=str(gpus), model="gpt-175B") for gpus in (256, 1024)]
+    rows = [
+        _row(family="megascale", gpus=str(gpus), model="gpt-175B", global_batch="2048")
+        for gpus in (256, 1024)
+    ]
     scores = [RowScore(Described(row, describe(row), 1.0, 1.0, ""), 0.9, 1.2) for row in rows]
     drawn = plot(CURVES[0], scores)
     assert (drawn.count("<circle"), drawn.count("#9cc3e6")) == (2, 2)
