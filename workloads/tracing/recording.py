@@ -27,6 +27,7 @@ COLUMNS = (
     "blocking",
 )
 KIND, STREAM, PHASE, MODULE = (COLUMNS.index(name) for name in ("kind", "stream", "phase", "module"))
+DTYPE, FLOPS = COLUMNS.index("dtype"), COLUMNS.index("flops")
 NAME, IN_SHAPES, GROUP = (COLUMNS.index(name) for name in ("name", "in_shapes", "group"))
 
 Value = str | int

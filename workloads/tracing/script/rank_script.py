@@ -9,6 +9,7 @@ import runpy
 import signal
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any
 
 from simcore.graph.graph import MemoryProfile
 from workloads.tracing.rank_run import RankTrace
+from workloads.tracing.recording import DTYPE, FLOPS, Recording
 from workloads.tracing.script.holders import Holder, largest_holders, peak_by_phase
 from workloads.tracing.script.job import ScriptJob
 from workloads.tracing.script.value_policy import ValueAsked, ValuePolicy
@@ -131,13 +133,12 @@ class _StepStart:
         self.memory = MemoryProfile()
         self.live_bytes = 0
         self.num_parameters = 0
-        self.precision = ""
 
     def __call__(self, steps: Any) -> None:
         from workloads.tracing.script.static_memory import measure
 
         gc.collect()
-        self.memory, self.num_parameters, self.precision = measure(
+        self.memory, self.num_parameters = measure(
             list(steps.roots.values()), list(steps.optimizers.values())
         )
         self.live_bytes = steps.recorder.live_bytes
@@ -197,6 +198,14 @@ def _watched(job: ScriptJob, recorder: Any) -> Iterator[None]:
         signal.signal(signal.SIGALRM, outer)
 
 
+def _precision(recording: Recording) -> str:
+    """The dtype in which most of the step's operations are computed."""
+    flops = Counter[str]()
+    for op in recording.ops:
+        flops[str(op.columns[DTYPE])] += int(op.columns[FLOPS])
+    return max(flops, key=lambda dtype: flops[dtype], default="")
+
+
 def _result(job: ScriptJob, rank: int, recorder: Any, policy: ValuePolicy, start: _StepStart) -> ScriptTrace:
     import torch
 
@@ -228,5 +237,5 @@ def _result(job: ScriptJob, rank: int, recorder: Any, policy: ValuePolicy, start
         largest_holders(recording, memory),
         tuple(peak_by_phase(recording, held).items()),
         start.num_parameters,
-        start.precision,
+        _precision(recording),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,11 +9,11 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from simcore.graph.graph import MemoryProfile
-from workloads.tracing.aten_ops import dtype_name, is_on_device
+from workloads.tracing.aten_ops import is_on_device
 
 
-def measure(roots: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> tuple[MemoryProfile, int, str]:
-    """(bytes, elements of the parameters on this rank, their most common dtype); storages count once."""
+def measure(roots: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> tuple[MemoryProfile, int]:
+    """(bytes, elements of the parameters on this rank); storages count once."""
     parameters = {
         id(parameter): parameter
         for parameter in (
@@ -32,11 +31,7 @@ def measure(roots: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> tupl
     ]
     seen: set[int] = set()
     own, state = _new_bytes(local, seen), _new_bytes(states, seen)
-    elements = Counter[str]()
-    for tensor in local:
-        elements[dtype_name(tensor)] += tensor.numel()
-    common = elements.most_common(1)
-    return MemoryProfile(own, 0, state), sum(elements.values()), common[0][0] if common else ""
+    return MemoryProfile(own, 0, state), sum(tensor.numel() for tensor in local)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
