@@ -127,6 +127,9 @@ def gemm(kernel: Kernel, context: Context) -> Work:
     """Dense and batched matrix products (mm, addmm, linear, bmm, baddbmm, fused weight gradients)."""
     m, n, k, batch = gemm_dims(kernel)
     out_bytes = kernel.element_bytes if kernel.element_bytes > 1 else 2  # fp8 products are stored in bf16
+    if "accum" in kernel.name and m * n * batch:
+        # A weight gradient is added to what is there: read and written, in fp32 unless columns say otherwise.
+        out_bytes = 2 * (round(kernel.bytes_written / (m * n * batch)) or 4)
     return gemm_work(
         m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context,
         scaled_blocks="blockwise" in kernel.name, uneven=kernel.name.startswith("grouped_gemm"),

@@ -227,3 +227,13 @@ def test_experts_leave_half_a_tile_of_rows_empty_each() -> None:
     # 5 groups of 2 x 10 tiles: one wave of 100 us.  With 2.5 rows of tiles on average there are 125: two.
     assert cost.work(even).sm_s == pytest.approx(100e-6)
     assert cost.work(uneven).sm_s == pytest.approx(200e-6)
+
+
+def test_a_weight_gradient_is_added_to_what_is_there() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    plain = product(1000, 1000, 5000)
+    accumulated = replace(plain, name="wgrad_gemm_accum")
+    # A million outputs: 2 bytes written, or 4 read and 4 written; in 16 bits where the columns say so.
+    assert cost.work(accumulated).hbm_bytes - cost.work(plain).hbm_bytes == 6_000_000
+    half = replace(accumulated, bytes_read=1, bytes_written=2_000_000)
+    assert cost.work(half).hbm_bytes - cost.work(plain).hbm_bytes == 2_000_000
