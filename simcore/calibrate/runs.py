@@ -55,9 +55,9 @@ def simulated_microbatches(case: Case) -> tuple[int, int, float]:
     if pp == 1:
         return (2, _WHOLE, count) if count > _WHOLE else (0, max(1, math.ceil(count)), count)
     if case.parallel.virtual_stages > 1:
-        # Interleaving goes round in groups of pp microbatches.
-        few = pp
-        return (few, 2 * pp, count) if count > 2 * pp else (few, max(pp, round(count)), count)
+        # Interleaving goes round in groups of pp microbatches; with pp of them it is all warm-up.
+        few, more = 2 * pp, 3 * pp
+        return (few, more, count) if count > more else (0, max(pp, round(count)), count)
     few = pp + 1
     more = pp + 4
     return (few, more, count) if count > more else (0, max(1, math.ceil(count)), count)
