@@ -1,4 +1,4 @@
-"""Kernels beside communication: ``contention_study.py [TRACES...] [--cluster NAME] [--learned FILE] [--json]``."""
+"""Kernels beside communication: ``contention_study.py [TRACES...] [--cluster NAME] [--json]``."""
 
 from __future__ import annotations
 
