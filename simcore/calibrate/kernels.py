@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simcore.calibrate.csv_rows import read_rows
 from simcore.calibrate.unfused_attention import unfused_attention
 from simcore.cost.kernel import Kernel, parse_dtype
 from simcore.cost.roofline import RooflineCost
@@ -74,22 +74,7 @@ def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, 
 
     Errors: InputError for a missing file or column.
     """
-    where = Path(path)
-    if not where.is_file():
-        raise InputError(f"no kernel measurements {str(where)!r}")
-    rows: list[KernelRow] = []
-    skipped: list[dict[str, Any]] = []
-    with where.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise InputError(f"{where.name}: missing column(s) {', '.join(missing)}")
-        for line, columns in enumerate(reader, start=2):
-            try:
-                rows.append(_row(line, columns))
-            except InputError as error:
-                skipped.append({"id": line, "reason": str(error)})
-    return rows, skipped
+    return read_rows(path, "kernel", COLUMNS, _row)
 
 
 def profile_of(gpu: str) -> str:

@@ -6,13 +6,13 @@ exchanges between tensor-parallel ranks in line or beside products, as the softw
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from simcore.calibrate.csv_rows import read_rows
 from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.kernels import profile_of
 from simcore.collectives import NcclPlanner
@@ -62,22 +62,7 @@ def read_layer_rows(path: Path | str) -> tuple[list[LayerRow], list[dict[str, An
 
     Errors: InputError for a missing file or column.
     """
-    where = Path(path)
-    if not where.is_file():
-        raise InputError(f"no layer measurements {str(where)!r}")
-    rows: list[LayerRow] = []
-    skipped: list[dict[str, Any]] = []
-    with where.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise InputError(f"{where.name}: missing column(s) {', '.join(missing)}")
-        for line, columns in enumerate(reader, start=2):
-            try:
-                rows.append(_row(line, columns))
-            except InputError as error:
-                skipped.append({"id": line, "reason": str(error)})
-    return rows, skipped
+    return read_rows(path, "layer", COLUMNS, _row)
 
 
 def layer_errors(path: str) -> ErrorTable:
