@@ -36,11 +36,6 @@ def validate_runs(
     scored = score_rows(rows)
     wall_s = time.monotonic() - began
     table = table_of(scored.scores, scored.skipped)
-    if as_json:
-        print(json.dumps({**table.as_dict(), "quality_a": goals(scored.scores), "wall_s": wall_s}))
-        return
-    print(text(scored, table, worst))
-    print(f"{len(rows)} rows in {wall_s:.0f} s")
     if page:
         target = Path(page)
         parts = [f"family {family}"] if family else []
@@ -52,6 +47,11 @@ def validate_runs(
             drawn = target.parent / "images" / f"{curve.name}.svg"
             drawn.write_text(plot(curve, scored.scores), encoding="utf-8")
         print(f"written: {page}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({**table.as_dict(), "quality_a": goals(scored.scores), "wall_s": wall_s}))
+    else:
+        print(text(scored, table, worst))
+        print(f"{len(rows)} rows in {wall_s:.0f} s")
 
 
 def _spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
