@@ -1,18 +1,18 @@
-"""Worker processes that trace: spawned, never forked, because autograd's threads do not survive a fork."""
+"""Worker processes that trace, a fresh one for every rank."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
 from simcore.errors import SimcoreError
 from workloads.tracing import fake_device
+from workloads.tracing.fork_server import ForkExecutor
 
 #: ``(phase, done, total)``, called as ranks finish.
 Progress = Callable[[str, int, int], None]
@@ -27,7 +27,7 @@ class TracingError(SimcoreError):
 class WorkerPool:
     """Worker processes in which torch is patched; see :func:`workers`."""
 
-    def __init__(self, executor: ProcessPoolExecutor) -> None:
+    def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -46,7 +46,7 @@ class WorkerPool:
 
         A SimcoreError of a worker is raised as it is; TracingError, naming the rank, for anything else.
         """
-        pending = {self._executor.submit(function, *call): rank_of(call) for call in calls}
+        pending = {self.start(function, *call): rank_of(call) for call in calls}
         total, found = len(pending), []
         waiting: set[Future[Found]] = set(pending)
         if progress is not None:
@@ -55,57 +55,56 @@ class WorkerPool:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 try:
-                    found.append(future.result())
-                except BrokenProcessPool:
-                    raise TracingError(
-                        f"a worker process died while it was rank {pending[future]} ({phase}); "
-                        f"out of memory, or an unsupported torch build"
-                    ) from None
-                except Exception as error:
+                    found.append(outcome(future, pending[future], phase))
+                except SimcoreError:
                     for other in waiting:
                         other.cancel()
-                    if isinstance(error, SimcoreError):
-                        raise
-                    raise TracingError(
-                        f"rank {pending[future]} ({phase}): {type(error).__name__}: {error}"
-                    ) from error
+                    raise
                 if progress is not None:
                     progress(phase, len(found), total)
         return found
 
+    def start(self, function: Callable[..., Found], *args: Any) -> Future[Found]:
+        """``function``, a module's own, begun in a worker; :func:`outcome` gives its result."""
+        return self._executor.submit(function, *args)
+
+
+def outcome(future: Future[Found], rank: int, phase: str) -> Found:
+    """What a worker that was ``rank`` found.  A SimcoreError as it is; TracingError for anything else."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise TracingError(
+            f"a worker process died while it was rank {rank} ({phase}); "
+            f"out of memory, or an unsupported torch build"
+        ) from None
+    except SimcoreError:
+        raise
+    except Exception as error:
+        raise TracingError(f"rank {rank} ({phase}): {type(error).__name__}: {error}") from error
+
 
 @contextmanager
 def workers(
-    prepare: Callable[[str, str], None], num_workers: int | None = None, cache: Path | None = None
+    prepare: Callable[..., None],
+    num_workers: int | None = None,
+    cache: Path | None = None,
+    arguments: tuple[Any, ...] = (),
 ) -> Iterator[WorkerPool]:
-    """Spawned processes in which ``prepare(tier, cache folder)`` has run.
+    """Forks of one process in which ``prepare(tier, cache folder, *arguments)`` has run.
 
     FakeDeviceError when torch cannot be used here.
     """
     installed = fake_device.find_torch()
     folder = cache or fake_device.cache_folder()
     tier = fake_device.choose_tier(installed, folder)
-    count = num_workers or len(os.sched_getaffinity(0))
-    with _environment(fake_device.child_environment()):
-        executor = ProcessPoolExecutor(
-            count, mp_context=get_context("spawn"), initializer=prepare, initargs=(tier, str(folder))
-        )
-        try:
-            yield WorkerPool(executor)
-        finally:
-            executor.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Spawned processes inherit the environment of the moment in which they start."""
-    before: dict[str, Any] = {key: os.environ.get(key) for key in values}
-    os.environ.update(values)
+    executor = ForkExecutor(
+        num_workers or len(os.sched_getaffinity(0)),
+        prepare,
+        (tier, str(folder), *arguments),
+        fake_device.child_environment(),
+    )
     try:
-        yield
+        yield WorkerPool(executor)
     finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
+        executor.shutdown(wait=True, cancel_futures=True)
