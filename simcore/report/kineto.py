@@ -1,9 +1,9 @@
 """A simulated rank as a profiler's trace: the JSON that torch.profiler (Kineto) writes, gzip.
 
 Tools for recorded traces read it: HolisticTraceAnalysis, the replay of this program, Perfetto.  Kernels with
-their streams, launch calls that share a correlation id with them, ``ProfilerStep`` annotations, NCCL's
-metadata on communication kernels.  As in a profiler's trace, a communication kernel begins when it is placed
-on the GPU, not when its peers have come.
+their streams, launch calls that share a correlation id with them, ``ProfilerStep`` annotations, the autograd
+engine's and the optimizer's events around what they launch, NCCL's metadata on communication kernels.  As in
+a profiler's trace, a communication kernel begins when it is placed on the GPU, not when its peers have come.
 """
 
 from __future__ import annotations
@@ -18,17 +18,24 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis.breakdown import COMMUNICATION_KINDS, COMPUTE_KINDS
+from simcore.report.kineto_host import (
+    HOST_TID,
+    in_us,
+    is_one_of,
+    phase_events,
+    step_events,
+    synchronisation_events,
+)  # fmt: skip
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import RankRows, Timeline
 
 IntArray = npt.NDArray[np.int64]
 
 _COLUMNS = (
-    "stream", "op_id", "name", "kind", "group", "peer", "algorithm", "protocol", "bytes", "ready_ps",
+    "stream", "op_id", "name", "kind", "phase", "group", "peer", "algorithm", "protocol", "bytes", "ready_ps",
     "start_ps", "end_ps",
 )  # fmt: skip
 _FIRST_STREAM = 7  # PyTorch's default stream in CUPTI's numbering
-_HOST_TID = 1
 #: What NCCL's profiler hooks call a collective, and its kernel.
 _NCCL_NAMES = {
     "all_reduce": ("allreduce", "AllReduce"),
@@ -112,17 +119,18 @@ def _events(timeline: Timeline, rank: int) -> Iterator[str]:
             yield json.dumps({"ph": "M", "name": key, "pid": pid, "tid": 0, "ts": 0, "args": {field: text}})
     start, end, ready = (rows.ints(column) // 1000 for column in ("start_ps", "end_ps", "ready_ps"))  # ns
     kind, kinds = rows.strings("kind")
-    is_comm, on_gpu = _of(kind, kinds, COMMUNICATION_KINDS), _of(kind, kinds, COMPUTE_KINDS)
+    is_comm, on_gpu = is_one_of(kind, kinds, COMMUNICATION_KINDS), is_one_of(kind, kinds, COMPUTE_KINDS)
     begin = np.where(is_comm, ready, start)
     stream, names = rows.strings("stream")
-    exchanged = _of(kind, kinds, ("send", "recv"))
+    exchanged = is_one_of(kind, kinds, ("send", "recv"))
     inside = _one_launch(np.flatnonzero(exchanged), stream, begin, end)
     # Host ops and synchronisations end when the host goes on: what follows them is launched then.
-    on_host = _of(kind, kinds, ("host", "sync"))
+    on_host = is_one_of(kind, kinds, ("host", "sync"))
     called = np.maximum.accumulate(np.where(on_host, end, 0))
     called = np.minimum(called + _launching_ns(info, on_host, is_comm | on_gpu), begin)
-    yield from _steps(info, rank, host, called, end, is_comm | on_gpu)
-    yield from _synchronisations(rows, host, start, end)
+    yield from step_events(info, rank, host, called, end, is_comm | on_gpu)
+    yield from phase_events(rows, host, called, (is_comm | on_gpu) & ~exchanged)
+    yield from synchronisation_events(rows, host, start, end)
     streams = _stream_numbers(rows.strings("stream")[1])
     constant = _Constants(rows, info, rank)
     for row in np.flatnonzero((is_comm | on_gpu) & ~inside).tolist():
@@ -130,10 +138,10 @@ def _events(timeline: Timeline, rank: int) -> Iterator[str]:
         name, category, args = constant.of(row)
         number = streams[names[stream[row]]]
         call = "cudaMemcpyAsync" if category == "gpu_memcpy" else "cudaLaunchKernel"
-        at, length = _us(int(begin[row])), _us(int(end[row] - begin[row]))
-        launched = _us(int(called[row]))
+        at, length = in_us(int(begin[row])), in_us(int(end[row] - begin[row]))
+        launched = in_us(int(called[row]))
         yield (
-            f'{{"ph":"X","cat":"cuda_runtime","name":"{call}","pid":{host},"tid":{_HOST_TID},"ts":{launched},'
+            f'{{"ph":"X","cat":"cuda_runtime","name":"{call}","pid":{host},"tid":{HOST_TID},"ts":{launched},'
             f'"dur":0.001,"args":{{"External id":{correlation},"correlation":{correlation}}}}}'
         )
         yield (
@@ -142,7 +150,7 @@ def _events(timeline: Timeline, rank: int) -> Iterator[str]:
             f'"stream":{number},"correlation":{correlation}{args}}}}}'
         )
         arrow = f'"cat":"ac2g","name":"ac2g","id":{correlation}'
-        yield f'{{"ph":"s",{arrow},"pid":{host},"tid":{_HOST_TID},"ts":{launched}}}'
+        yield f'{{"ph":"s",{arrow},"pid":{host},"tid":{HOST_TID},"ts":{launched}}}'
         yield f'{{"ph":"f","bp":"e",{arrow},"pid":{device},"tid":{number},"ts":{at}}}'
 
 
@@ -171,58 +179,12 @@ def _one_launch(
     return inside
 
 
-def _of(codes: npt.NDArray[np.int32], names: list[str], wanted: Sequence[str]) -> npt.NDArray[np.bool_]:
-    return np.isin(codes, [code for code, name in enumerate(names) if name in wanted])
-
-
-def _us(nanoseconds: int) -> str:
-    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
-
-
 def _stream_numbers(names: list[str]) -> dict[str, int]:
     """CUPTI's way to name streams: a number each, those that are numbers already kept."""
     found = {name: int(name) for name in names if name.isdecimal() and int(name) < 1 << 31}
     free = (number for number in range(_FIRST_STREAM, 1 << 31) if number not in set(found.values()))
     rest = sorted((name for name in names if name not in found), key=lambda name: (name != "compute", name))
     return found | dict(zip(rest, free, strict=False))
-
-
-def _steps(
-    info: RunInfo, rank: int, pid: int, called: IntArray, end: IntArray, on_gpu: npt.NDArray[np.bool_]
-) -> Iterator[str]:
-    """``ProfilerStep`` annotations: those of a replay around the launches of each step, else one for all."""
-    if not on_gpu.any():
-        return
-    steps = info.workload.options.get("steps")
-    mine = [step for step in steps if step["rank"] == rank] if steps is not None else []
-    whole = {
-        "step": 0,
-        "first_op": int(np.flatnonzero(on_gpu)[0]),
-        "last_op": int(np.flatnonzero(on_gpu)[-1]),
-    }
-    free = 0
-    for index, step in enumerate(mine or [whole]):
-        last = index == len(mine or [whole]) - 1
-        since = max(free, int(called[step["first_op"]]))
-        until = max(since, int(called[step["last_op"]])) + 1
-        until = max(until, int(end.max())) if last else until
-        free = until
-        yield json.dumps(
-            {
-                "ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step['step']}", "pid": pid,
-                "tid": _HOST_TID, "ts": since / 1000, "dur": (until - since) / 1000, "args": {},
-            }
-        )  # fmt: skip
-
-
-def _synchronisations(rows: RankRows, pid: int, start: IntArray, end: IntArray) -> Iterator[str]:
-    kind, kinds = rows.strings("kind")
-    for row in np.flatnonzero(_of(kind, kinds, ("sync",)) & (end > start)).tolist():
-        yield (
-            f'{{"ph":"X","cat":"cuda_runtime","name":"cudaStreamSynchronize","pid":{pid},"tid":{_HOST_TID},'
-            f'"ts":{_us(int(start[row]))},"dur":{_us(int(end[row] - start[row]))},'
-            f'"args":{{"External id":{row + 1},"correlation":{row + 1}}}}}'
-        )
 
 
 class _Constants:

@@ -85,9 +85,12 @@ def test_the_schema_of_a_profiler_trace(two_stage_run: Path, tmp_path: Path) -> 
     assert trace["distributedInfo"] == {"backend": "nccl", "rank": 0, "world_size": 2}
     assert trace["deviceProperties"][0]["name"] == "tiny"
     events = trace["traceEvents"]
-    assert Counter(event["ph"] for event in events) == {"M": 4, "X": 13, "s": 6, "f": 6}
+    assert Counter(event["ph"] for event in events) == {"M": 4, "X": 14, "s": 6, "f": 6}
     spans = [event for event in events if event["ph"] == "X"]
     assert [event["name"] for event in spans if event["cat"] == "user_annotation"] == ["ProfilerStep#0"]
+    # One backward is launched, between exchanges: one event of the autograd engine around it.
+    (backward,) = (e for e in spans if e["cat"] == "cpu_op")
+    assert backward["name"].startswith("autograd::engine::evaluate_function")
     launches = {e["args"]["correlation"]: e for e in spans if e["cat"] == "cuda_runtime"}
     kernels = {e["args"]["correlation"]: e for e in spans if e["cat"] == "kernel"}
     assert set(launches) == set(kernels)

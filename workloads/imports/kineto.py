@@ -20,6 +20,7 @@ from simcore.units import PS_PER_US
 from workloads.imports.host_ops import HostOps
 from workloads.imports.json_events import TraceFile, read_events
 from workloads.imports.occupancy import blocks_per_sm
+from workloads.imports.phases import PhaseSpans
 from workloads.imports.recording import (
     UNKNOWN,
     Activities,
@@ -73,6 +74,7 @@ class _Reader:
         self.syncs: dict[int, SyncRecord] = {}
         self.meta: dict[CollectiveMeta, int] = {}
         self.steps: list[Step] = []
+        self.phases = PhaseSpans()
         self.counts: dict[str, int] = {}
         self.whole = True
 
@@ -100,7 +102,11 @@ class _Reader:
         elif category in ("user_annotation", "cpu_op", "operator"):
             if self.host_ops is not None:
                 self.host_ops.take(event, *self._interval(number, event), self._thread(event))
-            found = _STEP.match(str(event.get("name", "")))
+            text = str(event.get("name", ""))
+            phase = self.phases.phase(text)
+            if phase:
+                self.phases.add(phase, *self._interval(number, event))
+            found = _STEP.match(text)
             if found is not None:
                 start, end = self._interval(number, event)
                 self.steps.append(Step(int(found.group(1)[:18]), start, end))
@@ -140,7 +146,8 @@ class _Reader:
                 str(args["Collective name"]), str(args.get("Process Group Name", "")),
                 str(args.get("Process Group Ranks", "")), str(args.get("dtype", "")),
                 _whole(args.get("In msg nelems"), -1), _whole(args.get("Out msg nelems"), -1),
-                _whole(args.get("Group size"), -1),
+                _whole(args.get("Group size"), -1), _whole(args.get("Seq"), -1),
+                _whole(args.get("Dst Rank", args.get("Src Rank")), -1),
             )  # fmt: skip
             meta = self.meta.setdefault(known, len(self.meta))
         correlation = _whole(args.get("correlation"), 0)
@@ -241,6 +248,7 @@ class _Reader:
             counts=self.counts,
             framework=FrameworkCalls(*(np.ascontiguousarray(column) for column in framework)),
             num_sms=max(0, _whole(first.get("numSms"), 0)),
+            phases=self.phases,
         )
 
     def _check_groups(self, rank: int) -> None:

@@ -20,9 +20,10 @@ from simcore.graph.ops import IntArray
 from workloads.imports.job import ImportedJob, import_recordings
 from workloads.imports.json_events import TraceFile
 from workloads.imports.nsys_database import Database, opened_database
-from workloads.imports.nsys_steps import nvtx_steps
+from workloads.imports.nsys_steps import nvtx_phases, nvtx_steps
 from workloads.imports.nsys_syncs import sync_records
 from workloads.imports.occupancy import blocks_per_sm
+from workloads.imports.phases import PhaseSpans
 from workloads.imports.recording import UNKNOWN, Activities, Calls, KinetoTrace, Names, Step, SyncRecord
 
 MAGIC = b"SQLite format 3\x00"
@@ -121,6 +122,7 @@ class _Reader:
         pairs = np.unique(np.stack([process, gpu[3]]), axis=1).T.tolist()
         syncs = sync_records(self.db, by_process=told)
         spans = nvtx_steps(self.db, self.texts)
+        phases = nvtx_phases(self.db, self.texts, self._after_ps)
         ranks = []
         for pid, device in pairs:
             mine = (process == pid) & (gpu[3] == device)
@@ -136,6 +138,7 @@ class _Reader:
                         Step(s.number, self._after_ps(s.start_ns), self._after_ps(s.end_ns)) for s in steps
                     ),
                     device,
+                    phases[pid if told else 0],
                 )
             )
         return ranks
@@ -148,6 +151,7 @@ class _Reader:
         syncs: dict[int, SyncRecord],
         steps: tuple[Step, ...],
         device: int,
+        phases: PhaseSpans,
     ) -> KinetoTrace:
         calls = calls[:, np.argsort(calls[0], kind="stable")]
         thread = np.unique(calls[2], return_inverse=True)[1].reshape(-1)
@@ -181,6 +185,7 @@ class _Reader:
             meta=(),
             steps=steps,
             num_sms=limits.get("numSms", 0),
+            phases=phases,
         )
 
     def _after_ps(self, time_ns: Any) -> Any:

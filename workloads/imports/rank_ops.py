@@ -58,6 +58,13 @@ class RankOps:
         """Lanes of a recorded stream number."""
         return [lane for lane, number in enumerate(self.stream_of_lane) if number == stream]
 
+    def launched_ps(self) -> IntArray:
+        """When the call that launched each op began; before all else where it was not recorded."""
+        calls = self.trace.calls.start_ps
+        if not len(calls):
+            return np.full(len(self), np.iinfo(np.int64).min)
+        return np.where(self.call >= 0, calls[np.maximum(self.call, 0)], np.iinfo(np.int64).min)
+
     def free_from(self) -> IntArray:
         """When each op's lane is free for it: the end of the op before, or the first start of all."""
         first = int(self.start_ps[0])

@@ -10,9 +10,11 @@ import numpy.typing as npt
 from simcore.graph import Graph, OpKind, OpTable, ProcessGroup, Program, Workload
 from simcore.graph.graph import MemoryProfile
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, EdgeTable, FreeTable, IntArray, Strings
-from workloads.imports.collectives import Coupling, Meeting, collective_kind
+from workloads.imports.collective_kinds import collective_kind
+from workloads.imports.collectives import Coupling, Meeting
 from workloads.imports.host import HostBlocks, LaunchTimes
 from workloads.imports.host_order import HostOrder
+from workloads.imports.phases import PHASES
 from workloads.imports.rank_ops import RankOps
 from workloads.imports.recording import Names
 from workloads.imports.threads import Threads
@@ -242,6 +244,8 @@ def _write_ops(
     ints["kind"][op_row] = kinds[gpu.kind[row]]
     classes = np.array([names["op_class"].code(c) for c in ("other", "copy", "fill")], dtype=np.int32)
     strings["op_class"][op_row] = classes[gpu.kind[row]]
+    phases = np.array([names["phase"].code(phase) for phase in PHASES], dtype=np.int32)
+    strings["phase"][op_row] = phases[trace.phases.of(ops.launched_ps())]
     is_memory = gpu.kind[row] > 0
     ints["bytes_written"][op_row[is_memory]] = gpu.num_bytes[row[is_memory]]
     is_copy = gpu.kind[row] == 1

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray
+from workloads.imports.phases import PhaseSpans
 
 GPU_KINDS = ("kernel", "memcpy", "memset")
 UNKNOWN = -1
@@ -110,7 +111,10 @@ class SyncRecord:
 
 @dataclass(frozen=True)
 class CollectiveMeta:
-    """What a communication kernel says about itself; empty or -1 where it does not."""
+    """What a communication kernel says about itself; empty or -1 where it does not.
+
+    ``sequence`` is NCCL's number of the call, ``peer`` the rank that a send or receive goes to or comes from.
+    """
 
     collective: str
     group: str
@@ -119,6 +123,8 @@ class CollectiveMeta:
     in_elements: int
     out_elements: int
     group_size: int
+    sequence: int = -1
+    peer: int = -1
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ class KinetoTrace:
 
     ``rank`` and ``world_size`` are -1 where not recorded.  ``resolution_ps``: 1 us where all time stamps
     are whole, else 1 ns.  ``counts`` are events by lower-case category.  ``num_sms`` is 0 where not recorded.
+    ``phases`` are backwards and optimizer steps on the host, none where not recorded.
     """
 
     label: str
@@ -154,6 +161,7 @@ class KinetoTrace:
     counts: dict[str, int] = field(default_factory=dict)
     framework: FrameworkCalls = field(default_factory=FrameworkCalls)
     num_sms: int = 0
+    phases: PhaseSpans = field(default_factory=PhaseSpans)
 
 
 def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
