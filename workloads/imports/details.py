@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from simcore.graph.ops import IntArray, Strings
-from workloads.imports.collectives import collective_bytes, collective_kind
+from workloads.imports.collective_kinds import collective_bytes, collective_kind
 from workloads.imports.rank_ops import RankOps
 from workloads.imports.recorded import RecordedCollectives, RecordedShapes
 

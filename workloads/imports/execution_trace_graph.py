@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from simcore.graph import EdgeKind, Graph, OpKind
 from simcore.graph.builder import GraphBuilder
-from workloads.imports.collectives import collective_bytes, collective_kind
+from workloads.imports.collective_kinds import collective_bytes, collective_kind
 from workloads.imports.described_ops import describe
 from workloads.imports.execution_trace import ExecutionTrace, Node
 from workloads.imports.execution_trace_join import collective_of

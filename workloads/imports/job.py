@@ -101,7 +101,7 @@ def _assemble(
     analysed: list[RankOps], numbers: list[int], skipped: list[str], *, typical: bool
 ) -> ImportedJob:
     base = _base_ps([ops.trace for ops in analysed])
-    coupling = couple(analysed, base) if len(analysed) > 1 else _nobody(analysed)
+    coupling = couple(analysed, numbers, base) if len(analysed) > 1 else _nobody(analysed)
     ranks, reports = [], []
     for number, ops in zip(numbers, analysed, strict=True):
         rank = _analyse(ops, typical=typical)

@@ -1,0 +1,216 @@
+"""Which communication kernels of several ranks are one communicator's, and which call is which.
+
+Where NCCL's metadata was recorded, group, sequence number and peer say it.  Elsewhere a communication
+stream counts as a communicator: streams of different ranks are one if they carry the same sequence of
+collectives and these end together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcore.graph.ops import IntArray
+from workloads.imports.collective_kinds import collective_bytes, collective_kind
+from workloads.imports.rank_ops import RankOps
+from workloads.imports.recording import CollectiveMeta
+
+_MEMBERS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")  # all of them, not "[0, 1, ..., 63]"
+_MOST_SHIFTED = 64  # calls by which the recording of one rank may begin earlier than another's
+
+
+@dataclass(frozen=True)
+class Series:
+    """Calls of one communicator on one rank, in order: ``op`` of its :class:`RankOps`, collective and bytes.
+
+    ``sequence`` are NCCL's numbers of the calls, None where not all are recorded.
+    """
+
+    op: list[int]
+    what: list[tuple[str, int]]
+    sequence: list[int] | None
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """Calls that ranks may have issued together: ``calls[k]`` has (rank's index, op) of those of call ``k``.
+
+    ``certain``: the recording names its members.
+    """
+
+    name: str
+    what: list[tuple[str, int]]
+    calls: list[list[tuple[int, int]]]
+    certain: bool
+
+
+def communicators(ranks: list[RankOps], numbers: list[int]) -> tuple[list[Communicator], list[str]]:
+    """All communicators of two or more of ``ranks``, whose numbers are ``numbers``; and why some are none."""
+    found: dict[tuple[object, ...], dict[int, Series]] = defaultdict(dict)
+    for index, (ops, number) in enumerate(zip(ranks, numbers, strict=True)):
+        for key, series in _series(ops, number).items():
+            found[key][index] = series
+    joined, refused = [], []
+    for key, by_rank in found.items():
+        if len(by_rank) < 2:
+            continue
+        name, certain = str(key[0]), bool(key[1])
+        calls = _matched(ranks, by_rank)
+        if calls is None:
+            refused.append(f"group {name or 'unnamed'}: ranks issued different sequences of collectives")
+            continue
+        told = {i: dict(zip(series.op, series.what, strict=True)) for i, series in by_rank.items()}
+        what = [max(told[i][op] for i, op in call) for call in calls]
+        joined.append(Communicator(name, what, calls, certain))
+    return joined, refused
+
+
+def _series(ops: RankOps, number: int) -> dict[tuple[object, ...], Series]:
+    """A rank's calls by communicator: (name, whether its members are named, what else tells it apart)."""
+    trace = ops.trace
+    calls: dict[tuple[object, ...], list[tuple[int, tuple[str, int], int]]] = defaultdict(list)
+    for op in np.flatnonzero(ops.is_comm).tolist():
+        row = int(ops.row[op])
+        place = int(trace.gpu.meta[row])
+        meta = trace.meta[place] if place >= 0 else None
+        kind = collective_kind(trace.names[int(trace.gpu.name[row])], meta)
+        key = _key(meta, kind, number) or (int(ops.lane[op]),)
+        calls[key].append((op, (kind, collective_bytes(kind, meta)), meta.sequence if meta else -1))
+    found: dict[tuple[object, ...], Series] = {}
+    for key, rows in calls.items():
+        sequence = [number for _, _, number in rows]
+        # Sends and receives are numbered by each rank for itself; coalesced calls share a number.
+        known = min(sequence) >= 0 and len(set(sequence)) == len(sequence)
+        known = known and all(kind != "send_recv" for _, (kind, _), _ in rows)
+        series = Series([op for op, _, _ in rows], [what for _, what, _ in rows], sequence if known else None)
+        if len(key) == 1:  # a stream: told by what it carries
+            key = _free(("communication stream", False, tuple(series.what)), found)
+        elif not key[1]:  # a name that several groups may have
+            key = _free((key[0], False, tuple(series.what)), found)
+        found[key] = series
+    return found
+
+
+def _free(key: tuple[object, ...], taken: dict[tuple[object, ...], Series]) -> tuple[object, ...]:
+    """``key`` with the number of those like it before."""
+    count = 0
+    while (*key, count) in taken:
+        count += 1
+    return (*key, count)
+
+
+def _key(meta: CollectiveMeta | None, kind: str, number: int) -> tuple[object, ...] | None:
+    """What names a call's communicator; a sender and its receiver are one of two ranks."""
+    if meta is None or not (meta.group or meta.group_ranks):
+        return None
+    name = f"{meta.group} {meta.group_ranks}".strip()
+    if kind == "send_recv" and meta.peer >= 0:
+        sends = "send" in meta.collective.lower()
+        source, target = (number, meta.peer) if sends else (meta.peer, number)
+        return f"{name}, {source} to {target}", True
+    return name, _MEMBERS.fullmatch(meta.group_ranks) is not None
+
+
+def _matched(ranks: list[RankOps], by_rank: dict[int, Series]) -> list[list[tuple[int, int]]] | None:
+    """(rank, op) of each call; None where the ranks issued different sequences."""
+    if all(series.sequence is not None for series in by_rank.values()):
+        return _by_sequence(by_rank)
+    first = next(iter(by_rank))
+    reference = by_rank[first]
+    begins = {first: 0}
+    for index, series in by_rank.items():
+        if index != first:
+            begin = _begin(ranks[first], reference, ranks[index], series)
+            if begin is None:
+                return None
+            begins[index] = begin
+    since = max(0, *begins.values())
+    until = min(begins[i] + len(series.op) for i, series in by_rank.items())
+    if until <= since:
+        return None
+    return [[(i, series.op[k - begins[i]]) for i, series in by_rank.items()] for k in range(since, until)]
+
+
+def _by_sequence(by_rank: dict[int, Series]) -> list[list[tuple[int, int]]] | None:
+    """Calls by NCCL's numbers; None where ranks say different things of one."""
+    calls: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    kinds: dict[int, set[str]] = defaultdict(set)
+    for index, series in by_rank.items():
+        assert series.sequence is not None
+        for number, op, (kind, _) in zip(series.sequence, series.op, series.what, strict=True):
+            calls[number].append((index, op))
+            kinds[number].add(kind)
+    if any(len(found) > 1 for found in kinds.values()):
+        return None
+    # A rank that was recorded for less long than others: calls that some of the ranks miss stand alone.
+    return [calls[number] for number in sorted(calls) if len(calls[number]) == len(by_rank)] or None
+
+
+def _begin(one: RankOps, ours: Series, other: RankOps, theirs: Series) -> int | None:
+    """The number of our call that their first call is; None if no shift makes the two sequences fit.
+
+    Of several that do, the one in which the calls' ends differ most evenly: clocks differ by a constant.
+    """
+    if [kind for kind, _ in ours.what] == [kind for kind, _ in theirs.what]:
+        return 0
+    ours_end, theirs_end = one.end_ps[ours.op], other.end_ps[theirs.op]
+    most = min(_MOST_SHIFTED, max(len(ours.op), len(theirs.op)) // 2)
+    best: tuple[float, int] | None = None
+    for begin in range(-most, most + 1):
+        mine, others = (
+            slice(max(0, begin), len(theirs.op) + begin),
+            slice(max(0, -begin), len(ours.op) - begin),
+        )
+        if not ours.what[mine] or ours.what[mine] != theirs.what[others]:
+            continue
+        best = min(best or (np.inf, 0), (spread(ours_end[mine] - theirs_end[others]), begin))
+    return best[1] if best is not None else None
+
+
+def spread(differences: IntArray) -> float:
+    """How unevenly two clocks differ, ps: from the 10th to the 90th percentile."""
+    low, high = np.percentile(differences, [10, 90])
+    return float(high - low)
+
+
+def aligned(ranks: list[RankOps], base_ps: list[int], found: list[Communicator]) -> list[int]:
+    """What to add to each rank's times so that collectives end together.
+
+    From rank to rank by the median difference of their calls' ends, those pairs first that differ most
+    evenly; ``base_ps``, what the traces tell, for ranks that share no call with others.
+    """
+    ends: dict[tuple[int, int], list[int]] = defaultdict(list)
+    exchanged: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for communicator in found:
+        for (kind, _), call in zip(communicator.what, communicator.calls, strict=True):
+            (first, op), *others = call
+            into = exchanged if kind == "send_recv" else ends
+            for index, other in others:
+                into[first, index].append(int(ranks[first].end_ps[op]) - int(ranks[index].end_ps[other]))
+    # Ends of a sender and its receiver differ a little more than those of a collective.
+    pairs = []
+    for rough, differences in enumerate((ends, exchanged)):
+        for (one, other), values in differences.items():
+            array = np.array(values, dtype=np.int64)
+            pairs.append(((len(values) < 3, rough, spread(array)), one, other, int(np.median(array))))
+    pairs.sort()
+    shift = list(base_ps)
+    done: set[int] = set()
+    for root in range(len(ranks)):
+        if root in done:
+            continue
+        done.add(root)
+        while True:
+            step = next((p for p in pairs if (p[1] in done) != (p[2] in done)), None)
+            if step is None:
+                break
+            _, one, other, difference = step
+            if one in done:
+                shift[other] = shift[one] + difference
+            else:
+                shift[one] = shift[other] - difference
+            done |= {one, other}
+    return shift
