@@ -34,7 +34,7 @@ GEMM_CONSTANTS = (
 #: Constants that are shares: a fit may not leave 0..1.
 _SHARES = {
     "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
-    "backward_efficiency", "wide_share", "reduction.bandwidth_share",
+    "backward_efficiency", "backward_overlap_loss", "wide_share", "reduction.bandwidth_share",
 }  # fmt: skip
 
 #: Start of a constant that is zero, so that its logarithm exists.
@@ -69,7 +69,8 @@ def fit_attention(
 ) -> Iterator[tuple[str, dict[str, float], float]]:
     """Constants and error of each attention family of ``generation`` that has rows.
 
-    Backward constants are only fitted where rows time backward; otherwise they keep their ratio to forward.
+    Forward constants are only fitted where rows time forward alone, since a sum does not tell its parts, and
+    backward constants where rows time backward; otherwise they stay what the file's source says.
     """
     parameters = load_parameters(generation)
     by_family: dict[str, list[KernelRow]] = defaultdict(list)
@@ -86,9 +87,11 @@ def _fit_family(
     parameters: GenerationParameters, family: str, rows: Sequence[KernelRow], rounds: int
 ) -> tuple[dict[str, float], float]:
     start = parameters.attention[family]
-    names = ["math_efficiency", "exposed_exp", "block_s"]
-    if any(kernel.op_class == "attention_bwd" for row in rows for kernel in row.kernels):
-        names += ["backward_efficiency", "backward_exposed_exp"]
+    names = ["block_s"]
+    if any(row.kernels[-1].op_class == "attention_fwd" for row in rows):
+        names += ["math_efficiency", "overlap_loss"]
+    if any(row.kernels[-1].op_class == "attention_bwd" for row in rows):
+        names += ["backward_efficiency", "backward_overlap_loss"]
     if any(kernel.in_shapes[0][-1] > start.wide_head_dim for row in rows for kernel in row.kernels[-1:]):
         names.append("wide_share")
     if family == "trtllm":

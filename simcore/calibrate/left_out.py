@@ -2,7 +2,8 @@
 
 A GPU whose generation was fitted on another GPU is predicted as always.  Where it is the only one of its
 generation, constants come from another generation: shares are the same, latencies are the same number of
-clock cycles, and what a generation is known to do (tiles, persistence, multicast) is its own.
+clock cycles, and what a generation is known to do (tiles, persistence, multicast, the rows that one read of
+operands serves) is its own.
 """
 
 from __future__ import annotations
@@ -101,8 +102,10 @@ def carried(
     attention = dict(target.attention)
     known = constants.attention.get(_SHARED_ATTENTION)
     if known is not None and _SHARED_ATTENTION in attention:
+        written = attention[_SHARED_ATTENTION]
         moved: AttentionParameters = replace(
-            known, persistent=attention[_SHARED_ATTENTION].persistent, block_s=known.block_s * cycles,
+            known, persistent=written.persistent, operand_rows=written.operand_rows, tile_q=written.tile_q,
+            tile_k=written.tile_k, wide_head_dim=written.wide_head_dim, block_s=known.block_s * cycles,
             prologue_s=start_s(known.prologue_s),
         )  # fmt: skip
         attention[_SHARED_ATTENTION] = moved

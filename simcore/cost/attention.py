@@ -1,17 +1,28 @@
 """Fused attention (flash attention 1 to 3, cuDNN): blocks of query rows that walk along the keys.
 
-Note [attention model].  One thread block owns ``tile_q`` query rows of one head.  Per score (query, key)
-forward costs two multiply-adds per head dim on tensor cores and one exponential::
+Note [attention model].  One thread block owns ``tile_q`` query rows of one head.  Per score (query, key),
+with 2 products in forward and 5 in backward, an SM spends on its units::
 
-    score    4 d / (peak/SMs * math efficiency) + exposed_exp / (16 * clock)      (10 d in backward)
-    block    scores it visits * score + block start and end
-    sm time  max(all blocks / SMs, the longest block)
+    products   2 d products / (peak/SMs * math efficiency)                    tensor cores
+    operands   d products * element bytes / operand rows / (128 * clock)      shared memory
+    softmax    (1/16 + instructions / fp32 lanes) / clock                     special functions, CUDA cores
+    score      the longest + overlap_loss * (the other two)
+    block      scores it visits * score + block start and end
+    sm time    max(all blocks / SMs, the longest block)
+
+What differs between generations follows: tensor cores became faster than the rest of an SM.  A key read
+from shared memory serves as many query rows as one instruction, or one warp's registers, hold
+(``operand_rows``: 16 for a warp of mma.sync tiles, 32 for two, 64 for a Hopper warpgroup): with 16 rows an
+A100 spends as long on operands as on products, an H100 would spend twice as long.  Softmax takes
+``SOFTMAX_INSTRUCTIONS`` and, in forward, head dim / key tile more to rescale the output; H100 has twice the
+lanes of A100 for them, and both 16 exponentials per clock.
 
 Causal kernels skip key tiles above the diagonal.  Tiles on it and at the ends of the sequence are done
 whole, so short and odd sequences pay more.
 Backward adds the query gradient up in fp32: around the main kernel one reads output and its gradient and
 clears the sums, and one converts them, both at HBM's speed.
-16 exponentials per clock and SM: CUDA programming guide, arithmetic throughput, compute 7.0 to 9.0.
+16 exponentials per clock and SM: CUDA programming guide, arithmetic throughput, compute 7.0 to 9.0; 128
+bytes per clock and SM: the same guide, shared memory (32 banks of 4 bytes).
 """
 
 from __future__ import annotations
@@ -30,8 +41,15 @@ from simcore.hardware.specs import GpuSpec
 FloatArray = npt.NDArray[np.float64]
 
 EXP_PER_CLOCK_PER_SM = 16
-FORWARD_FLOPS_PER_SCORE_DIM = 4  # scores and values, 2 flops each
-BACKWARD_FLOPS_PER_SCORE_DIM = 10  # scores again, and gradients of q, k, v and scores
+SHARED_MEMORY_BYTES_PER_CLOCK_PER_SM = 128
+FORWARD_PRODUCTS = 2  # scores, values
+BACKWARD_PRODUCTS = 5  # scores again, and gradients of q, k, v and scores
+
+#: CUDA-core instructions per score beside the exponential.  Forward: scale less maximum (a multiply-add),
+#: running maximum, running sum, half a conversion to 16 bits (two at a time).  Backward: the same
+#: multiply-add, a subtraction, a product, and two such conversions.
+SOFTMAX_INSTRUCTIONS = 3.5
+BACKWARD_INSTRUCTIONS = 4.0
 
 
 @dataclass(frozen=True)
@@ -56,16 +74,14 @@ def estimate_attention(
     gpu: GpuSpec,
     parameters: AttentionParameters,
     peak_flops: float,
+    element_bytes: int,
     backward: bool,
 ) -> FloatArray:
     """Seconds on all SMs; see Note [attention model].  ``heads`` counts batch x heads."""
     p = parameters
-    efficiency = p.backward_efficiency if backward else p.math_efficiency
-    exposed = p.backward_exposed_exp if backward else p.exposed_exp
-    flops = BACKWARD_FLOPS_PER_SCORE_DIM if backward else FORWARD_FLOPS_PER_SCORE_DIM
-    reached = efficiency * np.where(head_dim > p.wide_head_dim, p.wide_share, 1.0)
-    score = flops * head_dim / (peak_flops / gpu.num_sms * reached)
-    score = score + exposed / (EXP_PER_CLOCK_PER_SM * gpu.boost_clock_hz)
+    score = score_seconds(
+        head_dim, gpu=gpu, parameters=p, peak_flops=peak_flops, element_bytes=element_bytes, backward=backward
+    )
     rows, tiles = np.ceil(seq_q / p.tile_q), np.ceil(seq_k / p.tile_k)
     # Key tiles up to and on the diagonal: r, 2 r, ... over the blocks of a head, and those before them all;
     # the last block has no more than there are.
@@ -76,6 +92,32 @@ def estimate_attention(
     total = heads * (visited * score + rows * p.block_s) / gpu.num_sms
     longest = p.tile_q * p.tile_k * tiles * score + p.block_s
     return np.asarray(np.maximum(total, longest), dtype=np.float64)
+
+
+def score_seconds(
+    head_dim: FloatArray,
+    *,
+    gpu: GpuSpec,
+    parameters: AttentionParameters,
+    peak_flops: float,
+    element_bytes: int,
+    backward: bool,
+) -> FloatArray:
+    """Seconds of one SM for one score; see Note [attention model].  ``peak_flops``: of all SMs."""
+    p = parameters
+    efficiency = p.backward_efficiency if backward else p.math_efficiency
+    overlap_loss = p.backward_overlap_loss if backward else p.overlap_loss
+    count = BACKWARD_PRODUCTS if backward else FORWARD_PRODUCTS
+    reached = efficiency * np.where(head_dim > p.wide_head_dim, p.wide_share, 1.0)
+    products = 2 * count * head_dim / (peak_flops / gpu.num_sms * reached)
+    clock = gpu.boost_clock_hz
+    operands = count * head_dim * element_bytes / p.operand_rows
+    operands = operands / (SHARED_MEMORY_BYTES_PER_CLOCK_PER_SM * clock)
+    lanes_per_s = gpu.peak_flops["fp32"] / (2 * gpu.num_sms)  # a multiply-add counts 2
+    instructions = BACKWARD_INSTRUCTIONS if backward else SOFTMAX_INSTRUCTIONS + head_dim / p.tile_k
+    softmax = 1 / (EXP_PER_CLOCK_PER_SM * clock) + instructions / lanes_per_s
+    longest = np.maximum(np.maximum(products, operands), softmax)
+    return np.asarray(longest + overlap_loss * (products + operands + softmax - longest), dtype=np.float64)
 
 
 @formula("attention_fwd", "attention_bwd")
@@ -95,6 +137,7 @@ def attention(kernel: Kernel, context: Context) -> Work:
         gpu=gpu,
         parameters=p,
         peak_flops=peak,
+        element_bytes=kernel.element_bytes,
         backward=backward,
     )
     traffic = float(kernel.bytes_read + kernel.bytes_written)
@@ -156,7 +199,7 @@ def attention_shape(kernel: Kernel) -> AttentionShape:
     if "scaled_dot_product" in kernel.name or len(query) == 3 or kernel.flops <= 0:
         seq_q, seq_k = query[-2], key[-2]
     else:
-        per_score = BACKWARD_FLOPS_PER_SCORE_DIM if backward else FORWARD_FLOPS_PER_SCORE_DIM
+        per_score = 2 * (BACKWARD_PRODUCTS if backward else FORWARD_PRODUCTS)
         seq_k = max(1, round(kernel.flops / (per_score * max(1, numel(query)))))
         # Self-attention when some axis has the keys' length, whatever the layout and number of key heads.
         seq_q = seq_k if seq_k in query[:-1] else query[-2]

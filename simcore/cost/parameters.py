@@ -68,23 +68,25 @@ class GemmParameters:
 class AttentionParameters:
     """One family of fused attention kernels on one generation.
 
-    ``math_efficiency``: share of tensor peak in the two GEMMs; ``exposed_exp``: share of the exponentials
-    (special-function units, 16 per clock and SM) that does not hide behind them.  ``tile_q``: query rows
-    that an SM works on at a time (two blocks of 128 where they fit), a multiple of ``tile_k``, the keys of a
-    step.  ``block_s``: start and end of a block.  ``backward_efficiency`` and ``backward_exposed_exp``: the
-    same for the five GEMMs of backward.  ``prologue_s``: start cost.  ``wide_share``: of the math efficiency
-    that is left for heads wider than ``wide_head_dim``, whose accumulators fill the registers.
+    ``math_efficiency``: share of tensor peak that the products alone reach; ``operand_rows``: query rows that
+    one read of keys and values from shared memory serves; ``overlap_loss``: share of the shorter of products,
+    operands and softmax that does not hide behind the longest.  ``tile_q``: query rows that an SM works on
+    at a time (two blocks of 128 where they fit), a multiple of ``tile_k``, the keys of a step.
+    ``block_s``: start and end of a block.  ``backward_efficiency`` and ``backward_overlap_loss``: the same in
+    backward.  ``prologue_s``: start cost.  ``wide_share``: of the math efficiency that is left for heads
+    wider than ``wide_head_dim``, whose accumulators fill the registers.
     """
 
     math_efficiency: float
-    exposed_exp: float
+    operand_rows: int
+    overlap_loss: float
     tile_q: int
     tile_k: int
     block_s: float
     wide_head_dim: int
     wide_share: float
     backward_efficiency: float
-    backward_exposed_exp: float
+    backward_overlap_loss: float
     prologue_s: float
     persistent: str
     fitted: bool
@@ -200,7 +202,7 @@ _T = TypeVar("_T")
 #: Fields that are shares of something: 0 to 1.
 _SHARES = {
     "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
-    "backward_efficiency", "bandwidth_share", "wide_share", "l2_share",
+    "backward_efficiency", "backward_overlap_loss", "bandwidth_share", "wide_share", "l2_share",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from simcore.calibrate.kernels import KernelRow
 from simcore.calibrate.left_out import carried, left_out_errors
 from simcore.cost import Kernel
 from simcore.hardware import load_gpu
-from tests.cost.toys import TOY, TOY_GPU, with_gemm
+from tests.cost.toys import TOY, TOY_ATTENTION, TOY_GPU, with_gemm
 
 
 def row(gpu: str, dtype: str = "bfloat16", line: int = 2) -> KernelRow:
@@ -42,3 +42,11 @@ def test_the_only_fitted_gpu_of_a_generation_is_predicted_from_another() -> None
 
 def test_without_another_fitted_gpu_there_is_nothing_to_carry() -> None:
     assert not left_out_errors([row("a100-80")]).rows
+
+
+def test_how_attention_is_written_stays_the_targets_own() -> None:
+    # A toy whose warps share operands among 16 rows, to one whose warpgroups share them among 64.
+    narrow = replace(TOY, attention={"trtllm": replace(TOY_ATTENTION, operand_rows=16, overlap_loss=0.7)})
+    wide = replace(TOY, attention={"trtllm": replace(TOY_ATTENTION, operand_rows=64, overlap_loss=0.2)})
+    moved = carried(narrow, TOY_GPU, wide, TOY_GPU).attention["trtllm"]
+    assert (moved.operand_rows, moved.overlap_loss) == (64, 0.7)

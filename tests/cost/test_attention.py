@@ -68,12 +68,35 @@ def test_wide_heads_reach_a_smaller_share() -> None:
     assert RooflineCost(TOY_GPU, parameters=parameters).work(attention()).sm_s == pytest.approx(2 * plain)
 
 
-def test_exponentials_that_math_does_not_hide() -> None:
-    parameters = replace(TOY, attention={"flash2": replace(TOY_ATTENTION, exposed_exp=1.0)})
-    # 1280 * 1280 * 100 exponentials, 16 per clock on each of 100 SMs at 1 GHz: 102.4 us more.
-    extra = 100 * 1280**2 / (16 * 100 * 1e9)
-    plain = RooflineCost(TOY_GPU, parameters=TOY).work(attention()).sm_s
-    assert RooflineCost(TOY_GPU, parameters=parameters).work(attention()).sm_s == pytest.approx(plain + extra)
+def of_one_score(**changed: float) -> float:
+    """Seconds of one SM for a forward score of a head of 64 on the toy GPU."""
+    parameters = replace(TOY, attention={"flash2": replace(TOY_ATTENTION, **changed)})  # type: ignore[arg-type]
+    return RooflineCost(TOY_GPU, parameters=parameters).work(attention()).sm_s * 100 / (100 * 1280**2)
+
+
+def test_products_operands_and_softmax_overlap_but_for_a_share() -> None:
+    # Products: 4 * 64 flops at 1 Tflop/s, 0.256 ns.  Operands: 2 * 64 * 2 bytes for 64 rows at 128 bytes per
+    # clock of 1 GHz, 0.03125 ns.  Softmax: 1/16 ns, and 3.5 + 64/128 instructions.
+    lanes_per_s = TOY_GPU.peak_flops["fp32"] / (2 * TOY_GPU.num_sms)
+    rest = 0.03125e-9 + 0.0625e-9 + 4 / lanes_per_s
+    assert of_one_score() == pytest.approx(0.256e-9)
+    assert of_one_score(overlap_loss=1.0) == pytest.approx(0.256e-9 + rest)
+    assert of_one_score(overlap_loss=0.25) == pytest.approx(0.256e-9 + rest / 4)
+
+
+def test_operands_that_serve_few_rows_take_longer_than_products() -> None:
+    # A read for 4 rows: 16 times the 0.03125 ns above.
+    assert of_one_score(operand_rows=4) == pytest.approx(0.5e-9)
+
+
+def test_faster_tensor_cores_help_less_than_their_share() -> None:
+    """Shared memory and softmax do not become faster with the tensor cores: H100 against A100 did so."""
+    parameters = replace(TOY, attention={"flash2": replace(TOY_ATTENTION, overlap_loss=0.5)})
+    faster = replace(TOY_GPU, peak_flops={**TOY_GPU.peak_flops, "bf16": 2 * TOY_GPU.peak_flops["bf16"]})
+    once, twice = (
+        RooflineCost(gpu, parameters=parameters).work(attention()).sm_s for gpu in (TOY_GPU, faster)
+    )
+    assert once / 2 < twice < once
 
 
 def test_fp32_takes_three_tf32_products() -> None:

@@ -40,9 +40,9 @@ TOY_GEMM = GemmParameters(
 )  # fmt: skip
 
 TOY_ATTENTION = AttentionParameters(
-    math_efficiency=1.0, exposed_exp=0.0, tile_q=128, tile_k=128, block_s=0.0, wide_head_dim=128,
-    wide_share=1.0, backward_efficiency=1.0,
-    backward_exposed_exp=0.0, prologue_s=0.0, persistent="none", fitted=True, source="toy",
+    math_efficiency=1.0, operand_rows=64, overlap_loss=0.0, tile_q=128, tile_k=128, block_s=0.0,
+    wide_head_dim=128, wide_share=1.0, backward_efficiency=1.0, backward_overlap_loss=0.0, prologue_s=0.0,
+    persistent="none", fitted=True, source="toy",
 )  # fmt: skip
 
 TOY = GenerationParameters(
