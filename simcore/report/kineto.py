@@ -233,8 +233,10 @@ class _Constants:
         sent = num_bytes // size if what == "all_gather" else num_bytes
         received = num_bytes // size if what == "reduce_scatter" else num_bytes
         shown_members = [_recorded_rank(self._info, member) for member in members]
+        towards = "Dst Rank" if what == "send" else "Src Rank"
         return f"ncclDevKernel_{'_'.join(words)}", {
             "Collective name": collective, "In msg nelems": sent, "Out msg nelems": received, "dtype": "Byte",
             "Group size": size, "Process Group Name": text["group"],
-            "Process Group Ranks": json.dumps(shown_members), **({"Peer": peer} if peer >= 0 else {}),
+            "Process Group Ranks": json.dumps(shown_members),
+            **({towards: _recorded_rank(self._info, peer)} if peer >= 0 else {}),
         }  # fmt: skip

@@ -115,7 +115,7 @@ def test_nccl_metadata(two_stage_run: Path, tmp_path: Path) -> None:
     assert (args["Collective name"], args["dtype"], args["Group size"]) == ("allreduce", "Byte", 2)
     assert (args["Process Group Name"], args["Process Group Ranks"]) == ("dp", "[0, 1]")
     sends = [e for e in events_of(file)["traceEvents"] if e.get("args", {}).get("Collective name") == "send"]
-    assert [event["args"]["Peer"] for event in sends] == [1]
+    assert [event["args"]["Dst Rank"] for event in sends] == [1]
     with pytest.raises(InputError, match="rank 2 is outside"):
         write_kineto(timeline, tmp_path / "x.json.gz", [2])
 
