@@ -7,6 +7,7 @@ collectives and these end together.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -14,11 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcore.graph.ops import IntArray
+from simcore.units import PS_PER_US
 from workloads.imports.collective_kinds import collective_bytes, collective_kind
 from workloads.imports.rank_ops import RankOps
 from workloads.imports.recording import CollectiveMeta
 
 _MEMBERS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")  # all of them, not "[0, 1, ..., 63]"
+_EVEN_PS = 100 * PS_PER_US  # by how much ends of one communicator's calls differ from rank to rank
+_FEW = 3  # calls that may end evenly by chance
+_OVERLAP = 0.75  # share of the shorter recording's calls that the longer one must have too
 _MOST_SHIFTED = 64  # calls by which the recording of one rank may begin earlier than another's
 
 
@@ -158,13 +163,14 @@ def _begin(one: RankOps, ours: Series, other: RankOps, theirs: Series) -> int | 
         return 0
     ours_end, theirs_end = one.end_ps[ours.op], other.end_ps[theirs.op]
     most = min(_MOST_SHIFTED, max(len(ours.op), len(theirs.op)) // 2)
+    enough = max(1, math.ceil(_OVERLAP * min(len(ours.op), len(theirs.op))))
     best: tuple[float, int] | None = None
     for begin in range(-most, most + 1):
         mine, others = (
             slice(max(0, begin), len(theirs.op) + begin),
             slice(max(0, -begin), len(ours.op) - begin),
         )
-        if not ours.what[mine] or ours.what[mine] != theirs.what[others]:
+        if len(ours.what[mine]) < enough or ours.what[mine] != theirs.what[others]:
             continue
         best = min(best or (np.inf, 0), (spread(ours_end[mine] - theirs_end[others]), begin))
     return best[1] if best is not None else None
@@ -182,20 +188,18 @@ def aligned(ranks: list[RankOps], base_ps: list[int], found: list[Communicator])
     From rank to rank by the median difference of their calls' ends, those pairs first that differ most
     evenly; ``base_ps``, what the traces tell, for ranks that share no call with others.
     """
-    ends: dict[tuple[int, int], list[int]] = defaultdict(list)
-    exchanged: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for communicator in found:
-        for (kind, _), call in zip(communicator.what, communicator.calls, strict=True):
-            (first, op), *others = call
-            into = exchanged if kind == "send_recv" else ends
-            for index, other in others:
-                into[first, index].append(int(ranks[first].end_ps[op]) - int(ranks[index].end_ps[other]))
-    # Ends of a sender and its receiver differ a little more than those of a collective.
     pairs = []
-    for rough, differences in enumerate((ends, exchanged)):
-        for (one, other), values in differences.items():
+    for communicator in found:
+        # Ends of a sender and its receiver differ a little more than those of a collective.
+        rough = any(kind == "send_recv" for kind, _ in communicator.what)
+        ends: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for (first, op), *others in communicator.calls:
+            for index, other in others:
+                ends[first, index].append(int(ranks[first].end_ps[op]) - int(ranks[index].end_ps[other]))
+        for (one, other), values in ends.items():
             array = np.array(values, dtype=np.int64)
-            pairs.append(((len(values) < 3, rough, spread(array)), one, other, int(np.median(array))))
+            trust = (spread(array) > _EVEN_PS, len(values) < _FEW, rough, spread(array))
+            pairs.append((trust, one, other, int(np.median(array))))
     pairs.sort()
     shift = list(base_ps)
     done: set[int] = set()
