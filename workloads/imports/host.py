@@ -63,7 +63,8 @@ def launch_times(ops: RankOps, waits: Waits, latency_ps: int, *, typical: bool =
     """Explain each start by launch, stream and waits; what is left over is the gap.
 
     With ``typical`` every launch takes the rank's typical latency and every op its typical gap, and what is
-    unexplained is left out: the replay then shows how much of the step the structure explains.
+    unexplained is left out: the replay then shows how much of the step the structure explains.  Ops whose
+    launch was not recorded keep their unexplained gaps: it is the host that would explain them.
     """
     free = np.where(ops.before >= 0, ops.end_ps[ops.before], -(1 << 62))
     ready = np.maximum(free, waits.latest_end(ops))
@@ -92,7 +93,7 @@ def launch_times(ops: RankOps, waits: Waits, latency_ps: int, *, typical: bool =
         for lane in range(len(ops.lane_names)):
             members = ops.in_lane(lane)
             reached[members] = np.maximum.accumulate(reached[members])
-        gap = np.where(host_bound, 0, usual)
+        gap = np.where(host_bound, 0, np.where(unexplained & ~called, gap, usual))
     return LaunchTimes(reached, gap, host_bound, unexplained, unexplained_ps, since)
 
 

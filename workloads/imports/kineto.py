@@ -34,9 +34,11 @@ from workloads.imports.recording import (
 )
 
 _GPU_CATEGORIES = {
-    "kernel": 0, "gpu_kernel": 0, "gpu_memcpy": 1, "memcpy": 1, "gpu_memset": 2, "memset": 2,
+    "kernel": 0, "gpu_kernel": 0, "concurrent_kernel": 0, "mtia_ccp_events": 0, "gpu_memcpy": 1, "memcpy": 1,
+    "gpu_memset": 2, "memset": 2,
 }  # fmt: skip
-_CALL_CATEGORIES = {"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"}
+#: Calls of a device's API: "runtime", "cuda_runtime", "hip_driver", "xpu_runtime", "privateuse1_driver".
+_CALLS = ("runtime", "driver")
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _TRAILING_NUMBER = re.compile(r"\d{1,9}$")
 _CLOCK_PS = PS_PER_US  # how much too early an end may have been read: the coarsest resolution
@@ -92,7 +94,7 @@ class _Reader:
         gpu_kind = _GPU_CATEGORIES.get(category)
         if gpu_kind is not None:
             self._take_activity(number, event, gpu_kind)
-        elif category in _CALL_CATEGORIES:
+        elif category.endswith(_CALLS):
             start, end = self._interval(number, event)
             thread = self._thread(event)
             name = self.names.code(str(event.get("name", "")))
