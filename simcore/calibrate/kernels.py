@@ -119,7 +119,8 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
 def _gemm(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
     m, n, k = _sizes(columns, "m", "n", "k")
     name = "blockwise_gemm" if "1x128" in columns["op"] else "gemm"
-    return (Kernel(name, "gemm", dtype, ((m, k), (k, n)), ((m, n),), flops=2 * m * n * k),)
+    shapes = ((m, k), (k, n))
+    return (Kernel(name, "gemm", dtype, shapes, ((m, n),), flops=2 * m * n * k, replayed=True),)
 
 
 def _grouped(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
@@ -127,7 +128,8 @@ def _grouped(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
     m, n, k, groups = _sizes(columns, "m", "n", "k", "groups")
     shapes = ((groups, m, k), (groups, k, n))
     name = "blockwise_grouped_gemm"
-    return (Kernel(name, "bgemm", dtype, shapes, ((groups, m, n),), flops=2 * groups * m * n * k),)
+    flops = 2 * groups * m * n * k
+    return (Kernel(name, "bgemm", dtype, shapes, ((groups, m, n),), flops=flops, replayed=True),)
 
 
 def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[Kernel, ...], float]:

@@ -133,6 +133,7 @@ def gemm(kernel: Kernel, context: Context) -> Work:
     return gemm_work(
         m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context,
         scaled_blocks="blockwise" in kernel.name, uneven=kernel.name.startswith("grouped_gemm"),
+        replayed=kernel.replayed,
     )  # fmt: skip
 
 
@@ -150,7 +151,7 @@ def convolution(kernel: Kernel, context: Context) -> Work:
     pixels = numel(output) // max(1, channels)
     depth = max(1, round(kernel.flops / (2 * products * max(1, pixels * channels))))
     size = kernel.element_bytes
-    once = gemm_work(pixels, channels, depth, 1, kernel.dtype, size, size, context)
+    once = gemm_work(pixels, channels, depth, 1, kernel.dtype, size, size, context, replayed=kernel.replayed)
     # An implicit GEMM reads the input once, not its unfolded copy.
     traffic = float(kernel.bytes_read + kernel.bytes_written) or once.hbm_bytes
     return Work(once.sm_s * products, traffic, once.prologue_s, 0, 1, products, fitted=False)
@@ -158,13 +159,15 @@ def convolution(kernel: Kernel, context: Context) -> Work:
 
 def gemm_work(
     m: int, n: int, k: int, batch: int, dtype: str, element_bytes: int, out_bytes: int, context: Context,
-    *, scaled_blocks: bool = False, uneven: bool = False,
+    *, scaled_blocks: bool = False, uneven: bool = False, replayed: bool = False,
 ) -> Work:  # fmt: skip
     """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``.
 
     ``scaled_blocks``: fp8 with a scale per block of ``SCALED_BLOCK`` along k (arXiv 2412.19437, 3.3.2): CUDA
     cores scale and add the tensor cores' partial sums once per block, a multiply-add per output each time.
     ``uneven``: experts' products, each with its own number of tokens; ``m`` is their mean.
+    ``replayed``: from a CUDA graph, as the benchmarks that gave ``prologue_s``.  A product that is launched by
+    itself starts no faster than the memory-bound kernels recorded around it.
     """
     mode = context.math_mode(dtype)
     gpu = context.gpu
@@ -187,7 +190,8 @@ def gemm_work(
     )
     tiles = int(estimate.blocks[0])
     blocks = {"none": tiles, "static": min(tiles, gpu.num_sms), "dynamic": 0}[p.persistent]
-    prologue_s = p.prologue_s + float(estimate.exposed_s[0])
+    start_s = p.prologue_s if replayed else max(p.prologue_s, context.parameters.memory.prologue_s)
+    prologue_s = start_s + float(estimate.exposed_s[0])
     return Work(float(estimate.sm_s[0]), float(estimate.hbm_bytes[0]), prologue_s, blocks, 1, fitted=p.fitted)
 
 

@@ -40,6 +40,7 @@ class Kernel:
     """A distinct compute kernel.  Shapes are tensors in argument order; bytes are HBM bytes of tensors.
 
     ``strided``: known to compute the address of every element, where name and shapes do not tell.
+    ``replayed``: launched as part of a CUDA graph, not by itself.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Kernel:
     bytes_read: int = 0
     bytes_written: int = 0
     strided: bool = False
+    replayed: bool = False
 
     @property
     def element_bytes(self) -> int:

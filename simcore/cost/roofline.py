@@ -100,7 +100,7 @@ class RooflineCost:
         columns = np.stack(
             [
                 ops.name.codes[rows], ops.op_class.codes[rows], ops.dtype.codes[rows],
-                ops.in_shapes.codes[rows], ops.out_shapes.codes[rows], ops.kind[rows],
+                ops.in_shapes.codes[rows], ops.out_shapes.codes[rows], ops.kind[rows], ops.batch[rows] >= 0,
                 ops.flops[rows], ops.bytes_read[rows], ops.bytes_written[rows],
             ],
             axis=1,
@@ -131,6 +131,7 @@ class RooflineCost:
             flops=int(ops.flops[row]),
             bytes_read=int(ops.bytes_read[row]),
             bytes_written=int(ops.bytes_written[row]),
+            replayed=bool(ops.batch[row] >= 0),
         )
         work = memcpy_work(kernel, self._context) if is_copy else self.work(kernel)
         seconds = max(work.sm_s, work.hbm_bytes / self._context.hbm_bytes_per_s)

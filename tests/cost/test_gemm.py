@@ -237,3 +237,12 @@ def test_a_weight_gradient_is_added_to_what_is_there() -> None:
     assert cost.work(accumulated).hbm_bytes - cost.work(plain).hbm_bytes == 6_000_000
     half = replace(accumulated, bytes_read=1, bytes_written=2_000_000)
     assert cost.work(half).hbm_bytes - cost.work(plain).hbm_bytes == 2_000_000
+
+
+def test_a_product_launched_by_itself_starts_as_its_neighbours() -> None:
+    memory = replace(TOY.memory, prologue_s=3e-6)
+    cost = RooflineCost(TOY_GPU, parameters=replace(with_gemm(prologue_s=1e-6), memory=memory))
+    eager = Kernel("aten::mm", "gemm", "bfloat16", ((100, 100), (100, 100)), ((100, 100),))
+    # Of a graph, the 1 us that graphs were measured with; by itself the 3 us of memory-bound kernels.
+    assert cost.work(replace(eager, replayed=True)).prologue_s == pytest.approx(1e-6)
+    assert cost.work(eager).prologue_s == pytest.approx(3e-6)
