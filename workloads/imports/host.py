@@ -68,8 +68,8 @@ def launch_times(ops: RankOps, waits: Waits, latency_ps: int, *, typical: bool =
     """
     free = np.where(ops.before >= 0, ops.end_ps[ops.before], -(1 << 62))
     ready = np.maximum(free, waits.latest_end(ops))
-    natural = ops.issue_ps + latency_ps
     called = ops.call >= 0
+    natural = ops.issue_ps + np.where(called, latency_ps, 0)
     returned = np.where(called, ops.trace.calls.end_ps[ops.call] if len(ops.trace.calls) else 0, 0)
     # A slow call (loading a module, staging pageable memory) launches at some time before it returns.
     slow = called & (returned - ops.issue_ps > _SLOW_CALL_PS) & (ops.start_ps > ready + WAKE_PS)
