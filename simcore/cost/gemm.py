@@ -166,8 +166,8 @@ def gemm_work(
     ``scaled_blocks``: fp8 with a scale per block of ``SCALED_BLOCK`` along k (arXiv 2412.19437, 3.3.2): CUDA
     cores scale and add the tensor cores' partial sums once per block, a multiply-add per output each time.
     ``uneven``: experts' products, each with its own number of tokens; ``m`` is their mean.
-    ``replayed``: from a CUDA graph, as the benchmarks that gave ``prologue_s``.  A product that is launched by
-    itself starts no faster than the memory-bound kernels recorded around it.
+    ``replayed``: from a CUDA graph, as the benchmarks that gave ``prologue_s``.  A product launched by itself
+    starts no faster than the memory-bound kernels recorded around it.
     """
     mode = context.math_mode(dtype)
     gpu = context.gpu
