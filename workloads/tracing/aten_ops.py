@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
 
+from workloads.tracing.kernels import CostFormula, registered_cost
 from workloads.tracing.storages import touched_bytes
 
 #: Operators that only allocate.
@@ -71,7 +72,7 @@ class AtenOp:
     of what it changes in place; ``flops`` is torch's formula, or None.
     """
 
-    __slots__ = ("allocates", "base", "flops", "has_kernel", "name", "result_is_known", "writes")
+    __slots__ = ("allocates", "base", "cost", "flops", "has_kernel", "name", "result_is_known", "writes")
 
     def __init__(self, func: Any) -> None:
         self.name = func.name() if hasattr(func, "name") else str(func)
@@ -91,6 +92,8 @@ class AtenOp:
         self.has_kernel = not (is_view or self.allocates or self.base in _NO_KERNEL)
         packet = getattr(func, "_overloadpacket", None)
         self.flops: Callable[..., Any] | None = flop_registry.get(packet)
+        #: What the user says of it.
+        self.cost: CostFormula | None = registered_cost(self.name)
 
     def outputs(self, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
         """Tensors that the call writes: in-place and ``out=`` arguments, else its results."""

@@ -27,6 +27,8 @@ from simcore.errors import SimcoreError
 
 Found = TypeVar("Found")
 
+_SERVER = "import workloads.tracing.fork_server as server; server.main()"
+
 
 class ForkExecutor(Executor):
     """Runs at most ``count`` calls at a time; ``prepare(*arguments)`` runs once, in the process that is
@@ -45,7 +47,7 @@ class ForkExecutor(Executor):
         ours, theirs = socket.socketpair()
         with theirs:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "workloads.tracing.fork_server", str(theirs.fileno())],
+                [sys.executable, "-c", _SERVER, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
@@ -193,5 +195,6 @@ def _answer(call: bytes) -> bytes:
         return pickle.dumps((False, error))
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Entry point of the process that is forked; its argument is the descriptor of its connection."""
     serve(Connection(int(sys.argv[1])))

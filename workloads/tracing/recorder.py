@@ -10,7 +10,7 @@ Note [How ops are ordered]
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from simcore.cost import classify
 from simcore.graph.ops import OpKind
-from workloads.tracing import fake_cuda, storages, streams
+from workloads.tracing import fake_cuda, kernels, storages, streams
 from workloads.tracing.aten_ops import (
     AtenOp,
     all_on_device,
@@ -36,7 +36,7 @@ from workloads.tracing.labels import Labels
 from workloads.tracing.ordering import ALL_STREAMS, StreamKey, StreamWaits, stream_symbol
 from workloads.tracing.recording import Free, RawOp, Recording, Segment
 from workloads.tracing.sites import call_stack
-from workloads.tracing.storages import StorageRecord, StorageTable, extent
+from workloads.tracing.storages import StorageRecord, StorageTable, extent, touched_bytes
 
 _DEVICE_QUERY = torch.ops.prim.device.default
 _PLAIN = (torch.Tensor, FakeTensor, torch.nn.Parameter)
@@ -89,7 +89,7 @@ class Recorder(TorchDispatchMode):
 
     def __enter__(self) -> Any:
         """Record from now on (as far as ``recording`` says)."""
-        streams.listener = self
+        streams.listener = kernels.listener = self
         fake_cuda.fused_region = self.labels.fused_region
         self.labels.install()
         storages.on_resize = self._storages.resized
@@ -99,7 +99,7 @@ class Recorder(TorchDispatchMode):
         """Leave the program alone."""
         self.labels.remove()
         storages.on_resize = None
-        streams.listener = None
+        streams.listener = kernels.listener = None
         fake_cuda.fused_region = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
@@ -262,18 +262,23 @@ class Recorder(TorchDispatchMode):
         device_outputs = [tensor for tensor in outputs if is_on_device(tensor)]
         if not device_inputs and not device_outputs:
             return
+        name = operator.name
         across = len(device_inputs) + len(device_outputs) < len(inputs) + len(outputs)
         if operator.base in ("aten::_to_copy", "aten::copy_") and across:
             kind, op_class, flops = OpKind.MEMCPY, "copy", 0
             traffic = (num_bytes(outputs[0]), num_bytes(outputs[0]))
         else:
-            kind, op_class = OpKind.COMPUTE, classify(operator.name)
+            kind, op_class = OpKind.COMPUTE, classify(name)
             formula = operator.flops
             flops = int(formula(*args, **kwargs, out_val=result)) if formula is not None else 0
             traffic = operator.traffic(device_inputs, device_outputs, kwargs)
+            if operator.cost is not None:
+                cost = operator.cost(*args, **kwargs)
+                name, flops, traffic = cost.kernel or name, cost.flops, _traffic(cost, *traffic)
+                op_class = cost.op_class or classify(name)
         stream = streams.current_stream().stream_id
         self.append(
-            operator.name,
+            name,
             kind,
             stream,
             op_class=op_class,
@@ -286,6 +291,31 @@ class Recorder(TorchDispatchMode):
         if operator.base in _SELECTING:  # the host reads how many there are
             self.host_waits(operator.base, stream)
 
+    def kernel_launched(
+        self,
+        name: str,
+        reads: Sequence[torch.Tensor],
+        writes: Sequence[torch.Tensor],
+        cost: kernels.KernelCost,
+    ) -> None:
+        """A kernel that is no operator of torch's: see :func:`workloads.tracing.kernels.launch`."""
+        self.num_calls += 1
+        if not self.recording:
+            return
+        inputs, outputs = list(reads), list(writes)
+        stream = streams.current_stream().stream_id
+        self.append(
+            cost.kernel or name,
+            OpKind.COMPUTE,
+            stream,
+            op_class=cost.op_class or classify(cost.kernel or name),
+            inputs=inputs,
+            outputs=outputs,
+            waits=(*self.order.take(stream), *self.communication.future_waits(inputs)),
+            flops=cost.flops,
+            traffic=_traffic(cost, sum(map(touched_bytes, inputs)), sum(map(touched_bytes, outputs))),
+        )
+
     def _read_value(self, tensor: torch.Tensor) -> bool | int | float:
         """``item()``: a copy to the host that the host waits for."""
         if self.recording and is_on_device(tensor):
@@ -294,3 +324,11 @@ class Recorder(TorchDispatchMode):
             self.append("aten::item", OpKind.SYNC, stream, inputs=[tensor], waits=waits, blocking=1)
             self.order.host_saw_end(stream)
         return read_scalar(tensor)
+
+
+def _traffic(cost: kernels.KernelCost, read: int, written: int) -> tuple[int, int]:
+    """Bytes read and written that ``cost`` says, else these."""
+    return (
+        read if cost.bytes_read < 0 else cost.bytes_read,
+        written if cost.bytes_written < 0 else cost.bytes_written,
+    )
