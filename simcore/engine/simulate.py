@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcore.clock import Clock
+from simcore.engine.fluid_planner import FluidPlanner
 from simcore.engine.gpu import Gpu
 from simcore.engine.launches import HostCosts
 from simcore.engine.learned import LearnedGpu
@@ -74,6 +75,8 @@ def simulate(
     if variants is None:
         variants = Variants((topology.cluster.gpu,), (cost,), np.zeros(graph.world_size, dtype=np.int64))
     fold = fold and noise is None and network != "packet"
+    if network == "fluid":
+        planner = FluidPlanner(planner, topology.links.bytes_per_s)
     parts = partition(graph, topology, planner, variants.of_rank, fold=fold)
     clock = Clock()
     links = topology.links

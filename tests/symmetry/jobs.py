@@ -165,6 +165,17 @@ def data_parallel(world: int = 64, buckets: int = 6) -> Graph:
     return build.build()
 
 
+def one_sum(world: int, num_bytes: int) -> Graph:
+    """A kernel, then one all_reduce over everybody."""
+    build = GraphBuilder(world, name="sum")
+    build.group("world", ((world, 1),))
+    template = build.template("step")
+    template.compute("gemm")
+    template.collective("all_reduce", "world", num_bytes, stream="compute")
+    build.program(range(world), [(template, 0, 0)])
+    return build.build()
+
+
 def two_jobs(world_each: int = 64, *, second_mb: int = 40) -> Graph:
     """Two data-parallel jobs, interleaved node by node, so that both cross the same spines."""
     build = GraphBuilder(2 * world_each, name="two jobs")

@@ -52,6 +52,18 @@ def test_symmetric_jobs(job, nodes, changes, classes):
     assert len(both(job(), jobs.topology(nodes, **changes)).times) == classes
 
 
+@pytest.mark.parametrize(("num_bytes", "classes"), [(4, 1), (4 * jobs.MB, 2)])
+def test_a_message_within_a_packet_makes_no_difference(num_bytes, classes):
+    # Both go over a tree, whose roots send less than the others: 4 MB of it on each NIC is a difference, one
+    # number is none, and lasts what NCCL's latencies add up to.
+    where = jobs.topology(8)
+    folded = both(jobs.one_sum(64, num_bytes), where)
+    assert len(folded.times) == classes
+    alone = NcclPlanner(where).plan("all_reduce", num_bytes, tuple(range(64))).alone_ps
+    lasts = folded.times[0].end_ps - folded.times[0].start_ps
+    assert lasts[1] == alone
+
+
 @pytest.mark.parametrize("fabric", ["rail", "leaf_spine"])
 @pytest.mark.parametrize("job", [jobs.two_jobs, jobs.dense_3d, jobs.data_parallel, jobs.expert_parallel])
 def test_flows_that_share_spines(job, fabric):

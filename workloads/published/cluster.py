@@ -32,8 +32,10 @@ def cluster_of(row: RunRow) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         raise InputError(
             f"{row.id}: no profile for GPU {kind!r}; known: {', '.join(p for _, p in _PROFILES)}"
         )
-    gpus = -(-row.count("gpus") // 8) * 8
-    return profile, f"{profile}-{gpus}", _network(row)
+    nodes = -(-row.count("gpus") // 8)
+    # How racks are wired, and where in them a job ran, is published nowhere: one fabric that blocks nobody.
+    wiring = ("cluster.nodes_per_leaf", str(nodes))
+    return profile, f"{profile}-{8 * nodes}", (wiring, *_network(row))
 
 
 def _network(row: RunRow) -> tuple[tuple[str, str], ...]:
