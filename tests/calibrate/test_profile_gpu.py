@@ -5,6 +5,7 @@ The sample is synthetic: written here from known constants, which the fit must f
 
 import csv
 import json
+import math
 
 import pytest
 
@@ -14,7 +15,9 @@ from simcore.calibrate.profile.tables import read_measured
 from simcore.cost.kernel import Kernel
 from simcore.cost.table import MeasuredTable
 from simcore.errors import InputError
+from simcore.hardware import load_gpu
 from simcore.hardware.profiles import read_gpu
+from workloads.profiling import measure
 from workloads.profiling.cases import COPY_BLOCKS, Case, kernel_cases, num_elements, overlap_cases
 from workloads.profiling.sweep import KERNEL_COLUMNS, OVERLAP_COLUMNS, Results, columns_of, measure_gpu
 
@@ -146,6 +149,31 @@ def test_the_sweep_stops_in_time_and_goes_on(tmp_path, monkeypatch, capsys):
     (tmp_path / "device.json").write_text('{"gpu": "another"}')
     with pytest.raises(InputError, match="holds a measurement of 'another'"):
         measure_gpu(tmp_path, 5.0)
+
+
+def test_the_whole_sweep_takes_less_than_its_budget():
+    """By the datasheet rates of a V100, the slowest GPU with a profile, at half of them."""
+    spec = load_gpu("v100")
+
+    def slow_s(case):
+        peak = spec.peak_flops["fp32" if case.dtype == "float32" else "fp16"]
+        num_bytes = case.num_bytes or 4 * sum(
+            math.prod(shape) for shape in (*case.in_shapes, *case.out_shapes)
+        )
+        return max(20e-6, case.flops / (peak / 2), num_bytes / (spec.hbm_bytes_per_s / 2))
+
+    def alone_s(case):  # 4 warm-ups, a replay, and the samples
+        seconds = slow_s(case)
+        return (4 + (1 + measure.REPEATS) * measure.launches_per_sample(seconds)) * seconds
+
+    def beside_s(case):  # the copy outlasts the kernels
+        lasts_us = measure.launches_per_sample(slow_s(case)) * slow_s(case) * 1e6
+        return len(COPY_BLOCKS) * measure.BESIDE_REPEATS * measure.copy_duration_us(lasts_us) * 1e-6
+
+    work_s = sum(map(alone_s, kernel_cases())) + sum(alone_s(c) + beside_s(c) for c in overlap_cases())
+    set_up_s = 60 + 0.2 * (len(kernel_cases()) + len(overlap_cases()))  # torch, compiler; random inputs
+    assert COPY_BLOCKS == tuple(range(1, 33))
+    assert work_s + set_up_s < 7.5 * 60
 
 
 def test_a_curve_moves_the_bytes_that_it_says():

@@ -13,7 +13,7 @@ _ELEMENT_BYTES = {_BF16: 2, _FP16: 2, _FP32: 4}
 MIB = 1 << 20
 
 #: Thread blocks of the copy kernel that the overlapped kernels run beside.
-COPY_BLOCKS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32)
+COPY_BLOCKS = tuple(range(1, 33))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,21 @@ from typing import Any
 from workloads.profiling.cases import Case, num_elements
 from workloads.profiling.copy_kernel import Launch
 
-_REPEATS = 15
+REPEATS = 15
+BESIDE_REPEATS = 5
 _COPY_FLOATS = 64 << 20  # 256 MiB each way: far more than any L2
 _TARGET_S = 0.01  # of kernels per timed sample
+_SETTLE_S = 5e-4  # from the launch of the copy to that of the kernels
+
+
+def launches_per_sample(seconds: float) -> int:
+    """Launches of a kernel of ``seconds`` that one timed sample holds: about 10 ms, 3 at least, 100 at most."""
+    return max(3, min(100, int(_TARGET_S / max(seconds, 1e-5))))
+
+
+def copy_duration_us(lasts_us: float) -> int:
+    """How long the copy runs beside kernels that last ``lasts_us`` alone: longer than two slow replays."""
+    return int(4 * lasts_us) + 3_000
 
 
 def device_facts() -> dict[str, Any]:
@@ -126,7 +138,7 @@ def capture(run: Callable[[], Any]) -> Captured:
         begin = time.perf_counter()
         run()
         side.synchronize()
-    count = max(3, min(100, int(_TARGET_S / max(time.perf_counter() - begin, 1e-5))))
+    count = launches_per_sample(time.perf_counter() - begin)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(count):
@@ -138,7 +150,7 @@ def capture(run: Callable[[], Any]) -> Captured:
 
 def time_alone_us(captured: Captured) -> float:
     """Median time of one kernel with the GPU to itself, us."""
-    return statistics.median(captured.elapsed_us() for _ in range(_REPEATS))
+    return statistics.median(captured.elapsed_us() for _ in range(REPEATS))
 
 
 class Overlap:
@@ -157,14 +169,13 @@ class Overlap:
         """(median time of one kernel beside ``blocks`` copying blocks, us; bytes/s that the copy read)."""
         import torch
 
-        lasts_us = captured.count * alone_us
-        duration_us = int(4 * lasts_us) + 3_000  # longer than two replays that are much slowed
+        duration_us = copy_duration_us(captured.count * alone_us)
         samples, rates = [], []
-        for _ in range(5):
+        for _ in range(BESIDE_REPEATS):
             torch.cuda.synchronize()
             with torch.cuda.stream(self._side):
                 self._launch(self._src, self._dst, self._moved, blocks, duration_us)
-            time.sleep(5e-4)  # the copy holds its SMs before the kernels come
+            time.sleep(_SETTLE_S)  # the copy holds its SMs before the kernels come
             samples.append(captured.elapsed_us())
             torch.cuda.synchronize()
             rates.append(float(self._moved[:blocks].sum()) / (duration_us * 1e-6))
