@@ -19,7 +19,7 @@ _SETTLE_S = 5e-4  # from the launch of the copy to that of the kernels
 
 
 def launches_per_sample(seconds: float) -> int:
-    """Launches of a kernel of ``seconds`` that one timed sample holds: about 10 ms, 3 at least, 100 at most."""
+    """Launches of a kernel of ``seconds`` that one timed sample holds: about 10 ms, between 3 and 100."""
     return max(3, min(100, int(_TARGET_S / max(seconds, 1e-5))))
 
 
