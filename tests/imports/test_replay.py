@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from simcore.cli.main import app
 from simcore.graph import OpKind, graph_hash, load_graph, save_graph, verify
 from simcore.replay import replay_job, simulate_job
-from tests.imports.traces import call, kernel, launched, step, sync_record, write
+from tests.imports.traces import call, framework_call, kernel, launched, step, sync_record, write
 from workloads.imports import import_kineto
 
 
@@ -71,6 +71,26 @@ def test_a_wait_that_the_recording_contradicts_is_dropped(tmp_path):
     job = import_kineto([write(tmp_path / "t.json", events)])
     assert job.report.ranks[0].contradicted_waits == 1
     assert len(job.graph.edges) == 0
+
+
+def test_a_kernel_waits_for_its_own_all_gather_not_for_the_prefetched_one(tmp_path):
+    # As FSDP does: the host waits for the first all_gather (20..60), prefetches the second (60..160) and
+    # launches the kernel (61..91), by then ready for 13: too little to say that it waited for something.
+    gather = "ncclDevKernel_AllGather_RING_LL"
+    events = [
+        *(framework_call("c10d::_allgather_base_", at, 7) for at in (5, 20)), *launched("before", 0, 8, 12, corr=1),
+        call("cudaStreamWaitEvent", 6, 1, corr=2), *launched(gather, 8, 20, 40, corr=3, stream=20),
+        call("cudaStreamWaitEvent", 15, 1, corr=4),
+        *launched(gather, 22, 60, 100, corr=5, stream=20),
+        *launched("layer", 40, 61, 30, corr=6), *launched("next", 43, 91, 100, corr=7),
+    ]  # fmt: skip
+    job = import_kineto([write(tmp_path / "t.json", events)])
+    ops = job.graph.ops
+    first, second = (i for i, name in enumerate(ops.name.tolist()) if name == gather)
+    ops.recorded_ps[second] += 15_000_000  # ends at 175; the last kernel still at 191
+    assert replay_job(job)[0].replayed.span == pytest.approx(183e-6, abs=1e-12)  # 8 to 191
+    ops.recorded_ps[first] += 100_000_000  # all behind it 100 later
+    assert replay_job(job)[0].replayed.span == pytest.approx(283e-6, abs=1e-12)
 
 
 def test_waits_without_records_are_inferred_from_who_ended_just_before(tmp_path):

@@ -43,6 +43,11 @@ def launched(
     ]
 
 
+def framework_call(name: str, ts: float, dur: float, *, tid: int = 1) -> Event:
+    """A call of the framework, around the calls of the device's API that it makes."""
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 9, "tid": tid, "ts": ts, "dur": dur, "args": {}}
+
+
 def step(number: int, ts: float, dur: float) -> Event:
     return {
         "ph": "X",

@@ -17,8 +17,10 @@ import numpy as np
 
 from simcore.errors import InputError
 from simcore.units import PS_PER_US
+from workloads.imports.enclosing import CommunicationCalls
 from workloads.imports.host_ops import HostOps
 from workloads.imports.json_events import TraceFile, read_events
+from workloads.imports.json_values import arguments, numbered, product, whole
 from workloads.imports.occupancy import blocks_per_sm
 from workloads.imports.phases import PhaseSpans
 from workloads.imports.recording import (
@@ -40,7 +42,6 @@ _GPU_CATEGORIES = {
 #: Calls of a device's API: "runtime", "cuda_runtime", "hip_driver", "xpu_runtime", "privateuse1_driver".
 _CALLS = ("runtime", "driver")
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
-_TRAILING_NUMBER = re.compile(r"\d{1,9}$")
 _CLOCK_PS = PS_PER_US  # how much too early an end may have been read: the coarsest resolution
 _MAX_SPAN_US = 7 * 24 * 3600 * 10**6  # a trace of more than a week is a mistake, and must fit int64 ps
 _RANK_LIST = re.compile(r"\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # whole, not "[0, 1, ..., 63]"
@@ -77,6 +78,7 @@ class _Reader:
         self.meta: dict[CollectiveMeta, int] = {}
         self.steps: list[Step] = []
         self.phases = PhaseSpans()
+        self.comm_calls = CommunicationCalls()
         self.counts: dict[str, int] = {}
         self.whole = True
 
@@ -98,7 +100,7 @@ class _Reader:
             start, end = self._interval(number, event)
             thread = self._thread(event)
             name = self.names.code(str(event.get("name", "")))
-            self.calls.extend((start, end, thread, name, _whole(_args(event).get("correlation"), 0)))
+            self.calls.extend((start, end, thread, name, whole(arguments(event).get("correlation"), 0)))
         elif category == "cuda_sync":
             self._take_sync(event)
         elif category in ("user_annotation", "cpu_op", "operator"):
@@ -108,6 +110,8 @@ class _Reader:
             phase = self.phases.phase(text)
             if phase:
                 self.phases.add(phase, *self._interval(number, event))
+            if self.comm_calls.is_one(text):
+                self.comm_calls.add(*self._interval(number, event), self._thread(event))
             found = _STEP.match(text)
             if found is not None:
                 start, end = self._interval(number, event)
@@ -119,7 +123,7 @@ class _Reader:
         return self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
 
     def _take_framework_call(self, number: int, event: dict[str, Any]) -> None:
-        args = _args(event)
+        args = arguments(event)
         shapes = args.get("Input Dims", args.get("Input dims"))
         if type(shapes) is not list:
             return
@@ -136,10 +140,10 @@ class _Reader:
 
     def _take_activity(self, number: int, event: dict[str, Any], kind: int) -> None:
         start, end = self._interval(number, event)
-        args = _args(event)
-        device = _numbered(args.get("device", event.get("pid")))
-        stream = _numbered(args.get("stream", event.get("tid")))
-        num_bytes = _whole(args.get("bytes"), 0)
+        args = arguments(event)
+        device = numbered(args.get("device", event.get("pid")))
+        stream = numbered(args.get("stream", event.get("tid")))
+        num_bytes = whole(args.get("bytes"), 0)
         if not 0 <= num_bytes <= _MAX_BYTES:
             raise self._bad(number, f"moves {num_bytes} bytes")
         meta = -1
@@ -147,31 +151,31 @@ class _Reader:
             known = CollectiveMeta(
                 str(args["Collective name"]), str(args.get("Process Group Name", "")),
                 str(args.get("Process Group Ranks", "")), str(args.get("dtype", "")),
-                _whole(args.get("In msg nelems"), -1), _whole(args.get("Out msg nelems"), -1),
-                _whole(args.get("Group size"), -1), _whole(args.get("Seq"), -1),
-                _whole(args.get("Dst Rank", args.get("Src Rank")), -1),
+                whole(args.get("In msg nelems"), -1), whole(args.get("Out msg nelems"), -1),
+                whole(args.get("Group size"), -1), whole(args.get("Seq"), -1),
+                whole(args.get("Dst Rank", args.get("Src Rank")), -1),
             )  # fmt: skip
             meta = self.meta.setdefault(known, len(self.meta))
-        correlation = _whole(args.get("correlation"), 0)
+        correlation = whole(args.get("correlation"), 0)
         name = self.names.code(str(event.get("name", "")))
         self.gpu.extend((start, end, kind, device, stream, correlation, name, num_bytes, meta, number))
         self.grids.extend(
             (
-                _product(args.get("grid")), _product(args.get("block")),
-                _whole(args.get("registers per thread"), 0), _whole(args.get("shared memory"), 0),
-                _whole(args.get("est. achieved occupancy %"), 0),
+                product(args.get("grid")), product(args.get("block")),
+                whole(args.get("registers per thread"), 0), whole(args.get("shared memory"), 0),
+                whole(args.get("est. achieved occupancy %"), 0),
             )
         )  # fmt: skip
 
     def _take_sync(self, event: dict[str, Any]) -> None:
-        args = _args(event)
-        correlation = _whole(args.get("correlation"), 0)
+        args = arguments(event)
+        correlation = whole(args.get("correlation"), 0)
         self.syncs[correlation] = SyncRecord(
             str(args.get("cuda_sync_kind", event.get("name", ""))),
             correlation,
-            _whole(args.get("stream"), UNKNOWN),
-            _whole(args.get("wait_on_stream"), UNKNOWN),
-            _whole(args.get("wait_on_cuda_event_record_corr_id"), UNKNOWN),
+            whole(args.get("stream"), UNKNOWN),
+            whole(args.get("wait_on_stream"), UNKNOWN),
+            whole(args.get("wait_on_cuda_event_record_corr_id"), UNKNOWN),
         )
 
     def _interval(self, number: int, event: dict[str, Any]) -> tuple[int, int]:
@@ -220,7 +224,7 @@ class _Reader:
         calls = calls[np.argsort(calls[:, 0], kind="stable")].T
         dist = header.get("distributedInfo")
         dist = dist if isinstance(dist, dict) else {}
-        rank, world_size = _whole(dist.get("rank"), UNKNOWN), _whole(dist.get("world_size"), UNKNOWN)
+        rank, world_size = whole(dist.get("rank"), UNKNOWN), whole(dist.get("world_size"), UNKNOWN)
         if 0 < world_size <= rank:
             raise InputError(f"{self.label}: is of rank {rank}, but the world has {world_size} ranks")
         self._check_groups(rank)
@@ -235,7 +239,7 @@ class _Reader:
             world_size=world_size,
             gpu_name=str(first.get("name", "")),
             origin_us=self.origin_us or 0,
-            base_ns=_whole(header.get("baseTimeNanoseconds"), 0),
+            base_ns=whole(header.get("baseTimeNanoseconds"), 0),
             resolution_ps=PS_PER_US if self.whole else 1000,
             names=self.names.values(),
             gpu=replace(
@@ -249,8 +253,9 @@ class _Reader:
             steps=_steps(self.steps),
             counts=self.counts,
             framework=FrameworkCalls(*(np.ascontiguousarray(column) for column in framework)),
-            num_sms=max(0, _whole(first.get("numSms"), 0)),
+            num_sms=max(0, whole(first.get("numSms"), 0)),
             phases=self.phases,
+            comm_calls=self.comm_calls,
         )
 
     def _check_groups(self, rank: int) -> None:
@@ -272,36 +277,3 @@ def _steps(found: list[Step]) -> tuple[Step, ...]:
         if known is None or step.end_ps - step.start_ps > known.end_ps - known.start_ps:
             longest[step.number] = step
     return tuple(sorted(longest.values(), key=lambda step: step.start_ps))
-
-
-def _args(event: dict[str, Any]) -> dict[str, Any]:
-    args = event.get("args")
-    return args if type(args) is dict else {}
-
-
-def _whole(value: object, default: int) -> int:
-    """``value`` as an integer of 62 bits, ``default`` where it is none."""
-    if type(value) is not int:
-        try:
-            value = int(float(value)) if isinstance(value, str) else default
-        except (ValueError, OverflowError):
-            return default
-    return value if -(1 << 62) < value < 1 << 62 else default
-
-
-def _product(value: object) -> int:
-    """The number of blocks (threads) of a grid (block) written [x, y, z]; 0 where it is none."""
-    if type(value) is not list or not 1 <= len(value) <= 3:
-        return 0
-    total = 1
-    for size in value:
-        total *= _whole(size, 0)
-    return total if 0 < total < 1 << 62 else 0
-
-
-def _numbered(value: object) -> int:
-    """The number of a stream or device, also where it is written "stream 7"; 0 where there is none."""
-    if type(value) is str:
-        found = _TRAILING_NUMBER.search(value)
-        return int(found.group()) if found is not None else 0
-    return _whole(value, 0)

@@ -1,8 +1,10 @@
 """What ops of one stream waited for on another: recorded where the trace says so, inferred where not.
 
 CUDA records who waits for whom only when the profiler was asked to (``cuda_sync`` records).  Otherwise two
-rules guess: a cudaStreamWaitEvent call belongs to the launch that follows it on its thread (a collective
-waits for what was launched before it, a kernel for the last collective); and an op that started later than
+rules guess.  A cudaStreamWaitEvent call inside a call that issues communication belongs to the launch that
+follows it: the collective waits for what was launched before it.  One outside belongs to the next kernel,
+which waits for the last collective that had ended by then; those issued later are prefetched.  Where no such
+calls are recorded, what is launched next tells which of both a wait is.  And an op that started later than
 stream and launch explain waited for the op elsewhere that ended just before.  A guess that the recording
 contradicts (the source ended after its target started) is dropped.
 """
@@ -21,6 +23,7 @@ from workloads.imports.rank_ops import RankOps
 _WAIT_CALL = re.compile(r"^(cuda|hip|cu)StreamWaitEvent", re.IGNORECASE)
 #: An op begins within this time of what it waited for: event signalling takes a few us.
 WAKE_PS = 20 * PS_PER_US
+_PREFETCHED = 8  # collectives that may be under way beside the one that is waited for
 _LOOK_BACK = 16  # ends that are looked at before giving up
 
 
@@ -79,21 +82,33 @@ def _wait_calls(ops: RankOps) -> tuple[list[tuple[int, int]], list[tuple[int, in
     waits = np.flatnonzero(is_wait[calls.name]) if len(calls) else np.zeros(0, dtype=np.int64)
     by_lane = [ops.in_lane(lane) for lane in range(len(ops.lane_names))]
     issue = [ops.issue_ps[members] for members in by_lane]
+    tolerance = trace.resolution_ps
     began = {int(c): int(t) for c, t in zip(calls.correlation, calls.start_ps, strict=True)}
 
-    def last_before(lanes: list[int], time: int) -> int:
-        found = [(lane, int(np.searchsorted(issue[lane], time))) for lane in lanes]
-        return max((int(by_lane[lane][place - 1]) for lane, place in found if place), default=-1)
+    def last_before(lanes: list[int], time: int, ended: int | None = None) -> int:
+        """The last op issued before ``time``: of each lane the last that had ``ended`` then, if one had."""
+        found = []
+        for lane in lanes:
+            place = int(np.searchsorted(issue[lane], time))
+            some = by_lane[lane][max(0, place - _PREFETCHED) : place]
+            fits = some[ops.end_ps[some] <= ended + tolerance] if ended is not None else some
+            found += (fits if len(fits) else some)[-1:].tolist()
+        return max(found, default=-1)
 
     def first_after(lanes: list[int], time: int) -> int:
         found = [(lane, int(np.searchsorted(issue[lane], time))) for lane in lanes]
         later = [int(by_lane[lane][at]) for lane, at in found if at < len(by_lane[lane])]
         return min(later, default=-1)
 
-    followers = _next_launch(ops, waits)
     comm_lanes = [lane for lane, members in enumerate(by_lane) if ops.is_comm[members].any()]
+    issuing = trace.comm_calls.enclose(calls.start_ps[waits], calls.thread[waits])
+    following = _next_launch(ops, waits, np.arange(len(ops)))
+    if len(trace.comm_calls):
+        # What issues communication is known: a wait outside holds up a kernel, whatever is launched between.
+        kernels = _next_launch(ops, waits, np.flatnonzero(~ops.is_comm))
+        following = np.where(issuing, following, kernels)
     recorded, guessed = [], []
-    for call, follower in zip(waits.tolist(), followers, strict=True):
+    for call, follower in zip(waits.tolist(), following.tolist(), strict=True):
         time = int(calls.start_ps[call])
         record = trace.syncs.get(int(calls.correlation[call]))
         if record is not None and record.source_stream >= 0 and record.stream >= 0:
@@ -111,24 +126,23 @@ def _wait_calls(ops: RankOps) -> tuple[list[tuple[int, int]], list[tuple[int, in
                 others = [lane for lane in range(len(by_lane)) if lane != own and lane not in comm_lanes]
             else:
                 others = [lane for lane in comm_lanes if lane != own]
-            guessed.append((last_before(others, time), follower))
+            guessed.append((last_before(others, time, int(ops.start_ps[follower])), follower))
     return recorded, guessed
 
 
-def _next_launch(ops: RankOps, waits: IntArray) -> list[int]:
-    """The op whose launching call comes next on the thread of each wait call; -1: none."""
+def _next_launch(ops: RankOps, waits: IntArray, among: IntArray) -> IntArray:
+    """The op of ``among`` whose launching call comes next on the thread of each wait call; -1: none."""
     calls = ops.trace.calls
-    launched = np.flatnonzero(ops.call >= 0)
+    launched = among[ops.call[among] >= 0]
     thread, time = calls.thread[ops.call[launched]], calls.start_ps[ops.call[launched]]
-    found = [-1] * len(waits)
-    for number in np.unique(calls.thread[waits]):
+    found = np.full(len(waits), -1, dtype=np.int64)
+    for number in np.unique(calls.thread[waits]).tolist():
         mine = launched[thread == number]
-        times = time[thread == number]
-        order = np.argsort(times, kind="stable")
-        places = np.searchsorted(times[order], calls.start_ps[waits])
-        for index in np.flatnonzero(calls.thread[waits] == number).tolist():
-            if places[index] < len(order):
-                found[index] = int(mine[order[places[index]]])
+        order = np.argsort(time[thread == number], kind="stable")
+        asked = np.flatnonzero(calls.thread[waits] == number)
+        places = np.searchsorted(time[thread == number][order], calls.start_ps[waits[asked]])
+        known = places < len(order)
+        found[asked[known]] = mine[order[places[known]]]
     return found
 
 
