@@ -1,7 +1,7 @@
-"""Real gloo jobs of two processes that run a script, once per mode, and write down what it communicates.
+"""Real gloo jobs of a few processes that run a script, once per mode, and write down what it communicates.
 
-``python -m tests.tracing.real_run SCRIPT FOLDER MODE=PORT...``.  Independent of the tracer: the operators
-of c10d pass through a dispatch mode and do their work.
+``python -m tests.tracing.real_run SCRIPT FOLDER MODE@RANKS=PORT...``.  Independent of the tracer: the
+operators of c10d pass through a dispatch mode and do their work.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ CALLS = {
     "c10d::_allgather_base_": ("all_gather", 2, 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 2, 1),
     "c10d::broadcast_": ("broadcast", 1, 0),
+    "c10d::allgather_": ("all_gather", 2, 0),
+    "c10d::send": ("send", 1, 0),
+    "c10d::recv_": ("recv", 1, 0),
     "_c10d_functional::all_reduce": ("all_reduce", -1, 0),
     "_c10d_functional::all_gather_into_tensor": ("all_gather", -1, -1),
     "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", -1, 0),
 }
 STEP = 2  # the step that is kept
-RANKS = 2
 
 
 def num_bytes(value: Any) -> int:
@@ -43,11 +45,39 @@ def num_bytes(value: Any) -> int:
 
 
 class Watch(TorchDispatchMode):
-    """Events of each step: ["call", collective, bytes, members], ["wait"], ["op", name, shapes]."""
+    """Events of each step: ["call", collective, bytes, members, peer or -1], ["wait"] of a functional
+    collective, ["wait", n] of the n-th send or receive of the step, ["op", name].
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.steps: list[list[list[Any]]] = [[]]
+        self._works: list[Any] = []
+        group, work = dist.ProcessGroup, dist.Work
+        wait = work.wait
+        for name in ("send", "recv"):
+            setattr(group, name, self._numbered(getattr(group, name)))
+
+        def watched(one: Any, *args: Any) -> Any:
+            for number, known in enumerate(self._works):
+                if known is one:
+                    self.steps[-1].append(["wait", number])
+            return wait(one, *args)
+
+        work.wait = watched  # type: ignore[method-assign]
+
+    def _numbered(self, original: Any) -> Any:
+        def transfer(*args: Any) -> Any:
+            made = original(*args)
+            self._works.append(made)
+            return made
+
+        return transfer
+
+    def new_step(self) -> None:
+        """The step that follows is another one."""
+        self.steps.append([])
+        self._works.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, FakeTensor) for kind in types):  # DTensor works out shapes
@@ -66,7 +96,8 @@ class Watch(TorchDispatchMode):
                 group = torch._C._distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
             members = dist.get_process_group_ranks(group)
             size = num_bytes(result if counted < 0 else args[counted])
-            self.steps[-1].append(["call", collective, size, members])
+            peer = members[args[2]] if collective in ("send", "recv") else -1
+            self.steps[-1].append(["call", collective, size, members, peer])
         elif name == "_c10d_functional::wait_tensor":
             self.steps[-1].append(["wait"])
         elif name.startswith("aten::"):
@@ -74,12 +105,12 @@ class Watch(TorchDispatchMode):
         return result
 
 
-def be_rank(script: str, out: Path, mode: str, rank: int, port: str) -> None:
+def be_rank(script: str, out: Path, mode: str, rank: int, ranks: int, port: str) -> None:
     """Run the script as one rank; ``out`` gets the events of step 2."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), MASTER_PORT=port)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_PORT=port)
     sys.argv = [script, mode]
     watch = Watch()
-    register_optimizer_step_post_hook(lambda *_: watch.steps.append([]))
+    register_optimizer_step_post_hook(lambda *_: watch.new_step())
     with watch:
         runpy.run_path(script, run_name="__main__")
     out.write_text(json.dumps(watch.steps[STEP]), encoding="utf-8")
@@ -88,12 +119,13 @@ def be_rank(script: str, out: Path, mode: str, rank: int, port: str) -> None:
 def main(script: str, out: str, settings: list[str]) -> None:
     """Fork the ranks of every mode: torch is imported once, and each job is as fresh as a new process."""
     for setting in settings:
-        mode, _, port = setting.partition("=")
+        job, _, port = setting.partition("=")
+        mode, _, ranks = job.partition("@")
         children = []
-        for rank in range(RANKS):
+        for rank in range(int(ranks)):
             child = os.fork()
             if child == 0:
-                be_rank(script, Path(out) / f"{mode}.{rank}.json", mode, rank, port)
+                be_rank(script, Path(out) / f"{mode}.{rank}.json", mode, rank, int(ranks), port)
                 os._exit(0)
             children.append(child)
         for child in children:

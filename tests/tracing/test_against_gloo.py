@@ -7,20 +7,13 @@ reducer waits in C++, which no Python mode sees, so the place of its waits is ch
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from simcore.graph.ops import EdgeKind, OpKind
-from tests.tracing.small_jobs import column
+from tests.tracing.against import events, run_really
 from workloads.tracing.pool import WorkerPool, workers
 from workloads.tracing.script import rank_script
 from workloads.tracing.script.job import ScriptJob
@@ -35,20 +28,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 @pytest.fixture(scope="module")
 def really(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What rank 1 of two gloo processes did, by mode."""
-    folder = tmp_path_factory.mktemp("gloo")
-    with ExitStack() as stack:
-        free = [stack.enter_context(socket.socket()) for _ in MODES]
-        for one in free:
-            one.bind(("127.0.0.1", 0))
-        ports = [one.getsockname()[1] for one in free]
-    command = [sys.executable, "-W", "ignore", "-m", "tests.tracing.real_run", str(SCRIPT), str(folder)]
-    command += [f"{mode}={port}" for mode, port in zip(MODES, ports, strict=True)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    environment["CUDA_VISIBLE_DEVICES"] = ""
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
-    files = {mode: folder / f"{mode}.1.json" for mode in MODES}
-    assert all(file.exists() for file in files.values()), done.stderr[-2000:]
-    return {mode: json.loads(file.read_text(encoding="utf-8")) for mode, file in files.items()}
+    found = run_really(tmp_path_factory.mktemp("gloo"), SCRIPT, dict.fromkeys(MODES, 2))
+    return {mode: ranks[1] for mode, ranks in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -64,37 +45,12 @@ def traced(pool: WorkerPool, mode: str) -> CutProgram:
     return found.trace.program
 
 
-def events(program: CutProgram) -> list[tuple[bool, str, int, str, list[int]]]:
-    """(is a collective, name, bytes, stream, ops that it waits for) of every op in issue order."""
-    found: list[tuple[bool, str, int, str, list[int]]] = []
-    issued: list[str] = []
-    for entry in program.skeleton:
-        template = program.templates[entry.template]
-        first = len(issued)
-        waits: dict[int, list[int]] = {}
-        for dst, src, kind, stream, back in template.edges:
-            if kind == int(EdgeKind.WAIT):
-                at = first + src
-                if src < 0:
-                    at = [i for i, name in enumerate(issued[:first]) if name == stream][-1 - back]
-                waits.setdefault(dst, []).append(at)
-        rows = zip(
-            *(column(template, name) for name in ("kind", "name", "collective", "comm_bytes", "stream")),
-            strict=True,
-        )
-        for row, (kind, name, collective, size, stream) in enumerate(rows):
-            issued.append(stream)
-            is_call = kind == int(OpKind.COLLECTIVE)
-            found.append((is_call, collective if is_call else name, size, stream, waits.get(row, [])))
-    return found
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_collectives_are_those_of_a_real_run(pool: WorkerPool, really: dict[str, Any], mode: str) -> None:
     """Order, kind and bytes; every group is both ranks."""
     expected = [(event[1], event[2]) for event in really[mode] if event[0] == "call"]
     assert expected and all(event[3] == [0, 1] for event in really[mode] if event[0] == "call")
-    found = [(event[1], event[2]) for event in events(traced(pool, mode)) if event[0]]
+    found = [(one.name, one.num_bytes) for one in events(traced(pool, mode)) if one.is_call]
     assert found == expected
 
 
@@ -116,7 +72,7 @@ def test_functional_collectives_are_waited_for_where_a_real_run_waits(
     number = {index: 1 + sum(one[0] for one in trace[:index]) for index, one in enumerate(trace) if one[0]}
     found = [
         (str(name).partition(".")[0], max(number[source] for source in sources if source in number))
-        for is_call, name, _, _, sources in trace
+        for is_call, name, _, _, sources, _ in trace
         if not is_call and any(source in number for source in sources)
     ]
     assert found == expected

@@ -19,7 +19,7 @@ from simcore.graph import ProcessGroup, load_graph
 from tests.tracing.small_jobs import column
 from workloads.tracing.cli import app
 from workloads.tracing.pool import WorkerPool, workers
-from workloads.tracing.script.candidates import RankSearch, kinds_of_place
+from workloads.tracing.script.candidates import RankSearch, Stages
 from workloads.tracing.script.group_families import FamilyNames
 from workloads.tracing.script.job import ScriptJob, parse_steps, parse_values
 
@@ -158,7 +158,6 @@ def test_data_loaders_mixed_precision_and_loss_scales(pool: WorkerPool) -> None:
         ("exit", {}, ["called exit('enough') at troubled.py:", "before step 2", "let it run 3 steps"]),
         ("hang", {"hang_s": 2.0}, ["no tensor operation for 2 s", "in the script: troubled.py:", "remove"]),
         ("network", {}, ["connects to 192.0.2.1", "troubled.py:", "local files"]),
-        ("objects", {}, ["exchanges Python objects", "troubled.py:", "pipelining"]),
         ("devices", {}, ["device cuda:9 of a node with 8 GPUs", "troubled.py:", "--gpus-per-node"]),
         ("opaque", {}, ["simcore_tests::opaque has no rule", "troubled.py:", "register_fake", "--setup"]),
     ],
@@ -268,18 +267,25 @@ def test_borders_between_ranks_are_found(world: int, borders: list[int], max_ran
     truth = {rank: f"part {sum(rank >= border for border in borders)}" for rank in range(world)}
     search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, max_ranks)
     search.ends(world)
-    kinds = kinds_of_place([ProcessGroup("world", ((world, 1),))], set(), world)
-    found = search.classes(kinds, all_alike=True, num_axes=1)
+    places = Stages([ProcessGroup("world", ((world, 1),))], set(), world)
+    found = search.classes(places.kinds, places.ranks, num_axes=1)
     assert sorted(found) == list(range(world)) and len(search.hashes) <= max(2, max_ranks)
     if search.assumed == 0:
         assert found == truth
     assert all(found[rank] == truth[rank] for rank in search.hashes)
 
 
-def test_pipeline_stages_are_all_run() -> None:
-    axis = ProcessGroup("pp", ((4, 2),), ((2, 1),))
-    kinds = kinds_of_place([axis], {"pp"}, 8)
-    assert list(kinds.values()) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+@pytest.mark.parametrize(("odd", "ran"), [(None, [0, 1, 2, 4, 6, 7]), (1, [0, 1, 2, 3, 4, 5, 6, 7])])
+def test_pipeline_stages_are_all_run(odd: int | None, ran: list[int]) -> None:
+    """Four stages of two ranks each: the ends of the first and last speak for the rest, if they agree."""
+    axes = [ProcessGroup("pp", ((4, 2),), ((2, 1),)), ProcessGroup("tp", ((2, 1),), ((4, 2),))]
+    places = Stages(axes, {"pp"}, 8)
+    assert places.ranks == [[0, 1], [2, 3], [4, 5], [6, 7]] and places.numbers[5] == 2
+    truth = {rank: f"stage {rank // 2}" + (" odd" if rank == odd else "") for rank in range(8)}
+    search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, 16)
+    search.ends(8)
+    assert search.classes(places.kinds, places.ranks, num_axes=2) == truth
+    assert sorted(search.hashes) == ran
 
 
 def test_unequal_families_are_refused() -> None:

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Work
 
 from simcore.graph.ops import OpKind
 from workloads.tracing import fake_dist, streams
-from workloads.tracing.aten_ops import num_bytes, tensors_in
+from workloads.tracing.aten_ops import is_on_device, num_bytes, tensors_in
 from workloads.tracing.comm_calls import (
     P2P,
     CollectiveCall,
@@ -103,7 +103,8 @@ class Communication:
         if name in P2P:
             return self._work(self._transfer(P2P[name], args), args)
         call = parse_collective(name, args)
-        ops = self._collective(call) if self._recorder.recording else ()
+        recorded = self._recorder.recording and not _stays_on_host(call)
+        ops = self._collective(call) if recorded else ()
         work = self._work(ops if call.is_async else (), args)
         return work if call.bare else (args[0], work)
 
@@ -118,6 +119,8 @@ class Communication:
         if not recorder.recording:
             return result
         call, reduce_op = parse_functional(name, args, result)
+        if _stays_on_host(call):
+            return result
         stream: StreamKey = streams.current_stream().stream_id
         if is_out_of_place_copy(name):  # torch clones the input and works in place
             for inputs, outputs in call.parts:
@@ -214,9 +217,9 @@ class Communication:
     def _transfer(self, direction: str, args: Any) -> tuple[int, ...]:
         """One send or receive; ``args`` are (tensors, group, peer's rank in the group, tag)."""
         recorder = self._recorder
-        if not recorder.recording:
-            return ()
         tensors = tensors_in(args[0], [])
+        if not recorder.recording or not any(map(is_on_device, tensors)):
+            return ()
         group = fake_dist.unbox(args[1])
         members = fake_dist.group_members(group)
         symbol = self._use_group(group, members)
@@ -250,3 +253,9 @@ class Communication:
     def _next_launch(self) -> int:
         self._num_launches += 1
         return self._num_launches - 1
+
+
+def _stays_on_host(call: CollectiveCall) -> bool:
+    """Tensors of the host travel by gloo; a barrier goes where its group's backend says."""
+    tensors = [tensor for inputs, outputs in call.parts for tensor in (*inputs, *outputs)]
+    return not any(map(is_on_device, tensors)) if tensors else fake_dist.on_host(fake_dist.unbox(call.group))

@@ -17,6 +17,8 @@ from torch._C._distributed_c10d import ProcessGroup
 from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from workloads.tracing import object_exchange
+
 #: ``(group_desc, ranks)`` of every group that was asked for, in order, own rank a member or not.
 requested_groups: list[tuple[str, tuple[int, ...]]] = []
 
@@ -25,6 +27,9 @@ symbols: dict[str, str] = {}
 
 #: Gives a group that is asked for its symbol, from its description and members.
 name_family: Callable[[str, tuple[int, ...]], str] | None = None
+
+#: Backend that was asked for, by torch's name of the group.
+_backends: dict[str, str] = {}
 
 #: Reduce operation of the collective being issued: the dispatcher only sees an opaque object.
 current_reduce_op: str = ""
@@ -52,15 +57,13 @@ def install() -> None:
     replacements = {
         "new_group": _new_group,
         "init_process_group": _init_process_group,
-        "all_gather_object": _all_gather_object,
-        "gather_object": _gather_object,
-        "broadcast_object_list": _nothing,
-        "scatter_object_list": _scatter_object_list,
         "batch_isend_irecv": _numbered_batches(distributed_c10d.batch_isend_irecv),
     }
     for name, function in replacements.items():
         setattr(dist, name, function)
         setattr(distributed_c10d, name, function)
+    object_exchange.install()
+    object_exchange.through_device = lambda group: not on_host(group)
     for name in _REDUCING:
         if hasattr(ProcessGroup, name):
             setattr(ProcessGroup, name, _noting_reduce_op(getattr(ProcessGroup, name)))
@@ -79,6 +82,7 @@ def enter_world(
     _num_batches = 0
     requested_groups.clear()
     symbols.clear()
+    _backends.clear()
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(world_size),
@@ -88,7 +92,7 @@ def enter_world(
         MASTER_PORT="1",
     )
     if init:
-        _init_process_group()
+        _init_process_group("nccl")
 
 
 @contextmanager
@@ -103,14 +107,26 @@ def one_batch() -> Iterator[None]:
         current_batch = outer
 
 
-def _init_process_group(*_args: object, **_kwargs: object) -> None:
+def on_host(group: Any) -> bool:
+    """Whether objects and barriers of ``group`` stay off the device: gloo, or torch's default of both."""
+    backend = _backends.get((group or distributed_c10d._get_default_group()).group_name, "nccl")
+    return "gloo" in backend
+
+
+def _init_process_group(backend: str | None = None, *_args: object, **_kwargs: object) -> None:
     _real_init(
         "fake", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=FakeStore()
     )
+    _backends[distributed_c10d._get_default_group().group_name] = str(backend or "cpu:gloo,cuda:nccl")
 
 
 def _new_group(
-    ranks: Sequence[int] | None = None, *_args: object, group_desc: str | None = None, **_kwargs: object
+    ranks: Sequence[int] | None = None,
+    timeout: object = None,  # noqa: ARG001
+    backend: str | None = None,
+    *_args: object,
+    group_desc: str | None = None,
+    **_kwargs: object,
 ) -> Any:
     """Any requested backend (nccl, gloo, ...) becomes the fake one: gloo would connect to its peers."""
     # torch sorts the ranks, and numbers the members in that order
@@ -121,29 +137,8 @@ def _new_group(
         return dist.GroupMember.NON_GROUP_MEMBER
     made = _real_new_group(list(members), None, "fake", None, group_desc=group_desc)
     symbols[made.group_name] = symbol
+    _backends[made.group_name] = str(backend or _backends[distributed_c10d._get_default_group().group_name])
     return made
-
-
-def _nothing(*_args: object, **_kwargs: object) -> None:
-    return None
-
-
-def _all_gather_object(object_list: list[Any], obj: Any, *_args: object, **_kwargs: object) -> None:
-    for index in range(len(object_list)):
-        object_list[index] = obj
-
-
-def _gather_object(
-    obj: Any, object_gather_list: list[Any] | None = None, *_args: object, **_kwargs: object
-) -> None:
-    if object_gather_list is not None:
-        _all_gather_object(object_gather_list, obj)
-
-
-def _scatter_object_list(
-    out: list[Any], objects: list[Any] | None = None, *_args: object, **_kwargs: object
-) -> None:
-    out[0] = objects[0] if objects else None
 
 
 def _numbered_batches(original: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -28,6 +28,9 @@ CUT_COLUMNS = ("batch", "forward_op", "alloc_bytes")
 
 _INSIDE, _FORWARD, _ELSEWHERE = 0, 1, 2
 
+#: Kinds of segments that run a backward pass; "wgrad": of weights only, apart from that of inputs.
+_BACKWARD = ("bwd", "wgrad")
+
 
 @dataclass(frozen=True)
 class CutTemplate:
@@ -145,7 +148,7 @@ class _Cutter:
         sends = any(op.columns[KIND] == OpKind.SEND for op in self._ops[segment.first : end])
         neighbours = self._segments[index - 1 :: -1] if sends and index else self._segments[index + 1 :]
         for other, _ in neighbours:
-            if other.kind in ("fwd", "bwd"):
+            if other.kind in ("fwd", *_BACKWARD):
                 return other.microbatch, other.chunk
         return -1, 0
 
@@ -159,14 +162,14 @@ class _Cutter:
             op = self._ops[number]
             batch = launches.setdefault(op.launch, len(launches)) if op.launch != -1 else -1
             link = originals.get(number, originals.get(op.forward, op.forward))
-            inside = forward >= 0 and segment.kind == "bwd" and forward <= link < start
+            inside = forward >= 0 and segment.kind in _BACKWARD and forward <= link < start
             rows.append((*op.columns, batch, link - forward if inside else -1, op.alloc_bytes))
             edges += [(number - start, *edge) for edge in self._edges(op, start, issued)]
         frees = []
         for after, num_bytes, owner in self._frees.get(index, ()):
             if owner >= start:
                 frees.append((after - start, num_bytes, owner - start, _INSIDE))
-            elif segment.kind == "bwd" and self._belongs_to_forward(owner, segment):
+            elif segment.kind in _BACKWARD and self._belongs_to_forward(owner, segment):
                 frees.append((after - start, num_bytes, owner - forward, _FORWARD))
             else:
                 frees.append((after - start, num_bytes, -1, _ELSEWHERE))
@@ -178,7 +181,7 @@ class _Cutter:
 
     def _recomputed(self, segment: Segment, end: int, forward: int) -> dict[int, int]:
         """Recomputed op -> the forward op it repeats: same module, name and shapes, in the same order."""
-        if segment.kind != "bwd" or forward < 0:
+        if segment.kind not in _BACKWARD or forward < 0:
             return {}
         _, forward_end = self._segments[self._segment_of[forward]]
         waiting: dict[tuple[Value, ...], list[int]] = defaultdict(list)

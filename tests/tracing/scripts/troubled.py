@@ -39,8 +39,12 @@ def main(how):
             import socket
 
             socket.create_connection(("192.0.2.1", 80))
-        if how == "objects":
-            dist.recv_object_list([None], src=0)
+        if how == "objects" and rank == 0:
+            dist.recv_object_list([None], src=1)
+        if how == "circle":
+            dist.recv_object_list([None], src=1 - rank)
+        if how == "unsendable" and rank == 0:
+            dist.send_object_list([lambda: None], dst=1)
         if how == "diverges" and rank == 1:
             dist.all_reduce(loss.detach())
         chosen = loss.new_ones(10) > 0

@@ -6,7 +6,9 @@ Note [Distinct ranks]
     with point-to-point traffic (pipeline stages) every index counts.
 
     The world's first and last rank are run, and their recordings hashed.  Where they agree, and with more
-    than one axis a rank inside all of them agrees, too, every rank is taken to do the same.  Otherwise one
+    than one axis a rank inside all of them agrees, too, every rank is taken to do the same.  Of pipeline
+    stages the first rank of each is run, of the first and the last stage the last one, too, and of the first
+    one inside: where they agree, every stage is alike in itself.  Otherwise one
     rank of each kind of place is run; of a kind with many ranks the last one, too, unless the next rank
     above does what the first of them does, and the border between two that differ is searched by halving.
 """
@@ -33,17 +35,24 @@ def axes(families: Mapping[str, ProcessGroup], world_size: int) -> tuple[Process
     return tuple(whole) or tuple(family for name, family in families.items() if name == "world")
 
 
-def kinds_of_place(
-    families: Sequence[ProcessGroup], every_index: set[str], world_size: int
-) -> dict[Place, list[int]]:
-    """Ranks by kind of place, in order of their lowest rank."""
-    found: dict[Place, list[int]] = {}
-    for rank in range(world_size):
-        place = tuple(
-            _kind(family.index_of(rank), family.size, family.name in every_index) for family in families
-        )
-        found.setdefault(place, []).append(rank)
-    return found
+class Stages:
+    """Ranks of a world by their place along ``families``; along those in ``pipelined`` every index counts.
+
+    ``kinds``: ranks by kind of place, in order of their lowest rank; ``ranks``: of each pipeline stage;
+    ``numbers``: the stage of each rank.
+    """
+
+    def __init__(self, families: Sequence[ProcessGroup], pipelined: set[str], world_size: int) -> None:
+        self.kinds: dict[Place, list[int]] = {}
+        stages: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(world_size):
+            indices = [(family, family.index_of(rank)) for family in families]
+            place = tuple(_kind(i, family.size, family.name in pipelined) for family, i in indices)
+            self.kinds.setdefault(place, []).append(rank)
+            stage = tuple(i for family, i in indices if family.name in pipelined)
+            stages.setdefault(stage, []).append(rank)
+        self.ranks = [stages[key] for key in sorted(stages)]
+        self.numbers = {rank: number for number, ranks in enumerate(self.ranks) for rank in ranks}
 
 
 def _kind(index: int, size: int, every: bool) -> int | str:
@@ -52,6 +61,13 @@ def _kind(index: int, size: int, every: bool) -> int | str:
     if index == 0:
         return "first"
     return "last" if index == size - 1 else "inner"
+
+
+def _innermost(kinds: Mapping[Place, Sequence[int]], among: Sequence[int]) -> int:
+    """A rank of ``among`` that stands inside of as many axes as possible."""
+    chosen = set(among)
+    inside = [(place.count("inner"), -ranks[0]) for place, ranks in kinds.items() if ranks[0] in chosen]
+    return -max(inside)[1]
 
 
 class RankSearch:
@@ -72,24 +88,38 @@ class RankSearch:
         self._run(sorted({0, world_size - 1}))
 
     def classes(
-        self, kinds: Mapping[Place, Sequence[int]], *, all_alike: bool, num_axes: int
+        self, kinds: Mapping[Place, Sequence[int]], stages: Sequence[Sequence[int]], num_axes: int
     ) -> dict[int, str]:
-        """Hash of every rank's recording, its own or that of the rank that stands for it.
-
-        ``all_alike``: the ends may speak for all, if they agree.
-        """
+        """Hash of every rank's recording, its own or that of the rank that stands for it."""
         everyone = [rank for ranks in kinds.values() for rank in ranks]
-        if all_alike and len(set(self.hashes.values())) == 1:
+        if len(set(self.hashes.values())) == 1:
             if num_axes > 1:
-                self._run([max(kinds.items(), key=lambda item: item[0].count("inner"))[1][0]])
+                self._run([_innermost(kinds, everyone)])
             if len(set(self.hashes.values())) == 1:
                 return dict.fromkeys(everyone, self.hashes[min(self.hashes)])
-        firsts = [ranks[0] for ranks in kinds.values()]
-        self._run(firsts)
+        alike = self._stages_alike(kinds, stages, num_axes) if len(stages) > 1 else None
+        if alike is not None:
+            return alike
+        self._run([ranks[0] for ranks in kinds.values()])
         self._run([ranks[-1] for ranks in kinds.values() if self._may_change(ranks)])
         found: dict[int, str] = {}
         for ranks in kinds.values():
             self._fill(ranks, found)
+        return found
+
+    def _stages_alike(
+        self, kinds: Mapping[Place, Sequence[int]], stages: Sequence[Sequence[int]], num_axes: int
+    ) -> dict[int, str] | None:
+        """The ends of the first and last stage speak for all stages, if they agree; None when they do not."""
+        inside = [_innermost(kinds, stages[0])] if num_axes > 2 else []
+        self._run([ranks[0] for ranks in stages])
+        self._run([stages[0][-1], stages[-1][-1], *inside])
+        found: dict[int, str] = {}
+        for ranks in stages:
+            known = {self.hashes[rank] for rank in ranks if rank in self.hashes}
+            if len(known) != 1:
+                return None
+            found.update(dict.fromkeys(ranks, known.pop()))
         return found
 
     def _may_change(self, ranks: Sequence[int]) -> bool:

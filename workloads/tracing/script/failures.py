@@ -13,8 +13,9 @@ from torch._subclasses.fake_tensor import (
 )
 
 from simcore.errors import InputError
+from workloads.tracing.object_exchange import ObjectExchangeError
 from workloads.tracing.script.job import ScriptJob
-from workloads.tracing.script.outside_world import NetworkCallError, ObjectExchangeError
+from workloads.tracing.script.outside_world import NetworkCallError
 from workloads.tracing.script.step_marks import StepMarks
 from workloads.tracing.sites import where_raised
 from workloads.tracing.visible_devices import NoSuchDeviceError
@@ -83,7 +84,7 @@ def _advice(error: BaseException) -> str:
     if isinstance(error, NetworkCallError):
         return "read from local files, or give stand-ins in a --setup FILE.py"
     if isinstance(error, ObjectExchangeError):
-        return "torch.distributed.pipelining does this and is not supported yet; else stand in for the object"
+        return "send plain data (sizes, names), or stand in for the exchange in a --setup FILE.py"
     if isinstance(error, ScriptHangError):
         return (
             "remove the wait, or stand in for what it waits for in a --setup FILE.py (--hang-s waits longer)"

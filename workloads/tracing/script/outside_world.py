@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dist_checkpoint
 import torch.utils.data as data
-from torch.distributed import distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import dataloader
 
@@ -18,10 +17,6 @@ from workloads.tracing.fake_values import without_modes
 from workloads.tracing.sites import call_site
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-
-
-class ObjectExchangeError(RuntimeError):
-    """The script wants a Python object that another rank would send; names who asked."""
 
 
 class NetworkCallError(OSError):
@@ -37,15 +32,8 @@ def install() -> None:
             setattr(module, name, lambda *_args, **_kwargs: None)
     distributed: Any = dist
     distributed.TCPStore = lambda *_args, **_kwargs: FakeStore()
-    for module in (distributed, distributed_c10d):
-        for name in ("send_object_list", "recv_object_list"):
-            setattr(module, name, _exchange)
     socket.socket.connect = _refusing(socket.socket.connect)  # type: ignore[method-assign]
     socket.socket.connect_ex = _refusing(socket.socket.connect_ex)  # type: ignore[method-assign]
-
-
-def _exchange(*_args: object, **_kwargs: object) -> None:
-    raise ObjectExchangeError(f"{call_site()} exchanges Python objects with another rank, which does not run")
 
 
 def _load_in_this_process() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import os
 import runpy
 import signal
 import sys
@@ -17,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from simcore.graph.graph import MemoryProfile
+from workloads.tracing.mail import Address
 from workloads.tracing.rank_run import RankTrace
 from workloads.tracing.recording import DTYPE, FLOPS, Recording
+from workloads.tracing.script.framework_imports import Import, import_all
 from workloads.tracing.script.holders import Holder, largest_holders, peak_by_phase
 from workloads.tracing.script.job import ScriptJob
 from workloads.tracing.script.value_policy import ValueAsked, ValuePolicy
 from workloads.tracing.templates import cut
 
 _WATCH_S = 2.0
-_ready = False
 _fake_mode: Any = None
 
 
@@ -45,11 +45,20 @@ class ScriptTrace:
     precision: str
 
 
-def prepare(tier: str, cache: str) -> None:
-    """Install the fake device and the patches in this process, once."""
-    global _ready, _fake_mode
-    if _ready:
-        return
+@dataclass(frozen=True)
+class Unanswered:
+    """``rank`` ended at ``site`` for want of the message at ``address``."""
+
+    rank: int
+    address: Address
+    site: str
+
+
+def prepare(tier: str, cache: str, imports: tuple[Import, ...] = ()) -> None:
+    """Install the fake device and the patches in this process, of which every rank is a fork, and import
+    frameworks.
+    """
+    global _fake_mode
     warnings.filterwarnings("ignore")
     import logging
 
@@ -58,7 +67,14 @@ def prepare(tier: str, cache: str) -> None:
 
     fake_device.install(tier, Path(cache))
     from workloads.tracing import fake_cuda, fake_dist, fake_values, storages
-    from workloads.tracing.script import outside_world, parallel_patches, step_marks
+    from workloads.tracing.script import (
+        deepspeed_shims,
+        outside_world,
+        parallel_patches,
+        pipelines,
+        step_marks,
+    )
+    from workloads.tracing.script.after_import import after_import
 
     fake_cuda.install()
     fake_values.install()
@@ -66,30 +82,27 @@ def prepare(tier: str, cache: str) -> None:
     storages.watch_resizes()
     parallel_patches.install()
     outside_world.install()
+    pipelines.install()
     step_marks.install()
-    # One for all ranks: modules keep tensors that they made when they were imported.
+    after_import({"deepspeed": deepspeed_shims.install})
     _fake_mode = fake_values.make_fake_mode()
+    with _fake_mode:  # modules keep tensors that they make when they are imported
+        import_all(imports)
     gc.collect()
     gc.freeze()
-    _ready = True
 
 
-def run_script(job: ScriptJob, rank: int) -> ScriptTrace:
-    """Record step ``job.step`` of ``rank``.
+def run_script(job: ScriptJob, rank: int, mail: Path | None = None) -> ScriptTrace | Unanswered:
+    """Record step ``job.step`` of ``rank``; ``mail``: the folder of what ranks send each other.
 
     ScriptError when the script fails, hangs, or ends before that step is complete.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    from workloads.tracing import fake_dist, fake_values, streams, visible_devices
+    from workloads.tracing import fake_dist, fake_values, object_exchange, visible_devices
     from workloads.tracing.recorder import Recorder
     from workloads.tracing.script import failures
     from workloads.tracing.script.group_families import FamilyNames
     from workloads.tracing.script.step_marks import StepDone, StepMarks
 
-    streams.reset()
-    gc.collect()
-    FakeTensorMode.cache_clear()  # results for a bare "cuda" hold the index of the rank before
     local_rank = rank % job.local_world_size
     visible_devices.enter_node(job.local_world_size)
     fake_dist.name_family = FamilyNames()
@@ -97,7 +110,8 @@ def run_script(job: ScriptJob, rank: int) -> ScriptTrace:
         rank, job.world_size, job.local_world_size, local_rank % visible_devices.MAX_INDEX, init=False
     )
     policy = ValuePolicy(job.values)
-    recorder = Recorder(lambda group: fake_dist.symbols.get(group.group_name, "world"), whole_life=True)
+    recorder = Recorder(_symbol_of, whole_life=True)
+    object_exchange.mailbox = None if mail is None else object_exchange.Mailbox(mail, _symbol_of)
     start = _StepStart()
     output = io.StringIO()
     ended_by: BaseException | None = None
@@ -110,6 +124,8 @@ def run_script(job: ScriptJob, rank: int) -> ScriptTrace:
                     _execute(job)
             except StepDone:
                 pass
+            except object_exchange.UnansweredError as error:
+                return Unanswered(rank, error.address, error.site)
             except (Exception, SystemExit) as error:
                 ended_by = error
         recorded = steps.step == job.step and bool(recorder.result.ops) and not recorder.recording
@@ -121,9 +137,13 @@ def run_script(job: ScriptJob, rank: int) -> ScriptTrace:
     finally:
         recorder.recording = False
         gc.enable()
-        fake_values.ask = None
-        _forget_script(job)
     return _result(job, rank, recorder, policy, start)
+
+
+def _symbol_of(group: Any) -> str:
+    from workloads.tracing import fake_dist
+
+    return fake_dist.symbols.get(group.group_name, "world")
 
 
 class _StepStart:
@@ -146,32 +166,11 @@ class _StepStart:
 
 def _execute(job: ScriptJob) -> None:
     """The script as ``__main__``, with the arguments and import path that ``python script.py`` gives it."""
-    before_argv, before_path = sys.argv, list(sys.path)
     sys.argv = [str(job.script), *job.arguments]
     sys.path.insert(0, str(job.script.resolve().parent))
-    try:
-        if job.setup is not None:
-            runpy.run_path(str(job.setup), run_name="simcore_setup")
-        runpy.run_path(str(job.script), run_name="__main__")
-    finally:
-        sys.argv, sys.path[:] = before_argv, before_path
-
-
-def _forget_script(job: ScriptJob) -> None:
-    """Modules beside the script start afresh for the next rank; so do torch's process-wide defaults."""
-    import torch
-    import torch.distributed as dist
-
-    folder = str(job.script.resolve().parent) + os.sep
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and os.path.realpath(file).startswith(folder) and "site-packages" not in file:
-            del sys.modules[name]
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    torch.set_default_dtype(torch.float32)
-    torch.set_default_device(None)
-    torch.set_grad_enabled(True)
+    if job.setup is not None:
+        runpy.run_path(str(job.setup), run_name="simcore_setup")
+    runpy.run_path(str(job.script), run_name="__main__")
 
 
 @contextmanager
@@ -218,7 +217,7 @@ def _result(job: ScriptJob, rank: int, recorder: Any, policy: ValuePolicy, start
     # buckets, for which a memory profile has no place of their own.
     kept = start.memory.parameters + start.memory.optimizer_states
     memory = replace(start.memory, gradients=max(0, held - kept))
-    microbatches = sum(segment.kind == "bwd" for segment in recording.segments)
+    microbatches = len({segment.microbatch for segment in recording.segments if segment.kind == "bwd"})
     trace = RankTrace(
         rank=rank,
         stage=0,
@@ -226,7 +225,7 @@ def _result(job: ScriptJob, rank: int, recorder: Any, policy: ValuePolicy, start
         program=program,
         groups=recording.groups,
         families=tuple(dict.fromkeys(fake_dist.requested_groups)),
-        layer_offset=(0,),
+        layer_offset=(0,) * (1 + max((segment.chunk for segment in recording.segments), default=0)),
         memory=memory,
         versions={"torch": torch.__version__},
     )

@@ -9,7 +9,8 @@ Note [Steps of a script]
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -66,6 +67,8 @@ class StepMarks:
         self._steps_known = 0
         self._backwards_known = 0
         self._in_forward = False
+        self._in_action = False
+        self._in_update = False
         self._handles: list[Any] = []
 
     def __enter__(self) -> StepMarks:
@@ -94,8 +97,27 @@ class StepMarks:
         self.recorder.recording = True
         self._begin("begin", "fwd")
 
-    def _begin(self, kind: str, phase: str, microbatch: int = -1) -> None:
-        self.recorder.begin_segment(kind, microbatch, phase=phase)
+    def _begin(self, kind: str, phase: str, microbatch: int = -1, chunk: int = 0) -> None:
+        self.recorder.begin_segment(kind, microbatch, chunk, phase)
+
+    @contextmanager
+    def pipeline_action(self, kind: str, phase: str, microbatch: int, chunk: int) -> Iterator[None]:
+        """A pipeline schedule runs one microbatch through one model chunk."""
+        self._new_phase_of_step()
+        self._in_action, self._in_forward = True, False
+        self._begin(kind, phase, microbatch, chunk)
+        try:
+            yield
+        finally:
+            self._in_action = False
+
+    def between_actions(self) -> None:
+        """A pipeline schedule exchanges tensors with its neighbours."""
+        self._begin("exchange", self.recorder.labels.segment_phase)
+
+    def pipeline_ends(self) -> None:
+        """A pipeline schedule has run all microbatches."""
+        self._begin("finish", "optimizer")
 
     def _forward_begins(self, module: torch.nn.Module) -> None:
         if self._depth or not any(True for _ in module.parameters()):
@@ -103,6 +125,8 @@ class StepMarks:
         if id(module) not in self.roots:
             self.roots[id(module)] = module
             self.recorder.labels.name_modules(module, WRAPPERS)
+        if self._in_action:
+            return
         self._new_phase_of_step()
         if not self._in_forward:
             self._in_forward = True
@@ -111,7 +135,7 @@ class StepMarks:
     def backward_begins(self) -> None:
         """A backward pass starts, maybe inside another."""
         self._depth += 1
-        if self._depth > 1:
+        if self._depth > 1 or self._in_action:
             return
         self._new_phase_of_step()
         self._in_forward = False
@@ -123,6 +147,8 @@ class StepMarks:
         if self._depth:
             return
         self.recorder.communication.finish_futures()
+        if self._in_action:
+            return
         self.microbatches += 1
         last = self.microbatches >= self._backwards_known
         self._begin("finish" if last else "begin", "optimizer" if last else "fwd")
@@ -135,7 +161,7 @@ class StepMarks:
     def _optimizer_ends(self, *_: Any) -> None:
         self._steps_now += 1
         self.optimizer_steps += 1
-        if self._marked:
+        if self._marked or self._in_update:
             self._begin("finish", "optimizer")
         elif self._steps_now >= max(self._steps_known, 1):
             # In the first step nobody knows how many optimizers follow: it ends when a forward begins.
@@ -143,6 +169,17 @@ class StepMarks:
                 self._step_ends()
             else:
                 self._begin("finish", "optimizer")
+
+    @contextmanager
+    def update(self, *, ends_step: bool) -> Iterator[None]:
+        """A framework's own update: optimizers, and what it does behind them."""
+        self._in_update = True
+        try:
+            yield
+        finally:
+            self._in_update = False
+        if ends_step and not self._marked:
+            self._step_ends()
 
     def _new_phase_of_step(self) -> None:
         """A forward or backward after the first step's optimizers: the next step has begun before."""

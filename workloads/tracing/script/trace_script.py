@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,9 +18,11 @@ from workloads.tracing.pool import Progress, WorkerPool, workers
 from workloads.tracing.rank_classes import RankClass, contiguous_text, group_ranks
 from workloads.tracing.recording import GROUP, KIND
 from workloads.tracing.script import rank_script
-from workloads.tracing.script.candidates import RankSearch, axes, kinds_of_place
+from workloads.tracing.script.candidates import RankSearch, Stages, axes
+from workloads.tracing.script.framework_imports import leading_imports
 from workloads.tracing.script.job import ScriptJob
 from workloads.tracing.script.rank_script import ScriptTrace
+from workloads.tracing.script.rounds import Rounds
 from workloads.tracing.templates import CutProgram
 
 #: Ranks that are run at most, unless the user says otherwise.
@@ -59,7 +62,8 @@ def trace_script(
     untested = fake_device.untested_warning(fake_device.find_torch())
     if untested:
         report.warnings.append(untested)
-    with workers(rank_script.prepare, num_workers) as pool:
+    imports = leading_imports(job.script) if job.setup is None else ()  # a setup may replace modules
+    with workers(rank_script.prepare, num_workers, arguments=(imports,)) as pool:
         graph = trace_script_in(
             pool,
             job,
@@ -83,29 +87,22 @@ def trace_script_in(
     progress: Progress | None = None,
 ) -> Graph:
     """As :func:`trace_script`, in workers that are running already; fills ``report``."""
-    seen: dict[int, ScriptTrace] = {}
-
-    def run(ranks: Sequence[int]) -> dict[int, str]:
-        found = pool.ranks(
-            rank_script.run_script, [(job, rank) for rank in ranks], _rank_of, "trace", progress
-        )
-        seen.update((one.trace.rank, one) for one in found)
-        return {one.trace.rank: _fingerprint(one) for one in found}
-
-    search = RankSearch(run, max_ranks)
-    search.ends(job.world_size)
-    families = _families(seen[0], job.world_size)
-    places = axes(families, job.world_size)
-    pipelined = _pipelined(seen[0])
-    kinds = kinds_of_place(places, pipelined, job.world_size)
-    hashes = search.classes(kinds, all_alike=not pipelined, num_axes=len(places))
+    with tempfile.TemporaryDirectory(prefix="simcore-mail-") as mail:
+        rounds = Rounds(pool, job, Path(mail), progress)
+        search = RankSearch(lambda ranks: _hashes(rounds, ranks), max_ranks)
+        search.ends(job.world_size)
+        seen = rounds.seen
+        families = _families(seen[0], job.world_size)
+        places = axes(families, job.world_size)
+        stages = Stages(places, _pipelined(seen[0]), job.world_size)
+        hashes = search.classes(stages.kinds, stages.ranks, num_axes=len(places))
     report.ranks_run = sorted(seen)
     if search.assumed:
         report.warnings.append(
             f"ranks differ from each other; {len(seen)} were run (--max-ranks), and {search.assumed} of "
             f"{job.world_size} are taken to do what the nearest of those below them does"
         )
-    classes = _classes(hashes, seen)
+    classes = group_ranks(hashes, {rank: rank for rank in hashes}, stages.numbers)
     ordered = [seen[_representative(one, hashes, search.hashes)] for one in classes]
     used = {str(symbol) for one in seen.values() for symbol in _columns(one.trace.program, GROUP) if symbol}
     groups = group_families.used_families(ordered[0].trace.families, used, job.world_size)
@@ -123,8 +120,8 @@ def trace_script_in(
     return graph
 
 
-def _rank_of(call: tuple[Any, ...]) -> int:
-    return int(call[1])
+def _hashes(rounds: Rounds, ranks: Sequence[int]) -> dict[int, str]:
+    return {rank: _fingerprint(rounds.seen[rank]) for rank in rounds.run(ranks)}
 
 
 def _fingerprint(one: ScriptTrace) -> str:
@@ -148,12 +145,6 @@ def _families(one: ScriptTrace, world_size: int) -> dict[str, ProcessGroup]:
     """Every family that the program made, used or not."""
     symbols = dict.fromkeys(("world", *(symbol for symbol, _ in one.trace.families)))
     return group_families.used_families(one.trace.families, symbols, world_size)
-
-
-def _classes(hashes: Mapping[int, str], seen: Mapping[int, ScriptTrace]) -> list[RankClass]:
-    stage_of_hash = {_fingerprint(one): one.trace.stage for one in seen.values()}
-    stages = {rank: stage_of_hash[digest] for rank, digest in hashes.items()}
-    return group_ranks(hashes, {rank: rank for rank in hashes}, stages)
 
 
 def _representative(one: RankClass, hashes: Mapping[int, str], run: Mapping[int, str]) -> int:

@@ -1,0 +1,169 @@
+"""Pipelines and exchanged objects: ranks that run one after the other against processes that really meet."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from simcore.graph import load_graph
+from tests.tracing.against import events, run_really
+from tests.tracing.small_jobs import column
+from workloads.tracing.cli import app
+from workloads.tracing.pool import WorkerPool, workers
+from workloads.tracing.script import rank_script
+from workloads.tracing.script.job import ScriptJob
+from workloads.tracing.script.rank_script import ScriptTrace
+from workloads.tracing.script.rounds import Rounds
+
+SCRIPTS = Path(__file__).parent / "scripts"
+SCRIPT = SCRIPTS / "pipeline.py"
+RANKS = {
+    "gpipe": 3,
+    "1f1b": 3,
+    "interleaved": 2,
+    "zbv": 2,
+    "dualpipev": 2,
+    "ddp": 4,
+    "objects": 3,
+}
+MICROBATCHES, ACTIVATION = 4, 4 * 4 * 32  # a microbatch of 4 rows, 32 wide, in fp32
+#: Operators that launch nothing.
+SILENT = ("view", "detach", "alias", "t", "expand", "empty", "empty_like", "split", "slice", "_unsafe_view")
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+
+
+@pytest.fixture(scope="module")
+def really(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What every rank of gloo jobs did, by mode."""
+    return run_really(tmp_path_factory.mktemp("gloo"), SCRIPT, RANKS)
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, ScriptTrace]]:
+    """What every rank of the traced jobs did, by mode."""
+    found = {}
+    with workers(rank_script.prepare, 1) as pool:
+        for mode, ranks in RANKS.items():
+            found[mode] = run_rounds(pool, tmp_path_factory.mktemp(mode), mode, ranks, range(ranks))
+    return found
+
+
+def run_rounds(pool: WorkerPool, mail: Path, mode: str, world: int, ranks: Any) -> dict[int, ScriptTrace]:
+    rounds = Rounds(pool, ScriptJob(SCRIPT, (mode,), world_size=world, gpus_per_node=world), mail, None)
+    rounds.run(ranks)
+    return rounds.seen
+
+
+@pytest.mark.parametrize("mode", RANKS)
+def test_calls_are_those_of_a_real_run(
+    traced: dict[str, dict[int, ScriptTrace]], really: dict[str, list[Any]], mode: str
+) -> None:
+    """Order, kind, bytes and peers of every rank's collectives, sends and receives."""
+    for rank, trace in traced[mode].items():
+        expected = []
+        for event in really[mode][rank]:
+            if event[0] == "call":
+                members, peer = event[3], event[4]
+                delta = (members.index(peer) - members.index(rank)) % len(members) if peer >= 0 else 0
+                expected.append((event[1], event[2], delta))
+        found = [(one.name, one.num_bytes, one.peer) for one in events(trace.trace.program) if one.is_call]
+        assert found == expected, f"rank {rank}"
+
+
+@pytest.mark.parametrize("mode", [mode for mode in RANKS if mode not in ("ddp", "objects")])
+def test_transfers_are_waited_for_where_a_real_run_waits(
+    traced: dict[str, dict[int, ScriptTrace]], really: dict[str, list[Any]], mode: str
+) -> None:
+    """The op behind a ``wait()`` in the real run is the one that waits for that transfer in the trace."""
+    for rank, trace in traced[mode].items():
+        found = events(trace.trace.program)
+        transfers = [index for index, one in enumerate(found) if one.name in ("send", "recv")]
+        stream = [found[index].stream for index in transfers]
+        number = {index: n for n, index in enumerate(transfers)}
+        covered: dict[str, int] = {}
+        expected, pending = [], set()
+        for event in really[mode][rank]:
+            if event[0] == "wait":
+                pending.add(event[1])
+            elif event[0] == "op" and pending and event[1].removeprefix("aten::") not in SILENT:
+                latest: dict[str, int] = {}
+                for call in sorted(pending):
+                    if call > covered.get(stream[call], -1):
+                        latest[stream[call]] = covered[stream[call]] = call
+                if latest:
+                    expected.append((event[1], sorted(latest.values())))
+                pending.clear()
+        assert expected or not transfers
+        waits = [
+            (one.name.partition(".")[0], sorted(number[source] for source in one.waits if source in number))
+            for one in found
+            if not one.is_call and any(source in number for source in one.waits)
+        ]
+        assert waits == expected, f"rank {rank}"
+
+
+def played(trace: ScriptTrace) -> list[tuple[str, int, int]]:
+    """(template, microbatch, chunk) in order, exchanges and what surrounds the schedule left out."""
+    program = trace.trace.program
+    found = [(program.templates[one.template].name, one.microbatch, one.chunk) for one in program.skeleton]
+    return [one for one in found if one[0] in ("fwd", "bwd", "wgrad")]
+
+
+def test_schedules_are_played_as_they_are_known(traced: dict[str, dict[int, ScriptTrace]]) -> None:
+    # 1F1B on the first of three stages: two forwards ahead, then one of each.
+    order = [("fwd", 0), ("fwd", 1), ("fwd", 2), ("bwd", 0), ("fwd", 3), ("bwd", 1), ("bwd", 2), ("bwd", 3)]
+    assert played(traced["1f1b"][0]) == [(*one, 0) for one in order]
+    forwards, backwards = ([(kind, mb, 0) for mb in range(MICROBATCHES)] for kind in ("fwd", "bwd"))
+    assert played(traced["gpipe"][1]) == [*forwards, *backwards]
+    # Two chunks a rank: every microbatch once forward and once back on each; a zero bubble splits backwards.
+    for mode in ("interleaved", "zbv", "dualpipev"):
+        kinds = played(traced[mode][1])  # not the first stage, whose inputs need no gradients
+        wanted = {(mb, chunk) for mb in range(MICROBATCHES) for chunk in (0, 1)}
+        for name in ("fwd", "bwd"):
+            assert sorted(one[1:] for one in kinds if one[0] == name) == sorted(wanted)
+        assert any(kind == "wgrad" for kind, _, _ in kinds) == (mode != "interleaved")
+    assert all(trace.trace.num_microbatches == MICROBATCHES for trace in traced["zbv"].values())
+
+
+def test_activations_travel_forward_and_gradients_back(traced: dict[str, dict[int, ScriptTrace]]) -> None:
+    sent: list[tuple[str, int, int]] = []
+    for template in traced["1f1b"][1].trace.program.templates.values():
+        names = ("phase", "peer_delta", "comm_bytes", "name")
+        sent += [
+            (str(phase), int(delta), int(size))
+            for phase, delta, size, name in zip(*(column(template, each) for each in names), strict=True)
+            if name == "nccl::send"
+        ]
+    assert set(sent) == {("fwd", 1, ACTIVATION), ("bwd", 2, ACTIVATION)}  # two places on: the one before
+
+
+def test_a_pipeline_is_a_graph_of_its_stages(tmp_path: Path) -> None:
+    """Of eight replicas of a pipeline, the ends are run; what they wait for comes from the first replica."""
+    target = tmp_path / "graph"
+    arguments = [str(SCRIPT), "ddp", "--world-size", "16", "--jobs", "1", "--out", str(target)]
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    graph = load_graph(target)
+    assert [(one.stage, one.num_ranks) for one in graph.programs] == [(0, 8), (1, 8)]
+    assert graph.workload.dims == {"dp": 8, "pp": 2} and graph.workload.num_microbatches == MICROBATCHES
+
+
+@pytest.mark.parametrize(
+    ("how", "messages"),
+    [
+        ("objects", ["rank 0 at troubled.py:", "rank 1 has run without sending it", "what to do"]),
+        ("circle", ["rank 0 at troubled.py:", "rank 1 at troubled.py:", "waits itself"]),
+        ("unsendable", ["troubled.py:", "cannot be pickled", "send plain data"]),
+    ],
+)
+def test_what_is_said_when_objects_do_not_arrive(tmp_path: Path, how: str, messages: list[str]) -> None:
+    arguments = [str(SCRIPTS / "troubled.py"), how, "--world-size", "2", "--jobs", "1"]
+    ran = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "graph")])
+    assert ran.exit_code == 2 and list(tmp_path.iterdir()) == []
+    for message in messages:
+        assert message in ran.output

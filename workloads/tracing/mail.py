@@ -1,0 +1,36 @@
+"""Where messages between ranks lie that are run one after the other (see Note [Mail between runs])."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+#: The target of a broadcast.
+EVERYBODY = -1
+
+
+@dataclass(frozen=True)
+class Address:
+    """The ``number``-th message from rank ``source``, at ``place`` in its group of family ``group``, to the
+    rank at ``target`` there (or to :data:`EVERYBODY`).
+    """
+
+    group: str
+    source: int
+    place: int
+    target: int
+    number: int
+
+    def path(self, folder: Path) -> Path:
+        """Where the message from this very rank lies."""
+        return folder / f"{self._key()}.{self.source:07}"
+
+    def found(self, folder: Path) -> Path | None:
+        """The message, else that of the lowest rank at the same place; None: neither was sent."""
+        own = self.path(folder)
+        return own if own.exists() else min(folder.glob(f"{self._key()}.???????"), default=None)
+
+    def _key(self) -> str:
+        text = repr((self.group, self.place, self.target, self.number))
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

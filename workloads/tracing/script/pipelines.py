@@ -1,0 +1,99 @@
+"""What ``torch.distributed.pipelining`` runs when: forwards, backwards and exchanges of each microbatch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch.distributed.pipelining import schedules, stage
+
+from workloads.tracing.script import step_marks
+
+_Function = Callable[..., Any]
+
+#: Method of a stage -> (template, phase) of what it runs.  A zero-bubble schedule runs the gradients of
+#: weights apart from those of inputs.
+_ACTIONS = {
+    "forward_one_chunk": ("fwd", "fwd"),
+    "backward_one_chunk": ("bwd", "bwd"),
+    "backward_weight_one_chunk": ("wgrad", "bwd"),
+}
+_TRANSFERS = {
+    "get_fwd_recv_ops": "fwd",
+    "get_fwd_send_ops": "fwd",
+    "get_bwd_recv_ops": "bwd",
+    "get_bwd_send_ops": "bwd",
+}
+
+
+def install() -> None:
+    """Wrap stages and schedules, once per process."""
+    stages: Any = stage._PipelineStageBase
+    for name, (kind, phase) in _ACTIONS.items():
+        setattr(stages, name, _action(getattr(stages, name), kind, phase))
+    for name, phase in _TRANSFERS.items():
+        setattr(stages, name, _transfers(getattr(stages, name), phase))
+    base: Any = schedules._PipelineSchedule
+    base._maybe_compute_loss = _loss(base._maybe_compute_loss)
+    for kind in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
+        kind.step = _whole(kind.step)  # type: ignore[method-assign]
+
+
+def _action(original: _Function, kind: str, phase: str) -> _Function:
+    @functools.wraps(original)
+    def run(self: Any, microbatch: int, *args: Any, **kwargs: Any) -> Any:
+        marks = step_marks.active
+        if marks is None:
+            return original(self, microbatch, *args, **kwargs)
+        with marks.pipeline_action(kind, phase, microbatch, _chunk(self)):
+            result = original(self, microbatch, *args, **kwargs)
+        if not (kind == "fwd" and self.is_last):  # the loss follows
+            marks.between_actions()
+        return result
+
+    return run
+
+
+def _chunk(one: Any) -> int:
+    """Number of a stage among those of its rank."""
+    ranks = one.stage_index_to_group_rank
+    return sum(ranks[index] == one.group_rank for index in range(one.stage_index))
+
+
+def _transfers(original: _Function, phase: str) -> _Function:
+    """Activations travel forward, gradients back, also around the ring of an interleaved schedule."""
+
+    @functools.wraps(original)
+    def operations(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        if step_marks.active is not None:
+            for operation in found:
+                step_marks.active.recorder.labels.set_transfer_phase(operation.tensor, phase)
+        return found
+
+    return operations
+
+
+def _loss(original: _Function) -> _Function:
+    """The loss belongs to the forward pass of the last stage."""
+
+    @functools.wraps(original)
+    def loss(self: Any, one: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, one, *args, **kwargs)
+        if step_marks.active is not None and one.is_last:
+            step_marks.active.between_actions()
+        return result
+
+    return loss
+
+
+def _whole(original: _Function) -> _Function:
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if step_marks.active is not None:
+            step_marks.active.pipeline_ends()
+        return result
+
+    return step
