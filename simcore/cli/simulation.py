@@ -211,6 +211,9 @@ def _facts(
             f"{origins['roofline']:.1%} of kernel time is a roofline estimate: published or assumed rates,"
             " not fitted to measured kernels"
         )
+    if scenario.settings.tables and not origins.get("measured"):
+        names = ", ".join(table.source for table in scenario.settings.tables)
+        warnings.append(f"{names} covers no kernel of this workload")
     return RunFacts(
         cluster=dataclasses.asdict(cluster),
         network=scenario.network,

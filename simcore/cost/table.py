@@ -8,22 +8,29 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simcore.cost.kernel import Kernel, Shape, parse_dtype, parse_shapes
-from simcore.errors import InputError
+from simcore.cost.attention import attention_shape
+from simcore.cost.classify import OP_CLASSES
+from simcore.cost.gemm import gemm_dims
+from simcore.cost.kernel import Kernel, numel, parse_dtype, parse_shapes
+from simcore.errors import InputError, nearest
 
 #: Time columns by name, with their unit in seconds: a table without a unit is refused.
 TIME_COLUMNS = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6, "time_ns": 1e-9}
 
-Key = tuple[str, str, tuple[Shape, ...], tuple[Shape, ...]]
+Key = tuple[object, ...]
+
+#: Classes whose time depends on the main input as rows of a width, whatever weights and statistics go along.
+_BY_ROWS = ("norm_fwd", "softmax_fwd", "softmax_bwd")
 
 
 @dataclass
 class MeasuredTable:
     """Times of kernels as measured, seconds, each with the place it comes from.
 
-    ``exact`` is keyed by (op class, dtype, input shapes, output shapes).  ``curves`` holds, by (op class,
-    dtype), points (bytes moved, seconds) sorted by bytes; between two points the time is interpolated on
-    logarithmic axes, outside them the table says nothing.
+    ``exact`` is keyed by what a shape means to the kernel: m, n, k and batch of a product, heads, lengths and
+    head dim of an attention, rows and width of a norm; all shapes for other classes.  ``curves`` holds, by
+    (op class, dtype), points (bytes moved, seconds) sorted by bytes; between two points the time is
+    interpolated on logarithmic axes, outside them the table says nothing.
     """
 
     source: str
@@ -31,10 +38,18 @@ class MeasuredTable:
     curves: dict[tuple[str, str], list[tuple[int, float]]] = field(default_factory=dict)
 
     def add(self, kernel: Kernel, seconds: float) -> None:
-        """Store a measurement.  InputError unless ``seconds`` is a positive number."""
+        """Store a measurement.
+
+        Errors: InputError unless ``seconds`` is positive and shapes without a zero, or bytes, are given.
+        """
         if not (math.isfinite(seconds) and seconds > 0):
-            raise InputError(f"{self.source}: time {seconds} of {kernel.name!r} must be a positive number")
-        if kernel.in_shapes or kernel.out_shapes:
+            raise InputError(f"time {seconds} of {kernel.name!r} must be a positive number")
+        shapes = (*kernel.in_shapes, *kernel.out_shapes)
+        if any(numel(shape) == 0 for shape in shapes):
+            raise InputError(f"{kernel.name!r} has a dimension of 0 in {shapes}")
+        if not shapes and kernel.bytes_read + kernel.bytes_written <= 0:
+            raise InputError(f"{kernel.name!r} has neither shapes nor bytes, a positive number")
+        if shapes:
             self.exact[_key(kernel)] = seconds
         else:
             curve = self.curves.setdefault((kernel.op_class, kernel.dtype), [])
@@ -66,7 +81,9 @@ class MeasuredTable:
         """Read a CSV with columns op_class, dtype, a time column with unit (``time_us``), and in_shapes and
         out_shapes (JSON; an exact row) or bytes (a curve's point).
 
-        Errors: InputError for a missing file, column or unit, an unknown dtype or a bad number.
+        ``op``, where there, is the op's name: "full" in it is attention that is not causal.
+        Errors: InputError for a missing file, column or unit, an unknown class or type, a bad number or
+        shape.
         """
         where = Path(path)
         if not where.is_file():
@@ -86,21 +103,32 @@ class MeasuredTable:
                 try:
                     seconds = float(row[units[0]]) * TIME_COLUMNS[units[0]]
                     moved = int(row.get("bytes") or 0)
-                except ValueError as error:
-                    raise InputError(f"{where.name} line {line}: {error}") from None
-                table.add(
-                    Kernel(
-                        name=f"line {line}",
+                    if row["op_class"] not in OP_CLASSES:
+                        hint = nearest(row["op_class"], OP_CLASSES)
+                        raise InputError(f"unknown op_class {row['op_class']!r}{hint}")
+                    kernel = Kernel(
+                        name=row.get("op") or row["op_class"],
                         op_class=row["op_class"],
                         dtype=parse_dtype(row["dtype"]),
                         in_shapes=parse_shapes(row.get("in_shapes") or ""),
                         out_shapes=parse_shapes(row.get("out_shapes") or ""),
                         bytes_read=moved,
-                    ),
-                    seconds,
-                )
+                    )
+                    table.add(kernel, seconds)
+                except (ValueError, InputError) as error:
+                    raise InputError(f"{where.name} line {line}: {error}") from None
         return table
 
 
 def _key(kernel: Kernel) -> Key:
-    return kernel.op_class, kernel.dtype, kernel.in_shapes, kernel.out_shapes
+    kind = (kernel.op_class, kernel.dtype)
+    if kernel.op_class in ("gemm", "bgemm") and kernel.in_shapes and "accum" not in kernel.name:
+        # Kernels that scale by blocks or take experts of uneven size are others than a plain product.
+        special = [word for word in ("blockwise", "grouped") if word in kernel.name]
+        return (*kind, *special, gemm_dims(kernel))
+    if kernel.op_class in ("attention_fwd", "attention_bwd"):
+        return (*kind, attention_shape(kernel))
+    if kernel.op_class in _BY_ROWS and kernel.in_shapes and kernel.in_shapes[0]:
+        width = kernel.in_shapes[0][-1]
+        return (*kind, numel(kernel.in_shapes[0]) // max(1, width), width)
+    return (*kind, kernel.in_shapes, kernel.out_shapes)

@@ -48,6 +48,14 @@ def test_a_table_overrides_the_formula_and_is_named(
     assert any("mine.csv" in text for text in record["assumptions"])
 
 
+def test_a_table_of_other_shapes_says_so(run: Callable[..., Result], product: Path, tmp_path: Path) -> None:
+    times = table(tmp_path / "mine.csv")
+    times.write_text(times.read_text().replace("512", "513"))
+    result = run("run-sim", product, "--json", "--set", f"workload.kernel_times={times}")
+    assert result.exit_code == 0, result.output
+    assert "mine.csv covers no kernel of this workload" in json.loads(result.stdout)["warnings"]
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -88,6 +88,34 @@ def test_measured_shape_overrides_the_formula(tmp_path: Path) -> None:
     assert origins([MM, wider], cost) == ["measured", "fitted"]
 
 
+def test_a_measured_kernel_is_found_by_what_its_shapes_mean(tmp_path: Path) -> None:
+    query = "[[2,8,512,64],[2,8,512,64],[2,8,512,64]]"
+    path = tmp_path / "measured.csv"
+    path.write_text(
+        "op,op_class,dtype,in_shapes,out_shapes,time_us\n"
+        f'attention,attention_fwd,bf16,"{query}","[[2,8,512,64]]",10\n'
+        f'attention_full,attention_fwd,bf16,"{query}","[[2,8,512,64]]",20\n'
+        'layer_norm,norm_fwd,bf16,"[[2048,1024]]","[[2048,1024]]",30\n'
+        'mm,gemm,bf16,"[[64,128],[128,256]]","[[64,256]]",40\n'
+    )
+    table = MeasuredTable.load(path)
+    heads = ((2, 8, 512, 64),) * 3
+    # With the sums of exponentials that training keeps; causal or not.
+    flash = Kernel("flash2_attention_fwd", "attention_fwd", "bfloat16", heads, (heads[0], (2, 8, 512)))
+    assert table.lookup(flash) == pytest.approx(10e-6)
+    assert table.lookup(replace(flash, name="flash2_attention_full_fwd")) == pytest.approx(20e-6)
+    # With weight, bias and statistics, and rows in two dimensions.
+    shapes = ((1024, 2, 1024), (1024,), (1024,)), ((1024, 2, 1024), (1024, 2, 1), (1024, 2, 1))
+    norm = Kernel("aten::native_layer_norm", "norm_fwd", "bfloat16", *shapes)
+    assert table.lookup(norm) == pytest.approx(30e-6)
+    # A bias goes along; a product that adds to fp32 sums or scales by blocks is another kernel.
+    product = Kernel("aten::addmm", "gemm", "bfloat16", ((256,), (64, 128), (128, 256)), ((64, 256),))
+    assert table.lookup(product) == pytest.approx(40e-6)
+    assert table.lookup(replace(product, name="wgrad_gemm_accum")) is None
+    assert table.lookup(replace(product, name="blockwise_gemm")) is None
+    assert table.lookup(replace(product, dtype="float16")) is None
+
+
 def test_curve_interpolates_between_measured_sizes_only(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
     path.write_text(
@@ -111,6 +139,13 @@ def test_curve_interpolates_between_measured_sizes_only(tmp_path: Path) -> None:
         ("op_class,dtype,bytes,time_us\ngemm,bf61,1,1\n", "did you mean 'bf16'"),
         ("op_class,dtype,bytes,time_us\ngemm,bf16,1,nan\n", "must be a positive number"),
         ("op_class,dtype,bytes,time_us\ngemm,bf16,1,abc\n", "line 2"),
+        ("op_class,dtype,bytes,time_us\ngemmm,bf16,1,1\n", "line 2: unknown op_class.*did you mean 'gemm'"),
+        ("op_class,dtype,bytes,time_us\ngemm,bf16,0,1\n", "neither shapes nor bytes"),
+        (
+            'op_class,dtype,in_shapes,out_shapes,time_us\ngemm,bf16,"[[0,4],[4,4]]","[[0,4]]",1\n',
+            "dimension of 0",
+        ),
+        ('op_class,dtype,in_shapes,out_shapes,time_us\ngemm,bf16,"[[-1,4]]","[[1,4]]",1\n', "line 2.*-1"),
     ],
 )
 def test_bad_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
