@@ -17,9 +17,10 @@ BoolArray = npt.NDArray[np.bool_]
 
 _TRIM_PS = 5 * PS_PER_US  # time stamps of neighbours disagree by up to this; no kernel really overlapped
 _REAL_OVERLAP = 0.5  # of the shorter op; less is taken for clocks that drift, and replayed as it stands
-#: Launches after which kernels of one stream may overlap: branches of a CUDA graph, and programmatic
-#: dependent launch (an attribute of the extended launch calls), whose prologue runs beside its predecessor.
-_MAY_OVERLAP = re.compile(r"GraphLaunch|LaunchKernelEx|^hip", re.IGNORECASE)
+#: Launches after which kernels of one stream may overlap: branches of a CUDA graph, programmatic dependent
+#: launch (an attribute of the extended launch calls), whose prologue runs beside its predecessor, and all of
+#: other devices than NVIDIA's, whose queues need not be in order.
+_MAY_OVERLAP = re.compile(r"GraphLaunch|LaunchKernelEx|^(?!cu)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
