@@ -1,25 +1,20 @@
-"""Mixtures of experts: router, dispatch, grouped products, combination (arXiv 2101.03961, 2211.15841).
+"""Mixtures of experts: router, grouped products, shared experts (arXiv 2101.03961, 2211.15841).
 
-Note [Dispatch]
-    Megatron-Core's all_to_all dispatcher (``token_dispatcher.py``): tokens are sorted by expert, exchanged
-    over "ep", gathered over "etp" (a tensor-parallel rank holds a slice of every expert), sorted by local
-    expert, worked on, and sent back the same way.  Every rank waits for the one with the most tokens:
-    its tokens are counted.
+Every rank waits for the one with the most tokens: its tokens are counted.  ``dispatch.py`` brings them.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+from workloads.models.dispatch import plan_dispatch
 from workloads.models.elementary import activation
 from workloads.models.feed_forward import feed_forward
 from workloads.models.fp8 import casts, operand
 from workloads.models.local import Shard
-from workloads.models.pieces import Kernel
 from workloads.models.spec import ModelSpec, MoeSpec
 from workloads.models.tape import Launch, Op, Tape
-from workloads.models.tensors import Tensor, collective, compute
+from workloads.models.tensors import Tensor, compute
 
 
 def experts(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str) -> Tensor:
@@ -27,13 +22,12 @@ def experts(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str) 
     moe = model.moe
     assert moe is not None
     plain = model.model_copy(update={"bias": False}) if model.bias else model
-    sent = routed_tokens(moe, x.shape[0])
-    routed = x.like(sent, x.shape[-1])
-    arrived = x.like(round(sent * rank_load(moe, shard.ep)), x.shape[-1])
+    first_launch, first_op = len(tape.forward), len(tape.ops)
     _route(tape, shard, moe, x, module)
-    gathered = _dispatch(tape, shard, moe, x, routed, arrived, module)
-    _grouped_experts(tape, shard, plain, moe, gathered, module)
-    _combine(tape, shard, moe, x, routed, arrived, module)
+    dispatch = plan_dispatch(shard, moe, x, module)
+    dispatch.write_there(tape)
+    _grouped_experts(tape, shard, plain, moe, dispatch.rows, module)
+    dispatch.write_back(tape)
     if moe.shared_ffn:
         shared = f"{module}.shared_experts"
         # The gradient of the block's input is a sum.
@@ -42,41 +36,43 @@ def experts(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str) 
         if moe.shared_gate:
             _gate(tape, shard, x, shared)
         tape.op().run("aten::add.Tensor", [x, x], [x], module=module)
+    host_us = shard.software.moe_host_us / (2 if moe.capacity_factor else 1)
+    if host_us:
+        tape.forward[first_launch:] = _spread(tape.forward[first_launch:], host_us)
+        behind = tape.ops[first_op:]
+        count = sum(len(op.backward) for op in behind)
+        for op in behind:
+            op.backward = _spread(op.backward, host_us * len(op.backward) / max(1, count))
     return x
 
 
-def routed_tokens(moe: MoeSpec, tokens: int) -> int:
-    """Rows that leave a rank: a copy of each token for each of its experts, or full capacities, padded."""
-    if moe.capacity_factor is None:
-        return tokens * moe.top_k
-    return moe.num_experts * math.ceil(tokens * moe.top_k * moe.capacity_factor / moe.num_experts)
-
-
-def rank_load(moe: MoeSpec, ep: int) -> float:
-    """Tokens of the fullest rank over the mean, when its fullest expert has ``moe.load`` times the mean.
-
-    The others of the same rank have what the rest of the experts have: (E - load) / (E - 1) each.  With
-    capacities no expert has more than another.
-    """
-    local, total = moe.num_experts // ep, moe.num_experts
-    if moe.capacity_factor is not None or total == 1:
-        return 1.0
-    return (moe.load + (local - 1) * (total - moe.load) / (total - 1)) / local
+def _spread(launches: list[Launch], host_us: float) -> list[Launch]:
+    """``launches`` with the host's time shared out among them."""
+    each = host_us / max(1, len(launches))
+    return [replace(launch, kernel=replace(launch.kernel, host_us=each)) for launch in launches]
 
 
 def _route(tape: Tape, shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> None:
-    """Scores in fp32, softmax, the best ``top_k``."""
+    """Scores, the best ``top_k``, the map of routes and the loss that balances them."""
     tokens, op, router = x.shape[0], tape.op(), f"{module}.router"
-    wide = replace(x, dtype="float32")
-    weight = Tensor((x.shape[-1], moe.num_experts), "float32")
+    dtype = "float32" if shard.software.moe_router_fp32 else x.dtype
+    wide = replace(x, dtype=dtype)
+    weight = Tensor((x.shape[-1], moe.num_experts), dtype)
     scores = Tensor((tokens, moe.num_experts), "float32")
-    best = scores.like(tokens, moe.top_k)
     flops = 2 * scores.numel * x.shape[-1]
+    if dtype != x.dtype:
+        op.run("aten::_to_copy", [x], [wide], module=router)
     op.run("aten::mm", [wide, weight], [scores], op_class="gemm", flops=flops, module=router,
            saved_inputs=x.num_bytes, saved_for="weight")  # fmt: skip
-    op.run("aten::_softmax", [scores], [scores], module=router, saved_outputs=scores.num_bytes)
-    op.run("aten::topk", [scores], [best], op_class="reduction", module=router)
+    steps = _routing_steps(shard, scores, moe.top_k)
+    for number, (name, ins, out) in enumerate(steps):
+        op.run(name, ins, [out], op_class="" if name.startswith("aten::") else "elementwise", module=router,
+               saved_outputs=0 if number else scores.num_bytes)  # fmt: skip
     op.parameter(f"{router}.weight", moe.num_experts, x.shape[-1], tp_duplicated=shard.sequence_parallel)
+    if not shard.software.moe_router_fusion:
+        # Of the balancing loss, and of the weights of the chosen experts.
+        for name in ("aten::mul.Tensor", "aten::mul.Tensor", "aten::gather", "aten::add.Tensor"):
+            op.back(compute(name, [scores, scores], [scores], module=router))
     op.back(compute("aten::_softmax_backward_data", [scores, scores], [scores], module=router))
     turned = weight.like(*reversed(weight.shape))
     op.back(
@@ -85,78 +81,32 @@ def _route(tape: Tape, shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> No
     ins = [scores.like(*reversed(scores.shape)), wide]
     op.back(compute("aten::mm", ins, [turned], op_class="gemm", flops=flops, module=router), "weight")
     op.back(compute("aten::add.Tensor", [x, x], [x], module=router), "input")
-    op.accumulate(turned.shape, "float32", shard.main_grad_dtype, router)
+    op.accumulate(turned.shape, dtype, shard.main_grad_dtype, router)
 
 
-def _exchanged(shard: Shard, moe: MoeSpec, arrived: Tensor, module: str) -> tuple[list[Kernel], Tensor]:
-    """From sorted tokens to the local experts: kernels, and what is there then."""
-    steps: list[Kernel] = []
-    if shard.ep > 1:
-        steps.append(collective("all_to_all", arrived, "ep", module=module))
-    # Without sequence parallelism every tensor-parallel rank has all tokens already.
-    if shard.etp > 1 and shard.sequence_parallel:
-        arrived = arrived.like(arrived.shape[0] * shard.etp, arrived.shape[1])
-        steps.append(collective("all_gather", arrived, "etp", module=module))
-    if moe.num_experts // shard.ep > 1 and shard.ep > 1:
-        steps.append(compute("moe_sort_chunks", [arrived], [arrived], op_class="copy", module=module))
-    return steps, arrived
-
-
-def _turned_back(steps: list[Kernel]) -> list[Kernel]:
-    """The way back from the experts: sums where there were gathers."""
-    back = []
-    for step in reversed(steps):
-        if step.collective == "all_gather":
-            name = "reduce_scatter"
-            step = replace(step, name=f"nccl::{name}", collective=name, reduce_op="sum")
-        back.append(step)
-    return back
-
-
-def _dispatch(
-    tape: Tape, shard: Shard, moe: MoeSpec, x: Tensor, routed: Tensor, arrived: Tensor, module: str
-) -> Tensor:
-    """Tokens to the ranks that hold their experts, sorted by expert."""
-    op = tape.op()
-    steps, gathered = _exchanged(shard, moe, arrived, module)
-    for kernel in (*_sorting(shard, "moe_permute", [x], [routed], module), *steps):
-        op.launch(Launch(kernel))
-    for kernel in _turned_back(steps):
-        op.back(kernel)
-    for kernel in _sorting(shard, "moe_unpermute", [routed], [x], module):
-        op.back(kernel)
-    return gathered
-
-
-def _combine(
-    tape: Tape, shard: Shard, moe: MoeSpec, x: Tensor, routed: Tensor, arrived: Tensor, module: str
-) -> None:
-    """Back to where the tokens came from, weighted and added up."""
-    op = tape.op()
-    steps, gathered = _exchanged(shard, moe, arrived, module)
-    back = _turned_back(steps)
-    if shard.etp > 1 and not shard.sequence_parallel:
-        back.insert(0, collective("all_reduce", gathered, "etp", module=module))
-    for kernel in back:
-        op.launch(Launch(kernel))
-    for kernel in _sorting(shard, "moe_unpermute", [routed], [x], module):
-        op.launch(Launch(kernel, saved_inputs=routed.num_bytes))
-        routed = x  # a second kernel keeps nothing more
-    for kernel in _sorting(shard, "moe_permute", [x], [arrived], module):
-        op.back(kernel)
-    for kernel in steps:
-        op.back(kernel)
-
-
-def _sorting(shard: Shard, name: str, ins: list[Tensor], outs: list[Tensor], module: str) -> list[Kernel]:
-    """Sorting tokens by expert or back in one kernel, or by index with a weighting apart."""
-    if shard.software.moe_permute_fusion:
-        return [compute(name, ins, outs, op_class="copy", module=module)]
-    rows = max(*ins, *outs, key=lambda tensor: tensor.numel)
-    index = "aten::index_select" if name == "moe_permute" else "aten::scatter_add_"
-    weighted = compute("aten::mul.Tensor", [rows], [rows], module=module)
-    moved = compute(index, ins, outs, op_class="copy", module=module)
-    return [moved, weighted] if name == "moe_permute" else [weighted, moved]
+def _routing_steps(shard: Shard, scores: Tensor, top_k: int) -> list[tuple[str, list[Tensor], Tensor]]:
+    """Kernels from scores to routes (megatron/core/transformer/moe/router.py, moe_utils.py)."""
+    best, routes = scores.like(scores.shape[0], top_k), replace(scores, dtype="bool")
+    each = scores.like(scores.shape[1])
+    if shard.software.moe_router_fusion:
+        return [
+            ("fused_topk_scores", [scores], scores),
+            ("fused_aux_scores", [scores], scores),
+            ("fused_aux_loss", [scores], each),
+        ]
+    return [
+        ("aten::_softmax", [scores], scores),
+        ("aten::topk", [scores], best),
+        ("aten::zeros_like", [scores], scores),
+        ("aten::scatter", [scores, best], scores),
+        ("aten::zeros_like", [routes], routes),
+        ("aten::scatter", [routes, best], routes),
+        ("aten::sum.dim_IntList", [routes], each),
+        ("aten::sum.dim_IntList", [scores], each),
+        ("aten::mul.Tensor", [each, each], each),
+        ("aten::sum", [each], each.like(1)),
+        ("aten::mul.Tensor", [each.like(1)], each.like(1)),
+    ]
 
 
 def _grouped_experts(
@@ -166,9 +116,22 @@ def _grouped_experts(
     local = moe.num_experts // shard.ep
     width = moe.ffn // shard.etp
     name = f"{module}.experts"
+    padded = shard.fp8 and shard.software.moe_fp8_padding and moe.capacity_factor is None
+    if padded:
+        _pad(tape, x, name)
     hidden = _grouped(tape, shard, x, local, 2 * width if model.gated else width, f"{name}.linear_fc1")
     hidden = activation(tape, shard, model, hidden, name, bias=False)
-    return _grouped(tape, shard, hidden, local, model.hidden, f"{name}.linear_fc2")
+    y = _grouped(tape, shard, hidden, local, model.hidden, f"{name}.linear_fc2")
+    if padded:
+        _pad(tape, y, name)
+    return y
+
+
+def _pad(tape: Tape, x: Tensor, module: str) -> None:
+    """Rows of each expert to a multiple of what fp8 products take, or back: a copy of all of them."""
+    op = tape.op()
+    op.run("moe_fp8_pad", [x], [x], op_class="copy", module=module)
+    op.back(compute("moe_fp8_pad", [x], [x], op_class="copy", module=module))
 
 
 def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int, module: str) -> Tensor:
@@ -176,10 +139,12 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
     y, op, fp8 = x.like(tokens, out_features), tape.op(), shard.fp8
     each = max(1, tokens // local)
     if fp8:
+        # A delayed scale allows one pass over all experts' rows; else each expert's rows are cast apart.
+        apart = local if shard.software.fp8_recipe != "delayed" else 1
         for kernel in casts(shard, x, module):
-            op.launch(Launch(kernel))
+            op.launch(Launch(replace(kernel, launches=apart)))
         for kernel in casts(shard, y, module):
-            op.back(kernel)
+            op.back(replace(kernel, launches=apart))
     saved = x.num_bytes // (2 if fp8 else 1)
     op.parameter(f"{module}.weight", local, out_features, in_features, group="expert_dp")
     wide = x.like(local, in_features, out_features)
@@ -207,6 +172,8 @@ def _products(
         name, [operand(a, fp8), operand(b, fp8)], [out], op_class=op_class,
         flops=2 * a.numel * b.shape[-1], module=module,
     )  # fmt: skip
+    if count == 1 and shard.software.moe_launch_each:
+        kernel = replace(kernel, launches=local)
     for number in range(count):
         if role == "":
             op.launch(Launch(kernel, role="weight", saved_inputs=0 if number else saved))

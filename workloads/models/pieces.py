@@ -7,6 +7,10 @@ which part, when it runs, and what is exchanged around it).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+#: Name of an entry that launches nothing: the host waits until the compute stream is empty.
+HOST_SYNC: Final = "cudaStreamSynchronize"
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class Kernel:
     before.  ``waits_for`` are positions, within the same list, of kernels on other streams that must have
     ended; ``saved_bytes`` is what it leaves for the backward pass, then or when it runs again.  Of a backward
     list: ``recomputed`` kernels repeat forward's, and what ``weight_gradient`` kernels compute only the
-    optimizer needs (zero-bubble schedules may run them later).
+    optimizer needs (zero-bubble schedules may run them later).  ``launches``: kernels that the entry stands
+    for (the products of all experts on a few streams); the host pays for each.
     """
 
     name: str
@@ -41,6 +46,8 @@ class Kernel:
     saved_bytes: int = 0
     recomputed: bool = False
     weight_gradient: bool = False
+    launches: int = 1
+    host_us: float = 0.0
 
 
 @dataclass(frozen=True)

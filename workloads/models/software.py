@@ -26,6 +26,14 @@ class SoftwareSpec(BaseModel):
     ``recompute_early_stop``: recomputation ends at the last tensor that backward asks for (PyTorch's
     non-reentrant checkpoint); else it repeats the whole layer (Megatron).
     ``vocab_multiple``: frameworks pad the vocabulary to a multiple of this (times tp for Megatron).
+    ``moe_dispatcher``: how tokens reach their experts, see Note [Dispatch] of ``dispatch.py``.
+    ``moe_permute_fusion``: one kernel sorts tokens by expert, else an index and a weighting.
+    ``moe_router_fusion``: scores, best experts and balancing loss in three kernels, else step by step;
+    ``moe_router_fp32``: the router's product is in fp32.  ``moe_grouped_gemm``: products of all experts at
+    once, else a kernel for each; ``moe_launch_each``: at once, but each launched for itself on one of several
+    streams (Transformer Engine's cuBLAS).  ``moe_fp8_padding``: copies pad each expert's rows for fp8.
+    ``moe_host_us``: what the host does beside launches, forward or backward, for the experts of a layer
+    (router, dispatcher, modules in Python); half of it where capacities make all sizes known.
     ``host_us_per_kernel``: what the host does for a kernel beside the launch call (Python, autograd,
     dispatcher): about 30 in eager Megatron-DeepSpeed, 0 where nothing is known.  ``cuda_graphs``: the kernels
     between two collectives are launched as one graph.
@@ -55,6 +63,12 @@ class SoftwareSpec(BaseModel):
     vocab_multiple: int = Field(default=128, ge=1)
     vocab_multiple_times_tp: bool = True
     moe_permute_fusion: bool = True
+    moe_dispatcher: Literal["alltoall", "allgather", "flex"] = "alltoall"
+    moe_router_fusion: bool = False
+    moe_router_fp32: bool = True
     moe_grouped_gemm: bool = True
+    moe_launch_each: bool = False
+    moe_fp8_padding: bool = False
+    moe_host_us: float = Field(default=0.0, ge=0.0)
     host_us_per_kernel: float = Field(default=0.0, ge=0.0)
     cuda_graphs: bool = False

@@ -26,7 +26,8 @@ class MoeSpec(_Frozen):
 
     ``shared_ffn``: width of the experts that every token passes, together (0: none); ``shared_gate``: their
     output is weighted by a gate.  ``capacity_factor`` None: dropless.  ``load``: tokens of the fullest expert
-    over the mean (1: balanced).
+    over the mean (1: balanced).  ``top_groups``: a token's experts come from so many of ``num_groups`` equal
+    groups (0: no groups; DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
     """
 
     num_experts: PositiveInt
@@ -38,6 +39,8 @@ class MoeSpec(_Frozen):
     every: PositiveInt = 1
     capacity_factor: float | None = Field(default=None, gt=0)
     load: float = Field(default=1.0, ge=1.0)
+    num_groups: int = Field(default=0, ge=0)
+    top_groups: int = Field(default=0, ge=0)
 
 
 class ModelSpec(_Frozen):

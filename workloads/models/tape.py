@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from workloads.models.pieces import Kernel, Parameter, Piece
+from workloads.models.pieces import HOST_SYNC, Kernel, Parameter, Piece
 from workloads.models.tensors import Tensor, compute
 
 Recompute = Literal["none", "selective", "full", "ops"]
@@ -277,7 +277,7 @@ def resolved(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
     for k, launch in enumerate(launches):
         waits = {position[label] for label in launch.waits if label in position}
         if launch.kernel.stream == "compute":
-            latest = k
+            latest = k if launch.kernel.name != HOST_SYNC else latest
         elif latest >= 0 and not waits:
             waits.add(latest)
         out.append(replace(launch.kernel, waits_for=tuple(sorted(waits))) if waits else launch.kernel)

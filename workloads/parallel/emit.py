@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source
 from simcore.units import PS_PER_US
-from workloads.models.pieces import Kernel
+from workloads.models.pieces import HOST_SYNC, Kernel
 from workloads.models.software import SoftwareSpec
 
 COMPUTE = "compute"
@@ -44,7 +44,10 @@ class Writer:
 
         ``after[k]`` is called when kernel ``k`` is written, to append what is launched behind it.
         """
-        self._on_host(sum(not kernel.collective for kernel in kernels))
+        # Where the host waits in between or works for single kernels, they are delayed one by one.
+        singly = any(kernel.name == HOST_SYNC or kernel.host_us for kernel in kernels)
+        if not singly:
+            self._on_host(sum(_launches(kernel) for kernel in kernels))
         handles: list[OpHandle] = []
         awaited = {source for kernel in kernels for source in kernel.waits_for}
         for position, kernel in enumerate(kernels):
@@ -52,8 +55,12 @@ class Writer:
             if kernel.stream == COMPUTE:
                 waits += self._open
                 self._open = []
+            if singly:
+                self._on_host(_launches(kernel), kernel.host_us)
             handle = self._write(kernel, waits, "recompute" if kernel.recomputed else phase, layer)
             handles.append(handle)
+            if kernel.name == HOST_SYNC:
+                continue
             if kernel.stream == COMPUTE:
                 self.last = handle
             elif position not in awaited:
@@ -88,12 +95,15 @@ class Writer:
             self.last = handle
         return handle
 
-    def _on_host(self, count: int) -> None:
+    def _on_host(self, count: int, more_us: float = 0.0) -> None:
         """What an eager framework does for ``count`` kernels, in one piece before them."""
-        if count and self._host_ps:
-            self.template.host("eager", count * self._host_ps)
+        spent_ps = count * self._host_ps + round(more_us * PS_PER_US)
+        if spent_ps and self._launch < 0:
+            self.template.host("eager", spent_ps)
 
     def _write(self, kernel: Kernel, waits: list[Source], phase: str, layer: int) -> OpHandle:
+        if kernel.name == HOST_SYNC:
+            return self.template.sync(COMPUTE, name=HOST_SYNC, waits=waits)
         if not kernel.collective:
             return self._compute(kernel, waits, phase, layer, kernel.stream)
         columns = {
@@ -119,6 +129,11 @@ class Writer:
             out_shapes=_shapes(kernel.out_shapes), flops=kernel.flops, bytes_read=kernel.bytes_read,
             bytes_written=kernel.bytes_written, batch=self._launch,
         )  # fmt: skip
+
+
+def _launches(kernel: Kernel) -> int:
+    """Launches that an eager framework prepares; collectives are counted with what they follow."""
+    return 0 if kernel.collective or kernel.name == HOST_SYNC else kernel.launches
 
 
 def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:

@@ -115,6 +115,8 @@ def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, A
         # A causal document of L tokens: each attends to L / 2 on average.
         model = model.model_copy(update={"sliding_window": max(1, length // 2)})
     software = preset.software()
+    if model.moe:
+        software = software.model_copy(update=_dispatcher(row))
     if "attention" in assumed:
         software = software.model_copy(update={"attention": assumed["attention"]})
     board, name, overrides = cluster_of(row)
@@ -131,6 +133,18 @@ def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, A
         samples / micro,
         said,
     )  # fmt: skip
+
+
+def _dispatcher(row: RunRow) -> dict[str, Any]:
+    """Token dispatcher where the row names one."""
+    said = row.text("overlap_notes").lower()
+    if re.search(r"deepep|hybridep|flex dispatcher", said):
+        return {"moe_dispatcher": "flex"}
+    if re.search(r"alltoall dispatcher|\ba2a\b", said):
+        return {"moe_dispatcher": "alltoall"}
+    if re.search(r"all-?gather dispatcher", said):
+        return {"moe_dispatcher": "allgather"}
+    return {}
 
 
 def _micro_batch(preset: Preset) -> int:
@@ -161,16 +175,28 @@ def _parallel(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[st
         extra["etp"] = int(etp[1])
     elif re.search(r"\(ETP\)\s*==\s*TP", said) or ep == 1:
         extra["etp"] = 0
-    as_layers = bool(re.search(r"embedding and loss counted as layers", said))
+    stages = pp * virtual
+    as_layers = bool(re.search(r"embedding and loss counted as layers", said)) or (
+        settings.pop("embedding_as_layer", False) and (model.layers + 2) % stages == 0
+    )
+    if ep == 1 and model.moe and re.search(r"deepep", said, re.IGNORECASE):
+        ep = _dispatching_ranks(model.moe.num_experts, dp * cp)
     parallel = ParallelSpec(
         tp=tp, pp=pp, dp=dp, cp=cp, ep=ep,
         dp_shard=dp_shard, sequence_parallel=bool(sequence) and tp > 1, virtual_stages=virtual,
-        embedding_as_layer=as_layers, head_as_layer=as_layers, **{**settings, **extra},
+        **{**settings, "embedding_as_layer": as_layers, "head_as_layer": as_layers, **extra},
     )  # fmt: skip
-    stages = pp * virtual
     if not as_layers and model.layers % stages:
         parallel = parallel.model_copy(update={"stage_layers": _uneven(model.layers, stages)})
     return parallel
+
+
+def _dispatching_ranks(experts: int, ranks: int) -> int:
+    """DeepEP dispatches between ranks: where a table leaves ep out, the most of 64 that divides both.
+
+    NVIDIA-NeMo/Automodel examples/benchmark/configs: ep_size is the number of GPUs, or 64.
+    """
+    return next(size for size in range(min(64, experts), 0, -1) if experts % size == 0 == ranks % size)
 
 
 def _uneven(layers: int, stages: int) -> tuple[int, ...]:

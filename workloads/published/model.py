@@ -15,6 +15,9 @@ from workloads.models.spec import MlaSpec, ModelSpec, MoeSpec
 from workloads.presets import Preset
 from workloads.published.row import RunRow
 
+#: What public models say of their layers beside sizes.
+_BLOCK_KEYS = ("qk_norm", "sliding_window", "global_every")
+
 #: GPT-2's vocabulary as Megatron-LM pads it, where a row gives none.
 _DEFAULT_VOCAB = 51200
 
@@ -41,6 +44,7 @@ def model_of(row: RunRow, preset: Preset) -> ModelSpec:
     if not _named(block) and ffn < 4 * hidden:
         block = _first(_shapes()["block"], "llama") or {}  # narrower than 4 x: gated
     settings = {key: value for key, value in block.items() if key not in ("pattern", "source")}
+    settings |= {key: public[key] for key in _BLOCK_KEYS if key in public}
     settings |= preset.values("model")
     try:
         return ModelSpec(
@@ -117,4 +121,6 @@ def _moe(row: RunRow, public: dict[str, Any]) -> MoeSpec | None:
     capacity = re.search(r"capacity factor (\d+(?:\.\d+)?)", row.text("overlap_notes"))
     if capacity:
         known["capacity_factor"] = float(capacity[1])
+    elif re.search(r"token.?drop", f"{row.text('model')} {row.text('notes')}", re.IGNORECASE):
+        known["capacity_factor"] = 1.0
     return MoeSpec(**known)

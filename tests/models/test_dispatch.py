@@ -1,0 +1,119 @@
+"""How tokens reach their experts: bytes of each dispatcher, what the host waits for, and who is hit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.models.known import MIXTRAL_8X7B
+from workloads.models.build import model_pieces
+from workloads.models.dispatch import owners_hit
+from workloads.models.local import Shard
+from workloads.models.pieces import HOST_SYNC, Kernel, ModelPieces
+from workloads.models.software import SoftwareSpec
+from workloads.models.spec import ModelSpec, MoeSpec
+
+SEQ = 512
+HIDDEN = MIXTRAL_8X7B.hidden
+TOKENS = 2 * SEQ
+
+
+def pieces(
+    model: ModelSpec, *, software: SoftwareSpec | None = None, tp: int = 1, ep: int = 1, etp: int = 1
+) -> ModelPieces:
+    shard = Shard(
+        2, SEQ, tp=tp, ep=ep, etp=etp, sequence_parallel=tp > 1, software=software or SoftwareSpec()
+    )
+    return model_pieces(model, shard)
+
+
+def exchanged(kernels: Sequence[Kernel]) -> list[tuple[str, str, int]]:
+    return [(k.name, k.group, k.comm_bytes) for k in kernels if k.collective and k.dtype == "bfloat16"]
+
+
+def test_deepep_sends_a_token_once_to_each_rank_of_a_node() -> None:
+    """Eight experts on eight ranks, two for each token: every token goes to two ranks, as with copies."""
+    layer = pieces(MIXTRAL_8X7B, ep=8, software=SoftwareSpec(moe_dispatcher="flex")).layers[0]
+    sent = TOKENS * 2 * HIDDEN * 2
+    assert exchanged(layer.forward) == [("deepep::dispatch", "ep", sent), ("deepep::combine", "ep", sent)]
+    assert exchanged(layer.backward) == [("deepep::dispatch", "ep", sent), ("deepep::combine", "ep", sent)]
+
+
+def test_deepep_sends_a_token_once_to_each_node() -> None:
+    """64 experts on 16 ranks in two nodes, all 64 taken: two nodes, not 64 copies."""
+    moe = MoeSpec(num_experts=64, top_k=64, ffn=64)
+    model = MIXTRAL_8X7B.model_copy(update={"moe": moe})
+    flex = pieces(model, ep=16, software=SoftwareSpec(moe_dispatcher="flex")).layers[0]
+    plain = pieces(model, ep=16).layers[0]
+    assert {size for _, _, size in exchanged(flex.forward)} == {TOKENS * 2 * HIDDEN * 2}
+    assert {size for _, _, size in exchanged(plain.forward)} == {TOKENS * 64 * HIDDEN * 2}
+    # The experts work on as many rows either way.
+    products = [[k.in_shapes for k in made.forward if k.op_class == "bgemm"] for made in (flex, plain)]
+    assert products[0] == products[1]
+
+
+def test_the_all_gather_dispatcher_exchanges_tokens_not_copies() -> None:
+    software = SoftwareSpec(moe_dispatcher="allgather")
+    layer = pieces(MIXTRAL_8X7B, tp=4, etp=4, software=software).layers[0]
+    whole = TOKENS * HIDDEN * 2
+    assert [call for call in exchanged(layer.forward) if call[1] == "etp"] == [
+        ("nccl::all_gather", "etp", whole), ("nccl::reduce_scatter", "etp", whole)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "flex"])
+@pytest.mark.parametrize("capacity", [None, 1.0])
+def test_the_host_waits_for_sizes_that_it_does_not_know(dispatcher: str, capacity: float | None) -> None:
+    assert MIXTRAL_8X7B.moe is not None
+    moe = MIXTRAL_8X7B.moe.model_copy(update={"capacity_factor": capacity})
+    model = MIXTRAL_8X7B.model_copy(update={"moe": moe})
+    software = SoftwareSpec.model_validate({"moe_dispatcher": dispatcher})
+    layer = pieces(model, ep=8, software=software).layers[0]
+    waits = [k.name for k in layer.forward].count(HOST_SYNC)
+    assert waits == (0 if capacity else 1)
+    assert HOST_SYNC not in [k.name for k in layer.backward]
+
+
+def test_host_time_is_that_of_a_pass_whatever_is_launched() -> None:
+    for fusion in (True, False):
+        software = SoftwareSpec(moe_host_us=3000.0, moe_permute_fusion=fusion)
+        layer = pieces(MIXTRAL_8X7B, ep=8, software=software).layers[0]
+        for kernels in (layer.forward, layer.backward):
+            assert sum(k.host_us for k in kernels) == pytest.approx(3000.0)
+
+
+def test_each_expert_s_product_is_launched() -> None:
+    layer = pieces(MIXTRAL_8X7B, ep=2, software=SoftwareSpec(moe_launch_each=True)).layers[0]
+    assert [k.launches for k in layer.forward if k.op_class == "bgemm"] == [4, 4]  # two products, 8 / 2 each
+
+
+@given(
+    st.sampled_from([(8, 4), (16, 8), (8, 8)]), st.integers(1, 4), st.sampled_from([(0, 0), (4, 2), (4, 1)])
+)
+def test_owners_hit_counts_all_draws(sizes: tuple[int, int], top_k: int, groups: tuple[int, int]) -> None:
+    """Against every draw of ``top_k`` of the experts of every choice of groups."""
+    experts, owners = sizes
+    num_groups, top_groups = groups
+    if num_groups and experts // num_groups * top_groups < top_k:
+        top_k = experts // num_groups * top_groups
+    if num_groups and owners <= num_groups:
+        owners = num_groups * 2
+    moe = MoeSpec(num_experts=experts, top_k=top_k, ffn=64, num_groups=num_groups, top_groups=top_groups)
+    share, members = experts // owners, experts // (num_groups or 1)
+    hit = []
+    for chosen in itertools.combinations(range(num_groups or 1), top_groups or 1):
+        pool = [expert for expert in range(experts) if expert // members in chosen]
+        hit += [len({e // share for e in draw}) for draw in itertools.combinations(pool, top_k)]
+    assert owners_hit(moe, owners) == pytest.approx(sum(hit) / len(hit))
+
+
+def test_a_token_of_limited_groups_reaches_no_more_nodes() -> None:
+    """DeepSeek-V3: 8 of 256 experts from 4 of 8 groups, 64 ranks on 8 nodes: 4 nodes (arXiv 2412.19437)."""
+    limited = MoeSpec(num_experts=256, top_k=8, ffn=64, num_groups=8, top_groups=4)
+    free = MoeSpec(num_experts=256, top_k=8, ffn=64)
+    assert owners_hit(limited, 8) == 4
+    assert 5.2 < owners_hit(free, 8) < 5.4  # 8 (1 - (7/8)^8) = 5.25 with replacement

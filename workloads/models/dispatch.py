@@ -1,0 +1,235 @@
+"""Tokens to the ranks that hold their experts, and back (Megatron-Core's token dispatchers, DeepEP).
+
+Note [Dispatch]
+    "alltoall": tokens are copied for each of their experts and sorted by expert, exchanged over "ep",
+    gathered over "etp" (a tensor-parallel rank holds a slice of every expert), sorted by local expert, worked
+    on, and sent back the same way; before that all ranks learn how many rows come from where, and the host,
+    which sizes the exchange, waits for it unless capacities make sizes known.
+    "allgather": all tokens are gathered over "etp" and "ep"; each rank copies those of its experts, and sums
+    are reduced and scattered back.
+    "flex" (DeepEP): a token crosses to each node that has one of its experts once, and reaches each rank
+    once; copies for the experts are made, and added up, where they are.  DeepEP is built for nodes of eight.
+    Sources: megatron/core/transformer/moe/token_dispatcher.py; deep_ep/buffer.py, csrc/kernels/configs.cuh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from workloads.models.local import Shard
+from workloads.models.pieces import HOST_SYNC, Kernel
+from workloads.models.spec import MoeSpec
+from workloads.models.tape import Launch, Tape
+from workloads.models.tensors import Tensor, collective, compute
+
+#: NUM_MAX_NVL_PEERS of csrc/kernels/configs.cuh.
+_NODE: Final = 8
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """What goes to the experts and back.
+
+    ``there``: kernels from ``x`` to rows sorted by local expert, ``back``: the way home, each with what
+    autograd launches for it; ``rows``: what the experts of this rank work on; ``saved_bytes``: what the way
+    home keeps for its backward.
+    """
+
+    there: tuple[Kernel, ...]
+    there_grad: tuple[Kernel, ...]
+    back: tuple[Kernel, ...]
+    back_grad: tuple[Kernel, ...]
+    rows: Tensor
+    saved_bytes: int
+
+    def write_there(self, tape: Tape) -> None:
+        """Append the way to the experts."""
+        op = tape.op()
+        for kernel in self.there:
+            op.launch(Launch(kernel))
+        for kernel in self.there_grad:
+            op.back(kernel)
+
+    def write_back(self, tape: Tape) -> None:
+        """Append the way home."""
+        op = tape.op()
+        for number, kernel in enumerate(self.back):
+            op.launch(Launch(kernel, saved_inputs=0 if number else self.saved_bytes))
+        for kernel in self.back_grad:
+            op.back(kernel)
+
+
+def plan_dispatch(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
+    """The dispatcher that the build uses; see Note [Dispatch]."""
+    style = shard.software.moe_dispatcher
+    if style == "flex" and shard.ep > 1 and moe.capacity_factor is None:
+        return _flex(shard, moe, x, module)
+    if style == "allgather":
+        return _all_gather(shard, moe, x, module)
+    return _all_to_all(shard, moe, x, module)
+
+
+def routed_tokens(moe: MoeSpec, tokens: int) -> int:
+    """Rows that leave a rank: a copy of each token for each of its experts, or full capacities, padded."""
+    if moe.capacity_factor is None:
+        return tokens * moe.top_k
+    return moe.num_experts * math.ceil(tokens * moe.top_k * moe.capacity_factor / moe.num_experts)
+
+
+def rank_load(moe: MoeSpec, ep: int) -> float:
+    """Tokens of the fullest rank over the mean, when its fullest expert has ``moe.load`` times the mean.
+
+    The others of the same rank have what the rest of the experts have: (E - load) / (E - 1) each.  With
+    capacities no expert has more than another.
+    """
+    local, total = moe.num_experts // ep, moe.num_experts
+    if moe.capacity_factor is not None or total == 1:
+        return 1.0
+    return (moe.load + (local - 1) * (total - moe.load) / (total - 1)) / local
+
+
+def owners_hit(moe: MoeSpec, owners: int) -> float:
+    """Expected number of ``owners`` of equal shares of the experts that a token goes to.
+
+    Its ``top_k`` experts are drawn at random, from ``top_groups`` of ``num_groups`` groups where routing is
+    limited to them.
+    """
+    groups, chosen = (moe.num_groups, moe.top_groups) if moe.num_groups else (1, 1)
+    if owners <= groups:
+        return chosen * owners / groups if groups > 1 else 1.0
+    pool = moe.num_experts * chosen // groups
+    share = moe.num_experts // owners
+    missed = math.comb(max(pool - share, 0), moe.top_k) / math.comb(pool, moe.top_k)
+    return owners * chosen / groups * (1 - missed)
+
+
+def _sizes_known(moe: MoeSpec) -> bool:
+    return moe.capacity_factor is not None
+
+
+def _host_waits(module: str) -> Kernel:
+    return Kernel(HOST_SYNC, module=module)
+
+
+def _counts(shard: Shard, moe: MoeSpec, module: str) -> list[Kernel]:
+    """How many rows go where: sums over the map of routes, shared over "ep", read by the host."""
+    each = Tensor((moe.num_experts,), "int64")
+    kernels = [compute("aten::sum.dim_IntList", [each.like(shard.residual_tokens, each.numel, dtype="bool")],
+                       [each], module=module)]  # fmt: skip
+    if shard.ep > 1:
+        every = each.like(shard.ep, moe.num_experts)
+        kernels.append(collective("all_gather", every, "ep", module=module))
+        kernels += [compute("aten::sum.dim_IntList", [every], [each], module=module)] * 3
+    if not _sizes_known(moe):
+        kernels.append(_host_waits(module))
+    return kernels
+
+
+def _all_to_all(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
+    routed = x.like(routed_tokens(moe, x.shape[0]), x.shape[-1])
+    arrived = x.like(round(routed.shape[0] * rank_load(moe, shard.ep)), x.shape[-1])
+    steps, rows = _exchanged(shard, moe, arrived, module)
+    home = _turned(steps)
+    if shard.etp > 1 and not shard.sequence_parallel:
+        home.insert(0, collective("all_reduce", rows, "etp", module=module))
+    counts = _counts(shard, moe, module)
+    return Dispatch(
+        there=(*counts, *_sorting(shard, "moe_permute", [x], [routed], module), *steps),
+        there_grad=(*_turned(steps), *_sorting(shard, "moe_unpermute", [routed], [x], module)),
+        back=(*home, *_sorting(shard, "moe_unpermute", [routed], [x], module)),
+        back_grad=(*_sorting(shard, "moe_permute", [x], [arrived], module), *steps),
+        rows=rows,
+        saved_bytes=routed.num_bytes,
+    )
+
+
+def _exchanged(shard: Shard, moe: MoeSpec, arrived: Tensor, module: str) -> tuple[list[Kernel], Tensor]:
+    """From sorted tokens to the local experts: kernels, and what is there then."""
+    steps: list[Kernel] = []
+    if shard.ep > 1:
+        steps.append(collective("all_to_all", arrived, "ep", module=module))
+    # Without sequence parallelism every tensor-parallel rank has all tokens already.
+    if shard.etp > 1 and shard.sequence_parallel:
+        arrived = arrived.like(arrived.shape[0] * shard.etp, arrived.shape[1])
+        steps.append(collective("all_gather", arrived, "etp", module=module))
+    if moe.num_experts // shard.ep > 1 and shard.ep > 1:
+        steps.append(compute("moe_sort_chunks", [arrived], [arrived], op_class="copy", module=module))
+    return steps, arrived
+
+
+def _all_gather(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
+    """All tokens to all ranks of "etp" and "ep"; each copies what its experts work on."""
+    steps, everything = [], x
+    for group, size in (("etp", shard.etp if shard.sequence_parallel else 1), ("ep", shard.ep)):
+        if size > 1:
+            everything = x.like(everything.shape[0] * size, x.shape[-1])
+            steps.append(collective("all_gather", everything, group, module=module))
+    share = rank_load(moe, shard.ep) / shard.ep
+    rows = x.like(max(1, round(routed_tokens(moe, everything.shape[0]) * share)), x.shape[-1])
+    home = _turned(steps)
+    if shard.etp > 1 and not shard.sequence_parallel:
+        home.insert(0, collective("all_reduce", everything, "etp", module=module))
+    counts = [] if _sizes_known(moe) else [_host_waits(module)]
+    return Dispatch(
+        there=(*steps, *counts, *_sorting(shard, "moe_permute", [everything], [rows], module)),
+        there_grad=(*_sorting(shard, "moe_unpermute", [rows], [everything], module), *_turned(steps)),
+        back=(*_sorting(shard, "moe_unpermute", [rows], [everything], module), *home),
+        back_grad=(*steps, *_sorting(shard, "moe_permute", [everything], [rows], module)),
+        rows=rows,
+        saved_bytes=rows.num_bytes,
+    )
+
+
+def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
+    tokens, width = x.shape
+    load = rank_load(moe, shard.ep)
+    nodes = max(1, shard.ep * shard.etp // _NODE)
+    # Between nodes InfiniBand is what takes time, NVLink delivers meanwhile.
+    crossing = owners_hit(moe, nodes if nodes > 1 else shard.ep)
+    sent = x.like(max(1, round(tokens * crossing * load)), width)
+    unique = x.like(max(1, round(tokens * owners_hit(moe, shard.ep) * load)), width)
+    rows = x.like(round(tokens * moe.top_k * load), width)
+    there = replace(collective("all_to_all", sent, "ep", module=module), name="deepep::dispatch")
+    home = replace(there, name="deepep::combine")
+    gathers: list[Kernel] = []
+    if shard.etp > 1 and shard.sequence_parallel:
+        rows = rows.like(rows.shape[0] * shard.etp, width)
+        unique = unique.like(unique.shape[0] * shard.etp, width)
+        gathers = [collective("all_gather", unique, "etp", module=module)]
+    routes, owners = x.like(tokens, moe.top_k, dtype="int64"), x.like(tokens, shard.ep, dtype="bool")
+    layout = compute("deepep_layout", [routes], [owners], op_class="reduction", module=module)
+    copies = compute("moe_permute", [unique], [rows], op_class="copy", module=module)
+    sums = compute("moe_unpermute", [rows], [unique], op_class="copy", module=module)
+    return Dispatch(
+        there=(layout, there, _host_waits(module), *gathers, copies),
+        there_grad=(sums, *_turned(gathers), home),
+        back=(sums, *_turned(gathers), home),
+        back_grad=(there, *gathers, copies),
+        rows=rows,
+        saved_bytes=rows.num_bytes,
+    )
+
+
+def _turned(steps: Sequence[Kernel]) -> list[Kernel]:
+    """The way back: sums where there were gathers."""
+    back = []
+    for step in reversed(steps):
+        if step.collective == "all_gather":
+            name = "reduce_scatter"
+            step = replace(step, name=f"nccl::{name}", collective=name, reduce_op="sum")
+        back.append(step)
+    return back
+
+
+def _sorting(shard: Shard, name: str, ins: list[Tensor], outs: list[Tensor], module: str) -> list[Kernel]:
+    """Sorting tokens by expert or back in one kernel, or by index with a weighting apart."""
+    if shard.software.moe_permute_fusion:
+        return [compute(name, ins, outs, op_class="copy", module=module)]
+    rows = max(*ins, *outs, key=lambda tensor: tensor.numel)
+    index = "aten::index_select" if name == "moe_permute" else "aten::scatter_add_"
+    weighted = compute("aten::mul.Tensor", [rows], [rows], module=module)
+    moved = compute(index, ins, outs, op_class="copy", module=module)
+    return [moved, weighted] if name == "moe_permute" else [weighted, moved]
