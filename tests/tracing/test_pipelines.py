@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from simcore.graph import load_graph
+from simcore.errors import InputError
 from tests.tracing.against import events, run_really
 from tests.tracing.small_jobs import column
-from workloads.tracing.cli import app
 from workloads.tracing.pool import WorkerPool, workers
 from workloads.tracing.script import rank_script
 from workloads.tracing.script.job import ScriptJob
 from workloads.tracing.script.rank_script import ScriptTrace
 from workloads.tracing.script.rounds import Rounds
+from workloads.tracing.script.trace_script import ScriptReport, trace_script_in
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT = SCRIPTS / "pipeline.py"
@@ -44,19 +44,22 @@ def really(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, ScriptTrace]]:
+def pool() -> Iterator[WorkerPool]:
+    """One worker for all jobs."""
+    with workers(rank_script.prepare, 1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def traced(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, ScriptTrace]]:
     """What every rank of the traced jobs did, by mode."""
     found = {}
-    with workers(rank_script.prepare, 1) as pool:
-        for mode, ranks in RANKS.items():
-            found[mode] = run_rounds(pool, tmp_path_factory.mktemp(mode), mode, ranks, range(ranks))
+    for mode, ranks in RANKS.items():
+        job = ScriptJob(SCRIPT, (mode,), world_size=ranks, gpus_per_node=ranks)
+        rounds = Rounds(pool, job, tmp_path_factory.mktemp(mode), None)
+        rounds.run(range(ranks))
+        found[mode] = rounds.seen
     return found
-
-
-def run_rounds(pool: WorkerPool, mail: Path, mode: str, world: int, ranks: Any) -> dict[int, ScriptTrace]:
-    rounds = Rounds(pool, ScriptJob(SCRIPT, (mode,), world_size=world, gpus_per_node=world), mail, None)
-    rounds.run(ranks)
-    return rounds.seen
 
 
 @pytest.mark.parametrize("mode", RANKS)
@@ -142,15 +145,13 @@ def test_activations_travel_forward_and_gradients_back(traced: dict[str, dict[in
     assert set(sent) == {("fwd", 1, ACTIVATION), ("bwd", 2, ACTIVATION)}  # two places on: the one before
 
 
-def test_a_pipeline_is_a_graph_of_its_stages(tmp_path: Path) -> None:
+def test_a_pipeline_is_a_graph_of_its_stages(pool: WorkerPool) -> None:
     """Of eight replicas of a pipeline, the ends are run; what they wait for comes from the first replica."""
-    target = tmp_path / "graph"
-    arguments = [str(SCRIPT), "ddp", "--world-size", "16", "--jobs", "1", "--out", str(target)]
-    ran = CliRunner().invoke(app, arguments)
-    assert ran.exit_code == 0, ran.output
-    graph = load_graph(target)
+    report = ScriptReport()
+    graph = trace_script_in(pool, ScriptJob(SCRIPT, ("ddp",), world_size=16), report)
     assert [(one.stage, one.num_ranks) for one in graph.programs] == [(0, 8), (1, 8)]
     assert graph.workload.dims == {"dp": 8, "pp": 2} and graph.workload.num_microbatches == MICROBATCHES
+    assert report.ranks_run == [0, 1, 14, 15]
 
 
 @pytest.mark.parametrize(
@@ -161,9 +162,9 @@ def test_a_pipeline_is_a_graph_of_its_stages(tmp_path: Path) -> None:
         ("unsendable", ["troubled.py:", "cannot be pickled", "send plain data"]),
     ],
 )
-def test_what_is_said_when_objects_do_not_arrive(tmp_path: Path, how: str, messages: list[str]) -> None:
-    arguments = [str(SCRIPTS / "troubled.py"), how, "--world-size", "2", "--jobs", "1"]
-    ran = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "graph")])
-    assert ran.exit_code == 2 and list(tmp_path.iterdir()) == []
+def test_what_is_said_when_objects_do_not_arrive(how: str, messages: list[str]) -> None:
+    job = ScriptJob(SCRIPTS / "troubled.py", (how,), world_size=2)
+    with workers(rank_script.prepare, 1) as fresh, pytest.raises(InputError) as raised:
+        trace_script_in(fresh, job, ScriptReport())  # leaves ranks behind that wait
     for message in messages:
-        assert message in ran.output
+        assert message in str(raised.value)

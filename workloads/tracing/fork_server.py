@@ -56,6 +56,7 @@ class ForkExecutor(Executor):
         self._connection.send(sys.path)
         self._connection.send((prepare, arguments))
         self._count = count
+        self._lent = 0
         self._lock = threading.Lock()
         self._queued: deque[tuple[Future[Any], bytes]] = deque()
         self._running: dict[int, Future[Any]] = {}
@@ -71,6 +72,12 @@ class ForkExecutor(Executor):
             self._queued.append((future, pickle.dumps((fn, args, kwargs))))
             self._start()
         return future
+
+    def lend(self, count: int) -> None:
+        """Run ``count`` calls more at a time: as many as wait for others and use no processor."""
+        with self._lock:
+            self._lent = count
+            self._start()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the server, and the calls that it runs unless ``wait`` waits for them."""
@@ -89,7 +96,7 @@ class ForkExecutor(Executor):
         self._server.wait()
 
     def _start(self) -> None:
-        while self._queued and (self._broken or len(self._running) < self._count):
+        while self._queued and (self._broken or len(self._running) < self._count + self._lent):
             future, call = self._queued.popleft()
             if not future.set_running_or_notify_cancel():
                 continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,3 +36,32 @@ class Address:
     def _key(self) -> str:
         text = repr((self.group, self.place, self.target, self.number))
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """``rank`` waits at ``site`` of its script for the message at ``address``."""
+
+    rank: int
+    address: Address
+    site: str
+
+    def path(self, folder: Path) -> Path:
+        """Where a rank says so while it waits."""
+        return folder / f"waiting.{self.rank:07}"
+
+
+def deliver(path: Path, content: object) -> None:
+    """Write a file that others see only when it is complete."""
+    scratch = path.with_name(f"{path.name}.new")
+    scratch.write_bytes(pickle.dumps(content))
+    scratch.replace(path)
+
+
+def who_waits(folder: Path) -> list[Waiting]:
+    """Every rank that waits now, lowest first."""
+    found = []
+    for path in sorted(folder.glob("waiting.???????")):
+        with contextlib.suppress(FileNotFoundError):  # it has just been answered
+            found.append(pickle.loads(path.read_bytes()))
+    return found

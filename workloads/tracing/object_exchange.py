@@ -1,17 +1,17 @@
 """Python objects that ranks send each other, while each rank runs alone.
 
 Note [Mail between runs]
-    What a rank sends is put in a folder at once.  A rank that needs what is not there ends with
-    :class:`UnansweredError` and is run again when it is.  Mail is addressed by family of process groups,
-    places in the group and count, so that a rank whose own peers are not run is answered with what ranks at
-    their places sent.  Where every rank gives an object (``all_gather_object``), its own stands for those of
-    the others.  What an exchange costs on the device is issued as torch issues it: sizes, then pickled bytes.
+    What a rank sends is put in a folder.  A rank that needs what is not there says so in the same folder and
+    waits, while others are run.  Mail is addressed by family of process groups, places in the group and
+    count: a rank whose own peers are not run is answered with what ranks at their places sent.  Where every
+    rank gives an object (``all_gather_object``), its own stands for those of the others.  What an exchange
+    costs on the device is issued as torch issues it: sizes, then pickled bytes.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,8 +23,10 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing import streams
-from workloads.tracing.mail import EVERYBODY, Address
+from workloads.tracing.mail import EVERYBODY, Address, Waiting, deliver
 from workloads.tracing.sites import call_site
+
+_LOOK_S = 0.02
 
 #: The mailbox of the rank being run; None: there is no mail, broadcasts leave objects as they are.
 mailbox: Mailbox | None = None
@@ -37,40 +39,44 @@ class ObjectExchangeError(RuntimeError):
     """An object that cannot be exchanged between runs; names who asked."""
 
 
-class UnansweredError(BaseException):
-    """The script waits for a message that is not there; no ``except Exception`` of it stops this."""
-
-    def __init__(self, address: Address, site: str) -> None:
-        super().__init__(address, site)
-        self.address, self.site = address, site
-
-
 class Mailbox:
-    """What one rank sends and receives through ``folder``; ``symbol_of`` names process groups."""
+    """What one rank sends and receives through ``folder``; ``symbol_of`` names process groups,
+    ``still_waiting`` is called again and again while it waits.
+    """
 
-    def __init__(self, folder: Path, symbol_of: Callable[[Any], str]) -> None:
+    def __init__(
+        self, folder: Path, symbol_of: Callable[[Any], str], still_waiting: Callable[[], None]
+    ) -> None:
         self._folder = folder
         self._symbol_of = symbol_of
+        self._still_waiting = still_waiting
         self._counts: Counter[tuple[str, int, int]] = Counter()
 
     def send(self, objects: Sequence[Any], group: Any, target: int) -> list[int]:
         """Put ``objects`` in; returns the pickled bytes of each."""
-        path = self._next(group, dist.get_rank(group), target).path(self._folder)
         pickled = [_pickled(one) for one in objects]
-        scratch = path.with_suffix(f".{os.getpid()}.new")
-        scratch.write_bytes(pickle.dumps(pickled))
-        scratch.replace(path)
+        deliver(self._next(group, dist.get_rank(group), target).path(self._folder), pickled)
         return [len(one) for one in pickled]
 
     def receive(self, group: Any, place: int, target: int) -> tuple[list[Any], list[int]]:
-        """Objects from ``place`` in ``group`` and their pickled bytes.  UnansweredError: not sent yet."""
-        address = self._next(group, place, target)
-        path = address.found(self._folder)
-        if path is None:
-            raise UnansweredError(address, call_site())
+        """Objects from ``place`` in ``group`` and their pickled bytes, once they are there."""
+        path = self._wait_for(self._next(group, place, target))
         pickled: list[bytes] = pickle.loads(path.read_bytes())
         with _disable_current_modes():
             return [pickle.loads(one) for one in pickled], [len(one) for one in pickled]
+
+    def _wait_for(self, address: Address) -> Path:
+        path = address.found(self._folder)
+        if path is not None:
+            return path
+        notice = Waiting(dist.get_rank(), address, call_site())
+        deliver(notice.path(self._folder), notice)
+        while path is None:
+            time.sleep(_LOOK_S)
+            self._still_waiting()
+            path = address.found(self._folder)
+        notice.path(self._folder).unlink()
+        return path
 
     def _next(self, group: Any, place: int, target: int) -> Address:
         symbol = self._symbol_of(group)
@@ -208,7 +214,7 @@ def _issue_gather(obj: Any, group: Any) -> None:
         return
     for count, dtype in ((1, torch.long), (len(_pickled(obj)), torch.uint8)):
         gathered = torch.empty(count * dist.get_world_size(group), dtype=dtype, device=where)
-        dist.all_gather(list(gathered.split(count)), _host(count, dtype, where), group=group)
+        dist.all_gather(list(torch.split(gathered, count)), _host(count, dtype, where), group=group)
         streams.current_stream().synchronize()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +27,7 @@ class TracingError(SimcoreError):
 class WorkerPool:
     """Worker processes in which torch is patched; see :func:`workers`."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: ForkExecutor) -> None:
         self._executor = executor
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -67,6 +67,10 @@ class WorkerPool:
     def start(self, function: Callable[..., Found], *args: Any) -> Future[Found]:
         """``function``, a module's own, begun in a worker; :func:`outcome` gives its result."""
         return self._executor.submit(function, *args)
+
+    def lend(self, count: int) -> None:
+        """Run ``count`` calls more at a time: as many as wait for others."""
+        self._executor.lend(count)
 
 
 def outcome(future: Future[Found], rank: int, phase: str) -> Found:

@@ -36,8 +36,8 @@ def install() -> None:
         setattr(stages, name, _transfers(getattr(stages, name), phase))
     base: Any = schedules._PipelineSchedule
     base._maybe_compute_loss = _loss(base._maybe_compute_loss)
-    for kind in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
-        kind.step = _whole(kind.step)  # type: ignore[method-assign]
+    for schedule in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
+        schedule.step = _whole(schedule.step)  # type: ignore[method-assign]
 
 
 def _action(original: _Function, kind: str, phase: str) -> _Function:
