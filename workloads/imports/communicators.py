@@ -63,7 +63,9 @@ def communicators(ranks: list[RankOps], numbers: list[int]) -> tuple[list[Commun
         if len(by_rank) < 2:
             continue
         name, certain = str(key[0]), bool(key[1])
-        calls = _matched(ranks, by_rank)
+        # Stages of a pipeline send to some of their group: no shift makes such sequences one.
+        whole = len(by_rank) == 2 or all(kind != "send_recv" for s in by_rank.values() for kind, _ in s.what)
+        calls = _matched(ranks, by_rank, shifted=whole)
         if calls is None:
             refused.append(f"group {name or 'unnamed'}: ranks issued different sequences of collectives")
             continue
@@ -119,12 +121,19 @@ def _key(meta: CollectiveMeta | None, kind: str, number: int) -> tuple[object, .
     return name, _MEMBERS.fullmatch(meta.group_ranks) is not None
 
 
-def _matched(ranks: list[RankOps], by_rank: dict[int, Series]) -> list[list[tuple[int, int]]] | None:
-    """(rank, op) of each call; None where the ranks issued different sequences."""
+def _matched(
+    ranks: list[RankOps], by_rank: dict[int, Series], *, shifted: bool
+) -> list[list[tuple[int, int]]] | None:
+    """(rank, op) of each call; None where the ranks issued different sequences.
+
+    ``shifted``: the recording of one rank may begin some calls before that of another.
+    """
     if all(series.sequence is not None for series in by_rank.values()):
         return _by_sequence(by_rank)
     first = next(iter(by_rank))
     reference = by_rank[first]
+    if not shifted and len({len(series.op) for series in by_rank.values()}) > 1:
+        return None
     begins = {first: 0}
     for index, series in by_rank.items():
         if index != first:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 from simcore.errors import InputError
 from workloads.imports.json_events import TraceFile, read_events
@@ -25,8 +25,7 @@ _MAX_NUMBER = 1 << 62
 _MAX_BYTES = 1 << 50
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     """A tensor as a node saw it.  ``storage`` tells memory apart; ``dtype`` is torch's ("c10::BFloat16")."""
 
     storage: int
@@ -41,8 +40,7 @@ class Tensor:
         return prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A call.  ``function_id`` numbers calls of the run (0: none); ``parent`` is another node's ``id``.
 
     Tensors stand in argument order; those of an argument that is a list follow one another.
@@ -56,7 +54,7 @@ class Node:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     first_inputs: int = 0  # tensors of the first argument
-    text: dict[str, Any] = field(default_factory=dict)
+    text: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
 
 
 @dataclass(frozen=True)
@@ -87,12 +85,11 @@ def read_execution_trace(source: TraceFile) -> ExecutionTrace:
     seen: set[int] = set()
     rank, label = -1, source.label
     for number, raw in read_events(source, header, key="nodes"):
-        where = f"{label}: node {number}"
         if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
-            raise InputError(f"{where} has no name: not an execution trace")
-        node = _node(where, raw)
+            raise InputError(f"{label}: node {number} has no name: not an execution trace")
+        node = _node(number, label, raw)
         if node.id in seen:
-            raise InputError(f"{where} has the id {node.id} of an earlier node")
+            raise InputError(f"{label}: node {number} has the id {node.id} of an earlier node")
         seen.add(node.id)
         if _GROUPS in node.name:
             groups.update(_process_groups(raw))
@@ -105,7 +102,8 @@ def read_execution_trace(source: TraceFile) -> ExecutionTrace:
     return ExecutionTrace(source.label, str(header.get("schema", "")), rank, tuple(nodes), groups)
 
 
-def _node(where: str, raw: dict[str, Any]) -> Node:
+def _node(where: int, label: str, raw: dict[str, Any]) -> Node:
+    name = raw["name"]
     attributes: dict[str, Any] = {}
     if "attrs" in raw or "attr" in raw:
         attributes = {
@@ -115,78 +113,91 @@ def _node(where: str, raw: dict[str, Any]) -> Node:
             for attr in raw[key]
             if isinstance(attr, dict) and isinstance(attr.get("name"), str)
         }
-
-    def number(*keys: str, default: int = 0) -> int:
-        for key in keys:
-            value = raw.get(key, attributes.get(key))
-            if type(value) is int and -_MAX_NUMBER < value < _MAX_NUMBER:
-                return value
-        return default
-
-    sides = []
-    for side in ("input", "output"):
-        given = raw.get(f"{side}s")
-        if isinstance(given, dict):
-            values, shapes, types = (given.get(key) for key in ("values", "shapes", "types"))
-        else:
-            values, shapes, types = given, raw.get(f"{side}_shapes"), raw.get(f"{side}_types")
-        arguments: list[tuple[Tensor, ...]] = []
-        if isinstance(values, list) and isinstance(shapes, list) and isinstance(types, list):
-            arguments = [
-                _tensors(where, value, shape, kind)
-                for value, shape, kind in zip(values, shapes, types, strict=False)
-            ]
-        sides.append((arguments, values))
+        raw = {**attributes, **raw}
     if type(raw.get("id")) is not int:
-        raise InputError(f"{where} has no id: not an execution trace")
-    (inputs, values), (outputs, _) = sides
-    wanted = raw["name"] == "record_param_comms"
+        raise InputError(f"{label}: node {where} has no id: not an execution trace")
+    inputs, first_inputs = _side(where, label, raw, "input")
+    outputs, _ = _side(where, label, raw, "output")
+    text = {}
+    if name == "record_param_comms":
+        given = raw.get("inputs")
+        text = {**attributes, "values": given.get("values") if isinstance(given, dict) else given}
+    parent = raw.get("ctrl_deps")
     return Node(
-        id=number("id"),
-        parent=number("ctrl_deps", "parent"),
-        function_id=number("rf_id"),
-        thread=number("tid"),
-        name=intern(raw["name"]),
-        inputs=tuple(tensor for argument in inputs for tensor in argument),
-        outputs=tuple(tensor for argument in outputs for tensor in argument),
-        first_inputs=len(inputs[0]) if inputs else 0,
-        text={**attributes, "values": values} if wanted else {},
+        _number(raw["id"]),
+        _number(parent if type(parent) is int else raw.get("parent")),
+        _number(raw.get("rf_id")),
+        _number(raw.get("tid")),
+        intern(name),
+        inputs,
+        outputs,
+        first_inputs,
+        text,
     )
 
 
-def _tensors(where: str, value: Any, shape: Any, kind: Any) -> tuple[Tensor, ...]:
-    """The tensors of an argument: itself, or the members of a list."""
-    if not isinstance(kind, str) or "Tensor" not in kind or not isinstance(value, list):
-        return ()
+def _number(value: object) -> int:
+    return value if type(value) is int and -_MAX_NUMBER < value < _MAX_NUMBER else 0
+
+
+def _side(where: int, label: str, raw: dict[str, Any], side: str) -> tuple[tuple[Tensor, ...], int]:
+    """The tensors of a node's inputs or outputs, and how many of them the first argument is."""
+    given = raw.get(side + "s")
+    if isinstance(given, dict):
+        values, shapes, types = given.get("values"), given.get("shapes"), given.get("types")
+    else:
+        values, shapes, types = given, raw.get(side + "_shapes"), raw.get(side + "_types")
+    if type(values) is not list or type(shapes) is not list or type(types) is not list:
+        return (), 0
+    found: list[Tensor] = []
+    first = -1
+    for value, shape, kind in zip(values, shapes, types, strict=False):
+        if type(value) is list and type(kind) is str and "Tensor" in kind:
+            _add_tensors(where, label, value, shape, kind, found)
+        if first < 0:
+            first = len(found)
+    return tuple(found), max(0, first)
+
+
+def _add_tensors(
+    where: int, label: str, value: list[Any], shape: Any, kind: str, found: list[Tensor]
+) -> None:
+    """Append the tensors of an argument: itself, or the members of a list."""
     if kind.startswith("GenericList["):
         kinds = kind.removeprefix("GenericList[").removesuffix("]").split(",")
         shapes = shape if isinstance(shape, list) else []
-        return tuple(
-            tensor
-            for index, (inner, inner_shape) in enumerate(zip(value, shapes, strict=False))
-            for tensor in _tensors(where, inner, inner_shape, kinds[min(index, len(kinds) - 1)])
+        for index, (inner, inner_shape) in enumerate(zip(value, shapes, strict=False)):
+            inner_kind = kinds[min(index, len(kinds) - 1)]
+            if type(inner) is list and "Tensor" in inner_kind:
+                _add_tensors(where, label, inner, inner_shape, inner_kind, found)
+        return
+    if len(value) < 5 or type(shape) is not list or type(value[1]) is not int:
+        return
+    try:
+        known = _described(kind, *value[4:6], *shape)
+    except TypeError:
+        return  # nested tensors, or none
+    if known is None:
+        raise InputError(
+            f"{label}: node {where} has a tensor of shape {shape} and {value[4]} bytes an element"
         )
-    if len(value) < 5 or not isinstance(shape, list):
-        return ()
-    if {*map(type, value[:5]), *map(type, shape)} != _INTEGERS:
-        return ()  # nested tensors, or none
-    device = str(value[5]) if len(value) > 5 else ""
-    known = _described(tuple(shape), kind, value[4], device)
-    if not 0 <= known[2] < _MAX_BYTES:
-        raise InputError(f"{where} has a tensor of shape {shape} and {known[2]} bytes")
-    return (Tensor(value[1], *known),)
-
-
-_INTEGERS = {int}
+    found.append(Tensor(value[1], *known))
 
 
 @lru_cache(maxsize=1 << 16)
 def _described(
-    shape: tuple[int, ...], kind: str, width: int, device: str
-) -> tuple[tuple[int, ...], str, int, str]:
-    """Shape, dtype, bytes and device of a tensor; one object of each for all tensors alike."""
-    dtype = kind.removeprefix("Tensor(").removesuffix(")")
-    return shape, dtype, prod(shape) * width, device
+    kind: str, width: int, device: object = "", *shape: int
+) -> tuple[tuple[int, ...], str, int, str] | None:
+    """Shape, dtype, bytes and device of a tensor, one object of each for all tensors alike; None: absurd.
+
+    Errors: TypeError where sizes are no integers.
+    """
+    if {type(width), *map(type, shape)} != {int}:
+        raise TypeError("a size is no integer")
+    num_bytes = prod(shape) * width
+    if not 0 <= num_bytes < _MAX_BYTES:
+        return None
+    return shape, kind.removeprefix("Tensor(").removesuffix(")"), num_bytes, str(device)
 
 
 def _process_groups(raw: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import lru_cache
 
 from simcore.graph import EdgeKind, Graph, OpKind
 from simcore.graph.builder import GraphBuilder
@@ -64,6 +63,7 @@ def _write(trace: ExecutionTrace, rank: int, ops: OpColumns, group: Groups) -> N
     launching = _launching(trace.nodes, by_id)
     writer: dict[int, int] = {}
     communicates: set[int] = set()
+    alike: dict[object, int] = {}
     for node in launching:
         sources = list(dict.fromkeys(writer[t.storage] for t in node.inputs if t.storage in writer))
         meta = collective_of(node, by_id, trace) if _communicates(node) else None
@@ -81,13 +81,15 @@ def _write(trace: ExecutionTrace, rank: int, ops: OpColumns, group: Groups) -> N
             communicates.add(row)
             waits = sources
         else:
-            found = describe(
-                node.name,
-                _texts(tuple([t.shape for t in node.inputs])),
-                _texts(tuple([t.dtype for t in node.inputs])),
-                _texts(tuple([t.shape for t in node.outputs])) if node.outputs else "",
-            )
-            row = ops.op(OpKind.COMPUTE, {"name": node.name, **({} if found is None else vars(found))})
+            seen = (
+                node.name, tuple([(t.shape, t.dtype) for t in node.inputs]),
+                tuple([t.shape for t in node.outputs]),
+            )  # fmt: skip
+            like = alike.get(seen, -1)
+            if like >= 0:
+                row = ops.again(like)
+            else:
+                row = alike[seen] = _compute(node, ops)
             waits = [s for s in sources if s in communicates] if communicates else []
         ops.edges(row, EdgeKind.DATA, sources)
         ops.edges(row, EdgeKind.WAIT, waits)
@@ -95,9 +97,14 @@ def _write(trace: ExecutionTrace, rank: int, ops: OpColumns, group: Groups) -> N
             writer[tensor.storage] = row
 
 
-@lru_cache(maxsize=1 << 16)
-def _texts(values: tuple[object, ...]) -> str:
-    return json.dumps(values)
+def _compute(node: Node, ops: OpColumns) -> int:
+    found = describe(
+        node.name,
+        json.dumps([t.shape for t in node.inputs]),
+        json.dumps([t.dtype for t in node.inputs]),
+        json.dumps([t.shape for t in node.outputs]) if node.outputs else "",
+    )
+    return ops.op(OpKind.COMPUTE, {"name": node.name, **({} if found is None else vars(found))})
 
 
 def _communicates(node: Node) -> bool:

@@ -29,6 +29,7 @@ class OpColumns:
         self._values: dict[str, array[int]] = {name: array("q") for name in OP_COLUMNS}
         self._names = {name: Names() for name in _TEXTS}
         self._edges: array[int] = array("q")
+        self._copies: array[int] = array("q")  # row, and the row that it is like
         self._starts: list[int] = []
         self._templates: list[str] = []
         for name in _TEXTS:
@@ -50,6 +51,12 @@ class OpColumns:
             self._values[name].append(self._names[name].code(value) if name in _TEXTS else value)  # type: ignore[arg-type]
         return row
 
+    def again(self, row: int) -> int:
+        """An op with all columns of the one at ``row``.  Returns its own row."""
+        self._copies.extend((self.count, row))
+        self.count += 1
+        return self.count - 1
+
     def edges(self, row: int, kind: EdgeKind, sources: Iterable[int]) -> None:
         """Edges from rows of the same template."""
         for source in sources:
@@ -58,16 +65,19 @@ class OpColumns:
     def graph(self, frame: Graph) -> Graph:
         """``frame`` (its workload and groups) with these ops, rank ``i`` playing template ``i``."""
         table: dict[str, Strings | IntArray] = {}
+        copies, originals = np.frombuffer(self._copies, dtype=np.int64).reshape(-1, 2).T
         for name, (what, default) in OP_COLUMNS.items():
             rows = np.frombuffer(self._rows.pop(name), dtype=np.int64)
             values = np.frombuffer(self._values.pop(name), dtype=np.int64)
             if what == "str":
                 codes = np.zeros(self.count, dtype=np.int32)
                 codes[rows] = values
+                codes[copies] = codes[originals]
                 table[name] = Strings(codes, self._names[name].values())
             else:
                 column = np.full(self.count, default, dtype=np.int64)
                 column[rows] = values
+                column[copies] = column[originals]
                 table[name] = column
         dst, src, kind = np.frombuffer(self._edges, dtype=np.int64).reshape(-1, 3).T
         order = np.lexsort((kind, src, dst))
