@@ -90,6 +90,42 @@ def test_devices_of_one_file_are_ranks_that_meet(tmp_path):
         assert row.replayed.span == pytest.approx(100e-6)
 
 
+def nccl(start: int, end: int, name: str, payload: str, pid: int) -> dict:
+    return {"start": start, "end": end, "text": name, "eventType": 59, "globalTid": pid + 1,
+            "jsonText": payload}  # fmt: skip
+
+
+def test_nccl_ranges_name_communicators_and_sizes(tmp_path):
+    # Two devices gather 1,000 bytes each on communicator 7; device 0 then sends 500 to device 1 in a group.
+    names = strings("cudaLaunchKernelExC", "ncclDevKernel_AllGather_RING_LL", "ncclDevKernel_SendRecv")
+    comm = '"NCCL communicator ID": 7'
+    kernels, calls, ranges = [], [], []
+    for device, pid in enumerate((PID, PID + (1 << 24))):
+        kernels += [
+            kernel(10_000 + 5_000 * device, 40_000, 1, name=1, device=device, pid=pid, stream=20),
+            kernel(50_000, 60_000, 2, name=2, device=device, pid=pid, stream=20),
+        ]
+        calls += [call(2_000, 3_000, 1, name=0, pid=pid), call(6_000, 6_500, 2, name=0, pid=pid)]
+        what = "ncclRecv" if device else "ncclSend"
+        ranges += [
+            nccl(0, 500, "ncclCommInitRank", f'{{{comm}, "No. of ranks": 2, "Rank": {device}}}', pid),
+            nccl(1_000, 3_500, "ncclAllGather", f'{{{comm}, "Message size [bytes]": 1000}}', pid),
+            nccl(4_000, 4_100, "ncclGroupStart", "", pid),
+            nccl(4_200, 4_300, what, f'{{{comm}, "Message size [bytes]": 500, "Peer rank": 0}}', pid),
+            nccl(5_000, 7_000, "ncclGroupEnd", "", pid),
+        ]
+    tables = {KERNEL: kernels, RUNTIME: calls, "NVTX_EVENTS": ranges}
+    job = import_traces([write(tmp_path / "t.sqlite", StringIds=names, **tables)])
+    assert job.report.coupled_collectives == 2
+    assert job.report.missing == ()
+    assert [rank.recorded.collectives.num_bytes.tolist() for rank in job.ranks] == [[2000, 500]] * 2
+    ops = job.graph.ops
+    collective = ops.kind == int(OpKind.COLLECTIVE)
+    assert ops.comm_bytes[collective].tolist() == [2000, 500, 2000, 500]
+    assert ops.recorded_ps[collective].tolist() == [25_000_000, 10_000_000] * 2
+    assert all("communicator 7" in name for name in ops.group.take(np.flatnonzero(collective)).tolist())
+
+
 @pytest.mark.parametrize("numbered", [True, False])
 def test_event_records_give_waits(tmp_path, numbered):
     # Stream 9 waits for the event recorded after "gemm" on stream 7: its kernel starts when gemm ends.

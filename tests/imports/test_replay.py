@@ -78,7 +78,8 @@ def test_a_kernel_waits_for_its_own_all_gather_not_for_the_prefetched_one(tmp_pa
     # launches the kernel (61..91), by then ready for 13: too little to say that it waited for something.
     gather = "ncclDevKernel_AllGather_RING_LL"
     events = [
-        *(framework_call("c10d::_allgather_base_", at, 7) for at in (5, 20)), *launched("before", 0, 8, 12, corr=1),
+        *(framework_call("c10d::_allgather_base_", at, 7) for at in (5, 20)),
+        *launched("before", 0, 8, 12, corr=1),
         call("cudaStreamWaitEvent", 6, 1, corr=2), *launched(gather, 8, 20, 40, corr=3, stream=20),
         call("cudaStreamWaitEvent", 15, 1, corr=4),
         *launched(gather, 22, 60, 100, corr=5, stream=20),

@@ -118,7 +118,7 @@ def _key(meta: CollectiveMeta | None, kind: str, number: int) -> tuple[object, .
         sends = "send" in meta.collective.lower()
         source, target = (number, meta.peer) if sends else (meta.peer, number)
         return f"{name}, {source} to {target}", True
-    return name, _MEMBERS.fullmatch(meta.group_ranks) is not None
+    return name, not meta.group_ranks or _MEMBERS.fullmatch(meta.group_ranks) is not None
 
 
 def _matched(

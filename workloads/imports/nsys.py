@@ -20,11 +20,21 @@ from simcore.graph.ops import IntArray
 from workloads.imports.job import ImportedJob, import_recordings
 from workloads.imports.json_events import TraceFile
 from workloads.imports.nsys_database import Database, opened_database
+from workloads.imports.nsys_nccl import NcclRanges
 from workloads.imports.nsys_steps import nvtx_phases, nvtx_steps
 from workloads.imports.nsys_syncs import sync_records
 from workloads.imports.occupancy import blocks_per_sm
 from workloads.imports.phases import PhaseSpans
-from workloads.imports.recording import UNKNOWN, Activities, Calls, KinetoTrace, Names, Step, SyncRecord
+from workloads.imports.recording import (
+    UNKNOWN,
+    Activities,
+    Calls,
+    KinetoTrace,
+    Names,
+    Step,
+    SyncRecord,
+    is_communication,
+)
 
 MAGIC = b"SQLite format 3\x00"
 _PS_PER_NS = 1000
@@ -67,7 +77,8 @@ def import_nsys(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Impo
         return ranks
 
     job = import_recordings(sources, read, skip_bad=skip_bad, gaps=gaps, origin="nsys")
-    if job.report.coupled_collectives or job.report.lone_collectives:
+    sizes = [rank.recorded.collectives.num_bytes for rank in job.ranks if rank.recorded.collectives]
+    if (job.report.coupled_collectives or job.report.lone_collectives) and not any(s.any() for s in sizes):
         missing.append(
             "groups and sizes of collectives are not recorded: each stream with NCCL kernels counts as"
             " a group, and what another network would make of them cannot be told"
@@ -123,6 +134,7 @@ class _Reader:
         syncs = sync_records(self.db, by_process=told)
         spans = nvtx_steps(self.db, self.texts)
         phases = nvtx_phases(self.db, self.texts, self._after_ps)
+        self.nccl = NcclRanges(self.db, self.texts)
         ranks = []
         for pid, device in pairs:
             mine = (process == pid) & (gpu[3] == device)
@@ -154,6 +166,8 @@ class _Reader:
         phases: PhaseSpans,
     ) -> KinetoTrace:
         calls = calls[:, np.argsort(calls[0], kind="stable")]
+        communicates = is_communication(self.names.values())[gpu[6]] & (gpu[2] == 0)
+        told, meta = self.nccl.of_activities(gpu[5], communicates, calls)
         thread = np.unique(calls[2], return_inverse=True)[1].reshape(-1)
         to_ps = self._after_ps
         limits = self.db.gpu_limits(device)
@@ -175,14 +189,14 @@ class _Reader:
                 gpu[5],
                 gpu[6],
                 gpu[7],
-                gpu[8],
+                told,
                 gpu[9],
                 gpu[11],
                 blocks_per_sm(np.stack([*gpu[11:15], gpu[11] * 0]), limits),
             ),
             calls=Calls(to_ps(calls[0]), to_ps(calls[1]), thread, calls[3], calls[4]),
             syncs=syncs,
-            meta=(),
+            meta=tuple(meta),
             steps=steps,
             num_sms=limits.get("numSms", 0),
             phases=phases,
