@@ -8,7 +8,9 @@ Note [Order of gathers]
     other in the order of issue (``ProcessGroupNCCL`` has one stream for them): next gather, then reduction.
     FSDP2 lets compute wait for the reduction of the unit before, whose buffer it needs again
     (``FSDPParamGroup.post_backward``), and copies what was gathered into the parameters and gradients into
-    the reduction's buffer; FSDP1's flat parameters are used where they are.
+    the reduction's buffer.  FSDP1's flat parameters are used where they are; their gradients are joined by
+    autograd (parameters are views that ``torch.split`` made), then cast to the reduction's dtype and divided
+    by its share of the number of ranks (``_post_backward_hook`` of ``torch/distributed/fsdp``).
 """
 
 from __future__ import annotations
@@ -159,10 +161,11 @@ class _Reductions:
             writer.wait_for(*self.before)
         self.before = []
         for group, numel in _by_group(job, pieces, trainable=True):
+            grads, buffer = Tensor((numel,), job.shard.dtype), Tensor((numel,), _dtype(precision))
+            if fsdp1:
+                writer.compute(_copy("cat", grads, grads), phase="bwd", layer=layer)
             waits = [writer.last] if writer.last is not None else []
-            if not fsdp1:
-                grads, buffer = Tensor((numel,), job.shard.dtype), Tensor((numel,), _dtype(precision))
-                kernel = _copy("chunk_cat", grads, buffer)
+            for kernel in _before_reduction(job, grads, buffer):
                 waits = [writer.compute(kernel, phase="bwd", layer=layer, stream=COPY_STREAM, waits=waits)]
             reduced = writer.collective(
                 "reduce_scatter", group, numel * size, stream=_stream(group), phase="grad_sync", layer=layer,
@@ -210,6 +213,14 @@ def _by_group(job: Job, pieces: tuple[Piece, ...], *, trainable: bool = False) -
 
 def _dtype(precision: str) -> str:
     return "float8_e4m3fn" if precision == "fp8" else DTYPES[precision]
+
+
+def _before_reduction(job: Job, grads: Tensor, buffer: Tensor) -> list[Kernel]:
+    """What prepares gradients for their reduction, on a stream of their own; see Note [Order of gathers]."""
+    if job.training.sharding != "fsdp1":
+        return [_copy("chunk_cat", grads, buffer)]
+    cast = [] if buffer.dtype == grads.dtype else [_copy("to", grads, buffer)]
+    return [*cast, compute("aten::div_", [buffer], [buffer], op_class="elementwise", module="fsdp")]
 
 
 def _copy(name: str, source: Tensor, target: Tensor) -> Kernel:
