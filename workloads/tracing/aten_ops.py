@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
 
 from workloads.tracing.kernels import CostFormula, registered_cost
+from workloads.tracing.shape_cache import fits
 from workloads.tracing.storages import touched_bytes
 
 #: Operators that only allocate.
@@ -72,7 +73,10 @@ class AtenOp:
     of what it changes in place; ``flops`` is torch's formula, or None.
     """
 
-    __slots__ = ("allocates", "base", "cost", "flops", "has_kernel", "name", "result_is_known", "writes")
+    __slots__ = (
+        *("allocates", "base", "cost", "flops", "has_kernel", "is_view", "name", "result_is_known"),
+        *("shapes_decide", "writes"),
+    )
 
     def __init__(self, func: Any) -> None:
         self.name = func.name() if hasattr(func, "name") else str(func)
@@ -89,6 +93,10 @@ class AtenOp:
         self.allocates = self.base in _ALLOCATE
         #: Nothing comes back but the argument that is written, as it was: no need to work out shapes.
         self.result_is_known = bool(self.writes) and (not schema.returns or self.base in _IN_PLACE)
+        #: The result shares the argument's storage, by schema or because torch says so elsewhere.
+        self.is_view = self.base.startswith("aten::") and (is_view or self.base == "aten::_unsafe_view")
+        #: Shapes and plain arguments say what comes back.
+        self.shapes_decide = fits(func, self.base)
         self.has_kernel = not (is_view or self.allocates or self.base in _NO_KERNEL)
         packet = getattr(func, "_overloadpacket", None)
         self.flops: Callable[..., Any] | None = flop_registry.get(packet)

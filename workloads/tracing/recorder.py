@@ -35,6 +35,7 @@ from workloads.tracing.group_names import group_symbol
 from workloads.tracing.labels import Labels
 from workloads.tracing.ordering import ALL_STREAMS, StreamKey, StreamWaits, stream_symbol
 from workloads.tracing.recording import Free, RawOp, Recording, Segment
+from workloads.tracing.shape_cache import ShapeCache, view
 from workloads.tracing.sites import call_stack
 from workloads.tracing.storages import StorageRecord, StorageTable, extent, touched_bytes
 
@@ -68,6 +69,7 @@ class Recorder(TorchDispatchMode):
         self.communication = Communication(self)
         self._storages = StorageTable(self._storage_died, whole_life=whole_life)
         self._operators: dict[Any, AtenOp] = {}
+        self._shapes = ShapeCache()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -239,6 +241,10 @@ class Recorder(TorchDispatchMode):
             return self._read_value(args[0])
         if operator.result_is_known and all_on_device(args[0]):
             result: Any = args[0] if func._schema.returns else None
+        elif operator.is_view:
+            result = view(func, args, kwargs)
+        elif operator.shapes_decide:
+            result = self._shapes.call(func, args, kwargs)
         else:
             result = func(*args, **kwargs)
         if not self.recording:

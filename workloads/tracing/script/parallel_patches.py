@@ -86,14 +86,20 @@ def _label_fsdp2() -> None:
     groups.foreach_reduce = foreach_reduce
 
 
+#: What DTensor asks a mesh at every operation and that reads no tensor.
+_MESH_ATTRIBUTES = (
+    *("__enter__", "__exit__", "__repr__", "__hash__", "__eq__", "__getattribute__"),
+    *("size", "ndim", "device_type", "mesh_dim_names", "get_coordinate", "_is_current_rank_part_of_mesh"),
+)
+
+
 def _patch_device_mesh() -> None:
     """A mesh keeps its ranks in a CPU tensor and reads it all the time."""
     for name in ("new_group", "init_process_group"):  # copied by value
         setattr(device_mesh, name, getattr(dist, name))
-    kept = ("__enter__", "__exit__", "__repr__", "__hash__", "__eq__", "__getattribute__")
     mesh = device_mesh.DeviceMesh
     for name, value in list(vars(mesh).items()):
-        if name in kept:
+        if name in _MESH_ATTRIBUTES:
             continue
         if isinstance(value, staticmethod | classmethod):
             setattr(mesh, name, type(value)(without_modes(value.__func__)))
