@@ -26,7 +26,9 @@ class ProgramMemory:
     """Bytes on each GPU of one program's ranks at the moment of its peak.
 
     ``parameters``, ``gradients`` and ``optimizer_states`` live through the step; ``activations`` is the most
-    that lives beside them, reached in template instance ``peak_instance`` (-1: nothing is allocated).
+    that lives beside them, reached in template instance ``peak_instance`` (-1: nothing is allocated);
+    ``in_flight`` is what of it was there when that instance began, saved by forwards whose backward is still
+    to come (0 where only the peak is known).
     """
 
     program: str
@@ -36,6 +38,7 @@ class ProgramMemory:
     gradients: int
     optimizer_states: int
     activations: int
+    in_flight: int
     peak_instance: int
     peak_template: str
     peak_microbatch: int
@@ -71,12 +74,14 @@ def peak_memory(graph: Graph) -> tuple[ProgramMemory, ...]:
 
 
 def _program_memory(graph: Graph, program: Program, use: _TemplateUse, recorded_only: bool) -> ProgramMemory:
-    activations, instance = program.memory.activations_peak, -1
+    activations, in_flight, instance = program.memory.activations_peak, 0, -1
     if not recorded_only and len(program.template):
         net = use.net[program.template]
-        highest = np.cumsum(net) - net + use.highest[program.template]
+        before = np.cumsum(net) - net
+        highest = before + use.highest[program.template]
         instance = int(np.argmax(highest))
         activations = max(0, int(highest[instance]))
+        in_flight = min(activations, max(0, int(before[instance])))
     template, microbatch = "", -1
     if instance >= 0:
         template = graph.template_names[int(program.template[instance])]
@@ -89,6 +94,7 @@ def _program_memory(graph: Graph, program: Program, use: _TemplateUse, recorded_
         gradients=program.memory.gradients,
         optimizer_states=program.memory.optimizer_states,
         activations=activations,
+        in_flight=in_flight,
         peak_instance=instance,
         peak_template=template,
         peak_microbatch=microbatch,

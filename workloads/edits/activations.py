@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from simcore.graph import Graph, Program
-from simcore.memory import peak_memory
+from simcore.memory import ProgramMemory, peak_memory
 
-ASSUMED = "activations in proportion to layers, microbatches held at a time and what forwards write"
+ASSUMED = (
+    "activations held from forward to backward in proportion to layers and microbatches held at a time,"
+    " what one backward needs besides as before, both in proportion to what forwards write"
+)
 
 
 def held_at_once(steps: Iterable[bool]) -> int:
@@ -30,6 +33,16 @@ def program_holds(graph: Graph, program: Program) -> int:
 def activations(graph: Graph) -> dict[str, int]:
     """Bytes of activations at the peak, by program."""
     return {found.program: found.activations for found in peak_memory(graph)}
+
+
+def regrouped(memory: ProgramMemory, share: float) -> int:
+    """Bytes at the peak with ``share`` times the layers and microbatches held.
+
+    What forwards saved goes with the share; what one backward needs besides does not.  Where only the peak is
+    known, all of it is taken for saved.
+    """
+    saved = memory.in_flight if memory.peak_instance >= 0 else memory.activations
+    return round(memory.activations - saved + saved * share)
 
 
 def written_ratio(graph: Graph, program: Program, new_bytes: Mapping[int, str | int]) -> float:

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from simcore.errors import InputError
 from simcore.graph import Action, Graph, OpKind, validate_schedule
-from workloads.edits.activations import ASSUMED, activations, held_at_once, program_holds
+from simcore.memory import peak_memory
+from workloads.edits.activations import ASSUMED, held_at_once, program_holds, regrouped
 from workloads.edits.assembly import Assembly, Piece
 from workloads.edits.job import EditableJob, Edited, plays
 from workloads.edits.layout import SCHEDULE, Layout, schedule_named
@@ -123,7 +124,7 @@ class _Writer:
         self.assembly = Assembly(graph)
         self._exchange = exchange_rows(graph)
         self._counter = counter_row(graph)
-        self._activations = activations(graph)
+        self._memory = {found.program: found for found in peak_memory(graph)}
 
     def program(
         self, parts: StageParts, stage: int, source: int, ranks: Sequence[tuple[int, int, int]]
@@ -167,7 +168,8 @@ class _Writer:
             offsets = tuple((chunk * pp + stage) * per_chunk for chunk in range(chunks))
         held = held_at_once(action.kind == "F" for action in actions if action.kind in "FB")
         share = held * per_chunk / (program_holds(self.graph, parts.program) * own)
-        memory = scaled_memory(parts.program.memory, ratio, self._activations[parts.program.name] * share)
+        held_bytes = regrouped(self._memory[parts.program.name], share)
+        memory = scaled_memory(parts.program.memory, ratio, held_bytes)
         self.assembly.program(parts.program, ranks, stage, played, offsets, memory)
 
     def _last_backward(self, parts: StageParts, per_chunk: int) -> int:
