@@ -8,6 +8,7 @@ import numpy as np
 
 from simcore.graph.ops import IntArray, Strings
 from workloads.imports.collective_kinds import collective_bytes, collective_kind
+from workloads.imports.innermost import innermost
 from workloads.imports.rank_ops import RankOps
 from workloads.imports.recorded import RecordedCollectives, RecordedShapes
 
@@ -42,29 +43,6 @@ def recorded_shapes(ops: RankOps) -> RecordedShapes | None:
         texts(around.types),
         texts(around.outputs) if len(around.outputs) else None,
     )
-
-
-def innermost(
-    times: list[int],
-    calls: list[int],
-    starts: list[int],
-    ends: list[int],
-    around: list[int],
-    result: IntArray,
-) -> None:
-    """Write into ``result[call]`` the innermost of nested intervals at each time; all sorted."""
-    stack: list[int] = []
-    place = 0
-    for time, call in zip(times, calls, strict=True):
-        while place < len(starts) and starts[place] <= time:
-            while stack and ends[stack[-1]] <= starts[place]:
-                stack.pop()
-            stack.append(place)
-            place += 1
-        while stack and ends[stack[-1]] <= time:
-            stack.pop()
-        if stack:
-            result[call] = around[stack[-1]]
 
 
 def recorded_collectives(ops: RankOps) -> RecordedCollectives:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray
-from workloads.imports.details import innermost
 from workloads.imports.execution_trace import ExecutionTrace, Node, Tensor
 from workloads.imports.host_ops import FUNCTION_IDS, HostOps
+from workloads.imports.innermost import innermost
 from workloads.imports.recording import CollectiveMeta, FrameworkCalls, KinetoTrace, Names, is_communication
 
 Texts = npt.NDArray[np.object_]

@@ -21,6 +21,7 @@ from workloads.imports.enclosing import CommunicationCalls
 from workloads.imports.host_ops import HostOps
 from workloads.imports.json_events import TraceFile, read_events
 from workloads.imports.json_values import arguments, numbered, product, whole
+from workloads.imports.modules import ModuleCalls
 from workloads.imports.occupancy import blocks_per_sm
 from workloads.imports.phases import PhaseSpans
 from workloads.imports.recording import (
@@ -79,6 +80,7 @@ class _Reader:
         self.steps: list[Step] = []
         self.phases = PhaseSpans()
         self.comm_calls = CommunicationCalls()
+        self.modules = ModuleCalls()
         self.counts: dict[str, int] = {}
         self.whole = True
 
@@ -104,39 +106,56 @@ class _Reader:
         elif category == "cuda_sync":
             self._take_sync(event)
         elif category in ("user_annotation", "cpu_op", "operator"):
-            if self.host_ops is not None:
-                self.host_ops.take(event, *self._interval(number, event), self._thread(event))
-            text = str(event.get("name", ""))
-            phase = self.phases.phase(text)
-            if phase:
-                self.phases.add(phase, *self._interval(number, event))
-            if self.comm_calls.is_one(text):
-                self.comm_calls.add(*self._interval(number, event), self._thread(event))
-            found = _STEP.match(text)
-            if found is not None:
-                start, end = self._interval(number, event)
-                self.steps.append(Step(int(found.group(1)[:18]), start, end))
-            elif category != "user_annotation":
-                self._take_framework_call(number, event)
+            self._take_host_event(number, event, category)
+        elif category == "python_function":
+            module = self.modules.module(str(event.get("name", "")))
+            if module:
+                self.modules.add_call(module, *self._interval(number, event), self._thread(event))
+
+    def _take_host_event(self, number: int, event: dict[str, Any], category: str) -> None:
+        """A call of the framework, or what a program annotates."""
+        text = str(event.get("name", ""))
+        step = _STEP.match(text)
+        try:
+            start, end = self._interval(number, event)
+        except InputError:
+            if step is None:
+                return  # nothing that is replayed
+            raise
+        thread = self._thread(event)
+        if self.host_ops is not None:
+            self.host_ops.take(event, start, end, thread)
+        if step is not None:
+            self.steps.append(Step(int(step.group(1)[:18]), start, end))
+            return
+        phase = self.phases.phase(text)
+        if phase:
+            self.phases.add(phase, start, end)
+        if self.comm_calls.is_one(text):
+            self.comm_calls.add(start, end, thread)
+        if category == "user_annotation":
+            module = self.modules.module(text)
+            if module:
+                self.modules.add_call(module, start, end, thread)
+            return
+        args = arguments(event)
+        sequence = whole(args.get("Sequence number"), -1)
+        if sequence >= 0:
+            self.modules.add_op(text, sequence, start, end, thread)
+        self._take_framework_call(args, text, start, end, thread)
 
     def _thread(self, event: dict[str, Any]) -> int:
         return self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
 
-    def _take_framework_call(self, number: int, event: dict[str, Any]) -> None:
-        args = arguments(event)
+    def _take_framework_call(
+        self, args: dict[str, Any], name: str, start: int, end: int, thread: int
+    ) -> None:
         shapes = args.get("Input Dims", args.get("Input dims"))
         if type(shapes) is not list:
             return
         types = args.get("Input type", args.get("Input Type"))
-        codes = [
-            self.names.code(text)
-            for text in (str(event.get("name", "")), json.dumps(shapes), json.dumps(types))
-        ]
-        try:
-            start, end = self._interval(number, event)
-        except InputError:
-            return  # nothing that is replayed: its kernels go without shapes
-        self.framework.extend((start, end, self._thread(event), *codes))
+        codes = [self.names.code(text) for text in (name, json.dumps(shapes), json.dumps(types))]
+        self.framework.extend((start, end, thread, *codes))
 
     def _take_activity(self, number: int, event: dict[str, Any], kind: int) -> None:
         start, end = self._interval(number, event)
@@ -256,6 +275,7 @@ class _Reader:
             num_sms=max(0, whole(first.get("numSms"), 0)),
             phases=self.phases,
             comm_calls=self.comm_calls,
+            modules=self.modules,
         )
 
     def _check_groups(self, rank: int) -> None:

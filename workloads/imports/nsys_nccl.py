@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray
-from workloads.imports.details import innermost
+from workloads.imports.innermost import innermost
 from workloads.imports.nsys_database import Database
 from workloads.imports.recording import CollectiveMeta
 

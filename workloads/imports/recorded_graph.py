@@ -14,6 +14,7 @@ from workloads.imports.collective_kinds import collective_kind
 from workloads.imports.collectives import Coupling, Meeting
 from workloads.imports.host import HostBlocks, LaunchTimes
 from workloads.imports.host_order import HostOrder
+from workloads.imports.modules import layers
 from workloads.imports.phases import PHASES
 from workloads.imports.rank_ops import RankOps
 from workloads.imports.recording import Names
@@ -246,6 +247,10 @@ def _write_ops(
     strings["op_class"][op_row] = classes[gpu.kind[row]]
     phases = np.array([names["phase"].code(phase) for phase in PHASES], dtype=np.int32)
     strings["phase"][op_row] = phases[trace.phases.of(ops.launched_ps())]
+    threads = np.where(ops.call >= 0, trace.calls.thread[ops.call] if len(trace.calls) else -1, -1)
+    module, paths = trace.modules.of(ops.launched_ps(), threads)
+    strings["module"][op_row] = np.array([names["module"].code(p) for p in paths], dtype=np.int32)[module]
+    ints["layer"][op_row] = layers(paths)[module]
     is_memory = gpu.kind[row] > 0
     ints["bytes_written"][op_row[is_memory]] = gpu.num_bytes[row[is_memory]]
     is_copy = gpu.kind[row] == 1

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from simcore.graph.ops import IntArray
 from workloads.imports.enclosing import CommunicationCalls
+from workloads.imports.modules import ModuleCalls
 from workloads.imports.phases import PhaseSpans
 
 GPU_KINDS = ("kernel", "memcpy", "memset")
@@ -144,7 +145,7 @@ class KinetoTrace:
     ``rank`` and ``world_size`` are -1 where not recorded.  ``resolution_ps``: 1 us where all time stamps
     are whole, else 1 ns.  ``counts`` are events by lower-case category.  ``num_sms`` is 0 where not recorded.
     ``phases`` are backwards and optimizer steps on the host, ``comm_calls`` the calls that issue
-    communication; none where not recorded.
+    communication, ``modules`` calls of the model's modules; none where not recorded.
     """
 
     label: str
@@ -165,6 +166,7 @@ class KinetoTrace:
     num_sms: int = 0
     phases: PhaseSpans = field(default_factory=PhaseSpans)
     comm_calls: CommunicationCalls = field(default_factory=CommunicationCalls)
+    modules: ModuleCalls = field(default_factory=ModuleCalls)
 
 
 def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
