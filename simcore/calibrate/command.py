@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from simcore.calibrate.errors import ErrorTable
@@ -19,10 +21,14 @@ from simcore.calibrate.kernels_command import (
 from simcore.calibrate.layers import layer_errors, layer_lines
 from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
 from simcore.calibrate.peak_memory import memory_errors, memory_lines
-from simcore.calibrate.runs_command import validate_runs
+from simcore.calibrate.runs_cache import StepTimes, default_cache
+from simcore.calibrate.runs_command import spread, validate_runs
 from simcore.calibrate.runs_fit import print_runs_fit
 from simcore.calibrate.white_box_nccl import table_6_lines
 from simcore.errors import InputError, SimcoreError
+from workloads.published import read_run_rows
+
+_REASONS_SHOWN = 5
 
 
 def validate(argv: Sequence[str]) -> int:
@@ -42,10 +48,19 @@ def validate(argv: Sequence[str]) -> int:
     parser.add_argument("--family", default="", help="of --runs: only the rows of this family")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="of --runs: N rows of each family")
     parser.add_argument("--page", default="", metavar="FILE", help="of --runs: write the report there")
+    parser.add_argument("--cache", default="", metavar="FILE", help="of --runs: keep step times there")
+    parser.add_argument(
+        "--ablations",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of --runs: also N rows of each family without each piece of physics",
+    )
     parser.add_argument(
         "--leave-one-out",
         action="store_true",
-        help="of --kernels: also each GPU without its rows; of --traces: each trace by a fit to the others",
+        help="of --kernels: also each GPU without its rows; of --traces: each trace by a fit to the others;"
+        " of --runs: each family by clocks fitted to the others",
     )
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="rows to show (default 10)")
     options = parser.parse_args(argv)
@@ -53,7 +68,8 @@ def validate(argv: Sequence[str]) -> int:
         if options.runs is not None:
             validate_runs(
                 options.runs, family=options.family, limit=options.limit, worst=options.worst,
-                as_json=options.json, page=options.page,
+                as_json=options.json, page=options.page, cache=options.cache,
+                leave_one_out=options.leave_one_out, ablations=options.ablations,
             )  # fmt: skip
             return 0
         table = _errors(options)
@@ -102,6 +118,13 @@ def calibrate(argv: Sequence[str]) -> int:
     what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
     what.add_argument("--runs", metavar="CSV", help="published training runs: clock and HBM share of a board")
     parser.add_argument("--leave-one-out", action="store_true", help="of --runs: also without each family")
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="of --runs: N rows of each family")
+    parser.add_argument(
+        "--cache",
+        default="",
+        metavar="FILE",
+        help=f"of --runs: step times simulated before (default {default_cache()})",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="restarts of the simplex (default 3)")
     parser.add_argument("--only", choices=("gemm", "attention"), help="fit one part of the kernels")
     parser.add_argument(
@@ -112,7 +135,9 @@ def calibrate(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         if options.runs is not None:
-            print_runs_fit(options.generation, options.runs, left_out=options.leave_one_out)
+            rows = spread(read_run_rows(options.runs), options.limit)
+            times = StepTimes(Path(options.cache) if options.cache else default_cache())
+            print_runs_fit(options.generation, rows, left_out=options.leave_one_out, times=times)
         elif options.nccl is not None:
             print_nccl_fit(options.generation, options.nccl, options.cross_validate)
         elif options.traces is not None:
@@ -133,6 +158,14 @@ def _text(table: ErrorTable, worst: int) -> str:
         if summary["n"]:
             lines.append(summary_line(name, summary))
     lines.append(f"refused: {len(table.skipped)} rows")
+    reasons = Counter(row["reason"] for row in table.skipped)
+    first = {row["reason"]: row["id"] for row in reversed(table.skipped)}
+    lines.extend(
+        f"  {count} from line {first[reason]}: {reason}"
+        for reason, count in reasons.most_common(_REASONS_SHOWN)
+    )
+    if len(reasons) > _REASONS_SHOWN:
+        lines.append(f"  and {len(reasons) - _REASONS_SHOWN} more reasons (--json has all)")
     lines.extend(
         f"line {row['id']!s:6.60} {row['family']:52} measured {row['measured']:12.2f} us, predicted "
         f"{row['predicted']:12.2f} us ({100 * row['error']:+.0f}%)"

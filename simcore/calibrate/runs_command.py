@@ -10,19 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from simcore.calibrate.errors import ErrorTable, error_table
+from simcore.calibrate.runs_ablations import Worth, ablate
+from simcore.calibrate.runs_cache import StepTimes
+from simcore.calibrate.runs_fit import counts, curves, fit, fit_lines
 from simcore.calibrate.runs_plots import plot
 from simcore.calibrate.runs_report import curves_of, report
-from simcore.calibrate.runs_score import RowScore, Scored, score_rows
+from simcore.calibrate.runs_score import Described, RowScore, Scored, score_rows
 from simcore.errors import InputError, nearest
-from workloads.published import RunRow, read_run_rows
+from workloads.published import RunRow, board_physics, read_run_rows
 
 
 def validate_runs(
-    path: str, *, family: str = "", limit: int = 0, worst: int = 10, as_json: bool = False, page: str = ""
-) -> None:
+    path: str, *, family: str = "", limit: int = 0, worst: int = 10, as_json: bool = False, page: str = "",
+    cache: str = "", leave_one_out: bool = False, ablations: int = 0,
+) -> None:  # fmt: skip
     """Predict the rows of ``path`` (of one ``family``, ``limit`` of each family) and print errors.
 
-    ``page``: file that the report is written to.  Errors: InputError for a bad file or unknown family.
+    ``page``: file that the report is written to.  ``cache``: file of step times simulated before.
+    ``leave_one_out``: also each family by clocks fitted to the others.  ``ablations``: also so many rows of
+    each family without each piece of physics.  Errors: InputError for a bad file or unknown family.
     """
     rows = read_run_rows(path)
     if family:
@@ -30,32 +36,57 @@ def validate_runs(
         if family not in known:
             raise InputError(f"no family {family!r}{nearest(family, known)}")
         rows = [row for row in rows if row.family == family]
-    if limit:
-        rows = _spread(rows, limit)
+    rows = spread(rows, limit)
+    times = StepTimes(Path(cache)) if cache else None
     began = time.monotonic()
-    scored = score_rows(rows)
+    scored = score_rows(rows, times=times)
     wall_s = time.monotonic() - began
+    described = [score.described for score in scored.scores]
+    fitted = fit(curves(described, board_physics(), times)) if leave_one_out else None
+    worths = _ablate(described, ablations, times) if ablations else []
     table = table_of(scored.scores, scored.skipped)
     if page:
-        target = Path(page)
         parts = [f"family {family}"] if family else []
         parts += [f"at most {limit} rows of each family, evenly spread"] if limit else []
         scope = f"Only a part of the table was predicted for this page: {', '.join(parts)}." if parts else ""
-        (target.parent / "images").mkdir(parents=True, exist_ok=True)
-        target.write_text(report(scored, scope=scope), encoding="utf-8")
-        for curve in curves_of(scored):
-            drawn = target.parent / "images" / f"{curve.name}.svg"
-            drawn.write_text(plot(curve, scored.scores), encoding="utf-8")
-        print(f"written: {page}", file=sys.stderr)
+        _write_page(Path(page), scored, report(scored, scope=scope, fitted=fitted, worths=worths))
     if as_json:
-        print(json.dumps({**table.as_dict(), "quality_a": goals(scored.scores), "wall_s": wall_s}))
-    else:
-        print(text(scored, table, worst))
-        print(f"{len(rows)} rows in {wall_s:.0f} s")
+        found = {**table.as_dict(), "quality_a": goals(scored.scores), "wall_s": wall_s}
+        if fitted is not None:
+            found["left_out"] = {"clocks": fitted.clocks, "in_fit": fitted.inside, "left_out": fitted.outside}
+        if worths:
+            found["ablations"] = [{"name": w.name, "errors": w.errors, "clocks": w.clocks} for w in worths]
+        print(json.dumps(found))
+        return
+    print(text(scored, table, worst))
+    if fitted is not None:
+        print("\n".join(fit_lines(fitted, left_out=True)))
+    for worth in worths:
+        errors = "".join(f"  {board} {100 * error:.1f}%" for board, error in worth.errors.items())
+        print(f"{worth.name:60}{errors}")
+    print(f"{len(rows)} rows in {wall_s:.0f} s")
 
 
-def _spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
-    """At most ``limit`` rows of each family, evenly over its rows."""
+def _ablate(described: Sequence[Described], limit: int, times: StepTimes | None) -> list[Worth]:
+    by_row = {entry.row.id: entry for entry in described if counts(entry)}
+    sample = spread([entry.row for entry in by_row.values()], limit)
+    found = curves([by_row[row.id] for row in sample], board_physics(), times)
+    return ablate(found, board_physics(), times)
+
+
+def _write_page(target: Path, scored: Scored, content: str) -> None:
+    images = target.parent / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    target.write_text(content, encoding="utf-8")
+    for curve in curves_of(scored):
+        (images / f"{curve.name}.svg").write_text(plot(curve, scored.scores), encoding="utf-8")
+    print(f"written: {target}", file=sys.stderr)
+
+
+def spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
+    """At most ``limit`` rows of each family, evenly over its rows; 0: all."""
+    if not limit:
+        return list(rows)
     families: dict[str, list[RunRow]] = {}
     for row in rows:
         families.setdefault(row.family, []).append(row)

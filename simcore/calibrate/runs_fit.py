@@ -1,41 +1,45 @@
-"""Two numbers per board fitted to published runs, and what happens to a family that the fit did not see.
+"""The clock of each board fitted to published runs, and what happens to a family that the fit did not see.
 
-Note [Linear in the inverses]
-    A step is time that no number touches (links, latencies, launches), time that shrinks with the clock and
-    time that shrinks with HBM bandwidth: T(c, h) = a + b / c + d / h.  The three come from three simulations
-    of each row; kernels that change from one bound to the other make this a first-order expansion, so the
-    fitted numbers are simulated again for the tables that are reported.
+Note [Step time over the clock]
+    A step is time that the clock does not touch (links, HBM, launches) and time that shrinks with it, and
+    kernels change from one bound to the other in between: its logarithm is a smooth function of the clock's,
+    nearly straight.  Each case is simulated at three clocks, and the parabola through their logarithms stands
+    for all others; ``probe`` says how far it is from simulations in between.
+    Fits over rows, with any family left out, are then arithmetic.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.calibrate.runs import case_key
+from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_score import Described, Progress, describe_rows, predict_cases
 from simcore.errors import InputError, nearest
-from workloads.published import BoardPhysics, RunRow, board_physics, read_run_rows
+from workloads.published import BoardPhysics, Case, RunRow, board_physics
 
 FloatArray = npt.NDArray[np.float64]
 
-#: Where the search looks: shares of the rated clock and of peak bandwidth.
-CLOCKS = np.linspace(0.6, 1.05, 91)
-BANDWIDTHS = np.linspace(0.6, 0.95, 36)
+#: Clocks that are simulated, relative to the one in use.
+STEPS: Final = (0.85, 1.0, 1.15)
+
+#: Where the search looks: shares of the rated clock, half a percent apart.
+CLOCKS: Final = np.linspace(0.6, 1.05, 91)
 
 
 @dataclass(frozen=True)
-class Expansion:
-    """T = ``fixed`` + ``by_clock`` / clock + ``by_hbm`` / hbm, seconds, of a row's cases."""
+class Curve:
+    """Step times of one row's cases over the clock: ``log_s[case, point]`` at ``clocks[point]``."""
 
     described: Described
-    fixed: FloatArray
-    by_clock: FloatArray
-    by_hbm: FloatArray
+    clocks: FloatArray
+    log_s: FloatArray
 
     @property
     def family(self) -> str:
@@ -47,110 +51,151 @@ class Expansion:
         """The row's board group."""
         return self.described.band.cases[0].board
 
-    @property
-    def counts(self) -> bool:
-        """Whether a fit uses the row: all inputs published, not odd."""
-        return self.described.row.text("quality").upper() != "B" and not self.described.odd
+    def seconds(self, clock: FloatArray) -> FloatArray:
+        """Step time of each case at each of ``clock``; see Note [Step time over the clock]."""
+        x, at = np.log(self.clocks), np.log(np.asarray(clock, dtype=np.float64))
+        weights = np.ones((len(x), len(at)))
+        for k, own in enumerate(x):
+            for other in np.delete(x, k):
+                weights[k] *= (at - other) / (own - other)
+        return np.asarray(np.exp(self.log_s @ weights))
 
-    def errors(self, clock: FloatArray, hbm: FloatArray) -> FloatArray:
-        """Signed relative error at each pair of numbers; 0 within the row's band."""
-        times = (
-            self.fixed[:, None]
-            + self.by_clock[:, None] / clock[None, :]
-            + self.by_hbm[:, None] / hbm[None, :]
-        )
-        measured = self.described.measured_s
+    def errors(self, clock: FloatArray) -> FloatArray:
+        """Signed relative error at each clock; 0 within the row's band."""
+        times, measured = self.seconds(clock), self.described.measured_s
         low, high = times.min(axis=0), times.max(axis=0) * self.described.widened
         return np.asarray(np.clip(measured, low, high) / measured - 1)
 
-    def at(self, p: BoardPhysics) -> float:
-        """Signed relative error by one pair of numbers."""
-        return float(self.errors(np.array([p.clock]), np.array([p.hbm_efficiency]))[0])
+    def error(self, clock: float) -> float:
+        """Signed relative error at one clock."""
+        return float(self.errors(np.array([clock]))[0])
 
 
-def expand(rows: Sequence[RunRow], start: Mapping[str, BoardPhysics]) -> list[Expansion]:
-    """Three simulations of every case: at ``start``, at a lower clock, at a lower bandwidth."""
-    described, _ = describe_rows(rows)
-    cases = {case_key(case): case for entry in described for case in entry.band.cases}
-    step = 0.9
+@dataclass(frozen=True)
+class Fit:
+    """Clocks by board, and by family the mean absolute errors: with it in the fit, and without."""
+
+    clocks: dict[str, float]
+    rows: dict[str, int]
+    inside: dict[str, float]
+    outside: dict[str, float]
+    clocks_without: dict[str, dict[str, float]]
+
+
+def counts(entry: Described) -> bool:
+    """Whether a fit uses the row: all inputs published, not odd."""
+    return entry.row.text("quality").upper() != "B" and not entry.odd
+
+
+def curves(
+    described: Sequence[Described], start: Mapping[str, BoardPhysics], times: StepTimes | None = None
+) -> list[Curve]:
+    """Every case of the rows that count, simulated at the clocks around ``start``; refused ones left out."""
+    entries = [entry for entry in described if counts(entry) and entry.band.cases[0].board in start]
+    cases = {case_key(case): case for entry in entries for case in entry.band.cases}
     points = [
-        dict(start),
-        {name: replace(p, clock=p.clock * step) for name, p in start.items()},
-        {name: replace(p, hbm_efficiency=p.hbm_efficiency * step) for name, p in start.items()},
+        predict_cases(
+            cases,
+            {board: BoardPhysics(p.clock * step) for board, p in start.items()},
+            progress=Progress(f"fit, clock x {step:g}"),
+            times=times,
+        )
+        for step in STEPS
     ]
-    times = [predict_cases(cases, point, progress=Progress("fit")) for point in points]
-    expansions = []
-    for entry in described:
+    found = []
+    for entry in entries:
         keys = [case_key(case) for case in entry.band.cases]
-        triples = [[found[key] for found in times] for key in keys]
-        kept = [t for t in triples if not any(isinstance(value, str) for value in t)]
-        if kept:
-            base, slow, narrow = np.array(kept, dtype=np.float64).T
-            p = start[entry.band.cases[0].board]
-            by_clock = (slow - base) * p.clock / (1 / step - 1)
-            by_hbm = (narrow - base) * p.hbm_efficiency / (1 / step - 1)
-            fixed = base - by_clock / p.clock - by_hbm / p.hbm_efficiency
-            expansions.append(Expansion(entry, fixed, by_clock, by_hbm))
-    return expansions
+        known = [[point[key] for point in points] for key in keys]
+        seconds = [row for row in known if not any(isinstance(value, str) for value in row)]
+        if seconds:
+            clocks = start[entry.band.cases[0].board].clock * np.array(STEPS)
+            found.append(Curve(entry, clocks, np.log(np.array(seconds, dtype=np.float64))))
+    return found
 
 
-def fit_board(rows: Sequence[Expansion]) -> BoardPhysics:
-    """Numbers with the least mean over families of the mean absolute error."""
-    clock, hbm = (grid.ravel() for grid in np.meshgrid(CLOCKS, BANDWIDTHS))
+def fit_clock(rows: Sequence[Curve]) -> float:
+    """The clock with the least mean over families of the mean absolute error; 1 without rows."""
     by_family: dict[str, list[FloatArray]] = defaultdict(list)
     for row in rows:
-        if row.counts:
-            by_family[row.family].append(np.abs(row.errors(clock, hbm)))
+        by_family[row.family].append(np.abs(row.errors(CLOCKS)))
     if not by_family:
-        return BoardPhysics(1.0, 0.9)
+        return 1.0
     cost = np.mean([np.mean(errors, axis=0) for errors in by_family.values()], axis=0)
-    best = int(np.argmin(cost))
-    return BoardPhysics(round(float(clock[best]), 3), round(float(hbm[best]), 3))
+    return round(float(CLOCKS[int(np.argmin(cost))]), 3)
 
 
-def fit_all(rows: Sequence[Expansion]) -> dict[str, BoardPhysics]:
-    """A fit for every board that has rows."""
-    return {board: fit_board([r for r in rows if r.board == board]) for board in {r.board for r in rows}}
+def fit(rows: Sequence[Curve]) -> Fit:
+    """Clocks fitted to all rows, and each family's errors by clocks fitted with and without it."""
+    boards = sorted({row.board for row in rows})
+    families = list(dict.fromkeys(row.family for row in rows))
+    clocks = {board: fit_clock([row for row in rows if row.board == board]) for board in boards}
+    without = {
+        family: {
+            board: fit_clock([row for row in rows if row.board == board and row.family != family])
+            for board in boards
+        }
+        for family in families
+    }
+    members = {family: [row for row in rows if row.family == family] for family in families}
+    return Fit(
+        clocks,
+        {family: len(found) for family, found in members.items()},
+        {f: float(np.mean([abs(row.error(clocks[row.board])) for row in m])) for f, m in members.items()},
+        {f: float(np.mean([abs(row.error(without[f][row.board])) for row in m])) for f, m in members.items()},
+        without,
+    )
 
 
-def leave_one_out(rows: Sequence[Expansion]) -> dict[str, FloatArray]:
-    """Absolute errors of each family's rows by numbers fitted without it (of its own board: all others')."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for family in sorted({row.family for row in rows}):
-        for board in {row.board for row in rows if row.family == family}:
-            others = [row for row in rows if row.board == board and row.family != family]
-            if not any(row.counts for row in others):
-                # A board that only this family used: numbers of the nearest board of its generation.
-                others = [row for row in rows if row.board[:4] == board[:4] and row.family != family]
-            p = fit_board(others)
-            for row in rows:
-                if row.family == family and row.board == board and row.counts:
-                    found[family].append(abs(row.at(p)))
-    return {family: np.array(errors) for family, errors in found.items()}
+def probe(rows: Sequence[Curve], clocks: Mapping[str, float], times: StepTimes | None = None) -> float:
+    """Largest relative distance of curves from simulations, over one row of each family.
+
+    Simulated half-way between two of the clocks that the curves go through.
+    """
+    between = {board: BoardPhysics(clock * (STEPS[0] * STEPS[1]) ** 0.5) for board, clock in clocks.items()}
+    sample = list({row.family: row for row in rows}.values())
+    cases: dict[str, Case] = {
+        case_key(row.described.band.cases[0]): row.described.band.cases[0] for row in sample
+    }
+    found = predict_cases(cases, between, progress=Progress("probe"), times=times)
+    worst = 0.0
+    for row in sample:
+        simulated = found[case_key(row.described.band.cases[0])]
+        if not isinstance(simulated, str):
+            drawn = row.seconds(np.array([between[row.board].clock]))[0, 0]
+            worst = max(worst, abs(float(drawn) / simulated - 1))
+    return worst
 
 
-def print_runs_fit(board: str, path: str, *, left_out: bool) -> None:
-    """Fit ``board`` ("all": every board) to the runs of ``path`` and print TOML tables and errors by family.
+def print_runs_fit(
+    board: str, rows: Sequence[RunRow], *, left_out: bool, times: StepTimes | None = None
+) -> None:
+    """Fit ``board`` ("all": every board) to published runs; print TOML tables and errors by family.
 
-    ``left_out``: also the error of each family by numbers fitted without it.  Errors: InputError for an
-    unknown board or a bad file.
+    ``left_out``: also the error of each family by a clock fitted without it.  Errors: InputError for an
+    unknown board, or rows of which none counts.
     """
     start = board_physics()
     if board not in ("all", *start):
         raise InputError(f"no board {board!r}{nearest(board, ('all', *start))}")
-    rows = [row for row in expand(read_run_rows(path), start) if board in ("all", row.board)]
-    fitted = fit_all(rows)
-    for name, p in sorted(fitted.items()):
-        print(f"[{name}]\nclock = {p.clock}\nhbm_efficiency = {p.hbm_efficiency}")
-    without = leave_one_out(rows) if left_out else {}
-    print(f"{'family':22}{'n':>5}{'fitted %':>10}" + (f"{'left out %':>12}" if left_out else ""))
-    means = []
-    for family in sorted({row.family for row in rows if row.counts}):
-        errors = [abs(row.at(fitted[row.board])) for row in rows if row.counts and row.family == family]
-        other = without.get(family)
-        means.append((float(np.mean(errors)), float(np.mean(other)) if other is not None else 0.0))
-        last = f"{100 * means[-1][1]:12.1f}" if left_out else ""
-        print(f"{family:22}{len(errors):>5}{100 * means[-1][0]:10.1f}{last}")
-    if means:
-        fitted_mean, other_mean = (100 * value for value in np.mean(means, axis=0))
-        print(f"{'mean over families':27}{fitted_mean:10.1f}" + (f"{other_mean:12.1f}" if left_out else ""))
+    described, _ = describe_rows(rows)
+    chosen = {name: p for name, p in start.items() if board in ("all", name)}
+    found = curves(described, chosen, times)
+    if not found:
+        raise InputError(f"no row of quality A on {board}")
+    fitted = fit(found)
+    for name, clock in fitted.clocks.items():
+        print(f"[{name}]\nclock = {clock}  # in use: {start[name].clock}")
+    worst = probe(found, {name: p.clock for name, p in chosen.items()}, times)
+    print(f"parabolas against simulations between their points: {100 * worst:.2f}% at most")
+    print("\n".join(fit_lines(fitted, left_out=left_out)))
+
+
+def fit_lines(fitted: Fit, *, left_out: bool) -> list[str]:
+    """Errors by family, for a terminal."""
+    lines = [f"{'family':22}{'n':>5}{'fitted %':>10}" + (f"{'left out %':>12}" if left_out else "")]
+    for family, inside in fitted.inside.items():
+        last = f"{100 * fitted.outside[family]:12.1f}" if left_out else ""
+        lines.append(f"{family:22}{fitted.rows[family]:>5}{100 * inside:10.1f}{last}")
+    inside, outside = (100 * float(np.mean(list(e.values()))) for e in (fitted.inside, fitted.outside))
+    lines.append(f"{'mean over families':27}{inside:10.1f}" + (f"{outside:12.1f}" if left_out else ""))
+    return lines

@@ -6,11 +6,12 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from simcore.calibrate.runs import Physics, case_key, predict_case
+from simcore.calibrate.runs_cache import StepTimes
 from simcore.errors import SimcoreError
 from simcore.hardware import load_cluster
 from workloads.published import (
@@ -98,15 +99,17 @@ def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[st
     return found, skipped
 
 
-def score_rows(rows: Sequence[RunRow], physics: Physics | None = None) -> Scored:
+def score_rows(
+    rows: Sequence[RunRow], physics: Physics | None = None, times: StepTimes | None = None
+) -> Scored:
     """Predict and score ``rows`` on all cores; equal cases are simulated once.  Progress goes to stderr.
 
-    ``physics`` None: as ``board_physics()`` has it.
+    ``physics`` None: as ``board_physics()`` has it.  ``times``: step times that are known already.
     """
     described, skipped = describe_rows(rows)
     cases = {case_key(case): case for entry in described for case in entry.band.cases}
     predicted = predict_cases(
-        cases, board_physics() if physics is None else physics, progress=Progress("runs")
+        cases, board_physics() if physics is None else physics, progress=Progress("runs"), times=times
     )
     return scored(described, skipped, predicted)
 
@@ -128,24 +131,34 @@ def scored(
 
 
 def predict_cases(
-    cases: Mapping[str, Case], physics: Physics, *, progress: Callable[[int, int], None] | None = None
-) -> dict[str, float | str]:
-    """Step time of every case, seconds, or why it has none."""
+    cases: Mapping[str, Case], physics: Physics, *,
+    progress: Callable[[int, int], None] | None = None, times: StepTimes | None = None,
+) -> dict[str, float | str]:  # fmt: skip
+    """Step time of every case, seconds, or why it has none; ``times`` knows earlier ones and learns these."""
+    found: dict[str, float | str] = {}
+    if times is not None:
+        known = {key: times.get(times.key(key, case, physics)) for key, case in cases.items()}
+        found = {key: result for key, result in known.items() if result is not None}
     # The long ones first, so that no core waits at the end.
     order = sorted(cases.items(), key=lambda item: -_weight(item[1]))
-    jobs = [(key, case, physics) for key, case in order]
-    found: dict[str, float | str] = {}
+    jobs = [(key, case, physics) for key, case in order if key not in found]
+    for done, (key, result) in enumerate(_results(jobs), start=1):
+        found[key] = result
+        if times is not None:
+            times.put(times.key(key, cases[key], physics), result)
+        if progress is not None:
+            progress(done, len(jobs))
+    return found
+
+
+def _results(jobs: Sequence[tuple[str, Case, Physics]]) -> Iterator[tuple[str, float | str]]:
+    """Results as they come, from all cores."""
     workers = min(len(jobs), len(os.sched_getaffinity(0)))
     if workers <= 1:
-        for job in jobs:
-            found.update([_job(job)])
-        return found
+        yield from map(_job, jobs)
+        return
     with multiprocessing.get_context("fork").Pool(workers) as pool:
-        for done, (key, result) in enumerate(pool.imap_unordered(_job, jobs), start=1):
-            found[key] = result
-            if progress is not None:
-                progress(done, len(jobs))
-    return found
+        yield from pool.imap_unordered(_job, jobs)
 
 
 def _job(job: tuple[str, Case, Physics]) -> tuple[str, float | str]:

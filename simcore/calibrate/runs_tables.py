@@ -106,7 +106,11 @@ def sweeps(scores: Iterable[RowScore]) -> dict[str, list[RowScore]]:
     found: dict[str, list[RowScore]] = defaultdict(list)
     for score in scores:
         row = score.described.row
-        names = ("model", "params_b", "gpus", "precision", "global_batch")
-        key = ", ".join(row.text(name) for name in names if row.text(name))
-        found[f"{row.family}: {key}"].append(score)
+        stated = (
+            row.text("model"),
+            f"{row.count('gpus')} GPUs",
+            f"batch {row.number('global_batch'):g}",
+            row.text("precision"),
+        )
+        found[f"{row.family}: {', '.join(part for part in stated if part)}"].append(score)
     return {name: rows for name, rows in found.items() if len(rows) >= _SMALLEST_SWEEP}

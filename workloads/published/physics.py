@@ -1,4 +1,4 @@
-"""What a GPU sustains in training, by board: two numbers, fitted over all published rows of the board."""
+"""What a GPU sustains in training, by board: one number, fitted over all published rows of the board."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-#: Boards with the same die and power limit as another.
-_ALIKE: Final = {"h800": "h100", "h200": "h100", "a800": "a100", "a100-40gb": "a100"}
+#: Boards of the same die as another, whose numbers hold for them.
+_ALIKE: Final = {
+    "h800": "h100", "h200": "h100", "h100-96gb": "h100", "a800": "a100", "a100-40gb": "a100",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class BoardPhysics:
-    """``clock``: SM clock under continuous load over the rated one; ``hbm_efficiency``: share of peak."""
+    """``clock``: SM clock under continuous load over the one that the profile's peaks are rated at."""
 
     clock: float = 1.0
-    hbm_efficiency: float = 0.0  # 0: the profile's own
 
     def overrides(self) -> tuple[tuple[str, str], ...]:
         """As ``load_cluster`` takes them."""
-        found = [("gpu.clock", str(self.clock))]
-        if self.hbm_efficiency:
-            found.append(("gpu.hbm_efficiency", str(self.hbm_efficiency)))
-        return tuple(found)
+        return (("gpu.clock", str(self.clock)),)
 
 
 def board_group(board: str) -> str:
@@ -36,7 +34,4 @@ def board_group(board: str) -> str:
 def board_physics() -> dict[str, BoardPhysics]:
     """Numbers by board group, from ``physics.toml``."""
     text = (resources.files("workloads.published") / "physics.toml").read_text(encoding="utf-8")
-    return {
-        board: BoardPhysics(table["clock"]["value"], table["hbm_efficiency"]["value"])
-        for board, table in tomllib.loads(text).items()
-    }
+    return {board: BoardPhysics(table["clock"]["value"]) for board, table in tomllib.loads(text).items()}

@@ -1,0 +1,141 @@
+"""What each piece of physics is worth: rows predicted without it, the clock fitted again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from simcore.calibrate.runs import case_key
+from simcore.calibrate.runs_cache import StepTimes
+from simcore.calibrate.runs_fit import Curve, fit
+from simcore.calibrate.runs_score import Progress, predict_cases
+from workloads.published import BoardPhysics, Case
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """``without``: a case with the piece switched off; the same case where it plays no part."""
+
+    name: str
+    without: Callable[[Case], Case]
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Mean error over the families of each board group, with the clock fitted again."""
+
+    name: str
+    errors: dict[str, float]
+    clocks: dict[str, float]
+
+
+def _training(case: Case, **changes: Any) -> Case:
+    return replace(case, training=case.training.model_copy(update=changes))
+
+
+def _software(case: Case, **changes: Any) -> Case:
+    return replace(case, software=case.software.model_copy(update=changes))
+
+
+def _one_attention(case: Case) -> Case:
+    return case if case.software.attention == "unfused" else _software(case, attention="flash2")
+
+
+def _fused_attention(case: Case) -> Case:
+    return _software(case, attention="flash2") if case.software.attention == "unfused" else case
+
+
+def _no_overlap(case: Case) -> Case:
+    return _training(
+        case, overlap_grad_reduce=False, overlap_param_gather=False, overlap_p2p=False, tp_overlap=False,
+        prefetch=0,
+    )  # fmt: skip
+
+
+def _not_interleaved(case: Case) -> Case:
+    parallel = case.parallel
+    if parallel.virtual_stages == 1 or case.model.layers % parallel.pp or parallel.embedding_as_layer:
+        return case
+    return replace(case, parallel=parallel.model_copy(update={"virtual_stages": 1, "stage_layers": ()}))
+
+
+def _all_fused(case: Case) -> Case:
+    return _software(
+        case, bias_activation_fusion=True, bias_dropout_fusion=True, softmax_fusion=True, norm_fusion=True,
+        rope_fusion=True, swiglu_fusion=True, grad_accumulation_fusion=True, cross_entropy="fused",
+        moe_permute_fusion=True,
+    )  # fmt: skip
+
+
+def _short_gradients(case: Case) -> Case:
+    if case.training.precision not in ("fp16", "bf16", "fp8"):
+        return case
+    short = "fp16" if case.training.precision == "fp16" else "bf16"
+    return _training(case, grad_dtype=short, grad_reduce_dtype=short)
+
+
+def _no_head(case: Case) -> Case:
+    vocab = case.software.vocab_multiple * case.parallel.tp
+    return replace(case, model=case.model.model_copy(update={"vocab": vocab}))
+
+
+def _instant_starts(case: Case) -> Case:
+    kept = tuple(o for o in case.overrides if o[0] not in ("gpu.launch_overhead_s", "gpu.kernel_gap_s"))
+    starts = (("gpu.launch_overhead_s", "0"), ("gpu.kernel_gap_s", "0"))
+    return replace(_software(case, host_us_per_kernel=0.0), overrides=(*kept, *starts))
+
+
+ABLATIONS: Final = (
+    Ablation("every fused attention kernel of FlashAttention-2's class", _one_attention),
+    Ablation("unfused attention as if fused", _fused_attention),
+    Ablation("nothing recomputed", lambda case: _training(case, recompute="none")),
+    Ablation("no communication overlaps with compute", _no_overlap),
+    Ablation("pipelines not interleaved", _not_interleaved),
+    Ablation("every chain of elementwise kernels fused", _all_fused),
+    Ablation("gradients of 16 bits", _short_gradients),
+    Ablation("no vocabulary head", _no_head),
+    Ablation("kernels start at once, the host costs nothing", _instant_starts),
+)
+
+
+def ablate(
+    rows: Sequence[Curve], physics: Mapping[str, BoardPhysics], times: StepTimes | None = None
+) -> list[Worth]:
+    """Errors of ``rows`` with everything, at the rated clock, and without each of ``ABLATIONS``.
+
+    A row without a piece is simulated once, at the clock of ``physics``; over the clock it is taken to change
+    as the whole row does.
+    """
+    rated = dict.fromkeys(physics, 1.0)
+    found = [_worth("nothing switched off", rows), _at("rated clocks", rows, rated)]
+    for ablation in ABLATIONS:
+        changed = [[ablation.without(case) for case in row.described.band.cases] for row in rows]
+        cases = {case_key(case): case for row in changed for case in row}
+        seconds = predict_cases(cases, physics, progress=Progress(ablation.name), times=times)
+        moved = []
+        for row, own in zip(rows, changed, strict=True):
+            known = [seconds[case_key(case)] for case in own]
+            if len(known) == len(row.log_s) and not any(isinstance(value, str) for value in known):
+                here = row.seconds(np.array([physics[row.board].clock]))[:, 0]
+                shift = np.log(np.array(known, dtype=np.float64) / here)
+                moved.append(replace(row, log_s=row.log_s + shift[:, None]))
+        found.append(_worth(ablation.name, moved))
+    return found
+
+
+def _worth(name: str, rows: Sequence[Curve]) -> Worth:
+    return _at(name, rows, fit(rows).clocks)
+
+
+def _at(name: str, rows: Sequence[Curve], clocks: Mapping[str, float]) -> Worth:
+    errors = {}
+    for board in sorted({row.board for row in rows}):
+        by_family: dict[str, list[float]] = {}
+        for row in rows:
+            if row.board == board:
+                by_family.setdefault(row.family, []).append(abs(row.error(clocks[board])))
+        errors[board] = float(np.mean([np.mean(found) for found in by_family.values()]))
+    return Worth(name, errors, dict(clocks))

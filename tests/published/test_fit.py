@@ -1,0 +1,131 @@
+"""Clocks fitted to runs: curves against simulations, families left out, times kept, pieces switched off."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simcore.calibrate.runs import case_key, simulated_s
+from simcore.calibrate.runs_ablations import ABLATIONS, ablate
+from simcore.calibrate.runs_cache import StepTimes
+from simcore.calibrate.runs_command import validate_runs
+from simcore.calibrate.runs_fit import STEPS, Curve, curves, fit, fit_clock, print_runs_fit, probe
+from simcore.calibrate.runs_score import Described, describe_rows
+from simcore.errors import InputError
+from workloads.published import BoardPhysics, RunRow, describe
+
+_GPT = {
+    "id": "r1", "family": "new", "model": "GPT-3 tiny", "layers": "4", "hidden": "2048", "heads": "16",
+    "kv_heads": "16", "ffn": "8192", "vocab": "51200", "seq": "2048", "gpus": "8", "gpu_type": "H100",
+    "tp": "2", "pp": "1", "global_batch": "8", "micro_batch": "2", "precision": "bf16", "sp": "yes",
+    "recompute": "none", "metric": "step_time_s", "value": "0.1", "quality": "A",
+}  # fmt: skip
+_START = {"h100": BoardPhysics(0.8)}
+
+
+def _row(**changes: str) -> RunRow:
+    return RunRow(2, {**_GPT, **changes})
+
+
+def _curve(family: str, measured_s: float, at_rated_s: float, power: float = -1.0) -> Curve:
+    """A row whose time is ``at_rated_s * clock ** power``."""
+    described = Described(_row(family=family), describe(_row()), measured_s, 1.0, "")
+    clocks = 0.8 * np.array(STEPS)
+    return Curve(described, clocks, np.log(at_rated_s * clocks[None, :] ** power))
+
+
+def test_a_curve_goes_through_what_was_simulated_and_is_near_it_in_between() -> None:
+    described, _ = describe_rows([_row()])
+    (curve,) = curves(described, _START)
+    (case,) = described[0].band.cases
+    whole = simulated_s(
+        case, 1, {"h100": BoardPhysics(0.8)}
+    )  # 8 samples on 4 replicas, 2 each: one microbatch
+    assert curve.seconds(np.array([0.8]))[0, 0] == pytest.approx(whole, rel=1e-9)
+    assert probe([curve], {"h100": 0.8}) < 0.002
+    slower, faster = curve.seconds(np.array([0.7, 0.9]))[0]
+    # Slower than at 0.9, yet by less than the clock: some of the step knows no clock.
+    assert 1 < slower / faster < 0.9 / 0.7
+
+
+def test_a_fit_finds_the_clock_that_made_the_rows_and_leaves_a_family_out() -> None:
+    # Rows of "a" and "b" ran at 0.75, those of "c" at 0.9: 1 / 0.75 and 1 / 0.9 seconds.
+    rows = [_curve("a", 1 / 0.75, 1.0), _curve("b", 1 / 0.75, 1.0), _curve("c", 1 / 0.9, 1.0)]
+    fitted = fit(rows)
+    assert fitted.clocks == {"h100": 0.75}  # the least mean of |error|: two of three families
+    assert fitted.outside["c"] == pytest.approx(0.9 / 0.75 - 1)
+    # Without "a": any clock between 0.75 and 0.9 leaves "b" or "c" wrong by about as much.
+    assert 0.75 <= fitted.clocks_without["a"]["h100"] <= 0.9
+    assert fitted.inside["a"] <= fitted.outside["a"] + 1e-9
+    assert fit_clock([]) == 1.0
+
+
+def test_a_family_counts_once_however_many_rows_it_has() -> None:
+    many = [_curve("many", 1 / 0.9, 1.0)] * 9
+    rows = [*many, _curve("x", 1 / 0.7, 1.0), _curve("y", 1 / 0.7, 1.0)]
+    assert fit_clock(rows) == pytest.approx(0.7)
+
+
+def test_times_are_kept_and_broken_lines_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "times.jsonl"
+    described, _ = describe_rows([_row()])
+    (case,) = described[0].band.cases
+    times = StepTimes(path)
+    key = times.key(case_key(case), case, _START)
+    times.put(key, 0.25)
+    times.put("other", "bug: KeyError")
+    path.write_text(path.read_text(encoding="utf-8") + '{"key": "cut', encoding="utf-8")
+    again = StepTimes(path)
+    assert again.get(key) == 0.25
+    assert again.get("other") is None
+    assert again.key(case_key(case), case, {"h100": BoardPhysics(0.9)}) != key
+    with pytest.raises(InputError, match="cannot read"):
+        StepTimes(tmp_path)
+
+
+def test_known_times_are_not_simulated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described, _ = describe_rows([_row()])
+    times = StepTimes(tmp_path / "times.jsonl")
+    (first,) = curves(described, _START, times)
+    monkeypatch.setattr("simcore.calibrate.runs_score.predict_case", lambda *_: math.nan)
+    (second,) = curves(described, _START, StepTimes(tmp_path / "times.jsonl"))
+    assert np.array_equal(first.log_s, second.log_s)
+
+
+def test_pieces_are_switched_off_where_a_row_has_them() -> None:
+    described, _ = describe_rows([_row(), _row(id="r2", family="b", recompute="full")])
+    by_name = {worth.name: worth for worth in ablate(curves(described, _START), _START)}
+    assert len(by_name) == len(ABLATIONS) + 2
+    (case,) = described[1].band.cases
+    without = {ablation.name: ablation.without(case) for ablation in ABLATIONS}
+    assert without["nothing recomputed"].training.recompute == "none"
+    assert without["unfused attention as if fused"] == case
+    (plain,) = described[0].band.cases
+    assert without["nothing recomputed"] == plain  # otherwise the rows are the same
+
+
+def test_both_commands_print_families_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [_row(), _row(id="r2", family="b", value="0.12"), _row(id="r3", family="c", quality="B")]
+    print_runs_fit("h100", rows, left_out=True, times=StepTimes(tmp_path / "t.jsonl"))
+    out = capsys.readouterr().out
+    assert "[h100]\nclock = " in out
+    assert "mean over families" in out
+    with pytest.raises(InputError, match=r"no board 'h10'.*h100"):
+        print_runs_fit("h10", rows, left_out=True)
+    with pytest.raises(InputError, match="no row of quality A on a100"):
+        print_runs_fit("a100", rows, left_out=True)
+    names = list(_GPT)
+    lines = [",".join(names), *(",".join(row.text(name) for name in names) for row in rows)]
+    table = tmp_path / "runs.csv"
+    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    page = tmp_path / "docs" / "validation.md"
+    cache = str(tmp_path / "t.jsonl")
+    validate_runs(str(table), page=str(page), cache=cache, leave_one_out=True, ablations=1)
+    written = page.read_text(encoding="utf-8")
+    assert "## Families left out" in written
+    assert "## What each piece is worth" in written
+    assert "| no vocabulary head |" in written
+    capsys.readouterr()
