@@ -123,7 +123,7 @@ def _events(timeline: Timeline, rank: int) -> Iterator[str]:
     begin = np.where(is_comm, ready, start)
     stream, names = rows.strings("stream")
     exchanged = is_one_of(kind, kinds, ("send", "recv"))
-    inside = _one_launch(np.flatnonzero(exchanged), stream, begin, end)
+    inside, several = _one_launch(np.flatnonzero(exchanged), stream, begin, end)
     # Host ops and synchronisations end when the host goes on: what follows them is launched then.
     on_host = is_one_of(kind, kinds, ("host", "sync"))
     called = np.maximum.accumulate(np.where(on_host, end, 0))
@@ -135,7 +135,7 @@ def _events(timeline: Timeline, rank: int) -> Iterator[str]:
     constant = _Constants(rows, info, rank)
     for row in np.flatnonzero((is_comm | on_gpu) & ~inside).tolist():
         correlation = row + 1
-        name, category, args = constant.of(row)
+        name, category, args = constant.of(row, coalesced=bool(several[row]))
         number = streams[names[stream[row]]]
         call = "cudaMemcpyAsync" if category == "gpu_memcpy" else "cudaLaunchKernel"
         at, length = in_us(int(begin[row])), in_us(int(end[row] - begin[row]))
@@ -165,18 +165,21 @@ def _launching_ns(info: RunInfo, on_host: npt.NDArray[np.bool_], launched: npt.N
 
 def _one_launch(
     rows: IntArray, stream: npt.NDArray[np.int32], begin: IntArray, end: IntArray
-) -> npt.NDArray[np.bool_]:
-    """Sends and receives that are one kernel of NCCL's with the one before, whose ``end`` is then theirs."""
-    inside = np.zeros(len(stream), dtype=np.bool_)
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Sends and receives that are one kernel of NCCL's with the one before, whose ``end`` is then theirs.
+
+    And those that such a kernel begins with.
+    """
+    inside, several = np.zeros((2, len(stream)), dtype=np.bool_)
     head: dict[int, int] = {}
     for row in rows.tolist():
         first = head.get(int(stream[row]), -1)
         if first >= 0 and begin[row] < end[first]:
-            inside[row] = True
+            inside[row] = several[first] = True
             end[first] = max(end[first], end[row])
         else:
             head[int(stream[row])] = row
-    return inside
+    return inside, several
 
 
 def _stream_numbers(names: list[str]) -> dict[str, int]:
@@ -198,12 +201,13 @@ class _Constants:
         self._info, self._rank = info, rank
         self._made: dict[tuple[object, ...], tuple[str, str, str]] = {}
 
-    def of(self, row: int) -> tuple[str, str, str]:
-        """(name, category, arguments) of a row."""
+    def of(self, row: int, *, coalesced: bool = False) -> tuple[str, str, str]:
+        """(name, category, arguments) of a row; ``coalesced``: one kernel for several sends and receives."""
         text = {column: names[codes[row]] for column, (codes, names) in self._texts.items()}
-        key = (*text.values(), int(self._bytes[row]), int(self._peer[row]))
+        peer = -1 if coalesced else int(self._peer[row])  # no single one
+        key = (*text.values(), int(self._bytes[row]), peer)
         if key not in self._made:
-            self._made[key] = self._make(text, int(self._bytes[row]), int(self._peer[row]))
+            self._made[key] = self._make(text, int(self._bytes[row]), peer)
         return self._made[key]
 
     def _make(self, text: dict[str, str], num_bytes: int, peer: int) -> tuple[str, str, str]:

@@ -56,6 +56,26 @@ def test_layers_and_microbatches_of_a_pipeline(run, edit, truth):
     assert abs(done.after_s / done.before_s - 1) > 0.3
 
 
+@pytest.mark.parametrize(
+    ("name", "edits", "truth", "within"),
+    [
+        ("pp4", ["pp=4:2"], ("base",), 0.002),
+        ("base", ["pp=2:4"], ("pp4",), 0.002),
+        ("base", ["schedule=gpipe"], ("base", "schedule=gpipe"), 0.004),
+        ("base", ["schedule=interleaved:2"], ("base", "schedule=interleaved:2"), 0.005),
+    ],
+)
+def test_stages_and_schedules(run, name, edits, truth, within):
+    """One rank of each stage recorded (every second of all), backwards told by the autograd engine."""
+    timeline, folder = run(name)
+    recording(timeline, folder)
+    files = [
+        folder / "traces" / f"t.rank{rank}.json.gz" for rank in range(0, timeline.info.workload.world_size, 2)
+    ]
+    _, done = edit_recording(import_traces(files), edits, None)
+    assert done[-1].after_s == pytest.approx(run(*truth)[0].info.step_ps / 1e12, rel=within)
+
+
 @pytest.fixture(scope="module")
 def shaped(run):
     """Recordings with shapes, each imported once."""

@@ -166,7 +166,8 @@ def test_another_gpu_scales_by_what_bounds_a_class(tmp_path):
         ("gpu=h2000", "did you mean 'h200'?"),
         ("gpu=h200", "the GPU of the recording is not recorded"),
         ("network=h10", "did you mean 'h100'?"),
-        ("pp=4", "a recorded job cannot be edited so, only: "),
+        ("pp=4", "no sends or receives between stages are recorded"),
+        ("virtual_stages=2", "a recorded job cannot be edited so, only: "),
         ("=4", "expected KEY=VALUE"),
     ],
 )

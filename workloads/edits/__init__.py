@@ -11,6 +11,7 @@ import workloads.edits.recorded_groups
 import workloads.edits.recorded_layers
 import workloads.edits.recorded_sizes
 import workloads.edits.shapes
+import workloads.edits.stages
 import workloads.edits.straggler  # noqa: F401  (imported, as the lines above, for the edits they register)
 from workloads.edits.job import EditableJob, Edited, Planner
 from workloads.edits.registry import Applied, apply_edit, registered_edits, split_edits

@@ -11,9 +11,8 @@ from simcore.errors import InputError
 from simcore.graph import OpKind
 from workloads.edits.job import EditableJob, Edited, Planner, count_changed
 from workloads.edits.kernels import edited_kernels, lasting
-from workloads.edits.recorded_layers import COUNT
 from workloads.edits.recorded_rows import met
-from workloads.edits.registry import Call, edit
+from workloads.edits.registry import COUNT, Call, edit
 
 Members = tuple[int, ...]
 #: What a collective becomes, by rank, its op, bytes and members; None: it stays.

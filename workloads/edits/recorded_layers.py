@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,21 +14,13 @@ from workloads.edits.job import EditableJob, Edited
 from workloads.edits.kernel_classes import op_classes
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.recorded_rows import replayed
-from workloads.edits.registry import Call, Value, edit
+from workloads.edits.registry import COUNT, Call, edit
 from workloads.edits.repeats import WHOLE, Level, Run, levels
+from workloads.edits.stages.edits import pipeline_layers, pipeline_microbatches
+from workloads.edits.stages.pipelines import OVERLAPPED, Recorded, recorded_pipelines
 from workloads.imports.recorded import ImportedRank
 
 _PARAMETERS = ("optimizer", "foreach")  # kernels over all parameters at once
-
-
-def _count(text: str) -> tuple[int | None, int]:
-    found = re.fullmatch(r"(?:(\d{1,9}):)?(\d{1,9})", text)
-    if found is None or int(found.group(2)) < 1 or found.group(1) == "0":
-        raise InputError(f"cannot be {text!r}; a whole number, such as 48, or as it was and shall be: 24:48")
-    return (int(found.group(1)) if found.group(1) else None), int(found.group(2))
-
-
-COUNT = Value("count, or old:new", _count)
 
 
 @dataclass(frozen=True)
@@ -93,6 +84,9 @@ def num_microbatches(job: EditableJob, call: Call) -> Edited:
 
 def _repeated(job: EditableJob, call: Call, *, inner: bool) -> Edited:
     job = edited_kernels(job)
+    recorded = _pipelines(job)
+    if recorded is not None:
+        return (pipeline_layers if inner else pipeline_microbatches)(job, recorded, call)
     old, new = call.value
     if old is None and any(_exchanges(rank) for rank in job.ranks):
         raise InputError(
@@ -151,6 +145,16 @@ def _repeated(job: EditableJob, call: Call, *, inner: bool) -> Edited:
                 f"optimizer kernels last {ratio:.3g} times as long, as if all parameters were in layers"
             )
     return Edited(edited, tuple(assumed), changed)
+
+
+def _pipelines(job: EditableJob) -> Recorded | None:
+    """Recorded pipelines; None where there are none, or too little of them was recorded."""
+    if OVERLAPPED in job.graph.workload.options:
+        return recorded_pipelines(job)
+    try:
+        return recorded_pipelines(job) if any(map(_exchanges, job.ranks)) else None
+    except InputError:
+        return None  # not every stage, or nothing tells their actions: what repeats does
 
 
 def _exchanges(rank: ImportedRank) -> bool:

@@ -28,7 +28,7 @@ def replayed(job: EditableJob, rows: Sequence[IntArray]) -> EditableJob:
     parts, ranks = [], []
     for index, (rank, mine) in enumerate(zip(job.ranks, rows, strict=True)):
         parts.append(_edges(job, index, mine) + starts[index])
-        ranks.append(_rank(job, index, rank, mine))
+        ranks.append(rank_playing(job, index, rank, mine))
     src, dst = np.concatenate(parts, axis=1)
     order = np.lexsort((src, dst))
     zero = np.zeros(len(order), dtype=np.int64)
@@ -68,7 +68,7 @@ def _kept(stream: npt.NDArray[np.int32], kept: npt.NDArray[np.bool_]) -> IntArra
     return result
 
 
-def _rank(job: EditableJob, index: int, rank: ImportedRank, mine: IntArray) -> ImportedRank:
+def rank_playing(job: EditableJob, index: int, rank: ImportedRank, mine: IntArray) -> ImportedRank:
     """What was recorded of the rows that are played, a copy for a copy."""
     first, last = int(job.graph.template_start[index]), int(job.graph.template_start[index + 1])
     op_of = np.full(last - first, -1, dtype=np.int64)

@@ -19,8 +19,7 @@ from workloads.edits.hardware import recorded_gpu
 from workloads.edits.job import EditableJob, Edited, count_changed
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.recorded_groups import Members, pattern, retimed
-from workloads.edits.recorded_layers import COUNT
-from workloads.edits.registry import Call, edit
+from workloads.edits.registry import COUNT, Call, edit
 from workloads.imports.recorded import ImportedRank, RecordedShapes
 
 _PER_HEAD = ("bgemm", "attention_fwd", "attention_bwd", "softmax_fwd", "softmax_bwd")
@@ -39,7 +38,7 @@ def _both(call: Call) -> tuple[int, int]:
 def hidden(job: EditableJob, call: Call) -> Edited:
     """Another hidden size, with more or fewer heads."""
     old, new = _both(call)
-    features = _features(job, old)
+    features = told_features(job, old)
     ratio = new / old
     # Attention's output, and query, key and value together, as tensor parallelism splits them.
     shards = [n for n in (1, 2, 4, 8, 16) if 3 * old // n in features.inner]
@@ -57,7 +56,7 @@ def hidden(job: EditableJob, call: Call) -> Edited:
 def ffn(job: EditableJob, call: Call) -> Edited:
     """Another width of the MLP."""
     old, new = _both(call)
-    features = _features(job, None)
+    features = told_features(job, None)
     widths = [n * old // tp for tp in (1, 2, 4, 8, 16) for n in (1, 2) if n * old // tp in features.inner]
     if not widths:
         raise InputError(
@@ -71,7 +70,7 @@ def ffn(job: EditableJob, call: Call) -> Edited:
 def micro_batch(job: EditableJob, call: Call) -> Edited:
     """Larger or smaller microbatches."""
     old, new = _both(call)
-    features = _features(job, None)
+    features = told_features(job, None)
     ratio = new / old
     shown = f"{features.tokens} tokens of a microbatch become {round(features.tokens * ratio)}"
     return _resized(job, features, Scales(tokens=ratio, heads=ratio), shown, parameters=1.0)
@@ -88,7 +87,7 @@ def tensor_parallel(job: EditableJob, call: Call) -> Edited:
     old, new = _both(call)
     if 1 in (old, new):
         raise InputError("without tensor parallelism other ops run: tp must be at least 2, before and after")
-    features = _features(job, None)
+    features = told_features(job, None)
     ratio = old / new
     scales = Scales(heads=ratio, inner=dict.fromkeys(features.inner, ratio))
     wanted = (old, 1)
@@ -112,7 +111,7 @@ def tensor_parallel(job: EditableJob, call: Call) -> Edited:
     return Edited(again, told, edited.ops_changed + changed)
 
 
-def _calls(job: EditableJob) -> Iterator[tuple[RecordedShapes, int, int, int]]:
+def known_calls(job: EditableJob) -> Iterator[tuple[RecordedShapes, int, int, int]]:
     """Shapes, call, rank and op of everything whose framework op is known."""
     for index, rank in enumerate(job.ranks):
         shapes = rank.recorded.shapes
@@ -122,9 +121,10 @@ def _calls(job: EditableJob) -> Iterator[tuple[RecordedShapes, int, int, int]]:
             yield shapes, int(shapes.of_op[op]), index, op
 
 
-def _features(job: EditableJob, hidden: int | None) -> Features:
+def told_features(job: EditableJob, hidden: int | None) -> Features:
+    """Tokens, hidden size and features inside layers, from the shapes of products.  Errors: InputError."""
     products, others = [], []
-    for shapes, call, _, _ in _calls(job):
+    for shapes, call, _, _ in known_calls(job):
         inputs = [shape for shape, _ in described_inputs(shapes.in_shapes[call], shapes.in_types[call])]
         if classify(shapes.name[call]) == "gemm":
             pair = [shape for shape in inputs if len(shape) >= 2][-2:]
@@ -149,7 +149,7 @@ def _resized(
     memo: dict[tuple[str, str, str], tuple[float, float, float] | None] = {}
     flat: list[int] = []
     bytes_ratio: dict[tuple[int, int], float | None] = {}
-    for shapes, call, index, op in _calls(job):
+    for shapes, call, index, op in known_calls(job):
         row = int(job.graph.template_start[index]) + int(job.ranks[index].flat[op])
         key = (shapes.name[call], shapes.in_shapes[call], shapes.in_types[call])
         outs = shapes.out_shapes[call] if shapes.out_shapes is not None else None

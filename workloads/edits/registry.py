@@ -56,6 +56,14 @@ def choice(*allowed: str) -> Value:
     return Value("|".join(allowed), parse)
 
 
+def _count(text: str) -> tuple[int | None, int]:
+    found = re.fullmatch(r"(?:(\d{1,9}):)?(\d{1,9})", text)
+    if found is None or int(found.group(2)) < 1 or found.group(1) == "0":
+        raise InputError(f"cannot be {text!r}; a whole number, such as 48, or as it was and shall be: 24:48")
+    return (int(found.group(1)) if found.group(1) else None), int(found.group(2))
+
+
+COUNT = Value("count, or old:new", _count)
 WHOLE = Value("whole number", lambda text: int(_positive(text, whole=True)))
 FACTOR = Value("times, may be inf", lambda text: _positive(text, infinite=True))
 MICROSECONDS = Value("us", lambda text: 0.0 if float(text) == 0 else _positive(text))
@@ -173,11 +181,8 @@ def _find(kind: str, key: str, called: str) -> Edit:
             return known
     if fitting:
         kinds = sorted({k.replace("_", " ") for e in fitting for k in e.kinds})
-        hint = ""
-        if kind == "recorded":
-            hint = "; a recording does not say where stages meet: trace the program, or give a log of stages"
         raise InputError(
-            f"{called}: a {kind.replace('_', ' ')} job cannot be edited so, only: {', '.join(kinds)}{hint}"
+            f"{called}: a {kind.replace('_', ' ')} job cannot be edited so, only: {', '.join(kinds)}"
         )
     keys = sorted({known.key for known in _EDITS if kind in known.kinds})
     raise InputError(f"{called}: unknown edit{nearest(key, keys)}")
