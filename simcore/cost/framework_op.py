@@ -51,6 +51,8 @@ def kernel_of_op(name: str, in_shapes: str, in_types: str, out_shapes: str | Non
     outputs = told or _outputs(name, op_class, sizes)
     if outputs is None:
         return None
+    if op_class == "embedding_fwd":
+        return _lookup(name, op_class, inputs, outputs)
     widest = max((dtype for _, dtype in inputs), key=ELEMENT_BYTES.__getitem__)
     short = normalise(name)
     if short in ("copy", "to_copy"):  # copy_(self, source): self is only written
@@ -60,6 +62,30 @@ def kernel_of_op(name: str, in_shapes: str, in_types: str, out_shapes: str | Non
     )
     writes = sum(map(math.prod, outputs)) * ELEMENT_BYTES[widest]
     return Kernel(name, op_class, inputs[0][1], tuple(sizes), tuple(outputs), 0, reads, writes)
+
+
+def _lookup(name: str, op_class: str, inputs: list[tuple[Shape, str]], outputs: list[Shape]) -> Kernel | None:
+    """Rows of a table, gathered or pooled: only these are read of it.
+
+    Pooled (embedding_bag, FBGEMM's batched lookups): ``indices`` and then ``offsets``, one bag after another.
+    """
+    dtype = next((dtype for _, dtype in inputs if not dtype.startswith(("int", "uint", "bool"))), "")
+    if not dtype:
+        return None
+    index = [shape for shape, kind in inputs if kind in ("int64", "int32")]
+    written = math.prod(outputs[0]) * ELEMENT_BYTES[dtype]
+    read = written
+    if "bag" in name or "lookup" in name:
+        lengths = [shape[0] for shape in index if len(shape) == 1]
+        if len(lengths) < 2:
+            return None
+        # The longest two are these; tables may be described by shorter ones before them.
+        indices, bags = [length for length in lengths if length >= sorted(lengths)[-2]][:2]
+        index, read = [(indices,), (bags,)], written * indices // max(1, bags)
+    sizes = tuple(shape for shape, _ in inputs)
+    return Kernel(
+        name, op_class, dtype, sizes, (outputs[0],), 0, read + 8 * sum(map(math.prod, index)), written
+    )
 
 
 def _product(name: str, op_class: str, inputs: list[tuple[Shape, str]], told: list[Shape]) -> Kernel | None:

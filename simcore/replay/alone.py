@@ -1,8 +1,9 @@
 """Recorded kernels as demands on a GPU: how long each lasts alone, and what it then shares with others.
 
 A recorded duration contains what the kernel shared its GPU with.  A kernel that nothing overlapped is its own
-time alone; one that only communication overlapped takes the median of the same kernels (name and grid) that
-nothing overlapped; any other keeps its recorded duration, whatever runs beside it.
+time alone; one that only communication overlapped takes the median of the same kernels (name, grid, and
+shapes where recorded) that nothing overlapped, if those are alike; any other keeps its recorded duration,
+whatever runs beside it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from workloads.imports.recorded import BoolArray, RecordedOps
 #: Kernels limited by their thread blocks' arithmetic; the others stream HBM.
 _COMPUTE_BOUND = ("gemm/conv", "attention")
 
+_ALIKE = 1.5  # longest over shortest of kernels that do the same work, tenths of outliers left out
+
 #: Resident threads of an SM (CUDA programming guide, compute capability 7.0 to 9.0) times the widest load and
 #: store, 16 bytes each.
 _WAVE_BYTES_PER_SM = 2048 * 2 * 16
@@ -40,16 +43,30 @@ def duration_alone(ops: RecordedOps, simulated: BoolArray) -> tuple[IntArray, Bo
     kernel = ops.is_kernel & ~ops.is_comm
     free = kernel & ~overlapped(ops, np.ones(len(ops), dtype=np.bool_))
     by_comm = kernel & ~free & ~overlapped(ops, ~simulated)
-    samples: dict[tuple[int, int], list[int]] = defaultdict(list)
+    shapes = np.full(len(ops), -1, dtype=np.int64)
+    if ops.shapes is not None:
+        called = ops.shapes.of_op >= 0
+        shapes[called] = ops.shapes.in_shapes.codes[ops.shapes.of_op[called]]
+    same = np.unique(np.stack([ops.name.codes, ops.blocks, shapes]), axis=1, return_inverse=True)[1].reshape(
+        -1
+    )
+    samples: dict[int, list[int]] = defaultdict(list)
     for op in np.flatnonzero(free).tolist():
-        samples[int(ops.name.codes[op]), int(ops.blocks[op])].append(int(length[op]))
+        samples[int(same[op])].append(int(length[op]))
+    typical = {number: int(np.median(found)) for number, found in samples.items() if _alike(found)}
     alone, known = length.copy(), free.copy()
     for op in np.flatnonzero(by_comm).tolist():
-        found = samples.get((int(ops.name.codes[op]), int(ops.blocks[op])))
-        if found:
-            alone[op] = min(int(length[op]), int(np.median(found)))
+        usual = typical.get(int(same[op]))
+        if usual is not None:
+            alone[op] = min(int(length[op]), usual)
             known[op] = True
     return alone, known
+
+
+def _alike(lengths: list[int]) -> bool:
+    """Whether kernels did the same work: one name and grid may stand for several shapes."""
+    short, long = np.quantile(lengths, [0.1, 0.9])
+    return bool(long <= _ALIKE * short)
 
 
 def overlapped(ops: RecordedOps, by: BoolArray) -> BoolArray:

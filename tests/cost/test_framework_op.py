@@ -62,3 +62,17 @@ def test_what_shapes_do_not_tell_is_not_guessed(name: str, shapes: list[object],
 
 def test_an_unreadable_record_is_no_kernel() -> None:
     assert kernel_of_op("aten::add", "[[1,", '["float"]', None) is None
+
+
+def test_a_lookup_reads_rows_and_not_the_table():
+    # FBGEMM's: 2,304 indices, 385 offsets (128 samples of 3 tables, 16 wide): 128 x 48 floats out.
+    shapes: list[object] = [[0], [640_279_200], [3], [3], [4], [4], [2304], [385], [640_279_200]]
+    types = ["float", "float", "int", "long int", "int", "long int", "long int", "long int", "float"]
+    name = "fbgemm::split_embedding_codegen_lookup_adagrad_function"
+    found = known(name, shapes, types, [[128, 48]])
+    assert found.bytes_written == 128 * 48 * 4
+    assert found.bytes_read == found.bytes_written * 2304 // 385 + 8 * (2304 + 385)
+    assert op(name, shapes, types) is None  # how wide the rows are is not recorded
+    # Gathered rows are read and written once, their 351 numbers twice.
+    found = known("aten::index", [[16, 27, 27], [351], [351]], ["float", "long", "long"], [[16, 351]])
+    assert (found.bytes_read, found.bytes_written) == (16 * 351 * 4 + 8 * 702, 16 * 351 * 4)

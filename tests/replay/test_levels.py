@@ -116,6 +116,15 @@ def test_a_kernel_beside_communication_starts_from_its_time_alone(tmp_path):
     assert 100_000_000 < lengths[2] <= 200_000_000
 
 
+def test_kernels_of_one_name_that_do_different_work_say_nothing_of_each_other(tmp_path):
+    # No grid, as on AMD: 20 and 100 alone cannot tell what the 180 beside communication would be alone.
+    alone = [*launched("gemm", 0, 10, 20, corr=1), *launched("gemm", 20, 35, 100, corr=4)]
+    beside = launched("gemm", 150, 205, 180, corr=3)
+    path = trace(tmp_path / "t.json", [*alone, *all_reduce(150, 200, 5000, 2), *beside])
+    replay = play_level(import_traces([path]), "communication")
+    assert (replay.end_ps[0] - replay.start_ps[0]).tolist()[3] == 180_000_000
+
+
 def test_kernels_are_priced_from_shapes(tmp_path):
     def op(name, dims, types, ts, dur):
         args = {"Input Dims": dims, "Input type": types}
