@@ -64,7 +64,7 @@ def test_an_unreadable_record_is_no_kernel() -> None:
     assert kernel_of_op("aten::add", "[[1,", '["float"]', None) is None
 
 
-def test_a_lookup_reads_rows_and_not_the_table():
+def test_a_lookup_reads_rows_and_not_the_table() -> None:
     # FBGEMM's: 2,304 indices, 385 offsets (128 samples of 3 tables, 16 wide): 128 x 48 floats out.
     shapes: list[object] = [[0], [640_279_200], [3], [3], [4], [4], [2304], [385], [640_279_200]]
     types = ["float", "float", "int", "long int", "int", "long int", "long int", "long int", "float"]
