@@ -30,7 +30,7 @@ def test_a_slow_host_bounds_a_traced_job_unless_graphs_are_replayed(tmp_path):
     launches = max(int((~np.isin(kind, NO_LAUNCH)).sum()) for kind in kinds)
     slow = ["--set", "gpu.launch_overhead_s=30us"]
     eager, free = step_s(tmp_path, *slow), step_s(tmp_path, "--set", "gpu.launch_overhead_s=0")
-    # One launch after the other, 30 us each, and the wait for the first of 8 microbatches from the other stage.
+    # One launch after the other, 30 us each, and the wait for the first of 8 microbatches.
     assert launches * 30e-6 <= eager < 1.15 * launches * 30e-6
     assert free < eager / 4
     assert step_s(tmp_path, *slow, "--edit", "cuda_graphs") == free
