@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simcore.calibrate.runs import predict_case, simulated_microbatches, simulated_s
 from simcore.calibrate.runs_command import goals, table_of
@@ -181,3 +183,47 @@ def test_a_plot_has_a_dot_and_a_bar_for_each_row() -> None:
     scores = [RowScore(Described(row, describe(row), 1.0, 1.0, ""), 0.9, 1.2) for row in rows]
     drawn = plot(CURVES[0], scores)
     assert (drawn.count("<circle"), drawn.count("#9cc3e6")) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "field", "value"),
+    [
+        ("precision", "Float8 (delayed)", "precision", "fp8"),
+        ("precision", "bfloat16 mixed", "precision", "bf16"),
+        ("precision", "NVFP4", "precision", "bf16"),  # what nobody foresaw: the preset's
+        ("recompute", "uniform, 1 layer", "recompute", "full"),
+        ("recompute", "activation checkpointing on", "recompute", "full"),
+        ("recompute", "core attention", "recompute", "selective"),
+        ("recompute", "off", "recompute", "none"),
+        ("zero_fsdp", "ZeRO stage 2", "sharding", "zero2"),
+        ("zero_fsdp", "DDP", "sharding", "ddp"),
+        ("zero_fsdp", "FSDP2 (full shard)", "sharding", "fsdp2"),
+        ("zero_fsdp", "dist-optimizer", "sharding", "zero1"),
+    ],
+)
+def test_words_that_tables_may_use(column: str, text: str, field: str, value: str) -> None:
+    for family in ("new", "dgxc_new"):
+        (case,) = describe(_row(family=family, **{column: text}, gpus="16", global_batch="64")).cases
+        assert getattr(case.training, field) == value
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([name for name in _GPT if name not in ("id", "family")] + ["zero_fsdp", "ep", "cp"]),
+        st.sampled_from(
+            ["", "none", "-", "yes", "1", "8", "1,024", "2.0", "2-4", "not stated", "H200", "auto"]
+        ),
+        max_size=4,
+    )
+)
+def test_any_words_make_cases_or_a_refusal_that_names_the_row(changes: dict[str, str]) -> None:
+    try:
+        assert describe(_row(**changes)).cases
+    except InputError as error:
+        assert str(error)
+
+
+def test_numbers_may_have_separators_and_say_that_there_are_none() -> None:
+    (case,) = describe(_row(global_batch="1,024", vpp="-", cp="none")).cases
+    assert (case.microbatches, case.parallel.virtual_stages, case.parallel.cp) == (128.0, 1, 1)

@@ -19,8 +19,9 @@ from workloads.published.cluster import cluster_of
 from workloads.published.model import model_of
 from workloads.published.physics import board_group
 from workloads.published.row import RunRow
+from workloads.published.words import precision_of, recompute_of, says_yes, sharding_of
 
-#: A band has at most this many cases; further ones are left out evenly.
+#: Of more combinations of unpublished inputs than this, the corners are simulated.
 MAX_CASES: Final = 4
 
 
@@ -95,11 +96,18 @@ def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
 
 
 def _combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    """All combinations, or, of many, the corners: both ends of the first two inputs.
+
+    Further inputs have their first value, and in the last corner their last.
+    """
     every = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     if len(every) <= MAX_CASES:
         return every
-    step = (len(every) - 1) / (MAX_CASES - 1)
-    return [every[round(k * step)] for k in range(MAX_CASES)]
+    ends = [
+        (found[0], found[-1]) if number < 2 else (found[0],) for number, found in enumerate(values.values())
+    ]
+    corners = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*ends)]
+    return [*corners[:-1], {key: found[-1] for key, found in values.items()}]
 
 
 def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> Case:
@@ -213,7 +221,7 @@ def _uneven(layers: int, stages: int) -> tuple[int, ...]:
 
 def _sequence_parallel(row: RunRow, preset: Preset) -> bool:
     if row.says("sp"):
-        return row.text("sp").lower().startswith("yes")
+        return says_yes(row.text("sp"))
     return bool(preset.values("unpublished").get("sequence_parallel", [False])[0])
 
 
@@ -221,7 +229,8 @@ def _training(
     row: RunRow, preset: Preset, assumed: Mapping[str, Any], micro: int, parallel: ParallelSpec, layers: int
 ) -> TrainingSpec:
     settings = preset.values("training")
-    settings |= _precision(row) | _sharding(row) | _recompute(row, layers // parallel.pp)
+    settings |= precision_of(row) | sharding_of(row, settings.get("sharding", "ddp"))
+    settings |= recompute_of(row, layers // parallel.pp)
     if "recompute" in assumed:
         settings["recompute"] = assumed["recompute"]
     # Interleaved schedules post sends and receives together, whatever the build.
@@ -235,54 +244,3 @@ def _training(
     if settings.get("scatter_gather_p2p") and parallel.sequence_parallel:
         settings["scatter_gather_p2p"] = False
     return TrainingSpec(micro_batch=micro, global_batch=micro * parallel.dp, seq=row.count("seq"), **settings)
-
-
-def _precision(row: RunRow) -> dict[str, Any]:
-    said = row.text("precision").lower()
-    for name in ("fp8", "bf16", "fp16", "16-bit", "tf32", "fp32"):
-        if name in said:
-            if name == "16-bit":
-                return {"precision": "fp16"}
-            if name == "bf16" and "fp16" in said:
-                return {}
-            # bf16 gradients lose too much when accumulated: Megatron keeps them in fp32
-            return {"precision": name} | (
-                {"grad_dtype": "fp32", "grad_reduce_dtype": "fp32"} if "fp32 grad" in said else {}
-            )
-    return {}
-
-
-def _sharding(row: RunRow) -> dict[str, Any]:
-    said = row.text("zero_fsdp")
-    found: dict[str, Any] = {}
-    if re.fullmatch(r"\s*DP\s*", said) or re.search(r"zero-0", said, re.IGNORECASE):
-        found["sharding"] = "ddp"
-    elif re.search(r"zero-1|distributed optimizer", said, re.IGNORECASE):
-        found["sharding"] = "zero1"
-    elif re.search(r"zero-2", said, re.IGNORECASE):
-        found["sharding"] = "zero2"
-    if "SHARD_GRAD_OP" in said:
-        found["reshard_after_forward"] = False
-    mode = re.search(r"mp_mode=(\w+)", said)
-    if mode:
-        # Composer's PURE gathers and reduces in the low precision; DEFAULT reduces in fp32.
-        found["grad_reduce_dtype"] = "bf16" if mode[1] == "PURE" else "fp32"
-    return found
-
-
-def _recompute(row: RunRow, layers: int) -> dict[str, Any]:
-    said = row.text("recompute").lower()
-    if not row.says("recompute"):
-        return {"recompute": "none"} if said.startswith("none") else {}
-    if said.startswith("full"):
-        return {"recompute": "full"}
-    if "op" in said and "selective" in said:
-        return {"recompute": "ops"}
-    if "selective layer" in said:
-        return {"recompute": "full", "recompute_layers": layers // 2}
-    if said.startswith("selective"):
-        if "fsdp" in row.text("zero_fsdp").lower() or "hsdp" in row.text("zero_fsdp").lower():
-            # FSDP trainers choose blocks, not parts of one: every second where the share is not given.
-            return {"recompute": "full", "recompute_layers": layers // 2}
-        return {"recompute": "selective"}
-    return {"recompute": "none"}

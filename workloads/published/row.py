@@ -16,6 +16,9 @@ from simcore.errors import InputError, nearest
 REQUIRED: Final = ("id", "model", "seq", "gpus", "gpu_type", "global_batch", "metric", "value")
 _UNSTATED: Final = re.compile(r"^\s*$|not stated|unknown|^n/?a$", re.IGNORECASE)
 
+#: What stands in a column of numbers that has none.
+_NOTHING: Final = ("", "-", "none", "nan", "n/a", "not stated", "unknown")
+
 
 @dataclass(frozen=True)
 class RunRow:
@@ -47,8 +50,8 @@ class RunRow:
 
         Errors: InputError for an empty column without default, or text that is no positive number.
         """
-        text = self.text(column)
-        if not text:
+        text = self.text(column).replace(",", "")
+        if text.lower() in _NOTHING:
             if default is None:
                 raise InputError(f"{self.id}: column {column!r} is empty")
             return default
