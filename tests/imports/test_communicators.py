@@ -115,3 +115,19 @@ def test_groups_whose_name_is_cut_short_are_told_apart(tmp_path):
     imported = job(tmp_path, [of("rrg"), of("rg"), of("rrg"), of("rg")])
     assert (imported.report.coupled_collectives, imported.report.lone_collectives) == (5, 0)
     assert imported.report.refused_groups == ()
+
+
+def test_clocks_that_run_at_different_speeds(tmp_path):
+    # 20 s of an all_reduce each 200 ms; rank 1's clock gains 100 us a second: 2 ms in all.
+    def rank(speed, late):
+        return [(REDUCE, 200_000 * at * speed + late, 20 - late, 20, group("[0, 1]")) for at in range(1, 101)]
+
+    imported = job(tmp_path, [rank(1.0, 0), rank(1.0001, 5)])
+    assert imported.report.coupled_collectives == 100
+    assert imported.report.refused_groups == ()
+    transfers = imported.graph.ops.recorded_ps[imported.graph.ops.name.equals(REDUCE)]
+    assert set(transfers.tolist()) == {15_000_000}
+    # Both replay their recordings: 19.8 s between the first and the last, 1.98 ms more on the fast clock.
+    spans_ms = [1e3 * row.replayed.span for row in replay_job(imported)]
+    recorded_ms = [1e3 * row.recorded.span for row in replay_job(imported)]
+    assert spans_ms == pytest.approx(recorded_ms, rel=2e-4)

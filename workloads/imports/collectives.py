@@ -6,7 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from simcore.units import PS_PER_MS, PS_PER_US
-from workloads.imports.communicators import Communicator, aligned, communicators
+from workloads.imports.clocks import Clock, aligned
+from workloads.imports.communicators import Communicator, communicators
 from workloads.imports.rank_ops import RankOps
 
 #: Kernels of one collective end together; ends that differ by more, clocks aligned, are of different calls.
@@ -37,13 +38,13 @@ class Meeting:
 class Coupling:
     """``meetings`` of several ranks; ``alone`` counts communication kernels that stand for themselves.
 
-    ``shift_ps[i]`` added to rank ``i``'s times puts them on the clock of the first; ``refused`` says which
-    groups could not be coupled, and why.
+    ``clocks[i]`` puts rank ``i``'s times on the clock of the first; ``refused`` says which groups could not
+    be coupled, and why.
     """
 
     meetings: list[Meeting] = field(default_factory=list)
     alone: int = 0
-    shift_ps: tuple[int, ...] = ()
+    clocks: tuple[Clock, ...] = ()
     refused: tuple[str, ...] = ()
 
 
@@ -54,13 +55,13 @@ def couple(ranks: list[RankOps], numbers: list[int], base_ps: list[int]) -> Coup
     the ranks' numbers.  Clocks are aligned by the ends of calls; calls that did not end together are none.
     """
     found, refused = communicators(ranks, numbers)
-    shift = aligned(ranks, base_ps, found)
+    clocks = aligned(ranks, base_ps, found)
     meetings, apart = [], 0
     for communicator in found:
-        for name, members in _split(ranks, shift, communicator):
+        for name, members in _split(ranks, clocks, communicator):
             for (kind, num_bytes), call in zip(communicator.what, communicator.calls, strict=True):
                 joined = tuple(Member(index, op) for index, op in call if index in members)
-                if not _together(ranks, shift, joined):
+                if not _together(ranks, clocks, joined):
                     apart += 1
                     continue
                 lengths = [int(ranks[m.index].end_ps[m.op] - ranks[m.index].start_ps[m.op]) for m in joined]
@@ -68,20 +69,22 @@ def couple(ranks: list[RankOps], numbers: list[int], base_ps: list[int]) -> Coup
     if apart:
         refused.append(f"{apart} collectives whose kernels did not end together on all ranks")
     total = sum(int(ops.is_comm.sum()) for ops in ranks)
-    return Coupling(meetings, total - sum(len(m.members) for m in meetings), tuple(shift), tuple(refused))
+    return Coupling(meetings, total - sum(len(m.members) for m in meetings), tuple(clocks), tuple(refused))
 
 
-def _together(ranks: list[RankOps], shift: list[int], joined: tuple[Member, ...]) -> bool:
+def _together(ranks: list[RankOps], clocks: list[Clock], joined: tuple[Member, ...]) -> bool:
     """Whether kernels may be one collective: none ends before the last has come.
 
     A kernel that only sends may end a little before its peers do.
     """
-    starts = [int(ranks[m.index].start_ps[m.op]) + shift[m.index] for m in joined]
-    ends = [int(ranks[m.index].end_ps[m.op]) + shift[m.index] for m in joined]
+    starts = [clocks[m.index].common(int(ranks[m.index].start_ps[m.op])) for m in joined]
+    ends = [clocks[m.index].common(int(ranks[m.index].end_ps[m.op])) for m in joined]
     return max(ends) - min(ends) <= _TOGETHER_PS and max(starts) <= min(ends) + 5 * PS_PER_US
 
 
-def _split(ranks: list[RankOps], shift: list[int], communicator: Communicator) -> list[tuple[str, set[int]]]:
+def _split(
+    ranks: list[RankOps], clocks: list[Clock], communicator: Communicator
+) -> list[tuple[str, set[int]]]:
     """Name and ranks of what is one communicator; several where only their calls are alike."""
     indexes = [index for index, _ in communicator.calls[0]]
     if communicator.certain:
@@ -94,7 +97,7 @@ def _split(ranks: list[RankOps], shift: list[int], communicator: Communicator) -
     for index in indexes:
         for members in found:
             pairs = zip(op_of[members[0]], op_of[index], strict=True)
-            fits = [_together(ranks, shift, (Member(members[0], a), Member(index, b))) for a, b in pairs]
+            fits = [_together(ranks, clocks, (Member(members[0], a), Member(index, b))) for a, b in pairs]
             if sum(fits) >= _MOSTLY * len(fits):
                 members.append(index)
                 break

@@ -13,16 +13,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from simcore.graph.ops import IntArray
-from simcore.units import PS_PER_US
 from workloads.imports.collective_kinds import collective_bytes, collective_kind
 from workloads.imports.rank_ops import RankOps
 from workloads.imports.recording import CollectiveMeta
 
 _MEMBERS = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")  # all of them, not "[0, 1, ..., 63]"
-_EVEN_PS = 100 * PS_PER_US  # by how much ends of one communicator's calls differ from rank to rank
-_FEW = 3  # calls that may end evenly by chance
 _OVERLAP = 0.75  # share of the shorter recording's calls that the longer one must have too
 _MOST_SHIFTED = 64  # calls by which the recording of one rank may begin earlier than another's
 
@@ -185,45 +182,7 @@ def _begin(one: RankOps, ours: Series, other: RankOps, theirs: Series) -> int | 
     return best[1] if best is not None else None
 
 
-def spread(differences: IntArray) -> float:
+def spread(differences: npt.NDArray[np.number]) -> float:
     """How unevenly two clocks differ, ps: from the 10th to the 90th percentile."""
     low, high = np.percentile(differences, [10, 90])
     return float(high - low)
-
-
-def aligned(ranks: list[RankOps], base_ps: list[int], found: list[Communicator]) -> list[int]:
-    """What to add to each rank's times so that collectives end together.
-
-    From rank to rank by the median difference of their calls' ends, those pairs first that differ most
-    evenly; ``base_ps``, what the traces tell, for ranks that share no call with others.
-    """
-    pairs = []
-    for communicator in found:
-        # Ends of a sender and its receiver differ a little more than those of a collective.
-        rough = any(kind == "send_recv" for kind, _ in communicator.what)
-        ends: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for (first, op), *others in communicator.calls:
-            for index, other in others:
-                ends[first, index].append(int(ranks[first].end_ps[op]) - int(ranks[index].end_ps[other]))
-        for (one, other), values in ends.items():
-            array = np.array(values, dtype=np.int64)
-            trust = (spread(array) > _EVEN_PS, len(values) < _FEW, rough, spread(array))
-            pairs.append((trust, one, other, int(np.median(array))))
-    pairs.sort()
-    shift = list(base_ps)
-    done: set[int] = set()
-    for root in range(len(ranks)):
-        if root in done:
-            continue
-        done.add(root)
-        while True:
-            step = next((p for p in pairs if (p[1] in done) != (p[2] in done)), None)
-            if step is None:
-                break
-            _, one, other, difference = step
-            if one in done:
-                shift[other] = shift[one] + difference
-            else:
-                shift[one] = shift[other] - difference
-            done |= {one, other}
-    return shift

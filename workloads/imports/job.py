@@ -12,6 +12,7 @@ from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray, Strings
 from simcore.units import PS_PER_US
+from workloads.imports.clocks import Clock
 from workloads.imports.collectives import Coupling, couple
 from workloads.imports.described_ops import with_shapes
 from workloads.imports.details import recorded_collectives, recorded_shapes
@@ -107,7 +108,7 @@ def _assemble(
         rank = _analyse(ops, typical=typical)
         ranks.append(rank)
         reports.append(rank_report(number, rank))
-    begins = [_begin(ops) + coupling.shift_ps[i] for i, ops in enumerate(analysed)]
+    begins = [clock.common(_begin(ops)) for clock, ops in zip(coupling.clocks, analysed, strict=True)]
     lead = [begin - min(begins) for begin in begins]
     name = Path(analysed[0].trace.label).name.split(".")[0]
     graph, flat = build_graph(ranks, numbers, coupling, lead, name)
@@ -134,7 +135,7 @@ def _begin(ops: RankOps) -> int:
 
 
 def _nobody(analysed: list[RankOps]) -> Coupling:
-    return Coupling(alone=int(analysed[0].is_comm.sum()), shift_ps=(0,))
+    return Coupling(alone=int(analysed[0].is_comm.sum()), clocks=(Clock(0),))
 
 
 def _base_ps(traces: list[KinetoTrace]) -> list[int]:
@@ -212,7 +213,8 @@ def _report(
         lone_collectives=coupling.alone,
         refused_groups=coupling.refused,
         clock_shift_us=tuple(
-            round((shift - told) / PS_PER_US, 3) for shift, told in zip(coupling.shift_ps, base, strict=True)
+            round((clock.shift_ps - told) / PS_PER_US, 3)
+            for clock, told in zip(coupling.clocks, base, strict=True)
         ),
         skipped=tuple(skipped),
     )
