@@ -36,8 +36,9 @@ def install() -> None:
         setattr(stages, name, _transfers(getattr(stages, name), phase))
     base: Any = schedules._PipelineSchedule
     base._maybe_compute_loss = _loss(base._maybe_compute_loss)
-    for schedule in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
-        schedule.step = _whole(schedule.step)  # type: ignore[method-assign]
+    for schedule in vars(schedules).values():
+        if isinstance(schedule, type) and "_step_microbatches" in vars(schedule):
+            schedule._step_microbatches = _whole(schedule._step_microbatches)  # type: ignore[attr-defined]
 
 
 def _action(original: _Function, kind: str, phase: str) -> _Function:
@@ -46,10 +47,10 @@ def _action(original: _Function, kind: str, phase: str) -> _Function:
         marks = step_marks.active
         if marks is None:
             return original(self, microbatch, *args, **kwargs)
-        with marks.pipeline_action(kind, phase, microbatch, _chunk(self)):
-            result = original(self, microbatch, *args, **kwargs)
+        marks.action_begins(kind, phase, microbatch, _chunk(self))
+        result = original(self, microbatch, *args, **kwargs)
         if not (kind == "fwd" and self.is_last):  # the loss follows
-            marks.between_actions()
+            marks.action_ends()
         return result
 
     return run
@@ -82,7 +83,7 @@ def _loss(original: _Function) -> _Function:
     def loss(self: Any, one: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, one, *args, **kwargs)
         if step_marks.active is not None and one.is_last:
-            step_marks.active.between_actions()
+            step_marks.active.action_ends()
         return result
 
     return loss

@@ -100,23 +100,20 @@ class StepMarks:
     def _begin(self, kind: str, phase: str, microbatch: int = -1, chunk: int = 0) -> None:
         self.recorder.begin_segment(kind, microbatch, chunk, phase)
 
-    @contextmanager
-    def pipeline_action(self, kind: str, phase: str, microbatch: int, chunk: int) -> Iterator[None]:
+    def action_begins(self, kind: str, phase: str, microbatch: int, chunk: int) -> None:
         """A pipeline schedule runs one microbatch through one model chunk."""
         self._new_phase_of_step()
         self._in_action, self._in_forward = True, False
         self._begin(kind, phase, microbatch, chunk)
-        try:
-            yield
-        finally:
-            self._in_action = False
 
-    def between_actions(self) -> None:
-        """A pipeline schedule exchanges tensors with its neighbours."""
+    def action_ends(self) -> None:
+        """What follows are exchanges with other stages."""
+        self._in_action = False
         self._begin("exchange", self.recorder.labels.segment_phase)
 
     def pipeline_ends(self) -> None:
         """A pipeline schedule has run all microbatches."""
+        self._in_action = False
         self._begin("finish", "optimizer")
 
     def _forward_begins(self, module: torch.nn.Module) -> None:
