@@ -25,7 +25,7 @@ _RECIPES = Path(__file__).parent / "recipes"
 @dataclass(frozen=True)
 class Case:
     """One recipe.  ``parameters``: of the whole model, from its paper or configuration (0: not checked);
-    ``bytes_each``: of a gradient when it is reduced; ``tensor_parallel`` splits the model.
+    ``bytes_each``: of a gradient in all reductions of a step; ``tensor_parallel`` splits the model.
     """
 
     script: str
@@ -36,9 +36,16 @@ class Case:
     tensor_parallel: int = 1
 
     @property
-    def needs(self) -> str:
-        """Module without which the case is skipped."""
-        return "transformers" if self.script == "hugging_face.py" else "torch"
+    def needs(self) -> tuple[str, ...]:
+        """Modules without which the case is skipped."""
+        return _NEEDS[self.script]
+
+
+_NEEDS = {
+    "vision.py": ("torch",),
+    "hugging_face.py": ("torch", "transformers"),
+    "deepspeed_zero.py": ("torch", "transformers", "deepspeed"),
+}
 
 
 _VGG19, _RESNET152, _GPT2, _GPT2_XL = 143_667_240, 60_192_808, 124_439_808, 1_557_611_200
@@ -71,6 +78,10 @@ CASES = {
     "mixtral-fsdp2": Case(
         "hugging_face.py", "--model mixtral-8x7b --layers 2 --parallel fsdp2 --seq 4096", 8, _MIXTRAL_2
     ),
+    # bf16; ZeRO-1 reduces once a step, ZeRO-2 and 3 in each of its two microbatches.
+    "gpt2-zero1": Case("deepspeed_zero.py", "--stage 1 --accumulate 2", 64, _GPT2, 2),
+    "gpt2-zero2": Case("deepspeed_zero.py", "--stage 2 --accumulate 2", 64, _GPT2, 4),
+    "gpt2-zero3": Case("deepspeed_zero.py", "--stage 3 --accumulate 2", 64, _GPT2, 4),
 }
 
 #: FSDP pads rows to the ranks of a shard: what is reduced may exceed the gradients by this share.
@@ -95,8 +106,9 @@ class Outcome:
 def check(name: str) -> Outcome:
     """Trace one case and compare the bytes of reduced gradients with the model's parameters."""
     case = CASES[name]
-    if importlib.util.find_spec(case.needs) is None:
-        return Outcome(name, "skipped", f"{case.needs} is not installed")
+    missing = [module for module in case.needs if importlib.util.find_spec(module) is None]
+    if missing:
+        return Outcome(name, "skipped", f"{missing[0]} is not installed")
     job = ScriptJob(_RECIPES / case.script, tuple(case.arguments.split()), case.world_size)
     began = time.monotonic()
     try:
@@ -112,7 +124,7 @@ def check(name: str) -> Outcome:
     expected = case.parameters * case.bytes_each
     low, high = expected / case.tensor_parallel, expected * (1 + _PADDING)
     if case.tensor_parallel == 1:
-        high = expected * (1 + (_PADDING if "fsdp" in name or "hsdp" in name else 0))
+        high = expected * (1 + (0 if "ddp" in name else _PADDING))
     fits = low <= reduced <= high
     return Outcome(
         name,

@@ -14,7 +14,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from workloads.tracing.recipes.wrapping import PARALLEL, mesh, start, wrap
 
 _LLAMA = {"vocab_size": 128256, "num_key_value_heads": 8, "rope_theta": 500000.0}
-_SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+#: Name -> (family, sizes).
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHead", {"n_embd": 768, "n_layer": 12, "n_head": 12}),
     "gpt2-xl": ("GPT2LMHead", {"n_embd": 1600, "n_layer": 48, "n_head": 25}),
     "bert-large": (
@@ -49,7 +50,7 @@ _TENSOR_PARALLEL = {
 
 def build(name: str, layers: int, seq: int) -> tuple[Any, list[Any]]:
     """(model, its blocks); ``layers`` 0: as many as the model has."""
-    family, sizes = _SIZES[name]
+    family, sizes = MODELS[name]
     configuration, model_class, where, count = _FAMILIES[family]
     if layers:
         sizes = {**sizes, count: layers}
@@ -63,7 +64,7 @@ def build(name: str, layers: int, seq: int) -> tuple[Any, list[Any]]:
 def main() -> None:
     """Train on tokens that are all zero."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=_SIZES, default="gpt2")
+    parser.add_argument("--model", choices=MODELS, default="gpt2")
     parser.add_argument("--parallel", choices=PARALLEL, default="ddp")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="Llama under fsdp2")
     parser.add_argument("--batch", type=int, default=1, help="sequences per microbatch and rank")

@@ -35,7 +35,11 @@ def measure(roots: Sequence[torch.nn.Module], optimizers: Sequence[Any]) -> tupl
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    """What this rank holds of a tensor; DeepSpeed's ZeRO-3 hangs it on the parameter."""
+    held: torch.Tensor = (
+        tensor._local_tensor if isinstance(tensor, DTensor) else getattr(tensor, "ds_tensor", tensor)
+    )
+    return held
 
 
 def _new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:

@@ -1,0 +1,106 @@
+"""DeepSpeed's ZeRO stages: what an unmodified script communicates in a step of two microbatches."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tracing.small_jobs import column
+from workloads.tracing.pool import WorkerPool, workers
+from workloads.tracing.script.job import ScriptJob
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"
+)
+SCRIPT = Path(__file__).parent / "scripts" / "zero.py"
+
+# Three blocks of linear 64 -> 256 -> 64 and a norm, in bf16; every tensor is divisible by 8 ranks.
+TENSORS = (64 * 256, 256, 256 * 64, 64, 64, 64)
+#: Argument of the script for stage 3 with parameters released after the forward pass.
+NO_REUSE = -3
+MODEL = 2 * 3 * sum(TENSORS)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """One worker, forked from a process that has imported DeepSpeed."""
+    from workloads.tracing.script import rank_script
+
+    with workers(rank_script.prepare, 1, arguments=((("deepspeed", ()),),)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def found(pool: WorkerPool) -> dict[int, Any]:
+    """The ScriptTrace of rank 1 of 8, by stage."""
+    from workloads.tracing.script import rank_script
+
+    jobs = {stage: ScriptJob(SCRIPT, (str(stage),), world_size=8) for stage in (0, 1, 2, 3, NO_REUSE)}
+    return {stage: pool.run(rank_script.run_script, job, 1) for stage, job in jobs.items()}
+
+
+def bytes_of(found: Any, collective: str) -> Counter[str]:
+    """Bytes of a step's collectives, by phase; flags and norms of a few bytes left out."""
+    counted: Counter[str] = Counter()
+    for entry in found.trace.program.skeleton:
+        template = found.trace.program.templates[entry.template]
+        names = ("phase", "collective", "comm_bytes")
+        for phase, name, size in zip(*(column(template, one) for one in names), strict=True):
+            if name == collective and size > 16:
+                counted[phase] += size
+    return counted
+
+
+def test_without_zero_and_in_stage_1_gradients_are_reduced_once(found: dict[int, Any]) -> None:
+    for stage in (0, 1):
+        assert bytes_of(found[stage], "all_reduce") == {"grad_sync": MODEL}
+    assert bytes_of(found[0], "all_gather") == {}
+    assert bytes_of(found[1], "all_gather") == {"optimizer": MODEL}  # of what each rank has updated
+
+
+def test_stage_2_reduces_in_every_microbatch(found: dict[int, Any]) -> None:
+    assert bytes_of(found[2], "all_reduce") == {"grad_sync": 2 * MODEL}
+    assert bytes_of(found[2], "all_gather") == {"optimizer": MODEL}
+
+
+def test_stage_3_gathers_for_each_pass_and_scatters_gradients(found: dict[int, Any]) -> None:
+    assert bytes_of(found[3], "reduce_scatter") == {"grad_sync": 2 * MODEL}
+    # What the backward pass uses again within 1e9 parameters (the default) stays gathered.
+    assert bytes_of(found[3], "all_gather") == {"fwd": 2 * MODEL}
+    # Else it is gathered again: forward and backward of two microbatches.
+    again = bytes_of(found[NO_REUSE], "all_gather")
+    assert again["fwd"] + again["bwd"] == again.total() == 4 * MODEL
+
+
+def test_states_are_sharded(found: dict[int, Any]) -> None:
+    # Adam's mean and square in fp32; whole without ZeRO, an eighth else.
+    assert found[0].trace.memory.optimizer_states >= 2 * 2 * MODEL
+    for stage in (1, 2, 3):
+        states = found[stage].trace.memory.optimizer_states
+        assert 2 * 2 * MODEL / 8 <= states < 2 * 2 * MODEL / 4
+
+
+def test_the_optimizer_is_one_kernel(found: dict[int, Any]) -> None:
+    for one in found.values():
+        kernels = [
+            (name, read, written)
+            for template in one.trace.program.templates.values()
+            for name, read, written in zip(
+                *(column(template, key) for key in ("name", "bytes_read", "bytes_written")), strict=True
+            )
+            if name == "multi_tensor_adam"
+        ]
+        # Reads gradient, parameter, mean and square of each element, writes the last three.
+        assert kernels and all(3 * read == 4 * written for _, read, written in kernels)
+
+
+def test_a_step_is_two_microbatches_and_ends_with_the_engines_step(found: dict[int, Any]) -> None:
+    for one in found.values():
+        assert one.trace.num_microbatches == 2
+        kinds = [one.trace.program.templates[entry.template].name for entry in one.trace.program.skeleton]
+        assert kinds.count("bwd") == 2 and "optimizer" in kinds
