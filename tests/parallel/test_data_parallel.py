@@ -122,3 +122,30 @@ def test_the_next_unit_is_gathered_before_the_last_is_reduced():
     # layer above, then what is left: layer 1 and the root.  Twice: two microbatches.
     one = ["all_gather", "reduce_scatter"] * (LAYERS - 1) + ["reduce_scatter"] * 2
     assert order == one * 2
+
+
+def test_lists_gather_parameter_by_parameter_and_again_after_recomputation():
+    # Hidden 256, FFN 512: products hold 768 x 256, 256 x 256 (65,536: kept), 512 x 256 twice; biases, norms
+    # and positions (128 x 256) are kept; the embedding (1000 x 256, tied) is in the root unit.
+    sizes = [768 * 256, 512 * 256, 512 * 256]
+    common = {"sharding": "zero3", "global_batch": DP, "precision": "bf16", "list_collectives": True}
+    made = job(**common)
+    parameters = [p for piece in made.pieces.all_pieces for p in piece.parameters]
+    vocab = max(p.numel for p in parameters)
+    found = exchanged(made)
+    # Forward: root and all layers; backward: all layers but the last, which is still there.
+    count, size = found["all_gather", "dp"]
+    assert count == 1 + 3 * LAYERS + 3 * (LAYERS - 1)
+    assert size == 2 * (vocab + sum(sizes) * (2 * LAYERS - 1))
+    assert found["reduce_scatter", "dp"][0] == 1 + 3 * LAYERS
+    again = exchanged(job(**common, recompute="full"))["all_gather", "dp"]
+    assert again[0] == count + 3 * (LAYERS - 1)
+
+
+def test_the_host_makes_a_tensor_of_a_list_for_each_rank():
+    def host_ps(dp: int) -> int:
+        made = job(sharding="zero3", dp=dp, global_batch=dp, list_collectives=True)
+        ops = generate(made.model, made.parallel, made.training, made.software).ops
+        return int(ops.recorded_ps[ops.name.equals("list")].sum())
+
+    assert host_ps(8) == 2 * host_ps(4) > 0

@@ -11,6 +11,13 @@ Note [Order of gathers]
     the reduction's buffer.  FSDP1's flat parameters are used where they are; their gradients are joined by
     autograd (parameters are views that ``torch.split`` made), then cast to the reduction's dtype and divided
     by its share of the number of ranks (``_post_backward_hook`` of ``torch/distributed/fsdp``).
+
+Note [Collectives of lists]
+    DeepSpeed's first ZeRO-3 gathers and reduces parameter by parameter, with a list that holds one tensor per
+    rank (``stage3.py`` of v0.3.13: ``_allgather_param``, ``_reduce_scatter_gradient``).  The host makes each
+    of them a view, and ``ProcessGroupNCCL`` copies each from or to the buffer that NCCL sees, in a kernel of
+    its own.  It also waits for the GPU before a gather, reduces without overlap (``overlap_comm`` off), and
+    frees a layer's parameters between its recomputation and its backward.
 """
 
 from __future__ import annotations
@@ -19,14 +26,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from simcore.graph import OpHandle
+from simcore.units import PS_PER_US
 from workloads.models.local import DTYPES
-from workloads.models.pieces import Kernel, Piece
+from workloads.models.pieces import Kernel, Parameter, Piece
 from workloads.models.tensors import Tensor, compute
 from workloads.parallel.emit import Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
 
 COMM_STREAM, COPY_STREAM, REPLICA_STREAM = "fsdp", "fsdp_copy", "fsdp_replicate"
+
+#: Host time of one tensor of a list: a view, and the launch of an eager copy.
+_LIST_PS = 10 * PS_PER_US
+
+#: Parameters below are kept on every rank (``stage3_param_persistence_threshold`` of DeepSpeed v0.3.13).
+_KEPT_ELEMENTS = 100_000
 
 Kernels = Callable[[Piece], Sequence[Kernel]]
 
@@ -66,6 +80,9 @@ class _Gathers:
             before = self.done[mine - held] if mine - held >= 0 and mine - held < len(self.done) else None
             waits = [before] if before is not None else []
             unit = self.order[mine]
+            rounds = _rounds(self.job, self.phase)
+            for _ in range(rounds):
+                _list_on_host(self.writer, self.job, _pieces(self.chunk, unit))
             self.handles.append(
                 [
                     self.writer.collective(
@@ -73,7 +90,7 @@ class _Gathers:
                         stream=_stream(group), phase=self.phase, layer=_layer(self.chunk, unit), waits=waits,
                         dtype=_dtype(self.job.training.param_gather_dtype),
                     )
-                    for group, numel in _by_group(self.job, _pieces(self.chunk, unit))
+                    for group, numel in _by_group(self.job, _pieces(self.chunk, unit)) * rounds
                 ]
             )  # fmt: skip
 
@@ -167,11 +184,14 @@ class _Reductions:
             waits = [writer.last] if writer.last is not None else []
             for kernel in _before_reduction(job, grads, buffer):
                 waits = [writer.compute(kernel, phase="bwd", layer=layer, stream=COPY_STREAM, waits=waits)]
+            _list_on_host(writer, job, pieces)
             reduced = writer.collective(
                 "reduce_scatter", group, numel * size, stream=_stream(group), phase="grad_sync", layer=layer,
                 waits=waits, dtype=_dtype(precision),
             )  # fmt: skip
             self.before.append(reduced)
+            if job.training.list_collectives:
+                writer.wait_for(reduced)
             replicas = job.mesh.replicas // job.mesh.shard_ranks
             if group == "dp_shard" and replicas > 1:
                 writer.collective(
@@ -200,19 +220,41 @@ def _layer(chunk: Chunk, unit: Unit) -> int:
 
 
 def _by_group(job: Job, pieces: tuple[Piece, ...], *, trainable: bool = False) -> list[tuple[str, int]]:
-    """(group, elements) of the unit's parameters (those that train), by who shards them."""
+    """(group, elements) of the unit's parameters (those that train), by who shards them, or one by one."""
     dense = "dp_shard" if job.mesh.shard_ranks < job.mesh.replicas else "dp"
     found = []
     for name, group in (("dp", dense), ("expert_dp", "expert_dp")):
         numel = job.numel(pieces, name, trainable=trainable)
         size = job.mesh.expert_replicas if name == "expert_dp" else job.mesh.shard_ranks
-        if numel and size > 1:
+        if not numel or size <= 1:
+            continue
+        if job.training.list_collectives:
+            found += [(group, parameter.numel) for parameter in _sharded(pieces) if parameter.group == name]
+        else:
             found.append((group, numel))
     return found
 
 
+def _sharded(pieces: tuple[Piece, ...]) -> list[Parameter]:
+    """Parameters that have a collective each; see Note [Collectives of lists]."""
+    return [p for piece in pieces for p in piece.parameters if p.numel >= _KEPT_ELEMENTS]
+
+
 def _dtype(precision: str) -> str:
     return "float8_e4m3fn" if precision == "fp8" else DTYPES[precision]
+
+
+def _rounds(job: Job, phase: str) -> int:
+    """Gathers of a unit in one pass: DeepSpeed's hooks free it after recomputation, before backward."""
+    return 2 if job.training.list_collectives and phase == "bwd" and job.training.recompute == "full" else 1
+
+
+def _list_on_host(writer: Writer, job: Job, pieces: tuple[Piece, ...]) -> None:
+    """What the host does for the collectives of a unit; see Note [Collectives of lists]."""
+    if not job.training.list_collectives:
+        return
+    writer.template.sync("compute", name="cudaDeviceSynchronize")
+    writer.template.host("list", len(_sharded(pieces)) * job.mesh.shard_ranks * _LIST_PS)
 
 
 def _before_reduction(job: Job, grads: Tensor, buffer: Tensor) -> list[Kernel]:

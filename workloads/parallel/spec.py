@@ -69,6 +69,7 @@ class TrainingSpec(_Frozen):
     sharding: Literal["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"] = "ddp"
     reshard_after_forward: bool = True
     prefetch: int = Field(default=1, ge=0)
+    list_collectives: bool = False  # a collective per parameter, with a tensor per rank (early DeepSpeed)
     grad_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"  # accumulation and storage
     grad_reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     param_gather_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "bf16"
