@@ -25,6 +25,7 @@ from workloads.imports.pipeline_job import import_pipeline_logs
 from workloads.imports.pipeline_log import is_pipeline_log
 from workloads.imports.straggler_job import import_worker_logs
 from workloads.imports.straggler_trace import is_worker_log
+from workloads.imports.trace_viewer import import_trace_viewer, is_trace_viewer
 from workloads.imports.xla import import_xla, is_xla_trace
 
 #: (files, skip_bad, gaps) -> job; what they mean: :func:`import_traces`.
@@ -144,6 +145,9 @@ def _read_kineto(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Imp
 
 #: By name, in the order in which they are asked.
 FORMATS: dict[str, Importer] = {
+    "trace_viewer": Importer(
+        "trace viewer JSON of XLA's profiler", lambda _, head: is_trace_viewer(head), import_trace_viewer
+    ),
     "kineto": Importer("PyTorch profiler (Kineto) JSON", _is_kineto, _read_kineto),
     "execution_trace": Importer(
         "PyTorch execution trace JSON", recognises_execution_trace, import_execution_traces

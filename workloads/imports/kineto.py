@@ -56,16 +56,16 @@ def read_kineto(source: TraceFile, host_ops: HostOps | None = None) -> KinetoTra
     sizes, no GPU events.
     """
     header: dict[str, Any] = {}
-    reader = _Reader(source.label, host_ops)
+    reader = KinetoReader(source.label, host_ops)
     for number, event in read_events(source, header):
         reader.take(number, event)
     return reader.finish(header)
 
 
-class _Reader:
-    """Columns under construction; fixed-width arrays, so that a million events stay small."""
+class KinetoReader:
+    """A rank's columns under construction; fixed-width arrays, so that a million events stay small."""
 
-    def __init__(self, label: str, host_ops: HostOps | None) -> None:
+    def __init__(self, label: str, host_ops: HostOps | None = None) -> None:
         self.label = label
         self.host_ops = host_ops
         self.origin_us: int | None = None
