@@ -214,7 +214,7 @@ def _backward(
     tape: Tape, shard: Shard, op: Op, x: Tensor, y: Tensor, layer: Linear, fp8: bool, exchange: _Exchange, *,
     trains: bool, adapter: bool,
 ) -> None:  # fmt: skip
-    """Input gradient, its reduction beside the weight gradient: Megatron's order."""
+    """Input gradient, its reduction beside (or behind) the weight gradient: Megatron's order."""
     module, flops = layer.module, 2 * y.numel * x.shape[-1]
     weight = x.like(y.shape[-1], x.shape[-1])
     gathered: list[Hashable] = list(exchange.output_grad)
@@ -232,10 +232,12 @@ def _backward(
     if adapter:
         produced = tape.new_label()
         op.back(compute("aten::add.Tensor", [x, x], [x], module=module), "input", produced)
+    reduction: Kernel | None = None
     if exchange.reduce_input_grad:
+        reduction = collective(exchange.reduce_input_grad, x, "tp", module=module)
+    if reduction and shard.software.async_tp_reduce:
         reduced = tape.new_label()
-        kernel = collective(exchange.reduce_input_grad, x, "tp", module=module)
-        op.back(_aside(shard, kernel), "input", reduced, (produced,))
+        op.back(_aside(shard, reduction), "input", reduced, (produced,))
         op.after.append(reduced)
     if trains:
         _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(gathered))
@@ -246,6 +248,8 @@ def _backward(
         op.parameter(f"{module}.bias", width)
         op.back(compute("aten::sum.dim_IntList", [y], [y.like(width)], module=module), "weight")
         op.accumulate((width,), shard.dtype, shard.main_grad_dtype, module)
+    if reduction and not shard.software.async_tp_reduce:
+        op.back(reduction, "input")
 
 
 def _weight_gradient(

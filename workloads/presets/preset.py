@@ -4,7 +4,7 @@ Note [Preset files]
     ``extends`` names the preset whose settings hold where a file is silent.  A setting is
     ``key = { value = ..., source = "..." }`` or ``key = { value = ..., inferred = "why" }``.  Tables:
     ``[model]``, ``[parallel]``, ``[training]``, ``[software]`` set fields of the specs of those names;
-    ``[gpu]`` sets fields of ``GpuSpec`` that software decides (host time per launch, seconds);
+    ``[gpu]`` sets fields of ``GpuSpec`` that software decides (host time per launch, between kernels; s);
     ``[unpublished]`` lists what a run may have used where its source does not say.
 """
 
@@ -28,7 +28,7 @@ TABLES: Final[Mapping[str, frozenset[str]]] = {
     "parallel": frozenset(ParallelSpec.model_fields),
     "training": frozenset(TrainingSpec.model_fields),
     "software": frozenset(SoftwareSpec.model_fields),
-    "gpu": frozenset({"launch_overhead_s", "launch_latency_s"}),
+    "gpu": frozenset({"launch_overhead_s", "launch_latency_s", "kernel_gap_s"}),
     "unpublished": frozenset(
         {"micro_batch", "virtual_stages", "recompute", "sequence_parallel", "attention", "sharding"}
     ),
