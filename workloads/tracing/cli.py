@@ -16,13 +16,20 @@ from workloads.tracing.progress import check_target, shown_progress
 from workloads.tracing.script.cli import CONTEXT, trace_user_script
 from workloads.tracing.trace import TraceReport, trace_megatron_gpt
 
+#: Recipes that are scripts with options of their own -> (script, what is said to the tracer before them).
+#: torchtitan: optimizer states are made in the first step, nothing else changes after it.
+_SCRIPTS = {"torchtitan": ("titan.py", ("--steps", "1:2"))}
+
 
 class _RecipesAndScripts(TyperGroup):
     """A first argument that ends in ``.py`` is a script, anything else names a recipe."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that ``args`` begin with."""
-        if args and args[0].endswith(".py"):
+        if args and args[0] in _SCRIPTS:
+            script, options = _SCRIPTS[args[0]]
+            args = ["script", str(Path(__file__).parent / "recipes" / script), *options, *args[1:]]
+        elif args and args[0].endswith(".py"):
             args = ["script", *args]
         return super().resolve_command(ctx, args)
 
@@ -34,7 +41,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Trace a training program without a GPU and write its execution graph.  Give a training script "
-    "(my_train.py ARGS... --world-size N --out DIR; all options: script --help) or a recipe.",
+    "(my_train.py ARGS... --world-size N --out DIR; all options: script --help) or a recipe: one of those "
+    "below, or torchtitan, with its trainer's own options.",
 )
 
 
