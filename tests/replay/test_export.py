@@ -120,6 +120,16 @@ def test_nccl_metadata(two_stage_run: Path, tmp_path: Path) -> None:
         write_kineto(timeline, tmp_path / "x.json.gz", [2])
 
 
+def test_exported_ranks_meet_again(two_stage_run: Path, tmp_path: Path) -> None:
+    files = write_kineto(Timeline.open(two_stage_run), tmp_path / "x.json.gz", [0, 1])
+    job = import_traces(files)
+    # A send and its receive each way, and the reduction: nothing stands for itself.
+    assert job.report.lone_collectives == 0
+    assert job.report.coupled_collectives == 3
+    for row in replay_job(job):
+        assert row.replayed.span == pytest.approx(row.recorded.span, abs=1e-12)
+
+
 def test_report_writes_profiler_traces(two_stage_run: Path, tmp_path: Path) -> None:
     shown = run("report", two_stage_run, "--kineto", tmp_path / "x.json.gz", "--ranks", "1")
     assert "x.json.gz" in shown
