@@ -14,6 +14,7 @@ from simcore.calibrate.runs_ablations import Worth, ablate
 from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_fit import counts, curves, fit, fit_lines
 from simcore.calibrate.runs_plots import plot
+from simcore.calibrate.runs_ranking import ranking
 from simcore.calibrate.runs_report import curves_of, report
 from simcore.calibrate.runs_score import Described, RowScore, Scored, score_rows
 from simcore.errors import InputError, nearest
@@ -49,7 +50,8 @@ def validate_runs(
         parts = [f"family {family}"] if family else []
         parts += [f"at most {limit} rows of each family, evenly spread"] if limit else []
         scope = f"Only a part of the table was predicted for this page: {', '.join(parts)}." if parts else ""
-        _write_page(Path(page), scored, report(scored, scope=scope, fitted=fitted, worths=worths))
+        content = report(scored, scope=scope, fitted=fitted, worths=worths, strategies=ranking())
+        _write_page(Path(page), scored, content)
     if as_json:
         found = {**table.as_dict(), "quality_a": goals(scored.scores), "wall_s": wall_s}
         if fitted is not None:

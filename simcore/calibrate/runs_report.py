@@ -10,6 +10,7 @@ import numpy as np
 from simcore.calibrate.runs_ablations import Worth
 from simcore.calibrate.runs_fit import Fit
 from simcore.calibrate.runs_plots import CURVES, Curve
+from simcore.calibrate.runs_ranking import PUBLISHED, Strategy
 from simcore.calibrate.runs_score import RowScore, Scored
 from simcore.calibrate.runs_tables import (
     SCALE_BANDS,
@@ -63,11 +64,13 @@ _OTHERS = (
 
 
 def report(
-    scored: Scored, *, scope: str = "", fitted: Fit | None = None, worths: Sequence[Worth] = ()
-) -> str:
+    scored: Scored, *, scope: str = "", fitted: Fit | None = None, worths: Sequence[Worth] = (),
+    strategies: Sequence[Strategy] = (),
+) -> str:  # fmt: skip
     """The page.  ``scope``: which rows were predicted, where not all.
 
     ``fitted``: errors with each family in and out of the fit.  ``worths``: errors without pieces of physics.
+    ``strategies``: DistSim's search again, the fastest first.
     """
     clean = [score for score in scored.scores if not score.described.odd]
     quality_a = [score for score in clean if score.quality == "A"]
@@ -105,6 +108,7 @@ def report(
     lines += _order(scored.scores)
     lines += ["## Scaling as published", ""]
     lines += [f"![{curve.title}](images/{curve.name}.svg)\n" for curve in curves_of(scored)]
+    lines += _ranking(strategies) if strategies else []
     lines += _rows("Worst rows", sorted(scored.scores, key=lambda score: -abs(score.error))[:_WORST])
     lines += ["## Skipped", "", *table(("row", "reason"), [(s["id"], s["reason"]) for s in scored.skipped])]
     return "\n".join(lines)
@@ -224,6 +228,25 @@ def _order(scores: Sequence[RowScore]) -> list[str]:
         " of GPUs; 1 is the same order, 0 none).",
         "",
         *table(("sweep", "n", "tau", ""), rows),
+    ]
+
+
+def _ranking(strategies: Sequence[Strategy]) -> list[str]:
+    best, worst = strategies[0], strategies[-1]
+    published = {name: f"{told} predicted, {real} measured" for name, (told, real) in PUBLISHED.items()}
+    rows = [
+        ("best, steps/s", f"{best.steps_per_s:.2f} ({best.name})", f"{published['best']} (2M1P8D)"),
+        ("worst, steps/s", f"{worst.steps_per_s:.3f} ({worst.name})", published["worst"]),
+        ("best / worst", f"{best.steps_per_s / worst.steps_per_s:.2f}", published["ratio"]),
+    ]
+    return [
+        "## DistSim's 15 strategies",
+        "",
+        "BERT-exLarge, global batch 16, on 16 A10 of 4 nodes (arXiv 2306.08423).  Sequence length, precision"
+        " and network are not published and assumed (`simcore/calibrate/runs_ranking.py`).",
+        "",
+        *table(("", "here", "DistSim"), rows),
+        *table(("strategy", "steps/s here"), [(s.name, f"{s.steps_per_s:.2f}") for s in strategies]),
     ]
 
 
