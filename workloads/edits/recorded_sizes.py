@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
 from simcore.cost import RooflineCost
 from simcore.cost.classify import classify
-from simcore.cost.framework_op import described_inputs, kernel_of_op
+from simcore.cost.framework_op import described_inputs
 from simcore.errors import InputError
 from simcore.graph import OpKind, Strings
-from workloads.edits.features import Features, Scales, Shape, find_features, scaled
+from workloads.edits.features import Features, Scales, find_features
 from workloads.edits.hardware import recorded_gpu
 from workloads.edits.job import EditableJob, Edited, count_changed
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.recorded_groups import Members, pattern, retimed
+from workloads.edits.recorded_ratio import renamed, resized_ratio
 from workloads.edits.registry import COUNT, Call, edit
 from workloads.imports.recorded import ImportedRank, RecordedShapes
 
@@ -154,7 +153,7 @@ def _resized(
         key = (shapes.name[call], shapes.in_shapes[call], shapes.in_types[call])
         outs = shapes.out_shapes[call] if shapes.out_shapes is not None else None
         if key not in memo:
-            memo[key] = _ratio(cost, features, scales, *key, outs)
+            memo[key] = resized_ratio(cost, features, scales, *key, outs)
         found = memo[key]
         if ops.kind[row] == OpKind.COLLECTIVE:
             bytes_ratio[index, op] = None if found is None else found[0]
@@ -203,84 +202,6 @@ def _all(job: EditableJob) -> set[Members]:
     return {members for found in known if found is not None for members in found.members} | {(0,)}
 
 
-def _ratio(
-    cost: RooflineCost, features: Features, scales: Scales, name: str, in_shapes: str, in_types: str,
-    out_shapes: str | None,
-) -> tuple[float, float, float] | None:  # fmt: skip
-    """New over old time (or bytes) of a call, its old and new work; None for buffers of parameters."""
-    op_class = classify(name)
-    inputs = [shape for shape, _ in described_inputs(in_shapes, in_types)]
-    if op_class in _PER_HEAD or any(_is_scores(shape) for shape in inputs):
-        return _per_head(cost, scales.heads, name, in_shapes, in_types, out_shapes), 0.0, 0.0
-    if op_class in _PARAMETERS or not inputs or _is_buffer(inputs, features):
-        return None
-    grown = [scaled(shape, features, scales) for shape in inputs]
-    before = kernel_of_op(name, in_shapes, in_types, out_shapes)
-    if before is None and op_class == "gemm":  # a library's own product of two matrices
-        name, out_shapes = "aten::mm", None
-        before = kernel_of_op(name, in_shapes, in_types, None)
-    if grown == inputs:
-        work = float(before.flops) if before is not None else 0.0
-        return 1.0, work, work
-    texts = [_renamed(text, features, scales) for text in (in_shapes, out_shapes)]
-    after = kernel_of_op(name, texts[0] or "", in_types, texts[1])
-    volume = sum(map(prod, grown)) / max(1, sum(map(prod, inputs)))
-    if op_class == "gemm":
-        volume = _work(inputs, grown)
-    if before is None or after is None or name.startswith(_COMMUNICATION):
-        return volume, 0.0, 0.0
-    try:
-        ratio = cost.seconds(after) / cost.seconds(before)
-    except InputError:
-        ratio = volume
-    return ratio, float(before.flops), float(after.flops)
-
-
-def _per_head(
-    cost: RooflineCost, heads: float, name: str, in_shapes: str, in_types: str, out_shapes: str | None
-) -> float:
-    """New over old time of what works on each head of each sequence by itself, for more of them."""
-
-    def more(text: str | None) -> str | None:
-        shapes = json.loads(text) if text else []
-        return json.dumps(
-            [[round(shape[0] * heads), *shape[1:]] if _is_of_heads(shape) else shape for shape in shapes]
-        )
-
-    before = kernel_of_op(name, in_shapes, in_types, out_shapes)
-    after = kernel_of_op(name, more(in_shapes) or "", in_types, more(out_shapes) if out_shapes else None)
-    try:
-        return cost.seconds(after) / cost.seconds(before) if before and after else heads
-    except InputError:
-        return heads
-
-
-def _is_of_heads(shape: object) -> bool:
-    return isinstance(shape, list) and len(shape) > 2 and all(type(size) is int for size in shape)
-
-
-def _is_scores(shape: Shape) -> bool:
-    """Whether a tensor holds attention's scores: queries by keys."""
-    return len(shape) > 2 and shape[-1] == shape[-2] > 1
-
-
-def _work(inputs: list[Shape], grown: list[Shape]) -> float:
-    """New over old multiply-adds of a product, whichever operands are transposed: each size counts once."""
-    sizes = {
-        pair
-        for old, new in zip(inputs, grown, strict=True)
-        if len(old) > 1
-        for pair in ((prod(old[:-1]), prod(new[:-1])), (old[-1], new[-1]))
-    }
-    return prod(new for _, new in sizes) / max(1, prod(old for old, _ in sizes))
-
-
-def _is_buffer(inputs: list[Shape], features: Features) -> bool:
-    """Whether all tensors are flat and larger than any activation's row: parameters or gradients together."""
-    largest = max(features.tokens, features.hidden, *features.inner, 1)
-    return all(len(shape) == 1 for shape in inputs) and max(shape[0] for shape in inputs) > 4 * largest
-
-
 def _reshaped(rank: ImportedRank, features: Features, scales: Scales) -> ImportedRank:
     """A rank whose calls have their new shapes, for the edits that follow."""
     shapes = rank.recorded.shapes
@@ -290,7 +211,7 @@ def _reshaped(rank: ImportedRank, features: Features, scales: Scales) -> Importe
     def grown(column: Strings) -> Strings:
         used = set(np.unique(column.codes).tolist())
         values = (
-            _renamed(text, features, scales) or "" if code in used else text
+            renamed(text, features, scales) or "" if code in used else text
             for code, text in enumerate(column.values)
         )
         return Strings(column.codes, tuple(values))
@@ -298,17 +219,3 @@ def _reshaped(rank: ImportedRank, features: Features, scales: Scales) -> Importe
     outs = grown(shapes.out_shapes) if shapes.out_shapes is not None else None
     shapes = replace(shapes, in_shapes=grown(shapes.in_shapes), out_shapes=outs)
     return replace(rank, recorded=replace(rank.recorded, shapes=shapes))
-
-
-def _renamed(text: str | None, features: Features, scales: Scales) -> str | None:
-    if not text:
-        return text
-    shapes = json.loads(text)
-    return json.dumps(
-        [
-            list(scaled(tuple(shape), features, scales))
-            if isinstance(shape, list) and all(type(size) is int for size in shape)
-            else shape
-            for shape in shapes
-        ]
-    )

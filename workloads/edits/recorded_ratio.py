@@ -1,0 +1,125 @@
+"""What a recorded call of the framework takes with other shapes: new over old time, by the cost model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import prod
+
+from simcore.cost import Kernel, RooflineCost
+from simcore.cost.classify import classify
+from simcore.cost.framework_op import described_inputs, kernel_of_op
+from simcore.errors import InputError
+from workloads.edits.features import Features, Scales, Shape, scaled
+
+_PER_HEAD = ("bgemm", "attention_fwd", "attention_bwd", "softmax_fwd", "softmax_bwd")
+_COMMUNICATION = ("nccl", "c10d", "record_param_comms")
+_PARAMETERS = ("optimizer", "foreach")
+
+
+def resized_ratio(
+    cost: RooflineCost, features: Features, scales: Scales, name: str, in_shapes: str, in_types: str,
+    out_shapes: str | None,
+) -> tuple[float, float, float] | None:  # fmt: skip
+    """New over old time (or bytes) of a call, its old and new work; None for buffers of parameters."""
+    op_class = classify(name)
+    inputs = [shape for shape, _ in described_inputs(in_shapes, in_types)]
+    if op_class in _PER_HEAD or any(_is_scores(shape) for shape in inputs):
+        return _per_head(cost, scales.heads, name, in_shapes, in_types, out_shapes), 0.0, 0.0
+    if op_class in _PARAMETERS or not inputs or _is_buffer(inputs, features):
+        return None
+    grown = [scaled(shape, features, scales) for shape in inputs]
+    before = _kernel(name, in_shapes, in_types, out_shapes)
+    if grown == inputs:
+        work = float(before.flops) if before is not None else 0.0
+        return 1.0, work, work
+    texts = [renamed(text, features, scales) for text in (in_shapes, out_shapes)]
+    after = _kernel(name, texts[0] or "", in_types, texts[1])
+    volume = sum(map(prod, grown)) / max(1, sum(map(prod, inputs)))
+    if op_class == "gemm":
+        volume = _work(inputs, grown)
+    if before is None or after is None or name.startswith(_COMMUNICATION):
+        return volume, 0.0, 0.0
+    try:
+        ratio = cost.seconds(after) / cost.seconds(before)
+    except InputError:
+        ratio = volume
+    return ratio, float(before.flops), float(after.flops)
+
+
+def _kernel(name: str, in_shapes: str, in_types: str, out_shapes: str | None) -> Kernel | None:
+    """A call as one kernel; a product of a library's own is one of two matrices, and what it is added to."""
+    found = kernel_of_op(name, in_shapes, in_types, out_shapes)
+    if found is not None or classify(name) != "gemm":
+        return found
+    product = kernel_of_op("aten::mm", in_shapes, in_types, None)
+    matrices = [shape for shape, _ in described_inputs(in_shapes, in_types) if len(shape) == 2]
+    if product is None or matrices[2:3] != list(product.out_shapes):
+        return product
+    return replace(product, name=f"{name} accum")  # read and written: gradients of weights
+
+
+def _per_head(
+    cost: RooflineCost, heads: float, name: str, in_shapes: str, in_types: str, out_shapes: str | None
+) -> float:
+    """New over old time of what works on each head of each sequence by itself, for more of them."""
+
+    def more(text: str | None) -> str | None:
+        shapes = json.loads(text) if text else []
+        return json.dumps([_with_heads(shape, heads) if _is_of_heads(shape) else shape for shape in shapes])
+
+    before = kernel_of_op(name, in_shapes, in_types, out_shapes)
+    after = kernel_of_op(name, more(in_shapes) or "", in_types, more(out_shapes) if out_shapes else None)
+    try:
+        return cost.seconds(after) / cost.seconds(before) if before and after else heads
+    except InputError:
+        return heads
+
+
+def _with_heads(shape: list[int], heads: float) -> list[int]:
+    """A tensor of sequences, or heads, by what each holds: the first of these that stays whole grows."""
+    for place, size in enumerate(shape[:-2]):
+        if size * heads >= 1 and (size * heads).is_integer():
+            return [*shape[:place], round(size * heads), *shape[place + 1 :]]
+    return [max(1, round(shape[0] * heads)), *shape[1:]]
+
+
+def _is_of_heads(shape: object) -> bool:
+    return isinstance(shape, list) and len(shape) > 2 and all(type(size) is int for size in shape)
+
+
+def _is_scores(shape: Shape) -> bool:
+    """Whether a tensor holds attention's scores: queries by keys."""
+    return len(shape) > 2 and shape[-1] == shape[-2] > 1
+
+
+def _work(inputs: list[Shape], grown: list[Shape]) -> float:
+    """New over old multiply-adds of a product, whichever operands are transposed: each size counts once."""
+    sizes = {
+        pair
+        for old, new in zip(inputs, grown, strict=True)
+        if len(old) > 1
+        for pair in ((prod(old[:-1]), prod(new[:-1])), (old[-1], new[-1]))
+    }
+    return prod(new for _, new in sizes) / max(1, prod(old for old, _ in sizes))
+
+
+def _is_buffer(inputs: list[Shape], features: Features) -> bool:
+    """Whether all tensors are flat and larger than any activation's row: parameters or gradients together."""
+    largest = max(features.tokens, features.hidden, *features.inner, 1)
+    return all(len(shape) == 1 for shape in inputs) and max(shape[0] for shape in inputs) > 4 * largest
+
+
+def renamed(text: str | None, features: Features, scales: Scales) -> str | None:
+    """Shapes (JSON) with their dimensions grown."""
+    if not text:
+        return text
+    shapes = json.loads(text)
+    return json.dumps(
+        [
+            list(scaled(tuple(shape), features, scales))
+            if isinstance(shape, list) and all(type(size) is int for size in shape)
+            else shape
+            for shape in shapes
+        ]
+    )
