@@ -154,3 +154,17 @@ def test_what_is_wrong_is_said() -> None:
     ):
         with pytest.raises(InputError, match=message):
             from_hugging_face({**LLAMA3, **change})
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("mamba2", "state-space"),
+        ("nemotron_h", "state-space"),
+        ("qwen3_next", "delta-rule"),
+        ("rwkv", "recurrent"),
+    ],
+)
+def test_layers_that_are_not_modelled_are_refused_by_kind(kind: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"model_type '{kind}': .*{reason}"):
+        from_hugging_face({"model_type": kind})

@@ -5,14 +5,22 @@ Keys are those of the configuration classes of transformers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from simcore.errors import InputError, nearest
 from workloads.models.check import check_model
 from workloads.models.hugging_face_families import FAMILIES
 from workloads.models.hugging_face_values import Values
 from workloads.models.spec import ModelSpec
+
+#: Kinds of layers that are not modelled, by a pattern on ``model_type``.
+_NOT_MODELLED: Final = (
+    (r"mamba|jamba|bamba|zamba|nemotron_h|falcon_h1|granitemoehybrid|plamo2", "state-space (Mamba) layers"),
+    (r"qwen3_next|qwen3_5|kimi_linear|olmo_hybrid", "gated delta-rule layers"),
+    (r"rwkv|xlstm|recurrent_gemma|griffin|retnet", "recurrent layers"),
+)
 
 
 def from_hugging_face(config: Mapping[str, Any], where: str = "config.json") -> ModelSpec:
@@ -34,6 +42,9 @@ def model_fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = values.text("model_type", "")
     if not kind:
         raise InputError(f"{where}: model_type is missing: this is no Hugging Face config.json")
+    for pattern, layers in _NOT_MODELLED:
+        if re.search(pattern, kind):
+            raise InputError(f"{where}: model_type {kind!r}: {layers} are not modelled, only attention")
     if kind not in FAMILIES:
         raise InputError(f"{where}: model_type {kind!r} is not known{nearest(kind, FAMILIES)}")
     return {"name": kind, **FAMILIES[kind](values)}

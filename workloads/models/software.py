@@ -6,6 +6,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+#: Classes of attention kernels; the cost model knows each on the generations that it exists for.
+AttentionKernels = Literal[
+    "unfused", "flash", "flash1", "flash1_triton", "flash2", "flash3", "cudnn", "trtllm", "efficient"
+]
+
 
 class SoftwareSpec(BaseModel):
     """Kernel choices of one framework build.
@@ -44,7 +49,7 @@ class SoftwareSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "default"
-    attention: str = "flash2"
+    attention: AttentionKernels = "flash2"
     bias_activation_fusion: bool = True
     bias_dropout_fusion: bool = True
     bias_in_product: bool = False

@@ -29,7 +29,7 @@ def split_layers(num_layers: int, parallel: ParallelSpec) -> tuple[int, ...]:
         if len(given) != count or sum(given) != num_layers:
             raise InputError(
                 f"stage_layers {list(given)}: {count} virtual stages and {num_layers} layers need {count}"
-                f" numbers that add up to {num_layers}"
+                f" numbers that add up to {num_layers}; nearest: {_nearest_split(given, count, num_layers)}"
             )
         empty = [k for k, layers in enumerate(given) if layers < (0 if k in (0, count - 1) else 1)]
         if empty:
@@ -39,16 +39,28 @@ def split_layers(num_layers: int, parallel: ParallelSpec) -> tuple[int, ...]:
     total = num_layers + parallel.embedding_as_layer + parallel.head_as_layer
     if total % count:
         lower, upper = total // count * count, (total // count + 1) * count
+        near = f"{lower} or {upper}" if lower else f"{upper}"
         extra = " (embedding or head counted as layers)" if total != num_layers else ""
         raise InputError(
             f"{total} layers{extra} do not divide into {parallel.pp} stages x {parallel.virtual_stages}"
-            f" chunks; nearest: {lower or upper} or {upper} layers, or give stage_layers"
+            f" chunks; nearest: {near} layers, or give stage_layers"
         )
     each = total // count
     layers = [each] * count
     layers[0] -= parallel.embedding_as_layer
     layers[-1] -= parallel.head_as_layer
     return tuple(layers)
+
+
+def _nearest_split(given: tuple[int, ...], count: int, num_layers: int) -> list[int]:
+    """``given`` cut or filled up to ``count`` numbers, then the difference taken from the end."""
+    found = [*given[:count], *[0] * (count - len(given))]
+    missing = num_layers - sum(found)
+    for k in reversed(range(count)):
+        change = max(missing, -max(0, found[k] - 1))
+        found[k] += change
+        missing -= change
+    return found if not missing else [1] * num_layers
 
 
 def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
