@@ -74,8 +74,8 @@ class AtenOp:
     """
 
     __slots__ = (
-        *("allocates", "base", "cost", "flops", "has_kernel", "is_view", "name", "result_is_known"),
-        *("shapes_decide", "writes"),
+        *("allocates", "base", "chooses", "cost", "flops", "has_kernel", "is_view", "name"),
+        *("result_is_known", "shapes_decide", "sized_by_values", "writes"),
     )
 
     def __init__(self, func: Any) -> None:
@@ -95,6 +95,10 @@ class AtenOp:
         self.result_is_known = bool(self.writes) and (not schema.returns or self.base in _IN_PLACE)
         #: The result shares the argument's storage, by schema or because torch says so elsewhere.
         self.is_view = self.base.startswith("aten::") and (is_view or self.base == "aten::_unsafe_view")
+        #: May choose experts for tokens.
+        self.chooses = self.base in ("aten::topk", "aten::argmax", "aten::max")
+        #: The values of arguments say how many elements come back.
+        self.sized_by_values = torch.Tag.dynamic_output_shape in getattr(func, "tags", ())
         #: Shapes and plain arguments say what comes back.
         self.shapes_decide = fits(func, self.base)
         self.has_kernel = not (is_view or self.allocates or self.base in _NO_KERNEL)

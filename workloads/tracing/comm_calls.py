@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,6 +107,8 @@ def parse_functional(name: str, args: Sequence[Any], result: Any) -> tuple[Colle
     results = result if isinstance(result, list | tuple) else [result]
     parts = [([source], [output]) for source, output in zip(sources, results, strict=True)]
     sizes = [num_bytes((inputs if size == "input" else outputs)[0]) for inputs, outputs in parts]
+    if collective == "all_to_all":
+        sizes = [_fullest(sizes[0], sources[0], args[1], args[2])]
     call = CollectiveCall(collective, args[-1], parts, sizes, is_async=True, bare=True)
     return call, str(args[reduce_at]).lower() if reduce_at >= 0 else ""
 
@@ -127,6 +130,23 @@ def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
         inputs = outputs if source is None else tensors_in(source, [])
         parts.append(([], []) if form.collective == "barrier" else (inputs, outputs))
         sizes.append(sum(map(num_bytes, inputs if form.size == "input" else outputs)))
+    if name == "alltoall_base_":
+        sizes = [_fullest(sizes[0], args[1], args[3], args[4])]
+    elif name == "alltoall_":
+        sizes = [len(first) * max(num_bytes(tensor) for tensor in (*first, *second))]
     # The flag has the default True, which the dispatcher leaves out.
     is_async = next((flag for flag in reversed(args) if isinstance(flag, bool)), True)
     return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare)
+
+
+def _fullest(num: int, source: torch.Tensor, *splits: Sequence[int]) -> int:
+    """Bytes of an even all_to_all that lasts as long as one with these ``splits`` of rows, ``num`` without.
+
+    The port of the rank that sends or receives most decides.  Where all ranks split alike, it moves the
+    largest part once for every rank; a rank sees that part in what it sends or in what it gets back.
+    """
+    uneven = [list(rows) for rows in splits if rows]
+    if not uneven:
+        return num
+    row = source.element_size() * math.prod(source.shape[1:])
+    return max(len(rows) * max(rows) for rows in uneven) * row

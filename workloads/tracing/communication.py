@@ -105,6 +105,10 @@ class Communication:
         call = parse_collective(name, args)
         recorded = self._recorder.recording and not _stays_on_host(call)
         ops = self._collective(call) if recorded else ()
+        if self._recorder.known.active:
+            group = fake_dist.unbox(call.group)
+            size, rank = len(fake_dist.group_members(group)), group.rank()
+            self._recorder.known.exchange(name, args, size, rank, fake_dist.current_reduce_op or "sum")
         work = self._work(ops if call.is_async else (), args)
         return work if call.bare else (args[0], work)
 

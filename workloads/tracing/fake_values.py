@@ -17,6 +17,8 @@ from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from workloads.tracing.known_values import values_of
+
 _INITIALISERS = (
     "uniform_",
     "normal_",
@@ -34,8 +36,12 @@ _INITIALISERS = (
 _library: torch.library.Library | None = None
 
 
+#: Told of a tensor that the host reads as a whole, and of the name of what reads it.
+on_host_read: Callable[[torch.Tensor, str], None] | None = None
+
 #: Asked with (kind, tensor, default answer) for every value that a run on shapes cannot know.  Kinds: "item"
-#: (the value), "share" (the part of a mask's elements that are true).
+#: (the value), "share" (the part of a mask's elements that are true, or of entries that are unique), "size"
+#: (how many elements a result has), "routing" (how unevenly tokens choose experts).
 ask: Callable[[str, torch.Tensor, Any], Any] | None = None
 
 
@@ -49,14 +55,30 @@ def read_scalar(tensor: torch.Tensor) -> bool | int | float:
     if constant is not None:  # made on the host from a number: the value is known
         value: bool | int | float = constant.item()
         return value
+    known = values_of(tensor)
+    if known is not None:
+        with _disable_current_modes():
+            found: bool | int | float = known.item()
+        return found
     default: bool | int | float = 1.0 if tensor.dtype.is_floating_point else 0
     if tensor.dtype == torch.bool:
         default = tensor.device.type == "cpu"
     return type(default)(_answer("item", tensor, default))
 
 
+def routing_exponent(scores: torch.Tensor, default: float) -> float:
+    """Exponent of the Zipf load with which tokens choose experts by ``scores``."""
+    return float(_answer("routing", scores, default))
+
+
 def num_selected(mask: torch.Tensor) -> int:
-    """How many elements of a mask count as true: all of them, unless :data:`ask` says otherwise."""
+    """How many elements of a mask count as true: all of them, unless they are known or :data:`ask` says
+    otherwise.
+    """
+    known = values_of(mask)
+    if known is not None:
+        with _disable_current_modes():
+            return int(known.count_nonzero())
     return round(float(_answer("share", mask, 1.0)) * mask.numel())
 
 
@@ -70,6 +92,67 @@ def _masked_select(
 ) -> torch.Tensor:
     with mode:
         return tensor.new_empty((num_selected(mask),))
+
+
+def _unique(
+    mode: FakeTensorMode, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``_unique2`` and ``unique_consecutive`` of all elements; with ``dim``, of slices along it."""
+    names = [argument.name for argument in func._schema.arguments[1:]]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    dim = given.get("dim")
+    entries = tensor.numel() if dim is None else tensor.shape[dim]
+    num = round(float(_answer("share", tensor, 1.0)) * entries)
+    shape = list(tensor.shape)
+    if dim is not None:
+        shape[dim] = num
+    with mode:
+        found = tensor.new_empty((num,) if dim is None else shape)
+        places = tensor.shape if dim is None else (entries,)
+        inverse = tensor.new_empty(places if given.get("return_inverse") else (0,), dtype=torch.int64)
+        counts = tensor.new_empty((num if given.get("return_counts") else 0,), dtype=torch.int64)
+    return found, inverse, counts
+
+
+def _bincount(
+    mode: FakeTensorMode, _func: Any, tensor: torch.Tensor, weights: Any = None, minlength: int = 0
+) -> torch.Tensor:
+    bins = minlength or int(_answer("size", tensor, 1))
+    with mode:
+        dtype = torch.int64 if weights is None else torch.float64
+        return tensor.new_empty((bins,), dtype=dtype)
+
+
+def _repeat_interleave(
+    mode: FakeTensorMode, _func: Any, repeats: torch.Tensor, output_size: int | None = None
+) -> torch.Tensor:
+    size = int(_answer("size", repeats, repeats.numel())) if output_size is None else output_size
+    with mode:
+        return repeats.new_empty((size,))
+
+
+def _patch_lists() -> None:
+    """``tolist()`` and ``numpy()`` read memory that is not there: one copy to the host, then the answers."""
+    tensor_type: Any = torch.Tensor
+
+    def host_values(tensor: torch.Tensor) -> torch.Tensor:
+        known = values_of(tensor)
+        answer = read_scalar(tensor) if known is None and tensor.numel() else 0
+        return known if known is not None else torch.full(tensor.shape, answer, dtype=tensor.dtype)
+
+    def reading(original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(self: torch.Tensor, **options: Any) -> Any:
+            if not isinstance(self, FakeTensor):
+                return original(self, **options)
+            if on_host_read is not None:
+                on_host_read(self, "aten::tolist")
+            with _disable_current_modes():
+                return original(host_values(self), **options)
+
+        return read
+
+    tensor_type.tolist = FakeTensor.tolist = reading(tensor_type.tolist)  # type: ignore[method-assign]
+    tensor_type.numpy = reading(tensor_type.numpy)
 
 
 def make_fake_mode() -> FakeTensorMode:
@@ -91,6 +174,10 @@ def install() -> None:
     implementations[aten.equal.default] = lambda _mode, _func, _left, _right: True
     implementations[aten.nonzero.default] = _nonzero
     implementations[aten.masked_select.default] = _masked_select
+    for operator in (aten._unique2.default, aten.unique_consecutive.default, aten.unique_dim.default):
+        implementations[operator] = _unique
+    implementations[aten.bincount.default] = _bincount
+    implementations[aten.repeat_interleave.Tensor] = _repeat_interleave
     implementations[aten.is_pinned.default] = lambda _mode, _func, tensor, **_kwargs: (
         tensor.device.type == "cpu"
     )
@@ -98,6 +185,7 @@ def install() -> None:
     fake_tensor.init_gpu_context = lambda _device: None  # type: ignore[assignment]
     for name in _INITIALISERS:  # initial values are no part of a training step
         setattr(torch.nn.init, name, lambda tensor, *_args, **_kwargs: tensor)
+    _patch_lists()
     _patch_random_state()
     _patch_module_moves()
     _choose_attention_kernels()

@@ -31,6 +31,9 @@ def trace_user_script(
         list[str] | None,
         typer.Option(help="Answer for a value that the run does not have: FILE.py:LINE=NUMBER; repeatable."),
     ] = None,
+    expert_load: Annotated[
+        str, typer.Option(help="Tokens of experts: uniform, zipf[:EXPONENT], or a JSON file of shares.")
+    ] = "uniform",
     setup: Annotated[
         Path | None, typer.Option(help="Python file run first: register_fake, stand-ins for modules.")
     ] = None,
@@ -56,6 +59,7 @@ def trace_user_script(
             setup=setup,
             values=parse_values(value or ()),
             hang_s=hang_s,
+            load=expert_load,
         )
         check_target(out)
         with shown_progress() as progress:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcore.errors import InputError
+from workloads.tracing.expert_load import parse_load
 
 #: Seconds without a single tensor operation after which a script counts as hanging.
 HANG_S = 60.0
@@ -20,7 +21,10 @@ class ScriptJob:
     ``step``: the optimizer step that is kept, counted from 0; those before it run and are dropped (DDP
     learns its buckets in the first, optimizers make their states).  ``setup``: a Python file run before the
     script, for shape functions and stand-ins.  ``values``: (``file.py:line``, value) answers for host reads
-    of device values.  Errors: InputError for a file or number that cannot be.
+    of device values.  ``load``: how mixtures of experts spread their tokens, as
+    :func:`workloads.tracing.expert_load.parse_load` reads it.
+
+    Errors: InputError for a file or number that cannot be.
     """
 
     script: Path
@@ -31,6 +35,7 @@ class ScriptJob:
     setup: Path | None = None
     values: tuple[tuple[str, float], ...] = ()
     hang_s: float = HANG_S
+    load: str = "uniform"
 
     def __post_init__(self) -> None:
         for path in (self.script, self.setup):
@@ -43,6 +48,7 @@ class ScriptJob:
         ):
             if value < lowest:
                 raise InputError(f"{name}: {value} must be at least {lowest}")
+        parse_load(self.load)
         nodes, rest = divmod(self.world_size, self.gpus_per_node)
         if nodes and rest:
             raise InputError(
@@ -63,6 +69,8 @@ class ScriptJob:
         if self.setup is not None:
             parts.append(f"--setup {self.setup.name}")
         parts += [f"--value {site}={value:g}" for site, value in self.values]
+        if self.load != "uniform":
+            parts.append(f"--expert-load {self.load}")
         return " ".join(parts)
 
 

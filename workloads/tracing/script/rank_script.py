@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from simcore.graph.graph import MemoryProfile
+from workloads.tracing.expert_load import parse_load
 from workloads.tracing.rank_run import RankTrace
 from workloads.tracing.recording import DTYPE, FLOPS, Recording
 from workloads.tracing.script.framework_imports import Import, import_all
@@ -101,7 +102,7 @@ def run_script(job: ScriptJob, rank: int, mail: Path | None = None) -> ScriptTra
         rank, job.world_size, job.local_world_size, local_rank % visible_devices.MAX_INDEX, init=False
     )
     policy = ValuePolicy(job.values)
-    recorder = Recorder(_symbol_of, whole_life=True)
+    recorder = Recorder(_symbol_of, whole_life=True, load=parse_load(job.load))
     if mail is not None:
         object_exchange.mailbox = object_exchange.Mailbox(mail, _symbol_of, partial(_note_life, recorder))
     start = _StepStart()
