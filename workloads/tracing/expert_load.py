@@ -3,8 +3,8 @@
 Note [Load models]
     "uniform" gives every expert the same number of tokens, "zipf:S" the i-th expert a share that is
     proportional to 1 / i**S (S = 1 where it is left out), a JSON file the shares that it lists: numbers of
-    any scale, one for each expert, or one such list for each routing layer in the order of their first calls.  A
-    token chooses different experts; an expert gets at most all tokens.
+    any scale, one for each expert, or one such list for each routing layer in the order of their first
+    calls.  A token chooses different experts; an expert gets at most all tokens.
 """
 
 from __future__ import annotations
