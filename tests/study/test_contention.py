@@ -140,6 +140,17 @@ def test_the_command_prints_one_object(tmp_path, capsys):
     assert {step["step"] for step in trace["steps"]} == {0, 1}
 
 
+def test_what_if_a_channel_took_two_sms(tmp_path, capsys):
+    path = two_steps(tmp_path / "t.json")
+    assert contention_study([str(path), "--sms-per-channel", "2", "--json"]) == 0
+    gemm, add = json.loads(capsys.readouterr().out)["traces"][0]["rows"]
+    # 48 of 108 SMs gone: 3 waves of 480 instead of 2, of the 92 us that are shared, and 42 us on 60 SMs.
+    assert gemm["predicted_us"] == pytest.approx(8 + 92 * 3 / 2)
+    assert add["predicted_us"] == pytest.approx(8 + 42 * 108 / 60)
+    assert contention_study([str(path), "--sms-per-channel", "-1"]) == 2
+    assert "between 0 and 8, not -1" in capsys.readouterr().err
+
+
 def test_a_trace_without_overlap_is_left_out(tmp_path, capsys):
     path = write(
         tmp_path / "t.json",

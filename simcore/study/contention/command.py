@@ -21,9 +21,11 @@ from workloads.imports import ImportedJob, import_traces
 
 _PURPOSE = "Kernels beside communication: predicted slowdown against recorded and published ones."
 
+_MOST_SMS_PER_CHANNEL = 8
+
 
 def contention_study(argv: Sequence[str]) -> int:
-    """``[TRACES...] [--cluster NAME] [--learned FILE] [--json]``.  Returns the exit code."""
+    """``[TRACES...] [--cluster NAME] [--learned FILE] [--sms-per-channel N] [--json]``: the exit code."""
     parser = argparse.ArgumentParser(prog="contention_study.py", description=_PURPOSE)
     parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="files or folders, a job each")
     parser.add_argument("--cluster", metavar="NAME|FILE", help="for traces that name no GPU")
@@ -31,11 +33,17 @@ def contention_study(argv: Sequence[str]) -> int:
         "--learned", metavar="FILE", type=Path, help="a learned interference; default: cross-validated"
     )
     parser.add_argument("--steps", action="store_true", help="also replay the steps with shared GPUs")
+    parser.add_argument(
+        "--sms-per-channel", type=float, default=1.0, metavar="N", help="what if a channel took N SMs"
+    )
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     options = parser.parse_args(argv)
     try:
+        if not 0 <= options.sms_per_channel <= _MOST_SMS_PER_CHANNEL:
+            wanted = f"between 0 and {_MOST_SMS_PER_CHANNEL}, not {options.sms_per_channel:g}"
+            raise InputError(f"--sms-per-channel must be {wanted}")
         model = load_interference(options.learned) if options.learned is not None else None
-        found, skipped = _read(options.traces, options.cluster)
+        found, skipped = _read(options.traces, options.cluster, options.sms_per_channel)
         learned, how = _learned([trace for trace, _, _ in found], model)
     except SimcoreError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -77,7 +85,7 @@ def calibrate_interference(argv: Sequence[str]) -> int:
 
 
 def _read(
-    traces: Sequence[Path], cluster: str | None
+    traces: Sequence[Path], cluster: str | None, sms_per_channel: float = 1.0
 ) -> tuple[list[tuple[TraceRows, ImportedJob, str | None]], list[dict[str, str]]]:
     """The rows of each trace set; those that cannot be compared with the reason."""
     found: list[tuple[TraceRows, ImportedJob, str | None]] = []
@@ -91,7 +99,8 @@ def _read(
         except InputError as error:
             skipped.append({"trace": path.name, "reason": str(error)})
             continue
-        rows = trace_rows(path.name.split(".")[0], job, spec, _progress(path.name))
+        name = path.name.split(".")[0]
+        rows = trace_rows(name, job, spec, _progress(path.name), sms_per_channel)
         if rows.rows:
             found.append((rows, job, named))
         else:

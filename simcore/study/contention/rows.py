@@ -69,16 +69,18 @@ def trace_rows(
     job: ImportedJob,
     cluster: ClusterSpec,
     progress: Callable[[int, int], None] | None = None,
+    sms_per_channel: float = 1.0,
 ) -> TraceRows:
     """Predict every overlapped kernel of ``job`` on the GPU of ``cluster``.
 
-    Channels that the trace does not tell are those that NCCL would use on the cluster.
+    Channels that the trace does not tell are those that NCCL would use on the cluster; each holds
+    ``sms_per_channel`` SMs.
     ``progress`` gets (rows done, rows in all).
     """
     pairs = overlapped_kernels(job)
     undisturbed = [alone for _, alone in pairs.noise] + [kernel.alone_ps for kernel in pairs.kernels]
     start = shortest_ps(np.array(undisturbed, dtype=np.int64), cluster.gpu)
-    channels = _Channels(cluster)
+    channels = _Channels(cluster, sms_per_channel)
     rows = []
     for done, kernel in enumerate(pairs.kernels):
         rows.append(_row(kernel, start, cluster.gpu, channels))
@@ -88,9 +90,12 @@ def trace_rows(
 
 
 class _Channels:
-    """SMs of a recorded communication kernel: its thread blocks, else the channels that NCCL would use."""
+    """SMs of a recorded communication kernel: its thread blocks, else the channels that NCCL would use, each
+    on so many SMs.
+    """
 
-    def __init__(self, cluster: ClusterSpec) -> None:
+    def __init__(self, cluster: ClusterSpec, sms_per_channel: float) -> None:
+        self._sms_per_channel = sms_per_channel
         self._planner = NcclPlanner(Topology(cluster))
         self._num_gpus = cluster.num_gpus
         self._limit = cluster.gpu.num_sms - 1
@@ -99,7 +104,7 @@ class _Channels:
     def of(self, neighbour: Neighbour) -> int:
         """SMs that ``neighbour`` holds; 0 where nothing is known of it."""
         if neighbour.blocks:
-            return min(neighbour.blocks, self._limit)
+            return self._sms(neighbour.blocks)
         size = min(neighbour.group_size, self._num_gpus)
         if size < 2 or neighbour.num_bytes <= 0:
             return 0
@@ -112,7 +117,10 @@ class _Channels:
             except InputError:
                 found = 0
             self._known[key] = found
-        return min(found, self._limit)
+        return self._sms(found)
+
+    def _sms(self, channels: int) -> int:
+        return min(round(channels * self._sms_per_channel), self._limit)
 
 
 def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Channels) -> Row:
