@@ -43,6 +43,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the closest known name, else the list of known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    longer = [one for one in names if name and one.startswith(name)][:4]
+    if longer and not (close and close[0] in longer):
+        return f"; did you mean {' or '.join(map(repr, longer))}?"
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(names)}" if names else ""

@@ -24,6 +24,8 @@ _OF_COMMUNICATION = (
     "hidden", "ffn", "batch.",
 )  # fmt: skip
 
+_SAME = 1e-3  # of the step time: a smaller change is none
+
 
 @dataclass(frozen=True)
 class EditStep:
@@ -33,8 +35,19 @@ class EditStep:
     before_s: float
     after_s: float
 
+    @property
+    def note(self) -> str:
+        """Why nothing has changed, where ops did and the step time did not; "" elsewhere."""
+        if not self.applied.ops_changed or abs(self.after_s - self.before_s) > _SAME * self.before_s:
+            return ""
+        return (
+            "the step takes as long: what was edited is not on its critical path (the host or other work is;"
+            " replay.py tells the share, host_bound_share with --json)"
+        )
+
     def as_object(self) -> dict[str, Any]:
         """As ``--json`` shows it."""
+        note = {"note": self.note} if self.note else {}
         return {
             "key": self.applied.key,
             "value": self.applied.value,
@@ -42,6 +55,7 @@ class EditStep:
             "ops_changed": self.applied.ops_changed,
             "step_time_before_s": self.before_s,
             "step_time_after_s": self.after_s,
+            **note,
         }
 
     def lines(self) -> list[str]:
@@ -144,6 +158,6 @@ def edit_table(steps: Sequence[EditStep]) -> Table:
         table.add_row(
             f"{edit.key}={edit.value}" if edit.value else edit.key,
             f"{1e3 * step.before_s:.3f}", f"{1e3 * step.after_s:.3f}", f"{change:+.2%}",
-            str(edit.ops_changed), "\n".join(edit.assumed),
+            str(edit.ops_changed), "\n".join([*edit.assumed, *([step.note] if step.note else [])]),
         )  # fmt: skip
     return table

@@ -13,6 +13,8 @@ from simcore.graph import apply_kernels
 from simcore.report import write_kineto
 from simcore.timeline import Timeline
 from tests.edits.test_programs import GRAPHS, load
+from workloads.edits.features import Scales, find_features
+from workloads.edits.recorded_ratio import renamed
 from workloads.imports import import_traces
 
 
@@ -143,3 +145,16 @@ def test_what_the_recording_does_not_show_is_refused(shaped, edit, reason):
     with pytest.raises(InputError) as error:
         edit_recording(shaped("dp2"), [edit], None)
     assert reason in str(error.value)
+
+
+def test_features_as_many_as_the_hidden_size():
+    """An MLP of 4 x hidden over 4 ranks: of hidden by hidden features the right operand's last are inner."""
+    products = [((8, 16), (16, 12)), ((8, 16), (16, 16)), ((16, 8), (8, 16)), ((8, 4), (4, 16))]
+    found = find_features(products, [(8, 1, 16)], None)
+    assert (found.tokens, found.hidden, found.twin) == (8, 16, True)
+    assert found.all_inner == {4, 12, 16}
+    scales = Scales(inner=dict.fromkeys(found.all_inner, 0.5))
+    assert renamed("aten::mm", "[[8, 16], [16, 16]]", found, scales) == "[[8, 16], [16, 8]]"
+    assert renamed("aten::mm", "[[8, 16], [16, 12]]", found, scales) == "[[8, 16], [16, 6]]"
+    assert renamed("aten::gelu", "[[8, 1, 16]]", found, scales) == "[[8, 1, 8]]"
+    assert renamed("aten::native_layer_norm", "[[8, 1, 16]]", found, scales) == "[[8, 1, 16]]"

@@ -19,16 +19,28 @@ _MOST = 0.8  # of the products' work that tokens and hidden size must be part of
 
 @dataclass(frozen=True)
 class Features:
-    """Sizes as recorded on one rank: ``tokens`` of a microbatch, ``hidden``, and ``inner`` ones of layers."""
+    """Sizes as recorded on one rank: ``tokens`` of a microbatch, ``hidden``, and ``inner`` ones of layers.
+
+    ``twin``: features inside a layer are as many as the hidden size (an MLP of 4 x hidden over 4 ranks).
+    """
 
     tokens: int
     hidden: int
     inner: frozenset[int]
+    twin: bool = False
+
+    @property
+    def all_inner(self) -> frozenset[int]:
+        """Features inside layers, those included that the hidden size is a twin of."""
+        return self.inner | {self.hidden} if self.twin else self.inner
 
 
 @dataclass(frozen=True)
 class Scales:
-    """By how much dimensions grow; ``inner`` by size, ``heads`` for what works on each head."""
+    """By how much dimensions grow; ``inner`` by size, ``heads`` for what works on each head.
+
+    Of a twin, ``inner`` of the hidden size is what it grows by inside layers.
+    """
 
     tokens: float = 1.0
     hidden: float = 1.0
@@ -77,15 +89,21 @@ def find_features(
     if tokens in twice:
         raise InputError(f"tokens and features of a layer are both {tokens}: which is which is not recorded")
     inner = frozenset(size for found in work if len(found) == 3 for size in found) - {tokens, chosen}
-    return Features(tokens, chosen, inner)
+    return Features(tokens, chosen, inner, twin=frozenset((tokens, chosen)) in work and chosen in twice)
 
 
 def _shown(share: Counter[int]) -> str:
     return ", ".join(str(size) for size, _ in share.most_common(8))
 
 
-def scaled(shape: Shape, features: Features, scales: Scales) -> Shape:
-    """``shape`` with its dimensions grown; what is neither tokens nor feature stays."""
+def scaled(shape: Shape, features: Features, scales: Scales, *, twin: bool = False) -> Shape:
+    """``shape`` with its dimensions grown; what is neither tokens nor feature stays.
+
+    ``twin``: a last dimension of the hidden size is one inside a layer.
+    """
+    if twin and len(shape) > 1 and shape[-1] == features.hidden:
+        outer = scaled(shape[:-1], features, scales)
+        return (*outer, round(shape[-1] * scales.inner.get(shape[-1], 1.0)))
     sizes = list(shape)
     at = 0
     # Leading dimensions that are the tokens together: the longest one grows.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -15,6 +17,7 @@ from workloads.edits.features import Features, Scales, Shape, scaled
 _PER_HEAD = ("bgemm", "attention_fwd", "attention_bwd", "softmax_fwd", "softmax_bwd")
 _COMMUNICATION = ("nccl", "c10d", "record_param_comms")
 _PARAMETERS = ("optimizer", "foreach")
+_ACTIVATION = re.compile(r"gelu|silu|swish|glu|relu", re.IGNORECASE)
 
 
 def resized_ratio(
@@ -28,12 +31,13 @@ def resized_ratio(
         return _per_head(cost, scales.heads, name, in_shapes, in_types, out_shapes), 0.0, 0.0
     if op_class in _PARAMETERS or not inputs or _is_buffer(inputs, features):
         return None
-    grown = [scaled(shape, features, scales) for shape in inputs]
+    twins = twin_inputs(name, inputs, features)
+    grown = [scaled(shape, features, scales, twin=twin) for shape, twin in zip(inputs, twins, strict=True)]
     before = _kernel(name, in_shapes, in_types, out_shapes)
     if grown == inputs:
         work = float(before.flops) if before is not None else 0.0
         return 1.0, work, work
-    texts = [renamed(text, features, scales) for text in (in_shapes, out_shapes)]
+    texts = [renamed(name, text, features, scales) for text in (in_shapes, out_shapes)]
     after = _kernel(name, texts[0] or "", in_types, texts[1])
     volume = sum(map(prod, grown)) / max(1, sum(map(prod, inputs)))
     if op_class == "gemm":
@@ -110,16 +114,38 @@ def _is_buffer(inputs: list[Shape], features: Features) -> bool:
     return all(len(shape) == 1 for shape in inputs) and max(shape[0] for shape in inputs) > 4 * largest
 
 
-def renamed(text: str | None, features: Features, scales: Scales) -> str | None:
-    """Shapes (JSON) with their dimensions grown."""
+def twin_inputs(name: str, shapes: Sequence[Shape], features: Features) -> list[bool]:
+    """By tensor: whether its last dimension, of the hidden size, is one inside a layer.
+
+    Of a product of hidden by hidden features the right operand's (and what is added to it), of an activation
+    function all.
+    """
+    if not features.twin:
+        return [False] * len(shapes)
+    if classify(name) == "gemm":
+        matrices = [place for place, shape in enumerate(shapes) if len(shape) >= 2]
+        sizes = [size for place in matrices[:2] for size in shapes[place]]
+        doubled = len(matrices) > 1 and sizes.count(features.hidden) >= 2 and features.tokens in sizes
+        inner = {shapes[place][-1] for place in matrices[1:2]} | {shapes[place][0] for place in matrices[:1]}
+        doubled = doubled and not inner & features.inner
+        return [doubled and place in matrices[1:] for place in range(len(shapes))]
+    return [bool(_ACTIVATION.search(name))] * len(shapes)
+
+
+def renamed(name: str, text: str | None, features: Features, scales: Scales) -> str | None:
+    """Shapes (JSON) of a call with their dimensions grown."""
     if not text:
         return text
     shapes = json.loads(text)
+    tensors = [shape for shape in shapes if _is_tensor(shape)]
+    twins = iter(twin_inputs(name, [tuple(shape) for shape in tensors], features))
     return json.dumps(
         [
-            list(scaled(tuple(shape), features, scales))
-            if isinstance(shape, list) and all(type(size) is int for size in shape)
-            else shape
+            list(scaled(tuple(shape), features, scales, twin=next(twins))) if _is_tensor(shape) else shape
             for shape in shapes
         ]
     )
+
+
+def _is_tensor(shape: object) -> bool:
+    return isinstance(shape, list) and bool(shape) and all(type(size) is int for size in shape)

@@ -56,10 +56,10 @@ def ffn(job: EditableJob, call: Call) -> Edited:
     """Another width of the MLP."""
     old, new = _both(call)
     features = told_features(job, None)
-    widths = [n * old // tp for tp in (1, 2, 4, 8, 16) for n in (1, 2) if n * old // tp in features.inner]
+    widths = [n * old // tp for tp in (1, 2, 4, 8, 16) for n in (1, 2) if n * old // tp in features.all_inner]
     if not widths:
         raise InputError(
-            f"no product has {old} features, or that over tp; there are {sorted(features.inner)}"
+            f"no product has {old} features, or that over tp; there are {sorted(features.all_inner)}"
         )
     shown = f"feed-forward features are those of {widths[0]} per rank"
     return _resized(job, features, Scales(inner={widths[0]: new / old}), shown)
@@ -88,7 +88,7 @@ def tensor_parallel(job: EditableJob, call: Call) -> Edited:
         raise InputError("without tensor parallelism other ops run: tp must be at least 2, before and after")
     features = told_features(job, None)
     ratio = old / new
-    scales = Scales(heads=ratio, inner=dict.fromkeys(features.inner, ratio))
+    scales = Scales(heads=ratio, inner=dict.fromkeys(features.all_inner, ratio))
     wanted = (old, 1)
     known = [rank.recorded.collectives for rank in job.ranks]
     if not any(found is not None and wanted in map(pattern, set(found.members)) for found in known):
@@ -208,13 +208,17 @@ def _reshaped(rank: ImportedRank, features: Features, scales: Scales) -> Importe
     if shapes is None:
         return rank
 
+    names, known = shapes.name, dict[tuple[int, int], str]()
+
     def grown(column: Strings) -> Strings:
-        used = set(np.unique(column.codes).tolist())
-        values = (
-            renamed(text, features, scales) or "" if code in used else text
-            for code, text in enumerate(column.values)
-        )
-        return Strings(column.codes, tuple(values))
+        known.clear()
+        texts = []
+        for name, code in zip(names.codes.tolist(), column.codes.tolist(), strict=True):
+            if (name, code) not in known:
+                text = renamed(names.values[name], column.values[code], features, scales)
+                known[name, code] = text or ""
+            texts.append(known[name, code])
+        return Strings.encode(texts)
 
     outs = grown(shapes.out_shapes) if shapes.out_shapes is not None else None
     shapes = replace(shapes, in_shapes=grown(shapes.in_shapes), out_shapes=outs)

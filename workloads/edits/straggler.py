@@ -29,7 +29,10 @@ def remove_straggler(job: EditableJob, call: Call) -> Edited:
     if call.names[0] not in numbers:
         raise InputError(f"no rank {call.names[0]!r}{nearest(call.names[0], numbers)}")
     if len(numbers) <= _FEWEST:
-        raise InputError(f"a median needs at least {_FEWEST} other ranks; recorded: {len(numbers)}")
+        raise InputError(
+            f"a median needs at least {_FEWEST} other ranks; recorded: {len(numbers)} in all. Give the traces"
+            " of more ranks of the job together"
+        )
     mine = numbers[call.names[0]]
     by_rank = [_by_name(job, index) for index in range(len(job.ranks))]
     recorded = job.graph.ops.recorded_ps.copy()

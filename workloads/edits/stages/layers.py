@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import InputError
-from simcore.graph import Action
+from simcore.graph import Action, Strings
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob
 from workloads.edits.repeats import WHOLE, levels
 from workloads.edits.stages.actions import Piece, main_kernels
 from workloads.edits.stages.pipelines import Recorded
+
+_SIZES = re.compile(r"<.*|\d+")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,17 @@ class Layers:
         for index, rank in enumerate(job.ranks):
             first = int(graph.template_start[index])
             self._main[first + rank.flat[main_kernels(job, index)]] = True
-        pp, chunks = len(recorded.stages), recorded.num_chunks
+        try:
+            self.counts = self._recognised(graph.ops.name.codes.astype(np.int64))
+        except InputError:
+            # Libraries choose among kernels of one kind: sizes in names, and template arguments, may differ.
+            rough = Strings.encode([_SIZES.sub("#", name) for name in graph.ops.name.values]).codes
+            self.counts = self._recognised(rough[graph.ops.name.codes].astype(np.int64))
+
+    def _recognised(self, codes: IntArray) -> list[int]:
+        """Layers of each stage, kernels being alike where their ``codes`` (by row) are equal."""
+        self._codes = codes
+        pp, chunks = len(self._recorded.stages), self._recorded.num_chunks
         # Where a forward begins with a layer: behind the first stage; a backward: before the last.
         self._layer = {
             "F": self._repeated(pp - 1, Action("F", 0, chunks - 1)),
@@ -52,7 +65,7 @@ class Layers:
                 "layers are not recognised alike in all stages: forwards of stages hold"
                 f" {', '.join(map(str, found['F']))} of them, backwards {', '.join(map(str, found['B']))}"
             )
-        self.counts: list[int] = found["F"]
+        return found["F"]
 
     def stage(self, index: int, stage: int, step: int, kind: str, microbatch: int) -> Cut:
         """A microbatch's forward or backward of a stage, all its model chunks together."""
@@ -79,7 +92,7 @@ class Layers:
     def _repeated(self, stage: int, action: Action) -> list[int]:
         """Names of the kernels of a layer, in order."""
         kernels = self._kernels(self._piece(self._recorded.stages[stage][0], stage, 0, action))
-        codes = self._job.graph.ops.name.codes[kernels].astype(np.int64)
+        codes = self._codes[kernels]
         time = self._job.graph.ops.recorded_ps[kernels]
         runs = [run for level in levels(codes, time)[:1] for run in level.runs]
         run = max(runs, key=lambda run: run.period * run.count, default=None)
@@ -99,7 +112,7 @@ class Layers:
 
     def _cut(self, piece: Piece) -> Cut:
         kernels = self._kernels(piece)
-        codes = self._job.graph.ops.name.codes[kernels].tolist()
+        codes = self._codes[kernels].tolist()
         layer = self._layer[piece.kind]
         start, count = _longest_chain(codes, layer)
         at = [start + number * len(layer) for number in range(count + 1)]

@@ -185,13 +185,16 @@ def _order(
                 if step.kinds != recorded[stage]:
                     raise InputError(
                         f"rank {job.ranks[index].number}, step {job.ranks[index].steps[number].number}: does"
-                        f" {_brief(step.kinds)}, others of its stage {_brief(recorded[stage])}; edit one"
-                        " kind of step alone (--step does not help: record whole steps)"
+                        f" {_brief(step.kinds)}, others of its stage {_brief(recorded[stage])}: record whole"
+                        " steps that are alike (a profiler's schedule with wait and warmup)"
                     )
     count = {kinds.count("F") for kinds in recorded}
     if len(count) > 1:
         shown = ", ".join(_brief(kinds) for kinds in recorded)
-        raise InputError(f"stages do different numbers of forwards: {shown}")
+        raise InputError(
+            f"stages do different numbers of forwards: {shown}. Sends beside computation may hide where one"
+            " ends and the next begins: record without (overlap_p2p_comm), or give a log of stage times"
+        )
     actions = count.pop()
     pp = len(stages)
     for chunks in range(1, _MOST_CHUNKS + 1):
