@@ -13,7 +13,10 @@ def numbered(name, ts, dur, number, tid=1):
 
 
 def columns(folder, events):
-    ops = import_kineto([write(folder / "t.json", events)]).graph.ops
+    job = import_kineto([write(folder / "t.json", events)])
+    ops = job.graph.ops
+    inside = sum(module != "" for module in ops.module.tolist())
+    assert any(text.startswith(f"{inside} of ") and "module" in text for text in job.report.found)
     return {
         name: (module, layer, phase)
         for name, module, layer, phase in zip(

@@ -68,7 +68,10 @@ def import_pairs(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Imp
             " shapes of the others are unknown, they cannot be predicted anew"
         )
     report = replace(
-        job.report, found=tuple(found), inferred=tuple(inferred), skipped=(*skipped, *job.report.skipped)
+        job.report,
+        found=(*found, *job.report.found),
+        inferred=tuple(inferred),
+        skipped=(*skipped, *job.report.skipped),
     )
     return replace(job, report=report)
 

@@ -116,7 +116,23 @@ def _assemble(
         _imported(number, ops, op_row) for number, ops, op_row in zip(numbers, analysed, flat, strict=True)
     )
     graph = with_shapes(graph, imported)
-    return ImportedJob(graph, imported, _report(reports, coupling, analysed, base, skipped))
+    report = _report(reports, coupling, analysed, base, skipped)
+    return ImportedJob(graph, imported, replace(report, found=_found(graph, imported)))
+
+
+def _found(graph: Graph, ranks: tuple[ImportedRank, ...]) -> tuple[str, ...]:
+    """What the recording says of its ops beyond their times."""
+    rows = np.concatenate([graph.template_start[i] + rank.flat for i, rank in enumerate(ranks)])
+    ops, found = graph.ops, []
+    for words, told in (
+        ("in a backward or an optimizer step", ~ops.phase.equals("fwd")),
+        ("in a known module", ~ops.module.equals("")),
+        ("with recorded shapes", ~ops.in_shapes.equals("")),
+    ):
+        count = int(told[rows].sum())
+        if count:
+            found.append(f"{count:,} of {len(rows):,} ops were launched {words}")
+    return tuple(found)
 
 
 def _analyse(ops: RankOps, *, typical: bool) -> RecordedRank:

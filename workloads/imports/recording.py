@@ -170,6 +170,6 @@ class KinetoTrace:
 
 
 def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """By name number: whether a kernel is one of NCCL's or RCCL's."""
-    words = ("nccl", "rccl", "mscclkernel", "mscclpp")
+    """By name number: whether a kernel is one of NCCL's, RCCL's, MSCCL's, NVSHMEM's or DeepEP's."""
+    words = ("nccl", "rccl", "mscclkernel", "mscclpp", "nvshmem", "deep_ep::")
     return np.array([any(word in name.lower() for word in words) for name in names], dtype=np.bool_)
