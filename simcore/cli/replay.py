@@ -37,7 +37,8 @@ def replay(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Cluster profile for the levels communication and shapes. Default: the recorded GPU's.",
+            help="Cluster profile for the levels communication and shapes, and of edits that ask what was"
+            " recorded on. Default: the recorded GPU's.",
         ),
     ] = None,
     interference: Annotated[
@@ -97,7 +98,8 @@ def replay(
         with stages.stage("editing"):
             job, changes = edit_recording(job, edits or (), step, level, cluster)
         with stages.stage("replaying"):
-            replayed = play_level(job, level, cluster, learned)
+            on = None if edits and level == "recorded" else cluster  # then it is what edits ask for
+            replayed = play_level(job, level, on, learned)
             steps = replayed.steps(step)
         with stages.stage("finding critical paths"):
             insights = step_insights(replayed, steps)

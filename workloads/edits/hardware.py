@@ -22,12 +22,14 @@ from workloads.edits.registry import TEXT, Call, edit
 FloatArray = npt.NDArray[np.float64]
 
 
-@edit("gpu", value=TEXT, help="another GPU: a profile's name")
+@edit("gpu", value=TEXT, help="another GPU: a profile's name, or recorded:other")
 def gpu(job: EditableJob, call: Call) -> Edited:
     """Kernels priced on, or scaled to, another GPU."""
-    if call.value not in gpu_names():
-        raise InputError(f"unknown GPU {call.value!r}{nearest(call.value, gpu_names())}")
-    new = load_gpu(call.value)
+    was, _, name = call.value.rpartition(":")
+    for given in (name, *([was] if was else [])):
+        if given not in gpu_names():
+            raise InputError(f"unknown GPU {given!r}{nearest(given, gpu_names())}")
+    new = load_gpu(name)
     if not job.ranks:
         if job.cluster is None:
             raise InputError("the hardware is not known")
@@ -39,7 +41,7 @@ def gpu(job: EditableJob, call: Call) -> Edited:
             assumed.append(f"{count_changed(job.graph, edited)} kernels with a fixed time keep it")
         return Edited(job, tuple(assumed), count_changed(job.graph, rows & ~edited))
     job = edited_kernels(job)
-    old = recorded_gpu(job)
+    old = load_gpu(was) if was else recorded_gpu(job)
     ratio, share = _ratios(job, old, new)
     rows = (job.graph.ops.kind == OpKind.COMPUTE) & (job.graph.ops.recorded_ps >= 0)
     scaled = lasting(job, rows, job.graph.ops.recorded_ps * ratio)
@@ -64,7 +66,10 @@ def recorded_gpu(job: EditableJob) -> GpuSpec:
             scored[name] = sum(part in given.lower() for part in name.split("-"))
     if not scored:
         what = f"{given!r}, of which there is no profile" if given else "not recorded"
-        raise InputError(f"the GPU of the recording is {what}; profiles: {', '.join(gpu_names())}")
+        raise InputError(
+            f"the GPU of the recording is {what}; another GPU: say what it was, gpu=OLD:NEW; profiles:"
+            f" {', '.join(gpu_names())}"
+        )
     return load_gpu(max(sorted(scored), key=lambda name: scored[name]))
 
 
