@@ -13,7 +13,7 @@ from tests.models.known import MIXTRAL_8X7B
 from workloads.models.build import model_pieces
 from workloads.models.dispatch import owners_hit
 from workloads.models.local import Shard
-from workloads.models.pieces import HOST_SYNC, Kernel, ModelPieces
+from workloads.models.pieces import EP_STREAM, HOST_SYNC, Kernel, ModelPieces
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec, MoeSpec
 
@@ -117,3 +117,14 @@ def test_a_token_of_limited_groups_reaches_no_more_nodes() -> None:
     free = MoeSpec(num_experts=256, top_k=8, ffn=64)
     assert owners_hit(limited, 8) == 4
     assert 5.2 < owners_hit(free, 8) < 5.4  # 8 (1 - (7/8)^8) = 5.25 with replacement
+
+
+def test_exchanges_beside_another_microbatch_s_compute_have_a_stream_of_their_own() -> None:
+    shard = Shard(2, SEQ, ep=8, ep_overlap=True)
+    layer = model_pieces(MIXTRAL_8X7B, shard).layers[0]
+    for kernels in (layer.forward, layer.backward):
+        aside = [k for k, kernel in enumerate(kernels) if kernel.stream == EP_STREAM]
+        assert [kernels[k].collective for k in aside] == ["all_to_all", "all_to_all"]
+        # They wait for what they send, and nothing of this microbatch waits for them.
+        assert all(kernels[k].waits_for for k in aside)
+        assert not any(set(kernel.waits_for) & set(aside) for kernel in kernels)

@@ -40,6 +40,24 @@ def test_graphs_take_the_host_away() -> None:
     assert kept <= step(graph(SoftwareSpec())).step_ps * 1e-12
 
 
+def test_exchanges_of_experts_hide_behind_another_microbatch() -> None:
+    """What an exchange takes is no longer in the step, and the step is never shorter than its compute."""
+    large = model(4, experts=8).model_copy(update={"hidden": 1024, "ffn": 1024})
+    parallel = ParallelSpec(dp=8, ep=8)
+    times = {}
+    for overlap in (False, True):
+        training = TrainingSpec(micro_batch=8, global_batch=256, seq=1024, ep_overlap=overlap)
+        made = generate(large, parallel, training)
+        result = step(made)
+        ops = made.flat_ops(made.programs[0]).row
+        spent = result.times[0].end_ps - result.times[0].start_ps
+        exchange = int(spent[made.ops.collective.equals("all_to_all")[ops]].sum())
+        compute = int(result.alone_ps[0].sum())
+        times[overlap] = result.step_ps
+        assert times[overlap] >= compute
+    assert 0.5 * exchange < times[False] - times[True] < 1.5 * exchange
+
+
 def test_large_tensors_hide_the_host() -> None:
     training = TrainingSpec(global_batch=1, micro_batch=1, seq=65536)
     plain, eager = (

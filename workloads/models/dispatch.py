@@ -7,6 +7,9 @@ Note [Dispatch]
     which sizes the exchange, waits for it unless capacities make sizes known.
     "allgather": all tokens are gathered over "etp" and "ep"; each rank copies those of its experts, and sums
     are reduced and scattered back.
+    With ``ep_overlap`` an exchange runs on a stream of its own, and what waits is what comes after the next
+    one: in the steady state of a pipeline another microbatch's compute lies between them (DualPipe, arXiv
+    2412.19437, section 3.2.1; Megatron-Core's --overlap-moe-expert-parallel-comm).
     "flex" (DeepEP): a token crosses to each node that has one of its experts once, and reaches each rank
     once; copies for the experts are made, and added up, where they are.  DeepEP is built for nodes of eight.
     Sources: megatron/core/transformer/moe/token_dispatcher.py; deep_ep/buffer.py, csrc/kernels/configs.cuh.
@@ -20,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from workloads.models.local import Shard
-from workloads.models.pieces import HOST_SYNC, Kernel
+from workloads.models.pieces import EP_STREAM, HOST_SYNC, Kernel
 from workloads.models.spec import MoeSpec
 from workloads.models.tape import Launch, Tape
 from workloads.models.tensors import Tensor, collective, compute
@@ -66,10 +69,21 @@ def plan_dispatch(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatc
     """The dispatcher that the build uses; see Note [Dispatch]."""
     style = shard.software.moe_dispatcher
     if style == "flex" and shard.ep > 1 and moe.capacity_factor is None:
-        return _flex(shard, moe, x, module)
-    if style == "allgather":
-        return _all_gather(shard, moe, x, module)
-    return _all_to_all(shard, moe, x, module)
+        plan = _flex(shard, moe, x, module)
+    elif style == "allgather":
+        plan = _all_gather(shard, moe, x, module)
+    else:
+        plan = _all_to_all(shard, moe, x, module)
+    if not shard.ep_overlap:
+        return plan
+    return replace(
+        plan, there=_aside(plan.there), there_grad=_aside(plan.there_grad), back=_aside(plan.back),
+        back_grad=_aside(plan.back_grad),
+    )  # fmt: skip
+
+
+def _aside(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    return tuple(replace(k, stream=EP_STREAM) if k.collective == "all_to_all" else k for k in kernels)
 
 
 def routed_tokens(moe: MoeSpec, tokens: int) -> int:

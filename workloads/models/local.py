@@ -35,6 +35,7 @@ class Shard:
     grad_dtype: str = "fp32"
     recompute: Recompute = "none"
     tp_overlap: bool = False
+    ep_overlap: bool = False
     software: SoftwareSpec = field(default_factory=SoftwareSpec)
     decoder_seq: int = 0
     encoder_seq: int = 0

@@ -12,6 +12,9 @@ from typing import Final
 #: Name of an entry that launches nothing: the host waits until the compute stream is empty.
 HOST_SYNC: Final = "cudaStreamSynchronize"
 
+#: Stream of all_to_all that runs beside another microbatch's compute: what comes next does not wait for it.
+EP_STREAM: Final = "ep"
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source
 from simcore.units import PS_PER_US
-from workloads.models.pieces import HOST_SYNC, Kernel
+from workloads.models.pieces import EP_STREAM, HOST_SYNC, Kernel
 from workloads.models.software import SoftwareSpec
 
 COMPUTE = "compute"
@@ -30,6 +30,7 @@ class Writer:
         self._launch = _GRAPH if software.cuda_graphs else -1
         self.last: OpHandle | None = None  # latest op on the compute stream
         self._open: list[Source] = []
+        self.beside: list[Source] = []  # an exchange beside another microbatch's compute
         self._batch = 0
 
     def wait_for(self, *sources: Source) -> None:
@@ -63,6 +64,9 @@ class Writer:
                 continue
             if kernel.stream == COMPUTE:
                 self.last = handle
+            elif kernel.stream == EP_STREAM:
+                self._open.extend(self.beside)
+                self.beside = [handle]
             elif position not in awaited:
                 self._open.append(handle)
             if after and position in after:

@@ -16,6 +16,7 @@ from simcore.graph.schedules import (
     zero_bubble,
 )
 from simcore.graph.template_builder import OpHandle, Source, external
+from workloads.models.pieces import EP_STREAM
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel import replicated, sharded
@@ -171,7 +172,7 @@ class _Generator:
         for flow, num_bytes in exchange.sends:
             template.send(
                 self._group(flow), flow.delta, self._sent(num_bytes), stream=self._stream("send", flow),
-                waits=done, phase=_phase(flow),
+                waits=(*done, *writer.beside), phase=_phase(flow),
             )  # fmt: skip
         self._post(template, exchange.posts, done)
         return template
@@ -235,6 +236,14 @@ class _Generator:
 
     def _under_way(self, stage: int) -> list[Source]:
         """The last ops on streams that nothing has waited for."""
+        job = self._job
+        exchanges = any(
+            kernel.stream == EP_STREAM
+            for chunk in job.chunks[stage] for piece in chunk.pieces for kernel in piece.backward
+        )  # fmt: skip
+        return [*([external(EP_STREAM)] if exchanges else []), *self._reductions_under_way(stage)]
+
+    def _reductions_under_way(self, stage: int) -> list[Source]:
         job = self._job
         if job.is_fsdp:
             return [external(stream) for stream in sharded.streams_of(job)]

@@ -80,6 +80,7 @@ class TrainingSpec(_Frozen):
     overlap_param_gather: bool = False
     overlap_p2p: bool = False
     tp_overlap: bool = False  # all_gather/reduce_scatter split and hidden under the GEMM (TE user buffers)
+    ep_overlap: bool = False  # experts' all_to_all runs beside another microbatch's compute
     scatter_gather_p2p: bool = False
     bucket_parameters: int = Field(default=-1, ge=-1)  # elements; 0: one bucket, -1: max(40M, 1M x dp)
     bucket_bytes: int = Field(default=0, ge=0)  # PyTorch's DDP: 25 MiB (the first 1 MiB); 0: as above

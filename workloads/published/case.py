@@ -195,7 +195,9 @@ def _parallel(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[st
         **{**settings, "embedding_as_layer": as_layers, "head_as_layer": as_layers, **extra},
     )  # fmt: skip
     if not as_layers and model.layers % stages:
-        parallel = parallel.model_copy(update={"stage_layers": _uneven(model.layers, stages)})
+        parallel = parallel.model_copy(
+            update={"stage_layers": _uneven(model.layers, stages, model.mtp_layers)}
+        )
     return parallel
 
 
@@ -207,10 +209,14 @@ def _dispatching_ranks(experts: int, ranks: int) -> int:
     return next(size for size in range(min(64, experts), 0, -1) if experts % size == 0 == ranks % size)
 
 
-def _uneven(layers: int, stages: int) -> tuple[int, ...]:
-    """As even as possible, the fewer where embedding and head are."""
+def _uneven(layers: int, stages: int, further: int) -> tuple[int, ...]:
+    """As even as possible, the fewer where embedding and head (and ``further`` predicted tokens) are."""
     if layers < stages:
         raise InputError(f"{layers} layers on {stages} pipeline stages")
+    all_parts = layers + 2 + further
+    if further and all_parts % stages == 0 and all_parts // stages > further:
+        each = all_parts // stages
+        return (each - 1, *[each] * (stages - 2), each - 1 - further)
     each, more = divmod(layers, stages)
     counts = [each] * stages
     order = sorted(range(stages), key=lambda k: (k == stages - 1, k == 0, k))
@@ -236,6 +242,10 @@ def _training(
     # Interleaved schedules post sends and receives together, whatever the build.
     settings["overlap_p2p"] = parallel.virtual_stages > 1
     notes = row.text("overlap_notes").lower()
+    if re.search(
+        r"1f1b overlap|a2a.overlap|ep.overlap|expert.parallel.*overlap", notes + row.text("notes").lower()
+    ):
+        settings["ep_overlap"] = True
     if re.search(r"tp overlap off|no tp(/dp)? overlap", notes):
         settings["tp_overlap"] = False
     if re.search(r"ub_tp_comm_overlap true|tp comm overlap|async tp", notes):
