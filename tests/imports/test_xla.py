@@ -146,6 +146,20 @@ def broken(change):
     return content
 
 
+def test_thunks_of_a_command_buffer_have_no_launch_of_their_own(tmp_path):
+    content = trace()
+    for steps in content["ranks"].values():
+        for number, entry in enumerate(steps):
+            for done in entry["thunks"][1:]:
+                del done["cs"], done["ce"]
+            # The first step's launch ends only when the second has begun.
+            entry["thunks"][0]["ce"] += 999.5 * (number == 0)
+    job = import_traces([write(tmp_path / "trace.json.gz", content)])
+    assert job.report.coupled_collectives == 4
+    for row in replay_job(job):
+        assert 1e6 * row.replayed.span == pytest.approx(80, abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -154,7 +168,7 @@ def broken(change):
         (lambda c: c["ranks"]["rank0"][0]["thunks"][0].pop("op"), "thunk 0: has no op"),
         (lambda c: c["ranks"]["rank0"].clear(), "rank0: has no steps"),
         (lambda c: c["ranks"].update(other1=[]), "'other1' and 'rank1' are both of rank 1"),
-        (lambda c: c["ranks"]["rank0"].reverse(), "rank0: step 1: begins before step 0 was launched"),
+        (lambda c: c["ranks"]["rank0"].reverse(), "rank0: step 1: begins before step 0"),
         (lambda c: c["hlo"][1].pop("instructions"), r"hlo\[1\]: has no list of instructions"),
         (lambda c: c["hlo"][1]["instructions"][0].update(in_bytes="big"), "make.: in_bytes is 'big'"),
     ],

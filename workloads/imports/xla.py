@@ -94,13 +94,18 @@ def _rank(
         where = f"{label}: {name}: step {index}"
         if not isinstance(entry, dict) or not isinstance(entry.get("thunks"), list) or not entry["thunks"]:
             raise InputError(f"{where}: has no thunks")
-        own = [_thunk(f"{where}: thunk {place}", thunk) for place, thunk in enumerate(entry["thunks"])]
+        begin = _time_ns(where, entry, "module_cpu_start_us") if "module_cpu_start_us" in entry else None
+        own: list[_Thunk] = []
+        for place, thunk in enumerate(entry["thunks"]):
+            before = own[-1].launched_ns if own else begin
+            own.append(_thunk(f"{where}: thunk {place}", thunk, before))
         first = min(thunk.launch_ns for thunk in own)
-        if "module_cpu_start_us" in entry:
-            first = min(first, _time_ns(where, entry, "module_cpu_start_us"))
+        first = min(first, begin) if begin is not None else first
         last = max(thunk.launched_ns for thunk in own)
-        if spans and first < spans[-1][1]:
-            raise InputError(f"{where}: begins before step {index - 1} was launched")
+        if spans and first <= spans[-1][0]:
+            raise InputError(f"{where}: begins before step {index - 1}")
+        if spans and first < spans[-1][1]:  # a straggling thread of the step before still launched
+            spans[-1] = spans[-1][0], first
         spans.append((first, last + 1))
         thunks += own
     thunks.sort(key=lambda thunk: thunk.launch_ns)
@@ -204,10 +209,15 @@ def _streams(thunks: list[_Thunk], known: dict[str, Collective | None]) -> list[
     return streams
 
 
-def _thunk(where: str, entry: Any) -> _Thunk:
+def _thunk(where: str, entry: Any, before_ns: int | None) -> _Thunk:
+    """A thunk; one whose launch is not recorded (of a command buffer) was launched with the one before."""
     if not isinstance(entry, dict) or not isinstance(entry.get("op"), str):
         raise InputError(f"{where}: has no op")
-    launch, launched, start, end = (_time_ns(where, entry, key) for key in ("cs", "ce", "gs", "ge"))
+    start, end = (_time_ns(where, entry, key) for key in ("gs", "ge"))
+    if entry.get("cs") is None and entry.get("ce") is None:
+        launch = launched = min(start, before_ns) if before_ns is not None else start
+    else:
+        launch, launched = (_time_ns(where, entry, key) for key in ("cs", "ce"))
     if end < start or launched < launch:
         raise InputError(f"{where} ({entry['op']}): ends before it starts")
     return _Thunk(entry["op"], launch, launched, start, end)
