@@ -22,6 +22,7 @@ from workloads.published import (
     causal_ratio,
     describe,
     measured_step_s,
+    notes_of,
     oddity,
 )
 
@@ -72,7 +73,7 @@ class RowScore:
             "id": row.id, "family": row.family, "measured": self.measured_s, "predicted": self.predicted_s,
             "error": self.error, "low": self.low_s, "high": self.high_s, "quality": self.quality,
             "gpu_type": row.text("gpu_type"), "gpus": row.count("gpus"), "preset": band.preset,
-            "unpublished": list(band.unpublished), "odd": self.described.odd,
+            "unpublished": list(band.unpublished), "odd": self.described.odd, "notes": notes_of(row),
         }  # fmt: skip
 
 

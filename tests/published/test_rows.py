@@ -17,7 +17,7 @@ from simcore.calibrate.runs_tables import kendall_tau
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from workloads.models.spec import ModelSpec
-from workloads.published import RunRow, describe, measured_step_s, oddity, read_run_rows
+from workloads.published import RunRow, describe, measured_step_s, notes_of, oddity, read_run_rows
 
 _GPT = {
     "id": "r1", "family": "new", "model": "GPT-3 tiny", "layers": "4.0", "hidden": "1024", "heads": "16",
@@ -227,3 +227,21 @@ def test_any_words_make_cases_or_a_refusal_that_names_the_row(changes: dict[str,
 def test_numbers_may_have_separators_and_say_that_there_are_none() -> None:
     (case,) = describe(_row(global_batch="1,024", vpp="-", cp="none")).cases
     assert (case.microbatches, case.parallel.virtual_stages, case.parallel.cp) == (128.0, 1, 1)
+
+
+def test_what_was_not_understood_is_said() -> None:
+    assert notes_of(_row(family="megatron_new")) == []
+    strange = _row(model="Zebra-9", precision="NVFP4", gpu_type="H100 PCIe", source_repo_or_paper="a blog")
+    said = notes_of(strange)
+    assert len(said) == 4
+    assert any("Zebra-9" in note for note in said)
+    assert any("megatron-core" in note and "software" in note for note in said)
+    assert any("NVFP4" in note for note in said)
+    assert any("SXM" in note for note in said)
+    (case,) = describe(strange).cases
+    assert case.training.precision == "bf16"
+
+
+def test_bert_attends_both_ways() -> None:
+    (case,) = describe(_row(model="BERT-Large", pp="1")).cases
+    assert case.model.family == "bert"

@@ -64,6 +64,11 @@ def model_of(row: RunRow, preset: Preset) -> ModelSpec:
         raise InputError(f"{row.id}: {error.errors()[0]['msg']}") from None
 
 
+def knows(name: str) -> bool:
+    """Whether blocks of models of this name are known."""
+    return _named(_first(_shapes()["block"], name))
+
+
 @cache
 def _shapes() -> dict[str, list[dict[str, Any]]]:
     text = (resources.files("workloads.published") / "shapes.toml").read_text(encoding="utf-8")
