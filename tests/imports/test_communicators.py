@@ -75,6 +75,14 @@ def test_recordings_that_begin_at_different_calls(tmp_path):
     assert spans(imported) == [190, 135]
 
 
+def test_files_name_the_ranks_that_traces_do_not(tmp_path):
+    names = ["rank10.json", "trace-rank_2.pt.json", "Rank-0.json"]
+    paths = [write(tmp_path / name, launched("a", 0, 8, 5, corr=1)) for name in names]
+    assert [rank.number for rank in import_kineto(paths).ranks] == [0, 2, 10]
+    paths.append(write(tmp_path / "other.json", launched("a", 0, 8, 5, corr=1)))
+    assert [rank.number for rank in import_kineto(paths).ranks] == [0, 1, 2, 3]
+
+
 def test_sequence_numbers_decide(tmp_path):
     # All alike and evenly spaced: only NCCL's numbers tell that rank 1 misses the first, not the last.
     ends = (100, 150, 200)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -44,6 +45,7 @@ class ImportedJob:
 
 
 GAPS = ("recorded", "typical")
+_RANK_OF_FILE = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 def import_kineto(paths: Sequence[Path], *, skip_bad: bool = False, gaps: str = "recorded") -> ImportedJob:
@@ -164,13 +166,19 @@ def _base_ps(traces: list[KinetoTrace]) -> list[int]:
 
 
 def _rank_numbers(traces: list[KinetoTrace]) -> list[int]:
-    """Rank of each trace; traces that do not say are numbered after those that do."""
+    """Rank of each trace: what it says, else what the file's name says if all differ, else the next free."""
     taken: dict[int, str] = {}
     for trace in traces:
         if trace.rank >= 0:
             if trace.rank in taken:
                 raise InputError(f"{trace.label} and {taken[trace.rank]} are both of rank {trace.rank}")
             taken[trace.rank] = trace.label
+    silent = [trace for trace in traces if trace.rank < 0]
+    named = [_RANK_OF_FILE.search(PurePath(trace.label).name) for trace in silent]
+    told = [int(found.group(1)) for found in named if found is not None]
+    if len({*told, *taken}) == len(traces):
+        by_name = iter(told)
+        return [trace.rank if trace.rank >= 0 else next(by_name) for trace in traces]
     free = iter(n for n in range(len(traces) + len(taken)) if n not in taken)
     return [trace.rank if trace.rank >= 0 else next(free) for trace in traces]
 
