@@ -29,6 +29,13 @@ from workloads.tracing.cli import app
         ({"pp": 1, "virtual_pipeline": 2}, "virtual_pipeline needs pp > 1"),
         ({"overlap_param_gather": True}, "needs distributed_optimizer and overlap_grad_reduce"),
         ({"first_stage_layers": 4}, "do not fall evenly"),
+        ({"precision": "fp8"}, "Transformer Engine, whose kernels need a GPU"),
+        ({"cp": 2}, "cp 2 runs flash attention, which is for bf16"),
+        ({"cp": 3, "precision": "bf16"}, "seq 64 is not divisible by 2 [*] cp [*] tp 12"),
+        ({"ep": 2}, "ep 2 needs num_experts"),
+        ({"num_experts": 4}, "experts and tp > 1 need sequence_parallel"),
+        ({"num_experts": 6, "ep": 4, "dp": 4}, "num_experts 6 is not divisible by ep 4"),
+        ({"num_experts": 1, "tp": 1}, "moe_top_k 2 is more than num_experts 1"),
     ],
 )
 def test_jobs_that_megatron_cannot_run(changes: dict[str, object], message: str) -> None:

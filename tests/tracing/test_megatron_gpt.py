@@ -143,3 +143,93 @@ def test_memory_of_mixed_precision(
     count = memory.parameters / 2
     assert memory.gradients == pytest.approx(gradient * count, rel=0.01)
     assert memory.optimizer_states == pytest.approx(states * count, rel=0.01)
+
+
+def calls(found: RankTrace) -> Counter[tuple[str, str, str, int]]:
+    """(phase, call, group, bytes) of everything that is communicated, counted."""
+    counted: Counter[tuple[str, str, str, int]] = Counter()
+    for entry in found.program.skeleton:
+        template = found.program.templates[entry.template]
+        names = ("phase", "name", "group", "comm_bytes")
+        rows = zip(*(column(template, name) for name in names), strict=True)
+        counted.update((phase, name.removeprefix("nccl::"), *rest) for phase, name, *rest in rows if rest[0])
+    return counted
+
+
+FLAT = {"tp": 1, "pp": 1, "recompute": "none", "precision": "bf16"}
+LAYERS = 4
+
+
+def test_context_parallel_sends_keys_and_values_round(pool: WorkerPool) -> None:
+    counted = calls(trace(pool, 1, cp=4, **FLAT))
+    # Keys and values of a quarter of the sequence, bf16; 3 times forward, per layer and microbatch.
+    pair = 2 * (S // 4) * B * H * 2
+    assert counted["fwd", "send", "cp", pair] == counted["fwd", "recv", "cp", pair] == 3 * LAYERS * 2
+    # Backward: keys and values alone first, with gradients twice, gradients alone last.
+    for call in ("send", "recv"):
+        assert counted["bwd", call, "cp", pair] == counted["bwd", call, "cp", 2 * pair] == 2 * LAYERS * 2
+    # Gradients are shared among the ranks of a sequence as among replicas.
+    assert {key[1:3] for key in counted if key[0] == "grad_sync"} == {("all_reduce", "dp")}
+
+
+def test_context_parallel_attention_is_half_of_every_exchange(pool: WorkerPool) -> None:
+    flops: dict[int, int] = {}
+    for rank in (0, 3):
+        template = played(trace(pool, rank, cp=4, **FLAT).program, "fwd")
+        rows = zip(column(template, "name"), column(template, "flops"), strict=True)
+        flops[rank] = sum(count for name, count in rows if "attention" in name)
+    # 4 s_q s_k h each: the own quarter, which is causal, and half of three others.
+    quarter = 4 * (S // 4) ** 2 * B * H
+    assert flops[0] == flops[3] == LAYERS * (quarter + 3 * quarter // 2)
+
+
+def test_experts_exchange_tokens_twice_each_way(pool: WorkerPool) -> None:
+    found = trace(pool, 1, dp=4, ep=4, num_experts=8, **FLAT)
+    counted = calls(found)
+    tokens = 2 * S * B * H * 2  # every token visits two experts, evenly; bf16
+    assert counted["fwd", "all_to_all", "ep", tokens] == 2 * LAYERS * 2
+    assert counted["bwd", "all_to_all", "ep", tokens] == 2 * LAYERS * 2
+    # Two experts' MLPs of h * 4h twice are here; each sees the tokens of one expert of every rank.
+    template = played(found.program, "fwd")
+    rows = zip(column(template, "module"), column(template, "flops"), strict=True)
+    expert_flops = sum(count for module, count in rows if "local_experts" in module)
+    assert expert_flops == LAYERS * (2 * S * B) * 2 * (2 * H * 4 * H)
+
+
+def test_distributed_optimizer_overlaps_what_it_reduces_and_gathers(pool: WorkerPool) -> None:
+    overlap = {"distributed_optimizer": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
+    found = trace(pool, 1, dp=4, **FLAT, **overlap)
+    counted = calls(found)
+    scattered = sum(size * n for (_, call, group, size), n in counted.items() if call == "reduce_scatter")
+    gathered = sum(size * n for (_, call, group, size), n in counted.items() if call == "all_gather")
+    # Gradients are fp32, parameters bf16; buffers are padded to shards.
+    count = found.memory.parameters / 2
+    assert scattered == pytest.approx(4 * count, rel=0.01) and gathered == pytest.approx(2 * count, rel=0.01)
+    streams = {
+        (call, stream)
+        for template in found.program.templates.values()
+        for call, stream in zip(column(template, "collective"), column(template, "stream"), strict=True)
+        if call in ("reduce_scatter", "all_gather")
+    }
+    assert "compute" not in {stream for _, stream in streams}  # beside the computation
+
+
+def test_selective_recomputation_repeats_attention_alone(pool: WorkerPool) -> None:
+    program = trace(pool, 0, tp=1, pp=1, recompute="selective").program
+    backward = played(program, "bwd")
+    rows = zip(column(backward, "phase"), column(backward, "flops"), strict=True)
+    # Scores and their product with the values: 2 s^2 h each, per layer.
+    assert sum(count for phase, count in rows if phase == "recompute") == LAYERS * 4 * S**2 * B * H
+
+
+def test_interleaved_pipeline_plays_every_chunk(pool: WorkerPool) -> None:
+    small = job(microbatches=4, virtual_pipeline=2, recompute="none")
+    (found,) = gpt_traces(pool, small, [(0, 4, True)])
+    templates = found.program.templates
+    forward = [(e.microbatch, e.chunk) for e in found.program.skeleton if templates[e.template].name == "fwd"]
+    # Rounds of two microbatches: chunk 0 of both, then chunk 1 of both.
+    assert forward == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]
+    counted = calls(found)
+    sent = sum(n for (_, call, _, size), n in counted.items() if call == "send" and size == ACTIVATION)
+    # Forward both chunks go on; backward the second chunk's input came from the other stage: 4 microbatches.
+    assert sent == 4 * 2 + 4

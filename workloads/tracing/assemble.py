@@ -135,8 +135,11 @@ def gpt_workload(job: MegatronGptJob, name: str, trace: RankTrace) -> Workload:
         "tied_embeddings": True,
         "position_embedding": "learned_absolute",
     }
-    for key in ("tp", "pp", "dp", "microbatches", "micro_batch_size", "precision"):
+    for key in ("tp", "pp", "dp", "cp", "microbatches", "micro_batch_size", "precision"):
         options.pop(key)
+    experts = {key: options.pop(key) for key in ("num_experts", "moe_top_k", "ep")}
+    if job.num_experts:
+        model |= experts
     return Workload(
         name=name,
         world_size=job.world_size,

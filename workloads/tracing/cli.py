@@ -82,6 +82,10 @@ def megatron_gpt(
     virtual_pipeline: Annotated[int, typer.Option(help="Model chunks per stage; above 1: interleaved.")] = 1,
     first_stage_layers: Annotated[int, typer.Option(help="Layers of the first stage; 0: as the others.")] = 0,
     last_stage_layers: Annotated[int, typer.Option(help="Layers of the last stage; 0: as the others.")] = 0,
+    cp: Annotated[int, typer.Option(help="Context-parallel ranks (keys and values go round).")] = 1,
+    num_experts: Annotated[int, typer.Option(help="Experts of each layer's MLP; 0: dense.")] = 0,
+    moe_top_k: Annotated[int, typer.Option(help="Experts that a token visits.")] = 2,
+    ep: Annotated[int, typer.Option(help="Expert-parallel ranks, of cp * dp.")] = 1,
     gpus_per_node: Annotated[int, typer.Option(help="What the program is told about its node.")] = 8,
     jobs: Annotated[int, typer.Option(help="Worker processes; 0: one per core.")] = 0,
     name: Annotated[str, typer.Option(help="Name of the workload; default: the folder's.")] = "",
@@ -116,6 +120,10 @@ def megatron_gpt(
             gpus_per_node=gpus_per_node,
             first_stage_layers=first_stage_layers,
             last_stage_layers=last_stage_layers,
+            cp=cp,
+            num_experts=num_experts,
+            moe_top_k=moe_top_k,
+            ep=ep,
         )
         check_target(out)
         with shown_progress() as progress:

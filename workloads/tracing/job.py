@@ -17,8 +17,10 @@ _STEADY_PERIODS = 6
 
 @dataclass(frozen=True)
 class MegatronGptJob:
-    """GPT as Megatron-core trains it.  The world is ``tp * pp * dp`` ranks, tp fastest, then dp, then pp.
+    """GPT as Megatron-core trains it.  The world is ``tp * cp * dp * pp`` ranks, tp fastest, pp slowest.
 
+    ``num_experts`` of every layer's MLP (0: dense), of which a token visits ``moe_top_k``; ``ep`` ranks of
+    ``cp * dp`` share them.
     ``virtual_pipeline``: model chunks per stage (1: plain 1F1B, more: interleaved).  ``first_stage_layers``
     and ``last_stage_layers``: layers of these stages when the others share the rest (0: all are alike).
     Errors: InputError for a size, count or combination that Megatron cannot run.
@@ -44,12 +46,21 @@ class MegatronGptJob:
     gpus_per_node: int = 8
     first_stage_layers: int = 0
     last_stage_layers: int = 0
+    cp: int = 1
+    num_experts: int = 0
+    moe_top_k: int = 2
+    ep: int = 1
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            lowest = 0 if name in ("first_stage_layers", "last_stage_layers") else 1
+            lowest = 0 if name in ("first_stage_layers", "last_stage_layers", "num_experts") else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < lowest:
                 raise InputError(f"{name}: {value} must be at least {lowest}")
+        if self.precision == "fp8":
+            raise InputError(
+                "precision: fp8 runs in Transformer Engine, whose kernels need a GPU; bf16 can be traced, "
+                "and a described model (docs/models.md) has fp8"
+            )
         _known("precision", self.precision, PRECISIONS)
         _known("recompute", self.recompute, RECOMPUTE)
         self._check_layers()
@@ -60,6 +71,7 @@ class MegatronGptJob:
             _divides("seq", self.seq, "tp", self.tp)
             if self.tp == 1:
                 raise InputError("sequence_parallel needs tp > 1")
+        self._check_sequence_and_experts()
         if self.overlap_param_gather and not (self.distributed_optimizer and self.overlap_grad_reduce):
             raise InputError("overlap_param_gather needs distributed_optimizer and overlap_grad_reduce")
         if self.virtual_pipeline > 1:
@@ -70,6 +82,21 @@ class MegatronGptJob:
                     f"interleaved pipeline: microbatches {self.microbatches} must be at least pp {self.pp}"
                 )
             _divides("microbatches", self.microbatches, "pp", self.pp)
+
+    def _check_sequence_and_experts(self) -> None:
+        if self.cp > 1:
+            _divides("seq", self.seq, "2 * cp * tp", 2 * self.cp * self.tp)
+            if self.precision != "bf16":
+                raise InputError(f"cp {self.cp} runs flash attention, which is for bf16: pass precision bf16")
+        if self.num_experts:
+            _divides("num_experts", self.num_experts, "ep", self.ep)
+            _divides("cp * dp", self.cp * self.dp, "ep", self.ep)
+            if self.moe_top_k > self.num_experts:
+                raise InputError(f"moe_top_k {self.moe_top_k} is more than num_experts {self.num_experts}")
+            if self.tp > 1 and not self.sequence_parallel:
+                raise InputError("experts and tp > 1 need sequence_parallel")
+        elif self.ep > 1:
+            raise InputError(f"ep {self.ep} needs num_experts")
 
     def _check_layers(self) -> None:
         """Layers must fall evenly on the model chunks, but for what the first and last stage are given."""
@@ -94,7 +121,7 @@ class MegatronGptJob:
     @property
     def world_size(self) -> int:
         """Ranks of the job."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.cp * self.dp * self.pp
 
     @property
     def period(self) -> int:
@@ -118,11 +145,12 @@ class MegatronGptJob:
     @property
     def dims(self) -> dict[str, int]:
         """Axis sizes."""
-        return {"tp": self.tp, "pp": self.pp, "dp": self.dp}
+        context = {"cp": self.cp} if self.cp > 1 else {}
+        return {"tp": self.tp, **context, "pp": self.pp, "dp": self.dp}
 
     def stage_of(self, rank: int) -> int:
-        """Pipeline stage of a rank (Megatron's default order: tp, then dp, then pp)."""
-        return rank // (self.tp * self.dp)
+        """Pipeline stage of a rank (Megatron's default order: tp, cp, dp, pp)."""
+        return rank // (self.tp * self.cp * self.dp)
 
     def command(self) -> str:
         """The command line that traces this job."""

@@ -28,6 +28,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from simcore.graph.graph import MemoryProfile
 from workloads.tracing import fake_dist, megatron_hooks, streams
 from workloads.tracing.job import MegatronGptJob
+from workloads.tracing.megatron_context import ContextParallelAttention
 from workloads.tracing.recorder import Recorder
 from workloads.tracing.storages import storage_bytes
 
@@ -116,21 +117,43 @@ class GptRank:
             gradient_accumulation_fusion=False,
             masked_softmax_fusion=False,
             bias_dropout_fusion=True,
-            bias_activation_fusion=True,
+            bias_activation_fusion=not job.num_experts,  # experts fuse gated activations only
             attention_softmax_in_fp32=False,
             # Sets the attributes by which the gradient norm tells sharded from replicated parameters.
             perform_initialization=True,
             batch_p2p_comm=not interleaved,
             overlap_p2p_comm=interleaved,
             deallocate_pipeline_outputs=True,
+            context_parallel_size=job.cp,
+            **self._experts(),
             **recompute,
         )
+
+    def _experts(self) -> dict[str, Any]:
+        job = self.job
+        if not job.num_experts:
+            return {}
+        return {
+            "num_moe_experts": job.num_experts,
+            "moe_router_topk": job.moe_top_k,
+            "moe_ffn_hidden_size": 4 * job.hidden,
+            "moe_token_dispatcher_type": "alltoall",
+            "expert_model_parallel_size": job.ep,
+        }
+
+    def _layer_spec(self) -> Any:
+        spec = get_gpt_layer_local_spec(
+            num_experts=self.job.num_experts or None, moe_grouped_gemm=False, normalization="LayerNorm"
+        )
+        if self.job.cp > 1:
+            spec.submodules.self_attention.submodules.core_attention = ContextParallelAttention
+        return spec
 
     def _build_chunk(self, index: int) -> Any:
         where = {"vp_stage": index} if self.job.virtual_pipeline > 1 else {}
         chunk = GPTModel(
             self.config,
-            get_gpt_layer_local_spec(normalization="LayerNorm"),
+            self._layer_spec(),
             self.job.vocab,
             self.job.seq,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, **where),
@@ -189,8 +212,9 @@ class GptRank:
     def _forward_step(self, _data: Any, model: Any) -> tuple[torch.Tensor, Any]:
         """What a training script passes to the schedule; the batch is on the device already."""
         job = self.job
-        tokens = torch.empty(job.micro_batch_size, job.seq, dtype=torch.long, device="cuda")
-        mask = torch.empty(1, 1, job.seq, job.seq, dtype=torch.bool, device="cuda")
+        length = job.seq // job.cp
+        tokens = torch.empty(job.micro_batch_size, length, dtype=torch.long, device="cuda")
+        mask = torch.empty(1, 1, length, length, dtype=torch.bool, device="cuda")
         output = model(tokens, torch.empty_like(tokens), mask, labels=torch.empty_like(tokens))
         return output, _mean_loss
 
@@ -224,4 +248,6 @@ def enter_rank(job: MegatronGptJob, rank: int) -> None:
         tensor_model_parallel_size=job.tp,
         pipeline_model_parallel_size=job.pp,
         virtual_pipeline_model_parallel_size=job.virtual_pipeline if job.virtual_pipeline > 1 else None,
+        context_parallel_size=job.cp,
+        expert_model_parallel_size=job.ep,
     )

@@ -12,7 +12,11 @@ import torch
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
 from megatron.core.pipeline_parallel import p2p_communication, schedules
+from megatron.core.transformer.moe import moe_utils, router
+from torch.utils._python_dispatch import _disable_current_modes
 
+from workloads.tracing.expert_load import ExpertLoad, assign, token_counts
+from workloads.tracing.known_values import attach
 from workloads.tracing.recorder import Recorder
 
 #: The recorder of the rank being run.
@@ -35,6 +39,9 @@ def install() -> None:
         setattr(buckets, name, _in_phase("grad_sync", getattr(buckets, name)))
     for name in ("start_param_sync", "finish_param_sync"):
         setattr(buckets, name, _in_phase("optimizer", getattr(buckets, name)))
+    if not hasattr(moe_utils, "te_general_gemm"):  # Megatron asks for it whether or not it could import it
+        moe_utils.te_general_gemm = None
+    router.topk_routing_with_score_function = _routing(router.topk_routing_with_score_function)
     ddp = DistributedDataParallel
     ddp._make_backward_post_hook = _owned_hook(ddp._make_backward_post_hook)
 
@@ -83,6 +90,24 @@ def _transfers(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(**kwargs)
 
     return transfer
+
+
+def _routing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tokens fall on experts evenly: which ones is known, so that counts and splits that follow are, too."""
+
+    @functools.wraps(original)
+    def route(logits: torch.Tensor, topk: int, *args: Any, **kwargs: Any) -> Any:
+        shares, routes = original(logits, topk, *args, **kwargs)
+        if active is not None:
+            tokens, experts = routes.shape
+            chosen = assign(token_counts(ExpertLoad().shares(experts, 0), tokens, topk), tokens, topk)
+            with _disable_current_modes():
+                real = torch.zeros(tokens, experts, dtype=torch.bool)
+                real.scatter_(1, torch.from_numpy(chosen), value=True)
+            attach(routes, real)
+        return shares, routes
+
+    return route
 
 
 def _in_phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:

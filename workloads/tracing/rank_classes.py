@@ -28,7 +28,7 @@ def sample_ranks(job: MegatronGptJob) -> tuple[list[int], dict[int, int]]:
     """Ranks to run, and for every rank of the world the run rank that stands for it.
 
     Small worlds: every rank, for itself.  Large ones: of each stage, the first two and last two positions
-    along the tensor-parallel and the data-parallel axis; a position between them is stood for by the
+    along the tensor-, context- and data-parallel axis; a position between them is stood for by the
     second.  (Frameworks treat the ends of an axis specially; shards of a buffer may end unevenly, which
     shows at the last.)
     """
@@ -37,9 +37,10 @@ def sample_ranks(job: MegatronGptJob) -> tuple[list[int], dict[int, int]]:
     stands_for: dict[int, int] = {}
     for rank in range(job.world_size):
         rest, tp = divmod(rank, job.tp)
+        rest, cp = divmod(rest, job.cp)
         pp, dp = divmod(rest, job.dp)
-        tp, dp = _stand_in(tp, job.tp), _stand_in(dp, job.dp)
-        stands_for[rank] = (pp * job.dp + dp) * job.tp + tp
+        tp, cp, dp = _stand_in(tp, job.tp), _stand_in(cp, job.cp), _stand_in(dp, job.dp)
+        stands_for[rank] = ((pp * job.dp + dp) * job.cp + cp) * job.tp + tp
     return sorted(set(stands_for.values())), stands_for
 
 
@@ -61,7 +62,7 @@ def group_ranks(
 def sampling_warning(job: MegatronGptJob, run: Sequence[int]) -> str:
     """What a user must know when not every rank was run."""
     return (
-        f"world of {job.world_size} ranks: {len(run)} were run (both ends of the tensor- and data-parallel "
+        f"world of {job.world_size} ranks: {len(run)} were run (both ends of the tensor-, context- and data-parallel "
         f"axes of every stage); ranks between them are taken to do what the second one does"
     )
 

@@ -92,9 +92,12 @@ def _loss(original: _Function) -> _Function:
 def _whole(original: _Function) -> _Function:
     @functools.wraps(original)
     def step(*args: Any, **kwargs: Any) -> Any:
+        marks = step_marks.active
+        if marks is None:
+            return original(*args, **kwargs)
+        marks.pipeline_begins()
         result = original(*args, **kwargs)
-        if step_marks.active is not None:
-            step_marks.active.pipeline_ends()
+        marks.pipeline_ends()
         return result
 
     return step

@@ -111,6 +111,10 @@ class StepMarks:
         self._in_action = False
         self._begin("exchange", self.recorder.labels.segment_phase)
 
+    def pipeline_begins(self) -> None:
+        """A pipeline schedule starts, maybe with receiving what it will run forward."""
+        self._new_phase_of_step()
+
     def pipeline_ends(self) -> None:
         """A pipeline schedule has run all microbatches."""
         self._in_action = False

@@ -1,0 +1,13 @@
+"""What a slower network costs traced data-parallel jobs: ``bandwidth_study.py [MODEL...] [--json]``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from simcore.study.bandwidth import bandwidth_study
+
+if __name__ == "__main__":
+    sys.exit(bandwidth_study(sys.argv[1:]))
