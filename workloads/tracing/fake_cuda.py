@@ -206,26 +206,36 @@ def _patch_tensor_methods() -> None:
 
 def _patch_compilers() -> None:
     """``torch.compile`` and ``torch.jit.script`` run eagerly; the region is named, so that passes can fuse
-    it.
+    it.  A compiled module is the module itself, its forward pass a region.
     """
 
     def compiled(model: Any = None, **options: object) -> Any:
         if model is None:
             return functools.partial(compiled, **options)
-        if isinstance(model, torch.nn.Module | type):
+        if isinstance(model, type):
             return model
+        if isinstance(model, torch.nn.Module):
+            model.forward = region_of(model.forward, type(model).__name__)
+            return model
+        owner = getattr(model, "__self__", None)  # Module.compile() compiles the bound call
+        return region_of(model, type(owner).__name__ if owner is not None else model.__name__)
 
-        @functools.wraps(model)
+    def region_of(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(function)
         def region(*args: object, **kwargs: object) -> object:
             if fused_region is None:
-                return model(*args, **kwargs)
-            with fused_region(model.__name__):
-                return model(*args, **kwargs)
+                return function(*args, **kwargs)
+            with fused_region(name):
+                return function(*args, **kwargs)
 
         return region
 
     _set(torch, compile=compiled)
-    _set(torch.jit, script=lambda model=None, *_args, **_kwargs: compiled(model))
+
+    def scripted(model: Any = None, *_args: object, **_kwargs: object) -> Any:
+        return model if isinstance(model, torch.nn.Module) else compiled(model)
+
+    _set(torch.jit, script=scripted)
 
 
 def _legacy_constructor(dtype: torch.dtype) -> type:

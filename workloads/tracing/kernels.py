@@ -43,6 +43,29 @@ CostFormula = Callable[..., KernelCost]
 _costs: dict[str, CostFormula] = {}
 
 
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel: the tensors that it ``reads`` and ``writes``, and what it costs."""
+
+    reads: Sequence[Any]
+    writes: Sequence[Any]
+    cost: KernelCost = KernelCost()
+
+
+#: Gives the Launch of a kernel from the arguments that it is launched with.
+LaunchFormula = Callable[..., Launch]
+
+_launches: dict[str, LaunchFormula] = {}
+
+
+class UnknownKernelError(Exception):
+    """A kernel is launched that nobody described; ``kernel`` is its name."""
+
+    def __init__(self, kernel: str) -> None:
+        super().__init__(f"kernel {kernel!r} is launched and not described")
+        self.kernel = kernel
+
+
 def launch(name: str, *, reads: Sequence[Any], writes: Sequence[Any], cost: KernelCost | None = None) -> None:
     """Write down that kernel ``name`` reads and writes these tensors, where a rank is traced."""
     if listener is not None:
@@ -64,3 +87,24 @@ def register_cost(operator: str) -> Callable[[CostFormula], CostFormula]:
 def registered_cost(operator: str) -> CostFormula | None:
     """What :func:`register_cost` was given for ``operator``, overloads included."""
     return _costs.get(operator) or _costs.get(operator.partition(".")[0])
+
+
+def register_launch(kernel: str) -> Callable[[LaunchFormula], LaunchFormula]:
+    """Decorator: the function gives the :class:`Launch` of kernel ``kernel``, which Triton launches as
+    ``kernel[grid](...)``, from the arguments of the launch.
+    """
+
+    def register(formula: LaunchFormula) -> LaunchFormula:
+        _launches[kernel] = formula
+        return formula
+
+    return register
+
+
+def launch_described(kernel: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Launch ``kernel`` as :func:`register_launch` describes it.  UnknownKernelError when nobody did."""
+    formula = _launches.get(kernel)
+    if formula is None:
+        raise UnknownKernelError(kernel)
+    described = formula(*args, **kwargs)
+    launch(kernel, reads=described.reads, writes=described.writes, cost=described.cost)

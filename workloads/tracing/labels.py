@@ -14,9 +14,11 @@ class Labels:
 
     Autograd numbers its nodes when the forward pass makes them; the number is known again when the backward
     pass runs the node.  So every backward op finds its forward op and module, also in custom functions.
+    ``regions_have_backward``: the backward ops of a compiled region are in it, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, regions_have_backward: bool = False) -> None:
+        self._regions_have_backward = regions_have_backward
         self.segment_phase = "fwd"
         self._phase: str | None = None
         self._modules: list[str] = []
@@ -96,11 +98,11 @@ class Labels:
         else:
             if node is not None:  # a module's forward inside the backward pass
                 phase = "recompute"
-            self._note_forward(module, next_op)
+            self._note_forward(self._forward_place(module), next_op)
         if self._scope is not None:
             module = self._scope
-        if self._regions:
-            module = f"{module}/fused:{self._regions[-1]}"
+        if self._regions and "/fused:" not in module:
+            module = self._in_region(module)
         return self._phase or phase, module, forward
 
     @property
@@ -117,7 +119,14 @@ class Labels:
     def note_view(self) -> None:
         """An op without a kernel runs: its autograd node, if any, belongs to the current module."""
         if self._modules:
-            self._note_forward(self._modules[-1], -1)
+            self._note_forward(self._forward_place(self._modules[-1]), -1)
+
+    def _in_region(self, module: str) -> str:
+        return f"{module}/fused:{self._regions[-1]}"
+
+    def _forward_place(self, module: str) -> str:
+        """What the backward ops of a forward op in ``module`` are labelled with."""
+        return self._in_region(module) if self._regions and self._regions_have_backward else module
 
     def _note_forward(self, module: str, op: int) -> None:
         latest = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]

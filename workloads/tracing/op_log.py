@@ -38,7 +38,7 @@ class OpLog:
         self.symbol_of = symbol_of or (lambda group: group_symbol(group.group_desc))
         self.recording = False
         self.result = Recording()
-        self.labels = Labels()
+        self.labels = Labels(regions_have_backward=whole_life)
         self.order = StreamWaits()
         self._whole_life = whole_life
         self._storages = StorageTable(self._storage_died, whole_life=whole_life)

@@ -230,4 +230,5 @@ class _Cutter:
 
 
 def _identity(op: RawOp) -> tuple[Value, ...]:
-    return op.columns[MODULE], op.columns[NAME], op.columns[IN_SHAPES]
+    # Recomputation starts inside a compiled module, not at its call.
+    return str(op.columns[MODULE]).partition("/fused:")[0], op.columns[NAME], op.columns[IN_SHAPES]

@@ -54,6 +54,17 @@ def apply_kernels(graph: Graph, kernels: str) -> Graph:
     return replace(graph, workload=replace(graph.workload, options=options))
 
 
+def fuse_regions(graph: Graph) -> Graph:
+    """``graph`` with the regions that ``torch.compile`` compiles as their kernels: chains of pointwise ops,
+    norms and softmax included, become one that reads and writes what crosses its border.
+
+    Products, attention and everything outside of the regions stay.
+    """
+    view = GraphView(graph)
+    matches = Matcher(view).find_regions(compiled=True)
+    return rewrite(graph, [_replacement(view, match) for match in matches])
+
+
 def _fuse_attention(graph: Graph) -> Graph:
     view = GraphView(graph)
     matcher = Matcher(view)

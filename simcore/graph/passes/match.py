@@ -17,6 +17,9 @@ _MIN_OPS = 2
 _REGION = re.compile(r"/fused:([A-Za-z0-9_]+)")
 #: Cost classes that a jit fuser can put into one pointwise kernel.
 _POINTWISE = frozenset({"elementwise", "dropout", "copy", "fill", "reduction"})
+#: Cost classes of reductions along a row, which a compiler of whole modules fuses with their neighbours; the
+#: kernel then is of that class.
+_ROWWISE = ("norm_fwd", "norm_bwd", "softmax_fwd", "softmax_bwd")
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,20 @@ class Matcher:
                     yield Match(kernel, (gemm, row), gemm)
                     break
 
-    def find_regions(self) -> Iterator[Match]:
-        """What is left of jit-compiled regions: runs of pointwise ops under one ``/fused:<name>`` label."""
+    def find_regions(self, *, compiled: bool = False) -> Iterator[Match]:
+        """What is left of jit-compiled regions: runs of pointwise ops under one ``/fused:<name>`` label.
+
+        ``compiled``: as a compiler of whole modules does, across the modules of a region, norms and softmax
+        included.
+        """
         ops = self._view.graph.ops
         labels = [_REGION.search(value) for value in ops.module.values]
-        pointwise = [value in _POINTWISE for value in ops.op_class.values]
+        regions = [
+            label.group(1) if compiled and label else value
+            for label, value in zip(labels, ops.module.values, strict=True)
+        ]
+        wanted = _POINTWISE.union(_ROWWISE) if compiled else _POINTWISE
+        pointwise = [value in wanted for value in ops.op_class.values]
         modules, classes = ops.module.codes.tolist(), ops.op_class.codes.tolist()
         for rows in self._runs:
             start = 0
@@ -99,7 +111,7 @@ class Matcher:
                 while (
                     label is not None
                     and stop < len(rows)
-                    and modules[rows[stop]] == modules[rows[start]]
+                    and regions[modules[rows[stop]]] == regions[modules[rows[start]]]
                     and self._phase[rows[stop]] == self._phase[rows[start]]
                     and self._letter_of[rows[stop]] != _BARRIER
                     and pointwise[classes[rows[stop]]]
@@ -109,7 +121,9 @@ class Matcher:
                 if label is not None and len(members) >= _MIN_OPS:
                     self._take(members)
                     name = f"{label.group(1)}_{'bwd' if ops.phase[members[0]] == 'bwd' else 'fwd'}"
-                    kernel = FusedKernel(name, "elementwise", "", (), "a jit-compiled region")
+                    found = {ops.op_class.values[classes[row]] for row in members}
+                    op_class = next((one for one in _ROWWISE if one in found), "elementwise")
+                    kernel = FusedKernel(name, op_class, "", (), "a jit-compiled region")
                     yield Match(kernel, members, members[-1])
                 start = max(stop, start + 1)
 

@@ -35,5 +35,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 def after_import(actions: dict[str, Callable[[ModuleType], None]]) -> None:
-    """From now on; the modules must not have been imported yet."""
-    sys.meta_path.insert(0, AfterImport(actions))
+    """From now on; on modules that have been imported already, at once."""
+    imported = actions.keys() & sys.modules.keys()
+    for name in imported:
+        actions[name](sys.modules[name])
+    sys.meta_path.insert(0, AfterImport({name: actions[name] for name in actions.keys() - imported}))

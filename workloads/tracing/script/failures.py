@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from simcore.errors import InputError
+from workloads.tracing.kernels import UnknownKernelError
 from workloads.tracing.object_exchange import ObjectExchangeError
 from workloads.tracing.script.job import ScriptJob
 from workloads.tracing.script.outside_world import NetworkCallError
@@ -67,6 +68,8 @@ def _what(error: BaseException, module: str) -> str:
     operator = unsupported_operator(error)
     if operator is not None:
         return f"operator {operator} has no rule for shapes (module {module or 'none'!r})"
+    if isinstance(error, UnknownKernelError):
+        return f"{error} (module {module or 'none'!r})"
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else 'no message'}"
 
@@ -77,7 +80,13 @@ def _advice(error: BaseException) -> str:
         name = operator.partition(".")[0] if "::" in operator else operator
         return (
             f"put torch.library.register_fake({name!r}) with a function of its shapes into a file "
-            f"and pass it with --setup FILE.py"
+            f"and pass it with --setup FILE.py; workloads.tracing.kernels.register_cost({name!r}) says there "
+            f"what it costs"
+        )
+    if isinstance(error, UnknownKernelError):
+        return (
+            f"put workloads.tracing.kernels.register_launch({error.kernel!r}) with a function of what a "
+            f"launch reads and writes into a file and pass it with --setup FILE.py"
         )
     if isinstance(error, NoSuchDeviceError):
         return "pass --gpus-per-node as the node has them, and use LOCAL_RANK as the device's index"
@@ -89,6 +98,8 @@ def _advice(error: BaseException) -> str:
         return (
             "remove the wait, or stand in for what it waits for in a --setup FILE.py (--hang-s waits longer)"
         )
+    if isinstance(error, ModuleNotFoundError) and error.name == "triton":
+        return "call workloads.tracing.triton_stand_in.install() in a --setup FILE.py"
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name!r} beside torch, or put a stand-in into sys.modules in a --setup FILE.py"
     return ""

@@ -58,7 +58,7 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = ()) -> None:
     from workloads.tracing import fake_device
 
     fake_device.install(tier, Path(cache))
-    from workloads.tracing import fake_cuda, fake_dist, fake_values, storages
+    from workloads.tracing import fake_cuda, fake_dist, fake_values, storages, triton_stand_in
     from workloads.tracing.script import (
         deepspeed_shims,
         outside_world,
@@ -76,7 +76,7 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = ()) -> None:
     outside_world.install()
     pipelines.install()
     step_marks.install()
-    after_import({"deepspeed": deepspeed_shims.install})
+    after_import({"deepspeed": deepspeed_shims.install, "triton": triton_stand_in.take_over})
     _fake_mode = fake_values.make_fake_mode()
     with _fake_mode:  # modules keep tensors that they make when they are imported
         import_all(imports)

@@ -12,6 +12,7 @@ from typing import Any
 
 from simcore.graph import Graph, ProcessGroup, Workload, verify
 from simcore.graph.ops import OpKind
+from simcore.graph.passes import fuse_regions
 from workloads.tracing import fake_device, group_families
 from workloads.tracing.assemble import assemble
 from workloads.tracing.pool import Progress, WorkerPool, workers
@@ -115,6 +116,8 @@ def trace_script_in(
         [one.trace.program for one in ordered],
         groups,
     )
+    if any("/fused:" in module for module in graph.ops.module.values):
+        graph = fuse_regions(graph)
     report.warnings += verify(graph)
     _describe(report, classes, ordered, seen)
     return graph

@@ -1,0 +1,143 @@
+"""Kernels that torch has no operator or no cost for, and those that a compiler makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcore.errors import InputError
+from simcore.graph import Graph
+from tests.tracing.small_jobs import column
+from workloads.tracing.pool import WorkerPool, workers
+from workloads.tracing.script.job import ScriptJob
+
+SCRIPT = Path(__file__).parent / "scripts" / "kernels.py"
+TENSOR = 4 * 8 * 64  # bytes of the script's activations
+
+OPERATOR = """
+import torch
+from workloads.tracing.kernels import KernelCost, register_cost
+
+library = torch.library.Library("mine", "DEF")
+library.define("attention(Tensor q, Tensor k, Tensor v) -> Tensor")
+
+@torch.library.register_fake("mine::attention")
+def _(q, k, v):
+    return torch.empty_like(q)
+"""
+COST = """
+@register_cost("mine::attention")
+def _(q, k, v):
+    return KernelCost(flops=4 * q.numel(), bytes_read=3 * 4 * q.numel(), kernel="flash_fwd",
+                      op_class="attention_fwd")
+"""
+WITHOUT_TRITON = "from workloads.tracing import triton_stand_in\ntriton_stand_in.install()\n"
+TRITON = """
+from workloads.tracing.kernels import KernelCost, Launch, register_launch
+
+@register_launch("double_kernel")
+def _(source, target, n, BLOCK):
+    return Launch([source], [target], KernelCost(flops=n))
+"""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """One worker for every script."""
+    pytest.importorskip("torch")
+    from workloads.tracing.script import rank_script
+
+    with workers(rank_script.prepare, 1) as running:
+        yield running
+
+
+def run(pool: WorkerPool, how: str, setup: Path | None = None) -> Any:
+    """The ScriptTrace of one rank."""
+    from workloads.tracing.script import rank_script
+
+    return pool.run(rank_script.run_script, ScriptJob(SCRIPT, (how,), world_size=8, setup=setup), 1)
+
+
+def rows(found: Any, *names: str) -> list[tuple[Any, ...]]:
+    """Columns of all ops of a step."""
+    return [
+        row
+        for entry in found.trace.program.skeleton
+        for row in zip(
+            *(column(found.trace.program.templates[entry.template], name) for name in names), strict=True
+        )
+    ]
+
+
+def test_an_operator_has_the_cost_that_the_user_gives(pool: WorkerPool, tmp_path: Path) -> None:
+    setup = tmp_path / "setup.py"
+    setup.write_text(OPERATOR)
+    names = ("name", "op_class", "flops", "bytes_read", "bytes_written")
+    # By default every argument is read, and nothing is computed.
+    assert ("mine::attention", "other", 0, 3 * TENSOR, TENSOR) in rows(run(pool, "operator", setup), *names)
+    setup.write_text(OPERATOR + COST)
+    found = rows(run(pool, "operator", setup), *names)
+    assert ("flash_fwd", "attention_fwd", 4 * 8 * 64, 3 * TENSOR, TENSOR) in found
+    assert not any(row[0] == "mine::attention" for row in found)
+
+
+def test_a_triton_kernel_is_what_the_user_describes(pool: WorkerPool, tmp_path: Path) -> None:
+    setup = tmp_path / "setup.py"
+    setup.write_text(WITHOUT_TRITON + TRITON)
+    found = rows(run(pool, "triton", setup), "name", "flops", "bytes_read", "bytes_written", "phase")
+    assert [row for row in found if row[0] == "double_kernel"] == [
+        ("double_kernel", 8 * 64, TENSOR, TENSOR, "fwd")
+    ]
+    names = [row[0] for row in found]
+    assert names.index("aten::randn") < names.index("double_kernel") < names.index("aten::native_layer_norm")
+
+
+def test_an_unknown_triton_kernel_says_how_to_describe_it(pool: WorkerPool, tmp_path: Path) -> None:
+    setup = tmp_path / "setup.py"
+    setup.write_text(WITHOUT_TRITON)
+    with pytest.raises(InputError) as raised:
+        run(pool, "triton", setup)
+    text = str(raised.value)
+    assert "kernel 'double_kernel' is launched and not described" in text
+    assert "kernels.py:30 in doubled" in text and "register_launch('double_kernel')" in text
+
+
+@pytest.fixture(scope="module")
+def compiled(pool: WorkerPool) -> dict[str, Graph]:
+    """The graph by how the script compiles its model."""
+    from workloads.tracing.script.trace_script import ScriptReport, trace_script_in
+
+    return {
+        how: trace_script_in(pool, ScriptJob(SCRIPT, (how,), world_size=8), ScriptReport())
+        for how in ("eager", "compiled", "method")
+    }
+
+
+def ops(graph: Graph) -> list[tuple[str, str, int, int]]:
+    """(phase, cost class, flops, bytes moved) of every op."""
+    table = graph.ops
+    return [
+        (table.phase[row], table.op_class[row], int(table.flops[row]),
+         int(table.bytes_read[row] + table.bytes_written[row]))
+        for row in graph.flat_ops(graph.programs[0]).row.tolist()
+    ]  # fmt: skip
+
+
+def test_what_torch_compile_compiles_is_fused(compiled: dict[str, Graph]) -> None:
+    eager, fused = ops(compiled["eager"]), ops(compiled["compiled"])
+    assert ops(compiled["method"]) == fused
+    # Forward: norm, mul, add, gelu and mul are one kernel, the product stays; the input is not compiled.
+    assert [op_class for phase, op_class, *_ in fused if phase == "fwd"] == [
+        "dropout", "norm_fwd", "gemm", "reduction"
+    ]  # fmt: skip
+    assert [op_class for phase, op_class, *_ in fused if phase == "bwd"] == [
+        "fill", "gemm", "gemm", "norm_bwd"
+    ]  # fmt: skip
+    assert sum(flops for *_, flops, _ in fused) == sum(flops for *_, flops, _ in eager)
+    # Read: the input once and the norm's weight and bias; written: the output, and what the backward pass
+    # reads: gelu's input, mean and inverse deviation of 8 rows.
+    (norm,) = (moved for phase, op_class, _, moved in fused if (phase, op_class) == ("fwd", "norm_fwd"))
+    assert norm == TENSOR + 2 * 4 * 64 + 2 * TENSOR + 2 * 4 * 8

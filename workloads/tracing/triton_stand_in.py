@@ -1,0 +1,68 @@
+"""Triton kernels, installed or not: a launch becomes the kernel that the user described.
+
+Nothing is compiled.  With Triton installed its own launches are taken over; without it, a stand-in module
+serves scripts that only define and launch kernels.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from workloads.tracing import kernels
+
+
+def take_over(triton: ModuleType) -> None:
+    """Make the launches of an installed Triton go to :func:`workloads.tracing.kernels.launch_described`."""
+    runtime: Any = triton.runtime
+    for name in ("JITFunction", "Autotuner", "Heuristics"):
+        owner: Any = getattr(runtime, name, None) or getattr(
+            sys.modules.get("triton.runtime.jit"), name, None
+        )
+        if owner is not None:
+            owner.run = _run
+
+
+def _run(self: Any, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> None:  # noqa: ARG001
+    while hasattr(self, "fn"):  # tuners wrap the kernel, the kernel wraps the Python function
+        self = self.fn
+    kernels.launch_described(self.__name__, args, kwargs)
+
+
+class _Kernel:
+    """What ``triton.jit`` makes of a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.fn = function
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *args, **kwargs: _run(self, *args, grid=grid, **kwargs)
+
+
+class _Anything(ModuleType):
+    """Stands for every name of ``triton.language``, which only compiled code uses."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything(f"{self.__name__}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
+
+    def __getitem__(self, _index: object) -> Any:
+        return self
+
+
+def install() -> None:
+    """Put the stand-in where ``import triton`` finds it; for a setup file."""
+    triton: Any = _Anything("triton")
+    triton.__path__ = []
+    triton.jit = lambda function=None, **_: _Kernel(function) if function is not None else _Kernel
+    triton.autotune = triton.heuristics = lambda *_args, **_kwargs: lambda kernel: kernel
+    triton.cdiv = lambda count, block: -(-count // block)
+    triton.next_power_of_2 = lambda count: 1 << max(0, count - 1).bit_length()
+    triton.language = _Anything("triton.language")
+    sys.modules["triton"], sys.modules["triton.language"] = triton, triton.language
