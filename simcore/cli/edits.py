@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from simcore.collectives import NcclPlanner
 from simcore.errors import InputError
@@ -148,19 +150,20 @@ def traced_job(graph: Graph, cluster: ClusterSpec, kernels: str, fp32_math: str)
     )
 
 
-def edit_table(steps: Sequence[EditStep]) -> Table:
-    """What each edit changed, for a terminal."""
+def edit_table(steps: Sequence[EditStep]) -> Group:
+    """What each edit changed, and below it what each assumed, for a terminal."""
     table = Table(title="what if")
-    table.add_column("edit")
+    table.add_column("edit", no_wrap=True)
     for column in ("before, ms", "after, ms", "change", "op executions"):
         table.add_column(column, justify="right")
-    table.add_column("assumed")
+    lines = []
     for step in steps:
         edit = step.applied
+        called = f"{edit.key}={edit.value}" if edit.value else edit.key
         change = step.after_s / step.before_s - 1.0 if step.before_s else 0.0
         table.add_row(
-            f"{edit.key}={edit.value}" if edit.value else edit.key,
-            f"{1e3 * step.before_s:.3f}", f"{1e3 * step.after_s:.3f}", f"{change:+.2%}",
-            str(edit.ops_changed), "\n".join([*edit.assumed, *([step.note] if step.note else [])]),
+            called, f"{1e3 * step.before_s:.3f}", f"{1e3 * step.after_s:.3f}", f"{change:+.2%}",
+            str(edit.ops_changed),
         )  # fmt: skip
-    return table
+        lines += [f"{called}:", *(f"- {one}" for one in (*edit.assumed, step.note) if one)]
+    return Group(table, Text("\n".join(lines)))

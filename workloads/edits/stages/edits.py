@@ -115,12 +115,13 @@ def _edited(
     order = _order(recorded, wanted, stages, microbatches or recorded.num_microbatches, weights)
     validate_schedule(order)
     overlapped = chunks > 1 or (recorded.overlapped and recorded.num_chunks == 1) or weights is not None
-    transfer_ps = sorted(recorded.transfer_ps)[len(recorded.transfer_ps) // 2]
+    plan = Plan(job, recorded, Wanted(stages, chunks, order, overlapped, total), layers, weights)
     assumed.append(
-        f"a send between stages takes {transfer_ps / 1e9:.3f} ms, the shortest recorded;"
+        f"a send between stages takes {plan.transfer_ps(0, 1) / 1e9:.3f} ms, from the shortest recorded;"
         + (" computation goes on meanwhile" if overlapped else " both stages wait for it")
     )
-    plan = Plan(job, recorded, Wanted(stages, chunks, order, overlapped, total), layers, weights)
+    if plan.planner is not None:
+        assumed.append("ranks fill nodes in order; sends between nodes in proportion to NCCL's plans")
     edited = rewritten(plan)
     return Edited(edited, tuple(assumed), int(plays(edited.graph).sum()))
 

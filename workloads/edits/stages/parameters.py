@@ -34,8 +34,12 @@ class Parameters:
         ops = plan.job.graph.ops
         for at in writer.plain_rows:
             row = writer.rows[at]
+            if row in self.ends_only:
+                apart = plan.ends_ratio(int(ops.comm_bytes[row]))
+                writer.patches.setdefault(at, {})["recorded_ps"] = round(int(ops.recorded_ps[row]) * apart)
+                continue
             large = ops.kind[row] == OpKind.COLLECTIVE and ops.comm_bytes[row] > _SMALL_BYTES
-            if (large and row not in self.ends_only) or self._classes[row] in _PARAMETERS:
+            if large or self._classes[row] in _PARAMETERS:
                 patch = writer.patches.setdefault(at, {})
                 patch["recorded_ps"] = round(int(ops.recorded_ps[row]) * ratio)
                 patch["comm_bytes"] = round(int(ops.comm_bytes[row]) * ratio)

@@ -16,6 +16,7 @@ from simcore.graph.schedules import Schedule
 from workloads.edits.job import EditableJob, is_communication
 from workloads.edits.recorded_groups import Members, pattern
 from workloads.edits.stages.actions import RankStep, is_whole, rank_steps
+from workloads.imports.recorded import ImportedRank
 
 _EXCHANGE = re.compile(r"send|recv", re.IGNORECASE)
 _MOST_CHUNKS = 16
@@ -30,7 +31,7 @@ class Recorded:
 
     ``steps[i][k]`` are the actions of rank ``i`` in step ``k``; ``schedule`` is what they follow (a name, or
     "as recorded"), ``order[s]`` stage ``s``'s actions; ``transfer_ps[s]`` what a send between stages ``s``
-    and ``s + 1`` takes; ``overlapped``: computation goes on while data is sent.
+    and ``s + 1`` takes, of ``sent_bytes`` (0: not recorded); ``overlapped``: computation goes on meanwhile.
     """
 
     stages: tuple[tuple[int, ...], ...]
@@ -41,6 +42,7 @@ class Recorded:
     transfer_ps: tuple[int, ...]
     overlapped: bool
     told: str
+    sent_bytes: int = 0
 
     @property
     def num_microbatches(self) -> int:
@@ -83,7 +85,16 @@ def recorded_pipelines(job: EditableJob) -> Recorded:
     order, name, chunks, how = _order(job, stages, steps)
     transfer = _transfers(job, stages, steps, order, chunks)
     overlapped = _overlapped(job, steps)
-    return Recorded(stages, steps, name, chunks, order, transfer, overlapped, f"{told}; {how}")
+    sent = _sent_bytes(job.ranks[stages[0][0]])
+    return Recorded(stages, steps, name, chunks, order, transfer, overlapped, f"{told}; {how}", sent)
+
+
+def _sent_bytes(rank: ImportedRank) -> int:
+    """The largest send or receive of a rank; 0 where sizes are not recorded."""
+    known = rank.recorded.collectives
+    if known is None:
+        return 0
+    return int(known.num_bytes[known.collective.equals("send_recv")].max(initial=0))
 
 
 def _exchanges(job: EditableJob, index: int) -> tuple[IntArray, list[Members]]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from simcore.errors import InputError
 from simcore.graph.schedules import Schedule
-from workloads.edits.job import EditableJob
+from workloads.edits.job import EditableJob, Planner
 from workloads.edits.stages.layers import Layers
 from workloads.edits.stages.pipelines import Recorded
 from workloads.edits.stages.weights import WeightGradients
@@ -40,12 +43,47 @@ class Plan:
     weights: WeightGradients | None
     stage_of: dict[int, int] = field(init=False)
     width: int = field(init=False)
+    planner: Planner | None = field(init=False)
 
     def __post_init__(self) -> None:
         stages = self.recorded.stages
         object.__setattr__(self, "stage_of", {i: s for s, lanes in enumerate(stages) for i in lanes})
         first, second = (self.job.ranks[lanes[0]].number for lanes in stages[:2])
         object.__setattr__(self, "width", max(self.lanes, abs(second - first)))
+        object.__setattr__(self, "planner", self._planned())
+
+    def _planned(self) -> Planner | None:
+        """Plans communication among the new ranks, on the recorded GPUs; None where these are not known."""
+        if self.pp == self.old_pp or self.job.planner is None or self.job.home is None:
+            return None
+        try:
+            return self.job.planner(self.job.home(self.width * max(self.pp, self.old_pp)))
+        except InputError:
+            return None
+
+    def number(self, stage: int) -> int:
+        """The rank of a stage in the first pipeline."""
+        return self.job.ranks[self.recorded.stages[0][0]].number + stage * self.width
+
+    def transfer_ps(self, stage: int, peer: int) -> int:
+        """What a send between two stages takes: as recorded, in proportion to the plans where they moved."""
+        known = self.recorded.transfer_ps
+        if self.pp == self.old_pp and abs(stage - peer) == 1:
+            return known[min(stage, peer)]
+        typical = int(np.median(known))
+        if self.planner is None or not self.recorded.sent_bytes:
+            return typical
+        pairs = ((self.number(0), self.number(1)), (self.number(stage), self.number(peer)))
+        before, after = (self.planner.plan_p2p(self.recorded.sent_bytes, *pair).alone_ps for pair in pairs)
+        return round(typical * after / max(1, before))
+
+    def ends_ratio(self, num_bytes: int) -> float:
+        """New over old time of an all_reduce of the first stage and the last."""
+        if self.planner is None or not num_bytes:
+            return 1.0
+        ends = ((self.number(0), self.number(pp - 1)) for pp in (self.old_pp, self.pp))
+        before, after = (self.planner.plan("all_reduce", num_bytes, pair).alone_ps for pair in ends)
+        return after / max(1, before)
 
     @property
     def old_pp(self) -> int:

@@ -140,7 +140,7 @@ class _StageProgram:
                 chunk = (action.chunk * pp + stage + (1 if action.kind == "F" else -1)) // pp
             stream = f"{kind.name.lower()} {word} {chunk}" if overlapped else "stages"
             group = f"stages {word} {chunk}" if overlapped else "stages"
-            due.append(Exchange(kind, stream, group, (peer - stage) % pp, self._transfer_ps(peer)))
+            due.append(Exchange(kind, stream, group, (peer - stage) % pp, plan.transfer_ps(stage, peer)))
         return due
 
     def _exchange(self, step: RankStep, due: list[Exchange]) -> list[int]:
@@ -152,12 +152,6 @@ class _StageProgram:
             self.writer.exchange(like, one, launch, waits=not overlapped or one.kind == OpKind.SEND)
             for one in due
         ]
-
-    def _transfer_ps(self, peer: int) -> int:
-        known = self.plan.recorded.transfer_ps
-        if self.plan.pp == self.plan.old_pp and abs(self.stage - peer) == 1:
-            return known[min(self.stage, peer)]
-        return int(np.median(known))
 
 
 def _like(place: int, count: int, own: int) -> int:
