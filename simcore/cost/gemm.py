@@ -6,6 +6,8 @@ each computed by one thread block that walks along k::
     main loop   2 tm tn k' / (peak/SMs * efficiency) * (1 + I0/I) / (1 + I0/Imax),   I = tm tn / (tm + tn)
     tile        main loop + pipeline fill + epilogue * area / largest area
     waves       tiles / SMs, rounded up (``tail_share`` of the rounding is paid)
+    together    small tiles of CUDA-core kernels run on an SM side by side, as many as its registers hold
+                accumulators for: their main loops take turns, fill and epilogue come once for all of them
     sm time     max(waves * tile, operand bytes through L2) + split-K reduction
 
 ``k'`` is k of one slice rounded up to the tile's depth.  ``I0/I`` is operand delivery that math does not
@@ -89,7 +91,8 @@ def estimate_gemm(
     delivery = (1 + p.operand_intensity / intensity) / (1 + p.operand_intensity / intensity.max())
     sm_flops = peak_flops * p.efficiency / gpu.num_sms
     main = 2 * area * depth / sm_flops * delivery * _misalignment(n_, k_, element_bytes, p)
-    tile = main + p.tile_latency_s + p.epilogue_s * area / area.max()
+    around = p.tile_latency_s + p.epilogue_s * area / area.max()
+    together = np.maximum(1.0, np.floor(p.accumulators / area))
     delivered = p.l2_share * p.multicast * gpu.l2_bytes_per_s
     exact = tiles / gpu.num_sms
     whole = np.ceil(exact)
@@ -97,7 +100,8 @@ def estimate_gemm(
     operands = tiles * (tile_m + tile_n) * depth * element_bytes + m_ * n_ * batch_ * out_bytes
     partial = split * m_ * n_ * batch_ * 8  # fp32 slices, written and read again
     reduction = np.where(split > 1, p.split_latency_s + partial / delivered, 0.0)
-    compute = np.maximum(waves * tile, operands / delivered) + reduction
+    side_by_side = np.where(together > 1, np.ceil(whole / together), waves)
+    compute = np.maximum(waves * main + side_by_side * around, operands / delivered) + reduction
 
     traffic = batch_ * (element_bytes * (m_ * k_ + k_ * n_) + out_bytes * m_ * n_)
     cold = np.maximum(0.0, traffic - p.warm_l2_share * gpu.l2_bytes)

@@ -32,6 +32,8 @@ class GemmParameters:
     (thread block clusters; 1 before Hopper).
     ``tile_latency_s``: filling the pipeline of one tile; ``epilogue_s``: draining the largest tile.
     ``tail_share``: how much of the idle part of the last wave is really lost (1: whole waves).
+    ``accumulators``: output elements that the blocks on an SM hold in registers, so that small tiles run side
+    by side (0: one block at a time).
     ``split_latency_s``: reduction after split-K.
     ``warm_l2_share``: share of L2 that still holds inputs.
     ``hbm_share``: share of peak HBM bandwidth that the kernel can draw.
@@ -52,6 +54,7 @@ class GemmParameters:
     tile_latency_s: float
     epilogue_s: float
     tail_share: float
+    accumulators: int
     split_latency_s: float
     warm_l2_share: float
     hbm_share: float

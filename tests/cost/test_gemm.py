@@ -246,3 +246,12 @@ def test_a_product_launched_by_itself_starts_as_its_neighbours() -> None:
     # Of a graph, the 1 us that graphs were measured with; by itself the 3 us of memory-bound kernels.
     assert cost.work(replace(eager, replayed=True)).prologue_s == pytest.approx(1e-6)
     assert cost.work(eager).prologue_s == pytest.approx(3e-6)
+
+
+def test_small_tiles_side_by_side_wait_once() -> None:
+    # 400 tiles of 100 x 100 on 100 SMs: 4 turns of 1 us of math (50 deep: 1e6 flops at 1e12 a second).  One
+    # at a time each also waits 2 us; two at a time wait twice, four and more once.
+    waits = {"tile_latency_s": 2e-6}
+    for accumulators, microseconds in ((0, 12), (10_000, 12), (20_000, 8), (40_000, 6), (90_000, 6)):
+        cost = RooflineCost(TOY_GPU, parameters=with_gemm(**waits, accumulators=accumulators))
+        assert cost.work(product(2000, 2000, 50)).sm_s == pytest.approx(microseconds * 1e-6)

@@ -34,9 +34,9 @@ TOY_GPU: GpuSpec = replace(
 #: One tile of 100 x 100, no overheads.
 TOY_GEMM = GemmParameters(
     tiles=((100, 100),), splits=(1,), tile_k=1, efficiency=1.0, operand_intensity=0.0, l2_share=1.0,
-    multicast=1, tile_latency_s=0.0, epilogue_s=0.0, tail_share=1.0, split_latency_s=0.0, warm_l2_share=0.0,
-    hbm_share=1.0, overlap_loss=0.0, throttle_s=1.0, prologue_s=0.0, misaligned_slowdown=1.0,
-    persistent="none", fitted=True, source="toy",
+    multicast=1, tile_latency_s=0.0, epilogue_s=0.0, tail_share=1.0, accumulators=0, split_latency_s=0.0,
+    warm_l2_share=0.0, hbm_share=1.0, overlap_loss=0.0, throttle_s=1.0, prologue_s=0.0,
+    misaligned_slowdown=1.0, persistent="none", fitted=True, source="toy",
 )  # fmt: skip
 
 TOY_ATTENTION = AttentionParameters(
