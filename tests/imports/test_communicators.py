@@ -61,6 +61,19 @@ def test_sends_meet_receives_along_a_pipeline(tmp_path, skew):
     assert spans(imported) == [150, 200, 240]
 
 
+def test_a_send_that_ended_long_before_its_receive_stands_alone(tmp_path):
+    # NCCL buffers what is small: the sender is done after 10, the receiver 190 later, for another reason.
+    # The clocks are aligned by three all_reduces.
+    both = [(REDUCE, at, 20, 21, group("[0, 1]")) for at in (400, 500, 600)]
+    ranks = [
+        [("a", 20, 80, 7, {}), (EXCHANGE, 100, 10, 20, exchange("send", 1)), *both],
+        [("b", 20, 85, 7, {}), (EXCHANGE, 105, 195, 20, exchange("recv", 0)), *both],
+    ]
+    imported = job(tmp_path, ranks)
+    assert (imported.report.coupled_collectives, imported.report.lone_collectives) == (3, 2)
+    assert spans(imported) == [600, 600]
+
+
 def test_recordings_that_begin_at_different_calls(tmp_path):
     # The first of four all_reduces is not in the trace of rank 1; gaps between them differ, so that only one
     # shift lets the calls end together.  Rank 1 arrives 5 later each time.

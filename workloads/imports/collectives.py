@@ -11,7 +11,8 @@ from workloads.imports.communicators import Communicator, communicators
 from workloads.imports.rank_ops import RankOps
 
 #: Kernels of one collective end together; ends that differ by more, clocks aligned, are of different calls.
-_TOGETHER_PS = PS_PER_MS // 2
+#: The shorter a call, the less: what it lasts itself, within these bounds.
+_TOGETHER_PS = (50 * PS_PER_US, PS_PER_MS // 2)
 _MOSTLY = 0.9  # of the calls of two ranks, for these to be of one communicator
 
 
@@ -79,7 +80,10 @@ def _together(ranks: list[RankOps], clocks: list[Clock], joined: tuple[Member, .
     """
     starts = [clocks[m.index].common(int(ranks[m.index].start_ps[m.op])) for m in joined]
     ends = [clocks[m.index].common(int(ranks[m.index].end_ps[m.op])) for m in joined]
-    return max(ends) - min(ends) <= _TOGETHER_PS and max(starts) <= min(ends) + 5 * PS_PER_US
+    least, most = _TOGETHER_PS
+    shortest = min(end - start for start, end in zip(starts, ends, strict=True))
+    apart = max(ends) - min(ends)
+    return apart <= min(most, max(least, shortest)) and max(starts) <= min(ends) + 5 * PS_PER_US
 
 
 def _split(
