@@ -9,7 +9,8 @@ completion must be when the rate of what it waits for changes.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import Any
 
@@ -25,12 +26,25 @@ Progress = Callable[[int], None]
 _REPORT_EVERY = 1 << 14  # events between two progress reports
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection inside."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
 class Clock(Environment):
     """A SimPy environment whose time is an int in picoseconds, starting at 0."""
 
     def __init__(self) -> None:
         super().__init__(0)
         self.num_events = 0
+        self._caught_up = 0  # events processed while the clock was set back
 
     @property
     def now(self) -> int:
@@ -45,15 +59,32 @@ class Clock(Environment):
         """
         queue = self._queue
         count = self.num_events
-        collecting = gc.isenabled()
-        gc.disable()  # nothing here makes cycles, and millions of young objects would be scanned
-        try:
+        with uncollected():  # nothing here makes cycles, and millions of young objects would be scanned
             count = self._process_all(queue, count, progress)
-        finally:
-            if collecting:
-                gc.enable()
-        self.num_events = count
-        return count
+        self.num_events = count + self._caught_up
+        self._caught_up = 0
+        return self.num_events
+
+    @contextmanager
+    def back_to(self, time_ps: int) -> Iterator[None]:
+        """Set the clock back: what the block starts, and what follows from it, happens up to now.
+
+        For what has had nothing to do with anything else since ``time_ps``.  Events due now or later join
+        the queue.
+        """
+        queue, now = self._queue, self._now
+        self._queue, self._now = [], time_ps
+        yield
+        own = self._queue
+        while own and own[0][0] < now:
+            self._now, _, _, event = heappop(own)
+            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+            for callback in callbacks:
+                callback(event)
+            self._caught_up += 1
+        self._queue, self._now = queue, now
+        for entry in own:
+            heappush(queue, entry)
 
     def _process_all(self, queue: list[Any], count: int, progress: Progress | None) -> int:
         while queue:

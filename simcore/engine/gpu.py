@@ -27,6 +27,7 @@ from simcore.network.maxmin import share
 if TYPE_CHECKING:
     from simcore.clock import Clock
     from simcore.engine.sequence import Environment, KernelSequence
+    from simcore.engine.span import Span
     from simcore.network.flow import Flow, Network
 
 
@@ -34,6 +35,7 @@ class Hold(base.Put["SmPool"]):
     """A request for SMs; happens when they are granted.  As a context manager it gives them back."""
 
     def __init__(self, pool: SmPool, num_sms: int, purpose: str) -> None:
+        pool.wake()
         self.env = pool._env
         self.resource = pool
         self.num_sms = num_sms
@@ -88,6 +90,7 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
 
     def release(self, num_sms: int, purpose: str = "") -> None:
         """Give back SMs of a granted hold."""
+        self.wake()
         gpu = self._gpu
         if not gpu.runs:
             self._count(-num_sms, purpose)
@@ -99,6 +102,11 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         if self.put_queue:
             self._trigger_put()
         gpu.rerate()
+
+    def wake(self) -> None:
+        """Somebody is about to change what is held."""
+        if self._gpu.span is not None:
+            self._gpu.span.interrupt()
 
     def _count(self, num_sms: int, purpose: str) -> None:
         self.held += num_sms
@@ -166,6 +174,21 @@ class Gpu:
         self._limited: dict[Flow, float] = {}
         self._sharing = False
         self._stale = False  # a flow has ended and kernels have not been re-rated yet
+        self.span: Span | None = None  # what the GPU is doing as one event, see Note [Catching up]
+
+    def twin(self, clock: Clock, network: Network) -> Gpu:
+        """A GPU of the same kind on which nothing runs."""
+        twin = Gpu(clock, network, num_sms=self.num_sms, hbm_bytes_per_s=0.0)
+        twin.hbm_bytes_per_ps, twin.alone = self.hbm_bytes_per_ps, self.alone
+        return twin
+
+    def taken(self) -> tuple[int, tuple[tuple[float, float], ...]] | None:
+        """What others have of the GPU, if nothing else is under way or wanted: SMs held, and the HBM bytes/ps
+        (actual, desired) of each flow.
+        """
+        if self.runs or self.sms.put_queue or self._limited or self.span is not None:
+            return None
+        return self.sms.held, tuple(self.draws.values())
 
     def environment(self) -> Environment | None:
         """(SMs, HBM bytes/ps) that the only run has as long as nothing comes or goes.
@@ -191,6 +214,8 @@ class Gpu:
 
         ``launch_ps`` is when the first launch reaches the GPU (the others follow as the sequence says).
         """
+        if self.span is not None:
+            self.span.interrupt()
         if self.runs:
             self.settle()
         run = Run(self, kernels, launch_ps)
@@ -209,6 +234,8 @@ class Gpu:
 
     def draw_changed(self, flow: Flow, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
+        if self.span is not None:
+            self.span.interrupt()
         busy = bool(self.runs) and not self._sharing
         if busy:
             self.settle()
@@ -219,6 +246,8 @@ class Gpu:
 
     def draw_ended(self, flow: Flow) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
+        if self.span is not None:
+            self.span.interrupt()
         if self.runs:
             self.settle()
             self._stale = True

@@ -66,6 +66,10 @@ class Layout:
 
     def latest(self, items: list[int]) -> tuple[Completion, ...]:
         """The last of ``items`` on each stream."""
+        if len(items) == 1:
+            (item,) = items
+            stream = self.stream_of_item[item]
+            return ((stream, item - self.first_item[stream]),)
         last: dict[int, int] = {}
         for item in items:
             stream = self.stream_of_item[item]

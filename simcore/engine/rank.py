@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from simpy.events import Event, Timeout
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan
     from simcore.engine.gpu import Gpu
     from simcore.engine.rendezvous import Communicator, Communicators
+    from simcore.engine.solo import Solo
 
 Coroutine = Generator[Event, None, None]
 
@@ -31,8 +32,9 @@ class Rank:
     """
 
     __slots__ = (
-        "_bound", "_clock", "_host_waiters", "_waiters", "communicators", "done", "gpu", "host_base",
-        "host_begin", "item_end", "item_ready", "item_start", "number", "op_end", "op_start", "tape",
+        "_bound", "_clock", "_host_waiters", "_waiters", "by_itself", "communicators", "done", "gpu",
+        "host_base", "host_begin", "item_end", "item_ready", "item_start", "number", "op_end", "op_start",
+        "solo", "tape",
     )  # fmt: skip
 
     def __init__(self, number: int, tape: Tape, gpu: Gpu, communicators: Communicators, clock: Clock) -> None:
@@ -53,6 +55,8 @@ class Rank:
         self._bound: dict[Call, tuple[Communicator, CollectivePlan]] = {}
         self._waiters: dict[tuple[int, int], Signal] = {}
         self._host_waiters: dict[int, Signal] = {}
+        self.solo: Solo | None = None  # set where cells are played as one event
+        self.by_itself = -1  # item of the main stream from which a cell is played event by event
 
     @property
     def calls(self) -> dict[Call, CollectivePlan]:
@@ -107,13 +111,25 @@ class Rank:
 
     def _stream(self, stream: int) -> Coroutine:
         done, base, gpu, clock = self.done, self.host_base, self.gpu, self._clock
-        number = self.tape.first_item[stream]
-        for segment, launch, waits, watched, work, on_copy_engine in self.tape.streams[stream]:
+        items, first = self.tape.streams[stream], self.tape.first_item[stream]
+        solo = self.solo if self.solo is not None and self.solo.main == stream else None
+        while (here := done[stream]) < len(items):
+            segment, launch, waits, watched, work, on_copy_engine = items[here]
             for other, item in waits:
                 if done[other] <= item:
                     yield self._completion(other, item)
+                    if done[stream] != here:  # a span has taken the stream further meanwhile
+                        break
+            if done[stream] != here:
+                continue
             if segment >= len(base):
                 yield self._launched(segment)
+            if solo is not None and here != self.by_itself:
+                span = solo.span(self, here)
+                if span is not None:
+                    yield span
+                    continue
+            number = first + here
             launch += base[segment]
             if isinstance(work, KernelSequence):
                 if not on_copy_engine:
@@ -145,11 +161,19 @@ class Rank:
                 else:
                     yield from self._fused(work, number)
             done[stream] += 1
-            number += 1
             if watched:
-                waiter = self._waiters.pop((stream, done[stream] - 1), None)
+                waiter = self._waiters.pop((stream, here), None)
                 if waiter is not None:
                     waiter.fire()
+
+    def pass_by(self, streams: Sequence[int], place: Sequence[int]) -> None:
+        """Items of ``streams`` before ``place`` are done, without their coroutines: wake who waits."""
+        done = self.done
+        for stream, items in zip(streams, place, strict=True):
+            done[stream] = items
+        woken = [key for key in self._waiters if key[0] in streams and key[1] < done[key[0]]]
+        for key in woken:
+            self._waiters.pop(key).fire()
 
     def _fused(self, work: Communication, number: int) -> Coroutine:
         """Several calls as one launch: all meet at once, and the launch ends with the last."""

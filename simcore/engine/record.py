@@ -15,6 +15,7 @@ import numpy.typing as npt
 from simcore.collectives.plan import CollectivePlan
 from simcore.engine.rank import Rank
 from simcore.engine.result import RankTimes
+from simcore.engine.solo import Played, log_of
 from simcore.engine.tape import Tape
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
@@ -84,12 +85,16 @@ class LinkCounters:
     value: npt.NDArray[np.float64]
 
 
-def link_counters(network: FluidNetwork) -> LinkCounters:
-    """Rates of all links from the network's log of plan rates, some links at a time."""
+def link_counters(network: FluidNetwork, played: Sequence[Played] = ()) -> LinkCounters:
+    """Rates of all links from the network's log of plan rates and from spans, some links at a time."""
     number = {key: i for i, key in enumerate(network.plans)}
-    plan_of = np.array([number[key] for key in network.log_plan], dtype=np.int64)
-    time = np.array(network.log_time, dtype=np.int64)
-    change = np.array(network.log_change, dtype=np.float64)
+    in_spans = log_of(played)
+    time = np.concatenate([np.array(network.log_time, dtype=np.int64), in_spans[0]])
+    order = np.argsort(time, kind="stable")
+    keys = np.array([*network.log_plan, *in_spans[1].tolist()], dtype=np.int64)[order].tolist()
+    plan_of = np.array([number[key] for key in keys], dtype=np.int64)
+    time = time[order]
+    change = np.concatenate([np.array(network.log_change, dtype=np.float64), in_spans[2]])[order]
     entries = np.argsort(plan_of, kind="stable")  # log entries plan by plan
     num_entries = np.bincount(plan_of, minlength=len(number))
     first_entry = np.cumsum(num_entries) - num_entries

@@ -107,6 +107,23 @@ class Communicators:
             raise GraphError(f"rank {rank} {what} in group {call.group!r}")
         return place
 
+    def is_alone(self, rank: int, call: Call) -> bool:
+        """Whether a representative meets nobody but itself in a call, over links that are its own."""
+        receives = call.kind is OpKind.RECV
+        delta = -call.peer_delta % self._groups[call.group].size if receives else call.peer_delta
+        if not self._quotient.is_alone(rank, call.group, delta, receives=receives):
+            return False
+        ports = self._quotient.ports(rank)
+        return all(use.link in ports for use in self.of(rank, call).plan(call).links)
+
+    def ports(self, rank: int) -> dict[int, int]:
+        """Number of each link that a representative alone uses."""
+        return self._quotient.ports(rank)
+
+    def apart(self, rank: int, call: Call, network: Network, clock: Clock) -> Communicator:
+        """The communicator of a call on a network of its own."""
+        return Communicator(self.place(rank, call), self._quotient, network, clock)
+
     def of(self, rank: int, call: Call) -> Communicator:
         """The communicator that a call of ``rank`` runs on."""
         place = self.place(rank, call)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcore.clock import Clock
+from simcore.clock import Clock, uncollected
+from simcore.engine.cell_times import CellBook
 from simcore.engine.fluid_planner import FluidPlanner
 from simcore.engine.gpu import Gpu
 from simcore.engine.launches import HostCosts
@@ -19,6 +20,7 @@ from simcore.engine.rank import Rank
 from simcore.engine.record import PlanTable, all_times, link_counters
 from simcore.engine.rendezvous import Communicators
 from simcore.engine.result import SimulationResult
+from simcore.engine.solo import Solos, are_worthwhile
 from simcore.engine.stuck import deadlock
 from simcore.engine.tape import COMM_KINDS, Tape, TapeCompiler
 from simcore.engine.variants import Noise, Variants
@@ -87,7 +89,12 @@ def simulate(
     carrier = fluid or packet or FixedNetwork(clock)
     communicators = Communicators(Quotient(parts, topology, planner), graph.groups, carrier, clock)
 
+    solos = None
+    if fluid is not None and coalesce and learned is None and are_worthwhile(graph):
+        solos = Solos(fluid, CellBook(links.bytes_per_s, communicators))
     tapes = _Tapes(graph, variants, noise)
+    with uncollected():
+        tapes.compile(parts.representatives.tolist())
     ranks: list[Rank] = []
     for number in parts.representatives.tolist():
         spec = variants.gpus[variants.of_rank[number]]
@@ -104,6 +111,8 @@ def simulate(
             coalesce=coalesce,
         )
         rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
+        if solos is not None:
+            rank.solo = solos.of(rank)
         for coroutine in rank.coroutines():
             clock.process(coroutine)
         ranks.append(rank)
@@ -113,6 +122,7 @@ def simulate(
     events = clock.drain(_share_done(ranks, progress) if progress is not None else None)
     if any(rank.is_stuck for rank in ranks):
         raise deadlock(graph, ranks, parts.class_of)
+    events += solos.book.num_events if solos is not None else 0
     result = _result(graph, ranks, parts, events)
     if noise is not None:
         result = replace(result, warnings=("noise makes every rank different: nothing was folded",))
@@ -122,7 +132,7 @@ def simulate(
         result = replace(result, warnings=(*result.warnings, *packet.remarks()))
     if fluid is None:
         return result
-    counters = link_counters(fluid)
+    counters = link_counters(fluid, solos.played if solos is not None else ())
     return replace(
         result,
         resources=links.names,
@@ -151,6 +161,12 @@ class _Tapes:
         self._noise = noise
         self._compilers: dict[int, TapeCompiler] = {}
         self._tapes: dict[tuple[int, int], Tape] = {}
+
+    def compile(self, ranks: list[int]) -> None:
+        """Tapes of all ``ranks``, unless noise gives each its own."""
+        if self._noise is None:
+            for rank in ranks:
+                self.of_rank(rank)
 
     def of_rank(self, rank: int) -> Tape:
         """What ``rank`` plays."""

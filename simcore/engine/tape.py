@@ -78,6 +78,23 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class ItemTable:
+    """Items of a tape as columns, numbered over all streams, in the order of the streams.
+
+    ``launched_ps``: when, after the base of its host ``segment``, an item's last launch has reached the GPU.
+    ``is_copy``: a copy, which takes a copy engine.  Item ``wait_to[i]`` waits for ``wait_from[i]`` on another
+    stream; ``host_waits`` are items that the host waits for.
+    """
+
+    segment: IntArray
+    launched_ps: IntArray
+    is_copy: BoolArray
+    wait_from: IntArray
+    wait_to: IntArray
+    host_waits: IntArray
+
+
+@dataclass(frozen=True)
 class Tape:
     """A program ready to run on any of its ranks.
 
@@ -100,6 +117,7 @@ class Tape:
     alone_ps: IntArray
     host_ops: IntArray  # flat HOST and SYNC ops
     launches: Launches
+    table: ItemTable
 
     @property
     def num_items(self) -> int:
@@ -143,18 +161,20 @@ class TapeCompiler:
         base = starts[layout.heads][layout.item_of]
 
         waits, watched = _waits(layout, item_at)
-        segments = []
+        segments, host_waits = [], []
         for sync, room, cost in zip(launches.sync, launches.room, launches.cost_ps, strict=True):
             needed = item_at[layout.host_waits(graph, rows, sync, room)].tolist()
             segments.append(Segment(layout.latest(needed), cost, sync))
             watched.update(needed)
+            host_waits += needed
         sequences = self._sequences if factor is None else {}
         items = self._items(layout, launches, rows, waits, watched, kernels, index, sequences)
         first = layout.first_item
+        table = _item_table(graph, layout, launches, rows, item_at, host_waits)
         return Tape(
             program, flat, tuple(items[lo:hi] for lo, hi in pairwise(first)), layout.stream_names, first,
             layout.heads, tuple(segments), layout.order, layout.item_of, starts - base, ends - base, alone,
-            layout.host_ops, launches,
+            layout.host_ops, launches, table,
         )  # fmt: skip
 
     def _items(
@@ -263,3 +283,14 @@ def _waits(layout: Layout, item_at: IntArray) -> tuple[dict[int, tuple[Completio
         sources.setdefault(target, []).append(source)
     watched = {source for found in sources.values() for source in found}
     return {target: layout.latest(found) for target, found in sources.items()}, watched
+
+
+def _item_table(
+    graph: Graph, layout: Layout, launches: Launches, rows: IntArray, item_at: IntArray, host_waits: list[int]
+) -> ItemTable:
+    bounds = np.concatenate([layout.heads, [len(layout.order)]])
+    first, last = layout.order[bounds[:-1]], layout.order[bounds[1:] - 1] if len(layout.heads) else bounds[:0]
+    return ItemTable(
+        launches.segment[first], launches.offset[last], graph.ops.kind[rows[first]] == OpKind.MEMCPY,
+        item_at[layout.wait_src], item_at[layout.wait_dst], np.array(host_waits, dtype=np.int64),
+    )  # fmt: skip

@@ -60,6 +60,8 @@ class FluidNetwork:
         self._on_link: list[dict[Flow, float]] = [{} for _ in self._capacity]  # active flows, weight
         self._alone: dict[int, float] = {}  # plan id -> rate alone
         self._plans: dict[int, CollectivePlan] = {}
+        self.bytes_per_s = bytes_per_s
+        self.watched: dict[int, Callable[[], None]] = {}  # link -> to be called before a flow joins it
         self.log_time: list[int] = []
         self.log_plan: list[int] = []
         self.log_change: list[float] = []  # change of the plan's rate, bytes/ps
@@ -103,10 +105,18 @@ class FluidNetwork:
             self._plans[id(plan)] = plan
         return rate
 
+    def is_used(self, link: int) -> bool:
+        """Whether a flow is on a link."""
+        return bool(self._on_link[link])
+
     # -- joining and leaving ---------------------------------------------------------------------
 
     def _join(self, flow: Flow) -> None:
         plan = flow.plan
+        if self.watched:
+            for use in plan.links:
+                if use.link in self.watched:
+                    self.watched[use.link]()
         alone = self.rate_alone(plan)
         if not plan.volume_bytes > 0.0:
             flow.fire()

@@ -67,6 +67,19 @@ class Quotient:
         ranks = tuple(self.partition.relations[number].members[instance].tolist())
         return Membership(number, group_class, ranks, len(self._arrivals[number][group_class]))
 
+    def is_alone(self, rank: int, group: str, delta: int = 0, *, receives: bool = False) -> bool:
+        """Whether a representative meets nobody but itself in a group, or at the ends of a pair."""
+        number = self._number.get((group, delta))
+        instance = -1 if number is None else int(self._ends[number][int(receives)][rank])
+        if number is None or instance < 0:
+            return False
+        group_class = int(self.partition.instance_class[number][instance])
+        return all(other == rank for other, _ in self._arrivals[number][group_class])
+
+    def ports(self, rank: int) -> dict[int, int]:
+        """Links that belong to a rank's GPU alone, numbered."""
+        return {link: number for number, link in enumerate(self._own_ports[rank].tolist())}
+
     def plan(self, place: Membership, collective: str, num_bytes: int) -> CollectivePlan:
         """Plan of a call in a class of groups (the same object for the same request).
 

@@ -1,0 +1,261 @@
+"""How long cells last in a share of a GPU: each kind is simulated once, by itself, and remembered."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.clock import Clock
+from simcore.collectives.plan import CollectivePlan
+from simcore.engine.cells import calls_of, num_ops
+from simcore.engine.gpu import Gpu
+from simcore.engine.rank import Rank
+from simcore.engine.rendezvous import Communicator
+from simcore.engine.sequence import KernelSequence
+from simcore.graph.ops import IntArray
+from simcore.network.flow import Flow
+from simcore.network.fluid import FluidNetwork
+
+if TYPE_CHECKING:
+    from simcore.engine.cells import Pattern
+    from simcore.engine.rendezvous import Communicators
+    from simcore.engine.tape import Call, Item, Tape
+    from simcore.network.flow import Endpoint
+
+#: What others have of a GPU: SMs held, and (actual, desired) HBM bytes/ps of each flow.
+Share = tuple[int, tuple[tuple[float, float], ...]]
+_LONG_AGO = -(1 << 60)  # ps: when everything in a cell was launched
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StreamTimes:
+    """Records of one stream's items and ops from the cell's start, ps; -1 where a rank keeps none."""
+
+    ready: IntArray
+    start: IntArray
+    end: IntArray
+    op_start: IntArray
+    op_end: IntArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CellTimes:
+    """What happens in a cell: how long it lasts, its streams' records, and what its flows did to links.
+
+    ``changes`` are (time, call, change of the call's rate in bytes/ps).  ``last[s]``: when the last item of
+    stream ``s`` has ended, ps.
+    """
+
+    lasts_ps: int
+    streams: tuple[StreamTimes, ...]
+    changes: tuple[tuple[int, int, float], ...]
+    last: tuple[int, ...]
+
+
+class _DisturbedError(Exception):
+    """Somebody outside would be slowed down: what happens then is no matter of the cell alone."""
+
+
+#: Stands for a flow that has nothing to do with the cell but draws HBM.
+_OUTSIDE: Final = CollectivePlan(
+    "outside", 0, (), "none", "Simple", 0, 0, 0, 0, 0, 0.0, math.inf, 1.0, (), 0
+)  # fmt: skip
+
+
+class _Apart(FluidNetwork):
+    """The links of one rank's cells, where nobody else is."""
+
+    def limit(self, flow: Flow, member: Endpoint, cap: float | None) -> None:
+        if flow.plan is _OUTSIDE:
+            raise _DisturbedError
+        super().limit(flow, member, cap)
+
+
+class _Soloist(Rank):
+    """A rank that plays one cell."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        tape: Tape,
+        gpu: Gpu,
+        clock: Clock,
+        bound: dict[Call, tuple[Communicator, CollectivePlan]],
+    ) -> None:
+        super().__init__(rank.number, tape, gpu, rank.communicators, clock)
+        self._bound = bound
+        self.host_base.append(_LONG_AGO)
+
+
+class CellBook:
+    """Times of cells by what is in them and by the share of the GPU that they get."""
+
+    def __init__(self, bytes_per_s: npt.NDArray[np.float64], communicators: Communicators) -> None:
+        self._clock = Clock()
+        self._network = _Apart(self._clock, bytes_per_s)
+        self._communicators = communicators
+        self._cells: dict[tuple[int, Share], CellTimes | None] = {}
+        self._contents: dict[tuple[object, ...], int] = {}
+        self._kinds_of: dict[tuple[int, int], list[int]] = {}
+        self._signatures: dict[tuple[object, ...], int] = {}
+        self._works: dict[tuple[object, ...], int] = {}
+        self._work_of: dict[int, tuple[KernelSequence, int]] = {}
+        self.num_events = 0
+
+    def cells(self, rank: Rank, pattern: Pattern, share: Share) -> list[CellTimes | None]:
+        """Times of the cells of ``pattern`` on ``rank``'s GPU with ``share`` taken by others.
+
+        None for a cell that would slow the others down.
+        """
+        kinds = self._kinds(rank, pattern)
+        return [
+            self._cell(rank, items, kind, share) for items, kind in zip(pattern.cells, kinds, strict=True)
+        ]
+
+    def signature(self, rank: Rank, pattern: Pattern) -> int:
+        """Number of how a rank carries out a pattern's calls, and on what GPU."""
+        content = (rank.gpu.alone, *(self._of_plan(rank, call) for call in pattern.calls))
+        return self._signatures.setdefault(content, len(self._signatures))
+
+    def _kinds(self, rank: Rank, pattern: Pattern) -> list[int]:
+        """Numbers of the pattern's cells by what is in them."""
+        assert rank.solo is not None
+        key = (id(pattern), rank.solo.signature(pattern))
+        found = self._kinds_of.get(key)
+        if found is None:
+            contents = [
+                (rank.gpu.alone, *(self._of_item(rank, item) for stream in items for item in (*stream, None)))
+                for items in pattern.cells
+            ]
+            found = [self._contents.setdefault(content, len(self._contents)) for content in contents]
+            self._kinds_of[key] = found
+        return found
+
+    def _cell(self, rank: Rank, items: Sequence[Sequence[Item]], kind: int, share: Share) -> CellTimes | None:
+        key = (kind, share)
+        if key not in self._cells:
+            try:
+                self._cells[key] = self._played(rank, items, share)
+            except _DisturbedError:
+                self._cells[key] = None
+                self._clock = Clock()
+                self._network = _Apart(self._clock, self._network.bytes_per_s)
+        return self._cells[key]
+
+    def _of_item(self, rank: Rank, item: Item | None) -> object:
+        """What an item is, whoever plays it."""
+        if item is None:
+            return None
+        if isinstance(item.work, KernelSequence):
+            return (self._of_work(item.work), item.waits)
+        plans = tuple(self._of_plan(rank, call) for call in item.work.calls)
+        return (plans, item.on_copy_engine, item.waits)
+
+    def _of_work(self, work: KernelSequence) -> int:
+        known = self._work_of.get(id(work))
+        if known is None:
+            content = (tuple(work.demand), tuple(work.alone.after))
+            number = self._works.setdefault(content, len(self._works))
+            known = self._work_of[id(work)] = work, number
+        return known[1]
+
+    def _of_plan(self, rank: Rank, call: Call) -> object:
+        plan = rank.bound(call)[1]
+        assert rank.solo is not None
+        ports = rank.solo.ports
+        links = tuple([(ports[use.link], use.weight, use.inputs) for use in plan.links])
+        return (
+            call.group, call.kind, call.peer_delta, plan.collective, plan.channels, plan.latency_ps,
+            plan.between_ps, plan.volume_bytes, plan.rate_cap_bytes_per_s, plan.hbm_bytes_per_byte,
+            plan.alone_ps, self._network.rate_alone(plan), links,
+        )  # fmt: skip
+
+    def _played(self, rank: Rank, items: Sequence[Sequence[Item]], share: Share) -> CellTimes:
+        """Simulate a cell by itself."""
+        clock, network = self._clock, self._network
+        begin, before = clock.now, clock.num_events
+        gpu = rank.gpu.twin(clock, network)
+        held, draws = share
+        gpu.sms.held = held
+        gpu.draws.update({Flow(clock, _OUTSIDE, ()): draw for draw in draws})
+        bound: dict[Call, tuple[Communicator, CollectivePlan]] = {}
+        number_of: dict[int, int] = {}
+        for number, call in enumerate(calls_of(items)):
+            plan = replace(rank.bound(call)[1])  # an object of its own: the log tells calls apart
+            if call not in bound:
+                bound[call] = self._communicators.apart(rank.number, call, network, clock), plan
+            number_of.setdefault(id(bound[call][1]), number)
+        soloist = _Soloist(rank, _tape_of(rank.tape, items), gpu, clock, bound)
+        logged = len(network.log_time)
+        for coroutine in soloist.coroutines()[1:]:
+            clock.process(coroutine)
+        clock.drain()
+        self.num_events += clock.num_events - before
+        if soloist.done != [len(stream) for stream in items]:
+            raise _DisturbedError
+        return _times(soloist, items, begin, [
+            (time - begin, number_of[plan], change)
+            for time, plan, change in zip(
+                network.log_time[logged:], network.log_plan[logged:], network.log_change[logged:], strict=True
+            )
+        ])  # fmt: skip
+
+
+def _tape_of(tape: Tape, items: Sequence[Sequence[Item]]) -> Tape:
+    """The items as a tape of their own."""
+    sizes = [num_ops(item) for stream in items for item in stream]
+    ends = np.cumsum([len(stream) for stream in items]).tolist()
+    return replace(
+        tape,
+        streams=tuple(list(stream) for stream in items),
+        stream_names=tuple(str(number) for number in range(len(items))),
+        first_item=(0, *ends),
+        first_op=np.cumsum([0, *sizes])[:-1],
+        segments=(),
+        order=np.zeros(sum(sizes), dtype=np.int64),
+    )
+
+
+def _times(
+    rank: Rank,
+    items: Sequence[Sequence[Item]],
+    begin: int,
+    changes: list[tuple[int, int, float]],
+) -> CellTimes:
+    """A soloist's records, from ``begin`` on."""
+
+    def since(column: array[int]) -> IntArray:
+        values = np.array(column, dtype=np.int64)
+        return np.where(values >= 0, values - begin, -1)
+
+    ready, start, end = since(rank.item_ready), since(rank.item_start), since(rank.item_end)
+    op_start, op_end = since(rank.op_start), since(rank.op_end)
+    streams, last = [], []
+    item, op = 0, 0
+    for stream in items:
+        ended = 0
+        first_item, first_op = item, op
+        for one in stream:
+            ops = num_ops(one)
+            if end[item] >= 0:
+                ended = int(end[item])
+            elif op_end[op + ops - 1] >= 0:
+                ended = int(op_end[op : op + ops].max())
+            else:
+                assert isinstance(one.work, KernelSequence)
+                ended = int(start[item]) + one.work.alone.after[-1]
+            item, op = item + 1, op + ops
+        last.append(ended)
+        its_items, its_ops = slice(first_item, item), slice(first_op, op)
+        streams.append(
+            StreamTimes(
+                ready[its_items], start[its_items], end[its_items], op_start[its_ops], op_end[its_ops]
+            )
+        )
+    return CellTimes(max(last), tuple(streams), tuple(changes), tuple(last))

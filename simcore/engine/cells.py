@@ -1,0 +1,261 @@
+"""Where a rank's streams meet: stretches of its tape that concern nobody else.
+
+Note [Cells]
+    A *cell* begins where the main stream goes on and nothing is under way on the rank's local streams, and
+    ends at the next such point.  Local streams hold nothing but collectives whose members are all of the
+    rank's own class, over its own ports (tensor parallelism, say).  What happens inside a cell then depends
+    on nothing but the share of the GPU that others leave it, and cells follow one another without gaps: a
+    *chain* of them is one event as long as nobody comes or goes (:mod:`simcore.engine.span`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simcore.engine.sequence import KernelSequence
+
+if TYPE_CHECKING:
+    from simcore.engine.layout import BoolArray
+    from simcore.engine.tape import Call, Item, Tape
+    from simcore.graph.ops import IntArray
+
+Place = tuple[int, ...]  # items done on each local stream, the main one first
+Patterns = dict[tuple[object, ...], "Pattern"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pattern:
+    """What a chain plays, wherever it stands: shared by all instances of a template.
+
+    ``cells[c][s]`` are the items of cell ``c`` on local stream ``s``, their waits counted from the cell's
+    start (only those inside it).  ``calls`` are its communication in that order.
+    """
+
+    cells: tuple[tuple[tuple[Item, ...], ...], ...]
+    calls: tuple[Call, ...]
+    watched: tuple[int, ...]  # local streams whose last item others wait for
+    shape: tuple[tuple[tuple[int, int], ...], ...]  # [cell][stream]: items, ops
+    first: tuple[tuple[tuple[int, int], ...], ...]  # [cell][stream]: item, op it begins with; and the end
+    first_call: tuple[int, ...]  # of each cell, and the end
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Chain:
+    """Cells one after the other: ``at[c]`` is where cell ``c`` begins, ``at[-1]`` where the last one ends.
+
+    ``launched_ps[c]``: when, after the base of host ``segment``, the last launch of cell ``c`` is there.
+    """
+
+    at: list[list[int]]
+    segment: int
+    launched_ps: list[int]
+    pattern: Pattern
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cells:
+    """Chains of a tape for one choice of local streams.
+
+    Item ``k`` of the main stream begins cell ``cell[k]`` of chain ``chain[k]`` (-1: none).
+    """
+
+    streams: tuple[int, ...]
+    chains: list[Chain]
+    chain: list[int]
+    cell: list[int]
+
+
+def num_ops(item: Item) -> int:
+    """Kernels or calls of an item."""
+    return item.work.num_kernels if isinstance(item.work, KernelSequence) else len(item.work.calls)
+
+
+def calls_of(cell: Sequence[Sequence[Item]]) -> list[Call]:
+    """Calls of a cell, in order of streams and items."""
+    return [
+        call
+        for items in cell
+        for item in items
+        if not isinstance(item.work, KernelSequence)
+        for call in item.work.calls
+    ]
+
+
+def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known: Patterns) -> Cells:
+    """Chains where ``streams`` (the main one first) are local; ``known`` patterns are used again.
+
+    ``is_local`` marks items (over all streams) whose calls, if any, are.
+    """
+    finder = _Finder(tape, streams, is_local)
+    places = finder.cuts()
+    closed = finder.are_closed(places)
+    goes_on = finder.go_on(places[1:-1])
+    first = closed & ~np.concatenate([[False], closed[:-1] & goes_on])
+    number = np.where(closed, np.cumsum(first) - 1, -1)
+    begins = np.flatnonzero(first)
+    ends = np.searchsorted(number[closed], np.arange(len(begins)), side="right")
+    cells_before = np.flatnonzero(closed)
+    chain_of = np.full(len(tape.streams[streams[0]]), -1, dtype=np.int64)
+    cell_of = np.full(len(chain_of), -1, dtype=np.int64)
+    starts = places[:-1, 0][closed]
+    chain_of[starts] = number[closed]
+    cell_of[starts] = cells_before - begins[number[closed]]
+    stops = cells_before[ends - 1] + 1 if len(begins) else begins
+    chains = [
+        finder.chain(places[lo : hi + 1], known)
+        for lo, hi in zip(begins.tolist(), stops.tolist(), strict=True)
+    ]
+    return Cells(streams, chains, chain_of.tolist(), cell_of.tolist())
+
+
+class _Finder:
+    """Columns by stream and item, local streams only; sums over items before each."""
+
+    def __init__(self, tape: Tape, streams: tuple[int, ...], is_local: BoolArray) -> None:
+        self._tape, self._streams = tape, streams
+        table = tape.table
+        bounds = [(tape.first_item[s], tape.first_item[s + 1]) for s in streams]
+        self._first_item = [lo for lo, _ in bounds]
+        stream_of = np.repeat(np.arange(len(tape.streams)), np.diff(tape.first_item))
+        local_streams = np.isin(np.arange(len(tape.streams)), streams)
+        from_local = local_streams[stream_of[table.wait_from]]
+        to_local = local_streams[stream_of[table.wait_to]]
+        abroad = np.zeros(len(stream_of), dtype=np.bool_)
+        abroad[table.wait_to[~from_local]] = True
+        watched = np.zeros(len(stream_of), dtype=np.bool_)
+        watched[table.wait_from[~to_local]] = True
+        watched[table.host_waits] = True
+        instance = tape.flat.instance[tape.order[tape.first_op]].astype(np.int64)
+        odd = table.is_copy | ~is_local
+        self._abroad = [abroad[lo:hi] for lo, hi in bounds]
+        self._watched = [watched[lo:hi] for lo, hi in bounds]
+        self._odd = [odd[lo:hi] for lo, hi in bounds]
+        self._instance = [instance[lo:hi] for lo, hi in bounds]
+        self._segment = [table.segment[lo:hi] for lo, hi in bounds]
+        self._launched = [table.launched_ps[lo:hi] for lo, hi in bounds]
+        main = streams[0]
+        into_main = stream_of[table.wait_to] == main
+        self._done: list[IntArray] = []  # of each other stream, before each item of the main one
+        self._needs: list[IntArray] = []  # item of the main stream that each item of others waits for
+        for s, (lo, hi) in zip(streams[1:], bounds[1:], strict=True):
+            mine = into_main & (stream_of[table.wait_from] == s)
+            done = np.zeros(bounds[0][1] - bounds[0][0], dtype=np.int64)
+            np.maximum.at(done, table.wait_to[mine] - bounds[0][0], table.wait_from[mine] - lo + 1)
+            self._done.append(np.maximum.accumulate(done))
+            mine = (stream_of[table.wait_to] == s) & (stream_of[table.wait_from] == main)
+            needs = np.full(hi - lo + 1, -1, dtype=np.int64)
+            np.maximum.at(needs, table.wait_to[mine] - lo, table.wait_from[mine] - bounds[0][0])
+            needs[-1] = len(done)
+            self._needs.append(needs)
+
+    def cuts(self) -> IntArray:
+        """Where the main stream goes on and nothing else can be under way: a row per place."""
+        items = np.arange(len(self._abroad[0]))
+        quiet = np.ones(len(items), dtype=np.bool_)
+        for done, needs in zip(self._done, self._needs, strict=True):
+            quiet &= needs[done] >= items
+        return np.stack([items[quiet], *(done[quiet] for done in self._done)], axis=1)
+
+    def are_closed(self, places: IntArray) -> BoolArray:
+        """Whether the cells between ``places`` concern nobody else, but for who waits for their ends, and are
+        of one piece.
+        """
+        closed = np.ones(max(0, len(places) - 1), dtype=np.bool_)
+        first = places[:-1, 0]
+        segment, instance = self._segment[0][first], self._instance[0][first]
+        for s in range(len(self._streams)):
+            lo, hi = places[:-1, s], places[1:, s]
+            some = hi > lo
+            last = np.where(some, hi - 1, 0)
+            for column, value in ((self._segment[s], segment), (self._instance[s], instance)):
+                closed &= ~some | ((column[np.where(some, lo, 0)] == value) & (column[last] == value))
+            closed &= _count(self._odd[s], lo, hi) == 0
+            # The first item may have waited for others, the last one may be waited for.
+            closed &= _count(self._abroad[s], np.minimum(lo + (s == 0), hi), hi) == 0
+            closed &= _count(self._watched[s], lo, np.maximum(hi - 1, lo)) == 0
+        return closed
+
+    def go_on(self, places: IntArray) -> BoolArray:
+        """Whether a chain may go on across each of ``places``."""
+        here = places[:, 0]
+        before = np.maximum(here - 1, 0)
+        goes_on = ~self._abroad[0][here]
+        for column in (self._segment[0], self._instance[0]):
+            goes_on &= column[here] == column[before]
+        for s, watched in enumerate(self._watched):
+            at = places[:, s]
+            goes_on &= (at == 0) | ~watched[np.maximum(at - 1, 0)]
+        return goes_on
+
+    def chain(self, places: IntArray, known: Patterns) -> Chain:
+        """The chain of the cells between ``places``."""
+        tape = self._tape
+        first, last = places[0].tolist(), places[-1].tolist()
+        instance = int(self._instance[0][first[0]])
+        sizes = []
+        for start, lo, hi in zip(self._first_item, first, last, strict=True):
+            ends = [
+                tape.first_op[at] if at < tape.num_items else len(tape.order)
+                for at in (start + lo, start + hi)
+            ]
+            sizes += [hi - lo, int(ends[1] - ends[0])]
+        begins = int(tape.order[tape.first_op[self._first_item[0] + first[0]]] - tape.flat.first[instance])
+        before = places[-2].tolist()
+        watched = tuple(
+            s
+            for s, (lo, hi) in enumerate(zip(before, last, strict=True))
+            if hi > lo and self._watched[s][hi - 1]
+        )
+        key = (int(tape.flat.program.template[instance]), begins, self._streams, tuple(sizes), watched)
+        pattern = known.get(key)
+        at = places.tolist()
+        if pattern is None:
+            pattern = known[key] = self._pattern(at, watched)
+        # Launches follow each other: the last of a cell is the last on one of its streams.
+        launched = np.zeros(len(places) - 1, dtype=np.int64)
+        for s, column in enumerate(self._launched):
+            if len(column):
+                some = places[1:, s] > places[:-1, s]
+                launched = np.maximum(launched, np.where(some, column[np.maximum(places[1:, s] - 1, 0)], 0))
+        return Chain(at, int(self._segment[0][first[0]]), launched.tolist(), pattern)
+
+    def _pattern(self, places: list[list[int]], watched: tuple[int, ...]) -> Pattern:
+        cells = tuple(self._cell(begin, end) for begin, end in pairwise(places))
+        calls = [calls_of(cell) for cell in cells]
+        shape = tuple(
+            tuple((len(items), sum(num_ops(item) for item in items)) for items in cell) for cell in cells
+        )
+        first = [tuple((0, 0) for _ in places[0])]
+        for sizes in shape:
+            first.append(tuple((i + di, o + do) for (i, o), (di, do) in zip(first[-1], sizes, strict=True)))
+        first_call = tuple(accumulate([0, *map(len, calls)]))
+        return Pattern(
+            cells, tuple(call for of in calls for call in of), watched, shape, tuple(first), first_call
+        )
+
+    def _cell(self, begin: list[int], end: list[int]) -> tuple[tuple[Item, ...], ...]:
+        local = {stream: number for number, stream in enumerate(self._streams)}
+        out = []
+        for stream, lo, hi in zip(self._streams, begin, end, strict=True):
+            inside = []
+            for item in self._tape.streams[stream][lo:hi]:
+                waits = [
+                    (local[stream], number - begin[local[stream]])
+                    for stream, number in item.waits
+                    if stream in local and number >= begin[local[stream]]
+                ]
+                inside.append(item._replace(segment=0, launch_ps=0, waits=tuple(waits), watched=True))
+            out.append(tuple(inside))
+        return tuple(out)
+
+
+def _count(marks: BoolArray, lo: IntArray, hi: IntArray) -> IntArray:
+    """Marks from ``lo`` to ``hi`` (exclusive)."""
+    before = np.concatenate([[0], np.cumsum(marks)])
+    counts: IntArray = before[hi] - before[lo]
+    return counts

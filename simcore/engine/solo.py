@@ -1,0 +1,231 @@
+"""A rank's cells as one event: which ranks have them, when a span may begin, what is recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from simcore.engine.cell_times import CellBook, Share
+from simcore.engine.cells import Cells, Chain, Pattern, Patterns, find_cells
+from simcore.engine.chain_times import FIRST_OF_OPS, ChainTimes, strung
+from simcore.engine.sequence import KernelSequence
+from simcore.engine.span import Span
+
+if TYPE_CHECKING:
+    from simcore.collectives.plan import CollectivePlan
+    from simcore.engine.rank import Rank
+    from simcore.engine.tape import Call, Item, Tape
+    from simcore.graph import Graph
+    from simcore.network.fluid import FluidNetwork
+
+
+#: Finding cells and timing each kind once costs about as much as playing every template so often.
+WORTH_REPEATS: Final = 16
+
+
+#: A rank whose spans, after so many of them, have mostly been taken apart in their first cell goes without.
+_TRIALS: Final = 50
+
+
+def repeats(graph: Graph) -> float:
+    """How often a program plays a template of the job, on average."""
+    played = [program.template for program in graph.programs]
+    return sum(map(len, played)) / max(1, len(np.unique(np.concatenate(played)))) if played else 0.0
+
+
+def are_worthwhile(graph: Graph) -> bool:
+    """Whether a job is long enough for spans to save time."""
+    return repeats(graph) >= WORTH_REPEATS
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Played:
+    """Cells ``first`` to ``stop`` of a chain as they happened: what link counters are made of."""
+
+    times: ChainTimes
+    first: int
+    stop: int
+    begin_ps: int
+    plans: tuple[CollectivePlan, ...]
+
+
+@dataclass
+class Solos:
+    """What the ranks of a job share: times of cells, patterns, the record."""
+
+    network: FluidNetwork
+    book: CellBook
+    played: list[Played] = field(default_factory=list)
+    patterns: Patterns = field(default_factory=dict)
+    cells: dict[tuple[object, ...], Cells] = field(default_factory=dict)
+    chains: dict[tuple[Pattern, int, Share], ChainTimes] = field(default_factory=dict)
+
+    def times(self, rank: Rank, pattern: Pattern, signature: int, share: Share) -> ChainTimes:
+        """Times of a chain; ``signature`` says how the rank carries out its calls."""
+        key = (pattern, signature, share)
+        found = self.chains.get(key)
+        if found is None:
+            found = self.chains[key] = strung(self.book.cells(rank, pattern, share), pattern)
+        return found
+
+    def of(self, rank: Rank) -> Solo | None:
+        """The rank's cells; None where it communicates with others only."""
+        tape = rank.tape
+        main = _main_stream(tape)
+        if main < 0:
+            return None
+        by_stream = [_calls_of(items) for items in tape.streams]
+        calls = dict.fromkeys(call for of in by_stream for call in of)
+        alone = frozenset(call for call in calls if rank.communicators.is_alone(rank.number, call))
+        if not alone:
+            return None
+        streams = [
+            stream
+            for stream, items in enumerate(tape.streams)
+            if stream != main
+            and alone.issuperset(by_stream[stream])
+            and not any(isinstance(item.work, KernelSequence) for item in items)
+            and _is_joined(tape, main, stream)
+        ]
+        key = (id(tape), main, *streams, alone)
+        cells = self.cells.get(key)
+        if cells is None:
+            rows = [call.row for call in calls if call not in alone]
+            is_local = ~np.isin(tape.flat.row[tape.order[tape.first_op]], rows)
+            if rows and any(len(item.work.calls) > 1 for items in tape.streams for item in items
+                            if not isinstance(item.work, KernelSequence)):  # fmt: skip
+                ops_local = ~np.isin(tape.flat.row[tape.order], rows)
+                is_local = np.logical_and.reduceat(ops_local, tape.first_op)
+            cells = self.cells[key] = find_cells(tape, (main, *streams), is_local, self.patterns)
+        if not cells.chains:
+            return None
+        local = [call for stream in cells.streams for call in by_stream[stream] if call in alone]
+        return Solo(self, rank, main, cells, local)
+
+
+class Solo:
+    """Cells of one rank."""
+
+    def __init__(self, shared: Solos, rank: Rank, main: int, cells: Cells, calls: Sequence[Call]) -> None:
+        self._shared = shared
+        self.main = main
+        self.cells = cells
+        self.ports = rank.communicators.ports(rank.number)
+        self._rank = rank
+        self._spans = self._cells_played = 0
+        self._signatures: dict[Pattern, int] = {}
+        self._plans: dict[Pattern, tuple[tuple[CollectivePlan, ...], tuple[int, ...]]] = {}
+        self._views = tuple(
+            np.frombuffer(column, dtype=np.int64) if len(column) else np.zeros(0, dtype=np.int64)
+            for column in (rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end)
+        )
+        gpu = rank.gpu
+
+        def wake() -> None:
+            if gpu.span is not None:
+                gpu.span.interrupt()
+
+        for call in calls:
+            _, plan = rank.bound(call)
+            shared.network.rate_alone(plan)
+            shared.network.watched.update({use.link: wake for use in plan.links})
+
+    def signature(self, pattern: Pattern) -> int:
+        """See :meth:`CellBook.signature`."""
+        found = self._signatures.get(pattern)
+        if found is None:
+            found = self._signatures[pattern] = self._shared.book.signature(self._rank, pattern)
+        return found
+
+    def span(self, rank: Rank, item: int) -> Span | None:
+        """Play the chain from an item of the main stream on as one event, as far as nothing is in the way."""
+        number, cell = self.cells.chain[item], self.cells.cell[item]
+        if number < 0 or (self._spans >= _TRIALS and self._cells_played < self._spans):
+            return None
+        chain = self.cells.chains[number]
+        share = rank.gpu.taken()
+        if share is None:
+            return None
+        times = self._shared.times(rank, chain.pattern, self.signature(chain.pattern), share)
+        stop, now = times.usable[cell], rank.gpu.clock.now
+        if stop == cell:
+            return None
+        begin, base = now - times.begin_ps[cell], rank.host_base[chain.segment]
+        for number in range(cell, stop):
+            if base + chain.launched_ps[number] > begin + times.begin_ps[number]:
+                stop = number
+                break
+        if sum(chain.at[stop]) - sum(chain.at[cell]) < 2:
+            return None
+        _, links = self._used(rank, chain.pattern)
+        if any(self._shared.network.is_used(link) for link in links):
+            return None
+        self._spans += 1
+        return Span(rank, chain, times, cell, stop)
+
+    def book(self, rank: Rank, chain: Chain, times: ChainTimes, first: int, stop: int, begin_ps: int) -> None:
+        """Cells ``first`` to ``stop`` of a chain that began at ``begin_ps`` are over."""
+        self._cells_played += stop - first
+        tape, streams = rank.tape, self.cells.streams
+        for s, stream in enumerate(streams):
+            (item_lo, op_lo), (item_hi, op_hi) = times.first[first][s], times.first[stop][s]
+            if item_lo == item_hi:
+                continue
+            item = tape.first_item[stream] + chain.at[first][s]
+            op = int(tape.first_op[item])
+            for number, column, is_complete in times.streams[s]:
+                at, lo, hi = (op, op_lo, op_hi) if number >= FIRST_OF_OPS else (item, item_lo, item_hi)
+                part = column[lo:hi]
+                moved = part + begin_ps if is_complete else np.where(part >= 0, part + begin_ps, -1)
+                self._views[number][at : at + hi - lo] = moved
+        plans, _ = self._used(rank, chain.pattern)
+        if plans:
+            self._shared.played.append(Played(times, first, stop, begin_ps, plans))
+        rank.pass_by(streams, chain.at[stop])
+
+    def _used(self, rank: Rank, pattern: Pattern) -> tuple[tuple[CollectivePlan, ...], tuple[int, ...]]:
+        """Plans of a pattern's calls, and the links that they use."""
+        found = self._plans.get(pattern)
+        if found is None:
+            plans = tuple(rank.bound(call)[1] for call in pattern.calls)
+            links = dict.fromkeys(use.link for plan in plans for use in plan.links)
+            found = self._plans[pattern] = plans, tuple(links)
+        return found
+
+
+def _main_stream(tape: Tape) -> int:
+    """The stream with the most runs of kernels, -1 without any."""
+    runs = [sum(isinstance(item.work, KernelSequence) for item in items) for items in tape.streams]
+    most = max(runs, default=0)
+    return runs.index(most) if most else -1
+
+
+def _calls_of(items: Sequence[Item]) -> list[Call]:
+    """Different calls of a stream."""
+    works = dict.fromkeys(item.work.calls for item in items if not isinstance(item.work, KernelSequence))
+    return list(dict.fromkeys(call for calls in works for call in calls))
+
+
+def _is_joined(tape: Tape, main: int, stream: int) -> bool:
+    """Whether the main stream waits for most of what a stream does where it is launched, not much later."""
+    table, first = tape.table, tape.first_item
+    instance = tape.flat.instance[tape.order[tape.first_op]]
+    joins = (first[main] <= table.wait_to) & (table.wait_to < first[main + 1])
+    joins &= (first[stream] <= table.wait_from) & (table.wait_from < first[stream + 1])
+    joins &= instance[table.wait_from] == instance[table.wait_to]
+    return 2 * len(np.unique(table.wait_from[joins])) > len(tape.streams[stream])
+
+
+def log_of(played: Sequence[Played]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(time, id of the plan, change of its rate) of all flows in spans."""
+    times, plans, changes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
+    for one in played:
+        part = slice(one.times.first_change[one.first], one.times.first_change[one.stop])
+        ids = np.array([id(plan) for plan in one.plans], dtype=np.int64)
+        times.append(one.times.change_ps[part] + one.begin_ps)
+        plans.append(ids[one.times.change_call[part]])
+        changes.append(one.times.change[part])
+    return np.concatenate(times), np.concatenate(plans), np.concatenate(changes)

@@ -1,0 +1,94 @@
+"""Cells of a rank as one event: the same times and link use as event by event, with far fewer events."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simcore.collectives import NcclPlanner
+from simcore.engine import simulate, solo
+from simcore.graph.schedules import interleaved_one_f_one_b, one_f_one_b
+from simcore.hardware import Topology
+from tests.engine.lab import TableCost
+from tests.symmetry import jobs
+
+
+def run(graph, where, **options):
+    return simulate(graph, where, TableCost(jobs.KERNELS), NcclPlanner(where), **options)
+
+
+def both(graph, where):
+    """With spans, after comparing with an event per kernel, to the picosecond."""
+    assert solo.repeats(graph) >= solo.WORTH_REPEATS
+    spans, plain = run(graph, where), run(graph, where, coalesce=False)
+    for ours, theirs in zip(spans.times, plain.times, strict=True):
+        for column in ("ready_ps", "start_ps", "end_ps"):
+            np.testing.assert_array_equal(getattr(ours, column), getattr(theirs, column))
+    assert counters(spans).keys() == counters(plain).keys()
+    for link, steps in counters(plain).items():
+        np.testing.assert_allclose(counters(spans)[link], steps, rtol=1e-9)
+    return spans, plain
+
+
+def counters(result):
+    """Bytes by link: the integral of its use."""
+    used = {}
+    for link in np.unique(result.counter_resource).tolist():
+        mine = result.counter_resource == link
+        time, value = result.counter_time_ps[mine], result.counter_value[mine]
+        used[link] = float((value[:-1] * np.diff(time)).sum()) / 1e12
+    return used
+
+
+def pipeline(**changes):
+    return jobs.pipeline(one_f_one_b(4, 40), tp=8, dp=2, **changes)
+
+
+def uneven(stage):
+    return 9 - (stage in (0, 3))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_pipeline_of_tensor_parallel_layers(overlap, monkeypatch):
+    graph, where = pipeline(overlap=overlap, layers=uneven), jobs.topology(8)
+    spans, _ = both(graph, where)
+    monkeypatch.setattr(solo, "WORTH_REPEATS", float("inf"))
+    without = run(graph, where)
+    assert without.step_ps == spans.step_ps
+    assert 2 * spans.engine_events < without.engine_events
+
+
+def test_interleaved_stages_that_messages_disturb():
+    # Messages last as long as a stage computes: hardly a cell is left in peace.
+    graph = jobs.pipeline(interleaved_one_f_one_b(4, 48, 2), tp=8, dp=1, layers=lambda virtual: 1)
+    both(graph, jobs.topology(4))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"nic.1.2.out.bytes_per_s": 1e9},  # its messages last longer than stages compute
+        {"nvlink.9.out.bytes_per_s": 30e9},
+        {"nvlink.9.in.latency_s": 50e-6},
+    ],
+)
+def test_ranks_that_differ(broken):
+    both(pipeline(), jobs.topology(8, link_overrides=broken))
+
+
+def test_messages_that_pass_ports_of_cells():
+    # One NIC for a node: what other GPUs send goes over the ports of the one that has it.
+    both(pipeline(), jobs.topology(8, nics_per_node=1))
+
+
+@pytest.mark.parametrize("overhead_s", [40e-6, 300e-6])
+def test_a_host_that_lags_behind(overhead_s):
+    where = jobs.topology(8)
+    gpu = replace(where.cluster.gpu, launch_overhead_s=overhead_s)
+    both(pipeline(), Topology(replace(where.cluster, gpu=gpu)))
+
+
+def test_messages_beside_kernels_that_need_all_of_hbm():
+    where = jobs.topology(8)
+    gpu = replace(where.cluster.gpu, hbm_bytes_per_s=4e11)
+    both(pipeline(), Topology(replace(where.cluster, gpu=gpu)))
