@@ -152,7 +152,7 @@ def _pipelines(job: EditableJob) -> Recorded | None:
     if OVERLAPPED in job.graph.workload.options:
         return recorded_pipelines(job)
     try:
-        return recorded_pipelines(job) if any(map(_exchanges, job.ranks)) else None
+        return recorded_pipelines(job)
     except InputError:
         return None  # not every stage, or nothing tells their actions: what repeats does
 

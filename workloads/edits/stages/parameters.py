@@ -69,10 +69,12 @@ class Parameters:
 def _between_ends(plan: Plan) -> frozenset[int]:
     graph = plan.job.graph
     found: list[int] = []
+    owner = np.repeat(np.arange(graph.num_templates), np.diff(graph.template_start))  # a rank each
     for name, group in graph.groups.items():
-        members = group.explicit[0] if group.explicit else ()
-        if {plan.stage_of[i] for i in members} == {0, plan.old_pp - 1}:
+        ends = [m for m in group.explicit if {plan.stage_of[i] for i in m} == {0, plan.old_pp - 1}]
+        if ends:
             rows = np.flatnonzero(graph.ops.group.equals(name))
+            rows = rows[np.isin(owner[rows], np.concatenate(ends))]
             # Of two stages both are ends: small things concern all.
             kept = rows if plan.old_pp > 2 else rows[graph.ops.comm_bytes[rows] > _SMALL_BYTES]
             found += kept.tolist()

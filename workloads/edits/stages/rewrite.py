@@ -52,7 +52,11 @@ class _Joined:
     ) -> None:
         self.plan, self.ends_only, self.writers, self.places = plan, ends_only, writers, places
         self.old = plan.job.graph
-        self.groups = {"alone": replace(self.old.groups["alone"], base_dims=((len(writers), 1),))}
+        single = {name: group for name, group in self.old.groups.items() if group.size == 1}
+        everybody = ((len(writers), 1),)
+        self.groups = {
+            name: replace(group, base_dims=everybody, explicit=()) for name, group in single.items()
+        }
 
     def graph(self) -> Graph:
         plan, old, writers = self.plan, self.old, self.writers
@@ -63,13 +67,13 @@ class _Joined:
         for name in ("stages", *(f"stages {word} {chunk}" for chunk in chunks for word in ("fwd", "bwd"))):
             self.groups[name] = ProcessGroup(name, ((plan.pp, 1),), explicit=members)
         patches: dict[str, dict[int, str | int]] = {}
-        for start, writer, (stage, _) in zip(starts.tolist(), writers, self.places, strict=False):
+        for start, writer, (stage, index) in zip(starts.tolist(), writers, self.places, strict=False):
             for at, patch in writer.patches.items():
                 for column, value in patch.items():
                     patches.setdefault(column, {})[start + at] = value
             for at, row in enumerate(writer.rows):
                 if old.ops.kind[row] == OpKind.COLLECTIVE and "group" not in writer.patches.get(at, {}):
-                    patches.setdefault("group", {})[start + at] = self._group(stage, row)
+                    patches.setdefault("group", {})[start + at] = self._group(stage, index, row)
         rows = np.concatenate([np.array(w.rows, dtype=np.int64) for w in writers])
         numbers = [
             plan.job.ranks[index].number + (stage - plan.stage_of[index]) * plan.width
@@ -103,13 +107,12 @@ class _Joined:
         template = np.array([at], dtype=np.int32)
         return replace(like, name=f"recorded rank {number}", ranks=((at, at + 1, 1),), template=template)
 
-    def _group(self, stage: int, row: int) -> str:
+    def _group(self, stage: int, index: int, row: int) -> str:
         """The group of a collective on a new stage, made where it is missing."""
         plan, name = self.plan, self.old.ops.group[row]
-        group = self.old.groups[name]
-        members = group.explicit[0] if group.explicit else ()
-        if not members:
+        if name in self.groups:
             return name
+        members = self.old.groups[name].ranks_of(index)
         here = {plan.stage_of[i] for i in members}
         lanes = sorted({plan.recorded.stages[plan.stage_of[i]].index(i) for i in members})
         if len(here) == 1:
@@ -118,6 +121,7 @@ class _Joined:
             stages, label = [0, plan.pp - 1], f"{name}, ends"
         else:
             stages, label = list(range(plan.pp)), f"{name}, all stages"
+        label = f"{label}, from {lanes[0]}"
         if label not in self.groups:
             found = tuple(s * plan.lanes + lane for s in stages for lane in lanes)
             self.groups[label] = ProcessGroup(label, ((len(found), 1),), explicit=(found,))
