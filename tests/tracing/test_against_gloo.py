@@ -20,15 +20,16 @@ from workloads.tracing.script.job import ScriptJob
 from workloads.tracing.templates import CutProgram
 
 SCRIPT = Path(__file__).parent / "scripts" / "small.py"
-MODES = ("ddp", "accumulate", "fsdp2", "tp")
+#: Mode of the script -> processes.
+MODES = {"ddp": 2, "accumulate": 2, "checkpoint": 2, "lora": 2, "fsdp1": 2, "fsdp2": 2, "tp": 2, "hsdp": 4}
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
 
 @pytest.fixture(scope="module")
 def really(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What rank 1 of two gloo processes did, by mode."""
-    found = run_really(tmp_path_factory.mktemp("gloo"), SCRIPT, dict.fromkeys(MODES, 2))
+    """What rank 1 of the gloo processes did, by mode."""
+    found = run_really(tmp_path_factory.mktemp("gloo"), SCRIPT, MODES)
     return {mode: ranks[1] for mode, ranks in found.items()}
 
 
@@ -40,16 +41,20 @@ def pool() -> Iterator[WorkerPool]:
 
 
 def traced(pool: WorkerPool, mode: str) -> CutProgram:
-    job = ScriptJob(SCRIPT, (mode,), world_size=2, gpus_per_node=2)
+    job = ScriptJob(SCRIPT, (mode,), world_size=MODES[mode], gpus_per_node=MODES[mode])
     found: rank_script.ScriptTrace = pool.run(rank_script.run_script, job, 1)
     return found.trace.program
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_collectives_are_those_of_a_real_run(pool: WorkerPool, really: dict[str, Any], mode: str) -> None:
-    """Order, kind and bytes; every group is both ranks."""
+    """Order, kind and bytes; every group is both ranks, with four of them those of its axis."""
     expected = [(event[1], event[2]) for event in really[mode] if event[0] == "call"]
-    assert expected and all(event[3] == [0, 1] for event in really[mode] if event[0] == "call")
+    groups = {event[1]: event[3] for event in really[mode] if event[0] == "call"}
+    if mode == "hsdp":
+        assert groups == {"all_gather": [0, 1], "reduce_scatter": [0, 1], "all_reduce": [1, 3]}
+    else:
+        assert expected and all(members == [0, 1] for members in groups.values())
     found = [(one.name, one.num_bytes) for one in events(traced(pool, mode)) if one.is_call]
     assert found == expected
 

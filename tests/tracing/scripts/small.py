@@ -1,6 +1,6 @@
 """A small model under one kind of parallelism, on GPUs with NCCL where there are any, else on CPUs with gloo.
 
-``small.py MODE``: ddp, accumulate, checkpoint, fsdp1, fsdp2, tp, fsdp2_tp, hsdp.
+``small.py MODE``: ddp, accumulate, checkpoint, lora, fsdp1, fsdp2, tp, fsdp2_tp, hsdp.
 """
 
 import contextlib
@@ -17,7 +17,20 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-WIDTH, BATCH, BLOCKS, MICROBATCHES = 64, 8, 3, 2
+WIDTH, BATCH, BLOCKS, MICROBATCHES, LORA_RANK = 64, 8, 3, 2, 4
+
+
+class LowRank(nn.Module):
+    """A frozen linear layer and a trained product of two thin ones."""
+
+    def __init__(self, frozen):
+        super().__init__()
+        self.frozen = frozen.requires_grad_(False)
+        self.down = nn.Linear(frozen.in_features, LORA_RANK, bias=False)
+        self.up = nn.Linear(LORA_RANK, frozen.out_features, bias=False)
+
+    def forward(self, x):
+        return self.frozen(x) + self.up(self.down(x))
 
 
 class Block(nn.Module):
@@ -40,15 +53,12 @@ class Block(nn.Module):
 
 def wrap(model, mode, device):
     kind, world = device.type, dist.get_world_size()
-    if mode in ("ddp", "accumulate", "checkpoint"):
+    if mode in ("ddp", "accumulate", "checkpoint", "lora"):
         return DistributedDataParallel(model, bucket_cap_mb=0.2)
     if mode == "fsdp1":
         policy = ModuleWrapPolicy({Block})
         return FullyShardedDataParallel(
-            model,
-            auto_wrap_policy=policy,
-            device_id=device if device.type == "cuda" else None,
-            use_orig_params=True,
+            model, auto_wrap_policy=policy, device_id=device, use_orig_params=True
         )
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     if mode == "tp":
@@ -78,6 +88,11 @@ def main(mode, steps=3):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     model = nn.Sequential(*(Block(mode == "checkpoint") for _ in range(BLOCKS))).to(device)
+    if mode == "lora":
+        model.requires_grad_(False)
+        for block in model:
+            block.up, block.down = LowRank(block.up), LowRank(block.down)
+        model.to(device)
     model = wrap(model, mode, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     for _ in range(steps):
