@@ -36,7 +36,10 @@ def what_fits(job: Description, available_bytes: int) -> list[str]:
             continue
         if peak <= available_bytes:
             fitting.append(changes)
-            settings = " ".join(f"--set {key}={value}" for key, value in changes.items())
+            given = dict(changes)
+            if given.get("training.sharding") in FSDP:
+                given["software.preset"] = job.software.name  # FSDP alone would choose another preset
+            settings = " ".join(f"--set {key}={value}" for key, value in given.items())
             found.append(f"would fit: {settings} ({peak / GIB:.1f} GiB)")
         if len(found) == _NAMED:
             break
