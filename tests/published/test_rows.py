@@ -68,6 +68,31 @@ def test_public_models_fill_empty_columns() -> None:
     assert (case.model.layers, case.model.hidden, case.model.size_per_head) == (48, 2048, 128)
 
 
+def test_what_is_said_of_experts_and_adapters() -> None:
+    empty = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), "")
+    names = ("Mixtral 8x7B", "GLM-4.5 Air", "Moonlight 16B", "DeepSeek V3 671B", "Qwen2-57B-A14B")
+    for name in names:
+        moe = describe(_row(**empty, model=name, pp="1", tp="1", ep="8")).cases[0].model.moe
+        assert moe is not None and moe.top_k in (2, 6, 8)
+    (case,) = describe(_row(**empty, model="GPT-OSS 120B", pp="1", overlap_notes="TE + DeepEP")).cases
+    # DeepEP dispatches between ranks: 16 GPUs / tp 2 = 8 of them hold experts.
+    assert (case.parallel.ep, case.software.moe_dispatcher, case.model.sliding_window) == (8, "flex", 128)
+    (dropped,) = describe(_row(**empty, model="Qwen3 30B (tokendrop)", pp="1", ep="8")).cases
+    assert dropped.model.moe is not None and dropped.model.moe.capacity_factor == 1.0
+    (dense,) = describe(_row(moe_experts="0")).cases
+    assert dense.model.moe is None
+    (adapted,) = describe(_row(id="ft_llama3-8b_LoRA_bf16_8")).cases
+    assert (adapted.training.trainable, adapted.training.lora_rank) == ("lora", 32)
+
+
+def test_open_inputs_that_are_many_leave_their_corners() -> None:
+    row = _row(quality="B", micro_batch="", vpp="", recompute="", family="moe folding", layers="16",
+               gpus="32", global_batch="256")  # fmt: skip
+    cases = describe(row).cases
+    corners = {(c.training.micro_batch, c.parallel.virtual_stages, c.training.recompute) for c in cases}
+    assert corners == {(1, 1, "none"), (1, 4, "none"), (4, 1, "none"), (4, 4, "full")}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -76,7 +101,7 @@ def test_public_models_fill_empty_columns() -> None:
         ({"layers": "-4"}, "not a number >= 0"),
         ({"seq": "1.5"}, "whole number"),
         ({"layers": "", "model": "mystery"}, "layers is not given"),
-        ({"moe_experts": "0", "moe_topk": "2"}, "experts: .*greater than 0"),
+        ({"moe_experts": "4", "moe_topk": "0"}, "moe_topk.* not a whole number >= 1"),
         ({"gpu_type": "TPU v5"}, "no profile"),
         ({"model": "Nemotron V3 Nano 30B"}, "Mamba"),
         ({"layers": "1"}, "pipeline stages"),

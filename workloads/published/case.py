@@ -24,6 +24,9 @@ from workloads.published.words import precision_of, recompute_of, says_yes, shar
 #: Of more combinations of unpublished inputs than this, the corners are simulated.
 MAX_CASES: Final = 4
 
+#: NeMo's LoRA adapters (nemo/collections/llm/peft/lora.py, dim = 32), where a run names them.
+_LORA_RANK: Final = 32
+
 
 @dataclass(frozen=True)
 class Case:
@@ -237,6 +240,9 @@ def _training(
     settings = preset.values("training")
     settings |= precision_of(row) | sharding_of(row, settings.get("sharding", "ddp"))
     settings |= recompute_of(row, layers // parallel.pp)
+    said = f"{row.id} {row.text('model')} {row.text('notes')} {row.text('overlap_notes')}".replace("_", " ")
+    if re.search(r"\b(lora|peft)\b", said, re.IGNORECASE):
+        settings |= {"trainable": "lora", "lora_rank": _LORA_RANK}
     if "recompute" in assumed:
         settings["recompute"] = assumed["recompute"]
     # Interleaved schedules post sends and receives together, whatever the build.

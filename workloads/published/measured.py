@@ -16,7 +16,7 @@ def measured_step_s(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> float:
 
     Errors: InputError for an unknown metric or a value that is not positive.
     """
-    if row.text("step_time_s_derived"):
+    if row.says("step_time_s_derived"):
         seconds = row.number("step_time_s_derived")
         if seconds > 0:
             return seconds

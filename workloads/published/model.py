@@ -106,6 +106,8 @@ def _moe(row: RunRow, public: dict[str, Any]) -> MoeSpec | None:
     """Experts: "8", "256+1shared", "64+shared 20480 (8x2560)"; width of one from ``ffn``."""
     known = dict(public.get("moe", {}))
     said = re.match(r"\s*(\d+)", row.text("moe_experts"))
+    if said and not int(said[1]):
+        return None
     if said:
         known["num_experts"] = int(said[1])
     if not known:
