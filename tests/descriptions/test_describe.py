@@ -150,3 +150,14 @@ def test_advice_was_tried(micro_batch):
         content = {"model": "llama3-70b", "parallel": {"tp": 4}, "training": training}
         again = describe(content, "job", overrides=changes, num_gpus=64, folder=Path())
         assert peak_bytes(again) <= available
+
+
+def test_advice_names_more_gpus_where_nothing_fits_on_as_many():
+    content = {"model": "llama3-70b", "parallel": {"tp": 8}, "training": {"seq": 8192, "global_batch": 8}}
+    available = 78 * 2**30
+    _, line = what_fits(job(content, num_gpus=8), available)
+    assert line.startswith("would fit on 16 GPUs: --set parallel.pp=2")
+    changes = dict(word.split("=") for word in line.partition("(")[0].split() if "=" in word)
+    again = describe(content, "job", overrides=changes, num_gpus=16, folder=Path())
+    assert again.parallel.world_size == 16
+    assert peak_bytes(again) <= available

@@ -24,7 +24,10 @@ def peak_bytes(job: Description) -> int:
 
 
 def what_fits(job: Description, available_bytes: int) -> list[str]:
-    """Variants of ``job`` on as many GPUs whose peak is at most ``available_bytes``, one line each."""
+    """Variants of ``job`` whose peak is at most ``available_bytes``, one line each.
+
+    On as many GPUs, or where none of those fits on more, with more pipeline stages.
+    """
     found: list[str] = []
     fitting: list[dict[str, Any]] = []
     for changes in _variants(job):
@@ -43,7 +46,26 @@ def what_fits(job: Description, available_bytes: int) -> list[str]:
             found.append(f"would fit: {settings} ({peak / GIB:.1f} GiB)")
         if len(found) == _NAMED:
             break
-    return found or ["nothing fits of what was tried: recomputation, smaller micro batches, sharding, tp, pp"]
+    if found:
+        return found
+    nothing = "nothing fits of what was tried: recomputation, smaller micro batches, sharding, tp, pp"
+    return [nothing, *_on_more_gpus(job, available_bytes)]
+
+
+def _on_more_gpus(job: Description, available_bytes: int) -> list[str]:
+    """The fewest more GPUs, by doubling the pipeline's stages, first as the job is and then fully recomputed."""
+    for factor in (2, 4, 8, 16):
+        stages: dict[str, Any] = {"parallel.pp": job.parallel.pp * factor}
+        for changes in (stages, {**stages, "training.recompute": "full"}):
+            try:
+                peak = peak_bytes(_changed(job, changes))
+            except InputError:
+                continue
+            if peak <= available_bytes:
+                settings = " ".join(f"--set {key}={value}" for key, value in changes.items())
+                gpus = job.parallel.world_size * factor
+                return [f"would fit on {gpus} GPUs: {settings} ({peak / GIB:.1f} GiB)"]
+    return []
 
 
 def _variants(job: Description) -> Iterator[dict[str, Any]]:
