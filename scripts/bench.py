@@ -1,4 +1,4 @@
-"""What the simulator itself costs: ``bench.py run [WORKLOAD] [--no-coalesce] [--json]``."""
+"""What the simulator itself costs: ``bench.py run|scale|imports|runs ...``."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def predict_cases(
         known = {key: times.get(times.key(key, case, physics)) for key, case in cases.items()}
         found = {key: result for key, result in known.items() if result is not None}
     # The long ones first, so that no core waits at the end.
-    order = sorted(cases.items(), key=lambda item: -_weight(item[1]))
+    order = sorted(cases.items(), key=lambda item: -case_weight(item[1]))
     jobs = [(key, case, physics) for key, case in order if key not in found]
     for done, (key, result) in enumerate(_results(jobs), start=1):
         found[key] = result
@@ -172,7 +172,7 @@ def _job(job: tuple[str, Case, Physics]) -> tuple[str, float | str]:
         return key, f"bug: {type(error).__name__}: {error}"
 
 
-def _weight(case: Case) -> float:
+def case_weight(case: Case) -> float:
     """Rough number of kernels of the simulation; ranks of a context-parallel ring differ."""
     p = case.parallel
     rounds = 5 if p.pp == 1 else 3 * p.pp

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from simcore.cli.bench_imports import bench_imports
+from simcore.cli.bench_runs import bench_runs
 from simcore.cli.bench_scale import bench_scale
 from simcore.cli.errors import reported_errors
 
@@ -120,6 +121,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_
 app.command("run")(bench_run)
 app.command("scale")(bench_scale)
 app.command("imports")(bench_imports)
+app.command("runs")(bench_runs)
 
 
 @app.callback()

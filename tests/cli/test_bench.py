@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -88,3 +90,27 @@ def test_echo_beside() -> None:
     assert echo_beside(96) == (64, 42.4)
     assert echo_beside(8192) == (8192, 4976.9)
     assert echo_beside(131_072) == (8192, 4976.9)
+
+
+def test_predictions_of_published_runs_are_timed(tmp_path: Path) -> None:
+    row = {
+        "id": "r1", "family": "f", "model": "GPT-3 tiny", "layers": "4", "hidden": "1024", "heads": "16",
+        "kv_heads": "16", "ffn": "4096", "vocab": "51200", "seq": "1024", "gpus": "16", "gpu_type": "H100",
+        "tp": "2", "pp": "2", "vpp": "1", "global_batch": "64", "micro_batch": "2", "precision": "bf16",
+        "recompute": "none", "metric": "step_time_s", "value": "0.5", "quality": "A", "sp": "yes",
+    }  # fmt: skip
+    rows = [row, {**row, "id": "r2", "layers": "8"}, {**row, "id": "r3"}]  # the third is the first again
+    table = tmp_path / "runs.csv"
+    table.write_text("\n".join([",".join(row), *(",".join(one.values()) for one in rows)]) + "\n")
+
+    def timed(*options: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app, ["runs", str(table), "--json", *options])
+        assert done.exit_code == 0
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    every, half = timed("--every", "1"), timed("--every", "2")
+    assert (every["cases"], every["of"], half["cases"], every["refused"]) == (2, 2, 1, 0)
+    assert every["slowest"][0]["cpu_s"] <= every["cpu_s"]
+    assert timed("--every", "1")["digest"] == every["digest"] != half["digest"]
+    assert CliRunner().invoke(app, ["runs", str(table), "--every", "0"]).exit_code == 2
