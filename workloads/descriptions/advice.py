@@ -53,7 +53,7 @@ def what_fits(job: Description, available_bytes: int) -> list[str]:
 
 
 def _on_more_gpus(job: Description, available_bytes: int) -> list[str]:
-    """The fewest more GPUs, by doubling the pipeline's stages, first as the job is and then fully recomputed."""
+    """The fewest more GPUs, by doubling the stages: as the job is, or else fully recomputed."""
     for factor in (2, 4, 8, 16):
         stages: dict[str, Any] = {"parallel.pp": job.parallel.pp * factor}
         for changes in (stages, {**stages, "training.recompute": "full"}):
