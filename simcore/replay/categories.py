@@ -15,7 +15,7 @@ COMMUNICATION, MEMCPY, MEMSET, OTHER = "communication", "memcpy", "memset", "oth
 
 #: First match wins, names in lower case.  Sources of the names: cuBLAS, cuDNN and CUTLASS kernels of sm70 to
 #: sm100, rocBLAS/hipBLASLt (Cijk), Composable Kernel, PyTorch, Triton and Inductor, FBGEMM, apex and
-#: Transformer Engine, vLLM and FlashInfer.
+#: Transformer Engine, vLLM and FlashInfer; the framework's own names in traces exported by this project.
 RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (category, re.compile(pattern))
     for category, pattern in (
@@ -32,7 +32,7 @@ RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "gemm/conv",
             r"gemm|cijk_|nvjet|cutlass|scudnn|hcudnn|wgrad|dgrad|fprop|winograd|conv(?!ert)|xmma|matmul|splitkreduce"
-            r"|gemv|_mm_|^mm_|bmm|fft2d|dot_kernel",
+            r"|gemv|_mm_|^mm_|::(?:add)?mm\b|::linear\b|bmm|fft2d|dot_kernel",
         ),
         (
             "reduce/norm",
@@ -42,7 +42,8 @@ RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "elementwise/copy",
             r"elementwise|pointwise|copy|\bcat|nchwtonhwc|nhwctonchw|transpose|dropout|fill|triton_poi|silu"
-            r"|gelu|relu|rotary|rope|_add_|bias|multi_tensor_apply|index|gather|scatter|where|cast|permute|triu"
+            r"|swiglu|geglu|gelu|relu|rotary|rope|_add_|::(?:add|sub|mul|div)_?\b|bias|multi_tensor_(?:apply|scale)"
+            r"|index|gather|scatter|where|cast|permute|triu"
             r"|tril|arange|memcpy|quant",
         ),
         ("embedding", r"adagrad"),

@@ -49,6 +49,8 @@ def insights(path, **options):
         ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, sum_functor>>", "reduce/norm"),
         ("void cudnn::bn_bw_1C11_kernel_new<float, float>", "reduce/norm"),
         ("void split_embedding_codegen_forward_unweighted_kernel<float, long>", "embedding"),
+        ("aten::mm", "gemm/conv"),
+        ("aten::add_.Tensor", "elementwise/copy"),
         ("fft_of_nobody_knows", "other"),
     ],
 )
