@@ -1,4 +1,4 @@
-"""What each piece of physics is worth: rows predicted without it, the clock fitted again."""
+"""What each piece of physics is worth: rows predicted without it, the die's numbers fitted again."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Ablation:
 
 @dataclass(frozen=True)
 class Worth:
-    """Mean error over the families of each board group, with the clock fitted again."""
+    """Mean error over the families of each board group, with the numbers fitted again."""
 
     name: str
     errors: dict[str, float]
-    clocks: dict[str, float]
+    numbers: dict[str, BoardPhysics]
 
 
 def _training(case: Case, **changes: Any) -> Case:
@@ -106,11 +106,11 @@ def ablate(
 ) -> list[Worth]:
     """Errors of ``rows`` with everything, at the rated clock, and without each of ``ABLATIONS``.
 
-    A row without a piece is simulated once, at the clock of ``physics``; over the clock it is taken to change
+    A row without a piece is simulated once, by ``physics``; over the clock it is taken to change
     as the whole row does.
     """
-    rated = dict.fromkeys(physics, 1.0)
-    found = [_worth("nothing switched off", rows), _at("rated clocks", rows, rated)]
+    rated = dict.fromkeys(physics, BoardPhysics())
+    found = [_worth("nothing switched off", rows), _at("rated clocks and fp8", rows, rated)]
     for ablation in ABLATIONS:
         changed = [[ablation.without(case) for case in row.described.band.cases] for row in rows]
         cases = {case_key(case): case for row in changed for case in row}
@@ -119,7 +119,8 @@ def ablate(
         for row, own in zip(rows, changed, strict=True):
             known = [seconds[case_key(case)] for case in own]
             if len(known) == len(row.log_s) and not any(isinstance(value, str) for value in known):
-                here = row.seconds(np.array([physics[row.board].clock]))[:, 0]
+                p = physics[row.board]
+                here = row.seconds(np.array([p.clock]), np.array([p.fp8]))[:, 0]
                 shift = np.log(np.array(known, dtype=np.float64) / here)
                 moved.append(replace(row, log_s=row.log_s + shift[:, None]))
         found.append(_worth(ablation.name, moved))
@@ -127,15 +128,15 @@ def ablate(
 
 
 def _worth(name: str, rows: Sequence[Curve]) -> Worth:
-    return _at(name, rows, fit(rows).clocks)
+    return _at(name, rows, fit(rows).numbers)
 
 
-def _at(name: str, rows: Sequence[Curve], clocks: Mapping[str, float]) -> Worth:
+def _at(name: str, rows: Sequence[Curve], numbers: Mapping[str, BoardPhysics]) -> Worth:
     errors = {}
     for board in sorted({row.board for row in rows}):
         by_family: dict[str, list[float]] = {}
         for row in rows:
             if row.board == board:
-                by_family.setdefault(row.family, []).append(abs(row.error(clocks[board])))
+                by_family.setdefault(row.family, []).append(abs(row.error(numbers[board])))
         errors[board] = float(np.mean([np.mean(found) for found in by_family.values()]))
-    return Worth(name, errors, dict(clocks))
+    return Worth(name, errors, dict(numbers))

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def validate_runs(
     """Predict the rows of ``path`` (of one ``family``, ``limit`` of each family) and print errors.
 
     ``page``: file that the report is written to.  ``cache``: file of step times simulated before.
-    ``leave_one_out``: also each family by clocks fitted to the others.  ``ablations``: also so many rows of
+    ``leave_one_out``: also each family by numbers fitted to the others.  ``ablations``: also so many rows of
     each family without each piece of physics.  Errors: InputError for a bad file or unknown family.
     """
     rows = read_run_rows(path)
@@ -55,9 +56,10 @@ def validate_runs(
     if as_json:
         found = {**table.as_dict(), "quality_a": goals(scored.scores), "wall_s": wall_s}
         if fitted is not None:
-            found["left_out"] = {"clocks": fitted.clocks, "in_fit": fitted.inside, "left_out": fitted.outside}
+            numbers = {board: asdict(p) for board, p in fitted.numbers.items()}
+            found["left_out"] = {"numbers": numbers, "in_fit": fitted.inside, "left_out": fitted.outside}
         if worths:
-            found["ablations"] = [{"name": w.name, "errors": w.errors, "clocks": w.clocks} for w in worths]
+            found["ablations"] = [asdict(worth) for worth in worths]
         print(json.dumps(found))
         return
     print(text(scored, table, worst))

@@ -1,10 +1,11 @@
-"""The clock of each board fitted to published runs, and what happens to a family that the fit did not see.
+"""Numbers of each die fitted to published runs, and what happens to a family that the fit did not see.
 
 Note [Step time over the clock]
     A step is time that the clock does not touch (links, HBM, launches) and time that shrinks with it, and
     kernels change from one bound to the other in between: its logarithm is a smooth function of the clock's,
     nearly straight.  Each case is simulated at three clocks, and the parabola through their logarithms stands
-    for all others; ``probe`` says how far it is from simulations in between.
+    for all others; ``probe`` says how far it is from simulations in between.  Cases in fp8 are simulated once
+    more with slower fp8 products, which adds a slope.
     Fits over rows, with any family left out, are then arithmetic.
 """
 
@@ -29,17 +30,26 @@ FloatArray = npt.NDArray[np.float64]
 #: Clocks that are simulated, relative to the one in use.
 STEPS: Final = (0.85, 1.0, 1.15)
 
-#: Where the search looks: shares of the rated clock, half a percent apart.
+#: Rate of fp8 products that is simulated, relative to the one in use.
+FP8_STEP: Final = 0.9
+
+#: Where the search looks: shares of the rated clock, and of the rate of fp8 products.
 CLOCKS: Final = np.linspace(0.6, 1.05, 91)
+FP8_RATES: Final = np.linspace(0.7, 1.0, 31)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Step times of one row's cases over the clock: ``log_s[case, point]`` at ``clocks[point]``."""
+    """Step times of one row's cases: ``log_s[case, point]`` at ``clocks[point]``, fp8 at the rate ``fp8``.
+
+    ``fp8_slope[case]``: change of the logarithm with that of the rate of fp8 products.
+    """
 
     described: Described
     clocks: FloatArray
     log_s: FloatArray
+    fp8: float
+    fp8_slope: FloatArray
 
     @property
     def family(self) -> str:
@@ -51,35 +61,36 @@ class Curve:
         """The row's board group."""
         return self.described.band.cases[0].board
 
-    def seconds(self, clock: FloatArray) -> FloatArray:
-        """Step time of each case at each of ``clock``; see Note [Step time over the clock]."""
+    def seconds(self, clock: FloatArray, fp8: FloatArray) -> FloatArray:
+        """Step time of each case at each pair of numbers; see Note [Step time over the clock]."""
         x, at = np.log(self.clocks), np.log(np.asarray(clock, dtype=np.float64))
         weights = np.ones((len(x), len(at)))
         for k, own in enumerate(x):
             for other in np.delete(x, k):
                 weights[k] *= (at - other) / (own - other)
-        return np.asarray(np.exp(self.log_s @ weights))
+        slower = self.fp8_slope[:, None] * np.log(np.asarray(fp8) / self.fp8)[None, :]
+        return np.asarray(np.exp(self.log_s @ weights + slower))
 
-    def errors(self, clock: FloatArray) -> FloatArray:
-        """Signed relative error at each clock; 0 within the row's band."""
-        times, measured = self.seconds(clock), self.described.measured_s
+    def errors(self, clock: FloatArray, fp8: FloatArray) -> FloatArray:
+        """Signed relative error at each pair of numbers; 0 within the row's band."""
+        times, measured = self.seconds(clock, fp8), self.described.measured_s
         low, high = times.min(axis=0), times.max(axis=0) * self.described.widened
         return np.asarray(np.clip(measured, low, high) / measured - 1)
 
-    def error(self, clock: float) -> float:
-        """Signed relative error at one clock."""
-        return float(self.errors(np.array([clock]))[0])
+    def error(self, numbers: BoardPhysics) -> float:
+        """Signed relative error by a die's numbers."""
+        return float(self.errors(np.array([numbers.clock]), np.array([numbers.fp8]))[0])
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Clocks by board, and by family the mean absolute errors: with it in the fit, and without."""
+    """Numbers by die, and by family the mean absolute errors: with it in the fit, and without."""
 
-    clocks: dict[str, float]
+    numbers: dict[str, BoardPhysics]
     rows: dict[str, int]
     inside: dict[str, float]
     outside: dict[str, float]
-    clocks_without: dict[str, dict[str, float]]
+    numbers_without: dict[str, dict[str, BoardPhysics]]
 
 
 def counts(entry: Described) -> bool:
@@ -93,75 +104,83 @@ def curves(
     """Every case of the rows that count, simulated at the clocks around ``start``; refused ones left out."""
     entries = [entry for entry in described if counts(entry) and entry.band.cases[0].board in start]
     cases = {case_key(case): case for entry in entries for case in entry.band.cases}
-    points = [
-        predict_cases(
-            cases,
-            {board: BoardPhysics(p.clock * step) for board, p in start.items()},
-            progress=Progress(f"fit, clock x {step:g}"),
-            times=times,
-        )
-        for step in STEPS
+    points = [{board: BoardPhysics(p.clock * step, p.fp8) for board, p in start.items()} for step in STEPS]
+    times_at = [
+        predict_cases(cases, point, progress=Progress(f"fit, clock x {step:g}"), times=times)
+        for point, step in zip(points, STEPS, strict=True)
     ]
+    slower = {board: BoardPhysics(p.clock, p.fp8 * FP8_STEP) for board, p in start.items()}
+    in_fp8 = {key: case for key, case in cases.items() if case.training.precision == "fp8"}
+    times_slower = predict_cases(in_fp8, slower, progress=Progress("fit, fp8"), times=times)
     found = []
     for entry in entries:
         keys = [case_key(case) for case in entry.band.cases]
-        known = [[point[key] for point in points] for key in keys]
+        # Another precision has no slope: as fast with slower fp8 products.
+        known = [[*(at[key] for at in times_at), times_slower.get(key, times_at[1][key])] for key in keys]
         seconds = [row for row in known if not any(isinstance(value, str) for value in row)]
         if seconds:
-            clocks = start[entry.band.cases[0].board].clock * np.array(STEPS)
-            found.append(Curve(entry, clocks, np.log(np.array(seconds, dtype=np.float64))))
+            p = start[entry.band.cases[0].board]
+            logs = np.log(np.array(seconds, dtype=np.float64))
+            slope = (logs[:, 3] - logs[:, 1]) / np.log(FP8_STEP)
+            found.append(Curve(entry, p.clock * np.array(STEPS), logs[:, :3], p.fp8, slope))
     return found
 
 
-def fit_clock(rows: Sequence[Curve]) -> float:
-    """The clock with the least mean over families of the mean absolute error; 1 without rows."""
+def fit_numbers(rows: Sequence[Curve]) -> BoardPhysics:
+    """The numbers with the least mean over families of the mean absolute error; rated ones without rows."""
+    rates = FP8_RATES if any(row.fp8_slope.any() for row in rows) else np.ones(1)
+    clock, fp8 = (grid.ravel() for grid in np.meshgrid(CLOCKS, rates))
     by_family: dict[str, list[FloatArray]] = defaultdict(list)
     for row in rows:
-        by_family[row.family].append(np.abs(row.errors(CLOCKS)))
+        by_family[row.family].append(np.abs(row.errors(clock, fp8)))
     if not by_family:
-        return 1.0
+        return BoardPhysics()
     cost = np.mean([np.mean(errors, axis=0) for errors in by_family.values()], axis=0)
-    return round(float(CLOCKS[int(np.argmin(cost))]), 3)
+    best = int(np.argmin(cost))
+    return BoardPhysics(round(float(clock[best]), 3), round(float(fp8[best]), 3))
 
 
 def fit(rows: Sequence[Curve]) -> Fit:
-    """Clocks fitted to all rows, and each family's errors by clocks fitted with and without it."""
+    """Numbers fitted to all rows, and each family's errors by numbers fitted with and without it."""
     boards = sorted({row.board for row in rows})
     families = list(dict.fromkeys(row.family for row in rows))
-    clocks = {board: fit_clock([row for row in rows if row.board == board]) for board in boards}
+    numbers = {board: fit_numbers([row for row in rows if row.board == board]) for board in boards}
     without = {
         family: {
-            board: fit_clock([row for row in rows if row.board == board and row.family != family])
+            board: fit_numbers([row for row in rows if row.board == board and row.family != family])
             for board in boards
         }
         for family in families
     }
     members = {family: [row for row in rows if row.family == family] for family in families}
     return Fit(
-        clocks,
+        numbers,
         {family: len(found) for family, found in members.items()},
-        {f: float(np.mean([abs(row.error(clocks[row.board])) for row in m])) for f, m in members.items()},
+        {f: float(np.mean([abs(row.error(numbers[row.board])) for row in m])) for f, m in members.items()},
         {f: float(np.mean([abs(row.error(without[f][row.board])) for row in m])) for f, m in members.items()},
         without,
     )
 
 
-def probe(rows: Sequence[Curve], clocks: Mapping[str, float], times: StepTimes | None = None) -> float:
+def probe(rows: Sequence[Curve], start: Mapping[str, BoardPhysics], times: StepTimes | None = None) -> float:
     """Largest relative distance of curves from simulations, over one row of each family.
 
     Simulated half-way between two of the clocks that the curves go through.
     """
-    between = {board: BoardPhysics(clock * (STEPS[0] * STEPS[1]) ** 0.5) for board, clock in clocks.items()}
+    middle = (STEPS[0] * STEPS[1]) ** 0.5
+    between = {board: BoardPhysics(p.clock * middle, p.fp8) for board, p in start.items()}
     sample = list({row.family: row for row in rows}.values())
-    cases: dict[str, Case] = {
-        case_key(row.described.band.cases[0]): row.described.band.cases[0] for row in sample
-    }
+    cases: dict[str, Case] = {}
+    for row in sample:
+        case = row.described.band.cases[0]
+        cases[case_key(case)] = case
     found = predict_cases(cases, between, progress=Progress("probe"), times=times)
     worst = 0.0
     for row in sample:
         simulated = found[case_key(row.described.band.cases[0])]
         if not isinstance(simulated, str):
-            drawn = row.seconds(np.array([between[row.board].clock]))[0, 0]
+            p = between[row.board]
+            drawn = row.seconds(np.array([p.clock]), np.array([p.fp8]))[0, 0]
             worst = max(worst, abs(float(drawn) / simulated - 1))
     return worst
 
@@ -171,7 +190,7 @@ def print_runs_fit(
 ) -> None:
     """Fit ``board`` ("all": every board) to published runs; print TOML tables and errors by family.
 
-    ``left_out``: also the error of each family by a clock fitted without it.  Errors: InputError for an
+    ``left_out``: also the error of each family by numbers fitted without it.  Errors: InputError for an
     unknown board, or rows of which none counts.
     """
     start = board_physics()
@@ -183,9 +202,10 @@ def print_runs_fit(
     if not found:
         raise InputError(f"no row of quality A on {board}")
     fitted = fit(found)
-    for name, clock in fitted.clocks.items():
-        print(f"[{name}]\nclock = {clock}  # in use: {start[name].clock}")
-    worst = probe(found, {name: p.clock for name, p in chosen.items()}, times)
+    for name, p in fitted.numbers.items():
+        used = start[name]
+        print(f"[{name}]  # in use: {used.clock:g}, {used.fp8:g}\nclock = {p.clock}\nfp8 = {p.fp8}")
+    worst = probe(found, chosen, times)
     print(f"parabolas against simulations between their points: {100 * worst:.2f}% at most")
     print("\n".join(fit_lines(fitted, left_out=left_out)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from simcore.calibrate.runs_tables import (
     sweeps,
     table,
 )
-from workloads.published import board_physics
+from workloads.published import BoardPhysics, board_physics
 
 _HEADS = ("", "n", "mean %", "median", "p90", "max", "bias")
 _WORST = 20
@@ -34,11 +34,12 @@ _INTRODUCTION = """# Training runs: predicted against measured
 
 Written by `python scripts/validate.py --runs CSV --leave-one-out --ablations N --page docs/validation.md`.
 Every row of the table is predicted from its own columns: model, degrees, batch, precision and GPU; the
-framework's preset ([presets.md](presets.md)) supplies what software does by default.  One number per die
-holds for all of its rows (`workloads/published/physics.toml`): the SM clock under load at the power limit.
+framework's preset ([presets.md](presets.md)) supplies what software does by default.  Few numbers per
+die hold for all of its rows (`workloads/published/physics.toml`): the SM clock under load at the power limit,
+and on Hopper the rate of fp8 products.
 Constants of kernels and collectives are fitted to measured kernels and collectives, not to these rows.
 There is no factor per family or row.  `python scripts/calibrate.py BOARD --runs CSV --leave-one-out` refits
-the clocks (`simcore/calibrate/runs_fit.py`); simulated step times are kept, so that it goes on where it
+them (`simcore/calibrate/runs_fit.py`); simulated step times are kept, so that it goes on where it
 stopped.
 
 Quality A: all inputs published.  Quality B: some are not; the row is simulated over plausible values and
@@ -46,7 +47,7 @@ scored by its distance to that band, so an error near zero mostly means a wide b
 their own neighbours (rules on columns flag them, with the reason); they are predicted like all others and
 reported apart.
 
-What is not out of sample: the clocks are fitted to these rows (see "Families left out"), and presets were
+What is not out of sample: these numbers are fitted to these rows (see "Families left out"), and presets were
 changed several times after looking at residuals.  Leaving a family out undoes the first, not the second.
 Chosen in view of these rows and backed by nothing published: that half of the blocks are recomputed where
 FMS says "selective", that FlashAttention in Triton loses nothing at heads of 128 (from the slope of MPT's
@@ -149,38 +150,34 @@ def _goals(scores: Sequence[RowScore]) -> list[str]:
 
 
 def _physics() -> list[str]:
-    rows = [(board, p.clock) for board, p in board_physics().items()]
-    return ["Numbers by die:", "", *table(("die", "clock under load / rated"), rows)]
+    rows = [(board, f"{p.clock:g}", f"{p.fp8:g}") for board, p in board_physics().items()]
+    heads = ("die", "clock under load / rated", "fp8 products / twice bf16")
+    return ["Numbers by die:", "", *table(heads, rows)]
+
+
+def _said(numbers: Mapping[str, BoardPhysics]) -> str:
+    return ", ".join(
+        f"{board} {p.clock:g}" + (f" and {p.fp8:g}" if p.fp8 != 1 else "") for board, p in numbers.items()
+    )
 
 
 def _left_out(fitted: Fit) -> list[str]:
     """In-sample and left-out errors side by side."""
-    without = {
-        family: ", ".join(
-            f"{board} {clock:g}" for board, clock in clocks.items() if clock != fitted.clocks[board]
-        )
-        for family, clocks in fitted.clocks_without.items()
-    }
-    rows = [
-        (
-            family,
-            fitted.rows[family],
-            percent(inside),
-            percent(fitted.outside[family]),
-            without[family] or "the same",
-        )
-        for family, inside in fitted.inside.items()
-    ]
+    rows: list[tuple[object, ...]] = []
+    for family, inside in fitted.inside.items():
+        moved = {b: p for b, p in fitted.numbers_without[family].items() if p != fitted.numbers[b]}
+        outside = percent(fitted.outside[family])
+        rows.append((family, fitted.rows[family], percent(inside), outside, _said(moved) or "the same"))
     means = [float(np.mean(list(errors.values()))) for errors in (fitted.inside, fitted.outside)]
-    clocks = ", ".join(f"{board} {clock:g}" for board, clock in fitted.clocks.items())
-    rows.append(("mean over families", sum(fitted.rows.values()), percent(means[0]), percent(means[1]), ""))
+    count = sum(fitted.rows.values())
+    rows.append(("mean over families", count, percent(means[0]), percent(means[1]), ""))
     return [
         "## Families left out",
         "",
-        f"Quality A.  Clocks fitted to all families: {clocks}; to all but one: last column.  Goal for"
-        " families left out: a mean of 8%.",
+        f"Quality A.  Numbers (clock, and rate of fp8) fitted to all families: {_said(fitted.numbers)};"
+        " to all but one: last column.  Goal for families left out: a mean of 8%.",
         "",
-        *table(("", "n", "in the fit, mean %", "left out, mean %", "clocks without it"), rows),
+        *table(("", "n", "in the fit, mean %", "left out, mean %", "numbers without it"), rows),
     ]
 
 
@@ -192,7 +189,7 @@ def _worths(worths: Sequence[Worth]) -> list[str]:
             worth.name,
             *(percent(worth.errors[board]) for board in boards),
             *(percent(worth.errors[board] - base[board], signed=True) for board in boards),
-            ", ".join(f"{worth.clocks[board]:g}" for board in boards),
+            _said(worth.numbers),
         )
         for worth in worths
     ]
@@ -206,7 +203,7 @@ def _worths(worths: Sequence[Worth]) -> list[str]:
         "## What each piece is worth",
         "",
         "Mean error over families, on some rows of each, with one piece of physics switched off and the"
-        " clocks fitted again.",
+        " numbers of the dies fitted again.",
         "",
         *table(heads, rows),
     ]

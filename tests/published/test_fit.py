@@ -12,7 +12,7 @@ from simcore.calibrate.runs import case_key, simulated_s
 from simcore.calibrate.runs_ablations import ABLATIONS, ablate
 from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_command import validate_runs
-from simcore.calibrate.runs_fit import STEPS, Curve, curves, fit, fit_clock, print_runs_fit, probe
+from simcore.calibrate.runs_fit import STEPS, Curve, curves, fit, fit_numbers, print_runs_fit, probe
 from simcore.calibrate.runs_score import Described, describe_rows
 from simcore.errors import InputError
 from workloads.published import BoardPhysics, RunRow, describe
@@ -30,11 +30,11 @@ def _row(**changes: str) -> RunRow:
     return RunRow(2, {**_GPT, **changes})
 
 
-def _curve(family: str, measured_s: float, at_rated_s: float, power: float = -1.0) -> Curve:
-    """A row whose time is ``at_rated_s * clock ** power``."""
+def _curve(family: str, measured_s: float, at_rated_s: float, fp8_slope: float = 0.0) -> Curve:
+    """A row whose time is ``at_rated_s / clock * fp8 ** fp8_slope``."""
     described = Described(_row(family=family), describe(_row()), measured_s, 1.0, "")
     clocks = 0.8 * np.array(STEPS)
-    return Curve(described, clocks, np.log(at_rated_s * clocks[None, :] ** power))
+    return Curve(described, clocks, np.log(at_rated_s / clocks[None, :]), 1.0, np.array([fp8_slope]))
 
 
 def test_a_curve_goes_through_what_was_simulated_and_is_near_it_in_between() -> None:
@@ -44,9 +44,9 @@ def test_a_curve_goes_through_what_was_simulated_and_is_near_it_in_between() -> 
     whole = simulated_s(
         case, 1, {"h100": BoardPhysics(0.8)}
     )  # 8 samples on 4 replicas, 2 each: one microbatch
-    assert curve.seconds(np.array([0.8]))[0, 0] == pytest.approx(whole, rel=1e-9)
-    assert probe([curve], {"h100": 0.8}) < 0.002
-    slower, faster = curve.seconds(np.array([0.7, 0.9]))[0]
+    assert curve.seconds(np.array([0.8]), np.ones(1))[0, 0] == pytest.approx(whole, rel=1e-9)
+    assert probe([curve], _START) < 0.002
+    slower, faster = curve.seconds(np.array([0.7, 0.9]), np.ones(2))[0]
     # Slower than at 0.9, yet by less than the clock: some of the step knows no clock.
     assert 1 < slower / faster < 0.9 / 0.7
 
@@ -55,18 +55,36 @@ def test_a_fit_finds_the_clock_that_made_the_rows_and_leaves_a_family_out() -> N
     # Rows of "a" and "b" ran at 0.75, those of "c" at 0.9: 1 / 0.75 and 1 / 0.9 seconds.
     rows = [_curve("a", 1 / 0.75, 1.0), _curve("b", 1 / 0.75, 1.0), _curve("c", 1 / 0.9, 1.0)]
     fitted = fit(rows)
-    assert fitted.clocks == {"h100": 0.75}  # the least mean of |error|: two of three families
+    assert fitted.numbers == {"h100": BoardPhysics(0.75)}  # the least mean of |error|: two of three families
     assert fitted.outside["c"] == pytest.approx(0.9 / 0.75 - 1)
     # Without "a": any clock between 0.75 and 0.9 leaves "b" or "c" wrong by about as much.
-    assert 0.75 <= fitted.clocks_without["a"]["h100"] <= 0.9
+    assert 0.75 <= fitted.numbers_without["a"]["h100"].clock <= 0.9
     assert fitted.inside["a"] <= fitted.outside["a"] + 1e-9
-    assert fit_clock([]) == 1.0
+    assert fit_numbers([]) == BoardPhysics()
+
+
+def test_rows_in_fp8_tell_their_rate_from_the_clock() -> None:
+    # At clock 0.8: bf16 rows take 1 / 0.8; those in fp8 0.9 ** -0.5 of it, half of their time being products.
+    slow = 1 / 0.8 * 0.9**-0.5
+    rows = [_curve("a", 1 / 0.8, 1.0), _curve("b", 1 / 0.8, 1.0), _curve("c", slow, 1.0, -0.5)]
+    assert fit_numbers(rows) == BoardPhysics(0.8, 0.9)
+
+
+def test_fp8_is_slower_where_the_die_is_said_to_be() -> None:
+    described, _ = describe_rows([_row(), _row(id="r2", precision="fp8")])
+    plain, fp8 = curves(described, _START)
+    assert plain.fp8_slope[0] == 0.0
+    assert -1 < fp8.fp8_slope[0] < 0
+    (case,) = described[1].band.cases
+    slower = simulated_s(case, 1, {"h100": BoardPhysics(0.8, 0.8)})
+    drawn = fp8.seconds(np.array([0.8]), np.array([0.8]))[0, 0]  # the slope comes from 0.9
+    assert drawn == pytest.approx(slower, rel=0.01)
 
 
 def test_a_family_counts_once_however_many_rows_it_has() -> None:
     many = [_curve("many", 1 / 0.9, 1.0)] * 9
     rows = [*many, _curve("x", 1 / 0.7, 1.0), _curve("y", 1 / 0.7, 1.0)]
-    assert fit_clock(rows) == pytest.approx(0.7)
+    assert fit_numbers(rows).clock == pytest.approx(0.7)
 
 
 def test_times_are_kept_and_broken_lines_passed_over(tmp_path: Path) -> None:
@@ -111,7 +129,8 @@ def test_both_commands_print_families_in_and_out(tmp_path: Path, capsys: pytest.
     rows = [_row(), _row(id="r2", family="b", value="0.12"), _row(id="r3", family="c", quality="B")]
     print_runs_fit("h100", rows, left_out=True, times=StepTimes(tmp_path / "t.jsonl"))
     out = capsys.readouterr().out
-    assert "[h100]\nclock = " in out
+    assert "[h100]  # in use: " in out
+    assert "clock = 0.6" in out  # measured far slower than any clock: the end of the range
     assert "mean over families" in out
     with pytest.raises(InputError, match=r"no board 'h10'.*h100"):
         print_runs_fit("h10", rows, left_out=True)
