@@ -168,6 +168,14 @@ def test_asynchronous_tensor_parallelism_moves_exchanges_beside_products() -> No
         ),
         ({"kv_heads": 5}, "model.heads: 32 is no multiple of kv_heads 5; nearest: 30 or 35"),
         ({"moe": {"num_experts": 4, "top_k": 8, "ffn": 64}}, "model.moe.top_k: 8 of 4 experts; nearest: 4"),
+        (
+            {"moe": {"num_experts": 8, "top_k": 4, "ffn": 64, "num_groups": 4, "top_groups": 1}},
+            "model.moe.top_groups: 4 experts from 1 of 4 groups of 2; nearest: 2",
+        ),
+        (
+            {"moe": {"num_experts": 8, "top_k": 4, "ffn": 64, "num_groups": 3, "top_groups": 2}},
+            "model.moe.num_experts: 8 is no multiple of num_groups 3; nearest: 6 or 9",
+        ),
         ({"family": "t5"}, "model.decoder_layers: family 't5' needs decoder layers"),
         ({"family": "vit", "positions": "none"}, "model.image_size: missing; a ViT needs it"),
         ({"vocab": 0}, "model.vocab: missing; family 'llama' needs it"),

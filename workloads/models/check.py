@@ -25,6 +25,18 @@ def _check_experts(model: ModelSpec, where: str) -> None:
         raise InputError(
             f"{where}.moe.top_k: {moe.top_k} of {moe.num_experts} experts; nearest: {moe.num_experts}"
         )
+    groups, chosen = moe.num_groups, moe.top_groups
+    if groups:
+        _multiple(f"{where}.moe.num_experts", moe.num_experts, "num_groups", groups)
+        least = -(-moe.top_k * groups // moe.num_experts)
+        if not least <= chosen <= groups:
+            near = min(max(chosen, least), groups)
+            raise InputError(
+                f"{where}.moe.top_groups: {moe.top_k} experts from {chosen} of {groups} groups of"
+                f" {moe.num_experts // groups}; nearest: {near}"
+            )
+    elif chosen:
+        raise InputError(f"{where}.moe.top_groups: {chosen} without num_groups; nearest: 0")
     if moe.load > moe.num_experts / moe.top_k:
         raise InputError(
             f"{where}.moe.load: an expert gets each token at most once, {moe.num_experts / moe.top_k:g} times"

@@ -86,6 +86,8 @@ def _deepseek(v: Values) -> dict[str, Any]:
         "first_layer": v.number("first_k_dense_replace", 0),
         "every": v.number("moe_layer_freq", 1),
     }
+    if (groups := v.number("n_group", 1)) > 1:
+        experts |= {"num_groups": groups, "top_groups": v.number("topk_group", groups)}
     return {**_decoder(v), "kv_heads": 0, "head_size": 0, "mla": latent, "moe": experts}
 
 
