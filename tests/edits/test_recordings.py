@@ -11,6 +11,7 @@ from simcore.cli.main import app
 from simcore.errors import InputError
 from tests.imports.traces import call, kernel, launched, step, sync_record, write
 from workloads.edits import EditableJob, apply_edit
+from workloads.edits.kernel_classes import cuda_class
 from workloads.imports import import_kineto
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
@@ -231,3 +232,16 @@ def test_collectives_of_unknown_groups_are_of_the_whole_world(tmp_path):
     _, (done,) = edit_recording(job, ["network=v100"], None)
     assert 1e12 * done.after_s == pytest.approx(plan.alone_ps, rel=1e-6)
     assert any("taken to be of all 8 ranks" in text for text in done.applied.assumed)
+
+
+@pytest.mark.parametrize(
+    ("name", "op_class"),
+    [
+        ("sm80_xmma_wgrad_implicit_gemm", "conv"),
+        ("wgrad_gemm_accum_fp32", "gemm"),  # a linear layer's, of apex
+        ("aten::mm", "gemm"),
+        ("ampere_bf16_s16816gemm_bf16_128x64", "gemm"),
+    ],
+)
+def test_classes_of_kernels_by_name(name, op_class):
+    assert cuda_class(name) == op_class

@@ -23,7 +23,7 @@ _CUDA_NAMES: Final = tuple(
     for pattern, op_class in (
         (r"(flash|fmha|attention|attn).*(bwd|backward)|(bwd|backward).*(flash|fmha|attn)", "attention_bwd"),
         (r"flash|fmha|attention|attn_fwd", "attention_fwd"),
-        (r"convolve|conv\d?d|implicit_gemm|winograd|(fprop|dgrad|wgrad)_", "conv"),
+        (r"convolve|conv\d?d|implicit_gemm|winograd|(fprop|dgrad|wgrad)_(?!gemm)", "conv"),
         (r"gemm|gemv|nvjet|cijk_|xmma|cublas|cutlass.*mma|splitk", "gemm"),
         (r"softmax.*(backward|bwd)", "softmax_bwd"),
         (r"softmax", "softmax_fwd"),
@@ -46,7 +46,12 @@ CLASSES: Final = (COMMUNICATION, *OP_CLASSES)
 
 
 def cuda_class(name: str) -> str:
-    """Cost class of a CUDA or HIP kernel by its name, "other" when it does not tell."""
+    """Cost class of a CUDA or HIP kernel by its name, "other" when it does not tell.
+
+    A simulated recording may hold ops of the framework instead, by their own names.
+    """
+    if name.startswith("aten::"):
+        return classify(name)
     return next((op_class for pattern, op_class in _CUDA_NAMES if pattern.search(name)), "other")
 
 
