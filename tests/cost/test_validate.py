@@ -137,3 +137,13 @@ def test_unfused_attention_counts_its_flops_as_published(tmp_path: Path) -> None
     # Half of 3.5 * 4 * 4 * 16 * 4096^2 * 128 flops at 61 Tflop/s; the products do all of them.
     assert found.seconds == pytest.approx(1.75 * 4 * 4 * 16 * 4096**2 * 128 / 61e12)
     assert sum(kernel.flops for kernel in found.kernels) == 6 * 2 * 4 * 16 * 4096**2 * 128
+
+
+def test_reasons_of_refused_rows_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = [{**GEMM, "m": -size, "time_us": 1.0} for size in range(1, 8)]
+    path = write(tmp_path / "kernels.csv", {**GEMM, "m": 0, "time_us": 1.0}, *bad, *bad[:1])
+    assert validate(["--kernels", path]) == 0
+    shown = capsys.readouterr().out
+    assert "refused: 9 rows" in shown
+    assert "2 from line 3: m = -1.0 is negative or not a number" in shown
+    assert "and 3 more reasons (--json has all)" in shown
