@@ -97,6 +97,9 @@ def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[st
             found.append(Described(row, band, measured, causal_ratio(row, case.model), oddity(row)))
         except SimcoreError as error:
             skipped.append({"id": row.id, "family": row.family, "reason": str(error)})
+        except Exception as error:  # one row must not end a table of hundreds
+            reason = f"bug: {type(error).__name__}: {error}"
+            skipped.append({"id": row.id, "family": row.family, "reason": reason})
     return found, skipped
 
 

@@ -12,12 +12,12 @@ from simcore.calibrate.runs import predict_case, simulated_microbatches, simulat
 from simcore.calibrate.runs_command import goals, table_of
 from simcore.calibrate.runs_plots import CURVES, plot
 from simcore.calibrate.runs_report import report
-from simcore.calibrate.runs_score import Described, RowScore, Scored, score_rows
+from simcore.calibrate.runs_score import Described, RowScore, Scored, describe_rows, score_rows
 from simcore.calibrate.runs_tables import kendall_tau
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from workloads.models.spec import ModelSpec
-from workloads.published import RunRow, describe, measured_step_s, notes_of, oddity, read_run_rows
+from workloads.published import Band, RunRow, describe, measured_step_s, notes_of, oddity, read_run_rows
 
 _GPT = {
     "id": "r1", "family": "new", "model": "GPT-3 tiny", "layers": "4.0", "hidden": "1024", "heads": "16",
@@ -270,3 +270,15 @@ def test_what_was_not_understood_is_said() -> None:
 def test_bert_attends_both_ways() -> None:
     (case,) = describe(_row(model="BERT-Large", pp="1")).cases
     assert case.model.family == "bert"
+
+
+def test_a_bug_in_one_row_is_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(row: RunRow) -> Band:
+        if row.id == "r2":
+            raise ZeroDivisionError("no experts")
+        return describe(row)
+
+    monkeypatch.setattr("simcore.calibrate.runs_score.describe", broken)
+    described, skipped = describe_rows([_row(), _row(id="r2")])
+    assert [entry.row.id for entry in described] == ["r1"]
+    assert skipped[0]["reason"] == "bug: ZeroDivisionError: no experts"
