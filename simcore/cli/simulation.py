@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis import StepAnalysis, analyse
-from simcore.cli.edits import EditStep, edit_program, timed, traced_job
 from simcore.cli.irregular import noise_of, rank_variants
 from simcore.cli.loading import check_dims, check_world, loaded
 from simcore.cli.progress import Stages
@@ -21,7 +20,7 @@ from simcore.collectives import AlphaBetaPlanner, NcclPlanner
 from simcore.cost import ORIGINS, CostModel, Demands, RooflineCost
 from simcore.engine import SimulationResult, simulate
 from simcore.errors import InputError
-from simcore.graph import Graph, OpTable, graph_hash, verify
+from simcore.graph import Graph, OpTable, apply_kernels, graph_hash, verify
 from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash
 from simcore.interference import LearnedInterference
 from simcore.memory import ProgramMemory
@@ -32,8 +31,10 @@ from simcore.timeline.folder import run_folder
 from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
+    from simcore.cli.edits import EditStep
     from simcore.cli.settings import Settings
     from simcore.symmetry import Planner
+    from workloads.edits import Applied
 
 PERFETTO_FILE = "perfetto.json.gz"
 
@@ -88,18 +89,23 @@ def run_scenario(
         check_dims(graph)
         unordered = [] if scenario.from_catalog else verify(graph)
         kernels = str(graph.workload.options["kernels"]) if scenario.described else settings.kernels
-        job = traced_job(graph, cluster, kernels, settings.fp32_math)
-        states, done = edit_program(job, edits)
-        graph, cluster = states[-1].graph, states[-1].cluster or cluster
+        states: list[tuple[Graph, ClusterSpec]] = [(graph, cluster)]
+        done: list[Applied] = []
+        if edits:
+            from simcore.cli.edits import edit_program, timed, traced_job  # and importers, slow to import
+
+            jobs, done = edit_program(traced_job(graph, cluster, kernels, settings.fp32_math), edits)
+            states = [(job.graph, job.cluster or cluster) for job in jobs]
+        elif kernels:
+            states = [(apply_kernels(graph, kernels), cluster)]
+        graph, cluster = states[-1]
         for state in states:
-            check_world(state.graph, state.cluster or cluster)
+            check_world(*state)
         memory = found.fits(graph, cluster)
     if out_dir is None:
         out_dir = Path("runs") / (graph.workload.name + ("-edited" if done else ""))
     with stages.stage("simulating before edits"):
-        before_s = [
-            _step_time_s(state.graph, state.cluster or cluster, scenario, learned) for state in states[:-1]
-        ]
+        before_s = [_step_time_s(*state, scenario, learned) for state in states[:-1]]
     topology = Topology(cluster)
     planner = _planner(topology, settings, scenario.network)
     cost = _Remembered(RooflineCost(cluster.gpu, fp32_math=settings.fp32_math, tables=settings.tables))
@@ -120,7 +126,7 @@ def run_scenario(
                 progress=_throttled(update),
             )
         facts = _facts(scenario, graph, cluster, result, cost.last, memory, stages)
-        changes = timed(done, [*before_s, s_from_ps(result.step_ps)])
+        changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
         facts = dataclasses.replace(
             facts,
             warnings=(*unordered, *facts.warnings),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simcore.graph.arrow import values_of
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import Timeline
 
@@ -71,11 +72,13 @@ def choose_counters(timeline: Timeline, ranks: Sequence[int], max_rows: int) -> 
     for rank in ranks:
         for port, label in _ports(timeline.info, timeline.representative(rank)).items():
             of_port.setdefault(port, []).append((rank, label))
-    counters = timeline.counters(lambda name: name in of_port or not name.startswith(_PORTS))
-    column = counters["resource"].cat
-    codes = column.codes.to_numpy().astype(np.int64)
-    changes = np.bincount(codes, minlength=len(column.categories)).tolist()
-    names = list(enumerate(column.categories.tolist()))
+    counters = timeline.counter_rows(lambda name: name in of_port or not name.startswith(_PORTS))
+    column = counters["resource"].combine_chunks()
+    codes, known = np.zeros(0, dtype=np.int64), list[str]()
+    if len(counters):  # an empty column has no chunk to combine
+        codes, known = values_of(column.indices).astype(np.int64), column.dictionary.to_pylist()
+    changes = np.bincount(codes, minlength=len(known)).tolist()
+    names = list(enumerate(known))
     links = {code: [(LINKS_PID, name)] for code, name in names if not name.startswith(_PORTS)}
     ports = {code: of_port[name] for code, name in names if name in of_port}
     shown: dict[int, list[tuple[int, str]]] = {}
@@ -93,8 +96,8 @@ def choose_counters(timeline: Timeline, ranks: Sequence[int], max_rows: int) -> 
     return ChosenCounters(
         places=shown,
         resource=codes[rows],
-        time_ns=counters["time_ps"].to_numpy()[rows] // 1000,
-        value=counters["value"].to_numpy()[rows],
+        time_ns=values_of(counters["time_ps"])[rows] // 1000,
+        value=values_of(counters["value"])[rows],
         left_out=tuple(left_out),
     )
 

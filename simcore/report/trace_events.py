@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from simcore.analysis.breakdown import COMMUNICATION_KINDS
 from simcore.timeline.reader import RankRows
@@ -185,10 +184,10 @@ def _constant_parts(
     """What comes before and after the times of an event, per distinct row, and the distinct row of each."""
     texts = {column: rows.strings(column) for column in _TEXTS}
     ints = {column: rows.ints(column) for column in _INTS}
-    key = pd.factorize(tid[shown])[0]
+    key = _numbered(tid[shown])
     for column in [codes for codes, _ in texts.values()] + list(ints.values()):
-        codes = pd.factorize(column[shown])[0]
-        key = pd.factorize(key * (int(codes.max()) + 1) + codes)[0]
+        codes = _numbered(column[shown])
+        key = _numbered(key * (int(codes.max()) + 1) + codes)
     _, first = np.unique(key, return_index=True)
     heads, tails = [], []
     for row in shown[first].tolist():
@@ -200,6 +199,18 @@ def _constant_parts(
         )
         tails.append(_arguments(text, number))
     return heads, tails, key.tolist()
+
+
+def _numbered(values: npt.NDArray[np.integer]) -> IntArray:
+    """Equal values as equal numbers, from 0 without gaps."""
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    if high - low >= 8 * len(values):
+        found: IntArray = np.unique(values, return_inverse=True)[1].astype(np.int64)
+        return found
+    used = np.zeros(high - low + 1, dtype=np.int64)  # a table is quicker than sorting
+    used[values - low] = 1
+    numbers: IntArray = (np.cumsum(used) - 1)[values - low]
+    return numbers
 
 
 def _title(text: dict[str, str]) -> str:

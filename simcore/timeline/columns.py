@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from simcore.collectives.plan import CollectivePlan
 from simcore.engine.result import RankTimes, SimulationResult
+from simcore.graph.arrow import numbers, texts
 from simcore.graph.graph import FlatOps, Graph, Program
 from simcore.graph.ops import IntArray, OpKind, Strings
 from simcore.timeline.schema import TIMELINE
@@ -52,27 +53,27 @@ class ProgramColumns:
         alone = _alone_ps(result, kind, result.alone_ps[rank_class], plan_of)
         shared = {
             "stream": _text(_streams(ops.stream.take(row), kind)),
-            "op_id": pa.array(op_id),
+            "op_id": numbers(op_id),
             "name": _text(ops.name.take(row)),
             "kind": _text(Strings(kind.astype(np.int32), KIND_NAMES)),
             "phase": _text(ops.phase.take(row)),
             "step": _constant(0, len(flat)),
             "stage": _constant(program.stage, len(flat)),
-            "microbatch": pa.array(flat.microbatch.astype(np.int32)),
-            "layer": pa.array(_global_layer(flat, ops.layer[row], program)),
+            "microbatch": numbers(flat.microbatch.astype(np.int32)),
+            "layer": numbers(_global_layer(flat, ops.layer[row], program)),
             "group": _text(ops.group.take(row)),
             "algorithm": _text(_plan_strings(result.plans, plan_of, lambda plan: plan.algorithm)),
             "protocol": _text(_plan_strings(result.plans, plan_of, lambda plan: plan.protocol)),
-            "channels": pa.array(_plan_ints(result.plans, plan_of).astype(np.int32)),
-            "flops": pa.array(ops.flops[row]),
-            "bytes": pa.array(
+            "channels": numbers(_plan_ints(result.plans, plan_of).astype(np.int32)),
+            "flops": numbers(ops.flops[row]),
+            "bytes": numbers(
                 np.where(
                     np.isin(kind, _COMMUNICATION),
                     ops.comm_bytes[row],
                     ops.bytes_read[row] + ops.bytes_written[row],
                 )
             ),
-            "alone_ps": pa.array(alone),
+            "alone_ps": numbers(alone),
         }
         peer_key, peer_kinds = _peer_keys(graph, row, kind)
         return cls(shared, op_id, alone, peer_key, peer_kinds)
@@ -84,10 +85,10 @@ class ProgramColumns:
             **self.shared,
             "rank_class": _constant(rank_class, num_rows),
             "rank": _constant(rank, num_rows),
-            "peer": pa.array(self._peers(graph, rank)),
-            "ready_ps": pa.array(times.ready_ps),
-            "start_ps": pa.array(times.start_ps),
-            "end_ps": pa.array(times.end_ps),
+            "peer": numbers(self._peers(graph, rank)),
+            "ready_ps": numbers(times.ready_ps),
+            "start_ps": numbers(times.start_ps),
+            "end_ps": numbers(times.end_ps),
         }
         return pa.Table.from_arrays([columns[name] for name in TIMELINE.names], schema=TIMELINE)
 
@@ -102,7 +103,7 @@ class ProgramColumns:
 
 def _text(column: Strings) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(
-        pa.array(column.codes.astype(np.int32, copy=False)), pa.array(list(column.values), pa.string())
+        numbers(column.codes.astype(np.int32, copy=False)), texts(column.values)
     )
 
 
@@ -114,7 +115,7 @@ def _streams(stream: Strings, kind: IntArray) -> Strings:
 
 
 def _constant(value: int, length: int) -> pa.Array:
-    return pa.array(np.full(length, value, dtype=np.int32))
+    return numbers(np.full(length, value, dtype=np.int32))
 
 
 def _alone_ps(

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simcore.errors import InputError
+from simcore.graph.arrow import flags, numbers, values_of
 from simcore.timeline.digest import rank_digest, timeline_digest
 from simcore.timeline.info import RunInfo
 from simcore.timeline.schema import (
@@ -26,6 +27,9 @@ from simcore.timeline.schema import (
     TIMELINE_FILE,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd  # what pyarrow imports where a table becomes a frame
+
 
 @dataclass(frozen=True)
 class RankRows:
@@ -37,7 +41,7 @@ class RankRows:
 
     def ints(self, column: str) -> npt.NDArray[np.int64]:
         """An integer column as int64."""
-        values: npt.NDArray[np.int64] = self.table.column(column).to_numpy().astype(np.int64, copy=False)
+        values: npt.NDArray[np.int64] = values_of(self.table.column(column)).astype(np.int64, copy=False)
         return values
 
     def strings(self, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
@@ -45,17 +49,16 @@ class RankRows:
         chunk = self.table.column(column).unify_dictionaries().combine_chunks()
         if isinstance(chunk, pa.ChunkedArray):  # an empty column has no chunk to combine
             return np.zeros(0, dtype=np.int32), []
-        return chunk.indices.to_numpy().astype(np.int32, copy=False), chunk.dictionary.to_pylist()
+        return values_of(chunk.indices).astype(np.int32, copy=False), chunk.dictionary.to_pylist()
 
 
 class Timeline:
     """The tables of a run.  Open with :meth:`open`; rows are read when they are asked for."""
 
-    def __init__(self, run_dir: Path, info: RunInfo, file: pq.ParquetFile, classes: pd.DataFrame) -> None:
+    def __init__(self, run_dir: Path, info: RunInfo, file: pq.ParquetFile, classes: pa.Table) -> None:
         self.run_dir = run_dir
         self.info = info
-        self.classes = classes
-        """Columns rank, rank_class, representative; one row per rank."""
+        self._classes = classes
         self._file = file
 
     @classmethod
@@ -65,7 +68,12 @@ class Timeline:
         info = RunInfo.read(folder)
         file = _open_parquet(folder / TIMELINE_FILE, TIMELINE, "simcore.timeline.schema")
         classes = _read_parquet(folder / RANK_CLASSES_FILE, RANK_CLASSES, "simcore.rank_classes.schema")
-        return cls(folder, info, file, classes.to_pandas())
+        return cls(folder, info, file, classes)
+
+    @cached_property
+    def classes(self) -> pd.DataFrame:
+        """Columns rank, rank_class, representative; one row per rank."""
+        return self._classes.to_pandas()
 
     @property
     def path(self) -> Path:
@@ -80,7 +88,7 @@ class Timeline:
     @property
     def ranks(self) -> range:
         """All ranks of the job."""
-        return range(len(self.classes))
+        return range(len(self._classes))
 
     def rank(self, rank: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Rows of one rank in issue order, text as pandas categories.
@@ -103,8 +111,8 @@ class Timeline:
 
     def representative(self, rank: int) -> int:
         """The rank whose rows stand for ``rank``.  InputError for a rank outside the job."""
-        if not 0 <= rank < len(self.classes):
-            raise InputError(f"rank {rank} is outside the job's 0..{len(self.classes) - 1}")
+        if not 0 <= rank < len(self._classes):
+            raise InputError(f"rank {rank} is outside the job's 0..{len(self._classes) - 1}")
         return int(self._representatives[rank])
 
     def representatives(self, columns: Sequence[str] | None = None) -> Iterator[RankRows]:
@@ -124,16 +132,20 @@ class Timeline:
 
         ``wanted`` picks resources by name; the others never fill the memory.
         """
+        frame: pd.DataFrame = self.counter_rows(wanted).to_pandas()
+        return frame
+
+    def counter_rows(self, wanted: Callable[[str], bool] | None = None) -> pa.Table:
+        """As :meth:`counters`, as columnar arrays; ``resource`` has one dictionary."""
         path = self.run_dir / COUNTERS_FILE
         file = _open_parquet(path, COUNTERS, "simcore.counters.schema")
-        parts = [COUNTERS.empty_table()]
+        parts = [pa.Table.from_batches([], schema=COUNTERS)]
         for group in range(file.num_row_groups):
             table = _read_group(file, path, group)
             if wanted is not None:
                 table = _of_resources(table, wanted)
             parts.append(table)
-        frame: pd.DataFrame = pa.concat_tables(parts).unify_dictionaries().to_pandas()
-        return frame
+        return pa.concat_tables(parts).unify_dictionaries()
 
     def digest(self) -> str:
         """SHA-256 of all ranks' times (:mod:`simcore.timeline.digest`), whatever the file's layout."""
@@ -157,7 +169,7 @@ class Timeline:
             else:
                 column = self._peers(RankRows(representative, 1, table), representative, rank)
             place = table.column_names.index(name)
-            table = table.set_column(place, table.schema.field(name), pa.array(column))
+            table = table.set_column(place, table.schema.field(name), numbers(column))
         return table
 
     def _peers(self, rows: RankRows, representative: int, rank: int) -> npt.NDArray[np.int32]:
@@ -174,8 +186,8 @@ class Timeline:
 
     @cached_property
     def _representatives(self) -> npt.NDArray[np.int64]:
-        by_rank = np.empty(len(self.classes), dtype=np.int64)
-        by_rank[self.classes["rank"].to_numpy()] = self.classes["representative"].to_numpy()
+        by_rank = np.empty(len(self._classes), dtype=np.int64)
+        by_rank[values_of(self._classes["rank"])] = values_of(self._classes["representative"])
         return by_rank
 
     @cached_property
@@ -237,12 +249,12 @@ def _of_resources(table: pa.Table, wanted: Callable[[str], bool]) -> pa.Table:
     if isinstance(chunk, pa.ChunkedArray):  # an empty column has no chunk to combine
         return table
     passes = np.array([wanted(name) for name in chunk.dictionary.to_pylist()], dtype=np.bool_)
-    return table.filter(pa.array(passes[chunk.indices.to_numpy()]))
+    return table.filter(flags(passes[values_of(chunk.indices)]))
 
 
 def _split_by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """Consecutive rows of equal rank."""
-    rank = table.column("rank").to_numpy()
+    rank = values_of(table.column("rank"))
     if len(rank) == 0:
         return
     starts = np.concatenate([[0], np.flatnonzero(np.diff(rank)) + 1, [len(rank)]])

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simcore.engine.result import SimulationResult
+from simcore.graph.arrow import numbers, texts
 from simcore.graph.graph import Graph
 from simcore.memory import ProgramMemory, peak_memory
 from simcore.timeline.columns import ProgramColumns
@@ -165,13 +166,13 @@ def _write_counters(path: Path, result: SimulationResult) -> None:
     # Most of a large cluster's half a million links are those of ranks that others stand for: not named.
     used = np.zeros(len(result.resources), dtype=np.bool_)
     used[result.counter_resource] = True
-    names = pa.array([result.resources[link] for link in np.flatnonzero(used).tolist()], pa.string())
-    codes = pa.array((np.cumsum(used) - 1)[result.counter_resource].astype(np.int32))
+    names = texts([result.resources[link] for link in np.flatnonzero(used).tolist()])
+    codes = numbers((np.cumsum(used) - 1)[result.counter_resource].astype(np.int32))
     table = pa.Table.from_arrays(
         [
-            pa.array(result.counter_time_ps),
+            numbers(result.counter_time_ps),
             pa.DictionaryArray.from_arrays(codes, names),
-            pa.array(result.counter_value),
+            numbers(result.counter_value),
         ],
         schema=COUNTERS,
     )
@@ -180,6 +181,6 @@ def _write_counters(path: Path, result: SimulationResult) -> None:
 
 def _write_rank_classes(path: Path, result: SimulationResult) -> None:
     columns = (np.arange(len(result.class_of)), result.class_of, result.representatives[result.class_of])
-    arrays = [pa.array(column.astype(np.int32)) for column in columns]
+    arrays = [numbers(column.astype(np.int32)) for column in columns]
     table = pa.Table.from_arrays(arrays, schema=RANK_CLASSES)
     pq.write_table(table, path, compression="zstd", compression_level=1, write_page_checksum=True)

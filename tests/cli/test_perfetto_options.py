@@ -42,7 +42,7 @@ def test_what_perfetto_does_not_show_is_said(
     few = functools.partial(simcore.report.write_perfetto, max_counter_rows=1)
     monkeypatch.setattr(simcore.cli.simulation, "write_perfetto", few)
     told = "too much for Perfetto, see counters.parquet: counters of NVLink and NIC ("
-    graph = pipeline_graph(one_f_one_b(2, 3), forward=10**9, backward=10**9, num_bytes=1024, name="tiny")
+    graph = pipeline_graph(one_f_one_b(2, 3), forward=10**9, backward=10**9, num_bytes=1 << 20, name="tiny")
     save_graph(graph, tmp_path / "tiny")
     assert told in run("run-sim", tmp_path / "tiny", "--out", "done").stdout
     assert told not in run("report", "done", "--perfetto", "p.json.gz").stdout
