@@ -186,17 +186,9 @@ def test_values_are_asked_for_and_can_be_answered(pool: WorkerPool) -> None:
 
 
 def test_an_operator_gets_its_shapes_from_a_setup_file(pool: WorkerPool) -> None:
-    with workers_of_one() as fresh:
-        found = run(fresh, "troubled.py", "opaque", setup=SCRIPTS / "shapes.py")
+    found = run(pool, "troubled.py", "opaque", setup=SCRIPTS / "shapes.py")
     names = [name for one in found.trace.program.templates.values() for name in column(one, "name")]
     assert "simcore_tests::opaque" in names
-
-
-def workers_of_one() -> Any:
-    """A worker of its own: operators stay registered."""
-    from workloads.tracing.script import rank_script
-
-    return workers(rank_script.prepare, 1)
 
 
 @needs_torch

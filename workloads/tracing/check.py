@@ -25,7 +25,8 @@ _RECIPES = Path(__file__).parent / "recipes"
 @dataclass(frozen=True)
 class Case:
     """One recipe.  ``parameters``: of the whole model, from its paper or configuration (0: not checked);
-    ``bytes_each``: of a gradient in all reductions of a step; ``tensor_parallel`` splits the model.
+    ``bytes_each``: of a gradient in all reductions of a step; ``tensor_parallel`` splits the model;
+    ``load``: of experts.
     """
 
     script: str
@@ -34,16 +35,18 @@ class Case:
     parameters: int
     bytes_each: int = 4
     tensor_parallel: int = 1
+    load: str = "uniform"
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Modules without which the case is skipped."""
-        return _NEEDS[self.script]
+        return (*_NEEDS[self.script], *(("peft",) if "--lora" in self.arguments else ()))
 
 
 _NEEDS = {
     "vision.py": ("torch",),
     "hugging_face.py": ("torch", "transformers"),
+    "trainer.py": ("torch", "transformers", "accelerate"),
     "deepspeed_zero.py": ("torch", "transformers", "deepspeed"),
 }
 
@@ -53,6 +56,9 @@ _BERT_LARGE, _LLAMA_8B = 335_174_458, 8_030_261_248
 #: Embedding, output and final norm; then four Llama layers, two Mixtral layers.
 _LLAMA_4 = 2 * 128256 * 4096 + 4096 + 4 * 218_112_000
 _MIXTRAL_2 = 2 * 32000 * 4096 + 4096 + 2 * 1_451_270_144
+_QWEN3_2 = 2 * 151936 * 2048 + 2048 + 2 * 623_120_640
+#: Adapters of rank 16 of a Llama-3 8B layer: queries 4096 to 4096, values 4096 to 1024.
+_LORA_16 = 16 * (4096 + 4096 + 4096 + 1024)
 CASES = {
     "vgg19-ddp": Case("vision.py", "--model vgg19", 128, _VGG19),
     "resnet152-ddp": Case("vision.py", "--model resnet152", 128, _RESNET152),
@@ -78,6 +84,24 @@ CASES = {
     "mixtral-fsdp2": Case(
         "hugging_face.py", "--model mixtral-8x7b --layers 2 --parallel fsdp2 --seq 4096", 8, _MIXTRAL_2
     ),
+    "mixtral-zipf": Case(
+        "hugging_face.py",
+        "--model mixtral-8x7b --layers 2 --parallel fsdp2 --seq 1024 --experts eager",
+        *(8, _MIXTRAL_2, 4, 1, "zipf:1"),
+    ),
+    "qwen3-moe-fsdp2": Case(
+        "hugging_face.py", "--model qwen3-30b-a3b --layers 2 --parallel fsdp2 --seq 1024", 8, _QWEN3_2
+    ),
+    "llama3-fsdp1": Case(
+        "hugging_face.py", "--model llama3-8b --layers 4 --parallel fsdp1 --seq 2048", 8, _LLAMA_4, 2
+    ),
+    "bert-large-fsdp2": Case(
+        "hugging_face.py", "--model bert-large --seq 512 --parallel fsdp2", 8, _BERT_LARGE
+    ),
+    "llama3-lora-ddp": Case(
+        "hugging_face.py", "--model llama3-8b --layers 4 --seq 2048 --lora 16", 64, 4 * _LORA_16
+    ),
+    "gpt2-trainer": Case("trainer.py", "--accumulate 2", 64, _GPT2),
     # bf16; ZeRO-1 reduces once a step, ZeRO-2 and 3 in each of its two microbatches.
     "gpt2-zero1": Case("deepspeed_zero.py", "--stage 1 --accumulate 2", 64, _GPT2, 2),
     "gpt2-zero2": Case("deepspeed_zero.py", "--stage 2 --accumulate 2", 64, _GPT2, 4),
@@ -109,7 +133,7 @@ def check(name: str) -> Outcome:
     missing = [module for module in case.needs if importlib.util.find_spec(module) is None]
     if missing:
         return Outcome(name, "skipped", f"{missing[0]} is not installed")
-    job = ScriptJob(_RECIPES / case.script, tuple(case.arguments.split()), case.world_size)
+    job = ScriptJob(_RECIPES / case.script, tuple(case.arguments.split()), case.world_size, load=case.load)
     began = time.monotonic()
     try:
         with tempfile.TemporaryDirectory() as folder:

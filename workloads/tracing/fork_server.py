@@ -27,6 +27,7 @@ from simcore.errors import SimcoreError
 
 Found = TypeVar("Found")
 
+_ENDED = "could not start: the process that is forked for every rank has ended"
 _SERVER = "import workloads.tracing.fork_server as server; server.main()"
 
 
@@ -114,12 +115,12 @@ class ForkExecutor(Executor):
             try:
                 number, answer = self._connection.recv()
             except (EOFError, OSError):
-                number, answer = 0, None
+                number, answer = 0, pickle.dumps((False, BrokenProcessPool(_ENDED)))
             with self._lock:
                 ended = [number] if number else list(self._running)
                 futures = [self._running.pop(one) for one in ended]
                 if not number:
-                    self._broken = "the process that is forked for each rank has ended"
+                    self._broken = _ENDED
                 self._start()
             for future in futures:
                 _settle(future, answer)
@@ -127,10 +128,7 @@ class ForkExecutor(Executor):
                 return
 
 
-def _settle(future: Future[Any], answer: bytes | None) -> None:
-    if answer is None:
-        future.set_exception(BrokenProcessPool("the process died"))
-        return
+def _settle(future: Future[Any], answer: bytes) -> None:
     done, found = pickle.loads(answer)
     if done:
         future.set_result(found)
@@ -164,10 +162,10 @@ def serve(connection: Connection) -> None:
                 number, process = children.pop(ready)
                 try:
                     answer = ready.recv_bytes()
+                    os.waitpid(process, 0)
                 except EOFError:
-                    answer = None
+                    answer = _died(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
                 ready.close()
-                os.waitpid(process, 0)
                 connection.send((number, answer))
 
 
@@ -177,6 +175,11 @@ def _request(connection: Connection) -> tuple[int, bytes] | None:
     except EOFError:  # the other process has died
         return None
     return found
+
+
+def _died(code: int) -> bytes:
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return pickle.dumps((False, BrokenProcessPool(how)))
 
 
 def _be_child(results: Connection, call: bytes, inherited: tuple[Connection, ...]) -> None:

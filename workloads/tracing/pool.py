@@ -77,10 +77,10 @@ def outcome(future: Future[Found], rank: int, phase: str) -> Found:
     """What a worker that was ``rank`` found.  A SimcoreError as it is; TracingError for anything else."""
     try:
         return future.result()
-    except BrokenProcessPool:
+    except BrokenProcessPool as error:
         raise TracingError(
-            f"a worker process died while it was rank {rank} ({phase}); "
-            f"out of memory, or an unsupported torch build"
+            f"rank {rank} ({phase}): its process {error} before it was done\n  what to do: see whether the "
+            f"program ends itself (os._exit, a crash in C code) or memory ran out (fewer --jobs)"
         ) from None
     except SimcoreError:
         raise

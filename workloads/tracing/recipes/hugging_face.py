@@ -33,12 +33,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"num_attention_heads": 64},
     ),
     "mixtral-8x7b": ("Mixtral", {}),
+    "qwen3-30b-a3b": ("Qwen3Moe", {"num_hidden_layers": 48, "moe_intermediate_size": 768, "head_dim": 128}),
 }
 #: Family -> (configuration, model, where its blocks are, the option that counts them).
 _FAMILIES = {
     "GPT2LMHead": ("GPT2Config", "GPT2LMHeadModel", "transformer.h", "n_layer"),
     "BertForMaskedLM": ("BertConfig", "BertForMaskedLM", "bert.encoder.layer", "num_hidden_layers"),
     "Llama": ("LlamaConfig", "LlamaForCausalLM", "model.layers", "num_hidden_layers"),
+    "Qwen3Moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", "model.layers", "num_hidden_layers"),
     "Mixtral": ("MixtralConfig", "MixtralForCausalLM", "model.layers", "num_hidden_layers"),
 }
 _TENSOR_PARALLEL = {
@@ -48,17 +50,26 @@ _TENSOR_PARALLEL = {
 }
 
 
-def build(name: str, layers: int, seq: int) -> tuple[Any, list[Any]]:
-    """(model, its blocks); ``layers`` 0: as many as the model has."""
+def build(name: str, layers: int, seq: int, experts: str = "") -> tuple[Any, list[Any]]:
+    """(model, its blocks); ``layers`` 0: all that the model has; ``experts``: how transformers runs them."""
     family, sizes = MODELS[name]
     configuration, model_class, where, count = _FAMILIES[family]
     if layers:
         sizes = {**sizes, count: layers}
-    if family in ("Llama", "Mixtral"):
+    if family in ("Llama", "Mixtral", "Qwen3Moe"):
         sizes = {**sizes, "max_position_embeddings": seq}
+    if experts:
+        sizes = {**sizes, "experts_implementation": experts}
     config = getattr(transformers, configuration)(**sizes, attn_implementation="sdpa", use_cache=False)
     model = getattr(transformers, model_class)(config)
     return model, list(model.get_submodule(where))
+
+
+def with_adapters(model: Any, rank: int) -> Any:
+    """``model`` frozen, with trained low-rank adapters beside its query and value projections."""
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=rank, target_modules=["q_proj", "v_proj"]))
 
 
 def main() -> None:
@@ -72,10 +83,14 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=1, help="microbatches per step")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--experts", default="", help="eager, grouped_mm or batched_mm")
+    parser.add_argument("--lora", type=int, default=0, help="rank of adapters of queries and values; peft")
     parser.add_argument("--train-steps", type=int, default=4)
     options = parser.parse_args()
     device = start()
-    inner, blocks = build(options.model, options.layers, options.seq)
+    inner, blocks = build(options.model, options.layers, options.seq, options.experts)
+    if options.lora:
+        inner = with_adapters(inner, options.lora)
     inner.to(device).train()
     if options.checkpointing:
         inner.gradient_checkpointing_enable()

@@ -1,0 +1,56 @@
+"""Calls in forks of one prepared process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import pytest
+
+from workloads.tracing.fake_device import child_environment
+from workloads.tracing.fork_server import ForkExecutor
+from workloads.tracing.pool import TracingError, WorkerPool
+
+
+def executor(prepare: Callable[..., Any] = os.getpid, *arguments: Any, count: int = 2) -> ForkExecutor:
+    return ForkExecutor(count, prepare, arguments, child_environment())
+
+
+def test_every_call_starts_from_the_prepared_state() -> None:
+    with executor(os.chdir, "/usr") as running:
+        running.submit(os.chdir, "/").result()
+        assert running.submit(os.getcwd).result() == "/usr"
+        processes = {running.submit(os.getpid).result() for _ in range(3)}
+    assert len(processes) == 3 and os.getpid() not in processes
+
+
+def test_a_call_that_fails_and_a_process_that_dies_say_how() -> None:
+    with executor(count=1) as running:
+        with pytest.raises(ValueError, match="invalid literal"):
+            running.submit(int, "x").result()
+        with pytest.raises(BrokenProcessPool, match="exit code 7"):
+            running.submit(os._exit, 7).result()
+        with pytest.raises(BrokenProcessPool, match="signal 6"):
+            running.submit(os.abort).result()
+        assert running.submit(len, "abc").result() == 3  # the others are not affected
+        with pytest.raises(TracingError, match=r"rank 4 \(trace\): its process ended with exit code 7"):
+            WorkerPool(running).ranks(os._exit, [(7,)], lambda _: 4)
+
+
+def test_a_process_that_cannot_be_prepared_fails_every_call() -> None:
+    with executor(os._exit, 1) as running:
+        for _ in range(2):
+            with pytest.raises(BrokenProcessPool, match="could not start"):
+                running.submit(len, "abc").result()
+
+
+def test_calls_wait_for_a_free_process_and_may_be_cancelled() -> None:
+    running = executor(count=1)
+    slow = running.submit(time.sleep, 60.0)
+    waiting = running.submit(len, "abc")
+    assert not waiting.done()
+    running.shutdown(cancel_futures=True)
+    assert waiting.cancelled() and isinstance(slow.exception(), BrokenProcessPool)
