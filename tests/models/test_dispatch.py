@@ -128,3 +128,16 @@ def test_exchanges_beside_another_microbatch_s_compute_have_a_stream_of_their_ow
         # They wait for what they send, and nothing of this microbatch waits for them.
         assert all(kernels[k].waits_for for k in aside)
         assert not any(set(kernel.waits_for) & set(aside) for kernel in kernels)
+
+
+def test_experts_may_have_biases() -> None:
+    """Two vectors for each local expert: 2 x 14336 and 4096 wide; the second is weighted row by row."""
+    assert MIXTRAL_8X7B.moe is not None
+    moe = MIXTRAL_8X7B.moe.model_copy(update={"bias": True})
+    layer = pieces(MIXTRAL_8X7B.model_copy(update={"moe": moe}), ep=4).layers[0]
+    sizes = {p.name.rpartition("mlp.experts.")[2]: p.shape for p in layer.parameters if "experts" in p.name}
+    assert sizes["linear_fc1.bias"] == (2, 2 * 14336)
+    assert sizes["linear_fc2.bias"] == (2, 4096)
+    plain = pieces(MIXTRAL_8X7B, ep=4).layers[0]
+    assert sum(k.flops for k in layer.backward) == sum(k.flops for k in plain.backward)
+    assert len(layer.forward) == len(plain.forward) + 4  # the first sum; weighting, sum and joining

@@ -120,11 +120,47 @@ def _grouped_experts(
     if padded:
         _pad(tape, x, name)
     hidden = _grouped(tape, shard, x, local, 2 * width if model.gated else width, f"{name}.linear_fc1")
+    if moe.bias:
+        _up_bias(tape, shard, hidden, local, f"{name}.linear_fc1")
     hidden = activation(tape, shard, model, hidden, name, bias=False)
     y = _grouped(tape, shard, hidden, local, model.hidden, f"{name}.linear_fc2")
+    if moe.bias:
+        _weighted_bias(tape, shard, y, local, f"{name}.linear_fc2")
     if padded:
         _pad(tape, y, name)
     return y
+
+
+def _up_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> None:
+    """Each expert's bias, added in the product where the build does so; its gradient is a sum over rows."""
+    op, biases = tape.op(), y.like(local, y.shape[1])
+    op.parameter(f"{module}.bias", *biases.shape, group="expert_dp")
+    if not shard.software.bias_in_product:
+        op.run("aten::add.Tensor", [y, biases], [y], module=module)
+    total = compute("aten::sum.dim_IntList", [y], [biases], module=module)
+    op.back(replace(total, launches=local), "weight")
+    op.accumulate(biases.shape, shard.dtype, shard.main_grad_dtype, module)
+
+
+def _weighted_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> None:
+    """Each expert's bias times a row's weight, expert by expert.
+
+    Rows were weighted before the product, which leaves the bias out (TEGroupedMLP of
+    megatron/core/transformer/moe/experts.py).
+    """
+    op, biases, weights = tape.op(), y.like(local, y.shape[1]), y.like(y.shape[0], 1, dtype="float32")
+    op.parameter(f"{module}.bias", *biases.shape, group="expert_dp")
+    for name, ins in (("mul.Tensor", [biases, weights]), ("add.Tensor", [y, y]), ("cat", [y])):
+        step = compute(f"aten::{name}", ins, [y], module=module)
+        op.launch(Launch(replace(step, launches=1 if name == "cat" else local)))
+    gradients = (
+        ("mul.Tensor", [y, weights], y, "weight"), ("sum.dim_IntList", [y], biases, "weight"),
+        ("mul.Tensor", [y, biases], y, "input"), ("sum.dim_IntList", [y], weights, "input"),
+    )  # fmt: skip
+    for name, ins, out, role in gradients:
+        step = compute(f"aten::{name}", ins, [out], module=module)
+        op.back(replace(step, launches=local), "weight" if role == "weight" else "input")
+    op.accumulate(biases.shape, shard.dtype, shard.main_grad_dtype, module)
 
 
 def _pad(tape: Tape, x: Tensor, module: str) -> None:
