@@ -93,6 +93,9 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     """
     finder = _Finder(tape, streams, is_local)
     places = finder.cuts()
+    if len(places) < 2:
+        nothing = [-1] * len(tape.streams[streams[0]])
+        return Cells(streams, [], nothing, nothing)
     closed = finder.are_closed(places)
     goes_on = finder.go_on(places[1:-1])
     first = closed & ~np.concatenate([[False], closed[:-1] & goes_on])
@@ -106,10 +109,8 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     chain_of[starts] = number[closed]
     cell_of[starts] = cells_before - begins[number[closed]]
     stops = cells_before[ends - 1] + 1 if len(begins) else begins
-    chains = [
-        finder.chain(places[lo : hi + 1], known)
-        for lo, hi in zip(begins.tolist(), stops.tolist(), strict=True)
-    ]
+    finder.number(places)
+    chains = [finder.chain(lo, hi, known) for lo, hi in zip(begins.tolist(), stops.tolist(), strict=True)]
     return Cells(streams, chains, chain_of.tolist(), cell_of.tolist())
 
 
@@ -138,6 +139,9 @@ class _Finder:
         self._instance = [instance[lo:hi] for lo, hi in bounds]
         self._segment = [table.segment[lo:hi] for lo, hi in bounds]
         self._launched = [table.launched_ps[lo:hi] for lo, hi in bounds]
+        self._template = tape.flat.program.template.tolist()
+        self._instance_of = self._instance[0].tolist()
+        self._segment_of = self._segment[0].tolist()
         main = streams[0]
         into_main = stream_of[table.wait_to] == main
         self._done: list[IntArray] = []  # of each other stream, before each item of the main one
@@ -192,37 +196,46 @@ class _Finder:
             goes_on &= (at == 0) | ~watched[np.maximum(at - 1, 0)]
         return goes_on
 
-    def chain(self, places: IntArray, known: Patterns) -> Chain:
-        """The chain of the cells between ``places``."""
+    def number(self, places: IntArray) -> None:
+        """Note what chains between ``places`` are made of, for all of them at once."""
         tape = self._tape
-        first, last = places[0].tolist(), places[-1].tolist()
-        instance = int(self._instance[0][first[0]])
-        sizes = []
-        for start, lo, hi in zip(self._first_item, first, last, strict=True):
-            ends = [
-                tape.first_op[at] if at < tape.num_items else len(tape.order)
-                for at in (start + lo, start + hi)
-            ]
-            sizes += [hi - lo, int(ends[1] - ends[0])]
-        begins = int(tape.order[tape.first_op[self._first_item[0] + first[0]]] - tape.flat.first[instance])
-        before = places[-2].tolist()
-        watched = tuple(
-            s
-            for s, (lo, hi) in enumerate(zip(before, last, strict=True))
-            if hi > lo and self._watched[s][hi - 1]
-        )
-        key = (int(tape.flat.program.template[instance]), begins, self._streams, tuple(sizes), watched)
-        pattern = known.get(key)
-        at = places.tolist()
-        if pattern is None:
-            pattern = known[key] = self._pattern(at, watched)
-        # Launches follow each other: the last of a cell is the last on one of its streams.
+        ops = np.concatenate([tape.first_op, [len(tape.order)]])
         launched = np.zeros(len(places) - 1, dtype=np.int64)
         for s, column in enumerate(self._launched):
-            if len(column):
+            if len(
+                column
+            ):  # launches follow each other: the last of a cell is the last on one of its streams
                 some = places[1:, s] > places[:-1, s]
                 launched = np.maximum(launched, np.where(some, column[np.maximum(places[1:, s] - 1, 0)], 0))
-        return Chain(at, int(self._segment[0][first[0]]), launched.tolist(), pattern)
+        at = places + np.array(self._first_item)
+        watched = [
+            column[np.maximum(places[:, s] - 1, 0)] for s, column in enumerate(self._watched) if len(column)
+        ]
+        begins = tape.order[tape.first_op[at[:-1, 0]]] - tape.flat.first[self._instance[0][places[:-1, 0]]]
+        self._places: list[list[int]] = places.tolist()
+        self._ops: list[list[int]] = ops[at].tolist()
+        self._launched_by: list[int] = launched.tolist()
+        self._begins: list[int] = begins.tolist()
+        self._ends_watched: list[list[bool]] = np.stack(watched, axis=1).tolist()
+
+    def chain(self, lo: int, hi: int, known: Patterns) -> Chain:
+        """The chain of the cells between places ``lo`` and ``hi``."""
+        at, ops = self._places[lo : hi + 1], self._ops
+        first, before, last = at[0], at[-2], at[-1]
+        watched = tuple([
+            s
+            for s, (begin, end, mark) in enumerate(zip(before, last, self._ends_watched[hi], strict=True))
+            if end > begin and mark
+        ])  # fmt: skip
+        key = (
+            int(self._template[self._instance_of[first[0]]]), self._begins[lo], self._streams, watched,
+            *[end - begin for begin, end in zip(first, last, strict=True)],
+            *[end - begin for begin, end in zip(ops[lo], ops[hi], strict=True)],
+        )  # fmt: skip
+        pattern = known.get(key)
+        if pattern is None:
+            pattern = known[key] = self._pattern(at, watched)
+        return Chain(at, self._segment_of[first[0]], self._launched_by[lo:hi], pattern)
 
     def _pattern(self, places: list[list[int]], watched: tuple[int, ...]) -> Pattern:
         cells = tuple(self._cell(begin, end) for begin, end in pairwise(places))
