@@ -2,7 +2,8 @@
 
 Echo (arXiv 2412.12487, table 10) slows the network of 16 nodes of 8 A100 from 1.6 Tb/s to 100 Gb/s per node
 and measures VGG19, ResNet152, BERT-Large and GPT-2.  Batch sizes and precision are unpublished: every case is
-run over those that are usual, and the band of slow-downs stands beside what was measured.
+run over some that are usual (tf32: products of fp32 numbers on tensor cores), and the band of slow-downs
+stands beside what was measured.
 """
 
 from __future__ import annotations
@@ -27,23 +28,22 @@ NIC_GBITS_PER_S = (200.0, 12.5)
 @dataclass(frozen=True)
 class Model:
     """One row of the table.  ``options``: of the recipe ``script``; ``batches``: per GPU, in samples;
-    ``precisions``: name -> option of the script.
+    ``half``: what makes the script compute in bf16, ``full`` in fp32.
     """
 
     script: str
     options: str
     batches: tuple[int, ...]
-    precisions: tuple[tuple[str, str], ...]
+    half: str
+    full: str
     measured: float
 
 
-_VISION = (("fp32", ""), ("bf16", "--amp"))
-_TEXT = (("bf16", ""),)
 MODELS = {
-    "vgg19": Model("vision.py", "--model vgg19", (32, 64, 128), _VISION, 1.091),
-    "resnet152": Model("vision.py", "--model resnet152", (32, 64), _VISION, 1.046),
-    "bert-large": Model("hugging_face.py", "--model bert-large --seq 512", (4, 8, 16), _TEXT, 1.276),
-    "gpt2": Model("hugging_face.py", "--model gpt2 --seq 1024", (4, 8, 16), _TEXT, 1.192),
+    "vgg19": Model("vision.py", "--model vgg19", (32, 64), "--amp", "", 1.091),
+    "resnet152": Model("vision.py", "--model resnet152", (32, 64), "--amp", "", 1.046),
+    "bert-large": Model("hugging_face.py", "--model bert-large --seq 512", (4, 16), "", "--fp32", 1.276),
+    "gpt2": Model("hugging_face.py", "--model gpt2 --seq 1024", (4, 16), "", "--fp32", 1.192),
 }
 
 
@@ -69,14 +69,16 @@ def rows(names: Sequence[str], say: Callable[[str], None]) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder, workers(rank_script.prepare) as pool:
         for name in names:
             model = MODELS[name]
-            for precision, option in model.precisions:
+            for option, precisions in ((model.full, ("fp32", "tf32")), (model.half, ("bf16",))):
                 for batch in model.batches:
-                    say(f"{name}, {precision}, {batch} samples per GPU")
-                    target = Path(folder) / f"{name}-{precision}-{batch}"
+                    say(f"{name}, {'/'.join(precisions)}, {batch} samples per GPU")
+                    target = Path(folder) / f"{name}-{precisions[0]}-{batch}"
                     options = [*model.options.split(), "--batch", str(batch), *option.split()]
                     _trace(pool, model.script, options, ScriptReport(), target)
-                    fast_s, slow_s = (_step_s(target, gbits) for gbits in NIC_GBITS_PER_S)
-                    yield Row(name, batch, precision, fast_s, slow_s, slow_s / fast_s, model.measured)
+                    for precision in precisions:
+                        tf32 = precision == "tf32"
+                        fast_s, slow_s = (_step_s(target, gbits, tf32=tf32) for gbits in NIC_GBITS_PER_S)
+                        yield Row(name, batch, precision, fast_s, slow_s, slow_s / fast_s, model.measured)
 
 
 def _trace(pool: object, script: str, options: list[str], report: object, target: Path) -> None:
@@ -90,10 +92,11 @@ def _trace(pool: object, script: str, options: list[str], report: object, target
     save_graph(trace_script_in(pool, job, report, name=target.name), target)  # type: ignore[arg-type]
 
 
-def _step_s(graph: Path, gbits_per_s: float) -> float:
+def _step_s(graph: Path, gbits_per_s: float, *, tf32: bool) -> float:
     """Seconds per step, as the command ``run_sim`` finds them."""
     arguments = [str(graph), "--cluster", CLUSTER, "--json", "--out", str(graph) + ".run"]
     arguments += ["--set", f"cluster.nic_bytes_per_s={gbits_per_s}Gb/s"]
+    arguments += ["--set", f"workload.fp32_math={'tf32' if tf32 else 'ieee'}"]
     command = [sys.executable, "-c", "from simcore.cli.run_sim import main; main()", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=1, help="microbatches per step")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--fp32", action="store_true", help="under ddp: no bf16 autocast")
     parser.add_argument("--experts", default="", help="eager, grouped_mm or batched_mm")
     parser.add_argument("--lora", type=int, default=0, help="rank of adapters of queries and values; peft")
     parser.add_argument("--train-steps", type=int, default=4)
@@ -109,7 +110,7 @@ def main() -> None:
             last = index == options.accumulate - 1
             ddp = options.parallel == "ddp"
             with model.no_sync() if ddp and not last else contextlib.nullcontext():
-                with torch.autocast("cuda", torch.bfloat16, enabled=ddp):
+                with torch.autocast("cuda", torch.bfloat16, enabled=ddp and not options.fp32):
                     loss = model(input_ids=tokens, labels=tokens).loss
                 (loss / options.accumulate).backward()
         optimizer.step()
