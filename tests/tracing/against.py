@@ -63,7 +63,7 @@ def run_really(folder: Path, script: Path, jobs: Mapping[str, int]) -> dict[str,
     command += [f"{mode}@{ranks}={port}" for (mode, ranks), port in zip(jobs.items(), ports, strict=True)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
     environment["CUDA_VISIBLE_DEVICES"] = ""
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     files = {mode: [folder / f"{mode}.{rank}.json" for rank in range(ranks)] for mode, ranks in jobs.items()}
     assert all(file.exists() for each in files.values() for file in each), done.stderr[-2000:]
     return {

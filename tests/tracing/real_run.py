@@ -28,6 +28,8 @@ CALLS = {
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 2, 1),
     "c10d::broadcast_": ("broadcast", 1, 0),
     "c10d::allgather_": ("all_gather", 2, 0),
+    "c10d::alltoall_base_": ("all_to_all", 2, 1),
+    "_c10d_functional::all_to_all_single": ("all_to_all", -1, 0),
     "c10d::send": ("send", 1, 0),
     "c10d::recv_": ("recv", 1, 0),
     "_c10d_functional::all_reduce": ("all_reduce", -1, 0),

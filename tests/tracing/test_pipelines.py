@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ RANKS = {
     "dualpipev": 2,
     "ddp": 4,
     "objects": 3,
+    "experts": 2,
 }
 MICROBATCHES, ACTIVATION = 4, 4 * 4 * 32  # a microbatch of 4 rows, 32 wide, in fp32
 #: Operators that launch nothing.
@@ -78,7 +80,7 @@ def test_calls_are_those_of_a_real_run(
         assert found == expected, f"rank {rank}"
 
 
-@pytest.mark.parametrize("mode", [mode for mode in RANKS if mode not in ("ddp", "objects")])
+@pytest.mark.parametrize("mode", [mode for mode in RANKS if mode not in ("ddp", "objects", "experts")])
 def test_transfers_are_waited_for_where_a_real_run_waits(
     traced: dict[str, dict[int, ScriptTrace]], really: dict[str, list[Any]], mode: str
 ) -> None:
@@ -143,6 +145,20 @@ def test_activations_travel_forward_and_gradients_back(traced: dict[str, dict[in
             if name == "nccl::send"
         ]
     assert set(sent) == {("fwd", 1, ACTIVATION), ("bwd", 2, ACTIVATION)}  # two places on: the one before
+
+
+def test_context_parallel_attention_passes_keys_and_values_on(pool: WorkerPool) -> None:
+    """torch's own: keys and values go round, backward their gradients, too; (1, 2, 4, 16) each in bf16."""
+    job = ScriptJob(SCRIPT, ("context",), world_size=4, gpus_per_node=4)
+    found = events(pool.run(rank_script.run_script, job, 1).trace.program)
+    sizes = Counter(one.num_bytes for one in found if one.is_call)
+    assert {one.name for one in found if one.is_call} == {"all_to_all"}
+    pair = 2 * 2 * 4 * 16  # elements
+    # To one other rank of four: as much through a port as of an even exchange of 4/3.  Three times forward
+    # and backward; gradients, of keys and values in fp32, four times.
+    assert sizes == {pair * 4 // 3 * 2: 3 + 3, pair * 4 // 3 * 4: 4}
+    flash = [one for one in found if "flash_attention" in one.name]
+    assert len(flash) == 4 + 4  # one for each rank's keys, forward and backward
 
 
 def test_a_pipeline_is_a_graph_of_its_stages(pool: WorkerPool) -> None:

@@ -143,10 +143,13 @@ def _fullest(num: int, source: torch.Tensor, *splits: Sequence[int]) -> int:
     """Bytes of an even all_to_all that lasts as long as one with these ``splits`` of rows, ``num`` without.
 
     The port of the rank that sends or receives most decides.  Where all ranks split alike, it moves the
-    largest part once for every rank; a rank sees that part in what it sends or in what it gets back.
+    largest part once for every rank; a rank sees that part in what it sends or in what it gets back.  A
+    permutation sends one part to one other rank: what a port carries of an even one, all but its own part.
     """
     uneven = [list(rows) for rows in splits if rows]
     if not uneven:
         return num
     row = source.element_size() * math.prod(source.shape[1:])
+    if all(len(rows) - rows.count(0) == 1 for rows in uneven):
+        return max(len(rows) * max(rows) // (len(rows) - 1) for rows in uneven) * row
     return max(len(rows) * max(rows) for rows in uneven) * row

@@ -91,7 +91,9 @@ class KnownValues:
         tensors = tensors_in(list(kwargs.values()), tensors_in(args, []))
         if base not in _MADE and (not tensors or any(values_of(one) is None for one in tensors)):
             return None
-        if not all(one.dtype.is_floating_point is False and one.numel() <= _MOST_ELEMENTS for one in tensors):
+        if base not in _MADE and any(one.dtype.is_floating_point for one in tensors):
+            return None
+        if any(one.numel() > _MOST_ELEMENTS for one in tensors):
             return None
         with _disable_current_modes():
             try:

@@ -1,7 +1,8 @@
 """A small pipeline of ``torch.distributed.pipelining``, on GPUs with NCCL if there are any, else with gloo.
 
 ``pipeline.py SCHEDULE [static]``: gpipe, 1f1b, interleaved, zbv, dualpipev, each over all ranks;
-ddp: 1f1b over two stages, replicated; objects: no pipeline, ranks exchange Python objects.
+ddp: 1f1b over two stages, replicated.  No pipelines: objects, ranks exchange Python objects; experts, tokens
+go to the ranks that hold theirs; context, attention over a sequence that is split among ranks.
 """
 
 import os
@@ -10,6 +11,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -19,6 +21,8 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
     ScheduleZBVZeroBubble,
 )
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import set_rotate_method
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, BATCH, MICROBATCHES = 32, 4, 4
@@ -110,6 +114,58 @@ def exchange(device, steps=3):
         optimizer.zero_grad()
 
 
+class Experts(nn.Module):
+    """One expert per rank and a gate; a token goes where its first elements are largest."""
+
+    def __init__(self):
+        super().__init__()
+        self.expert = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        size = dist.get_world_size()
+        chosen = x[:, :size].topk(1).indices.flatten()
+        counts = torch.bincount(chosen, minlength=size)
+        received = torch.empty_like(counts)
+        dist.all_to_all_single(received, counts)
+        sends, receives = counts.tolist(), received.tolist()
+        order = chosen.argsort()
+        there = all_to_all_single_autograd(x[order], receives, sends, dist.group.WORLD)
+        back = all_to_all_single_autograd(self.expert(there), sends, receives, dist.group.WORLD)
+        return x.index_add(0, order, back)
+
+
+class Attention(nn.Module):
+    """Causal self-attention of two heads; ``forward`` takes (batch, sequence, width)."""
+
+    def __init__(self):
+        super().__init__()
+        self.all, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        heads = [one.unflatten(2, (2, -1)).transpose(1, 2) for one in self.all(x).chunk(3, 2)]
+        seen = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        return self.out(seen.transpose(1, 2).flatten(2))
+
+
+def split_up(mode, device, steps=3):
+    size = dist.get_world_size()
+    model = (Experts() if mode == "experts" else Attention().bfloat16()).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    mesh = init_device_mesh(device.type, (size,), mesh_dim_names=("split",))
+    if mode == "context":
+        set_rotate_method("alltoall")
+    for _ in range(steps):
+        if mode == "experts":  # every expert gets as many
+            batch = nn.functional.one_hot(torch.arange(BATCH * size) % size, WIDTH).float().to(device)
+            model(batch.requires_grad_()).sum().backward()
+        else:
+            batch = torch.zeros(1, BATCH * size, WIDTH, device=device, dtype=torch.bfloat16)
+            with context_parallel(mesh, buffers=[batch], buffer_seq_dims=[1]):
+                model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def main(mode, static=""):
     on_gpu = torch.cuda.is_available()
     dist.init_process_group("nccl" if on_gpu else "gloo")
@@ -119,6 +175,8 @@ def main(mode, static=""):
         torch.cuda.set_device(device)
     if mode == "objects":
         exchange(device)
+    elif mode in ("experts", "context"):
+        split_up(mode, device)
     else:
         train(mode, device, static == "static")
     dist.destroy_process_group()

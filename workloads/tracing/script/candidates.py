@@ -7,8 +7,8 @@ Note [Distinct ranks]
 
     The world's first and last rank are run, and their recordings hashed.  Where they agree, and with more
     than one axis a rank inside all of them agrees, too, every rank is taken to do the same.  Of pipeline
-    stages the first rank of each is run, of the first and the last stage the last one, too, and of the first
-    one inside: where they agree, every stage is alike in itself.  Otherwise one
+    stages the first rank of each is run, of the last stage the last one, too, and of the first stage one
+    inside: where they agree, every stage is alike in itself.  Otherwise one
     rank of each kind of place is run; of a kind with many ranks the last one, too, unless the next rank
     above does what the first of them does, and the border between two that differ is searched by halving.
 """
@@ -110,10 +110,11 @@ class RankSearch:
     def _stages_alike(
         self, kinds: Mapping[Place, Sequence[int]], stages: Sequence[Sequence[int]], num_axes: int
     ) -> dict[int, str] | None:
-        """The ends of the first and last stage speak for all stages, if they agree; None when they do not."""
-        inside = [_innermost(kinds, stages[0])] if num_axes > 2 else []
+        """A rank inside the first stage and the end of the last speak for all stages, if they agree with the
+        first ranks of these; None when they do not.
+        """
         self._run([ranks[0] for ranks in stages])
-        self._run([stages[0][-1], stages[-1][-1], *inside])
+        self._run([_innermost(kinds, stages[0]) if num_axes > 2 else stages[0][-1], stages[-1][-1]])
         found: dict[int, str] = {}
         for ranks in stages:
             known = {self.hashes[rank] for rank in ranks if rank in self.hashes}

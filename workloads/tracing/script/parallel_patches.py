@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as fsdp2_groups
 import torch.distributed.tensor._random as dtensor_random
+import torch.distributed.tensor._sharding_prop as sharding_prop
 import torch.distributed.utils as dist_utils
 import torch.nn.parallel.distributed as ddp
 from torch._subclasses.fake_tensor import FakeTensor
@@ -34,6 +35,7 @@ def install() -> None:
     _patch_reducer()
     _patch_device_mesh()
     _label_fsdp2()
+    _leave_out_shape_rules()
     dtensor_random.is_rng_supported_mesh = lambda _mesh: False  # type: ignore[assignment]
 
 
@@ -91,6 +93,24 @@ _MESH_ATTRIBUTES = (
     *("__enter__", "__exit__", "__repr__", "__hash__", "__eq__", "__getattribute__"),
     *("size", "ndim", "device_type", "mesh_dim_names", "get_coordinate", "_is_current_rank_part_of_mesh"),
 )
+
+
+def _leave_out_shape_rules() -> None:
+    """DTensor runs an operator on whole shapes to know those of its result: no kernel of the program's."""
+    propagator = sharding_prop.ShardingPropagator
+    original = propagator._propagate_tensor_meta_non_cached
+
+    def propagate(self: Any, op_schema: Any) -> Any:
+        if step_marks.active is None:
+            return original(self, op_schema)
+        recorder = step_marks.active.recorder
+        outer, recorder.recording = recorder.recording, False
+        try:
+            return original(self, op_schema)
+        finally:
+            recorder.recording = outer
+
+    propagator._propagate_tensor_meta_non_cached = propagate  # type: ignore[method-assign]
 
 
 def _patch_device_mesh() -> None:
