@@ -286,7 +286,8 @@ def _attention(
         repeats = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
     half = query.dtype in (torch.float16, torch.bfloat16)
-    if attn_mask is None and half and query.shape[-1] <= 256:
+    widths = {query.shape[-1], value.shape[-1]}  # multi-head latent attention has narrower values
+    if attn_mask is None and half and len(widths) == 1 and query.shape[-1] <= 256:
         return torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]
