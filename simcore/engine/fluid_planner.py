@@ -36,6 +36,7 @@ class FluidPlanner:
         self._planner = planner
         self._bytes_per_s = bytes_per_s
         self._packet_bytes = packet_bytes
+        self._known: dict[int, tuple[CollectivePlan, CollectivePlan]] = {}  # by id: as planned, as told
 
     def plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
         """See :class:`simcore.symmetry.Planner`."""
@@ -46,6 +47,12 @@ class FluidPlanner:
         return self._told(self._planner.plan_p2p(num_bytes, src_rank, dst_rank))
 
     def _told(self, plan: CollectivePlan) -> CollectivePlan:
+        known = self._known.get(id(plan))
+        if known is None:
+            known = self._known[id(plan)] = plan, self._without_small_loads(plan)
+        return known[1]
+
+    def _without_small_loads(self, plan: CollectivePlan) -> CollectivePlan:
         most = max((use.weight for use in plan.links), default=0.0) * plan.volume_bytes
         if not plan.links or most > self._packet_bytes:
             return plan

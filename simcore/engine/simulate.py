@@ -93,29 +93,28 @@ def simulate(
     if fluid is not None and coalesce and learned is None and are_worthwhile(graph):
         solos = Solos(fluid, CellBook(links.bytes_per_s, communicators))
     tapes = _Tapes(graph, variants, noise)
-    with uncollected():
-        tapes.compile(parts.representatives.tolist())
     ranks: list[Rank] = []
-    for number in parts.representatives.tolist():
-        spec = variants.gpus[variants.of_rank[number]]
-        if learned is not None and learned.covers(spec.num_sms):
-            gpu_type: Callable[..., Gpu] = partial(LearnedGpu, learned=learned)
-        else:
-            gpu_type = Gpu
-        gpu = gpu_type(
-            clock,
-            carrier,
-            num_sms=spec.num_sms,
-            hbm_bytes_per_s=spec.hbm_bytes_per_s,
-            copy_engines=spec.copy_engines,
-            coalesce=coalesce,
-        )
-        rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
-        if solos is not None:
-            rank.solo = solos.of(rank)
-        for coroutine in rank.coroutines():
-            clock.process(coroutine)
-        ranks.append(rank)
+    with uncollected():
+        for number in parts.representatives.tolist():
+            spec = variants.gpus[variants.of_rank[number]]
+            if learned is not None and learned.covers(spec.num_sms):
+                gpu_type: Callable[..., Gpu] = partial(LearnedGpu, learned=learned)
+            else:
+                gpu_type = Gpu
+            gpu = gpu_type(
+                clock,
+                carrier,
+                num_sms=spec.num_sms,
+                hbm_bytes_per_s=spec.hbm_bytes_per_s,
+                copy_engines=spec.copy_engines,
+                coalesce=coalesce,
+            )
+            rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
+            if solos is not None:
+                rank.solo = solos.of(rank)
+            for coroutine in rank.coroutines():
+                clock.process(coroutine)
+            ranks.append(rank)
 
     if packet is not None:
         fit_packets(packet, ranks)
@@ -161,12 +160,6 @@ class _Tapes:
         self._noise = noise
         self._compilers: dict[int, TapeCompiler] = {}
         self._tapes: dict[tuple[int, int], Tape] = {}
-
-    def compile(self, ranks: list[int]) -> None:
-        """Tapes of all ``ranks``, unless noise gives each its own."""
-        if self._noise is None:
-            for rank in ranks:
-                self.of_rank(rank)
 
     def of_rank(self, rank: int) -> Tape:
         """What ``rank`` plays."""
