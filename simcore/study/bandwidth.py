@@ -40,10 +40,10 @@ class Model:
 
 
 MODELS = {
-    "vgg19": Model("vision.py", "--model vgg19", (32, 64), "--amp", "", 1.091),
-    "resnet152": Model("vision.py", "--model resnet152", (32, 64), "--amp", "", 1.046),
-    "bert-large": Model("hugging_face.py", "--model bert-large --seq 512", (4, 16), "", "--fp32", 1.276),
-    "gpt2": Model("hugging_face.py", "--model gpt2 --seq 1024", (4, 16), "", "--fp32", 1.192),
+    "vgg19": Model("vision.py", "--model vgg19", (16, 32, 64), "--amp", "", 1.091),
+    "resnet152": Model("vision.py", "--model resnet152", (16, 32, 64), "--amp", "", 1.046),
+    "bert-large": Model("hugging_face.py", "--model bert-large --seq 512", (2, 4, 16), "", "--fp32", 1.276),
+    "gpt2": Model("hugging_face.py", "--model gpt2 --seq 1024", (2, 4, 16), "", "--fp32", 1.192),
 }
 
 
