@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch._subclasses.fake_tensor import (
@@ -90,7 +90,7 @@ def _advice(error: BaseException) -> str:
         )
     if isinstance(error, NoSuchDeviceError):
         return "pass --gpus-per-node as the node has them, and use LOCAL_RANK as the device's index"
-    if isinstance(error, NetworkCallError):
+    if any(isinstance(one, NetworkCallError) for one in _causes(error)):
         return "read from local files, or give stand-ins in a --setup FILE.py"
     if isinstance(error, ObjectExchangeError):
         return "send plain data (sizes, names), or stand in for the exchange in a --setup FILE.py"
@@ -103,6 +103,13 @@ def _advice(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name!r} beside torch, or put a stand-in into sys.modules in a --setup FILE.py"
     return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those that libraries have wrapped in it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def ended_early(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,7 @@ def install() -> None:
             setattr(module, name, lambda *_args, **_kwargs: None)
     distributed: Any = dist
     distributed.TCPStore = lambda *_args, **_kwargs: FakeStore()
+    socket.getaddrinfo = _refusing_names(socket.getaddrinfo)
     socket.socket.connect = _refusing(socket.socket.connect)  # type: ignore[method-assign]
     socket.socket.connect_ex = _refusing(socket.socket.connect_ex)  # type: ignore[method-assign]
 
@@ -50,6 +52,26 @@ def _load_in_this_process() -> None:
     data.DataLoader.__iter__ = without_modes(data.DataLoader.__iter__)  # type: ignore[method-assign]
     iterator = dataloader._BaseDataLoaderIter
     iterator.__next__ = without_modes(iterator.__next__)  # type: ignore[method-assign]
+
+
+def _refusing_names(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Looking up a name may take minutes to fail; addresses are refused when they are connected to."""
+
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        if not name or name in (*_LOCAL, socket.gethostname()) or _is_address(name):
+            return original(host, *args, **kwargs)
+        raise NetworkCallError(f"{call_site()} looks up {name}: nothing answers while tracing")
+
+    return getaddrinfo
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
