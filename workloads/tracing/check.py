@@ -109,8 +109,8 @@ CASES = {
     ),
     "gpt2-trainer": Case("trainer.py", "--accumulate 2", 64, _GPT2),
     # bf16; ZeRO-1 reduces once a step, ZeRO-2 and 3 in each of its two microbatches.
-    "gpt2-zero1": Case("deepspeed_zero.py", "--stage 1 --accumulate 2", 64, _GPT2, 2),
-    "gpt2-zero2": Case("deepspeed_zero.py", "--stage 2 --accumulate 2", 64, _GPT2, 4),
+    "gpt2-zero1": Case("deepspeed_zero.py", "--stage 1 --accumulate 2", 8, _GPT2, 2),
+    "gpt2-zero2": Case("deepspeed_zero.py", "--stage 2 --accumulate 2", 8, _GPT2, 4),
     "gpt2-zero3": Case("deepspeed_zero.py", "--stage 3 --accumulate 2", 64, _GPT2, 4),
     "titan-llama3-8b-fsdp2-tp8": Case(
         "titan.py", f"{_TITAN} llama3_8b --parallelism.tensor_parallel_degree 8", 64, _LLAMA_8B, 4, 8

@@ -8,6 +8,7 @@ backward pass: autograd's threads would not survive a fork.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -141,7 +142,10 @@ def serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's interrupt is the other end's to handle
     sys.path[:] = connection.recv()
     prepare, arguments = connection.recv()
+    gc.disable()  # a fifth of the time of imports; what they make stays anyway
     prepare(*arguments)
+    gc.freeze()
+    gc.enable()
     children: dict[Connection, tuple[int, int]] = {}
     while True:
         for ready in wait([connection, *children]):

@@ -12,8 +12,6 @@ from simcore.graph.graph import MemoryProfile
 from workloads.tracing.job import MegatronGptJob
 from workloads.tracing.templates import CutProgram, cut
 
-_ready = False
-
 
 @dataclass(frozen=True)
 class RankTrace:
@@ -36,9 +34,6 @@ class RankTrace:
 
 def prepare(tier: str, cache: str) -> None:
     """Install the fake device, the patches and Megatron in this process, once."""
-    global _ready
-    if _ready:
-        return
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # as Megatron asks for with tensor parallelism
     warnings.filterwarnings("ignore")
     import logging
@@ -54,16 +49,13 @@ def prepare(tier: str, cache: str) -> None:
     fake_dist.install()
     megatron_stubs.install()
     from workloads.tracing import (
-        megatron_gpt,  # noqa: F401  (imported here to be frozen with the rest)
+        megatron_gpt,  # noqa: F401  (imported here, once for all ranks)
         megatron_groups,
         megatron_hooks,
     )
 
     megatron_groups.install()
     megatron_hooks.install()
-    gc.collect()
-    gc.freeze()  # a million objects of the frameworks that no later collection need look at
-    _ready = True
 
 
 def run_rank(job: MegatronGptJob, rank: int, num_microbatches: int, warm_up: bool) -> RankTrace:

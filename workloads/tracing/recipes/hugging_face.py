@@ -8,8 +8,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import transformers
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from workloads.tracing.recipes.wrapping import PARALLEL, mesh, start, wrap
 
@@ -36,12 +47,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-30b-a3b": ("Qwen3Moe", {"num_hidden_layers": 48, "moe_intermediate_size": 768, "head_dim": 128}),
 }
 #: Family -> (configuration, model, where its blocks are, the option that counts them).
-_FAMILIES = {
-    "GPT2LMHead": ("GPT2Config", "GPT2LMHeadModel", "transformer.h", "n_layer"),
-    "BertForMaskedLM": ("BertConfig", "BertForMaskedLM", "bert.encoder.layer", "num_hidden_layers"),
-    "Llama": ("LlamaConfig", "LlamaForCausalLM", "model.layers", "num_hidden_layers"),
-    "Qwen3Moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", "model.layers", "num_hidden_layers"),
-    "Mixtral": ("MixtralConfig", "MixtralForCausalLM", "model.layers", "num_hidden_layers"),
+_FAMILIES: dict[str, tuple[Any, Any, str, str]] = {
+    "GPT2LMHead": (GPT2Config, GPT2LMHeadModel, "transformer.h", "n_layer"),
+    "BertForMaskedLM": (BertConfig, BertForMaskedLM, "bert.encoder.layer", "num_hidden_layers"),
+    "Llama": (LlamaConfig, LlamaForCausalLM, "model.layers", "num_hidden_layers"),
+    "Qwen3Moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM, "model.layers", "num_hidden_layers"),
+    "Mixtral": (MixtralConfig, MixtralForCausalLM, "model.layers", "num_hidden_layers"),
 }
 _TENSOR_PARALLEL = {
     **dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), ColwiseParallel),
@@ -60,8 +71,8 @@ def build(name: str, layers: int, seq: int, experts: str = "") -> tuple[Any, lis
         sizes = {**sizes, "max_position_embeddings": seq}
     if experts:
         sizes = {**sizes, "experts_implementation": experts}
-    config = getattr(transformers, configuration)(**sizes, attn_implementation="sdpa", use_cache=False)
-    model = getattr(transformers, model_class)(config)
+    config = configuration(**sizes, attn_implementation="sdpa", use_cache=False)
+    model = model_class(config)
     return model, list(model.get_submodule(where))
 
 

@@ -80,8 +80,6 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = ()) -> None:
     _fake_mode = fake_values.make_fake_mode()
     with _fake_mode:  # modules keep tensors that they make when they are imported
         import_all(imports)
-    gc.collect()
-    gc.freeze()
 
 
 def run_script(job: ScriptJob, rank: int, mail: Path | None = None) -> ScriptTrace:
