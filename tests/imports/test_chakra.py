@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -123,9 +124,22 @@ def timed_nodes():
     ]  # fmt: skip
 
 
-def test_nodes_with_times_replay(tmp_path):
+def moved(nodes, shift_ps):
+    return [replace(node, start_ps=node.start_ps + shift_ps) for node in nodes]
+
+
+def test_nodes_that_start_weeks_apart_are_refused(tmp_path):
+    stream(tmp_path / "job.0.et", timed_nodes())
+    stream(tmp_path / "job.1.et", moved(timed_nodes(), 8 * 86400 * 10**6 * US))
+    with pytest.raises(InputError, match=r"job.1.et: node 4 starts 8 days after the first node of all"):
+        import_traces([tmp_path])
+
+
+@pytest.mark.parametrize("since_s", [0, 1_700_000_000])
+def test_nodes_with_times_replay(tmp_path, since_s):
+    """Times count from any begin: that of the file, or of the epoch."""
     for rank in (0, 1):
-        stream(tmp_path / f"job.{rank}.et", timed_nodes())
+        stream(tmp_path / f"job.{rank}.et", moved(timed_nodes(), since_s * 10**6 * US))
     (tmp_path / "comm_group.json").write_text('{"0": [0, 1]}')
     job = import_traces([tmp_path])
     assert not verify(job.graph)

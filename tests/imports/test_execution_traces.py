@@ -171,6 +171,21 @@ def test_a_truncated_execution_trace_can_be_left_out(tmp_path):
     assert kineto.is_file()
 
 
+def test_a_truncated_kineto_trace_takes_its_execution_trace_along(tmp_path):
+    for rank in (0, 1):
+        trace(tmp_path / f"et{rank}.json", matmuls())
+        timed(tmp_path / f"k{rank}.json", ids=False)
+    bad = tmp_path / "k0.json"
+    bad.write_text(bad.read_text()[:-30])
+    with pytest.raises(InputError, match=r"k0\.json: "):
+        import_traces([tmp_path])
+    job = import_traces([tmp_path], skip_bad=True)
+    assert [rank.file for rank in job.report.ranks] == [str(tmp_path / "k1.json")]
+    assert "k0.json: " in str(job.report.skipped)
+    assert "et0.json: the Kineto trace of the same rank was left out" in str(job.report.skipped)
+    assert "3 of 3 calls" in job.report.found[0]  # rank 1's own, not that of the first file
+
+
 def test_formats_that_do_not_belong_together_are_named(tmp_path):
     from tests.imports.nsys_files import write as write_database
 

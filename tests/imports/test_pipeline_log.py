@@ -145,6 +145,7 @@ def broken(stage, **changes):
         (broken(0, bwd_start=[20, 73]), {}, "F of microbatch 1 and B of microbatch 0 overlap at 20.000 ms"),
         (broken(0, bwd_start=None), {}, "has no list 'bwd_start'"),
         (broken(0, total=-1), {}, "total is -1"),
+        (broken(0, total=9e7), {}, "total is 90000000.0"),
         (broken(0, fwd_chunk=[0, 0], fwd_minibatch=[0, 0]), {}, "stands twice"),
         (broken(0, fwd_chunk=[0, 1]), {}, "fwd_chunk 1 of 1 chunk"),
         (TWO_STAGES, {"num_mbs": 3}, "2 fwd_start for 3 microbatches on 1 chunk"),
@@ -164,6 +165,78 @@ def test_a_truncated_log(tmp_path):
     path.write_text(path.read_text()[:-20])
     with pytest.raises(InputError, match=r"pp_rank_1.json: character \d+: .*truncated"):
         import_traces([paths])
+
+
+def test_iterations_of_weeks_in_all_are_refused(tmp_path):
+    (folder,) = write(tmp_path, TWO_STAGES, pp_size=1)
+    (folder / "pp_rank_1.json").unlink()
+    path = folder / "pp_rank_0.json"
+    entry = json.loads(path.read_text())["5"] | {"total": 8e7}
+    path.write_text(json.dumps({str(number): entry for number in range(8)}))
+    with pytest.raises(InputError, match=r"config.json: the iterations take 7.41 days"):
+        import_traces([folder])
+
+
+# Three stages, one microbatch: forwards 10 ms, backwards 20 ms, a send 1 ms.  The last stage's clock starts
+# 3 ms after the first's.
+THREE_STAGES = (
+    lists([(0, 10)], [(74, 94)]),
+    lists([(11, 21)], [(53, 73)]),
+    lists([(22, 32)], [(32, 52)], shift=3.0),
+)
+
+
+@pytest.mark.parametrize("gaps", ["recorded", "typical"])
+@pytest.mark.parametrize("name", ["pp_rank_1.json", "a.json", "z.json"])
+def test_a_stage_whose_log_is_bad_is_stood_in_for(tmp_path, name, gaps):
+    (folder,) = write(tmp_path, THREE_STAGES, num_mbs=1)
+    path = folder / "pp_rank_1.json"
+    path.write_text(path.read_text()[:-20])
+    path.rename(folder / name)
+    with pytest.raises(InputError, match=rf"{name}: character \d+: .*truncated"):
+        import_traces([folder], gaps=gaps)
+    job = import_traces([folder], skip_bad=True, gaps=gaps)
+    assert name in job.report.skipped[0]
+    assert "no log of stage 1: it is stood in for, computing as long as stage 0 and stage 2" in str(
+        job.report.missing
+    )
+    # Between forwards of the first and the last stage lie two sends and the 10 ms that both compute.
+    assert job.report.clock_shift_us[2] == 3000.0
+    rows = replay_job(job)
+    assert [(row.rank, row.step) for row in rows] == [(0, 5), (0, 6), (2, 5), (2, 6)]
+    # The last stage waits from its begin, at 3 ms.
+    assert [1e3 * row.replayed.span for row in rows] == pytest.approx([94, 94, 49, 49])
+    after, steps = edit_recording(job, ["kernel.^backward.speed=2", "schedule=gpipe"], None)
+    assert 1e3 * steps[-1].after_s == pytest.approx(94 - 3 * 10)
+    assert {row.rank for row in replay_job(after)} == {0, 2}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_stage_with_bad_times_or_none_is_stood_in_for(tmp_path, stage):
+    stages = [dict(entry) for entry in THREE_STAGES]
+    stages[stage]["bwd_end"] = [-1.0]
+    (folder,) = write(tmp_path, stages, num_mbs=1)
+    job = import_traces([folder], skip_bad=True)
+    assert f"pp_rank_{stage}.json: iteration 5: bwd_end[0]" in job.report.skipped[0]
+    assert job.graph.world_size == 3
+    spans = [(row.rank, row.replayed.span) for row in replay_job(job)]
+    assert stage not in {rank for rank, _ in spans}
+    (folder / f"pp_rank_{stage}.json").unlink()
+    again = import_traces([folder], skip_bad=True)
+    assert [(row.rank, row.replayed.span) for row in replay_job(again)] == spans
+    with pytest.raises(InputError, match=f"log of stage {stage} of 3 is missing"):
+        import_traces([folder])
+
+
+def test_a_stage_of_an_unknown_schedule_is_not_stood_in_for(tmp_path):
+    late = lists([(0, 10), (10, 20), (20, 30)], [(60, 80), (80, 100), (100, 120)])
+    (folder,) = write(tmp_path, (late, late, late), num_mbs=3)
+    (folder / "pp_rank_0.json").unlink()
+    assert import_traces([folder], skip_bad=True).ranks  # GPipe
+    early = lists([(0, 10), (30, 40), (60, 70)], [(10, 30), (40, 60), (70, 90)])
+    (folder / "pp_rank_1.json").write_text(json.dumps({"5": early, "6": early}))
+    with pytest.raises(InputError, match="follow neither 1F1B nor GPipe"):
+        import_traces([folder], skip_bad=True)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ def text(tmp_path, content):
 
 
 GOOD = json.dumps(kernel("k", 1, 2))
-FAR = GOOD.replace('"ts": 1', '"ts": 1' + "0" * 30)
+FAR = GOOD.replace('"ts": 1', '"ts": 1' + "0" * 12)
+NEVER = GOOD.replace('"ts": 1', '"ts": 1e30')
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,9 @@ FAR = GOOD.replace('"ts": 1', '"ts": 1' + "0" * 30)
         ('{"traceEvents": [' + GOOD.replace('"ts": 1', '"ts": NaN') + "]}", "event 0 has ts 'NaN'"),
         ('{"traceEvents": [' + GOOD.replace('"dur": 2', '"dur": -2') + "]}", "event 0 lasts -2 us"),
         ('{"traceEvents": [' + GOOD.replace('"dur": 2', '"dur": 1e30') + "]}", "event 0 lasts"),
-        ('{"traceEvents": [' + GOOD + "," + FAR + "]}", "days from"),
+        ('{"traceEvents": [' + GOOD + "," + FAR + "]}", "11.6 days from the first event (event 0 at 1 us)"),
+        ('{"traceEvents": [' + NEVER + "," + GOOD + "]}", "event 0 begins at 1e+30 us: no clock"),
+        ('{"traceEvents": [' + GOOD + "," + NEVER.replace("e30", "0e39") + "]}", "event 1 begins at 1e+40"),
         ('{"traceEvents": [' + "1" * 5000 + "]}", "digits"),
         ('{"traceEvents": [' + "[" * 100_000 + "]}", "nested too deeply"),
         ('{"distributedInfo": {"rank": 9, "world_size": 8}, "traceEvents": [' + GOOD + "]}", "rank 9"),

@@ -165,6 +165,7 @@ def test_thunks_of_a_command_buffer_have_no_launch_of_their_own(tmp_path):
     [
         (lambda c: c["ranks"]["rank1"][1]["thunks"][2].update(ge=0), "rank1: step 1: thunk 2 .beside.: ends"),
         (lambda c: c["ranks"]["rank0"][0]["thunks"][0].update(gs="x"), "rank0: step 0: thunk 0: gs is 'x'"),
+        (lambda c: c["ranks"]["rank0"][0]["thunks"][0].update(ge=1e12), "step 0: thunk 0 .make.: 11.6 days"),
         (lambda c: c["ranks"]["rank0"][0]["thunks"][0].pop("op"), "thunk 0: has no op"),
         (lambda c: c["ranks"]["rank0"].clear(), "rank0: has no steps"),
         (lambda c: c["ranks"].update(other1=[]), "'other1' and 'rank1' are both of rank 1"),

@@ -119,7 +119,7 @@ def _edited(job: EditableJob, wanted: WantedSchedule, microbatches: int) -> Edit
     num_stages = plan.num_stages
     pairs = {(a, (a + step) % num_stages) for a in range(num_stages) for step in (-1, 1)}
     p2p = {number: dict.fromkeys(pairs, origin.gaps.p2p_ps) for number in iterations}
-    made = PipelinePlan(chunks, iterations, p2p, overlapped=overlapped)
+    made = PipelinePlan(chunks, iterations, p2p, overlapped=overlapped, stood_in=plan.stood_in)
     graph, ranks, _ = pipeline_graph_of(made)
     changed = sum(len(own.actions) for stages in iterations.values() for own in stages)
     after = replace(job, graph=graph, ranks=ranks, origin=PipelineOrigin(made, wanted.name, origin.gaps))

@@ -26,19 +26,21 @@ def import_pairs(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Imp
     Pairs are told by rank where both recordings know it, else by the order of the files.
     Errors: InputError for a bad file, or an execution trace without its Kineto trace.
     """
-    executions, timed, skipped = [], [], []
+    executions: list[ExecutionTrace | None] = []  # None: one that cannot be read, in its place
+    timed, skipped = [], []
     for source in sources:
+        if not recognises_execution_trace(source, head_of(source)):
+            timed.append(source)
+            continue
         try:
-            if recognises_execution_trace(source, head_of(source)):
-                executions.append(read_execution_trace(source))
-            else:
-                timed.append(source)
+            executions.append(read_execution_trace(source))
         except InputError as error:
             if not skip_bad:
                 raise
             skipped.append(str(error))
+            executions.append(None)
     joined: list[Joined] = []
-    left = list(executions)
+    left = [execution for execution in executions if execution is not None]
 
     def read(source: TraceFile) -> list[KinetoTrace]:
         host = HostOps()
@@ -54,7 +56,9 @@ def import_pairs(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Imp
     job = import_recordings(timed, read, skip_bad=skip_bad, gaps=gaps, origin="kineto+execution_trace")
     if left:
         names = ", ".join(execution.label for execution in left[:3])
-        raise InputError(f"{names}: no Kineto trace of the same rank among the files")
+        if not (skip_bad and job.report.skipped):
+            raise InputError(f"{names}: no Kineto trace of the same rank among the files")
+        skipped.append(f"{names}: the Kineto trace of the same rank was left out")
     found, inferred = [], []
     matched, calls = sum(j.matched for j in joined), sum(j.calls for j in joined)
     by = sorted({j.by for j in joined if j.matched})
@@ -76,12 +80,13 @@ def import_pairs(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Imp
     return replace(job, report=report)
 
 
-def _partner(rank: int, place: int, executions: Sequence[ExecutionTrace]) -> ExecutionTrace | None:
+def _partner(rank: int, place: int, executions: Sequence[ExecutionTrace | None]) -> ExecutionTrace | None:
     """The execution trace of a rank; without ranks the one in the same place."""
-    of_rank = [execution for execution in executions if execution.rank >= 0 and execution.rank == rank]
+    known = [execution for execution in executions if execution is not None]
+    of_rank = [execution for execution in known if execution.rank >= 0 and execution.rank == rank]
     if len(of_rank) == 1:
         return of_rank[0]
-    unknown = rank < 0 or any(execution.rank < 0 for execution in executions)
+    unknown = rank < 0 or any(execution.rank < 0 for execution in known)
     return executions[place] if unknown and place < len(executions) else None
 
 

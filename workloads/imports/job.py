@@ -12,7 +12,7 @@ import numpy as np
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray, Strings
-from simcore.units import PS_PER_US
+from simcore.units import PS_PER_S, PS_PER_US
 from workloads.imports.clocks import Clock
 from workloads.imports.collectives import Coupling, couple
 from workloads.imports.described_ops import with_shapes
@@ -24,7 +24,7 @@ from workloads.imports.kineto import read_kineto
 from workloads.imports.rank_ops import RankOps, rank_ops
 from workloads.imports.recorded import ImportedRank, RecordedOps
 from workloads.imports.recorded_graph import RecordedRank, build_graph
-from workloads.imports.recording import KinetoTrace, Step
+from workloads.imports.recording import MAX_SPAN_S, KinetoTrace, Step
 from workloads.imports.report import ImportReport, RankReport, rank_report
 from workloads.imports.threads import host_threads
 from workloads.imports.waits import find_waits
@@ -157,12 +157,20 @@ def _nobody(analysed: list[RankOps]) -> Coupling:
 
 
 def _base_ps(traces: list[KinetoTrace]) -> list[int]:
-    """Origins relative to the first trace's, as the time stamps tell."""
+    """Origins relative to the first trace's, as the time stamps tell.
+
+    Errors: InputError for a trace that begins over a week from the first.
+    """
     first = traces[0]
-    return [
+    base = [
         (trace.origin_us - first.origin_us) * PS_PER_US + (trace.base_ns - first.base_ns) * 1000
         for trace in traces
     ]
+    for trace, ps in zip(traces, base, strict=True):
+        if abs(ps) > MAX_SPAN_S * PS_PER_S:
+            days = abs(ps) / PS_PER_S / 86400
+            raise InputError(f"{trace.label}: begins {days:.3g} days from {first.label}: of another run?")
+    return base
 
 
 def _rank_numbers(traces: list[KinetoTrace]) -> list[int]:

@@ -25,6 +25,7 @@ from workloads.imports.modules import ModuleCalls
 from workloads.imports.occupancy import blocks_per_sm
 from workloads.imports.phases import PhaseSpans
 from workloads.imports.recording import (
+    MAX_SPAN_S,
     UNKNOWN,
     Activities,
     Calls,
@@ -44,7 +45,8 @@ _GPU_CATEGORIES = {
 _CALLS = ("runtime", "driver")
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _CLOCK_PS = PS_PER_US  # how much too early an end may have been read: the coarsest resolution
-_MAX_SPAN_US = 7 * 24 * 3600 * 10**6  # a trace of more than a week is a mistake, and must fit int64 ps
+_MAX_SPAN_US = MAX_SPAN_S * 10**6
+_MAX_CLOCK_US = 10**17  # three thousand years: no clock of a computer shows more
 _RANK_LIST = re.compile(r"\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # whole, not "[0, 1, ..., 63]"
 _MAX_BYTES = 1 << 50
 
@@ -69,6 +71,7 @@ class KinetoReader:
         self.label = label
         self.host_ops = host_ops
         self.origin_us: int | None = None
+        self.first_event = 0
         self.names = Names()
         self.threads: dict[tuple[object, object], int] = {}
         self.gpu: array[int] = array("q")  # ten numbers an activity, in the order of Activities
@@ -200,12 +203,15 @@ class KinetoReader:
     def _interval(self, number: int, event: dict[str, Any]) -> tuple[int, int]:
         """Start and end in ps after the origin."""
         start_us, start_ps = self._time(number, event, "ts")
+        if not -_MAX_CLOCK_US < start_us < _MAX_CLOCK_US:
+            raise self._bad(number, f"begins at {start_us:.3g} us: no clock shows that")
         if self.origin_us is None:
-            self.origin_us = start_us
+            self.origin_us, self.first_event = start_us, number
         length_us, length_ps = self._time(number, event, "dur")
         start_us -= self.origin_us
         if not -_MAX_SPAN_US <= start_us <= _MAX_SPAN_US:
-            raise self._bad(number, f"begins {abs(start_us) / 8.64e10:.3g} days from the first event")
+            days, first = abs(start_us) / 8.64e10, f"event {self.first_event} at {self.origin_us} us"
+            raise self._bad(number, f"begins {days:.3g} days from the first event ({first})")
         length = length_us * PS_PER_US + length_ps
         if not -_CLOCK_PS <= length <= _MAX_SPAN_US * PS_PER_US:
             raise self._bad(number, f"lasts {length / PS_PER_US:.9g} us")

@@ -26,6 +26,7 @@ from workloads.imports.nsys_syncs import sync_records
 from workloads.imports.occupancy import blocks_per_sm
 from workloads.imports.phases import PhaseSpans
 from workloads.imports.recording import (
+    MAX_SPAN_S,
     UNKNOWN,
     Activities,
     Calls,
@@ -38,7 +39,7 @@ from workloads.imports.recording import (
 
 MAGIC = b"SQLite format 3\x00"
 _PS_PER_NS = 1000
-_MAX_SPAN_NS = 7 * 24 * 3600 * 10**9  # a week, and must fit int64 ps
+_MAX_SPAN_NS = MAX_SPAN_S * 10**9
 _MAX_BYTES = 1 << 50
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)*$")  # of an API call's name: cudaLaunchKernel_v7000
 _PID = ~0xFFFFFF  # of a serialized thread id: the process, without the thread

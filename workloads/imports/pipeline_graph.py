@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from simcore.graph import Graph, OpKind, ProcessGroup
 from workloads.imports.pipeline_plan import Key, PipelinePlan, StagePlan, keys, producer
@@ -35,6 +36,9 @@ def pipeline_graph_of(plan: PipelinePlan) -> tuple[Graph, tuple[ImportedRank, ..
     graph, placed = build_timed_graph("pipeline log", list(numbers), ranks, groups)
     imported = tuple(
         imported_rank(number, ops, place) for number, ops, place in zip(numbers, ranks, placed, strict=True)
+    )
+    imported = tuple(
+        replace(rank, steps=(), step_ops=()) if rank.number in plan.stood_in else rank for rank in imported
     )
     unexplained = [
         sum(action.gap_ps for stages in plan.iterations.values() for action in stages[stage].actions)

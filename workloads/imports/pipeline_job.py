@@ -21,6 +21,7 @@ from workloads.imports.pipeline_gaps import TypicalGaps, situations, typical_gap
 from workloads.imports.pipeline_graph import pipeline_graph_of
 from workloads.imports.pipeline_log import LoggedAction, PipelineLog, StageLog, read_pipeline_log
 from workloads.imports.pipeline_plan import Key, PipelinePlan, PlannedAction, StagePlan, producer
+from workloads.imports.pipeline_standin import nearest_stages, with_stand_ins
 from workloads.imports.report import ImportReport, RankReport
 
 
@@ -40,11 +41,10 @@ def import_pipeline_logs(sources: Sequence[TraceFile], skip_bad: bool, gaps: str
 
     ``gaps`` "recorded": time before an action that order, sends and what it needs do not explain is kept, and
     each pair of stages has the send time of the iteration; "typical": medians of the whole log instead.
-    ``skip_bad`` makes no difference: a pipeline without one of its stages cannot be played.
+    ``skip_bad``: stages whose file is bad or missing are stood in for, their rows are not compared.
     Errors: InputError as :func:`read_pipeline_log`.
     """
-    del skip_bad
-    log = read_pipeline_log(sources)
+    log = with_stand_ins(read_pipeline_log(sources, skip_bad))
     v_shaped = _is_v_shaped(log)
     clocks = {
         number: align_clocks(stages, log.num_chunks, v_shaped) for number, stages in log.iterations.items()
@@ -122,7 +122,7 @@ def _logged_plan(log: PipelineLog, clocks: dict[int, Clocks], v_shaped: bool) ->
             tail = max(0, logged.total_ps - free) if logged.total_ps else 0
             plans.append(StagePlan(tuple(actions), found.offset_ps[stage], tail, logged.total_ps))
         iterations[number] = tuple(plans)
-    return PipelinePlan(log.num_chunks, iterations, p2p, v_shaped, overlapped)
+    return PipelinePlan(log.num_chunks, iterations, p2p, v_shaped, overlapped, log.missing)
 
 
 def _ready(
@@ -152,6 +152,8 @@ def _report(
 ) -> ImportReport:
     ranks = []
     for stage, label in enumerate(log.labels):
+        if not label:
+            continue
         own = [stages[stage] for stages in log.iterations.values()]
         ranks.append(
             RankReport(
@@ -171,13 +173,19 @@ def _report(
         f"a send between stages takes {origin.gaps.p2p_ps / 1e9:.3f} ms (median): from the forwards and"
         " backwards that waited for it; clocks of stages likewise",
     ]
+    missing = [
+        f"no log of stage {stage}: it is stood in for, computing as long as stage"
+        f" {' and stage '.join(map(str, nearest_stages(log, stage)))}; not compared"
+        for stage in log.missing
+    ]
+    missing.append("kernels, sends and receives are not in the log: a stage's forward is one op")
     return ImportReport(
         ranks=tuple(ranks), world_size=log.world_size, coupled_collectives=0, lone_collectives=0,
-        refused_groups=(), clock_shift_us=tuple(round(float(value), 3) for value in shift), skipped=(),
-        format="pipeline_log",
+        refused_groups=(), clock_shift_us=tuple(round(float(value), 3) for value in shift),
+        skipped=log.skipped, format="pipeline_log",
         found=(f"{log.num_stages} stages, {log.num_microbatches} microbatches{chunks}",),
         inferred=tuple(inferred),
-        missing=("kernels, sends and receives are not in the log: a stage's forward is one op",),
+        missing=tuple(missing),
     )  # fmt: skip
 
 

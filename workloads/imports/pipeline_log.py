@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
@@ -19,14 +19,16 @@ from typing import Any
 
 from simcore.errors import InputError
 from simcore.graph.schedules import Action, interleaved_one_f_one_b
+from simcore.units import PS_PER_S
 from workloads.imports.json_events import TraceFile
 from workloads.imports.json_object import read_object
+from workloads.imports.recording import MAX_SPAN_S
 
 _PS_PER_MS = 1_000_000_000
 _KINDS = {"F": "fwd", "B": "bwd", "W": "wgrad"}
 _OVERLAP_MS = 0.5  # of two actions of a stage: the resolution of GPU event timers, generously
 _CONFIG_KEYS = ("pp_size", "num_mbs", "micro_batches")
-_MAX_MS = 1e10
+_MAX_MS = 24 * 3600 * 1e3  # an iteration of more than a day is a mistake
 
 
 @dataclass(frozen=True)
@@ -53,18 +55,28 @@ class StageLog:
 
 @dataclass(frozen=True)
 class PipelineLog:
-    """A pipeline as logged: ``iterations[number][stage]``.  ``labels`` are the files, by stage."""
+    """A pipeline as logged: ``iterations[number][stage]``.
+
+    ``labels`` are the files, by stage, "" for a stage without one: it has no actions.  ``skipped`` are
+    files that were left out, with the reason.
+    """
 
     labels: tuple[str, ...]
     num_chunks: int
     num_microbatches: int
     world_size: int
     iterations: dict[int, tuple[StageLog, ...]]
+    skipped: tuple[str, ...] = ()
 
     @property
     def num_stages(self) -> int:
         """Pipeline stages."""
         return len(self.labels)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Stages that no file tells of."""
+        return tuple(stage for stage, label in enumerate(self.labels) if not label)
 
 
 def is_pipeline_log(head: bytes) -> bool:
@@ -75,67 +87,130 @@ def is_pipeline_log(head: bytes) -> bool:
     return begin == b"{" and b'"traceEvents"' not in head and (stage or config)
 
 
-def read_pipeline_log(sources: Sequence[TraceFile]) -> PipelineLog:
+def read_pipeline_log(sources: Sequence[TraceFile], skip_bad: bool = False) -> PipelineLog:
     """Read the files of one pipeline, in any order.
 
+    ``skip_bad`` leaves out files that cannot be read, and stages of which there is none.
     Errors: InputError with file, iteration and reason: not JSON, lists of different lengths, an end before
     its start, actions that overlap, a stage without a file, a configuration that does not fit.
     """
-    config: dict[str, Any] = {}
-    config_label = ""
-    stages: dict[int, tuple[str, dict[str, Any]]] = {}
-    unnamed = 0
+    skipped: list[str] = []
+    contents: list[tuple[TraceFile, dict[str, Any]]] = []
     for source in sources:
-        content = read_object(source, "iterations")
-        if any(key in content for key in _CONFIG_KEYS):
-            if config_label:
-                raise InputError(f"{source.label} and {config_label}: two configurations of pipelines")
-            config, config_label = content, source.label
-            continue
-        named = re.search(r"rank[_-]?(\d+)", PurePath(source.member or source.path.name).name)
-        stage = int(named.group(1)) if named else unnamed
-        unnamed += not named
-        if stage in stages:
-            raise InputError(f"{source.label} and {stages[stage][0]} are both of stage {stage}")
-        stages[stage] = (source.label, content)
+        try:
+            contents.append((source, read_object(source, "iterations")))
+        except InputError as error:
+            if not skip_bad:
+                raise
+            skipped.append(str(error))
+    config, config_label = _config(contents)
+    stages = _by_stage([(s, content) for s, content in contents if content is not config])
     if not stages:
-        raise InputError(f"{config_label}: a configuration without logs of stages (pp_rank_<stage>.json)")
+        what = f"{config_label}: a configuration" if config_label else "; ".join(skipped)
+        raise InputError(f"{what} without logs of stages (pp_rank_<stage>.json)")
     expected = _size(config, config_label, "pp_size") or max(stages) + 1
     for stage in (*range(expected), *stages):
-        if stage not in stages:
+        if stage not in stages and not skip_bad:
             raise InputError(f"{stages[min(stages)][0]}: the log of stage {stage} of {expected} is missing")
         if stage >= expected:
             raise InputError(f"{stages[stage][0]}: stage {stage}, but {config_label} has pp_size {expected}")
-    return _assemble(config, config_label, [stages[stage] for stage in range(expected)])
+    return _assemble(config, config_label, stages, expected, skipped, skip_bad)
+
+
+def _config(contents: Sequence[tuple[TraceFile, dict[str, Any]]]) -> tuple[dict[str, Any], str]:
+    """The configuration among the files, and which it is; empty where there is none."""
+    found = [
+        (content, source.label) for source, content in contents if any(key in content for key in _CONFIG_KEYS)
+    ]
+    if len(found) > 1:
+        raise InputError(f"{found[1][1]} and {found[0][1]}: two configurations of pipelines")
+    return found[0] if found else ({}, "")
+
+
+def _by_stage(
+    contents: Sequence[tuple[TraceFile, dict[str, Any]]],
+) -> dict[int, tuple[str, dict[str, Any]]]:
+    """Label and content by stage: the number in the file's name, else the next that no name has."""
+    stages: dict[int, tuple[str, dict[str, Any]]] = {}
+    unnamed = []
+    for source, content in contents:
+        named = re.search(r"rank[_-]?(\d{1,6})(?!\d)", PurePath(source.member or source.path.name).name)
+        if named is None:
+            unnamed.append((source.label, content))
+            continue
+        stage = int(named.group(1))
+        if stage in stages:
+            raise InputError(f"{source.label} and {stages[stage][0]} are both of stage {stage}")
+        stages[stage] = (source.label, content)
+    free = (stage for stage in range(len(contents)) if stage not in stages)
+    stages.update(dict(zip(free, unnamed, strict=False)))
+    return stages
 
 
 def _assemble(
-    config: dict[str, Any], config_label: str, stages: list[tuple[str, dict[str, Any]]]
+    config: dict[str, Any],
+    config_label: str,
+    stages: dict[int, tuple[str, dict[str, Any]]],
+    num_stages: int,
+    skipped: list[str],
+    skip_bad: bool,
 ) -> PipelineLog:
     chunks = _size(config, config_label, "vp_size") or _size(config, config_label, "vpp_size") or 1
-    numbers = [name for name in stages[0][1] if all(name in content for _, content in stages)]
+    label, content = stages[min(stages)]
+    numbers = [name for name in content if all(name in other for _, other in stages.values())]
     if not numbers:
-        raise InputError(f"{stages[0][0]}: no iteration stands in the logs of all stages")
-    first = stages[0][1][numbers[0]]
+        raise InputError(f"{label}: no iteration stands in the logs of all stages")
+    first = content[numbers[0]]
     length = len(first["fwd_start"]) if isinstance(first, dict) and "fwd_start" in first else 0
     microbatches = (
         _size(config, config_label, "num_mbs")
         or _size(config, config_label, "micro_batches")
         or length // chunks
     )
-    order = _megatron_order(len(stages), microbatches, chunks)
-    iterations = {}
     for name in numbers:
-        if not re.fullmatch(r"-?\d+", name):
-            raise InputError(f"{stages[0][0]}: iteration {name!r} is no number")
-        iterations[int(name)] = tuple(
-            _stage(f"{label}: iteration {name}", content[name], microbatches, chunks, order)
-            for label, content in stages
-        )
-    world = _size(config, config_label, "world_size") or len(stages)
+        if not re.fullmatch(r"-?\d{1,18}", name):
+            raise InputError(f"{label}: iteration {name!r} is no number")
+    order = _megatron_order(num_stages, microbatches, chunks)
+    logs: dict[int, list[StageLog]] = {}
+    for stage, (label, content) in stages.items():
+        try:
+            logs[stage] = [
+                _stage(f"{label}: iteration {name}", content[name], microbatches, chunks, order)
+                for name in numbers
+            ]
+        except InputError as error:
+            if not skip_bad:
+                raise
+            skipped.append(str(error))
+    if not logs:
+        raise InputError("no trace could be read: " + "; ".join(skipped))
+    _check_length(config_label or label, logs.values())
+    nothing = [StageLog((), 0, 0.0)] * len(numbers)
+    iterations = {
+        int(name): tuple(logs.get(stage, nothing)[place] for stage in range(num_stages))
+        for place, name in enumerate(numbers)
+    }
     return PipelineLog(
-        tuple(label for label, _ in stages), chunks, microbatches, world, dict(sorted(iterations.items()))
+        labels=tuple(stages[stage][0] if stage in logs else "" for stage in range(num_stages)),
+        num_chunks=chunks,
+        num_microbatches=microbatches,
+        world_size=_size(config, config_label, "world_size") or num_stages,
+        iterations=dict(sorted(iterations.items())),
+        skipped=tuple(skipped),
     )
+
+
+def _check_length(label: str, logs: Iterable[Sequence[StageLog]]) -> None:
+    """InputError when the iterations together are longer than a recording can be: they are played in turn."""
+    for stage in logs:
+        total_ps = sum(
+            max(log.total_ps, max((action.end_ps for action in log.actions), default=0)) for log in stage
+        )
+        if total_ps > MAX_SPAN_S * PS_PER_S:
+            raise InputError(
+                f"{label}: the iterations take {total_ps / PS_PER_S / 86400:.3g} days; a week can be played:"
+                " give some of them"
+            )
 
 
 def _megatron_order(num_stages: int, microbatches: int, chunks: int) -> dict[str, list[Action]]:

@@ -55,6 +55,7 @@ class PipelinePlan:
     ``v_shaped``: chunk 1 runs from the last stage to the first (otherwise each chunk begins at the first).
     ``overlapped``: receives are posted early and run beside computes; otherwise a stage receives after its
     last action, as the non-interleaved schedules of Megatron do.
+    ``stood_in`` are stages without a log: what stands there of recorded times is no recording.
     """
 
     num_chunks: int
@@ -62,6 +63,7 @@ class PipelinePlan:
     p2p_ps: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
     v_shaped: bool = False
     overlapped: bool = False
+    stood_in: tuple[int, ...] = ()
 
     @property
     def num_stages(self) -> int:

@@ -14,6 +14,8 @@ from workloads.imports.phases import PhaseSpans
 
 GPU_KINDS = ("kernel", "memcpy", "memset")
 UNKNOWN = -1
+#: A recording of more than a week is a mistake; its times must fit 64 bits of ps, with room to add some.
+MAX_SPAN_S = 7 * 24 * 3600
 
 
 class Names:

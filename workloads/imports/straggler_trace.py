@@ -18,6 +18,7 @@ import numpy.typing as npt
 from simcore.errors import InputError, nearest
 from simcore.graph.ops import IntArray, Strings
 from workloads.imports.json_events import TraceFile, check_size, opened, readable
+from workloads.imports.recording import MAX_SPAN_S
 
 if TYPE_CHECKING:
     import pandas as pd  # imported where a table is read: half a second that other formats need not wait
@@ -123,6 +124,13 @@ def read_worker_log(source: TraceFile) -> WorkerLog:
     step_values, step_index = np.unique(whole["step"], return_inverse=True)
     first = np.full(len(step_values), np.inf)
     np.minimum.at(first, step_index, start_s)
+    ends_s = start_s - first[step_index] + duration_s
+    if (ends_s > MAX_SPAN_S).any():
+        row = int(np.argmax(ends_s))
+        raise InputError(
+            f"{source.label}: row {row + 1}: ends {ends_s[row] / 86400:.3g} days after the first start of"
+            f" step {step_values[step_index[row]]}"
+        )
     start_ps = np.rint((start_s - first[step_index]) * 1e12).astype(np.int64)
     end_ps = start_ps + np.rint(duration_s * 1e12).astype(np.int64)
     worker = np.searchsorted(numbers, whole["rank"])

@@ -25,6 +25,7 @@ from workloads.imports.job import ImportedJob, import_recordings
 from workloads.imports.json_events import TraceFile
 from workloads.imports.json_object import read_object
 from workloads.imports.recording import (
+    MAX_SPAN_S,
     UNKNOWN,
     Activities,
     Calls,
@@ -38,7 +39,7 @@ from workloads.imports.xla_hlo import Collective, HloModule
 
 _PS_PER_NS = 1000
 _COMPUTE, _COMMUNICATION = 0, 100  # first stream numbers
-_MAX_US = 1e13
+_MAX_US = 1e17  # no clock of a computer shows more
 
 
 def is_xla_trace(head: bytes) -> bool:
@@ -101,6 +102,7 @@ def _rank(
             own.append(_thunk(f"{where}: thunk {place}", thunk, before))
         first = min(thunk.launch_ns for thunk in own)
         first = min(first, begin) if begin is not None else first
+        _check_span(where, own, spans[0][0] if spans else first)
         last = max(thunk.launched_ns for thunk in own)
         if spans and first <= spans[-1][0]:
             raise InputError(f"{where}: begins before step {index - 1}")
@@ -194,6 +196,17 @@ class _Recorder:
             collective=collective.kind, group="xla", group_ranks=json.dumps(list(ranks)), dtype="byte",
             in_elements=collective.num_bytes, out_elements=collective.num_bytes, group_size=len(ranks),
         )  # fmt: skip
+
+
+def _check_span(where: str, thunks: list[_Thunk], begin_ns: int) -> None:
+    """InputError for a thunk more than a week from the rank's begin."""
+    for place, thunk in enumerate(thunks):
+        for time_ns in (thunk.launch_ns, thunk.start_ns, thunk.end_ns):
+            if abs(time_ns - begin_ns) > MAX_SPAN_S * 10**9:
+                days = abs(time_ns - begin_ns) / 8.64e13
+                raise InputError(
+                    f"{where}: thunk {place} ({thunk.op}): {days:.3g} days from the rank's first call"
+                )
 
 
 def _streams(thunks: list[_Thunk], known: dict[str, Collective | None]) -> list[int]:

@@ -11,13 +11,14 @@ import numpy as np
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.ops import OpKind, Strings
+from simcore.units import PS_PER_S
 from workloads.imports.chakra.schema import NodeType
 from workloads.imports.chakra.stream import ChakraNode, read_nodes
 from workloads.imports.chakra.to_graph import RankNodes, build_graph
 from workloads.imports.job import ImportedJob
 from workloads.imports.json_events import TraceFile, opened
 from workloads.imports.recorded import ImportedRank, RecordedOps
-from workloads.imports.recording import Step
+from workloads.imports.recording import MAX_SPAN_S, Step
 from workloads.imports.report import ImportReport, RankReport
 
 _RANK = re.compile(r"(\d+)\.et(?:\.gz)?$")
@@ -67,7 +68,9 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
                 f"{ranks[index].label} and {ranks[index - 1].label} are both of rank {ranks[index].number}"
             )
     graph = build_graph(ranks, groups)
-    recorded = [_recorded(graph, index, rank) for index, rank in enumerate(ranks)]
+    begins = [node.start_ps for rank in ranks for node, _ in rank.placed if node.start_ps >= 0]
+    origin_ps = min(begins, default=0)
+    recorded = [_recorded(graph, index, rank, origin_ps) for index, rank in enumerate(ranks)]
     imported = tuple(rank for rank in recorded if rank is not None)
     return ImportedJob(
         graph, imported if len(imported) == len(ranks) else (), _report(graph, ranks, recorded, skipped)
@@ -87,14 +90,18 @@ def _groups(source: TraceFile) -> dict[str, tuple[int, ...]]:
     return {str(name): tuple(ranks) for name, ranks in found.items()}
 
 
-def _recorded(graph: Graph, index: int, rank: RankNodes) -> ImportedRank | None:
-    """What was recorded of a rank, if its GPU nodes have start times."""
+def _recorded(graph: Graph, index: int, rank: RankNodes, origin_ps: int) -> ImportedRank | None:
+    """What was recorded of a rank, if its GPU nodes have start times; times count from ``origin_ps``."""
     first = int(graph.template_start[index])
     placed = [(node, row) for node, row in rank.placed if node.start_ps >= 0 and node.duration_ps >= 0]
     if not placed or len(placed) < len(rank.placed):
         return None
     placed.sort(key=lambda pair: pair[0].start_ps)
-    start = np.array([node.start_ps for node, _ in placed], dtype=np.int64)
+    last = placed[-1][0]
+    if last.start_ps - origin_ps > MAX_SPAN_S * PS_PER_S:
+        days = (last.start_ps - origin_ps) / PS_PER_S / 86400
+        raise InputError(f"{rank.label}: node {last.id} starts {days:.3g} days after the first node of all")
+    start = np.array([node.start_ps - origin_ps for node, _ in placed], dtype=np.int64)
     end = start + np.array([node.duration_ps for node, _ in placed], dtype=np.int64)
     rows = np.array([row for _, row in placed], dtype=np.int64)
     ops = graph.ops

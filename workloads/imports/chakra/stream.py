@@ -11,6 +11,7 @@ from simcore.errors import InputError
 from simcore.units import PS_PER_US
 from workloads.imports.chakra.schema import MAX_MESSAGE_BYTES, NodeType, messages
 from workloads.imports.json_events import TraceFile, check_size, opened, readable
+from workloads.imports.recording import MAX_SPAN_S
 
 VERSION = "0.0.4"
 
@@ -138,7 +139,7 @@ class _Delimited:
 
 
 _TYPES = {int(kind): kind for kind in NodeType}
-_MAX_US = 7 * 24 * 3600 * 10**6
+_MAX_US = MAX_SPAN_S * 10**6
 
 
 def _node(reader: _Delimited, message: Any) -> ChakraNode:
