@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -48,11 +49,11 @@ def test_a_module_is_acted_on_once_it_is_imported(tmp_path: Path, monkeypatch: p
 
     after_import({"some_framework": act, "absent_framework": act})
     assert seen == [] and isinstance(sys.meta_path[0], AfterImport)
-    import some_framework  # noqa: F401
+    importlib.import_module("some_framework")
 
     assert seen == [1]
     after_import({"some_framework": act})  # imported already: at once
     assert seen == [1, 1]
     with pytest.raises(ModuleNotFoundError):
-        import absent_framework  # noqa: F401
+        importlib.import_module("absent_framework")
     monkeypatch.delitem(sys.modules, "some_framework")
