@@ -50,6 +50,13 @@ def validate(argv: Sequence[str]) -> int:
     parser.add_argument("--page", default="", metavar="FILE", help="of --runs: write the report there")
     parser.add_argument("--cache", default="", metavar="FILE", help="of --runs: keep step times there")
     parser.add_argument(
+        "--sample",
+        type=int,
+        default=0,
+        metavar="N",
+        help="of --runs --leave-one-out: fit N rows of each family (default all)",
+    )
+    parser.add_argument(
         "--ablations",
         type=int,
         default=0,
@@ -60,7 +67,7 @@ def validate(argv: Sequence[str]) -> int:
         "--leave-one-out",
         action="store_true",
         help="of --kernels: also each GPU without its rows; of --traces: each trace by a fit to the others;"
-        " of --runs: each family by clocks fitted to the others",
+        " of --runs: each family by numbers fitted to the others",
     )
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="rows to show (default 10)")
     options = parser.parse_args(argv)
@@ -69,7 +76,7 @@ def validate(argv: Sequence[str]) -> int:
             validate_runs(
                 options.runs, family=options.family, limit=options.limit, worst=options.worst,
                 as_json=options.json, page=options.page, cache=options.cache,
-                leave_one_out=options.leave_one_out, ablations=options.ablations,
+                leave_one_out=options.leave_one_out, sample=options.sample, ablations=options.ablations,
             )  # fmt: skip
             return 0
         table = _errors(options)

@@ -24,13 +24,15 @@ from workloads.published import RunRow, board_physics, read_run_rows
 
 def validate_runs(
     path: str, *, family: str = "", limit: int = 0, worst: int = 10, as_json: bool = False, page: str = "",
-    cache: str = "", leave_one_out: bool = False, ablations: int = 0,
+    cache: str = "", leave_one_out: bool = False, sample: int = 0, ablations: int = 0,
 ) -> None:  # fmt: skip
     """Predict the rows of ``path`` (of one ``family``, ``limit`` of each family) and print errors.
 
     ``page``: file that the report is written to.  ``cache``: file of step times simulated before.
-    ``leave_one_out``: also each family by numbers fitted to the others.  ``ablations``: also so many rows of
-    each family without each piece of physics.  Errors: InputError for a bad file or unknown family.
+    ``leave_one_out``: also each family by numbers fitted to the others, on ``sample`` rows of each (0: all).
+    ``ablations``: also so many rows of each family without each piece of physics.
+
+    Errors: InputError for a bad file or unknown family.
     """
     rows = read_run_rows(path)
     if family:
@@ -44,7 +46,7 @@ def validate_runs(
     scored = score_rows(rows, times=times)
     wall_s = time.monotonic() - began
     described = [score.described for score in scored.scores]
-    fitted = fit(curves(described, board_physics(), times)) if leave_one_out else None
+    fitted = fit(curves(_sampled(described, sample), board_physics(), times)) if leave_one_out else None
     worths = _ablate(described, ablations, times) if ablations else []
     table = table_of(scored.scores, scored.skipped)
     if page:
@@ -72,10 +74,14 @@ def validate_runs(
 
 
 def _ablate(described: Sequence[Described], limit: int, times: StepTimes | None) -> list[Worth]:
-    by_row = {entry.row.id: entry for entry in described if counts(entry)}
-    sample = spread([entry.row for entry in by_row.values()], limit)
-    found = curves([by_row[row.id] for row in sample], board_physics(), times)
+    found = curves(_sampled(described, limit), board_physics(), times)
     return ablate(found, board_physics(), times)
+
+
+def _sampled(described: Sequence[Described], limit: int) -> list[Described]:
+    """At most ``limit`` rows of each family among those that a fit uses; 0: all."""
+    by_row = {entry.row.id: entry for entry in described if counts(entry)}
+    return [by_row[row.id] for row in spread([entry.row for entry in by_row.values()], limit)]
 
 
 def _write_page(target: Path, scored: Scored, content: str) -> None:

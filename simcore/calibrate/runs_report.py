@@ -32,7 +32,8 @@ _WORST = 20
 
 _INTRODUCTION = """# Training runs: predicted against measured
 
-Written by `python scripts/validate.py --runs CSV --leave-one-out --ablations N --page docs/validation.md`.
+Written by `python scripts/validate.py --runs CSV --leave-one-out --sample N --ablations M
+--page docs/validation.md`.
 Every row of the table is predicted from its own columns: model, degrees, batch, precision and GPU; the
 framework's preset ([presets.md](presets.md)) supplies what software does by default.  Few numbers per
 die hold for all of its rows (`workloads/published/physics.toml`): the SM clock under load at the power limit,
@@ -174,8 +175,8 @@ def _left_out(fitted: Fit) -> list[str]:
     return [
         "## Families left out",
         "",
-        f"Quality A.  Numbers (clock, and rate of fp8) fitted to all families: {_said(fitted.numbers)};"
-        " to all but one: last column.  Goal for families left out: a mean of 8%.",
+        "Quality A, n rows of each family.  Numbers (clock, and rate of fp8) fitted to all families:"
+        f" {_said(fitted.numbers)}; to all but one: last column.  Goal for families left out: a mean of 8%.",
         "",
         *table(("", "n", "in the fit, mean %", "left out, mean %", "numbers without it"), rows),
     ]

@@ -142,7 +142,7 @@ def test_both_commands_print_families_in_and_out(tmp_path: Path, capsys: pytest.
     table.write_text("\n".join(lines) + "\n", encoding="utf-8")
     page = tmp_path / "docs" / "validation.md"
     cache = str(tmp_path / "t.jsonl")
-    validate_runs(str(table), page=str(page), cache=cache, leave_one_out=True, ablations=1)
+    validate_runs(str(table), page=str(page), cache=cache, leave_one_out=True, sample=1, ablations=1)
     written = page.read_text(encoding="utf-8")
     assert "## Families left out" in written
     assert "## What each piece is worth" in written
