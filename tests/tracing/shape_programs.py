@@ -18,7 +18,7 @@ def calls() -> dict[str, Any]:
     picture = torch.empty(2, 3, 8, 8, device="cuda").to(memory_format=torch.channels_last)
     index = torch.empty(5, dtype=torch.long, device="cuda")
     query = torch.empty(2, 4, 16, 8, device="cuda", dtype=torch.bfloat16)
-    made = {
+    made: dict[str, Any] = {
         "promoted": x + y,
         "integer": x * 2,
         "float": index * 2.0,
@@ -30,7 +30,7 @@ def calls() -> dict[str, Any]:
         "normed": functional.layer_norm(picture, picture.shape[1:]),
         "attention": functional.scaled_dot_product_attention(query, query, query, is_causal=True),
         "picked": x[0].index_select(0, index),
-        "split": x.split([2, 6], 1)[1],
+        "split": torch.split(x, [2, 6], 1)[1],
         "strided": x[:, ::2],
         "viewed": x.permute(2, 0, 1)[1].unsqueeze(0).expand(3, -1, -1),
         "topk": x.topk(2)[1],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -151,12 +152,15 @@ _PADDING = 0.05
 
 @dataclass(frozen=True)
 class Outcome:
-    """One case: "passed", "skipped" or "failed" with the reason; seconds, bytes of the folder, ops."""
+    """One case: "passed", "skipped" or "failed" with the reason; seconds on the wall and of processors,
+    bytes of the folder, ops.
+    """
 
     case: str
     verdict: str
     reason: str = ""
     wall_s: float = 0.0
+    cpu_s: float = 0.0
     graph_bytes: int = 0
     ranks_run: int = 0
     classes: int = 0
@@ -177,7 +181,7 @@ def check(name: str) -> Outcome:
         step=_STEP.get(case.script, 2),
         load=case.load,
     )
-    began = time.monotonic()
+    began, worked = time.monotonic(), _cpu_s()
     try:
         with tempfile.TemporaryDirectory() as folder:
             graph, report = trace_script(job, name=name)
@@ -198,12 +202,18 @@ def check(name: str) -> Outcome:
         "passed" if fits else "failed",
         "" if fits else f"{reduced} bytes of gradients are reduced, expected {low:.0f} to {high:.0f}",
         round(wall_s, 1),
+        round(_cpu_s() - worked, 1),
         size,
         len(report.ranks_run),
         len(graph.programs),
         len(graph.ops),
         max(program.memory.peak for program in graph.programs),
     )
+
+
+def _cpu_s() -> float:
+    """Processor seconds of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
 
 
 def reduced_bytes(graph: Graph) -> int:
@@ -255,7 +265,7 @@ def _line(one: Outcome) -> str:
     if one.verdict == "skipped" or not one.wall_s:
         return f"{one.case:32}{one.verdict}: {one.reason}"
     return (
-        f"{one.case:32}{one.verdict}  {one.wall_s:6.1f} s  {format_bytes(one.graph_bytes):>10}  "
-        f"{one.ops:6} ops  {one.ranks_run} ranks run, {one.classes} classes, "
+        f"{one.case:32}{one.verdict}  {one.wall_s:6.1f} s ({one.cpu_s:.1f} of processors)  "
+        f"{format_bytes(one.graph_bytes):>10}  {one.ops:6} ops  {one.ranks_run} ranks run, {one.classes} classes, "
         f"peak {format_bytes(one.peak_memory_bytes)}  {one.reason}"
     )
