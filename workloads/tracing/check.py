@@ -266,6 +266,6 @@ def _line(one: Outcome) -> str:
         return f"{one.case:32}{one.verdict}: {one.reason}"
     return (
         f"{one.case:32}{one.verdict}  {one.wall_s:6.1f} s ({one.cpu_s:.1f} of processors)  "
-        f"{format_bytes(one.graph_bytes):>10}  {one.ops:6} ops  {one.ranks_run} ranks run, {one.classes} classes, "
-        f"peak {format_bytes(one.peak_memory_bytes)}  {one.reason}"
+        f"{format_bytes(one.graph_bytes):>10}  {one.ops:6} ops  {one.ranks_run} ranks run, "
+        f"{one.classes} classes, peak {format_bytes(one.peak_memory_bytes)}  {one.reason}"
     )
