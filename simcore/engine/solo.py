@@ -22,23 +22,18 @@ if TYPE_CHECKING:
     from simcore.network.fluid import FluidNetwork
 
 
-#: Finding cells and timing each kind once costs about as much as playing every template so often.
-WORTH_REPEATS: Final = 16
-
-
+#: Finding the cells of a template and timing them costs about as much as playing so many ops.
+WORTH_OPS: Final = 1500
 #: A rank whose spans, after so many of them, have mostly been taken apart in their first cell goes without.
 _TRIALS: Final = 50
 
 
-def repeats(graph: Graph) -> float:
-    """How often a program plays a template of the job, on average."""
-    played = [program.template for program in graph.programs]
-    return sum(map(len, played)) / max(1, len(np.unique(np.concatenate(played)))) if played else 0.0
-
-
 def are_worthwhile(graph: Graph) -> bool:
-    """Whether a job is long enough for spans to save time."""
-    return repeats(graph) >= WORTH_REPEATS
+    """Whether programs play their templates long and often enough for spans to save time."""
+    size = np.diff(graph.template_start)
+    played = sum(int(size[program.template].sum()) for program in graph.programs)
+    templates = sum(len(np.unique(program.template)) for program in graph.programs)
+    return played >= WORTH_OPS * templates
 
 
 @dataclass(frozen=True, eq=False, slots=True)
