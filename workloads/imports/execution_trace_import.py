@@ -74,7 +74,7 @@ def import_pairs(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Imp
     report = replace(
         job.report,
         found=(*found, *job.report.found),
-        inferred=tuple(inferred),
+        inferred=(*job.report.inferred, *inferred),
         skipped=(*skipped, *job.report.skipped),
     )
     return replace(job, report=report)

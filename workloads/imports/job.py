@@ -237,6 +237,7 @@ def _report(
     base: list[int],
     skipped: list[str],
 ) -> ImportReport:
+    told_by = dict.fromkeys(ops.trace.steps_told_by for ops in analysed if ops.trace.steps_told_by)
     worlds = {ops.trace.world_size for ops in analysed if ops.trace.world_size > 0}
     return ImportReport(
         ranks=tuple(reports),
@@ -249,4 +250,5 @@ def _report(
             for clock, told in zip(coupling.clocks, base, strict=True)
         ),
         skipped=tuple(skipped),
+        inferred=tuple(f"no ProfilerStep annotations: steps are {evidence}" for evidence in told_by),
     )

@@ -36,6 +36,7 @@ from workloads.imports.recording import (
     Step,
     SyncRecord,
 )
+from workloads.imports.step_marks import StepRanges, longest_steps, steps_by_evidence
 
 _GPU_CATEGORIES = {
     "kernel": 0, "gpu_kernel": 0, "concurrent_kernel": 0, "mtia_ccp_events": 0, "gpu_memcpy": 1, "memcpy": 1,
@@ -81,6 +82,8 @@ class KinetoReader:
         self.syncs: dict[int, SyncRecord] = {}
         self.meta: dict[CollectiveMeta, int] = {}
         self.steps: list[Step] = []
+        self.ranges = StepRanges()
+        self.optimizers: array[int] = array("q")  # start and end of each step of an optimizer
         self.phases = PhaseSpans()
         self.comm_calls = CommunicationCalls()
         self.modules = ModuleCalls()
@@ -134,6 +137,10 @@ class KinetoReader:
         phase = self.phases.phase(text)
         if phase:
             self.phases.add(phase, start, end)
+            if text.startswith("Optimizer.step#"):
+                self.optimizers.extend((start, end))
+        else:
+            self.ranges.add(text, start, end)
         if self.comm_calls.is_one(text):
             self.comm_calls.add(start, end, thread)
         if category == "user_annotation":
@@ -256,6 +263,13 @@ class KinetoReader:
         devices = header.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices else None
         first = first if isinstance(first, dict) else {}
+        steps, told_by = longest_steps(self.steps), ""
+        if not steps:
+            optimizers = np.frombuffer(self.optimizers, dtype=np.int64).reshape(-1, 2)
+            launched = calls[0][np.isin(calls[4], gpu[5])]
+            steps, told_by = steps_by_evidence(
+                self.ranges, optimizers, self.phases.backwards(), launched if len(launched) else gpu[0]
+            )
         grids = np.frombuffer(self.grids, dtype=np.int64).reshape(-1, 5).T
         framework = np.frombuffer(self.framework, dtype=np.int64).reshape(-1, 6).T
         return KinetoTrace(
@@ -275,7 +289,8 @@ class KinetoReader:
             calls=Calls(*(np.ascontiguousarray(column) for column in calls)),
             syncs=self.syncs,
             meta=tuple(self.meta),
-            steps=_steps(self.steps),
+            steps=tuple(steps),
+            steps_told_by=told_by,
             counts=self.counts,
             framework=FrameworkCalls(*(np.ascontiguousarray(column) for column in framework)),
             num_sms=max(0, whole(first.get("numSms"), 0)),
@@ -293,13 +308,3 @@ class KinetoReader:
                     f"{self.label}: rank {rank} issues {meta.collective!r} in process group {meta.group!r},"
                     f" whose ranks are {meta.group_ranks}"
                 )
-
-
-def _steps(found: list[Step]) -> tuple[Step, ...]:
-    """Steps in order; of several annotations with one number (threads repeat them) the longest."""
-    longest: dict[int, Step] = {}
-    for step in found:
-        known = longest.get(step.number)
-        if known is None or step.end_ps - step.start_ps > known.end_ps - known.start_ps:
-            longest[step.number] = step
-    return tuple(sorted(longest.values(), key=lambda step: step.start_ps))

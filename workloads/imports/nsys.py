@@ -133,23 +133,20 @@ class _Reader:
         self.origin_ns = first - first % 1000
         pairs = np.unique(np.stack([process, gpu[3]]), axis=1).T.tolist()
         syncs = sync_records(self.db, by_process=told)
-        spans = nvtx_steps(self.db, self.texts)
+        steps = nvtx_steps(self.db, self.texts, self._after_ps, by_process=told)
         phases = nvtx_phases(self.db, self.texts, self._after_ps)
         self.nccl = NcclRanges(self.db, self.texts)
         ranks = []
         for pid, device in pairs:
             mine = (process == pid) & (gpu[3] == device)
             own = calls[2] & _PID == pid if told else np.ones(calls.shape[1], dtype=np.bool_)
-            steps = [s for s in spans if not told or s.process == pid]
             ranks.append(
                 self._rank(
                     f"{self.label} (device {device})" if len(pairs) > 1 else self.label,
                     gpu[:, mine],
                     calls[:, own],
                     syncs.get(pid if told else 0, {}),
-                    tuple(
-                        Step(s.number, self._after_ps(s.start_ns), self._after_ps(s.end_ns)) for s in steps
-                    ),
+                    steps.get(pid if told else 0, ()),
                     device,
                     phases[pid if told else 0],
                 )

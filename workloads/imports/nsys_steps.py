@@ -2,60 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from workloads.imports.nsys_database import Database
 from workloads.imports.phases import PhaseSpans
+from workloads.imports.recording import Step
+from workloads.imports.step_marks import StepRanges
 
 _RANGES = (59, 60, 70, 71)  # push/pop and start/end ranges, and theirs from text files, among event types
-#: "ProfilerStep#7", "iteration 12", "train_step", "Batch: 3": one word for a step, a number or none.
-_STEP = re.compile(
-    r"^\W*(?:(?:profiler|train(?:ing)?|global|mini|macro)?[\s_-]*(?:step|iter(?:ation)?|batch))[\s#:=_\[(-]*(\d{1,15})?\W*$",
-    re.IGNORECASE,
-)
 _PID = ~0xFFFFFF
 
 
-@dataclass(frozen=True)
-class NvtxStep:
-    """A range that is a step of process ``process`` (its serialized id)."""
+def nvtx_steps(
+    database: Database, texts: dict[int, str], after_ps: Callable[[int], int], *, by_process: bool
+) -> dict[int, tuple[Step, ...]]:
+    """Steps by process (its serialized id), or all under 0; ``after_ps`` as :func:`nvtx_phases` takes it.
 
-    process: int
-    number: int
-    start_ns: int
-    end_ns: int
-
-
-def nvtx_steps(database: Database, texts: dict[int, str]) -> list[NvtxStep]:
-    """Steps of all processes, by process and start.
-
-    Of several kinds of ranges that look like steps (steps and batches, say) the one that covers most time is
-    taken.  Ranges without numbers are counted from 0.  Ranges with one number, as threads repeat them, are
-    one: the longest.
+    Which ranges are steps: :class:`StepRanges`.
     """
-    kinds: dict[int, dict[str, list[tuple[int, int, int]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[int, StepRanges] = defaultdict(StepRanges)
     for process, text, start, end in _ranges(database, texts):
-        found = _STEP.match(text) if len(text) < 100 else None
-        if found is None:
-            continue
-        base = text[: found.start(1)] if found.group(1) else text
-        number = int(found.group(1)) if found.group(1) else -1
-        kinds[process][base.strip().lower()].append((start, end, number))
-    steps = []
-    for process, by_name in kinds.items():
-        ranges = max(by_name.values(), key=lambda r: sum(end - start for start, end, _ in r))
-        longest: dict[int, tuple[int, int]] = {}
-        for count, (start, end, number) in enumerate(sorted(ranges)):
-            name = number if number >= 0 else count
-            known = longest.get(name)
-            if known is None or end - start > known[1] - known[0]:
-                longest[name] = (start, end)
-        mine = [NvtxStep(process, number, start, end) for number, (start, end) in longest.items()]
-        steps += sorted(mine, key=lambda step: step.start_ns)
-    return steps
+        found[process if by_process else 0].add(text, after_ps(start), after_ps(end))
+    return {process: tuple(ranges.steps()[0]) for process, ranges in found.items()}
 
 
 def nvtx_phases(

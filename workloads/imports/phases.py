@@ -42,6 +42,10 @@ class PhaseSpans:
         """Note an interval of a phase other than 0."""
         self._found[phase - 1].extend((start_ps, end_ps))
 
+    def backwards(self) -> IntArray:
+        """Starts and ends (columns) of all backwards."""
+        return np.frombuffer(self._found[0], dtype=np.int64).reshape(-1, 2)
+
     def of(self, launched_ps: IntArray) -> npt.NDArray[np.int32]:
         """By op, launched when: its phase, as number in :data:`PHASES`."""
         phase = np.zeros(len(launched_ps), dtype=np.int32)

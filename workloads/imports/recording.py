@@ -133,7 +133,7 @@ class CollectiveMeta:
 
 @dataclass(frozen=True)
 class Step:
-    """A ``ProfilerStep`` annotation of a host thread, ps after the trace's origin."""
+    """A step on the host (a ``ProfilerStep`` annotation, mostly), ps after the trace's origin."""
 
     number: int
     start_ps: int
@@ -147,7 +147,8 @@ class KinetoTrace:
     ``rank`` and ``world_size`` are -1 where not recorded.  ``resolution_ps``: 1 us where all time stamps
     are whole, else 1 ns.  ``counts`` are events by lower-case category.  ``num_sms`` is 0 where not recorded.
     ``phases`` are backwards and optimizer steps on the host, ``comm_calls`` the calls that issue
-    communication, ``modules`` calls of the model's modules; none where not recorded.
+    communication, ``modules`` calls of the model's modules; none where not recorded.  ``steps_told_by``:
+    what steps are told by where the profiler marks none, "" where it does.
     """
 
     label: str
@@ -169,6 +170,7 @@ class KinetoTrace:
     phases: PhaseSpans = field(default_factory=PhaseSpans)
     comm_calls: CommunicationCalls = field(default_factory=CommunicationCalls)
     modules: ModuleCalls = field(default_factory=ModuleCalls)
+    steps_told_by: str = ""
 
 
 def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
