@@ -102,7 +102,7 @@ def test_an_unknown_triton_kernel_says_how_to_describe_it(pool: WorkerPool, tmp_
         run(pool, "triton", setup)
     text = str(raised.value)
     assert "kernel 'double_kernel' is launched and not described" in text
-    assert "kernels.py:30 in doubled" in text and "register_launch('double_kernel')" in text
+    assert "kernels.py:31 in doubled" in text and "register_launch('double_kernel')" in text
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def compiled(pool: WorkerPool) -> dict[str, Graph]:
 
     return {
         how: trace_script_in(pool, ScriptJob(SCRIPT, (how,), world_size=8), ScriptReport())
-        for how in ("eager", "compiled", "method")
+        for how in ("eager", "compiled", "method", "ddp")
     }
 
 
@@ -141,3 +141,12 @@ def test_what_torch_compile_compiles_is_fused(compiled: dict[str, Graph]) -> Non
     # reads: gelu's input, mean and inverse deviation of 8 rows.
     (norm,) = (moved for phase, op_class, _, moved in fused if (phase, op_class) == ("fwd", "norm_fwd"))
     assert norm == TENSOR + 2 * 4 * 64 + 2 * TENSOR + 2 * 4 * 8
+
+
+def test_a_compiled_region_is_cut_where_gradients_are_reduced(compiled: dict[str, Graph]) -> None:
+    graph = compiled["ddp"]  # verified: nothing depends on what is issued behind it
+    table = graph.ops
+    rows = graph.flat_ops(graph.programs[0]).row.tolist()
+    backward = [table.collective[row] or table.op_class[row] for row in rows if table.phase[row] != "fwd"]
+    reductions = [index for index, name in enumerate(backward) if name == "all_reduce"]
+    assert len(reductions) > 1 and "norm_bwd" in backward[reductions[0] : reductions[-1]]

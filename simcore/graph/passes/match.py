@@ -92,7 +92,7 @@ class Matcher:
         """What is left of jit-compiled regions: runs of pointwise ops under one ``/fused:<name>`` label.
 
         ``compiled``: as a compiler of whole modules does, across the modules of a region, norms and softmax
-        included.
+        included, cut where communication is issued.
         """
         ops = self._view.graph.ops
         labels = [_REGION.search(value) for value in ops.module.values]
@@ -115,6 +115,8 @@ class Matcher:
                     and self._phase[rows[stop]] == self._phase[rows[start]]
                     and self._letter_of[rows[stop]] != _BARRIER
                     and pointwise[classes[rows[stop]]]
+                    # What is issued in between, on another stream, may need what was computed before it.
+                    and (not compiled or stop == start or rows[stop] == rows[stop - 1] + 1)
                 ):
                     stop += 1
                 members = tuple(rows[start:stop])

@@ -1,10 +1,11 @@
-"""Kernels that torch has no operators for: ``kernels.py triton`` or ``operator``; ``compiled`` ones."""
+"""Kernels that torch has no operators for: ``kernels.py triton`` or ``operator``; those of a compiler."""
 
 import sys
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 class Norm(nn.Module):
@@ -40,6 +41,10 @@ def main() -> None:
         model = torch.compile(model)
     elif how == "method":
         model.compile()
+    elif how == "ddp":
+        model = DistributedDataParallel(
+            torch.compile(nn.Sequential(model, Norm().cuda())), bucket_cap_mb=0.01
+        )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         x = torch.randn(8, 64, device="cuda")
