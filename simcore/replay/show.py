@@ -30,7 +30,8 @@ def replay_object(
     """The JSON object of a replay.
 
     Each step also holds what it consists of; ``series`` adds SM utilisation per ms, ``explained`` the
-    contributions to the difference of the spans.
+    contributions to the difference of the spans.  Where an edit made a rank of several, nothing was recorded
+    of it: ``recorded_s`` is 0 and ``error`` null.
     """
     rows = []
     for row, insight in zip(steps, insights, strict=True):
@@ -39,7 +40,7 @@ def replay_object(
             "step": row.step,
             "recorded_s": row.recorded.span,
             "predicted_s": row.replayed.span,
-            "error": row.error,
+            "error": row.error if row.recorded.span else None,
             "breakdown_s": row.replayed.parts(),
             "recorded_breakdown_s": row.recorded.parts(),
         }
@@ -106,8 +107,13 @@ def _spans(steps: list[ReplayedStep]) -> Table:
     for row in steps:
         spans = [(row.replayed.span, row.recorded.span)]
         parts = zip(row.replayed.parts().values(), row.recorded.parts().values(), strict=True)
-        cells = [f"{1e3 * ours:.3f} ({1e3 * theirs:.3f})" for ours, theirs in (*spans, *parts)]
-        table.add_row(str(row.rank), _name(row), cells[0], f"{row.error:+.2%}", *cells[1:])
+        told = row.recorded.span > 0
+        cells = [
+            f"{1e3 * ours:.3f}" + (f" ({1e3 * theirs:.3f})" if told else "")
+            for ours, theirs in (*spans, *parts)
+        ]
+        error = f"{row.error:+.2%}" if told else "-"
+        table.add_row(str(row.rank), _name(row), cells[0], error, *cells[1:])
     return table
 
 

@@ -89,6 +89,50 @@ def test_other_schedules(tmp_path, edits, total_ms):
     assert [1e3 * row.recorded.span for row in replay_job(after)] == pytest.approx([93, 93, 69, 69])
 
 
+# Four stages of one microbatch each: forwards 10 ms, backwards 20 ms, 5 and 7 ms more for the head; a send
+# 1 ms.
+FOUR_STAGES = (
+    lists([(0, 10)], [(119, 139)]),
+    lists([(11, 21)], [(98, 118)]),
+    lists([(22, 32)], [(77, 97)]),
+    lists([(33, 48)], [(49, 76)]),
+)
+
+
+@pytest.mark.parametrize(
+    ("edits", "stages", "total_ms"),
+    [
+        # Forwards of 20 and 25 ms, backwards of 47 and 40 ms: 20 + 1 + 25 + 47 + 1 + 40, and 1 before the
+        # last stage's backward, as logged.
+        (["pp=4:2"], 2, 135),
+        # As many computes and seven sends in a row each way, 14 ms, and the same 1 ms.
+        (["pp=8"], 8, 4 * 10 + 5 + 4 * 20 + 7 + 14 + 1),
+        (["pp=2", "schedule=gpipe"], 2, 135),
+    ],
+)
+def test_stages_put_together_and_parted(tmp_path, edits, stages, total_ms):
+    job = import_traces(write(tmp_path, FOUR_STAGES, num_mbs=1))
+    after, steps = edit_recording(job, edits, None)
+    assert 1e3 * steps[0].before_s == pytest.approx(139)
+    assert 1e3 * steps[-1].after_s == pytest.approx(total_ms)
+    assert after.graph.world_size == len(after.ranks) == stages
+    assert "layers lie evenly on the 4 logged stages" in steps[0].applied.assumed[0]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ("pp=3:2", "has 4 stages, not 3: pp=4:2"),
+        ("pp=6", "cannot be put together or parted to 6; nearest: pp=4"),
+        ("pp=1", "nearest: pp=2"),
+    ],
+)
+def test_stages_that_do_not_fall_evenly(tmp_path, edit, message):
+    job = import_traces(write(tmp_path, FOUR_STAGES, num_mbs=1))
+    with pytest.raises(InputError, match=message):
+        edit_recording(job, [edit], None)
+
+
 def test_model_chunks(tmp_path):
     """The interleaved schedule of :func:`test_other_schedules` as a log: Megatron's order is known."""
     stages = (

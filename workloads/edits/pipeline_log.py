@@ -8,8 +8,8 @@ from simcore.errors import InputError, nearest
 from simcore.graph.schedules import Schedule, gpipe, interleaved_one_f_one_b, validate_schedule
 from workloads.edits.job import EditableJob, Edited
 from workloads.edits.pipeline_state import current_plan
-from workloads.edits.registry import WHOLE, Call, Value, edit
-from workloads.edits.stage_times import Part, StageTimes
+from workloads.edits.registry import COUNT, WHOLE, Call, Value, edit
+from workloads.edits.stage_times import Part, StageTimes, regrouped
 from workloads.edits.zero_bubble import zero_bubble
 from workloads.imports.pipeline_gaps import situations
 from workloads.imports.pipeline_graph import pipeline_graph_of
@@ -81,6 +81,36 @@ def logged_microbatches(job: EditableJob, call: Call) -> Edited:
     return _edited(job, WantedSchedule(origin.schedule, origin.plan.num_chunks), call.value)
 
 
+@edit("pp", value=COUNT, help="pipeline stages; layers put together or parted", kinds=("pipeline_log",))
+def logged_stages(job: EditableJob, call: Call) -> Edited:
+    """Neighbouring stages put together, or each cut in equal parts, in 1F1B or GPipe."""
+    origin = _origin(job)
+    plan, (old, new) = origin.plan, call.value
+    if old not in (None, plan.num_stages):
+        raise InputError(f"the log has {plan.num_stages} stages, not {old}: pp={plan.num_stages}:{new}")
+    if origin.schedule not in ("1f1b", "gpipe"):
+        raise InputError(
+            f"stages of {origin.schedule.replace('_', '-')} cannot be regrouped; schedule=1f1b first"
+        )
+    if new < 2 or (new % plan.num_stages and plan.num_stages % new):
+        fits = [
+            n for n in range(2, 4 * plan.num_stages + 1) if not (n % plan.num_stages and plan.num_stages % n)
+        ]
+        near = min(fits, key=lambda n: abs(n - new))
+        raise InputError(
+            f"{plan.num_stages} logged stages cannot be put together or parted to {new}; nearest: pp={near}"
+        )
+    microbatches = _microbatches(plan)
+    iterations = {number: regrouped(stages, microbatches, new) for number, stages in plan.iterations.items()}
+    lost = tuple(stage * new // plan.num_stages for stage in plan.stood_in)
+    origin = replace(origin, plan=replace(plan, iterations=iterations, stood_in=lost))
+    return _rewritten(
+        job, origin, WantedSchedule(origin.schedule), microbatches,
+        f"layers lie evenly on the {plan.num_stages} logged stages, but for what the last takes longer (head,"
+        f" loss), and can be put on {new}; the time of sends stays",
+    )  # fmt: skip
+
+
 def _origin(job: EditableJob) -> PipelineOrigin:
     """What the schedule is predicted from, with what edits before it have changed."""
     assert isinstance(job.origin, PipelineOrigin), "kind pipeline_log"
@@ -93,9 +123,16 @@ def _microbatches(plan: PipelinePlan) -> int:
 
 
 def _edited(job: EditableJob, wanted: WantedSchedule, microbatches: int) -> Edited:
-    origin = _origin(job)
+    return _rewritten(job, _origin(job), wanted, microbatches)
+
+
+def _rewritten(
+    job: EditableJob, origin: PipelineOrigin, wanted: WantedSchedule, microbatches: int, *assumptions: str
+) -> Edited:
+    """The plan of ``origin`` written anew in a schedule."""
     plan = origin.plan
     assumed = [
+        *assumptions,
         "stages take the logged times for each microbatch; time that the log does not explain is the log's"
         f" median for the situation; a send takes {origin.gaps.p2p_ps / 1e9:.3f} ms",
     ]

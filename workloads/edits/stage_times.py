@@ -94,6 +94,29 @@ class StageTimes:
         return sum(a.duration_ps for word in words for a in found.get((word, microbatch), []))
 
 
+def regrouped(stages: tuple[StagePlan, ...], num_microbatches: int, num_stages: int) -> tuple[StagePlan, ...]:
+    """The work of ``stages`` on ``num_stages``: neighbours put together, or each cut into equal parts.
+
+    One is a multiple of the other.  What the last stage takes longer (head, loss) stays on the last.  Actions
+    stand in no order.
+    """
+    times = StageTimes(stages, num_microbatches)
+    parts = max(1, num_stages // len(stages))
+    together = max(1, len(stages) // num_stages)
+    made = []
+    for stage in range(num_stages):
+        sources = range(stage * together // parts, stage * together // parts + together)
+        actions = []
+        for kind in ("F", "B"):
+            for microbatch in range(num_microbatches):
+                each = [times.part(source, kind, microbatch, stage % parts, parts) for source in sources]
+                lasts = sum(part.duration_ps for part in each)
+                actions.append(PlannedAction(kind, microbatch, 0, lasts))
+        tail = max(stages[source].tail_ps for source in sources)
+        made.append(StagePlan(tuple(actions), tail_ps=tail))
+    return tuple(made)
+
+
 def _as_logged(action: PlannedAction, recorded: bool) -> Part:
     return Part(action.duration_ps, action.recorded_ps if recorded else None)
 
