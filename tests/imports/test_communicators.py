@@ -3,7 +3,7 @@
 import pytest
 
 from simcore.replay import replay_job
-from tests.imports.traces import launched, write
+from tests.imports.traces import framework_call, launched, write
 from workloads.imports import import_kineto
 
 REDUCE, EXCHANGE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ncclDevKernel_SendRecv"
@@ -152,3 +152,70 @@ def test_clocks_that_run_at_different_speeds(tmp_path):
     spans_ms = [1e3 * row.replayed.span for row in replay_job(imported)]
     recorded_ms = [1e3 * row.recorded.span for row in replay_job(imported)]
     assert spans_ms == pytest.approx(recorded_ms, rel=2e-4)
+
+
+def issued(what, peer, at):
+    """A send or receive inside a batch, as the host notes it."""
+    towards = "Dst Rank" if what == "send" else "Src Rank"
+    noted = {"Collective name": what, towards: peer, "Process Group Name": "1"}
+    return framework_call("record_param_comms", at, 0.1) | {"args": noted}
+
+
+def batches(folder, ranks, world_size=3):
+    """Traces of ranks given as (start, length, [(what, peer), ...]) of batches, or (start, length, None)."""
+    paths = []
+    batch = group("[0, 1, 2]", **{"Collective name": "coalesced"})
+    for rank, ops in enumerate(ranks):
+        events = []
+        for corr, (start, length, messages) in enumerate(ops, start=1):
+            called = 10.0 * corr
+            events += [issued(*message, called - 5 + i) for i, message in enumerate(messages or ())]
+            name, args = ("k", {}) if messages is None else (EXCHANGE, batch)
+            events += launched(name, called, start, length, corr=corr, **args)
+        dist = {"rank": rank, "world_size": world_size}
+        paths.append(write(folder / f"r{rank}.json", events, distributedInfo=dist))
+    return import_kineto(paths)
+
+
+def test_a_batch_of_a_send_and_a_receive_meets_its_peers(tmp_path):
+    # 0 and 1 exchange at 100, when 0 is ready, until 110; then 1 and 2 from 140, when 1 is ready, until 150.
+    imported = batches(tmp_path, [
+        [(50, 50, None), (100, 10, [("send", 1), ("recv", 1)])],
+        [
+            (50, 20, None), (70, 40, [("recv", 0), ("send", 0)]), (110, 30, None),
+            (140, 10, [("send", 2), ("recv", 2)]),
+        ],
+        [(50, 10, None), (60, 90, [("recv", 1), ("send", 1)])],
+    ])  # fmt: skip
+    assert (imported.report.coupled_collectives, imported.report.lone_collectives) == (2, 0)
+    assert spans(imported) == [60, 100, 100]
+    ops = imported.graph.ops
+    ops.recorded_ps[int(imported.ranks[0].flat[0])] += 100_000_000  # rank 0's first kernel: all wait for it
+    assert spans(imported) == [160, 200, 200]
+
+
+def test_a_ring_of_batches_is_one_call(tmp_path):
+    # Each sends to the next and receives from the one before; rank r is ready at 60 + 10 r, all end at 100.
+    ranks = [
+        [(50, 10 + 10 * r, None), (60 + 10 * r, 40 - 10 * r, [("send", (r + 1) % 3), ("recv", (r - 1) % 3)])]
+        for r in range(3)
+    ]
+    imported = batches(tmp_path, ranks)
+    assert (imported.report.coupled_collectives, imported.report.lone_collectives) == (1, 0)
+    first = int(imported.graph.template_start[1] + imported.ranks[1].flat[0])
+    imported.graph.ops.recorded_ps[first] += 100_000_000
+    # Rank 1 is ready at 170; the exchange takes 20, as rank 2 recorded.
+    assert spans(imported) == [140, 140, 140]
+
+
+def test_a_batch_with_a_peer_that_was_not_recorded_lasts_as_recorded(tmp_path):
+    # Rank 1 waits for rank 2 until 900; the three exchanges after that tell the clocks.
+    both = [(at, 10, [("send", 1), ("recv", 1)]) for at in (1000, 1100, 1200)]
+    back = [(at, 10, [("send", 0), ("recv", 0)]) for at in (1000, 1100, 1200)]
+    ranks = [
+        [(50, 50, None), (100, 10, [("send", 1), ("recv", 1)]), *both],
+        [(50, 20, None), (70, 830, [("recv", 0), ("send", 0), ("send", 2)]), *back],
+    ]
+    imported = batches(tmp_path, ranks)
+    assert (imported.report.coupled_collectives, imported.report.lone_collectives) == (3, 2)
+    assert spans(imported) == [1160, 1160]

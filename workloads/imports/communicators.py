@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workloads.imports.collective_kinds import collective_bytes, collective_kind
+from workloads.imports.p2p_batches import batched_calls
 from workloads.imports.rank_ops import RankOps
 from workloads.imports.recording import CollectiveMeta
 
@@ -51,11 +52,21 @@ class Communicator:
 
 def communicators(ranks: list[RankOps], numbers: list[int]) -> tuple[list[Communicator], list[str]]:
     """All communicators of two or more of ``ranks``, whose numbers are ``numbers``; and why some are none."""
+    batched = batched_calls(ranks, numbers)
+    taken = {kernel for calls in batched.values() for call in calls for kernel in call}
     found: dict[tuple[object, ...], dict[int, Series]] = defaultdict(dict)
     for index, (ops, number) in enumerate(zip(ranks, numbers, strict=True)):
-        for key, series in _series(ops, number).items():
+        own = {op for member, op in taken if member == index}
+        for key, series in _series(ops, number, own).items():
             found[key][index] = series
-    joined, refused = [], []
+    joined = [
+        Communicator(
+            f"sends and receives of {', '.join(str(numbers[index]) for index in members)}",
+            [("send_recv", 0)] * len(calls), calls, certain=True,
+        )
+        for members, calls in batched.items()
+    ]  # fmt: skip
+    refused = []
     for key, by_rank in found.items():
         if len(by_rank) < 2:
             continue
@@ -72,11 +83,16 @@ def communicators(ranks: list[RankOps], numbers: list[int]) -> tuple[list[Commun
     return joined, refused
 
 
-def _series(ops: RankOps, number: int) -> dict[tuple[object, ...], Series]:
-    """A rank's calls by communicator: (name, whether its members are named, what else tells it apart)."""
+def _series(ops: RankOps, number: int, without: set[int]) -> dict[tuple[object, ...], Series]:
+    """A rank's calls by communicator: (name, whether its members are named, what else tells it apart).
+
+    ``without``: ops whose peers are known by other means.
+    """
     trace = ops.trace
     calls: dict[tuple[object, ...], list[tuple[int, tuple[str, int], int]]] = defaultdict(list)
     for op in np.flatnonzero(ops.is_comm).tolist():
+        if op in without:
+            continue
         row = int(ops.row[op])
         place = int(trace.gpu.meta[row])
         meta = trace.meta[place] if place >= 0 else None

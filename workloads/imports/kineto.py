@@ -23,6 +23,7 @@ from workloads.imports.json_events import TraceFile, read_events
 from workloads.imports.json_values import arguments, numbered, product, whole
 from workloads.imports.modules import ModuleCalls
 from workloads.imports.occupancy import blocks_per_sm
+from workloads.imports.p2p_calls import P2pCalls
 from workloads.imports.phases import PhaseSpans
 from workloads.imports.recording import (
     MAX_SPAN_S,
@@ -87,6 +88,7 @@ class KinetoReader:
         self.phases = PhaseSpans()
         self.comm_calls = CommunicationCalls()
         self.modules = ModuleCalls()
+        self.p2p_calls = P2pCalls()
         self.counts: dict[str, int] = {}
         self.whole = True
 
@@ -143,6 +145,7 @@ class KinetoReader:
             self.ranges.add(text, start, end)
         if self.comm_calls.is_one(text):
             self.comm_calls.add(start, end, thread)
+            self._take_p2p(arguments(event), start, thread)
         if category == "user_annotation":
             module = self.modules.module(text)
             if module:
@@ -153,6 +156,12 @@ class KinetoReader:
         if sequence >= 0:
             self.modules.add_op(text, sequence, start, end, thread)
         self._take_framework_call(args, text, start, end, thread)
+
+    def _take_p2p(self, args: dict[str, Any], start: int, thread: int) -> None:
+        for towards, sends in (("Dst Rank", True), ("Src Rank", False)):
+            peer = whole(args.get(towards), -1)
+            if peer >= 0 and str(args.get("Collective name", "")).lower() == ("send" if sends else "recv"):
+                self.p2p_calls.add(start, thread, str(args.get("Process Group Name", "")), peer, sends=sends)
 
     def _thread(self, event: dict[str, Any]) -> int:
         return self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
@@ -297,6 +306,7 @@ class KinetoReader:
             phases=self.phases,
             comm_calls=self.comm_calls,
             modules=self.modules,
+            p2p_calls=self.p2p_calls,
         )
 
     def _check_groups(self, rank: int) -> None:

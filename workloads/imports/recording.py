@@ -10,6 +10,7 @@ import numpy.typing as npt
 from simcore.graph.ops import IntArray
 from workloads.imports.enclosing import CommunicationCalls
 from workloads.imports.modules import ModuleCalls
+from workloads.imports.p2p_calls import P2pCalls
 from workloads.imports.phases import PhaseSpans
 
 GPU_KINDS = ("kernel", "memcpy", "memset")
@@ -148,7 +149,8 @@ class KinetoTrace:
     are whole, else 1 ns.  ``counts`` are events by lower-case category.  ``num_sms`` is 0 where not recorded.
     ``phases`` are backwards and optimizer steps on the host, ``comm_calls`` the calls that issue
     communication, ``modules`` calls of the model's modules; none where not recorded.  ``steps_told_by``:
-    what steps are told by where the profiler marks none, "" where it does.
+    what steps are told by where the profiler marks none, "" where it does.  ``p2p_calls`` are sends and
+    receives with their peers, of calls that name them.
     """
 
     label: str
@@ -171,6 +173,7 @@ class KinetoTrace:
     comm_calls: CommunicationCalls = field(default_factory=CommunicationCalls)
     modules: ModuleCalls = field(default_factory=ModuleCalls)
     steps_told_by: str = ""
+    p2p_calls: P2pCalls = field(default_factory=P2pCalls)
 
 
 def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
