@@ -16,7 +16,7 @@ from simcore.graph.ops import EdgeKind, OpKind
 from tests.tracing.small_jobs import column
 from workloads.tracing.templates import CutProgram
 
-_COLUMNS = ("kind", "name", "collective", "comm_bytes", "stream", "peer_delta")
+_COLUMNS = ("kind", "name", "collective", "comm_bytes", "stream", "peer_delta", "group")
 
 
 class Event(NamedTuple):
@@ -28,6 +28,7 @@ class Event(NamedTuple):
     stream: str
     waits: list[int]
     peer: int
+    group: str
 
 
 def events(program: CutProgram) -> list[Event]:
@@ -45,10 +46,10 @@ def events(program: CutProgram) -> list[Event]:
                     at = [i for i, name in enumerate(issued[:first]) if name == stream][-1 - back]
                 waits.setdefault(dst, []).append(at)
         rows = zip(*(column(template, name) for name in _COLUMNS), strict=True)
-        for row, (kind, name, collective, size, stream, peer) in enumerate(rows):
+        for row, (kind, name, collective, size, stream, peer, group) in enumerate(rows):
             issued.append(stream)
             what = {OpKind.SEND: "send", OpKind.RECV: "recv"}.get(OpKind(kind), collective)
-            found.append(Event(bool(what), what or name, size, stream, waits.get(row, []), peer))
+            found.append(Event(bool(what), what or name, size, stream, waits.get(row, []), peer, group))
     return found
 
 

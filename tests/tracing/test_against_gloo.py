@@ -77,7 +77,7 @@ def test_functional_collectives_are_waited_for_where_a_real_run_waits(
     number = {index: 1 + sum(one[0] for one in trace[:index]) for index, one in enumerate(trace) if one[0]}
     found = [
         (str(name).partition(".")[0], max(number[source] for source in sources if source in number))
-        for is_call, name, _, _, sources, _ in trace
+        for is_call, name, _, _, sources, _, _ in trace
         if not is_call and any(source in number for source in sources)
     ]
     assert found == expected

@@ -68,15 +68,19 @@ def traced(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def test_calls_are_those_of_a_real_run(
     traced: dict[str, dict[int, ScriptTrace]], really: dict[str, list[Any]], mode: str
 ) -> None:
-    """Order, kind, bytes and peers of every rank's collectives, sends and receives."""
+    """Order, kind, bytes, peers and groups of every rank's collectives, sends and receives."""
     for rank, trace in traced[mode].items():
         expected = []
         for event in really[mode][rank]:
             if event[0] == "call":
                 members, peer = event[3], event[4]
                 delta = (members.index(peer) - members.index(rank)) % len(members) if peer >= 0 else 0
-                expected.append((event[1], event[2], delta))
-        found = [(one.name, one.num_bytes, one.peer) for one in events(trace.trace.program) if one.is_call]
+                expected.append((event[1], event[2], delta, tuple(members)))
+        found = [
+            (one.name, one.num_bytes, one.peer, trace.trace.groups[one.group])
+            for one in events(trace.trace.program)
+            if one.is_call
+        ]
         assert found == expected, f"rank {rank}"
 
 
