@@ -18,7 +18,7 @@ from simcore.timeline.reader import Timeline
 
 #: What two runs may differ in without being told: names of things, sources of numbers, and results.
 _FACTS = ("workload", "cluster", "settings", "network", "seed", "peak_math", "commit")
-_NO_DIFFERENCE = ("sources", "command", "versions")
+_NO_DIFFERENCE = ("sources", "command", "versions", "steps")
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,29 @@ def _op_differences(
 
 
 def _path_differences(first: CriticalPath, second: CriticalPath) -> tuple[PathDifference, ...]:
+    """By op and stream; an op with one stream in each run is one, whatever they call that stream."""
+    streams = [_streams(path) for path in (first, second)]
+    sides: list[dict[tuple[str, str], list[int]]] = [{}, {}]
+    for side, path in enumerate((first, second)):
+        for (name, stream), times in path.by_op.items():
+            known = [of_name.get(name, []) for of_name in streams]
+            alike = all(len(found) == 1 for found in known)
+            both = " / ".join(dict.fromkeys(found[0] for found in known)) if alike else stream
+            sides[side][name, both] = times
     found = []
-    for key in dict.fromkeys([*first.by_op, *second.by_op]):
-        (work_a, wait_a), (work_b, wait_b) = (path.by_op.get(key, [0, 0]) for path in (first, second))
+    for key in dict.fromkeys([*sides[0], *sides[1]]):
+        (work_a, wait_a), (work_b, wait_b) = (times.get(key, [0, 0]) for times in sides)
         if (work_a, wait_a) != (work_b, wait_b):
             found.append(PathDifference(*key, (work_a, work_b), (wait_a, wait_b)))
     return tuple(sorted(found, key=lambda row: (-abs(row.difference_ps), row.name, row.stream)))
+
+
+def _streams(path: CriticalPath) -> dict[str, list[str]]:
+    """The streams of each op on the path."""
+    found: dict[str, list[str]] = {}
+    for name, stream in path.by_op:
+        found.setdefault(name, []).append(stream)
+    return found
 
 
 def _facts(info: RunInfo) -> dict[str, Any]:

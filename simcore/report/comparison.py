@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,8 @@ from rich.text import Text
 from simcore.analysis.comparison import Comparison
 from simcore.report.summary import PARTS, number_table
 from simcore.units import format_time, s_from_ps
+
+_LONGEST = 40  # characters of an input: more squeezes the table's other columns out
 
 
 def comparison_tables(comparison: Comparison, names: tuple[str, str], *, top: int = 12) -> Group:
@@ -30,10 +33,14 @@ def comparison_tables(comparison: Comparison, names: tuple[str, str], *, top: in
     for label, first, second in rows:
         step.add_row(label, *_times(first, second))
     rates_a, rates_b = a.throughput, b.throughput
-    step.add_row("tokens/s", *_numbers(rates_a.tokens_per_s, rates_b.tokens_per_s, ",.0f"))
-    tflops = (rates_a.model_tflops_per_gpu, rates_b.model_tflops_per_gpu)
-    step.add_row("model TFLOP/s per GPU", *_numbers(*tflops, ".1f"))
-    step.add_row("MFU", f"{rates_a.mfu:.1%}", f"{rates_b.mfu:.1%}", f"{rates_b.mfu - rates_a.mfu:+.1%}", "")
+    if rates_a.tokens_per_s and rates_b.tokens_per_s:  # a recording does not tell its tokens
+        step.add_row("tokens/s", *_numbers(rates_a.tokens_per_s, rates_b.tokens_per_s, ",.0f"))
+    if rates_a.mfu and rates_b.mfu:
+        tflops = (rates_a.model_tflops_per_gpu, rates_b.model_tflops_per_gpu)
+        step.add_row("model TFLOP/s per GPU", *_numbers(*tflops, ".1f"))
+        step.add_row(
+            "MFU", f"{rates_a.mfu:.1%}", f"{rates_b.mfu:.1%}", f"{rates_b.mfu - rates_a.mfu:+.1%}", ""
+        )
     parts.append(step)
 
     ops = number_table("op, per rank", ("calls A", "calls B", "A", "B", "B - A", "change"))
@@ -106,7 +113,7 @@ def _inputs(comparison: Comparison) -> RenderableType:
         return Text("same workload, cluster, settings and version")
     table = number_table("what differs", ("A", "B"))
     for key, values in comparison.inputs.items():
-        table.add_row(key, *("-" if value is None else str(value) for value in values))
+        table.add_row(key, *("-" if value is None else shorten(str(value), _LONGEST) for value in values))
     return table
 
 

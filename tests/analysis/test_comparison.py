@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from simcore.analysis import Total, analyse, critical_path
 from simcore.analysis.comparison import compare, compare_runs
-from simcore.report.comparison import comparison_object
+from simcore.report.comparison import comparison_object, comparison_tables
 from simcore.timeline import Timeline, write_run
 from tests.synthetic import FACTS, two_stage_graph, two_stage_result
 
@@ -70,3 +72,25 @@ def test_the_critical_paths_explain_the_whole_difference(two_stage_run: Path, tm
     assert sum(work + wait for work, wait in path.by_op.values()) == path.step_ps
     shown = comparison_object(found)["path"]
     assert sum(row["difference_s"] for row in shown) == pytest.approx(50e-9)
+
+
+def test_a_stream_of_another_name_is_the_same_work(two_stage_run: Path, tmp_path: Path) -> None:
+    """A recording numbers its streams, a traced program names them."""
+    first = Timeline.open(two_stage_run)
+    graph = two_stage_graph()
+    numbered = {name: str(number) for number, name in enumerate(graph.ops.stream.values, start=7)}
+    streams = replace(graph.ops.stream, values=tuple(numbered.values()))
+    renamed = replace(graph, ops=replace(graph.ops, stream=streams))
+    write_run(tmp_path / "renamed", renamed, two_stage_result(), FACTS)
+    assert critical_path(first).by_op
+    assert compare_runs(first, Timeline.open(tmp_path / "renamed")).path == ()
+
+
+def test_long_inputs_leave_room_for_their_names(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    run = analyse(timeline)
+    changed = timeline.info.model_copy(update={"settings": {"gpu.clock": "2 " * 500}})
+    tables = comparison_tables(compare((timeline.info, run), (changed, run)), ("a", "b"))
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(tables)
+    assert "settings.gpu.clock" in console.export_text()
