@@ -62,8 +62,8 @@ def group_ranks(
 def sampling_warning(job: MegatronGptJob, run: Sequence[int]) -> str:
     """What a user must know when not every rank was run."""
     return (
-        f"world of {job.world_size} ranks: {len(run)} were run (both ends of the tensor-, context- and data-parallel "
-        f"axes of every stage); ranks between them are taken to do what the second one does"
+        f"world of {job.world_size} ranks: {len(run)} were run (both ends of the tensor-, context- and "
+        f"data-parallel axes of every stage); ranks between them are taken to do what the second one does"
     )
 
 
