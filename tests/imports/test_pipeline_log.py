@@ -8,6 +8,7 @@ import pytest
 
 from simcore.cli.edits import edit_recording
 from simcore.errors import InputError
+from simcore.graph.schedules import end_times, gpipe, interleaved_one_f_one_b, one_f_one_b
 from simcore.replay import replay_job
 from workloads.imports import import_traces
 
@@ -253,6 +254,32 @@ def test_a_stage_whose_log_is_bad_is_stood_in_for(tmp_path, name, gaps):
     after, steps = edit_recording(job, ["kernel.^backward.speed=2", "schedule=gpipe"], None)
     assert 1e3 * steps[-1].after_s == pytest.approx(94 - 3 * 10)
     assert {row.rank for row in replay_job(after)} == {0, 2}
+
+
+def logged(schedule, num_chunks):
+    """Stages that play ``schedule``: forwards 10 ms, backwards 20 ms, cut into the chunks; a send 1 ms."""
+    lasts = {"F": 10 // num_chunks, "B": 20 // num_chunks}
+    ends = end_times(schedule, duration=lambda _, action: lasts[action.kind], p2p=1)
+    stages = []
+    for actions, own in zip(schedule, ends, strict=True):
+        spans = [(a.kind, (end - lasts[a.kind], end)) for a, end in zip(actions, own, strict=True)]
+        stages.append(lists(*([span for kind, span in spans if kind == which] for which in "FB")))
+    return stages
+
+
+@pytest.mark.parametrize("missing", [(1,), (2,), (1, 2), (3,), (0,)])
+@pytest.mark.parametrize(
+    ("schedule", "num_chunks"),
+    [(one_f_one_b(4, 8), 1), (gpipe(4, 8), 1), (interleaved_one_f_one_b(4, 8, 2), 2)],
+)
+def test_stand_ins_leave_the_other_stages_as_they_were(tmp_path, schedule, num_chunks, missing):
+    (folder,) = write(tmp_path, logged(schedule, num_chunks), num_mbs=8, vp_size=num_chunks)
+    whole = [(row.rank, round(1e3 * row.replayed.span, 6)) for row in replay_job(import_traces([folder]))]
+    for stage in missing:
+        (folder / f"pp_rank_{stage}.json").write_text('{"5": {"fwd_start": [0.0], "bwd_start": [')
+    job = import_traces([folder], skip_bad=True)
+    left = [(row.rank, round(1e3 * row.replayed.span, 6)) for row in replay_job(job)]
+    assert left == [pair for pair in whole if pair[0] not in missing]
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
