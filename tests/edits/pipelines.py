@@ -87,9 +87,16 @@ def step_us(order: Schedule, layers: int) -> int:
 
 
 def record(
-    folder: Path, order: Schedule, layers: int, *, autograd: bool = True, groups: bool = True, steps: int = 1
+    folder: Path,
+    order: Schedule,
+    layers: int,
+    *,
+    autograd: bool = True,
+    groups: bool = True,
+    steps: int = 1,
+    peers: bool = False,
 ) -> list[Path]:
-    """Traces of all stages, one rank each, as a profiler writes them."""
+    """Traces of all stages, one rank each, as a profiler writes them; ``peers``: exchanges name theirs."""
     folder.mkdir(exist_ok=True)
     stages, files = len(order), []
     span = step_us(order, layers) + 100
@@ -113,6 +120,8 @@ def record(
                             host("autograd::engine::evaluate_function: MmBackward0", begun, called, 2)
                         )
                     continue
+                if peers:
+                    events += [issued(stage, move, called) for move in which]
                 record_corr, wait_corr = corr, corr + 1
                 waits = {"stream": 20, "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": record_corr}
                 events += [
@@ -140,6 +149,15 @@ def record(
         header = {"distributedInfo": {"rank": stage, "world_size": stages}}
         files.append(write(folder / f"rank{stage}.json", events, **header))
     return files
+
+
+def issued(stage: int, move: tuple[int, int, str, int], at: float) -> Event:
+    """The call of a send or receive inside a batch."""
+    sender, receiver = move[:2]
+    sends = sender == stage
+    towards = {"Dst Rank": receiver} if sends else {"Src Rank": sender}
+    args = {"Collective name": "send" if sends else "recv", "Process Group Name": "pp", **towards}
+    return {**host("record_param_comms", at, at + 0.001, 1), "args": args}
 
 
 def meta(stages: int) -> dict[str, Any]:

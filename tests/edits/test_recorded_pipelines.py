@@ -52,6 +52,19 @@ def test_what_tells_actions_and_stages(tmp_path, groups, autograd):
     assert after_us(files, "schedule=gpipe") == pytest.approx(step_us(gpipe(3, 6), 3), abs=0.2)
 
 
+def test_exchanges_that_name_their_peers_meet(tmp_path):
+    """A stage in the middle sends to both sides in one group: sequences alone do not tell who meets whom."""
+    order = one_f_one_b(4, 8)
+    silent = import_traces(record(tmp_path / "silent", order, 2))
+    files = record(tmp_path / "told", order, 2, peers=True)
+    told = import_traces(files)
+    exchanges = 2 * 3 * 8  # forwards and backwards of 8 microbatches between 4 stages
+    fused = 3 * 6  # of them, a forward's send with a backward's receive: 5 + 6 + 7
+    assert (silent.report.coupled_collectives, silent.report.lone_collectives) == (0, 2 * (exchanges - fused))
+    assert (told.report.coupled_collectives, told.report.lone_collectives) == (exchanges - fused, 0)
+    assert after_us(files, "schedule=gpipe") == pytest.approx(step_us(gpipe(4, 8), 2), abs=0.2)
+
+
 def test_schedules_that_overlap_or_split(tmp_path):
     """Interleaved and zero-bubble: no closed oracle here, but less idle time and not less than the work."""
     files = record(tmp_path / "t", one_f_one_b(4, 8), 2)
