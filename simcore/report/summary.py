@@ -88,7 +88,9 @@ def _step_table(analysis: StepAnalysis) -> Table:
         ("sharing slows communication by", analysis.communication_contention_ps),
     ):
         table.add_row(label, format_time(time), _share(time, analysis.step_ps))
-    table.add_row("tokens/s", f"{rates.tokens_per_s:,.0f}", "")
+    # A script tells its tokens only by trace_workload.py's --tokens-per-step.
+    tokens = f"{rates.tokens_per_s:,.0f}" if rates.tokens_per_s else "unknown"
+    table.add_row("tokens/s", tokens, "")
     for label, tflops, share in (
         ("MFU, causal attention once", rates.model_tflops_per_gpu, rates.mfu),
         ("MFU, all attention scores", rates.model_tflops_per_gpu_full_attention, rates.mfu_full_attention),
