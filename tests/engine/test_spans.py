@@ -68,15 +68,36 @@ def test_interleaved_stages_that_messages_disturb():
     both(graph, jobs.topology(4))
 
 
+def of_node_1(port, way, attribute, value):
+    """The same port of each of its GPUs: they stay alike, so that cells still form."""
+    return {f"{port.format(gpu=8 + n, local=n)}.{way}.{attribute}": value for n in range(8)}
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        of_node_1("nic.1.{local}", "out", "bytes_per_s", 1e9),  # its messages last longer than stages compute
+        of_node_1("nvlink.{gpu}", "out", "bytes_per_s", 30e9),
+        of_node_1("nvlink.{gpu}", "in", "latency_s", 50e-6),
+    ],
+)
+def test_a_slow_node(slow, monkeypatch):
+    graph, where = pipeline(), jobs.topology(8, link_overrides=slow)
+    spans, _ = both(graph, where)
+    monkeypatch.setattr(solo, "WORTH_OPS", float("inf"))
+    assert spans.engine_events < run(graph, where).engine_events
+
+
 @pytest.mark.parametrize(
     "broken",
     [
-        {"nic.1.2.out.bytes_per_s": 1e9},  # its messages last longer than stages compute
+        {"nic.1.2.out.bytes_per_s": 1e9},
         {"nvlink.9.out.bytes_per_s": 30e9},
         {"nvlink.9.in.latency_s": 50e-6},
     ],
 )
 def test_ranks_that_differ(broken):
+    # Two classes meet in each tensor-parallel group: no cell is anybody's own, and none may be taken for one.
     both(pipeline(), jobs.topology(8, link_overrides=broken))
 
 
