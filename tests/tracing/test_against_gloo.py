@@ -21,7 +21,17 @@ from workloads.tracing.templates import CutProgram
 
 SCRIPT = Path(__file__).parent / "scripts" / "small.py"
 #: Mode of the script -> processes.
-MODES = {"ddp": 2, "accumulate": 2, "checkpoint": 2, "lora": 2, "fsdp1": 2, "fsdp2": 2, "tp": 2, "hsdp": 4}
+MODES = {
+    "ddp": 2,
+    "accumulate": 2,
+    "checkpoint": 2,
+    "lora": 2,
+    "fsdp1": 2,
+    "fsdp2": 2,
+    "tp": 2,
+    "hsdp": 4,
+    "beside": 2,
+}
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 
@@ -59,13 +69,14 @@ def test_collectives_are_those_of_a_real_run(pool: WorkerPool, really: dict[str,
     assert found == expected
 
 
+@pytest.mark.parametrize("mode", ["tp", "beside"])
 def test_functional_collectives_are_waited_for_where_a_real_run_waits(
-    pool: WorkerPool, really: dict[str, Any]
+    pool: WorkerPool, really: dict[str, Any], mode: str
 ) -> None:
     """The op that follows a wait in the real run is the one that waits for that collective in the trace."""
     expected, calls, waited = [], 0, 0
     pending = False
-    for event in really["tp"]:
+    for event in really[mode]:
         if event[0] == "call":
             calls += 1
         elif event[0] == "wait":
@@ -73,7 +84,7 @@ def test_functional_collectives_are_waited_for_where_a_real_run_waits(
         elif pending and event[1] not in ("aten::view", "aten::detach", "aten::alias", "aten::t"):
             expected.append((event[1], waited))
             pending = False
-    trace = events(traced(pool, "tp"))
+    trace = events(traced(pool, mode))
     number = {index: 1 + sum(one[0] for one in trace[:index]) for index, one in enumerate(trace) if one[0]}
     found = [
         (str(name).partition(".")[0], max(number[source] for source in sources if source in number))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._distributed_c10d import Work
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from simcore.graph.ops import OpKind
 from workloads.tracing import fake_dist, streams
@@ -119,6 +120,8 @@ class Communication:
             waits = self._unfinished.pop(recorder.record_of(args[0]), ()) if recorder.recording else ()
             recorder.stream_waits(streams.current_stream().stream_id, waits)
             return args[0]
+        if name == "_wrap_tensor_autograd":  # waits where it is used first
+            return AsyncCollectiveTensor(args[0])
         result = func(*args, **kwargs)
         if not recorder.recording:
             return result

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup
-from torch.distributed import distributed_c10d
+from torch.distributed import _functional_collectives, distributed_c10d
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from workloads.tracing import object_exchange
@@ -62,6 +63,9 @@ def install() -> None:
     for name, function in replacements.items():
         setattr(dist, name, function)
         setattr(distributed_c10d, name, function)
+    # Results of functional collectives are waited for where they are used.  torch waits at once under a fake
+    # mode, which it takes for a compiler's.
+    _functional_collectives._are_we_tracing = lambda: get_proxy_mode() is not None
     object_exchange.install()
     object_exchange.through_device = lambda group: not on_host(group)
     for name in _REDUCING:

@@ -1,6 +1,7 @@
 """A small model under one kind of parallelism, on GPUs with NCCL where there are any, else on CPUs with gloo.
 
-``small.py MODE``: ddp, accumulate, checkpoint, lora, fsdp1, fsdp2, tp, fsdp2_tp, hsdp.
+``small.py MODE``: ddp, accumulate, checkpoint, lora, fsdp1, fsdp2, tp, fsdp2_tp, hsdp, beside (a gather that the
+model does not use).
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._functional_collectives import all_gather_tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -93,13 +95,17 @@ def main(mode, steps=3):
         for block in model:
             block.up, block.down = LowRank(block.up), LowRank(block.down)
         model.to(device)
-    model = wrap(model, mode, device)
+    if mode != "beside":
+        model = wrap(model, mode, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     for _ in range(steps):
         for index in range(MICROBATCHES if mode == "accumulate" else 1):
             last = mode != "accumulate" or index == MICROBATCHES - 1
             with contextlib.nullcontext() if last else model.no_sync():
-                model(torch.zeros(BATCH, WIDTH, device=device)).sum().backward()
+                batch = torch.zeros(BATCH, WIDTH, device=device)
+                gathered = all_gather_tensor(batch, 0, dist.group.WORLD) if mode == "beside" else None
+                loss = model(batch).sum()
+                (loss if gathered is None else loss + gathered.sum()).backward()
         optimizer.step()
         optimizer.zero_grad()
     dist.destroy_process_group()
