@@ -1,7 +1,7 @@
 """A small model under one kind of parallelism, on GPUs with NCCL where there are any, else on CPUs with gloo.
 
-``small.py MODE``: ddp, accumulate, checkpoint, lora, fsdp1, fsdp2, tp, fsdp2_tp, hsdp, beside (a gather that the
-model does not use).
+``small.py MODE``: ddp, accumulate, checkpoint, lora, fsdp1, fsdp2, tp, fsdp2_tp, hsdp, beside (a gather that
+the model does not use).
 """
 
 import contextlib
