@@ -74,7 +74,7 @@ class AtenOp:
     """
 
     __slots__ = (
-        *("allocates", "base", "chooses", "cost", "flops", "has_kernel", "is_view", "name"),
+        *("allocates", "base", "chooses", "cost", "filled", "flops", "has_kernel", "is_view", "name"),
         *("result_is_known", "shapes_decide", "sized_by_values", "writes"),
     )
 
@@ -88,6 +88,12 @@ class AtenOp:
             if argument.alias_info is not None
             and argument.alias_info.is_write
             and (self.base, argument.name) not in _NOT_WRITTEN
+        )
+        #: Names of arguments (``out=``) that the call fills and does not read.
+        self.filled = frozenset(
+            argument.name
+            for argument in schema.arguments
+            if argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
         )
         is_view = not self.writes and any(result.alias_info is not None for result in schema.returns)
         self.allocates = self.base in _ALLOCATE
@@ -106,6 +112,11 @@ class AtenOp:
         self.flops: Callable[..., Any] | None = flop_registry.get(packet)
         #: What the user says of it.
         self.cost: CostFormula | None = registered_cost(self.name)
+
+    def inputs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """Tensors that the call is given, but for those that it only fills."""
+        given = [value for name, value in kwargs.items() if name not in self.filled]
+        return tensors_in(given, tensors_in(args, []))
 
     def outputs(self, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
         """Tensors that the call writes: in-place and ``out=`` arguments, else its results."""

@@ -17,6 +17,7 @@ from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from workloads.tracing import gpu_kernels
 from workloads.tracing.known_values import values_of
 
 _INITIALISERS = (
@@ -32,9 +33,6 @@ _INITIALISERS = (
     "kaiming_normal_",
     "orthogonal_",
 )
-
-_library: torch.library.Library | None = None
-
 
 #: Told of a tensor that the host reads as a whole, and of the name of what reads it.
 on_host_read: Callable[[torch.Tensor, str], None] | None = None
@@ -188,7 +186,7 @@ def install() -> None:
     _patch_lists()
     _patch_random_state()
     _patch_module_moves()
-    _choose_attention_kernels()
+    gpu_kernels.install()
 
 
 def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -259,44 +257,3 @@ def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     parameter.data = moved.detach()
     name = "_fake_device" if hasattr(moved, "_fake_device") else "fake_device"  # torch 2.10 has the latter
     setattr(parameter, name, getattr(moved, name))
-
-
-def _choose_attention_kernels() -> None:
-    """A CPU build always takes the composite path; choose flash or memory-efficient as a GPU build would."""
-    global _library
-    if _library is not None:
-        return
-    _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    for key in ("AutogradCUDA", "CUDA"):
-        _library.impl("scaled_dot_product_attention", _attention, key)  # type: ignore[no-untyped-call]
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    if enable_gqa and query.shape[-3] != key.shape[-3]:
-        repeats = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    widths = {query.shape[-1], value.shape[-1]}  # multi-head latent attention has narrower values
-    if attn_mask is None and half and len(widths) == 1 and query.shape[-1] <= 256:
-        return torch.ops.aten._scaled_dot_product_flash_attention(
-            query, key, value, dropout_p, is_causal, False, scale=scale
-        )[0]
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
-        attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
-    if attn_mask is not None:
-        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
-    need_gradient = query.requires_grad or key.requires_grad or value.requires_grad
-    return torch.ops.aten._scaled_dot_product_efficient_attention(
-        query, key, value, attn_mask, need_gradient, dropout_p, is_causal, scale=scale
-    )[0]

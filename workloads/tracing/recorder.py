@@ -122,7 +122,7 @@ class Recorder(OpLog, TorchDispatchMode):
         return result
 
     def _record_kernel(self, operator: AtenOp, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        inputs = tensors_in(list(kwargs.values()), tensors_in(args, []))
+        inputs = operator.inputs(args, kwargs)
         outputs = operator.outputs(args, kwargs, result)
         device_inputs = [tensor for tensor in inputs if is_on_device(tensor)]
         device_outputs = [tensor for tensor in outputs if is_on_device(tensor)]
