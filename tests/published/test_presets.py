@@ -23,10 +23,10 @@ def test_every_preset_makes_valid_specs(name: str) -> None:
 
 
 def test_a_preset_keeps_what_it_extends_and_changes_the_rest() -> None:
-    # BLOOM's build is Megatron-DeepSpeed (no scatter-gather) on Megatron-LM of 2021 (unfused attention).
+    # BLOOM's build is Megatron-DeepSpeed (ZeRO-1) on Megatron-LM of 2021 (unfused attention).
     bloom = load_preset("megatron-deepspeed-bloom")
     assert bloom.values("model")["positions"] == "alibi"
-    assert bloom.values("training")["scatter_gather_p2p"] is False
+    assert bloom.values("training")["sharding"] == "zero1"
     assert bloom.software().attention == "unfused"
 
 
