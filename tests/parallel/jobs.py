@@ -35,13 +35,17 @@ def step(graph: Graph) -> SimulationResult:
 def jobs(draw: st.DrawFn) -> tuple[ModelSpec, ParallelSpec, TrainingSpec]:
     """Any job of at most 64 ranks that can be laid out."""
     pp = draw(st.integers(1, 4))
-    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe_v"]))
+    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe_v", "zb_v"]))
     virtual, group = 1, 0
     if pp == 1:
         schedule = "1f1b"
     if schedule == "interleaved":
         virtual, group = draw(st.integers(2, 3)), pp + draw(st.integers(0, 2))
-    if schedule == "dualpipe_v":
+    if schedule == "zero_bubble" and draw(st.booleans()):
+        virtual = 2
+    if schedule == "gpipe":
+        virtual = draw(st.integers(1, 2))
+    if schedule in ("dualpipe_v", "zb_v"):
         virtual = 2
     microbatches = draw(st.integers(1, 6))
     if schedule == "interleaved":
@@ -49,6 +53,8 @@ def jobs(draw: st.DrawFn) -> tuple[ModelSpec, ParallelSpec, TrainingSpec]:
         if group > pp:
             microbatches += draw(st.sampled_from([0, pp]))
             microbatches = max(microbatches, group)
+    if schedule == "zero_bubble" and virtual > 1:
+        microbatches = pp * draw(st.integers(1, 2))
     if schedule == "dualpipe_v":
         microbatches += 2 * pp - 1
     tp, cp, dp = (draw(st.sampled_from([1, 2])) for _ in range(3))

@@ -30,7 +30,7 @@ CASES = {
     "ulysses": ({"tp": 4, "cp": 4, "cp_style": "ulysses"}, {}, 0, "cp=4 does not divide 2 attention heads"),
     "order": ({"order": "tp-cp-ep-dp-px"}, {}, 0, "unknown axis 'px'"),
     "order twice": ({"order": "tp-cp-ep-dp-dp"}, {}, 0, "must name each of tp, cp, ep, dp, pp once"),
-    "one chunk": ({"pp": 2, "virtual_stages": 3, "schedule": "zero_bubble"}, {}, 0, "one chunk per stage"),
+    "V": ({"pp": 2, "virtual_stages": 3, "schedule": "zb_v"}, {}, 0, "zb_v has two chunks per"),
     "two chunks": ({"pp": 2, "schedule": "dualpipe_v"}, {}, 0, "two chunks per stage; nearest: 2"),
     "no pipeline": ({"virtual_stages": 2}, {}, 0, "model chunks need a pipeline"),
     "microbatches": ({"pp": 2, "virtual_stages": 3}, {"global_batch": 3}, 0, "nearest: 2 or 4 microbatches"),

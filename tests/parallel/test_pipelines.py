@@ -38,6 +38,10 @@ def test_schedules_are_as_fast_as_their_bubbles_say():
     assert interleaved / work == pytest.approx(1 + 3 / 16, abs=0.06)
     assert split / work == pytest.approx(1 + 1 / 8, abs=0.06)
     assert work < dual < plain
+    # Two chunks and weight gradients apart: less than either alone.
+    looped, v = seconds("zero_bubble", 2), seconds("zb_v", 2)
+    assert work < looped < interleaved
+    assert work < v < split
 
 
 def test_halves_of_a_backward_do_all_of_its_work():

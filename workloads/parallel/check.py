@@ -129,14 +129,9 @@ def _check_experts(model: ModelSpec, parallel: ParallelSpec) -> None:
 
 def _check_pipeline(parallel: ParallelSpec) -> None:
     virtual, schedule = parallel.virtual_stages, parallel.schedule
-    if schedule in ("gpipe", "zero_bubble") and virtual > 1:
+    if parallel.placement == "v" and virtual != 2:
         raise InputError(
-            f"parallel.virtual_stages={virtual}: schedule {schedule} has one chunk per stage;"
-            " nearest: virtual_stages=1 or schedule=interleaved"
-        )
-    if schedule == "dualpipe_v" and virtual != 2:
-        raise InputError(
-            f"parallel.virtual_stages={virtual}: dualpipe_v has two chunks per stage; nearest: 2"
+            f"parallel.virtual_stages={virtual}: {schedule} has two chunks per stage; nearest: 2"
         )
     if parallel.pp == 1 and virtual > 1:
         raise InputError(

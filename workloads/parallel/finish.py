@@ -58,7 +58,7 @@ def _sum_duplicated(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
 
 def _sum_tied(writer: Writer, job: Job, stage: int) -> None:
     """First and last stage add up the gradients of the embedding that they share."""
-    if not job.model.tied_embeddings or job.parallel.pp == 1 or job.parallel.schedule == "dualpipe_v":
+    if not job.model.tied_embeddings or job.parallel.pp == 1 or job.parallel.placement == "v":
         return
     if stage in (0, job.parallel.pp - 1):
         weight = job.pieces.embedding.parameters[0]

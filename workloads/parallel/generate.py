@@ -13,6 +13,7 @@ from simcore.graph.schedules import (
     gpipe,
     home,
     interleaved_one_f_one_b,
+    zb_v,
     zero_bubble,
 )
 from simcore.graph.template_builder import OpHandle, Source, external
@@ -48,20 +49,21 @@ def schedule_of(
     parallel: ParallelSpec, num_microbatches: int, *, forward_only: bool = False
 ) -> tuple[Schedule, Placement]:
     """Actions of every stage in order, and where chunks lie.  InputError as the schedules say."""
-    schedule, placement = _schedule(parallel, num_microbatches)
+    schedule = _schedule(parallel, num_microbatches)
     if forward_only:
         schedule = [[action for action in actions if action.kind == "F"] for actions in schedule]
-    return schedule, placement
+    return schedule, parallel.placement
 
 
-def _schedule(p: ParallelSpec, count: int) -> tuple[Schedule, Placement]:
+def _schedule(p: ParallelSpec, count: int) -> Schedule:
     if p.schedule == "gpipe":
-        return gpipe(p.pp, count), "loop"
-    if p.schedule == "zero_bubble":
-        return zero_bubble(p.pp, count), "loop"
+        return gpipe(p.pp, count, p.virtual_stages)
     if p.schedule == "dualpipe_v":
-        return dual_pipe_v(p.pp, count), "v"
-    return interleaved_one_f_one_b(p.pp, count, p.virtual_stages, group_size=p.microbatch_group), "loop"
+        return dual_pipe_v(p.pp, count)
+    if p.schedule == "zb_v":
+        return zb_v(p.pp, count)
+    looped = zero_bubble if p.schedule == "zero_bubble" else interleaved_one_f_one_b
+    return looped(p.pp, count, p.virtual_stages, group_size=p.microbatch_group)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Job:
     @cached_property
     def pieces(self) -> ModelPieces:
         """The model's pieces."""
-        one_stage = self.parallel.pp == 1 or self.parallel.schedule == "dualpipe_v"
+        one_stage = self.parallel.pp == 1 or self.parallel.placement == "v"
         return model_pieces(self.model, self.shard, recomputed=self._recomputed, one_stage=one_stage)
 
     @property

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from simcore.graph.schedules import Placement
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,7 +31,7 @@ class ParallelSpec(_Frozen):
     sequence_parallel: bool = False
     virtual_stages: PositiveInt = 1
     microbatch_group: int = Field(default=0, ge=0)  # interleaved: microbatches a chunk takes at once; 0: pp
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe_v"] = "1f1b"
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe_v", "zb_v"] = "1f1b"
     stage_layers: tuple[int, ...] = ()
     embedding_as_layer: bool = False
     head_as_layer: bool = False
@@ -40,6 +42,11 @@ class ParallelSpec(_Frozen):
     def axes(self) -> tuple[str, ...]:
         """Axes of the world, the fastest first."""
         return tuple(self.order.split("-"))
+
+    @property
+    def placement(self) -> Placement:
+        """How model chunks lie on stages."""
+        return "v" if self.schedule in ("dualpipe_v", "zb_v") else "loop"
 
     @property
     def world_size(self) -> int:

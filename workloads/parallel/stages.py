@@ -66,7 +66,7 @@ def _nearest_split(given: tuple[int, ...], count: int, num_layers: int) -> list[
 def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
     """``[stage][chunk]``; virtual stage v is chunk v // pp of stage v % pp.
 
-    With schedule "dualpipe_v" the second chunk goes back up: stage s holds virtual stages s and 2 pp - 1 - s.
+    In a V the second chunk goes back up: stage s holds virtual stages s and 2 pp - 1 - s.
     """
     counts = split_layers(len(model.layers), parallel)
     stages: list[list[Chunk]] = [[] for _ in range(parallel.pp)]
@@ -81,7 +81,7 @@ def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
         if number == last:
             pieces.append(model.head)
             layers.append(-1)
-        stage, _ = home(number, parallel.pp, "v" if parallel.schedule == "dualpipe_v" else "loop")
+        stage, _ = home(number, parallel.pp, parallel.placement)
         if number == last and stage == 0:
             pieces[-1] = _without_tied(pieces[-1])
         stages[stage].append(

@@ -6,7 +6,7 @@ from simcore.graph.schedules.graphs import kernel_body, pipeline_graph
 from simcore.graph.schedules.orders import gpipe, interleaved_one_f_one_b, one_f_one_b
 from simcore.graph.schedules.play import bubble_fraction, end_times, grid
 from simcore.graph.schedules.validate import validate_schedule
-from simcore.graph.schedules.zero_bubble import zero_bubble
+from simcore.graph.schedules.zero_bubble import zb_v, zero_bubble
 
 __all__ = [
     "Action",
@@ -25,5 +25,6 @@ __all__ = [
     "pipeline_graph",
     "validate_schedule",
     "virtual_stage",
+    "zb_v",
     "zero_bubble",
 ]

@@ -28,8 +28,8 @@ def dual_pipe_v(num_stages: int, num_microbatches: int) -> Schedule:
 
 
 @dataclass
-class _Writer:
-    """Appends actions; counts microbatches by chunk and direction, and keeps weight gradients for later."""
+class VWriter:
+    """Appends actions of one stage, counts microbatches by chunk, and keeps weight gradients for later."""
 
     actions: list[Action] = field(default_factory=list)
     forwards: list[int] = field(default_factory=lambda: [0, 0])
@@ -37,23 +37,27 @@ class _Writer:
     late: list[Action] = field(default_factory=list)
 
     def f(self, chunk: int) -> None:
+        """A forward."""
         self.actions.append(Action("F", self.forwards[chunk], chunk))
         self.forwards[chunk] += 1
 
     def b(self, chunk: int, *, split: bool = False) -> None:
+        """A backward; ``split``: of the input only."""
         microbatch = self.backwards[chunk]
         self.backwards[chunk] += 1
         self.actions.append(Action("I" if split else "B", microbatch, chunk))
         if split:
             self.late.append(Action("W", microbatch, chunk))
 
-    def w(self) -> None:
-        self.actions.append(self.late.pop(0))
+    def w(self, chunk: int = -1) -> None:
+        """The oldest weight gradient kept for later (of ``chunk``, unless that is -1)."""
+        oldest = next(n for n, action in enumerate(self.late) if chunk in (-1, action.chunk))
+        self.actions.append(self.late.pop(oldest))
 
 
 def _stage(num_stages: int, num_microbatches: int, stage: int) -> list[Action]:
     after = num_stages - 1 - stage  # stages below this one
-    out = _Writer()
+    out = VWriter()
     for _ in range(2 * after):
         out.f(0)
     for _ in range(stage + 1):

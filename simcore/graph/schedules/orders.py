@@ -6,11 +6,17 @@ from simcore.errors import InputError
 from simcore.graph.schedules.actions import Action, Schedule
 
 
-def gpipe(num_stages: int, num_microbatches: int) -> Schedule:
-    """All forwards, then all backwards (GPipe, arXiv 1811.06965)."""
-    check_counts(num_stages, num_microbatches, 1)
-    forward = [Action("F", m) for m in range(num_microbatches)]
-    backward = [Action("B", m) for m in range(num_microbatches)]
+def gpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
+    """All forwards, then all backwards (GPipe, arXiv 1811.06965).
+
+    With several chunks one after the other, breadth first, and backwards in the opposite order of forwards
+    (arXiv 2211.05953; ``ScheduleLoopedBFS`` of PyTorch).
+    """
+    check_counts(num_stages, num_microbatches, num_chunks)
+    forward = [Action("F", m, chunk) for chunk in range(num_chunks) for m in range(num_microbatches)]
+    backward = [action._replace(kind="B") for action in forward]
+    if num_chunks > 1:
+        backward.reverse()
     return [[*forward, *backward] for _ in range(num_stages)]
 
 
@@ -28,6 +34,13 @@ def interleaved_one_f_one_b(
     on chunk 1, ...  InputError (with several chunks) when the last group would be smaller than the stages:
     some of them would wait for themselves.
     """
+    return looped(num_stages, num_microbatches, num_chunks, group_size, hop=2)
+
+
+def looped(num_stages: int, num_microbatches: int, num_chunks: int, group_size: int, *, hop: int) -> Schedule:
+    """:func:`interleaved_one_f_one_b` whose stages warm up by ``hop`` microbatches more for each stage behind
+    them (one chunk: by one).
+    """
     check_counts(num_stages, num_microbatches, num_chunks)
     group = group_size or num_stages
     if num_chunks > 1:
@@ -41,7 +54,7 @@ def interleaved_one_f_one_b(
         if num_chunks == 1:
             warm_up = min(num_stages - stage - 1, total)
         else:
-            warm_up = min(2 * (num_stages - stage - 1) + (num_chunks - 1) * group, total)
+            warm_up = min(hop * (num_stages - stage - 1) + (num_chunks - 1) * group, total)
         steady = [action for pair in zip(forward[warm_up:], backward, strict=False) for action in pair]
         schedule.append([*forward[:warm_up], *steady, *backward[total - warm_up :]])
     return schedule
