@@ -25,9 +25,10 @@ class Kernel:
     convention; "send_recv" goes to the member ``peer_delta`` further on and receives as much from the one
     before.  ``waits_for`` are positions, within the same list, of kernels on other streams that must have
     ended; ``saved_bytes`` is what it leaves for the backward pass, then or when it runs again.  Of a backward
-    list: ``recomputed`` kernels repeat forward's, and what ``weight_gradient`` kernels compute only the
-    optimizer needs (zero-bubble schedules may run them later).  ``launches``: kernels that the entry stands
-    for (the products of all experts on a few streams); the host pays for each.
+    list: ``recomputed`` kernels repeat forward's, what ``weight_gradient`` kernels compute only the optimizer
+    needs (zero-bubble schedules may run them later), and those that ``accumulates`` marks add a gradient to
+    what earlier microbatches left.  ``launches``: kernels that the entry stands for (the products of all
+    experts on a few streams); the host pays for each.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Kernel:
     saved_bytes: int = 0
     recomputed: bool = False
     weight_gradient: bool = False
+    accumulates: bool = False
     launches: int = 1
     host_us: float = 0.0
 
@@ -77,7 +79,7 @@ class Parameter:
         return product
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Piece:
     """A part that pipeline stages and FSDP units are made of: an embedding, a layer, the head with the loss.
 

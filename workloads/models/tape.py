@@ -91,7 +91,7 @@ class Op:
         """Add a parameter's gradient to what earlier microbatches left in ``main_grad``."""
         main_grad = Tensor(shape, main_grad_dtype)
         kernel = compute("aten::add_.Tensor", [main_grad, Tensor(shape, dtype)], [main_grad], module=module)
-        self.late.append(Launch(replace(kernel, weight_gradient=True), role="weight"))
+        self.late.append(Launch(replace(kernel, weight_gradient=True, accumulates=True), role="weight"))
 
     def parameter(self, name: str, *shape: int, group: str = "dp", tp_duplicated: bool = False) -> None:
         """Declare a parameter of the op."""

@@ -24,7 +24,7 @@ from workloads.parallel import replicated, sharded
 from workloads.parallel.check import check_job
 from workloads.parallel.emit import Writer
 from workloads.parallel.finish import finish_step
-from workloads.parallel.halves import input_half, weight_half
+from workloads.parallel.halves import backward_part
 from workloads.parallel.job import Job
 from workloads.parallel.memory import memory_profile
 from workloads.parallel.messages import Exchange, Flow, Message, plan_messages
@@ -133,7 +133,7 @@ class _Generator:
                 kind=action.kind,
                 pieces=tuple(id(piece) for piece in chunk.pieces),
                 layers=chunk.layers,
-                first=action.microbatch == 0 and action.kind == "F",
+                first=action.microbatch == 0 and (action.kind == "F" or job.gradients_start_empty),
                 last=action.microbatch == job.num_microbatches - 1 and action.kind in ("B", "W"),
                 before=() if number else before,
                 exchange=exchange,
@@ -182,7 +182,8 @@ class _Generator:
     def _body(self, writer: Writer, variant: _Variant, chunk: Chunk) -> None:
         job = self._job
         body = sharded if job.is_fsdp else replicated
-        kernels = {"I": input_half, "W": weight_half}.get(variant.kind, replicated.whole_backward)
+        empty = job.is_fsdp or (job.gradients_start_empty and variant.first)
+        kernels = backward_part(variant.kind, accumulates=not empty)
         complete = variant.kind in ("B", "W")
         if variant.kind == "F":
             body.forward(writer, job, chunk, first=variant.first)

@@ -84,6 +84,16 @@ class Job:
         """Whether parameters are sharded and gathered unit by unit."""
         return self.training.sharding in FSDP and self.mesh.replicas > 1
 
+    @property
+    def gradients_start_empty(self) -> bool:
+        """Whether a step's first gradient becomes a parameter's, as autograd has it.
+
+        So PyTorch's DDP, and FSDP on one rank.  Megatron and DeepSpeed keep a buffer to which each is added;
+        under FSDP every one is reduced.
+        """
+        training = self.training
+        return not self.is_fsdp and (training.sharding in FSDP or training.bucket_bytes > 0)
+
     def numel(self, pieces: tuple[Piece, ...], group: str = "", *, trainable: bool = False) -> int:
         """Elements of the parameters of ``pieces`` on one rank before sharding.
 

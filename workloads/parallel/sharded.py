@@ -30,7 +30,7 @@ from simcore.units import PS_PER_US
 from workloads.models.local import DTYPES
 from workloads.models.pieces import Kernel, Parameter, Piece
 from workloads.models.tensors import Tensor, compute
-from workloads.parallel.emit import Writer
+from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
 
@@ -183,7 +183,9 @@ class _Reductions:
                 writer.compute(_copy("cat", grads, grads), phase="bwd", layer=layer)
             waits = [writer.last] if writer.last is not None else []
             for kernel in _before_reduction(job, grads, buffer):
-                waits = [writer.compute(kernel, phase="bwd", layer=layer, stream=COPY_STREAM, waits=waits)]
+                waits = [
+                    writer.compute(kernel, phase="bwd", layer=layer, stream=_copies_on(job), waits=waits)
+                ]
             _list_on_host(writer, job, pieces)
             reduced = writer.collective(
                 "reduce_scatter", group, numel * size, stream=_stream(group), phase="grad_sync", layer=layer,
@@ -257,8 +259,13 @@ def _list_on_host(writer: Writer, job: Job, pieces: tuple[Piece, ...]) -> None:
     writer.template.host("list", len(_sharded(pieces)) * job.mesh.shard_ranks * _LIST_PS)
 
 
+def _copies_on(job: Job) -> str:
+    """Where gradients are prepared: FSDP2 does it behind the backward, others beside it."""
+    return COMPUTE if job.training.sharding == "fsdp2" else COPY_STREAM
+
+
 def _before_reduction(job: Job, grads: Tensor, buffer: Tensor) -> list[Kernel]:
-    """What prepares gradients for their reduction, on a stream of their own; see Note [Order of gathers]."""
+    """What prepares gradients for their reduction; see Note [Order of gathers]."""
     if job.training.sharding != "fsdp1":
         return [_copy("chunk_cat", grads, buffer)]
     cast = [] if buffer.dtype == grads.dtype else [_copy("to", grads, buffer)]
