@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.arrow import values_of
+from simcore.report.event_text import Events, IntArray, microseconds, numbered
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import Timeline
 
@@ -17,50 +19,93 @@ from simcore.timeline.reader import Timeline
 LINKS_PID = 1 << 30
 
 _PORTS = ("nvlink.", "nic.")  # resources that belong to ranks
+_UNIT = "B/s"
 
-#: (process, label) of every counter that shows a resource: a rank shows the ports of the rank that stands
-#: for it, so a resource may be in several processes.
-_Places = Mapping[int, Sequence[tuple[int, str]]]
+
+@dataclass(frozen=True)
+class Place:
+    """Where a resource is drawn: the process, its counter there, and which of the counter's values it is.
+
+    A port's two directions are one counter, ``NVLink``, with values ``out`` and ``in``.
+    """
+
+    pid: int
+    counter: str
+    value: str = ""
+
+    @property
+    def key(self) -> str:
+        """What the value is called in an event: Perfetto shows it, and so the unit, behind the counter."""
+        return f"{self.value} {_UNIT}".lstrip()
 
 
 @dataclass(frozen=True)
 class ChosenCounters:
-    """Counters to show and their changes, each counter's in order of time; ``left_out``: those not shown."""
+    """Counters to show and their changes, each resource's in order of time; ``left_out``: those not shown.
 
-    places: _Places
-    resource: npt.NDArray[np.int64]
-    time_ns: npt.NDArray[np.int64]
+    A rank shows the ports of the rank that stands for it, so a resource may be in several places.
+    """
+
+    places: Mapping[int, Sequence[Place]]
+    resource: IntArray
+    time_ns: IntArray
     value: npt.NDArray[np.float64]
     left_out: tuple[str, ...]
 
     @property
     def has_links(self) -> bool:
         """Whether any counter belongs to :data:`LINKS_PID`."""
-        return any(pid == LINKS_PID for place in self.places.values() for pid, _ in place)
+        return any(place.pid == LINKS_PID for places in self.places.values() for place in places)
 
-    def events(self) -> list[str]:
-        """One event per change, and a zero at the origin wherever a counter changes only later.
+    def events(self) -> Events:
+        """One event per counter and time at which it changes, and a zero at the origin where none is.
 
-        Perfetto draws a counter from its first value, and counts time from the first event of all.
+        Perfetto draws a counter from its first value, and counts time from the first event of all.  Of
+        changes within one of its nanoseconds it would draw the last one.
         """
-        # The key of the value is the unit: Perfetto shows it behind the counter's name.
-        heads = {
-            code: [f'{{"ph":"C","pid":{pid},"name":{json.dumps(label)},"ts":' for pid, label in place]
-            for code, place in self.places.items()
-        }
-        codes, first = np.unique(self.resource, return_index=True)
-        late = codes[self.time_ns[first] > 0].tolist()
-        events = [f'{head}0,"args":{{"B/s":0.0}}}}' for code in late for head in heads[code]]
-        fields = zip(
-            [heads[code] for code in self.resource.tolist()],
-            (self.time_ns // 1000).tolist(),
-            (self.time_ns % 1000).tolist(),
-            self.value.tolist(),
-            strict=True,
-        )
-        template = '%s%d.%03d,"args":{"B/s":%r}}'
-        events += [template % (head, *values) for found, *values in fields for head in found]
-        return events
+        drawn: dict[tuple[int, str], dict[str, int]] = {}
+        for code, places in self.places.items():
+            for place in places:
+                drawn.setdefault((place.pid, place.counter), {})[place.key] = code
+        found = [self._counter(pid, name, codes) for (pid, name), codes in drawn.items()]
+        return Events(b"".join(part.text for part in found), sum(part.count for part in found))
+
+    def _counter(self, pid: int, name: str, codes: Mapping[str, int]) -> Events:
+        """The events of one counter with its values, resources by key."""
+        changes = [self._changes[code] for code in codes.values()]
+        times = np.sort(np.concatenate([time_ns for time_ns, _ in changes]), kind="stable")  # merges them
+        times = times[np.append(True, times[1:] > times[:-1])]
+        texts = []
+        together = np.zeros(len(times), dtype=np.int64)  # which texts, the keys as digits
+        for key, (time_ns, value) in zip(codes, changes, strict=True):
+            distinct, number = np.unique(value, return_inverse=True)
+            texts.append(["", *(f"{json.dumps(key)}:{rate!r}" for rate in distinct.tolist())])
+            becomes = np.zeros(len(times), dtype=np.int64)  # no text where the value stays
+            becomes[np.searchsorted(times, time_ns)] = number + 1
+            together = together * len(texts[-1]) + becomes
+        head_of, first = numbered(together)
+        sizes = [len(choices) for choices in texts]
+        picked = np.stack(np.unravel_index(together[first], sizes), axis=1).tolist()
+        start = f'{{"ph":"C","pid":{pid},"name":{json.dumps(name)},"args":{{'
+        heads = [
+            start + ",".join(filter(None, (choices[k] for choices, k in zip(texts, numbers, strict=True))))
+            for numbers in picked
+        ]
+        return Events.alike(heads, head_of, '},"ts":', microseconds(times), "}")
+
+    @cached_property
+    def _changes(self) -> dict[int, tuple[IntArray, npt.NDArray[np.float64]]]:
+        """(time, value) of each resource's changes, one per ns, from a zero at the origin if no other."""
+        order = np.argsort(self.resource, kind="stable")
+        codes, first = np.unique(self.resource[order], return_index=True)
+        found = {}
+        for code, rows in zip(codes.tolist(), np.split(order, first[1:]), strict=True):
+            time_ns, value = self.time_ns[rows], self.value[rows]
+            if time_ns[0] > 0:
+                time_ns, value = np.append(0, time_ns), np.append(0.0, value)
+            last = np.append(time_ns[1:] > time_ns[:-1], True)
+            found[code] = time_ns[last], value[last]
+        return found
 
 
 def choose_counters(timeline: Timeline, ranks: Sequence[int], max_rows: int) -> ChosenCounters:
@@ -68,10 +113,10 @@ def choose_counters(timeline: Timeline, ranks: Sequence[int], max_rows: int) -> 
 
     The links come first, since they are few and shared by all; ports are shown if they all fit in beside.
     """
-    of_port: dict[str, list[tuple[int, str]]] = {}
+    of_port: dict[str, list[Place]] = {}
     for rank in ranks:
-        for port, label in _ports(timeline.info, timeline.representative(rank)).items():
-            of_port.setdefault(port, []).append((rank, label))
+        for port, place in _ports(timeline.info, timeline.representative(rank), rank).items():
+            of_port.setdefault(port, []).append(place)
     counters = timeline.counter_rows(lambda name: name in of_port or not name.startswith(_PORTS))
     column = counters["resource"].combine_chunks()
     codes, known = np.zeros(0, dtype=np.int64), list[str]()
@@ -79,9 +124,9 @@ def choose_counters(timeline: Timeline, ranks: Sequence[int], max_rows: int) -> 
         codes, known = values_of(column.indices).astype(np.int64), column.dictionary.to_pylist()
     changes = np.bincount(codes, minlength=len(known)).tolist()
     names = list(enumerate(known))
-    links = {code: [(LINKS_PID, name)] for code, name in names if not name.startswith(_PORTS)}
+    links = {code: [Place(LINKS_PID, name)] for code, name in names if not name.startswith(_PORTS)}
     ports = {code: of_port[name] for code, name in names if name in of_port}
-    shown: dict[int, list[tuple[int, str]]] = {}
+    shown: dict[int, list[Place]] = {}
     left_out = []
     num_rows = 0
     for what, places in (("other links", links), ("NVLink and NIC", ports)):
@@ -102,10 +147,14 @@ def choose_counters(timeline: Timeline, ranks: Sequence[int], max_rows: int) -> 
     )
 
 
-def _ports(info: RunInfo, rank: int) -> dict[str, str]:
-    """Resource name -> counter label of the NVLink port and NIC of a rank (ranks fill nodes in order)."""
+def _ports(info: RunInfo, rank: int, shown_in: int) -> dict[str, Place]:
+    """Where the NVLink port and the NIC of a rank are drawn, by resource (ranks fill nodes in order)."""
     per_node = int(info.cluster.get("gpus_per_node", 1))
     nics = int(info.cluster.get("nics_per_node", per_node))
     node, local = divmod(rank, per_node)
     ports = {f"nvlink.{rank}": "NVLink", f"nic.{node}.{local * nics // per_node}": "NIC"}
-    return {f"{port}.{way}": f"{label} {way}" for port, label in ports.items() for way in ("out", "in")}
+    return {
+        f"{port}.{way}": Place(shown_in, counter, way)
+        for port, counter in ports.items()
+        for way in ("out", "in")
+    }

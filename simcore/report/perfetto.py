@@ -6,7 +6,6 @@ Format: "Trace Event Format" (Google, 2016); Perfetto reads times in us with nan
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from simcore.analysis.step import StepAnalysis
+from simcore.report.compressed import compressed
 from simcore.report.counter_events import LINKS_PID, ChosenCounters, choose_counters
+from simcore.report.event_text import Events
 from simcore.report.perfetto_packets import perfetto_packets
 from simcore.report.trace_events import COLUMNS, Flows, origin_event, rank_events
 from simcore.timeline.info import RunInfo
@@ -71,17 +72,15 @@ def write_perfetto(
     try:
         if path.suffix == ".pftrace":
             batches = list(_batches(timeline, ranks, host, counters))
+            count = sum(batch.count for batch in batches)
             partial.write_bytes(b"".join(perfetto_packets(batches)))
-            partial.replace(path)
-            return PerfettoExport(sum(map(len, batches)), counters.left_out)
-        with gzip.open(partial, "wb", compresslevel=1) as file:
-            file.write(_header(timeline.info, counters.left_out))
-            for events in _batches(timeline, ranks, host, counters):
-                if events:
-                    separator = ",\n" if count else ""
-                    file.write((separator + ",\n".join(events)).encode())
-                    count += len(events)
-            file.write(b"\n]}\n")
+        else:
+            with compressed(partial) as write:
+                write(_header(timeline.info, counters.left_out))
+                for batch in _batches(timeline, ranks, host, counters):
+                    write(batch.text if count else batch.text[2:])  # no comma before the first
+                    count += batch.count
+                write(b"\n]}\n")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -102,19 +101,20 @@ def _header(info: RunInfo, left_out: Sequence[str]) -> bytes:
 
 def _batches(
     timeline: Timeline, ranks: Sequence[int], host: bool, counters: ChosenCounters
-) -> Iterator[list[str]]:
+) -> Iterator[Events]:
     flows = Flows()
     for position, rank in enumerate(ranks):
         rows = timeline.rank_rows(rank, COLUMNS)
         yield _process(timeline.info, rank, int(rows.ints("stage")[0]), position)
         yield rank_events(rows, rank, flows, host=host)
-    yield list(flows.events())
+    yield Events.of(flows.events())
     if counters.has_links:
         yield _process_events(LINKS_PID, "other links", len(ranks))
-    yield counters.events() or [origin_event(rank) for rank in ranks[:1]]
+    changes = counters.events()
+    yield changes if changes.count else Events.of(map(origin_event, ranks[:1]))
 
 
-def _process(info: RunInfo, rank: int, stage: int, position: int) -> list[str]:
+def _process(info: RunInfo, rank: int, stage: int, position: int) -> Events:
     """Name and place of a rank's process: ``rank 08: stage 1 (pp 1, tp 0)``."""
     coordinates = ", ".join(f"{axis} {index}" for axis, index in info.coordinates(rank).items())
     # Perfetto 52 sorts processes by their names as text, and not by process_sort_index.
@@ -123,8 +123,10 @@ def _process(info: RunInfo, rank: int, stage: int, position: int) -> list[str]:
     return _process_events(rank, name, position)
 
 
-def _process_events(pid: int, name: str, position: int) -> list[str]:
-    return [
-        f'{{"ph":"M","pid":{pid},"name":"process_name","args":{{"name":{json.dumps(name)}}}}}',
-        f'{{"ph":"M","pid":{pid},"name":"process_sort_index","args":{{"sort_index":{position}}}}}',
-    ]
+def _process_events(pid: int, name: str, position: int) -> Events:
+    return Events.of(
+        (
+            f'{{"ph":"M","pid":{pid},"name":"process_name","args":{{"name":{json.dumps(name)}}}}}',
+            f'{{"ph":"M","pid":{pid},"name":"process_sort_index","args":{{"sort_index":{position}}}}}',
+        )
+    )

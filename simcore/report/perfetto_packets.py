@@ -13,18 +13,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from simcore.report.event_text import Events
+
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # TrackEvent.Type
 _SEQUENCE = 1
 _PROCESS_TRACK, _THREAD_TRACK, _COUNTER_TRACK = (n << 40 for n in (1, 2, 3))  # uuids: kind and number
 
 
-def perfetto_packets(batches: Iterable[list[str]]) -> Iterator[bytes]:
+def perfetto_packets(batches: Iterable[Events]) -> Iterator[bytes]:
     """The packets of a trace, from batches of trace events in JSON.  Concatenated they are a trace file."""
-    texts = [text for batch in batches for text in batch]
-    arrows = _Arrows(json.loads(text) for text in texts if text.startswith(('{"ph":"s"', '{"ph":"f"')))
-    counters: dict[tuple[int, str], int] = {}
-    for text in texts:
-        event = json.loads(text)
+    events = [event for batch in batches for event in json.loads(batch.listed())]
+    arrows = _Arrows(event for event in events if event["ph"] in "sf")
+    counters: dict[tuple[int, str, str], int] = {}
+    for event in events:
         kind = event["ph"]
         if kind == "M":
             yield from _descriptor(event)
@@ -33,18 +34,24 @@ def perfetto_packets(batches: Iterable[list[str]]) -> Iterator[bytes]:
         elif kind == "i":
             yield _event(_ns(event["ts"]), _INSTANT, _THREAD_TRACK + event["tid"], _text(23, event["name"]))
         elif kind == "C":
-            key = event["pid"], event["name"]
-            if key not in counters:
-                counters[key] = _COUNTER_TRACK + len(counters)
-                unit = next(iter(event["args"]))
-                yield _packet(
-                    _message(
-                        60, _int(1, counters[key]) + _text(2, event["name"])
-                        + _int(5, _PROCESS_TRACK + event["pid"]) + _message(8, _text(6, unit)),
-                    )
-                )  # fmt: skip
-            value = float(next(iter(event["args"].values())))
-            yield _event(_ns(event["ts"]), _COUNTER, counters[key], _double(44, value))
+            yield from _counter(event, counters)
+
+
+def _counter(event: dict[str, Any], known: dict[tuple[int, str, str], int]) -> Iterator[bytes]:
+    """Values of a counter, a track each: ``out B/s`` of ``NVLink`` is the track ``NVLink out`` in B/s."""
+    for value_name, value in event["args"].items():
+        key = event["pid"], event["name"], value_name
+        if key not in known:
+            known[key] = _COUNTER_TRACK + len(known)
+            which, _, unit = value_name.rpartition(" ")
+            name = f"{event['name']} {which}".rstrip()
+            yield _packet(
+                _message(
+                    60, _int(1, known[key]) + _text(2, name)
+                    + _int(5, _PROCESS_TRACK + event["pid"]) + _message(8, _text(6, unit)),
+                )
+            )  # fmt: skip
+        yield _event(_ns(event["ts"]), _COUNTER, known[key], _double(44, float(value)))
 
 
 class _Arrows:

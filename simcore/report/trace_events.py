@@ -1,8 +1,4 @@
-"""One rank's timeline rows as trace events (JSON text).
-
-Note [Speed of the export]
-    A rank has some ten thousand rows but only a thousand that differ in more than times and microbatch:
-    what is constant about a row is formatted once per distinct row, and each event is one string template.
+"""One rank's timeline rows as trace events (JSON text); how that is quick: :mod:`simcore.report.event_text`.
 
 Note [Thread identifiers]
     Perfetto takes thread 0 of a process, and the thread whose number is the process's, for one and the same
@@ -20,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis.breakdown import COMMUNICATION_KINDS
+from simcore.report.event_text import Events, by_value, microseconds, numbered
 from simcore.timeline.reader import RankRows
 
 IntArray = npt.NDArray[np.int64]
@@ -31,10 +28,10 @@ _HOST_KINDS = ("host", "sync")
 _P2P_KINDS = ("send", "recv")
 
 _TEXTS = ("stream", "name", "kind", "phase", "group", "algorithm", "protocol")
-_INTS = ("layer", "peer", "channels", "flops", "bytes", "alone_ps")
+_INTS = ("peer", "channels", "flops", "bytes", "alone_ps")
 
 #: Columns that :func:`rank_events` needs.
-COLUMNS = (*_TEXTS, *_INTS, "stage", "microbatch", "ready_ps", "start_ps", "end_ps")
+COLUMNS = (*_TEXTS, *_INTS, "stage", "microbatch", "layer", "ready_ps", "start_ps", "end_ps")
 
 
 @dataclass
@@ -62,7 +59,7 @@ class Flows:
                 number += 1
 
 
-def rank_events(rows: RankRows, pid: int, flows: Flows, *, host: bool = False) -> list[str]:
+def rank_events(rows: RankRows, pid: int, flows: Flows, *, host: bool = False) -> Events:
     """Events of one rank's rows, with the names of its threads; ends of arrows go to ``flows``.
 
     Rows that take no time (event records) are left out, and without ``host`` calls and waits of the host.
@@ -73,27 +70,28 @@ def rank_events(rows: RankRows, pid: int, flows: Flows, *, host: bool = False) -
         wanted &= ~_of_kind(rows, _HOST_KINDS)
     shown = np.flatnonzero(wanted)
     if len(shown) == 0:
-        return []
+        return Events.of(())
     # Perfetto keeps nanoseconds: cutting both ends to them keeps neighbours from overlapping.
     start, end = start_ps // 1000, end_ps // 1000
+    layer, microbatch = rows.ints("layer")[shown], rows.ints("microbatch")[shown]
     lane, lane_names = _lanes(rows, shown, start, end)
-    tid = _first_tid(pid) + lane
-    heads, tails, distinct = _constant_parts(rows, shown, tid, pid)
-    waited = (start_ps - rows.ints("ready_ps"))[shown] // 1000
-    fields = zip(
-        [heads[part] for part in distinct],
-        *_us(start[shown]),
-        *_us((end - start)[shown]),
-        _microbatches(rows.ints("microbatch")[shown]),
-        *_us(waited),
-        [tails[part] for part in distinct],
-        strict=True,
+    heads, head_of = _constant_parts(rows, shown, lane, pid)
+    slices = Events.alike(
+        heads,
+        head_of,
+        by_value(layer, lambda index: f',"layer":{index}' if index >= 0 else ""),
+        by_value(microbatch, lambda index: f',"microbatch":{index}' if index >= 0 else ""),
+        ',"waited_us":',
+        microseconds((start_ps - rows.ints("ready_ps"))[shown] // 1000),
+        '},"ts":',
+        microseconds(start[shown]),
+        ',"dur":',
+        microseconds((end - start)[shown]),
+        "}",
     )
-    template = '%s%d.%03d,"dur":%d.%03d,"args":{%s"waited_us":%d.%03d%s'
-    events = [event for index, name in enumerate(lane_names) for event in _thread(pid, index, name)]
-    events += [template % values for values in fields]
-    _note_flows(rows, shown, tid, start, end, pid, flows)
-    return events
+    _note_flows(rows, shown, lane, start, end, pid, flows)
+    threads = Events.of(event for index, name in enumerate(lane_names) for event in _thread(pid, index, name))
+    return Events(threads.text + slices.text, threads.count + slices.count)
 
 
 def origin_event(pid: int) -> str:
@@ -117,19 +115,6 @@ def _thread(pid: int, index: int, name: str) -> tuple[str, str]:
 def _of_kind(rows: RankRows, kinds: tuple[str, ...]) -> npt.NDArray[np.bool_]:
     codes, names = rows.strings("kind")
     return np.isin(codes, [code for code, name in enumerate(names) if name in kinds])
-
-
-def _microbatches(microbatch: IntArray) -> list[str]:
-    """The argument that names each row's microbatch; empty for a row of none."""
-    values, found = np.unique(microbatch, return_inverse=True)
-    texts = [f'"microbatch":{value},' if value >= 0 else "" for value in values.tolist()]
-    return [texts[index] for index in found.tolist()]
-
-
-def _us(nanoseconds: IntArray) -> tuple[list[int], list[int]]:
-    """Whole us and the remaining ns."""
-    whole, rest = np.divmod(nanoseconds, 1000)
-    return whole.tolist(), rest.tolist()
 
 
 def _lanes(rows: RankRows, shown: IntArray, start: IntArray, end: IntArray) -> tuple[IntArray, list[str]]:
@@ -165,52 +150,37 @@ def _labels(rows: RankRows, shown: IntArray) -> tuple[list[str], IntArray]:
     """Names of lanes and, for each shown row, the index of its name (a name may occur twice)."""
     stream, streams = rows.strings("stream")
     kind, kinds = rows.strings("kind")
-    pairs, label = np.unique(np.stack([stream[shown], kind[shown]]), axis=1, return_inverse=True)
+    label, first = numbered(stream[shown].astype(np.int64) * len(kinds) + kind[shown])
     roles: dict[str, set[str]] = {}
     found = []
-    for name, of_kind in ((streams[s], kinds[k]) for s, k in pairs.T.tolist()):
+    for name, of_kind in ((streams[stream[row]], kinds[kind[row]]) for row in shown[first].tolist()):
         lane = "host" if of_kind in _HOST_KINDS else name
         role = of_kind if of_kind in _P2P_KINDS else ""
         roles.setdefault(lane, set()).add(role)
         found.append((lane, role))
     # A stream that only sends is its own lane.
     labels = [f"{lane} {role}" if role and len(roles[lane]) > 1 else lane for lane, role in found]
-    return labels, label.astype(np.int64)
+    return labels, label
 
 
-def _constant_parts(
-    rows: RankRows, shown: IntArray, tid: IntArray, pid: int
-) -> tuple[list[str], list[str], list[int]]:
-    """What comes before and after the times of an event, per distinct row, and the distinct row of each."""
+def _constant_parts(rows: RankRows, shown: IntArray, lane: IntArray, pid: int) -> tuple[list[str], IntArray]:
+    """What comes before the numbers of an event, per distinct row, and the distinct row of each."""
     texts = {column: rows.strings(column) for column in _TEXTS}
     ints = {column: rows.ints(column) for column in _INTS}
-    key = _numbered(tid[shown])
+    key, first = numbered(lane[shown])
     for column in [codes for codes, _ in texts.values()] + list(ints.values()):
-        codes = _numbered(column[shown])
-        key = _numbered(key * (int(codes.max()) + 1) + codes)
-    _, first = np.unique(key, return_index=True)
-    heads, tails = [], []
+        codes, found = numbered(column[shown])
+        key, first = numbered(key * len(found) + codes)
+    heads = []
     for row in shown[first].tolist():
         text = {column: names[codes[row]] for column, (codes, names) in texts.items()}
         number = {column: int(values[row]) for column, values in ints.items()}
+        tid = _first_tid(pid) + int(lane[row])
         heads.append(
-            f'{{"ph":"X","pid":{pid},"tid":{tid[row]},"name":{json.dumps(_title(text))},'
-            f'"cat":{json.dumps(text["phase"])},"ts":'
+            f'{{"ph":"X","pid":{pid},"tid":{tid},"name":{json.dumps(_title(text))},'
+            f'"cat":{json.dumps(text["phase"])},"args":{_arguments(text, number)}'
         )
-        tails.append(_arguments(text, number))
-    return heads, tails, key.tolist()
-
-
-def _numbered(values: npt.NDArray[np.integer]) -> IntArray:
-    """Equal values as equal numbers, from 0 without gaps."""
-    low, high = int(values.min(initial=0)), int(values.max(initial=0))
-    if high - low >= 8 * len(values):
-        found: IntArray = np.unique(values, return_inverse=True)[1].astype(np.int64)
-        return found
-    used = np.zeros(high - low + 1, dtype=np.int64)  # a table is quicker than sorting
-    used[values - low] = 1
-    numbers: IntArray = (np.cumsum(used) - 1)[values - low]
-    return numbers
+    return heads, key
 
 
 def _title(text: dict[str, str]) -> str:
@@ -221,14 +191,12 @@ def _title(text: dict[str, str]) -> str:
 
 
 def _arguments(text: dict[str, str], number: dict[str, int]) -> str:
-    """The constant arguments of an event, and its end."""
+    """The constant arguments of an event as a JSON object that is left open."""
     shown: dict[str, object] = {}
     on_gpu = text["kind"] not in _HOST_KINDS
     if on_gpu:
         shown["alone_us"] = number["alone_ps"] / 1e6
     shown["phase"] = text["phase"]
-    if number["layer"] >= 0:
-        shown["layer"] = number["layer"]
     if text["kind"] in COMMUNICATION_KINDS:
         shown["op"] = text["name"]
         shown |= {name: text[name] for name in ("group", "algorithm", "protocol") if text[name]}
@@ -239,18 +207,20 @@ def _arguments(text: dict[str, str], number: dict[str, int]) -> str:
         shown["flops"] = number["flops"]
     if on_gpu:
         shown["bytes"] = number["bytes"]
-    return "," + json.dumps(shown, separators=(",", ":"))[1:] + "}"
+    return json.dumps(shown, separators=(",", ":"))[:-1]
 
 
 def _note_flows(
-    rows: RankRows, shown: IntArray, tid: IntArray, start: IntArray, end: IntArray, pid: int, flows: Flows
+    rows: RankRows, shown: IntArray, lane: IntArray, start: IntArray, end: IntArray, pid: int, flows: Flows
 ) -> None:
     """Arrows leave at the start of a send and arrive just before the end of its recv."""
     codes, names = rows.strings("kind")
     groups, group_names = rows.strings("group")
-    peers = rows.ints("peer")
-    for row in shown[_of_kind(rows, _P2P_KINDS)[shown]].tolist():
-        kind = names[codes[row]]
-        time = int(start[row]) if kind == "send" else max(int(end[row]) - 1, int(start[row]))
-        place = f'"pid":{pid},"tid":{tid[row]},"ts":{time // 1000}.{time % 1000:03d}'
-        flows.add(kind, pid, int(peers[row]), group_names[groups[row]], place)
+    found = shown[_of_kind(rows, _P2P_KINDS)[shown]]
+    columns = (codes, groups, rows.ints("peer"), lane, start, end)
+    for kind, group, peer, line, began, ended in zip(
+        *(column[found].tolist() for column in columns), strict=True
+    ):
+        time = began if names[kind] == "send" else max(ended - 1, began)
+        place = f'"pid":{pid},"tid":{_first_tid(pid) + line},"ts":{time // 1000}.{time % 1000:03d}'
+        flows.add(names[kind], pid, peer, group_names[group], place)

@@ -60,6 +60,7 @@ class Timeline:
         self.info = info
         self._classes = classes
         self._file = file
+        self._latest: tuple[tuple[int, tuple[str, ...]], pa.Table] | None = None
 
     @classmethod
     def open(cls, run_dir: Path | str) -> Timeline:
@@ -233,7 +234,12 @@ class Timeline:
         return list(dict.fromkeys(("rank", *columns)))
 
     def _read_group(self, group: int, columns: list[str]) -> pa.Table:
-        return _read_group(self._file, self.path, group, columns)
+        """A row group; the latest one is kept, since the ranks in it are asked for one by one."""
+        asked = group, tuple(columns)
+        if self._latest is None or self._latest[0] != asked:
+            self._latest = None  # never two in memory
+            self._latest = asked, _read_group(self._file, self.path, group, columns)
+        return self._latest[1]
 
 
 def _read_group(file: pq.ParquetFile, path: Path, group: int, columns: list[str] | None = None) -> pa.Table:

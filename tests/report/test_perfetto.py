@@ -90,11 +90,11 @@ def test_counters_follow(two_stage_run: Path) -> None:
     counters = [event for event in events_of(two_stage_run, [0]) if event["ph"] == "C"]
     # Two changes, and a zero from which the first one rises.
     assert [(event["ts"], event["args"]) for event in counters] == [
-        (0.0, {"B/s": 0.0}),
-        (0.1, {"B/s": 1e9}),
-        (0.12, {"B/s": 0.0}),
+        (0.0, {"out B/s": 0.0}),
+        (0.1, {"out B/s": 1e9}),
+        (0.12, {"out B/s": 0.0}),
     ]
-    assert {(event["pid"], event["name"]) for event in counters} == {(0, "NVLink out")}
+    assert {(event["pid"], event["name"]) for event in counters} == {(0, "NVLink")}
     # The port belongs to rank 0: it is not shown when only rank 1 is.
     assert not [event for event in events_of(two_stage_run, [1]) if event["ph"] == "C"]
 
@@ -102,7 +102,7 @@ def test_counters_follow(two_stage_run: Path) -> None:
 def test_rows_that_overlap_in_a_lane_get_threads_of_their_own(tmp_path: Path) -> None:
     result = two_stage_result()
     # The second gemm of rank 0 (op 4) now runs from 130 to 260, beside the bmm (110 to 150).
-    result.times[0].start_ps[4] = 130_000
+    result.times[0].ready_ps[4] = result.times[0].start_ps[4] = 130_000
     write_run(tmp_path / "run", two_stage_graph(), result, FACTS)
     events = events_of(tmp_path / "run", [0])
     threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}

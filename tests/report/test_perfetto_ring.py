@@ -45,7 +45,13 @@ def threads(events: list[Event], pid: int) -> dict[int, str]:
 
 
 def counters(events: list[Event]) -> list[tuple[int, str, float, float]]:
-    return [(e["pid"], e["name"], e["ts"], e["args"]["B/s"]) for e in events if e["ph"] == "C"]
+    """Values of counters, named as Perfetto names their tracks, without the unit."""
+    return [
+        (e["pid"], f"{e['name']} {key}".removesuffix(" B/s"), e["ts"], value)
+        for e in events
+        if e["ph"] == "C"
+        for key, value in e["args"].items()
+    ]
 
 
 @pytest.mark.parametrize("host", [False, True])

@@ -1,0 +1,63 @@
+"""Columns of characters: what they say, read back as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simcore.report.event_text import Events, by_value, microseconds, numbered
+
+INT64_MAX = 2**63 - 1
+
+
+@given(st.lists(st.integers(0, INT64_MAX), min_size=1, max_size=20))
+def test_times_are_microseconds_with_three_decimals(times: list[int]) -> None:
+    texts = [bytes(row).decode() for row in microseconds(np.array(times, dtype=np.int64))]
+    assert [text.lstrip(" ") for text in texts] == [f"{time // 1000}.{time % 1000:03d}" for time in times]
+    assert len({len(text) for text in texts}) == 1
+
+
+def test_zeros_within_a_number_stay() -> None:
+    # 1,000,000,203 us: three groups of four digits, 10 | 0000 | 0203, in the first of them blanks.
+    (row,) = microseconds(np.array([1_000_000_203_004], dtype=np.int64))
+    assert bytes(row) == b"  1000000203.004"
+
+
+def test_no_time_is_negative() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        microseconds(np.array([3, -1], dtype=np.int64))
+
+
+@given(st.lists(st.one_of(st.integers(-3, 9), st.integers(-(2**62), 2**62)), max_size=30))
+def test_numbers_stand_for_values_in_their_order(values: list[int]) -> None:
+    number, first = numbered(np.array(values, dtype=np.int64))
+    assert [sorted(set(values)).index(value) for value in values] == number.tolist()
+    assert [values[place] for place in first.tolist()] == sorted(set(values))
+
+
+def test_events_begin_alike_and_end_in_columns() -> None:
+    # Whole events: heads 1, 0, 1 with the texts of 5, -1 and 12, and times of 1, 20,000.5 and 0.002 us.
+    found = Events.alike(
+        ['{"of":"a"', '{"of":"b"'],
+        np.array([1, 0, 1]),
+        by_value(np.array([5, -1, 12]), lambda value: f',"n":{value}' if value >= 0 else ""),
+        ',"ts":',
+        microseconds(np.array([1_000, 20_000_500, 2])),
+        "}",
+    )
+    assert found.count == 3
+    assert json.loads(found.listed()) == [
+        {"of": "b", "n": 5, "ts": 1.0},
+        {"of": "a", "ts": 20000.5},
+        {"of": "b", "n": 12, "ts": 0.002},
+    ]
+
+
+def test_no_events_are_an_empty_list() -> None:
+    none = np.zeros(0, dtype=np.int64)
+    assert json.loads(Events.of(()).listed()) == []
+    assert json.loads(Events.alike([], none, by_value(none, str), microseconds(none), "}").listed()) == []
