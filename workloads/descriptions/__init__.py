@@ -2,6 +2,6 @@
 
 from workloads.descriptions.advice import what_fits
 from workloads.descriptions.describe import SECTIONS, Description, describe
-from workloads.descriptions.named import model_names, named_model
+from workloads.models.public import model_names, named_model
 
 __all__ = ["SECTIONS", "Description", "describe", "model_names", "named_model", "what_fits"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
-from workloads.descriptions.named import model_names, named_model
+from workloads.models.public import model_names, named_model
 from workloads.descriptions.values import checked, value_of
 from workloads.models.hugging_face import model_fields
 from workloads.models.software import SoftwareSpec

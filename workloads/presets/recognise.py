@@ -16,11 +16,12 @@ from workloads.presets.preset import preset_names
 @dataclass(frozen=True)
 class _Rule:
     preset: str
-    patterns: tuple[tuple[str, re.Pattern[str]], ...]  # (columns joined by "+", pattern)
+    assumed: str
+    patterns: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]  # columns, and what they must match
 
     def holds(self, columns: Mapping[str, str]) -> bool:
         return all(
-            pattern.search(" | ".join(columns.get(name, "") for name in names.split("+")))
+            pattern.search(" | ".join(columns.get(name, "") for name in names))
             for names, pattern in self.patterns
         )
 
@@ -31,7 +32,16 @@ def recognise(columns: Mapping[str, str]) -> str:
     ``columns``: text by column name (family, source_repo_or_paper, model, zero_fsdp, notes, ...).  The last
     rule has no pattern, so there always is one.
     """
-    return next(rule.preset for rule in _rules() if rule.holds(columns))
+    return _first(columns).preset
+
+
+def assumption(columns: Mapping[str, str]) -> str:
+    """Why :func:`recognise` chose its preset where the run does not name its software; "" where it does."""
+    return _first(columns).assumed
+
+
+def _first(columns: Mapping[str, str]) -> _Rule:
+    return next(rule for rule in _rules() if rule.holds(columns))
 
 
 @cache
@@ -40,9 +50,12 @@ def _rules() -> tuple[_Rule, ...]:
     known = preset_names()
     rules = []
     for entry in tomllib.loads(text)["rule"]:
-        name = entry.pop("preset")
+        name, assumed = entry.pop("preset"), entry.pop("assumed", "")
         if name not in known:
             raise InputError(f"recognise.toml: no preset {name!r}{nearest(name, known)}")
-        patterns = tuple((columns, re.compile(pattern, re.IGNORECASE)) for columns, pattern in entry.items())
-        rules.append(_Rule(name, patterns))
+        patterns = tuple(
+            (tuple(columns.split("+")), re.compile(pattern, re.IGNORECASE))
+            for columns, pattern in entry.items()
+        )
+        rules.append(_Rule(name, assumed, patterns))
     return tuple(rules)

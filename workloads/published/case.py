@@ -19,7 +19,8 @@ from workloads.published.cluster import cluster_of
 from workloads.published.model import model_of
 from workloads.published.physics import board_group
 from workloads.published.row import RunRow
-from workloads.published.words import precision_of, recompute_of, says_yes, sharding_of
+from workloads.published.sharding import shard_ranks, sharding_of
+from workloads.published.words import fp8_recipe_of, precision_of, recompute_of, says_yes
 
 #: Of more combinations of unpublished inputs than this, the corners are simulated.
 MAX_CASES: Final = 4
@@ -128,6 +129,9 @@ def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, A
     software = preset.software()
     if model.moe:
         software = software.model_copy(update=_dispatcher(row))
+    recipe = fp8_recipe_of(row)
+    if recipe:
+        software = software.model_copy(update={"fp8_recipe": recipe})
     if "attention" in assumed:
         software = software.model_copy(update={"attention": assumed["attention"]})
     board, name, overrides = cluster_of(row)
@@ -174,11 +178,7 @@ def _parallel(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[st
         virtual = 1
     said = f"{row.text('overlap_notes')} {row.text('sp')}"
     etp = re.search(r"\(ETP\)\s*=\s*(\d+)", said)
-    shard = re.search(r"F?SDP2?\s+(\d+)", row.text("zero_fsdp"))
     dp = gpus // (tp * pp * cp)
-    dp_shard = int(shard[1]) if shard else 8 if row.text("zero_fsdp") == "HSDP" else 0
-    if dp_shard and (dp_shard >= dp or dp % dp_shard):
-        dp_shard = 0
     sequence = assumed.get("sequence_parallel", _sequence_parallel(row, preset))
     ulysses = bool(re.search(r"ulysses", said, re.IGNORECASE))
     extra: dict[str, Any] = {"cp_style": "ulysses"} if ulysses and cp > 1 else {}
@@ -194,7 +194,7 @@ def _parallel(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[st
         ep = _dispatching_ranks(model.moe.num_experts, dp * cp)
     parallel = ParallelSpec(
         tp=tp, pp=pp, dp=dp, cp=cp, ep=ep,
-        dp_shard=dp_shard, sequence_parallel=bool(sequence) and tp > 1, virtual_stages=virtual,
+        dp_shard=shard_ranks(row, dp), sequence_parallel=bool(sequence) and tp > 1, virtual_stages=virtual,
         **{**settings, "embedding_as_layer": as_layers, "head_as_layer": as_layers, **extra},
     )  # fmt: skip
     if not as_layers and model.layers % stages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -11,15 +12,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from simcore.errors import InputError
-from workloads.models.spec import MlaSpec, ModelSpec, MoeSpec
+from workloads.models.public import find_model
+from workloads.models.spec import ModelSpec, MoeSpec
 from workloads.presets import Preset
 from workloads.published.row import RunRow
 
-#: What public models say of their layers beside sizes.
-_BLOCK_KEYS = ("qk_norm", "sliding_window", "global_every")
-
 #: GPT-2's vocabulary as Megatron-LM pads it, where a row gives none.
 _DEFAULT_VOCAB = 51200
+
+#: Elements of a head where neither the row nor the name tells how many heads there are.
+_USUAL_HEAD = 128
+
+_DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "moe", "mla")
 
 
 def model_of(row: RunRow, preset: Preset) -> ModelSpec:
@@ -29,61 +33,80 @@ def model_of(row: RunRow, preset: Preset) -> ModelSpec:
     model of that name gives.
     """
     name = row.text("model")
-    for entry in _shapes()["refused"]:
+    for entry in _blocks()["refused"]:
         if re.search(entry["pattern"], f"{name} ", re.IGNORECASE):
             raise InputError(f"{row.id}: {name}: {entry['reason']}")
-    public = _first(_shapes()["model"], name)
-    block = _first(_shapes()["block"], name) or {}
+    public = _public(row)
     hidden = _count(row, "hidden", public)
-    heads = _count(row, "heads", public)
+    usual = hidden // _USUAL_HEAD if hidden % _USUAL_HEAD == 0 else None
+    heads = _count(row, "heads", public, usual)
     try:
         moe = _moe(row, public)
     except ValidationError as error:
         raise InputError(f"{row.id}: experts: {error.errors()[0]['msg']}") from None
     ffn = _ffn(row, public, hidden, moe)
-    if not _named(block) and ffn < 4 * hidden:
-        block = _first(_shapes()["block"], "llama") or {}  # narrower than 4 x: gated
-    settings = {key: value for key, value in block.items() if key not in ("pattern", "source")}
-    settings |= {key: public[key] for key in _BLOCK_KEYS if key in public}
-    settings |= preset.values("model")
+    sizes = {
+        "layers": _count(row, "layers", public),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": _count(row, "kv_heads", public, 0) or heads,
+        "ffn": ffn,
+        "vocab": _count(row, "vocab", public, 0 if public.get("family") == "vit" else _DEFAULT_VOCAB),
+        "moe": moe,
+    }
+    blocks = _block(name, ffn, hidden) if not public else {}
+    settings = {**blocks, **public, **preset.values("model"), **sizes}
     try:
-        return ModelSpec(
-            name=name or "model",
-            layers=_count(row, "layers", public),
-            hidden=hidden,
-            heads=heads,
-            kv_heads=_count(row, "kv_heads", public, 0) or heads,
-            head_size=public.get("head_size", 0),
-            ffn=ffn,
-            vocab=_count(row, "vocab", public, _DEFAULT_VOCAB),
-            moe=moe,
-            mla=MlaSpec(**public["mla"]) if "mla" in public else None,
-            **settings,
-        )
+        return ModelSpec(**{"name": name or "model", **settings})
     except ValidationError as error:
         raise InputError(f"{row.id}: {error.errors()[0]['msg']}") from None
 
 
+def assumed_sizes(row: RunRow) -> list[str]:
+    """Dimensions that neither the row nor the name gives and that were taken for granted, as remarks."""
+    public = _public(row)
+    remarks = []
+    if not row.says("vocab") and "vocab" not in public and public.get("family") != "vit":
+        remarks.append(f"vocab is not given: {_DEFAULT_VOCAB}")
+    if not row.says("heads") and "heads" not in public:
+        remarks.append(f"heads are not given: hidden / {_USUAL_HEAD}")
+    if not row.says("ffn") and "ffn" not in public:
+        remarks.append("ffn is not given: 4 x hidden")
+    return remarks
+
+
 def knows(name: str) -> bool:
     """Whether blocks of models of this name are known."""
-    return _named(_first(_shapes()["block"], name))
+    return bool(find_model(name)) or bool(_named(name).get("pattern"))
 
 
 @cache
-def _shapes() -> dict[str, list[dict[str, Any]]]:
-    text = (resources.files("workloads.published") / "shapes.toml").read_text(encoding="utf-8")
+def _blocks() -> dict[str, list[dict[str, Any]]]:
+    text = (resources.files("workloads.published") / "blocks.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
-def _first(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next((e for e in entries if re.search(e["pattern"], name, re.IGNORECASE)), {})
+def _public(row: RunRow) -> dict[str, Any]:
+    """The public model of the row's name; only its blocks where the row's width says that it is another."""
+    public = dict(find_model(row.text("model")))
+    if public and row.says("hidden") and row.count("hidden") != public["hidden"]:
+        return {key: value for key, value in public.items() if key not in _DIMENSIONS}
+    return public
 
 
-def _named(block: dict[str, Any]) -> bool:
-    return bool(block.get("pattern"))
+def _named(name: str) -> dict[str, Any]:
+    return next(e for e in _blocks()["block"] if re.search(e["pattern"], name, re.IGNORECASE))
 
 
-def _count(row: RunRow, column: str, public: dict[str, Any], default: int | None = None) -> int:
+def _block(name: str, ffn: int, hidden: int) -> dict[str, Any]:
+    """Blocks by name; of an unknown model Llama's where its FFN is narrower than 4 x hidden: gated."""
+    block = _named(name)
+    if not block["pattern"] and ffn < 4 * hidden:
+        block = _named("llama")
+    return {key: value for key, value in block.items() if key not in ("pattern", "source")}
+
+
+def _count(row: RunRow, column: str, public: Mapping[str, Any], default: int | None = None) -> int:
     """The row's own number, else the public model's, else ``default``."""
     if row.says(column):
         return row.count(column)
@@ -94,7 +117,7 @@ def _count(row: RunRow, column: str, public: dict[str, Any], default: int | None
     return default
 
 
-def _ffn(row: RunRow, public: dict[str, Any], hidden: int, moe: MoeSpec | None) -> int:
+def _ffn(row: RunRow, public: Mapping[str, Any], hidden: int, moe: MoeSpec | None) -> int:
     """Width of dense blocks: a number, "dense18432/moe2048", or 4 x hidden."""
     numbers = [int(float(number)) for number in re.findall(r"\d+(?:\.\d+)?", row.text("ffn"))]
     if numbers:
@@ -102,7 +125,7 @@ def _ffn(row: RunRow, public: dict[str, Any], hidden: int, moe: MoeSpec | None) 
     return int(public.get("ffn", moe.ffn if moe else 4 * hidden))
 
 
-def _moe(row: RunRow, public: dict[str, Any]) -> MoeSpec | None:
+def _moe(row: RunRow, public: Mapping[str, Any]) -> MoeSpec | None:
     """Experts: "8", "256+1shared", "64+shared 20480 (8x2560)"; width of one from ``ffn``."""
     known = dict(public.get("moe", {}))
     said = re.match(r"\s*(\d+)", row.text("moe_experts"))

@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 
-from workloads.presets import recognise
-from workloads.published.model import knows
+from simcore.errors import InputError
+from workloads.presets import assumption, recognise
+from workloads.published.cluster import STAND_INS, cluster_of
+from workloads.published.model import assumed_sizes, knows
+from workloads.published.physics import board_group, board_physics
 from workloads.published.row import RunRow
 from workloads.published.words import precision_of, recompute_of
 
-#: Boards whose profile is that of a board with another limit of power or other memory.
-_STAND_INS: Final = {
-    r"\b(pcie|nvl)\b": "predicted as the SXM board of the same name",
-    r"gh200": "predicted as H200",
-}
-
 
 def notes_of(row: RunRow) -> list[str]:
-    """Remarks for the reader of a prediction; none where everything was understood."""
+    """Remarks for the reader of a prediction; none where everything was understood.
+
+    Errors: InputError for a row that cannot be described.
+    """
     found = []
     if not knows(row.text("model")):
         found.append(f"model {row.text('model')!r} is not known by name: its dimensions decide its blocks")
+    found += assumed_sizes(row)
     preset = recognise(row.columns)
-    if preset in ("megatron-core", "megatron-lm-2023") and not _names_megatron(row):
-        found.append(f"software not recognised: predicted as {preset}")
+    assumed = assumption(row.columns)
+    if assumed:
+        found.append(f"software: {assumed}; predicted as {preset}")
     for column, understood in (("precision", precision_of(row)), ("recompute", recompute_of(row, 2))):
         if row.says(column) and not understood:
             found.append(f"{column} {row.text(column)!r}: as the preset {preset} has it")
-    found += [
-        f"{row.text('gpu_type')}: {remark}"
-        for pattern, remark in _STAND_INS.items()
-        if re.search(pattern, row.text("gpu_type"), re.IGNORECASE)
+    return found + _of_cluster(row) + _of_degrees(row)
+
+
+def _of_cluster(row: RunRow) -> list[str]:
+    kind = row.text("gpu_type")
+    found = [
+        f"{kind}: {remark}"
+        for pattern, remark in STAND_INS.items()
+        if re.search(pattern, kind, re.IGNORECASE)
     ]
+    if board_group(cluster_of(row)[0]) not in board_physics():
+        found.append(f"{kind}: no training runs were at hand, clocks under load are taken as rated")
     return found
 
 
-def _names_megatron(row: RunRow) -> bool:
-    names = ("family", "source_repo_or_paper", "zero_fsdp", "overlap_notes", "notes", "model")
-    return bool(
-        re.search(r"megatron|mcore|\bTE\b|megascale", " ".join(row.text(name) for name in names), re.I)
-    )
+def _of_degrees(row: RunRow) -> list[str]:
+    """A dp that is not what the GPUs leave."""
+    try:
+        said = row.count("dp", 0) if row.says("dp") else 0
+    except InputError:
+        return [f"dp {row.text('dp')!r} is no number: what tp, pp and cp leave of the GPUs"]
+    left = row.count("gpus") // (row.count("tp", 1) * row.count("pp", 1) * row.count("cp", 1))
+    if said and said != left:
+        return [f"dp {said}: {left} is what tp, pp and cp leave of the GPUs"]
+    return []

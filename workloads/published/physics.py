@@ -13,6 +13,7 @@ from simcore.hardware import load_cluster
 #: Boards of the same die as another, whose numbers hold for them.
 _ALIKE: Final = {
     "h800": "h100", "h200": "h100", "h100-96gb": "h100", "a800": "a100", "a100-40gb": "a100",
+    "hgx4-a100": "a100",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from simcore.errors import InputError, nearest
 
 #: Columns without which no row can be read.
 REQUIRED: Final = ("id", "model", "seq", "gpus", "gpu_type", "global_batch", "metric", "value")
-_UNSTATED: Final = re.compile(r"^\s*$|not stated|unknown|^n/?a$", re.IGNORECASE)
+_UNSTATED: Final = re.compile(r"^[\s?-]*$|not stated|unknown|^n/?a[nt]?$", re.IGNORECASE)
 
 #: What stands in a column of numbers that has none.
 _NOTHING: Final = ("", "-", "none", "nan", "n/a", "not stated", "unknown")

@@ -1,4 +1,4 @@
-"""What a row's words say of training: precision, what is sharded, what is recomputed.
+"""What a row's words say of precision and recomputation.
 
 Tables write these as they like.  Words that nobody foresaw leave the preset's choice, never an error.
 """
@@ -8,13 +8,27 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from simcore.errors import InputError
 from workloads.published.row import RunRow
 
-#: How parameters can be sharded.
-_FSDP: Final = ("zero3", "fsdp1", "fsdp2")
-
 _YES: Final = re.compile(r"^(yes|y|true|on|1|enabled)\b", re.IGNORECASE)
-_NO: Final = re.compile(r"^(none|no|n|false|off|0|disabled|without)\b", re.IGNORECASE)
+_NO: Final = re.compile(r"^(none|no|n|false|off|0|disabled|without|not (used|enabled))\b", re.IGNORECASE)
+
+#: Scales of fp8, in the order in which they are looked for.
+_FP8_RECIPES: Final = (
+    # CS, DS, SC, MX: as Megatron-Bridge's tables shorten them.  torchao's tensorwise and rowwise are left to
+    # the preset: whether their maximum is a pass of its own depends on torch.compile.
+    ("mxfp8", r"mx-?fp8|fp8[\s_-]*mx|\bmx\b"),
+    ("blockwise", r"block-?wise|sub-?channel|[\s_-]sc\b|128\s?x\s?128|1\s?x\s?128"),
+    ("current", r"current|dynamic|[\s_-]cs\b"),
+    ("delayed", r"delayed|[\s_-]ds\b"),
+)
+
+#: Every so-many-th layer, in words.
+_ORDINALS: Final = {"other": 2, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4}
+
+#: Parts of a layer that cost next to nothing to run again, and Megatron-Core's names of modules.
+_MODULES: Final = r"norm|\bact|silu|swiglu|gelu|mlp|moe|shared|router|proj|softmax|dropout|rope|mla|expert"
 
 
 def says_yes(text: str) -> bool:
@@ -23,13 +37,18 @@ def says_yes(text: str) -> bool:
 
 
 def precision_of(row: RunRow) -> dict[str, Any]:
-    """Training settings from ``precision``: "amp_bf16", "fp8 hybrid", "FP8-CS", "16-bit mixed", "float16"."""
-    said = row.text("precision").lower().replace("bfloat16", "bf16").replace("float8", "fp8")
-    said = re.sub(r"float(16|32)", r"fp\1", said)
-    for name in ("fp8", "bf16", "fp16", "16-bit", "tf32", "fp32"):
-        if name in said:
-            if name == "16-bit":
-                return {"precision": "fp16"}
+    """Training settings from ``precision``: "amp_bf16", "fp8 hybrid", "FP8-CS", "16-bit mixed", "float16".
+
+    Errors: InputError for 4-bit products, which are not modelled.
+    """
+    said = _precision_words(row)
+    if re.search(r"(mx|nv)?fp4|float4|int4|4-bit", said):
+        raise InputError(f"{row.id}: precision {row.text('precision')!r}: 4-bit products are not modelled")
+    for name, pattern in (
+        ("fp8", "fp8|e4m3|e5m2"), ("bf16", "bf16"), ("fp16", r"fp16|\b16-(bit|mixed|true)"), ("tf32", "tf32"),
+        ("fp32", r"fp32|\b32-(bit|true)|single"),
+    ):  # fmt: skip
+        if re.search(pattern, said):
             if name == "bf16" and "fp16" in said:
                 return {}
             # bf16 gradients lose too much when accumulated: Megatron keeps them in fp32
@@ -39,42 +58,36 @@ def precision_of(row: RunRow) -> dict[str, Any]:
     return {}
 
 
-def sharding_of(row: RunRow, usual: str) -> dict[str, Any]:
-    """Training settings from ``zero_fsdp``; ``usual`` is what the preset's software shards."""
-    said = row.text("zero_fsdp")
-    found: dict[str, Any] = {}
-    stage = re.search(r"zero[\s_-]*(?:stage[\s_-]*)?([0-3])", said, re.IGNORECASE)
-    if re.fullmatch(r"DP|DDP|data parallel", said, re.IGNORECASE) or (stage and stage[1] == "0"):
-        found["sharding"] = "ddp"
-    elif (stage and stage[1] == "1") or re.search(r"dist\w*[\s_-]*optim", said, re.IGNORECASE):
-        found["sharding"] = "zero1"
-    elif stage and stage[1] == "2":
-        found["sharding"] = "zero2"
-    elif usual not in _FSDP and (stage or re.search(r"[fh]sdp", said, re.IGNORECASE)):
-        found["sharding"] = "fsdp2" if re.search(r"sdp\s*2", said, re.IGNORECASE) else "zero3"
-    if "SHARD_GRAD_OP" in said:
-        found["reshard_after_forward"] = False
-    mode = re.search(r"mp_mode=(\w+)", said)
-    if mode:
-        # Composer's PURE gathers and reduces in the low precision; DEFAULT reduces in fp32.
-        found["grad_reduce_dtype"] = "bf16" if mode[1] == "PURE" else "fp32"
-    return found
+def fp8_recipe_of(row: RunRow) -> str:
+    """How fp8 is scaled where ``precision`` says it, else ""."""
+    said = _precision_words(row)
+    return next((name for name, pattern in _FP8_RECIPES if re.search(pattern, said)), "")
+
+
+def _precision_words(row: RunRow) -> str:
+    said = row.text("precision").lower().replace("bfloat16", "bf16").replace("float8", "fp8")
+    return re.sub(r"float(16|32)", r"fp\1", said)
 
 
 def recompute_of(row: RunRow, layers: int) -> dict[str, Any]:
-    """Training settings from ``recompute``; ``layers``: of a stage, where half of them are recomputed.
+    """Training settings from ``recompute``; ``layers``: of a stage, where a share of them is recomputed.
 
     A list of modules whose activations are recomputed ("norm, act") costs next to nothing: none.
     """
     said = row.text("recompute").lower()
-    if _NO.match(said):
-        return {"recompute": "none"}
     if not row.says("recompute"):
         return {}
-    if re.match(r"full|uniform|all\b|every", said) or says_yes(said):
-        return {"recompute": "full"}
-    if "op" in said and "selective" in said:
+    if _NO.match(said):
+        return {"recompute": "none"}
+    if re.match(r"not\b", said):
+        return {}
+    if re.search(r"\bops?\b|\bsac\b", said) and "layer" not in said:
         return {"recompute": "ops"}
+    some = _share_of(said, layers)
+    if some:
+        return {"recompute": "full", "recompute_layers": some}
+    if re.match(r"full|uniform|all\b|every|entire", said) or says_yes(said):
+        return {"recompute": "full"}
     if "selective layer" in said:
         return {"recompute": "full", "recompute_layers": layers // 2}
     if said.startswith("selective"):
@@ -82,8 +95,36 @@ def recompute_of(row: RunRow, layers: int) -> dict[str, Any]:
             # FSDP trainers choose blocks, not parts of one: every second where the share is not given.
             return {"recompute": "full", "recompute_layers": layers // 2}
         return {"recompute": "selective"}
-    if re.search(r"attention|attn|core", said):
+    # MaxText's policies keep what products give ("minimal", "save_dots") and run attention again.
+    if re.search(r"attention|attn|core|minimal|dots", said):
         return {"recompute": "selective"}
-    if re.search(r"checkpoint|recompute|remat", said):
+    if re.search(r"checkpoint|recompute|remat|nothing", said):
         return {"recompute": "full"}
-    return {"recompute": "none"}
+    return {"recompute": "none"} if re.search(_MODULES, said) else {}
+
+
+def _share_of(said: str, layers: int) -> int:
+    """Layers of a stage that are recomputed whole; 0 where no number is said.
+
+    Megatron's ``block N`` counts the layers of a pipeline stage (megatron/training/arguments.py,
+    --recompute-num-layers); its ``uniform N`` recomputes all, N at a time.
+    """
+    if "uniform" in said:
+        return 0
+    every = re.search(r"every (other|second|third|fourth|2nd|3rd|4th|(\d+)(?:th)? layers)", said)
+    part = re.search(r"(\d+)\s*(?:of|out of|/)\s*(?:every\s*)?(\d+)", said)
+    percent = re.search(r"(\d+(?:\.\d+)?)\s*%", said)
+    count = re.search(r"block[^\d]{0,20}(\d+)|(\d+)\s*(?:\w+\s)?layers|num[ _-]?layers\D{0,3}(\d+)", said)
+    if every:
+        wanted = layers // (_ORDINALS.get(every[1]) or int(every[2]) or 1)
+    elif part and 0 < int(part[1]) <= int(part[2]):
+        wanted = round(layers * int(part[1]) / int(part[2]))
+    elif percent:
+        wanted = round(layers * float(percent[1]) / 100)
+    elif count and "selective layer" not in said:
+        wanted = int(next(found for found in count.groups() if found))
+    elif re.search(r"\bhalf\b", said):
+        wanted = layers // 2
+    else:
+        return 0
+    return max(1, min(wanted, layers))

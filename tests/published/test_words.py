@@ -1,0 +1,182 @@
+"""Words that tables use for precision, recomputation, sharding, boards and networks."""
+
+from __future__ import annotations
+
+import pytest
+
+from simcore.errors import InputError
+from workloads.published import RunRow, describe, notes_of
+
+_LLAMA = {
+    "id": "r1", "family": "new", "model": "Llama-2 7B", "seq": "4096", "gpus": "16", "gpu_type": "H100",
+    "tp": "1", "pp": "1", "global_batch": "64", "micro_batch": "2", "precision": "bf16",
+    "recompute": "none", "metric": "step_time_s", "value": "5", "quality": "A",
+}  # fmt: skip
+
+
+def _row(**changes: str) -> RunRow:
+    return RunRow(2, {**_LLAMA, **changes})
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "field", "value"),
+    [
+        ("precision", "Float8 (delayed)", "precision", "fp8"),
+        ("precision", "bfloat16 mixed", "precision", "bf16"),
+        ("precision", "posits", "precision", "bf16"),  # what nobody foresaw: the preset's
+        ("recompute", "uniform, 1 layer", "recompute", "full"),
+        ("recompute", "activation checkpointing on", "recompute", "full"),
+        ("recompute", "core attention", "recompute", "selective"),
+        ("recompute", "off", "recompute", "none"),
+        ("zero_fsdp", "ZeRO stage 2", "sharding", "zero2"),
+        ("zero_fsdp", "DDP", "sharding", "ddp"),
+        ("zero_fsdp", "FSDP2 (full shard)", "sharding", "fsdp2"),
+        ("zero_fsdp", "dist-optimizer", "sharding", "zero1"),
+        ("precision", "16-mixed", "precision", "fp16"),
+        ("precision", "float32", "precision", "fp32"),
+        ("precision", "FP8-CS", "precision", "fp8"),
+        ("recompute", "not used", "recompute", "none"),
+        ("recompute", "per-op SAC", "recompute", "ops"),
+        ("recompute", "minimal", "recompute", "selective"),
+        ("recompute", "norm, act", "recompute", "none"),
+        ("recompute", "custom remat", "recompute", "full"),
+        ("recompute", "uniform 4", "recompute_layers", -1),
+        ("recompute", "full, every 2nd layer", "recompute_layers", 16),
+        ("recompute", "full (1 of 4 layers)", "recompute_layers", 8),
+        ("recompute", "block 10", "recompute_layers", 10),
+        ("recompute", "25% of layers", "recompute_layers", 8),
+        ("recompute", "full, block method, num layers 99", "recompute_layers", 32),  # as many as there are
+        ("recompute", "selective layer 2", "recompute_layers", 16),
+        ("zero_fsdp", "none", "sharding", "ddp"),
+        ("zero_fsdp", "NO_SHARD", "sharding", "ddp"),
+        ("zero_fsdp", "optimizer state sharding", "sharding", "zero1"),
+        ("zero_fsdp", "ZeRO Stage 3 (DeepSpeed)", "sharding", "zero3"),
+        ("zero_fsdp", "HYBRID_SHARD", "sharding", "fsdp1"),
+        ("zero_fsdp", "SHARD_GRAD_OP", "reshard_after_forward", False),
+        ("zero_fsdp", "dp_shard 8 dp_replicate 2", "sharding", "fsdp2"),
+        ("zero_fsdp", "Megatron-FSDP", "sharding", "zero3"),
+    ],
+)
+def test_words_that_tables_may_use(column: str, text: str, field: str, value: object) -> None:
+    (case,) = describe(_row(**{column: text})).cases
+    assert getattr(case.training, field) == value
+
+
+@pytest.mark.parametrize(("column", "text", "field", "value"), [
+    ("precision", "FP8-CS", "fp8_recipe", "current"), ("precision", "fp8_sc", "fp8_recipe", "blockwise"),
+    ("precision", "MXFP8", "fp8_recipe", "mxfp8"), ("precision", "fp8 delayed", "fp8_recipe", "delayed"),
+    ("overlap_notes", "DeepEP", "moe_dispatcher", "alltoall"),  # a dense model dispatches nothing
+])  # fmt: skip
+def test_words_that_choose_kernels(column: str, text: str, field: str, value: str) -> None:
+    (case,) = describe(_row(**{"precision": "fp8", column: text})).cases
+    assert getattr(case.software, field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("FSDP 8 + DP", 8), ("FSDP2 4", 4), ("HSDP", 8), ("FSDP2 (HSDP)", 8), ("HSDP 4x4", 4),
+        ("HSDP 8x2", 2), ("dp_shard 4 dp_replicate 4", 4), ("FSDP, shard size 2", 2), ("FSDP", 0),
+        ("FSDP2 64", 0),
+        ("FSDP 5", 0),
+    ],
+)  # fmt: skip
+def test_over_how_many_ranks_parameters_are_sharded(text: str, ranks: int) -> None:
+    # 16 ranks; a number that does not divide them says nothing.
+    (case,) = describe(_row(zero_fsdp=text)).cases
+    assert case.parallel.dp_shard == ranks
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"precision": "NVFP4"}, "4-bit products are not modelled"),
+        ({"zero_fsdp": "ZeRO-Offload"}, "outside the GPU"),
+        ({"model": "Mamba2-8b"}, "Mamba"),
+        ({"model": "Zebra-9"}, "hidden is not given"),
+        ({"gpu_type": "MI300X"}, "no profile for GPU 'MI300X'; known: .*h100"),
+    ],
+)
+def test_what_is_not_modelled_is_refused_with_its_reason(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        describe(_row(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "cluster", "board"),
+    [
+        ({"gpu_type": "NVIDIA H100 80GB HBM3"}, "h100-16", "h100"),
+        ({"gpu_type": "A100-SXM4-40GB"}, "a100-40gb-16", "a100"),
+        ({"gpu_type": "A100-SXM4-40GB", "notes": "4 GPUs per node"}, "hgx4-a100-16", "a100"),
+        ({"gpu_type": "H20"}, "h20-16", "h20"),
+        ({"gpu_type": "A10"}, "a10-16", "a10"),
+        ({"gpu_type": "Tesla V100-SXM2-32GB"}, "dgx1v-16", "dgx1v"),
+    ],
+)
+def test_boards_as_tables_write_them(changes: dict[str, str], cluster: str, board: str) -> None:
+    (case,) = describe(_row(**changes)).cases
+    assert (case.cluster, case.board) == (cluster, board)
+
+
+def test_networks_as_tables_write_them() -> None:
+    def network(notes: str) -> dict[str, str]:
+        return dict(describe(_row(notes=notes)).cases[0].overrides)
+
+    plain = network("")
+    assert network("8x400G IB") == plain  # what the profile has
+    # H100 nodes have 8 ports: 1,600 Gb/s of a node are 200 of each.
+    assert network("1600 Gb/s per node")["cluster.nic_bytes_per_s"] == "200.0Gb/s"
+    four = network("4 x 200 Gb/s")
+    assert (four["cluster.nics_per_node"], four["cluster.nic_bytes_per_s"]) == ("4", "200Gb/s")
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"zero_fsdp": "FSDP"}, "software: FSDP, nothing said of torch.compile"),
+        ({"zero_fsdp": "ZeRO-3"}, "predicted as deepspeed"),
+        ({"gpu_type": "V100"}, "predicted as megatron-lm-2021"),
+        ({"gpu_type": "V100"}, "clocks under load are taken as rated"),
+        ({"moe_experts": "8", "moe_topk": "2", "ffn": "1024"}, "experts, no software named"),
+        ({"model": "Zebra", "hidden": "1024", "layers": "4", "ffn": "4096"}, "heads are not given"),
+        ({"model": "Zebra", "hidden": "1024", "layers": "4", "ffn": "4096"}, "vocab is not given: 51200"),
+        ({"dp": "7"}, "dp 7: 16 is what tp, pp and cp leave"),
+        ({"gpu_type": "H100 PCIe"}, "predicted as the SXM board"),
+        ({"recompute": "partial"}, "recompute 'partial': as the preset"),
+    ],
+)
+def test_what_was_taken_for_granted_is_said(changes: dict[str, str], note: str) -> None:
+    assert any(note in said for said in notes_of(_row(**changes)))
+
+
+def test_nothing_is_said_of_a_row_that_says_all() -> None:
+    assert notes_of(_row(source_repo_or_paper="Megatron-LM README", dp="16")) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "preset"),
+    [
+        ({"source_repo_or_paper": "NVIDIA/NeMo 25.02 performance summary"}, "nemo-dgxc"),
+        ({"source_repo_or_paper": "NeMo 23.08"}, "nemo-24.07"),
+        ({"source_repo_or_paper": "NeMo Megatron 22.11", "gpu_type": "A100"}, "megatron-lm-2022"),
+        ({"source_repo_or_paper": "EleutherAI/gpt-neox", "zero_fsdp": "ZeRO-1"}, "megatron-deepspeed"),
+        ({"source_repo_or_paper": "a paper, arXiv 2104.12345", "gpu_type": "A100"}, "megatron-lm-2021"),
+        ({"source_repo_or_paper": "a paper, arXiv 2210.02414", "gpu_type": "A100"}, "megatron-lm-2022"),
+        ({"gpu_type": "A100", "precision": "fp16"}, "megatron-lm-2022"),
+        ({"gpu_type": "A100", "precision": "bf16"}, "megatron-lm-2023"),
+        ({"zero_fsdp": "FSDP", "overlap_notes": "torch.compile"}, "fms-fsdp"),
+        ({"zero_fsdp": "FSDP2", "overlap_notes": "eager"}, "torchtitan-fsdp2-eager"),
+        ({"zero_fsdp": "FSDP2", "overlap_notes": "TE + DeepEP"}, "nemo-automodel"),
+        ({"zero_fsdp": "FSDP", "tp": "8"}, "torchtitan-fsdp2"),
+        (
+            {"zero_fsdp": "Megatron-FSDP on", "moe_experts": "8", "moe_topk": "2", "ffn": "1024"},
+            "megatron-moe-zoo-fsdp",
+        ),
+        ({"zero_fsdp": "FSDP FULL_SHARD mp_mode=PURE"}, "mosaic-fsdp"),
+        ({"overlap_notes": "JAX, XLA latency hiding", "gpu_type": "A100"}, "pax-xla"),
+        ({"moe_experts": "8", "moe_topk": "2", "ffn": "1024", "overlap_notes": "DeepEP"}, "megatron-moe-zoo"),
+        ({"source_repo_or_paper": "Hugging Face Trainer"}, "deepspeed"),
+    ],
+)
+def test_software_is_known_by_its_words(changes: dict[str, str], preset: str) -> None:
+    assert describe(_row(**changes)).preset == preset
