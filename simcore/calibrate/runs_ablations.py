@@ -11,7 +11,7 @@ import numpy as np
 from simcore.calibrate.runs import case_key
 from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_fit import Curve, fit
-from simcore.calibrate.runs_score import Progress, predict_cases
+from simcore.calibrate.runs_score import Progress, RowScore, predict_cases
 from workloads.published import BoardPhysics, Case
 
 
@@ -30,6 +30,16 @@ class Worth:
     name: str
     errors: dict[str, float]
     numbers: dict[str, BoardPhysics]
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A row that is predicted badly: signed relative error, and without each piece (None: it has none)."""
+
+    group: str
+    row: str
+    error: float
+    without: dict[str, float | None]
 
 
 def _training(case: Case, **changes: Any) -> Case:
@@ -125,6 +135,49 @@ def ablate(
                 moved.append(replace(row, log_s=row.log_s + shift[:, None]))
         found.append(_worth(ablation.name, moved))
     return found
+
+
+def explain(
+    rows: Mapping[str, RowScore], physics: Mapping[str, BoardPhysics], times: StepTimes | None = None
+) -> list[Miss]:
+    """Errors of ``rows`` (by group) without each of ``ABLATIONS``, by ``physics`` as it is.
+
+    Of a band, the case nearest to what was measured.
+    """
+    bands = {case_key(case): case for row in rows.values() for case in row.described.band.cases}
+    known = _known(predict_cases(bands, physics, progress=Progress("where predictions miss"), times=times))
+    nearest = {
+        group: min(
+            (case for case in row.described.band.cases if case_key(case) in known),
+            key=lambda case, row=row: abs(known[case_key(case)] / row.measured_s - 1),  # type: ignore[misc]
+        )
+        for group, row in rows.items()
+    }
+    changed = {
+        (group, ablation.name): without
+        for group, case in nearest.items()
+        for ablation in ABLATIONS
+        if case_key(without := ablation.without(case)) != case_key(case)
+    }
+    cases = {case_key(case): case for case in changed.values()}
+    seconds = _known(predict_cases(cases, physics, progress=Progress("without a piece"), times=times))
+
+    def error(group: str, name: str) -> float | None:
+        case = changed.get((group, name))
+        found = None if case is None else seconds.get(case_key(case))
+        return None if found is None else found / rows[group].measured_s - 1
+
+    return [
+        Miss(
+            group, row.described.row.id, known[case_key(nearest[group])] / row.measured_s - 1,
+            {ablation.name: error(group, ablation.name) for ablation in ABLATIONS},
+        )
+        for group, row in rows.items()
+    ]  # fmt: skip
+
+
+def _known(found: Mapping[str, float | str]) -> dict[str, float]:
+    return {key: value for key, value in found.items() if not isinstance(value, str)}
 
 
 def _worth(name: str, rows: Sequence[Curve]) -> Worth:

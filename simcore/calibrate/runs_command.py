@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from simcore.calibrate.errors import ErrorTable, error_table
-from simcore.calibrate.runs_ablations import Worth, ablate
+from simcore.calibrate.runs_ablations import Worth, ablate, explain
 from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_fit import counts, curves, fit, fit_lines
-from simcore.calibrate.runs_plots import plot
-from simcore.calibrate.runs_ranking import ranking
-from simcore.calibrate.runs_report import curves_of, report
+from simcore.calibrate.runs_page import Extras, drawings, far_off, report
+from simcore.calibrate.runs_ranking import search
 from simcore.calibrate.runs_score import Described, RowScore, Scored, score_rows
 from simcore.errors import InputError, nearest
 from workloads.published import RunRow, board_physics, read_run_rows
@@ -53,8 +52,9 @@ def validate_runs(
         parts = [f"family {family}"] if family else []
         parts += [f"at most {limit} rows of each family, evenly spread"] if limit else []
         scope = f"Only a part of the table was predicted for this page: {', '.join(parts)}." if parts else ""
-        content = report(scored, scope=scope, fitted=fitted, worths=worths, strategies=ranking())
-        _write_page(Path(page), scored, content)
+        misses = explain(far_off(scored.scores), board_physics(), times) if ablations else []
+        extras = Extras(scope, fitted, worths, misses, search(times=times))
+        _write_page(Path(page), scored, extras)
     if as_json:
         found = {**table.as_dict(), "quality_a": goals(scored.scores), "wall_s": wall_s}
         if fitted is not None:
@@ -84,12 +84,12 @@ def _sampled(described: Sequence[Described], limit: int) -> list[Described]:
     return [by_row[row.id] for row in spread([entry.row for entry in by_row.values()], limit)]
 
 
-def _write_page(target: Path, scored: Scored, content: str) -> None:
+def _write_page(target: Path, scored: Scored, extras: Extras) -> None:
     images = target.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
-    target.write_text(content, encoding="utf-8")
-    for curve in curves_of(scored):
-        (images / f"{curve.name}.svg").write_text(plot(curve, scored.scores), encoding="utf-8")
+    target.write_text(report(scored, extras), encoding="utf-8")
+    for name, drawing in drawings(scored, extras).items():
+        (images / f"{name}.svg").write_text(drawing, encoding="utf-8")
     print(f"written: {target}", file=sys.stderr)
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from simcore.calibrate.runs import case_key, simulated_s
-from simcore.calibrate.runs_ablations import ABLATIONS, ablate
+from simcore.calibrate.runs_ablations import ABLATIONS, ablate, explain
 from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_command import validate_runs
 from simcore.calibrate.runs_fit import STEPS, Curve, curves, fit, fit_numbers, print_runs_fit, probe
-from simcore.calibrate.runs_score import Described, describe_rows
+from simcore.calibrate.runs_ranking import PUBLISHED_BEST, REFERENCE, Search
+from simcore.calibrate.runs_score import Described, RowScore, describe_rows
 from simcore.errors import InputError
 from workloads.published import BoardPhysics, RunRow, describe
 
@@ -125,7 +126,24 @@ def test_pieces_are_switched_off_where_a_row_has_them() -> None:
     assert without["nothing recomputed"] == plain  # otherwise the rows are the same
 
 
-def test_both_commands_print_families_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_miss_is_explained_by_its_nearest_case() -> None:
+    described, _ = describe_rows([_row(recompute="full")])
+    (case,) = described[0].band.cases
+    right = simulated_s(case, 1, _START)
+    row = RowScore(described[0], right, right)
+    (miss,) = explain({"new, tp + DP": row}, _START)
+    assert (miss.group, miss.row) == ("new, tp + DP", "r1")
+    assert miss.error == pytest.approx(right / described[0].measured_s - 1)
+    without = miss.without["nothing recomputed"]
+    assert without is not None
+    # Forward, backward twice as long, and forward again: without the last, a quarter less of layers' time.
+    assert 0.74 < (1 + without) / (1 + miss.error) < 0.9
+    assert miss.without["pipelines not interleaved"] is None
+
+
+def test_both_commands_print_families_in_and_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [_row(), _row(id="r2", family="b", value="0.12"), _row(id="r3", family="c", quality="B")]
     print_runs_fit("h100", rows, left_out=True, times=StepTimes(tmp_path / "t.jsonl"))
     out = capsys.readouterr().out
@@ -141,10 +159,15 @@ def test_both_commands_print_families_in_and_out(tmp_path: Path, capsys: pytest.
     table = tmp_path / "runs.csv"
     table.write_text("\n".join(lines) + "\n", encoding="utf-8")
     page = tmp_path / "docs" / "validation.md"
+    searched = [Search(REFERENCE, {PUBLISHED_BEST: 2.0, "1M16P1D": 0.5})]
+    monkeypatch.setattr("simcore.calibrate.runs_command.search", lambda **_: searched)
     cache = str(tmp_path / "t.jsonl")
     validate_runs(str(table), page=str(page), cache=cache, leave_one_out=True, sample=1, ablations=1)
     written = page.read_text(encoding="utf-8")
     assert "## Families left out" in written
     assert "## What each piece is worth" in written
     assert "| no vocabulary head |" in written
+    assert "## Where predictions miss" in written  # r2 is far from what it says
+    assert "## DistSim's 15 strategies" in written
+    assert (tmp_path / "docs" / "images" / "distsim.svg").read_text(encoding="utf-8").startswith("<svg")
     capsys.readouterr()

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from simcore.calibrate.runs import predict_case, simulated_microbatches, simulated_s
 from simcore.calibrate.runs_command import goals, table_of
-from simcore.calibrate.runs_plots import CURVES, plot
-from simcore.calibrate.runs_report import report
+from simcore.calibrate.runs_page import report
+from simcore.calibrate.runs_page.curves import CURVES, curve_lines, plot
 from simcore.calibrate.runs_score import Described, RowScore, Scored, describe_rows, score_rows
-from simcore.calibrate.runs_tables import kendall_tau
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from workloads.models.spec import ModelSpec
@@ -177,16 +176,6 @@ def test_a_band_is_scored_by_the_distance_to_it() -> None:
     assert low.error == pytest.approx(1.2 / 2 - 1)
 
 
-def test_kendall_tau_counts_pairs_in_the_same_order() -> None:
-    def scores(*pairs: tuple[float, float]) -> list[RowScore]:
-        band = describe(_row())
-        return [RowScore(Described(_row(), band, m, 1.0, ""), p, p) for m, p in pairs]
-
-    assert kendall_tau(scores((1, 2), (2, 3), (3, 5))) == 1.0
-    # Pairs (1,2) and (1,3) agree, (2,3) does not: (2 - 1) / 3.
-    assert kendall_tau(scores((1, 1), (2, 3), (3, 2))) == pytest.approx(1 / 3)
-
-
 def test_the_page_keeps_odd_rows_and_bands_apart() -> None:
     band = describe(_row())
 
@@ -207,7 +196,12 @@ def test_a_plot_has_a_dot_and_a_bar_for_each_row() -> None:
     ]
     scores = [RowScore(Described(row, describe(row), 1.0, 1.0, ""), 0.9, 1.2) for row in rows]
     drawn = plot(CURVES[0], scores)
-    assert (drawn.count("<circle"), drawn.count("#9cc3e6")) == (2, 2)
+    # A dot and a bar each, one more bar in the legend; both rows have the same batch: one line joins them.
+    assert (drawn.count("<circle"), drawn.count("#9cc3e6")) == (2, 3)
+    assert drawn.count('stroke="#c0392b"') == 1
+    for words in ("MFU, % of the 16-bit peak", "model Tflop/s per GPU", ">GPUs<", ">1,024<"):
+        assert words in drawn
+    assert any(line.startswith("| 1,024 | gpt-175B | 2048 |") for line in curve_lines(CURVES[0], scores))
 
 
 @settings(max_examples=60, deadline=None)

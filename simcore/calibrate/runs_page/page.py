@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from simcore.calibrate.runs_ablations import Worth
+from simcore.calibrate.runs_ablations import Miss, Worth
 from simcore.calibrate.runs_fit import Fit
-from simcore.calibrate.runs_plots import CURVES, Curve
-from simcore.calibrate.runs_ranking import PUBLISHED, Strategy
-from simcore.calibrate.runs_score import RowScore, Scored
-from simcore.calibrate.runs_tables import (
+from simcore.calibrate.runs_page.curves import CURVES, Curve, curve_lines, plot
+from simcore.calibrate.runs_page.fits import left_out_lines, miss_lines, physics_lines, worth_lines
+from simcore.calibrate.runs_page.metrics import metric_lines
+from simcore.calibrate.runs_page.orders import order_lines, repeat_lines
+from simcore.calibrate.runs_page.searches import search_lines, search_plot
+from simcore.calibrate.runs_page.tables import (
     SCALE_BANDS,
     SIZE_BANDS,
     grouped,
-    kendall_tau,
     percent,
     scale_band,
     size_band,
     strategy,
     summary,
-    sweeps,
     table,
 )
-from workloads.published import BoardPhysics, board_physics
+from simcore.calibrate.runs_ranking import Search
+from simcore.calibrate.runs_score import RowScore, Scored
 
-_HEADS = ("", "n", "mean %", "median", "p90", "max", "bias")
-_WORST = 20
+_HEADS: Final = ("", "n", "mean %", "median", "p90", "max", "bias")
+_WORST: Final = 20
 
-_INTRODUCTION = """# Training runs: predicted against measured
+_INTRODUCTION: Final = """# Training runs: predicted against measured
 
 Written by `python scripts/validate.py --runs CSV --leave-one-out --sample N --ablations M
 --page docs/validation.md`.
@@ -56,7 +58,7 @@ times over sequence length), that Hopper's products share tiles out as they run,
 documents in fine-tuning (a band).
 """
 
-_OTHERS = (
+_OTHERS: Final = (
     ("vTrain, its 73 multi-node A100 rows", "14.73"),
     ("Calculon untuned, the same rows", "15.4"),
     ("a first analytic study of all rows, two parameters per board", "5.8 in sample, 8.3 left out"),
@@ -65,22 +67,32 @@ _OTHERS = (
 )
 
 
-def report(
-    scored: Scored, *, scope: str = "", fitted: Fit | None = None, worths: Sequence[Worth] = (),
-    strategies: Sequence[Strategy] = (),
-) -> str:  # fmt: skip
-    """The page.  ``scope``: which rows were predicted, where not all.
+@dataclass(frozen=True)
+class Extras:
+    """What a page may hold beside the scores.
 
-    ``fitted``: errors with each family in and out of the fit.  ``worths``: errors without pieces of physics.
-    ``strategies``: DistSim's search again, the fastest first.
+    ``scope``: which rows were predicted, where not all.  ``fitted``: errors with each family in and out of
+    the fit.  ``worths``, ``misses``: errors without pieces of physics, of the mean and of rows far off.
+    ``searches``: DistSim's search again, the choice first.
     """
+
+    scope: str = ""
+    fitted: Fit | None = None
+    worths: Sequence[Worth] = ()
+    misses: Sequence[Miss] = ()
+    searches: Sequence[Search] = ()
+
+
+def report(scored: Scored, extras: Extras | None = None) -> str:
+    """The page."""
+    extras = extras or Extras()
     clean = [score for score in scored.scores if not score.described.odd]
     quality_a = [score for score in clean if score.quality == "A"]
     quality_b = [score for score in clean if score.quality != "A"]
     odd = [score for score in scored.scores if score.described.odd]
     lines = [_INTRODUCTION]
-    if scope:
-        lines += [scope, ""]
+    if extras.scope:
+        lines += [extras.scope, ""]
     lines += ["## Overall", ""]
     lines += table(
         _HEADS,
@@ -93,9 +105,10 @@ def report(
     )
     lines += _goals(quality_a)
     lines += ["Others, for comparison:", "", *table(("", "mean error %"), _OTHERS)]
-    lines += _physics()
-    lines += _left_out(fitted) if fitted is not None else []
-    lines += _worths(worths) if worths else []
+    lines += physics_lines()
+    lines += left_out_lines(extras.fitted) if extras.fitted is not None else []
+    lines += worth_lines(extras.worths) if extras.worths else []
+    lines += miss_lines(extras.misses) if extras.misses else []
     lines += ["## Families", "", "Quality A:", "", *table(_HEADS, grouped(quality_a, _family))]
     lines += ["Quality B:", "", *table(_HEADS, grouped(quality_b, _family))]
     lines += ["Odd:", "", *table(_HEADS, grouped(odd, lambda score: score.described.odd))]
@@ -107,17 +120,25 @@ def report(
     ):
         lines += [f"## By {title.lower() if title != 'GPU' else title}", ""]
         lines += ["Quality A without odd rows.", "", *table(_HEADS, grouped(quality_a, key, in_order=order))]
-    lines += _order(scored.scores)
+    lines += repeat_lines(scored.scores)
+    lines += order_lines(scored.scores)
     lines += ["## Scaling as published", ""]
-    lines += [f"![{curve.title}](images/{curve.name}.svg)\n" for curve in curves_of(scored)]
-    lines += _ranking(strategies) if strategies else []
+    for curve in _curves(scored):
+        lines += curve_lines(curve, scored.scores)
+    lines += search_lines(extras.searches) if extras.searches else []
     lines += _rows("Worst rows", sorted(scored.scores, key=lambda score: -abs(score.error))[:_WORST])
     lines += ["## Skipped", "", *table(("row", "reason"), [(s["id"], s["reason"]) for s in scored.skipped])]
+    lines += metric_lines(scored.scores)
     return "\n".join(lines)
 
 
-def curves_of(scored: Scored) -> list[Curve]:
-    """Published curves that have rows."""
+def drawings(scored: Scored, extras: Extras) -> dict[str, str]:
+    """The page's images by name: SVG."""
+    found = {curve.name: plot(curve, scored.scores) for curve in _curves(scored)}
+    return found | dict([search_plot(extras.searches)] if extras.searches else [])
+
+
+def _curves(scored: Scored) -> list[Curve]:
     return [curve for curve in CURVES if len(curve.rows(scored.scores)) > 1]
 
 
@@ -147,104 +168,6 @@ def _goals(scores: Sequence[RowScore]) -> list[str]:
                 ("families of 5 rows or more above 12%", ", ".join(above) or "none", "none"),
             ],
         ),
-    ]
-
-
-def _physics() -> list[str]:
-    rows = [(board, f"{p.clock:g}", f"{p.fp8:g}") for board, p in board_physics().items()]
-    heads = ("die", "clock under load / rated", "fp8 products / twice bf16")
-    return ["Numbers by die:", "", *table(heads, rows)]
-
-
-def _said(numbers: Mapping[str, BoardPhysics]) -> str:
-    return ", ".join(
-        f"{board} {p.clock:g}" + (f" and {p.fp8:g}" if p.fp8 != 1 else "") for board, p in numbers.items()
-    )
-
-
-def _left_out(fitted: Fit) -> list[str]:
-    """In-sample and left-out errors side by side."""
-    rows: list[tuple[object, ...]] = []
-    for family, inside in fitted.inside.items():
-        moved = {b: p for b, p in fitted.numbers_without[family].items() if p != fitted.numbers[b]}
-        outside = percent(fitted.outside[family])
-        rows.append((family, fitted.rows[family], percent(inside), outside, _said(moved) or "the same"))
-    means = [float(np.mean(list(errors.values()))) for errors in (fitted.inside, fitted.outside)]
-    count = sum(fitted.rows.values())
-    rows.append(("mean over families", count, percent(means[0]), percent(means[1]), ""))
-    return [
-        "## Families left out",
-        "",
-        "Quality A, n rows of each family.  Numbers (clock, and rate of fp8) fitted to all families:"
-        f" {_said(fitted.numbers)}; to all but one: last column.  Goal for families left out: a mean of 8%.",
-        "",
-        *table(("", "n", "in the fit, mean %", "left out, mean %", "numbers without it"), rows),
-    ]
-
-
-def _worths(worths: Sequence[Worth]) -> list[str]:
-    boards = list(worths[0].errors)
-    base = worths[0].errors
-    rows = [
-        (
-            worth.name,
-            *(percent(worth.errors[board]) for board in boards),
-            *(percent(worth.errors[board] - base[board], signed=True) for board in boards),
-            _said(worth.numbers),
-        )
-        for worth in worths
-    ]
-    heads = [
-        "",
-        *(f"{board}, mean %" for board in boards),
-        *(f"{board}, worth" for board in boards),
-        "clocks",
-    ]
-    return [
-        "## What each piece is worth",
-        "",
-        "Mean error over families, on some rows of each, with one piece of physics switched off and the"
-        " numbers of the dies fitted again.",
-        "",
-        *table(heads, rows),
-    ]
-
-
-def _order(scores: Sequence[RowScore]) -> list[str]:
-    rows = []
-    for name, found in sorted(sweeps(scores).items()):
-        tau = kendall_tau(found)
-        measured = {score.measured_s for score in found}
-        if len(measured) < 2:
-            continue
-        why = "" if not math.isnan(tau) else "all predicted alike: its columns do not say what differs"
-        rows.append((name, len(found), "" if why else f"{tau:.2f}", why))
-    return [
-        "## Rank order",
-        "",
-        "Kendall's tau-b of measured and predicted step times within each sweep (one model, batch and number"
-        " of GPUs; 1 is the same order, 0 none).",
-        "",
-        *table(("sweep", "n", "tau", ""), rows),
-    ]
-
-
-def _ranking(strategies: Sequence[Strategy]) -> list[str]:
-    best, worst = strategies[0], strategies[-1]
-    published = {name: f"{told} predicted, {real} measured" for name, (told, real) in PUBLISHED.items()}
-    rows = [
-        ("best, steps/s", f"{best.steps_per_s:.2f} ({best.name})", f"{published['best']} (2M1P8D)"),
-        ("worst, steps/s", f"{worst.steps_per_s:.3f} ({worst.name})", published["worst"]),
-        ("best / worst", f"{best.steps_per_s / worst.steps_per_s:.2f}", published["ratio"]),
-    ]
-    return [
-        "## DistSim's 15 strategies",
-        "",
-        "BERT-exLarge, global batch 16, on 16 A10 of 4 nodes (arXiv 2306.08423).  Sequence length, precision"
-        " and network are not published and assumed (`simcore/calibrate/runs_ranking.py`).",
-        "",
-        *table(("", "here", "DistSim"), rows),
-        *table(("strategy", "steps/s here"), [(s.name, f"{s.steps_per_s:.2f}") for s in strategies]),
     ]
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from simcore.calibrate.runs_score import RowScore
-
-#: A sweep needs this many rows for its order to say something.
-_SMALLEST_SWEEP = 4
 
 
 def percent(value: float, *, signed: bool = False) -> str:
@@ -84,33 +80,3 @@ def strategy(score: RowScore) -> str:
     axes = [name for name in ("tp", "pp", "cp", "ep") if getattr(p, name) > 1]
     kept = {"zero3": "FSDP", "fsdp1": "FSDP", "fsdp2": "FSDP"}.get(case.training.sharding, "DP")
     return " + ".join([*axes, kept]) + (", fp8" if case.training.precision == "fp8" else "")
-
-
-def kendall_tau(scores: Sequence[RowScore]) -> float:
-    """Rank correlation of measured and predicted times (tau-b); 1 is the same order."""
-    agree = tied_measured = tied_predicted = 0.0
-    pairs = 0
-    values = [(score.measured_s, score.predicted_s) for score in scores]
-    for k, (m1, p1) in enumerate(values):
-        for m2, p2 in values[:k]:
-            pairs += 1
-            agree += np.sign(m1 - m2) * np.sign(p1 - p2)
-            tied_measured += m1 == m2
-            tied_predicted += p1 == p2
-    below = math.sqrt((pairs - tied_measured) * (pairs - tied_predicted))
-    return float(agree / below) if below else math.nan
-
-
-def sweeps(scores: Iterable[RowScore]) -> dict[str, list[RowScore]]:
-    """Rows that differ in how one model is spread: the same family, model, GPUs, batch and precision."""
-    found: dict[str, list[RowScore]] = defaultdict(list)
-    for score in scores:
-        row = score.described.row
-        stated = (
-            row.text("model"),
-            f"{row.count('gpus')} GPUs",
-            f"batch {row.number('global_batch'):g}",
-            row.text("precision"),
-        )
-        found[f"{row.family}: {', '.join(part for part in stated if part)}"].append(score)
-    return {name: rows for name, rows in found.items() if len(rows) >= _SMALLEST_SWEEP}

@@ -1,0 +1,6 @@
+"""docs/validation.md: what the simulator says of published training runs, as Markdown and plots."""
+
+from simcore.calibrate.runs_page.fits import far_off
+from simcore.calibrate.runs_page.page import Extras, drawings, report
+
+__all__ = ["Extras", "drawings", "far_off", "report"]
