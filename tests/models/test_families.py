@@ -148,15 +148,43 @@ def test_separate_projections_gather_once() -> None:
     assert sum(k.op_class == "gemm" for k in one.forward) == 7
 
 
-def test_asynchronous_tensor_parallelism_moves_exchanges_beside_products() -> None:
-    made = pieces(LLAMA3_8B, tp=2, sequence_parallel=True, tp_overlap=True)
+@pytest.mark.parametrize("sums", ["splits", "copies"])
+def test_asynchronous_tensor_parallelism_moves_exchanges_beside_products(sums: str) -> None:
+    made = pieces(
+        LLAMA3_8B, tp=2, sequence_parallel=True, tp_overlap=True, software={"tp_overlap_sums": sums}
+    )
     for kernels in (made.layers[0].forward, made.layers[0].backward):
         for position, kernel in enumerate(kernels):
-            if kernel.collective:
-                assert kernel.stream == "tp"
+            if kernel.collective and kernel.stream == "tp":
                 # What waits for it comes behind the product that it runs beside.
                 waiting = [k for k, other in enumerate(kernels) if position in other.waits_for]
                 assert all(k > position + 1 for k in waiting)
+                assert (kernel.op_class == "copy_engine") == (
+                    kernel.collective == "all_gather" or sums == "copies"
+                )
+    # Behind its product comes the last of four parts of a sum, or an addition of what was copied.
+    hidden, tokens = 4096, made.layers[0].output_shape[0] * 2
+    forward = made.layers[0].forward
+    behind = [k.comm_bytes for k in forward if k.collective and k.stream == "compute"]
+    added = [k.bytes_written for k in forward if k.name == "sum_of_parts"]
+    whole = 2 * tokens * hidden
+    assert (behind, added) == (([whole // 4] * 2, []) if sums == "splits" else ([], [whole // 2] * 2))
+
+
+def test_what_is_gathered_in_fp8_is_cast_once_and_turned_behind_the_gather() -> None:
+    """Projections apart: one cast of the slice for three products; a whole fp8 tensor read and written."""
+    made = pieces(
+        LLAMA3_8B, tp=2, sequence_parallel=True, precision="fp8",
+        software={"fused_qkv": False, "fused_gate_up": False, "fp8_recipe": "current"},
+    )  # fmt: skip
+    layer, hidden = made.layers[0], 4096
+    slices = [k for k in layer.forward if k.name == "cast_fp8"]
+    tokens = layer.output_shape[0] * 2
+    assert [k.bytes_written for k in slices] == [tokens // 2 * hidden] * 2
+    assert {k.dtype for k in layer.forward if k.collective == "all_gather"} == {"float8_e4m3fn"}
+    # The inputs of both blocks, and the gradients of both their outputs.
+    turned = [k.bytes_read + k.bytes_written for k in layer.backward if k.name == "transpose_fp8"]
+    assert turned == [2 * tokens * hidden] * 4
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def test_overlap_changes_streams_and_not_bytes():
     plain, overlapped = (
         exchanged("fwd", tp=2, sequence_parallel=True, tp_overlap=overlap) for overlap in (False, True)
     )
-    assert {k: sorted(v) for k, v in plain.items()} == {k: sorted(v) for k, v in overlapped.items()}
+    # A sum that overlaps goes in parts.
+    assert {k: sum(v) for k, v in plain.items()} == {k: sum(v) for k, v in overlapped.items()}
 
 
 @pytest.mark.parametrize("cp", [2, 4])

@@ -37,19 +37,27 @@ def product_name(shard: Shard, fp8: bool) -> str:
 def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> list[Kernel]:
     """Kernels that cast ``x`` and its transpose; ``is_slice``: other ranks of "tp" hold the rest of it."""
     recipe = shard.software.fp8_recipe
-    out = [operand(x, True), operand(x, True)]
+    # A slice is turned once it is gathered; see Note [fp8 across ranks] of exchange.py.
+    out = [operand(x, True)] * (1 if is_slice and recipe not in _BLOCKS else 2)
     if recipe in _BLOCKS:
         elements, size = _BLOCKS[recipe]
         scales = Tensor((x.numel // elements * size,), "uint8")
         name = f"cast_transpose_fp8_{recipe}"
         return [compute(name, [x], [*out, scales, scales], op_class="elementwise", module=module)]
-    kernels = [compute("cast_transpose_fp8", [x], out, op_class="elementwise", module=module)]
+    name = "cast_fp8" if is_slice else "cast_transpose_fp8"
+    kernels = [compute(name, [x], out, op_class="elementwise", module=module)]
     if recipe == "current":
         maximum = Tensor((1,), "float32")
         shared = [collective("all_reduce", maximum, "tp", module=module, reduce_op="max")]
         found = compute("amax_fp8", [x], [maximum], op_class="reduction", module=module)
         kernels = [found, *(shared if is_slice else []), *kernels]
     return kernels
+
+
+def transposed(x: Tensor, module: str) -> Kernel:
+    """The fp8 tensor ``x``, gathered in slices, turned for the weight gradient."""
+    whole = operand(x, True)
+    return compute("transpose_fp8", [whole], [whole], op_class="elementwise", module=module)
 
 
 def cast_weight(tape: Tape, shard: Shard, weight: Tensor, module: str) -> list[Launch]:

@@ -3,27 +3,20 @@
 A column-parallel layer holds a slice of the outputs: its input must be whole, and the gradients of the input
 are partial sums.  A row-parallel layer holds a slice of the inputs: its output is a partial sum.  Between
 them activations are whole on every rank, or, with sequence parallelism, a slice of the tokens.
-
-Note [Exchange beside products]
-    Backward reduces the gradient of the input on another stream while the weight gradient is computed, and
-    gathers the input again while the input gradient is.  With ``Shard.tp_overlap`` (Transformer Engine's user
-    buffers, async tensor parallelism) exchanges that feed or follow a product move beside it, too, chunk by
-    chunk; here both begin together and both must end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from workloads.models.fp8 import cast_weight, casts, operand, product_name
+from workloads.models.exchange import Exchange, aside, beside_or_before, sums
+from workloads.models.fp8 import cast_weight, casts, operand, product_name, transposed
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
 from workloads.models.tape import Launch, Op, Tape
 from workloads.models.tensors import Tensor, collective, compute
 
-#: The stream on which exchanges run beside the products that they do not feed.
-TP_STREAM = "tp"
 TIED_WEIGHT = "embedding.word_embeddings.weight"
 
 
@@ -35,7 +28,7 @@ class Linear:
     ``bias_sum``: a fused kernel adds it, but its gradient is summed by a kernel of its own.
     ``fp8`` None: as the model's precision says.  ``tied``: the weight belongs to another piece.
     ``save_input`` False: something else keeps it for backward.  ``replicated``: on every tensor-parallel
-    rank.
+    rank.  ``cast_input`` False: its input is in fp8 already.
     """
 
     module: str
@@ -46,25 +39,12 @@ class Linear:
     tied: bool = False
     save_input: bool = True
     replicated: bool = False
-
-
-@dataclass
-class _Exchange:
-    """What surrounds a product: collectives by name, empty for none.
-
-    ``gathered_from``: the slice of the tokens that the input is gathered from.  ``output_grad``: label of a
-    gather of the output's gradient that runs beside the products of backward.
-    """
-
-    output: str = ""
-    reduce_input_grad: str = ""
-    gathered_from: Tensor | None = None
-    output_grad: list[Hashable] = field(default_factory=list)
+    cast_input: bool = True
 
 
 def linear(tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
     """``x [..., in] -> [tokens, out_features]``, nothing exchanged."""
-    return _product(tape, shard, x, out_features, layer, _Exchange())
+    return _product(tape, shard, x, out_features, layer, Exchange())
 
 
 def column_parallel(tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
@@ -73,28 +53,43 @@ def column_parallel(tape: Tape, shard: Shard, x: Tensor, out_features: int, laye
     if shard.tp == 1:
         return linear(tape, shard, x, local, layer)
     if not shard.sequence_parallel:
-        return _product(tape, shard, x, local, layer, _Exchange(reduce_input_grad="all_reduce"))
+        return _product(tape, shard, x, local, layer, Exchange(reduce_input_grad="all_reduce"))
     whole = x.like(shard.tokens, x.shape[-1])
-    exchange = _Exchange(reduce_input_grad="reduce_scatter", gathered_from=x)
+    exchange = Exchange(reduce_input_grad="reduce_scatter", gathered_from=x)
     return _product(tape, shard, whole, local, layer, exchange)
 
 
 def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, Linear]]) -> list[Tensor]:
-    """Several column-parallel layers of one input, each a product of its own; the input is gathered once."""
+    """Several column-parallel layers of one input, each a product of its own.
+
+    The input is cast to fp8 once (pytorch/ao float8_tensor_parallel.py, PrepareFloat8ModuleInput; without
+    tensor parallelism torch.compile finds that the casts are one) and gathered once.
+    """
+    shared, module = tape.op(), layers[0][1].module
+    gathers = shard.tp > 1 and shard.sequence_parallel
+    beside: list[Hashable] = []
+    if shard.fp8:
+        for kernel in casts(shard, x, module, is_slice=gathers):
+            shared.launch(Launch(kernel))
     if shard.tp > 1:
-        gather, module = tape.op(), layers[0][1].module
         x = x.like(shard.tokens, x.shape[-1])
-        if shard.sequence_parallel:
-            gather.launch(Launch(collective("all_gather", x, "tp", module=module)))
+        if gathers:
+            gather = collective("all_gather", operand(x, shard.fp8), "tp", module=module)
+            beside = beside_or_before(shared, shard, gather)
         what = "reduce_scatter" if shard.sequence_parallel else "all_reduce"
-        gather.back(collective(what, x, "tp", module=module), "input")
+        shared.back(collective(what, x, "tp", module=module), "input")
     out = []
     for number, (width, layer) in enumerate(layers):
         if number + 1 < len(layers):
             # The gradient of the shared input is a sum, each term added when it is there.
             tape.op().back(compute("aten::add.Tensor", [x, x], [x], module=layer.module), "input")
-        layer = replace(layer, save_input=layer.save_input and number == 0)
+        save_input = layer.save_input and number == 0
+        layer = replace(layer, save_input=save_input, cast_input=not shard.fp8)
         out.append(linear(tape, shard, x, width // shard.tp, layer))
+    for label in beside:
+        tape.next_waits_for(label)
+    if gathers and shard.fp8:
+        tape.op().back(transposed(x, module))
     return out
 
 
@@ -102,7 +97,7 @@ def row_parallel(tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: 
     """``x`` is a slice of the inputs for all tokens; the result is whole, or its slice of the tokens."""
     if shard.tp == 1:
         return linear(tape, shard, x, out_features, layer)
-    exchange = _Exchange(output="reduce_scatter" if shard.sequence_parallel else "all_reduce")
+    exchange = Exchange(output="reduce_scatter" if shard.sequence_parallel else "all_reduce")
     y = _product(tape, shard, x, out_features, replace(layer, bias=False), exchange)
     if shard.sequence_parallel:
         y = y.like(shard.residual_tokens, out_features)
@@ -124,7 +119,7 @@ def add_bias(tape: Tape, shard: Shard, y: Tensor, layer: Linear, *, duplicated: 
 
 
 def _product(
-    tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear, exchange: _Exchange
+    tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear, exchange: Exchange
 ) -> Tensor:
     in_features = x.shape[-1]
     tokens = x.numel // in_features
@@ -132,19 +127,20 @@ def _product(
     flat, y = x.like(tokens, in_features), x.like(tokens, out_features)
     op, module = tape.op(), layer.module
     kept = exchange.gathered_from or flat
-    if fp8:
+    if fp8 and layer.cast_input:
         for kernel in casts(shard, kept, module, is_slice=exchange.gathered_from is not None):
             op.launch(Launch(kernel))
     beside: list[Hashable] = []
     if exchange.gathered_from is not None:
         gather = collective("all_gather", operand(flat, fp8), "tp", module=module)
-        beside += _beside_or_before(op, shard, gather)
+        beside += beside_or_before(op, shard, gather)
     if fp8:
         for launch in cast_weight(tape, shard, flat.like(out_features, in_features), module):
             op.launch(launch)
     sum_op = Op(tape)
     if exchange.output and shard.tp_overlap:
-        beside += _beside_or_before(sum_op, shard, collective(exchange.output, y, "tp", module=module))
+        early, _ = sums(shard, y, fp8)
+        beside += beside_or_before(sum_op, shard, collective(exchange.output, early, "tp", module=module))
     trains = shard.trains(TIED_WEIGHT if layer.tied else f"{module}.weight")
     op.run(
         product_name(shard, fp8), [operand(flat, fp8), operand(flat.like(in_features, out_features), fp8)],
@@ -172,46 +168,33 @@ def _product(
     return y
 
 
-def _beside_or_before(op: Op, shard: Shard, kernel: Kernel) -> list[Hashable]:
-    """An exchange before its product, or beside it: the labels that the launch behind the product awaits."""
-    if not shard.tp_overlap:
-        op.launch(Launch(kernel))
-        return []
-    before, label = op.tape.last_label(), op.tape.new_label()
-    waits = (before,) if before is not None else ()
-    op.launch(Launch(_aside(shard, kernel), label, waits))
-    return [label]
-
-
-def _aside(shard: Shard, exchange: Kernel) -> Kernel:
-    """On the exchanges' own stream; user buffers move it by copy engines, which take no SMs."""
-    return replace(exchange, stream=TP_STREAM, op_class="copy_engine" if shard.tp_overlap else "")
-
-
 def _reduce_output(
-    tape: Tape, shard: Shard, op: Op, y: Tensor, fp8: bool, exchange: _Exchange, module: str
+    tape: Tape, shard: Shard, op: Op, y: Tensor, fp8: bool, exchange: Exchange, module: str
 ) -> None:
     """The sum of partial outputs; with sequence parallelism backward gathers their gradient."""
     tape.add(op)
-    if not shard.tp_overlap:
-        op.launch(Launch(collective(exchange.output, y, "tp", module=module)))
+    part = y.like(shard.residual_tokens, y.shape[-1])
+    behind = y if not shard.tp_overlap else sums(shard, y, fp8)[1]
+    if behind is None:
+        op.run("sum_of_parts", [y], [part], op_class="elementwise", module=module)
+    elif behind.numel:
+        op.launch(Launch(collective(exchange.output, behind, "tp", module=module)))
     if not shard.sequence_parallel:
         return
     if fp8:
-        part = y.like(shard.residual_tokens, y.shape[-1])
         for kernel in casts(shard, part, module, is_slice=True):
             op.back(kernel)
     gather = collective("all_gather", operand(y, fp8), "tp", module=module)
     if shard.tp_overlap:
         label = tape.new_label()
-        op.back(_aside(shard, gather), label=label)
+        op.back(aside(shard, gather), label=label)
         exchange.output_grad.append(label)
     else:
         op.back(gather)
 
 
 def _backward(
-    tape: Tape, shard: Shard, op: Op, x: Tensor, y: Tensor, layer: Linear, fp8: bool, exchange: _Exchange, *,
+    tape: Tape, shard: Shard, op: Op, x: Tensor, y: Tensor, layer: Linear, fp8: bool, exchange: Exchange, *,
     trains: bool, adapter: bool,
 ) -> None:  # fmt: skip
     """Input gradient, its reduction beside (or behind) the weight gradient: Megatron's order."""
@@ -221,7 +204,7 @@ def _backward(
     if exchange.gathered_from is not None and trains:
         gathered.append(tape.new_label())
         again = collective("all_gather", operand(x, fp8), "tp", module=module)
-        op.back(_aside(shard, again), "weight", gathered[-1])
+        op.back(aside(shard, again), "weight", gathered[-1])
     if fp8 and not (exchange.output and shard.sequence_parallel):
         for kernel in casts(shard, y, module):
             op.back(kernel)
@@ -237,9 +220,13 @@ def _backward(
         reduction = collective(exchange.reduce_input_grad, x, "tp", module=module)
     if reduction and shard.software.async_tp_reduce:
         reduced = tape.new_label()
-        op.back(_aside(shard, reduction), "input", reduced, (produced,))
+        op.back(aside(shard, reduction), "input", reduced, (produced,))
         op.after.append(reduced)
     if trains:
+        arrived = [x] if exchange.gathered_from is not None else []
+        arrived += [y] if exchange.output and shard.sequence_parallel else []
+        for tensor in arrived if fp8 else []:
+            op.back(transposed(tensor, module), "weight", waits=tuple(gathered))
         _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(gathered))
     elif exchange.output_grad:
         op.after.extend(exchange.output_grad)

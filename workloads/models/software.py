@@ -21,7 +21,8 @@ class SoftwareSpec(BaseModel):
     ``bias_in_product``: a linear layer's product adds its bias (addmm, Transformer Engine).
     ``grad_accumulation_fusion``: weight gradients are added to ``main_grad`` inside the GEMM.
     ``async_tp_reduce``: a tensor-parallel layer's input gradient is reduced beside its weight gradient
-    (Megatron-LM since 2022), else behind it.
+    (Megatron-LM since 2022), else behind it.  ``tp_overlap_sums``: how sums move beside products where
+    tensor parallelism overlaps, see Note [Exchange beside products] of ``exchange.py``.
     ``gradient_scaling``: a kernel divides gradients by the number of replicas before they are summed
     (Megatron, unless the collective averages).
     ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps) or "unfused".
@@ -59,6 +60,7 @@ class SoftwareSpec(BaseModel):
     swiglu_fusion: bool = True
     grad_accumulation_fusion: bool = True
     async_tp_reduce: bool = True
+    tp_overlap_sums: Literal["splits", "copies"] = "splits"
     gradient_scaling: bool = True
     cross_entropy: Literal["fused", "jit", "unfused"] = "jit"
     logits_fp32: bool = True
