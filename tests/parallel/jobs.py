@@ -75,7 +75,8 @@ def jobs(draw: st.DrawFn) -> tuple[ModelSpec, ParallelSpec, TrainingSpec]:
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         reshard_after_forward=draw(st.booleans()), prefetch=draw(st.integers(0, 2)),
         overlap_grad_reduce=draw(st.booleans()), overlap_param_gather=draw(st.booleans()),
-        overlap_p2p=draw(st.booleans()), scatter_gather_p2p=draw(st.booleans()),
+        overlap_p2p=draw(st.booleans()), p2p_per_peer=draw(st.booleans()),
+        scatter_gather_p2p=draw(st.booleans()),
         reduce_every_microbatch=draw(st.booleans()), bucket_bytes=draw(st.sampled_from([0, 1 << 18])),
     )  # fmt: skip
     return model(virtual * pp, experts=4 if ep else 0, tied=draw(st.booleans())), parallel, training

@@ -27,7 +27,7 @@ from workloads.parallel.finish import finish_step
 from workloads.parallel.halves import backward_part
 from workloads.parallel.job import Job
 from workloads.parallel.memory import memory_profile
-from workloads.parallel.messages import Exchange, Flow, Message, plan_messages
+from workloads.parallel.messages import Exchange, Flow, Message, p2p_stream, plan_messages
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk
 
@@ -115,7 +115,11 @@ class _Generator:
         forward_only = job.training.trainable == "none"
         schedule, placement = schedule_of(job.parallel, job.num_microbatches, forward_only=forward_only)
         before, exchanges = plan_messages(
-            schedule, self._boundary_bytes(placement), placement, overlap=job.training.overlap_p2p
+            schedule,
+            self._boundary_bytes(placement),
+            placement,
+            overlap=job.training.overlap_p2p,
+            per_peer=job.p2p_per_peer,
         )
         for stage, actions in enumerate(schedule):
             self._stage(stage, actions, before[stage], exchanges[stage])
@@ -166,8 +170,13 @@ class _Generator:
             writer.wait_for(external(self._stream("send", flow)))
         if exchange.own is not None:
             message, back = exchange.own
-            here = [got for got, one in zip(ahead, variant.before, strict=True) if one.flow == message.flow]
-            before = external(self._stream("recv", message.flow), back)
+            stream = self._stream("recv", message.flow)
+            here = [
+                got
+                for got, one in zip(ahead, variant.before, strict=True)
+                if self._stream("recv", one.flow) == stream
+            ]
+            before = external(stream, back)
             self._take(writer, message, here[-1 - back] if here else before)
         self._body(writer, variant, chunk)
         done = (writer.last,) if writer.last is not None else ()
@@ -215,12 +224,11 @@ class _Generator:
         ]  # fmt: skip
 
     def _group(self, flow: Flow) -> str:
-        return "pp_bwd" if flow.gradients and self._job.mesh.two_way else "pp"
+        apart = self._job.mesh.two_way and not self._job.p2p_per_peer
+        return "pp_bwd" if flow.gradients and apart else "pp"
 
     def _stream(self, what: str, flow: Flow) -> str:
-        """A stream for each neighbour and direction: no order of actions blocks on communication alone."""
-        usual = flow.delta == (-1 if flow.gradients else 1)
-        return f"pp.{what}.{_phase(flow)}" + ("" if usual else ".up")
+        return p2p_stream(what, flow, self._job.parallel.pp, per_peer=self._job.p2p_per_peer)
 
     @property
     def _scattered(self) -> bool:

@@ -80,6 +80,12 @@ class Job:
         return self.training.num_microbatches(self.parallel)
 
     @property
+    def p2p_per_peer(self) -> bool:
+        """Whether messages with one stage share a stream; see Note [One stream a peer] of ``messages.py``."""
+        p = self.parallel
+        return self.training.p2p_per_peer and (p.virtual_stages > 1 or p.schedule == "zero_bubble")
+
+    @property
     def is_fsdp(self) -> bool:
         """Whether parameters are sharded and gathered unit by unit."""
         return self.training.sharding in FSDP and self.mesh.replicas > 1

@@ -7,13 +7,23 @@ Note [Messages]
     for any other schedule it never blocks: whatever waits, waits for something earlier in that imagined time.
     Without overlap the next action waits for what was sent, too, and interleaved 1F1B exchanges once for a
     forward and the backward behind it.  With overlap only those who need a message wait for it.
+
+Note [One stream a peer]
+    Under ``torch.distributed.pipelining`` each pair of stages has a communicator, and that one stream:
+    what two stages send and receive runs in the order of issue, and a receive that waits for its sender
+    holds up what comes after it. (Its schedules of one chunk exchange in groups, which hold up nothing.)
+    The order is made by playing the schedule round by round: every stage in turn takes its next action if
+    it has what that needs, sends what it made, and the receiver posts the receive behind what it has
+    taken so far (``_add_send_recv`` of ``pipelining/schedules.py``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from simcore.graph.schedules import Action, Placement, Schedule, home, needs, virtual_stage
@@ -38,7 +48,7 @@ class Message(NamedTuple):
 class Exchange:
     """Messages around one action.
 
-    ``own``: the message that it needs and how many receives of its flow were posted since; ``awaits``: flows
+    ``own``: the message that it needs and how many messages its stream has taken since; ``awaits``: flows
     whose last send must have ended before it; ``sends`` and ``posts``: sends issued and receives posted after
     it, in order.
     """
@@ -65,14 +75,77 @@ class _Stage:
         return self.slots[number - 1][-1] if number else -1
 
 
+def p2p_stream(what: str, flow: Flow, num_stages: int, *, per_peer: bool) -> str:
+    """The stream on which "send" or "recv" of a flow runs.
+
+    One for each neighbour, direction and kind: no order of actions blocks on communication alone.
+    ``per_peer``: one for each neighbour.
+    """
+    if per_peer:
+        return f"pp.pair.{(flow.delta if what == 'send' else -flow.delta) % num_stages}"
+    usual = flow.delta == (-1 if flow.gradients else 1)
+    return f"pp.{what}.{'bwd' if flow.gradients else 'fwd'}" + ("" if usual else ".up")
+
+
 def plan_messages(
-    schedule: Schedule, boundary_bytes: Sequence[int], placement: Placement = "loop", *, overlap: bool
+    schedule: Schedule,
+    boundary_bytes: Sequence[int],
+    placement: Placement = "loop",
+    *,
+    overlap: bool,
+    per_peer: bool = False,
 ) -> tuple[list[tuple[Message, ...]], list[list[Exchange]]]:
     """Per stage the receives posted before its first action, and an :class:`Exchange` for each action.
 
-    ``boundary_bytes[v]`` goes from virtual stage v to the next, and comes back as gradients.
+    ``boundary_bytes[v]`` goes from virtual stage v to the next, and comes back as gradients.  ``per_peer``:
+    see Note [One stream a peer]; nobody waits for what was sent.
     """
     count, chunks = len(schedule), num_chunks(schedule)
+    if per_peer:
+        stages = _in_rounds(schedule, boundary_bytes, chunks, placement)
+    else:
+        stages = _in_time(schedule, boundary_bytes, chunks, placement, overlap=overlap)
+    first = [tuple(message for _, message in stage.posts.get(-1, [])) for stage in stages]
+    stream = partial(p2p_stream, num_stages=count, per_peer=per_peer)
+    exchanges = []
+    for number, stage in enumerate(stages):
+        own = _own_messages(stage, number, count, chunks, placement, stream)
+        exchanges.append(_exchanges(stage, own, overlap=overlap or per_peer))
+    return first, exchanges
+
+
+def _in_rounds(
+    schedule: Schedule, boundary_bytes: Sequence[int], chunks: int, placement: Placement
+) -> list[_Stage]:
+    """Messages as stages that take turns make them; see Note [One stream a peer]."""
+    count = len(schedule)
+    stages = [_Stage(actions, []) for actions in schedule]
+    taken = [0] * count
+    done: set[tuple[int, Action]] = set()
+    order = 0
+    while any(taken[number] < len(actions) for number, actions in enumerate(schedule)):
+        for number, stage in enumerate(stages):
+            if taken[number] == len(stage.actions):
+                continue
+            action = stage.actions[taken[number]]
+            if not done.issuperset(needs(action, number, count, chunks, placement)):
+                continue
+            done |= {(number, action), (number, _whole(action))}
+            taken[number] += 1
+            to = _receiver(action, number, count, chunks, placement)
+            if to is not None:
+                where, flow, boundary = to
+                message, order = Message(flow, boundary_bytes[boundary]), order + 1
+                stage.sends[taken[number] - 1] = [message]
+                stages[where].posts.setdefault(taken[where] - 1, []).append((order, message))
+    return stages
+
+
+def _in_time(
+    schedule: Schedule, boundary_bytes: Sequence[int], chunks: int, placement: Placement, *, overlap: bool
+) -> list[_Stage]:
+    """Messages where they are sent if every action takes the same time; see Note [Messages]."""
+    count = len(schedule)
     joint = not overlap and chunks > 1 and placement == "loop"
     stages = [_Stage(actions, _slots(actions, joint)) for actions in schedule]
     _play(stages, chunks, placement)
@@ -90,9 +163,7 @@ def plan_messages(
     for stage in stages:
         for posted in stage.posts.values():
             posted.sort()
-    own = [_own_messages(stage, number, count, chunks, placement) for number, stage in enumerate(stages)]
-    first = [tuple(message for _, message in stage.posts.get(-1, [])) for stage in stages]
-    return first, [_exchanges(stage, mine, overlap) for stage, mine in zip(stages, own, strict=True)]
+    return stages
 
 
 def _slots(actions: Sequence[Action], joint: bool) -> list[list[int]]:
@@ -162,21 +233,29 @@ def _flow(action: Action, source: int, to: int, count: int) -> Flow:
 
 
 def _own_messages(
-    stage: _Stage, number: int, count: int, chunks: int, placement: Placement
+    stage: _Stage,
+    number: int,
+    count: int,
+    chunks: int,
+    placement: Placement,
+    stream: Callable[[str, Flow], str],
 ) -> dict[int, tuple[Message, int]]:
-    """For each action that needs a message: that, and how many of its flow were posted since."""
-    posted: dict[Flow, list[Message]] = {}
-    taken: dict[Flow, int] = {}
+    """For each action that needs a message: that, and how many its stream has taken since."""
+    posted: dict[Flow, deque[tuple[Message, int]]] = defaultdict(deque)  # with its place on the stream
+    issued: Counter[str] = Counter()
     found = {}
     for position, action in enumerate(stage.actions, start=-1):
+        for message in stage.sends.get(position, ()):
+            issued[stream("send", message.flow)] += 1
         for _, message in stage.posts.get(position, []):
-            posted.setdefault(message.flow, []).append(message)
+            on = stream("recv", message.flow)
+            posted[message.flow].append((message, issued[on]))
+            issued[on] += 1
         source = _sender(action, number, count, chunks, placement)
         if source is not None:
             flow = _flow(action, source, number, count)
-            mine = taken.get(flow, 0)
-            taken[flow] = mine + 1
-            found[position + 1] = posted[flow][mine], len(posted[flow]) - 1 - mine
+            message, place = posted[flow].popleft()
+            found[position + 1] = message, issued[stream("recv", flow)] - 1 - place
     return found
 
 
@@ -187,7 +266,7 @@ def _sender(action: Action, stage: int, count: int, chunks: int, placement: Plac
     return None
 
 
-def _exchanges(stage: _Stage, own: dict[int, tuple[Message, int]], overlap: bool) -> list[Exchange]:
+def _exchanges(stage: _Stage, own: dict[int, tuple[Message, int]], *, overlap: bool) -> list[Exchange]:
     out = []
     sent: list[Message] = []
     for position in range(len(stage.actions)):
