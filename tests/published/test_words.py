@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simcore.errors import InputError
-from workloads.published import RunRow, describe, notes_of
+from simcore.hardware import load_gpu
+from workloads.published import RunRow, describe, measured_step_s, notes_of
 
 _LLAMA = {
     "id": "r1", "family": "new", "model": "Llama-2 7B", "seq": "4096", "gpus": "16", "gpu_type": "H100",
@@ -180,3 +181,38 @@ def test_nothing_is_said_of_a_row_that_says_all() -> None:
 )
 def test_software_is_known_by_its_words(changes: dict[str, str], preset: str) -> None:
     assert describe(_row(**changes)).preset == preset
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "seconds"),
+    [
+        # 64 samples of 4,096 tokens a step on 16 GPUs
+        ("step_time_s", 5, 5.0), ("step_time_ms", 5000, 5.0), ("iteration_time_ms", 5000, 5.0),
+        ("s/step", 5, 5.0), ("seconds_per_iteration", 5, 5.0), ("steps_per_s", 0.2, 5.0), ("it/s", 0.2, 5.0),
+        ("samples/s", 12.8, 5.0), ("sequences_per_s", 12.8, 5.0), ("samples_per_s_per_gpu", 0.8, 5.0),
+        ("tokens/s", 65536, 4.0), ("tokens_per_s_total", 65536, 4.0), ("Tokens/s/GPU", 4096, 4.0),
+        ("tokens_per_gpu_per_s", 4096, 4.0), ("TGS", 4096, 4.0),
+    ],
+)  # fmt: skip
+def test_rates_become_seconds(metric: str, value: float, seconds: float) -> None:
+    row = _row(metric=metric, value=str(value))
+    model = describe(row).cases[0].model
+    assert measured_step_s(row, model, load_gpu("h100-sxm")) == pytest.approx(seconds)
+
+
+def test_shares_of_the_peak_become_seconds() -> None:
+    model, gpu = describe(_row()).cases[0].model, load_gpu("h100-sxm")
+
+    def seconds(metric: str, value: str, **more: str) -> float:
+        return measured_step_s(_row(metric=metric, value=value, **more), model, gpu)
+
+    rate = seconds("tflops_per_gpu", "400")
+    assert seconds("TFLOP/s/GPU", "400") == seconds("model_tflops", "400") == rate
+    assert seconds("pflops_total", "6.4") == pytest.approx(rate)  # 16 x 400 TFLOP/s
+    share = seconds("mfu_percent", "40")
+    assert share == pytest.approx(rate * 400e12 / (0.4 * gpu.peak_flops["bf16"]))
+    assert seconds("MFU", "0.4") == seconds("mfu", "40") == pytest.approx(share)
+    assert seconds("hfu_percent", "40") == pytest.approx(share)  # nothing is recomputed
+    assert seconds("HFU", "0.4", recompute="full") == pytest.approx(share * 4 / 3)
+    with pytest.raises(InputError, match="unknown metric 'loss'; known: step_time_s"):
+        seconds("loss", "2")
