@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcore.cost import Kernel as CostKernel
+from simcore.cost import RooflineCost
+from simcore.hardware import load_gpu
 from tests.models.known import MIXTRAL_8X7B
 from workloads.models.build import model_pieces
 from workloads.models.dispatch import owners_hit
@@ -84,6 +87,19 @@ def test_host_time_is_that_of_a_pass_whatever_is_launched() -> None:
         layer = pieces(MIXTRAL_8X7B, ep=8, software=software).layers[0]
         for kernels in (layer.forward, layer.backward):
             assert sum(k.host_us for k in kernels) == pytest.approx(3000.0)
+
+
+def test_sorting_by_index_takes_as_long_as_measured() -> None:
+    """index_select of 4,096 rows of 5,120 in bf16: 136 us on an H100 (pytorch/pytorch issue 151612)."""
+    shard = Shard(1, 2048, software=SoftwareSpec(moe_permute_fusion=False))
+    model = MIXTRAL_8X7B.model_copy(update={"hidden": 5120})
+    sorting = next(k for k in model_pieces(model, shard).layers[0].forward if "index_select" in k.name)
+    assert sorting.out_shapes == ((2 * 2048, 5120),)
+    kernel = CostKernel(
+        sorting.name, sorting.op_class, sorting.dtype, sorting.in_shapes, sorting.out_shapes,
+        bytes_read=sorting.bytes_read, bytes_written=sorting.bytes_written,
+    )  # fmt: skip
+    assert RooflineCost(load_gpu("h100-sxm")).seconds(kernel) == pytest.approx(136e-6, rel=0.15)
 
 
 def test_each_expert_s_product_is_launched() -> None:

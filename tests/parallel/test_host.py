@@ -58,6 +58,20 @@ def test_exchanges_of_experts_hide_behind_another_microbatch() -> None:
     assert 0.5 * exchange < times[False] - times[True] < 1.5 * exchange
 
 
+def test_exchanges_hide_only_where_another_microbatch_runs() -> None:
+    """Of four microbatches on two stages the first forward and the last backward stand alone, on both."""
+    parallel = ParallelSpec(pp=2, dp=4, ep=4)
+    training = TrainingSpec(global_batch=16, ep_overlap=True)
+    made = generate(model(2, experts=4), parallel, training)
+    exchanges = made.ops.collective.equals("all_to_all")
+    aside = made.ops.stream.equals("ep")
+    for program in made.programs:
+        ops = made.flat_ops(program).row
+        # One layer: two exchanges forward and two backward for each microbatch.
+        assert int(exchanges[ops].sum()) == 4 * 4
+        assert int((exchanges & aside)[ops].sum()) == 3 * 4
+
+
 def test_large_tensors_hide_the_host() -> None:
     training = TrainingSpec(global_batch=1, micro_batch=1, seq=65536)
     plain, eager = (

@@ -57,6 +57,14 @@ def test_a_malformed_preset_says_what_is_wrong(text: str, words: str) -> None:
         ({"family": "mosaic_a100", "zero_fsdp": "FSDP FULL_SHARD mp_mode=PURE"}, "mosaic-fsdp"),
         ({"family": "mosaic_h100", "zero_fsdp": "FSDP FULL_SHARD mp_mode=DEFAULT"}, "mosaic-fsdp-torch2"),
         ({"family": "sc21_tab2", "zero_fsdp": "ZeRO-3 (DeepSpeed, no model parallelism)"}, "deepspeed-zero3"),
+        (
+            {"family": "dgxc_gpt3175b", "model": "gpt3-175b", "source_location": "x@v25.02.02 README"},
+            "nemo-dgxc-gpt3",
+        ),
+        (
+            {"family": "dgxc_grok314b", "model": "grok1-314b", "source_location": "x@v25.05.05 README"},
+            "nemo-dgxc",
+        ),
         ({"family": "new", "zero_fsdp": "FSDP2"}, "torchtitan-fsdp2"),
         ({"family": "new", "source_repo_or_paper": "our DeepSpeed runs", "tp": "4.0"}, "megatron-deepspeed"),
         ({"family": "new", "source_repo_or_paper": "our DeepSpeed runs"}, "deepspeed"),

@@ -9,7 +9,8 @@ Note [Dispatch]
     are reduced and scattered back.
     With ``ep_overlap`` an exchange runs on a stream of its own, and what waits is what comes after the next
     one: in the steady state of a pipeline another microbatch's compute lies between them (DualPipe, arXiv
-    2412.19437, section 3.2.1; Megatron-Core's --overlap-moe-expert-parallel-comm).
+    2412.19437, section 3.2.1; Megatron-Core's --overlap-moe-expert-parallel-comm).  Warm-up and drain have
+    no other pass beside them: there it stays on the compute stream.
     "flex" (DeepEP): a token crosses to each node that has one of its experts once, and reaches each rank
     once; copies for the experts are made, and added up, where they are.  DeepEP is built for nodes of eight.
     Sources: megatron/core/transformer/moe/token_dispatcher.py; deep_ep/buffer.py, csrc/kernels/configs.cuh.
@@ -239,11 +240,16 @@ def _turned(steps: Sequence[Kernel]) -> list[Kernel]:
 
 
 def _sorting(shard: Shard, name: str, ins: list[Tensor], outs: list[Tensor], module: str) -> list[Kernel]:
-    """Sorting tokens by expert or back in one kernel, or by index with a weighting apart."""
+    """Sorting tokens by expert or back in one kernel, or by index with a weighting apart.
+
+    PyTorch's kernels by index compute an address for every element (136 us for 4,096 rows of 5,120 in bf16 on
+    an H100, where plain copies take 36: pytorch/pytorch issue 151612); sums by index are taken to be as fast.
+    """
     if shard.software.moe_permute_fusion:
         return [compute(name, ins, outs, op_class="copy", module=module)]
     rows = max(*ins, *outs, key=lambda tensor: tensor.numel)
     index = "aten::index_select" if name == "moe_permute" else "aten::scatter_add_"
     weighted = compute("aten::mul.Tensor", [rows], [rows], module=module)
-    moved = compute(index, ins, outs, op_class="copy", module=module)
+    # Its address and its value of each row that moves, whichever side has more rows.
+    moved = compute(index, [rows], [rows], op_class="embedding_fwd", module=module)
     return [moved, weighted] if name == "moe_permute" else [weighted, moved]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source
@@ -21,11 +22,16 @@ class Writer:
     """Writes kernels in order; what is left under way is waited for by the next compute kernel.
 
     ``software`` says what the host does between launches, or that kernels are launched as graphs.
+    ``paired``: another microbatch's compute runs beside the experts' exchanges, where they may leave the
+    compute stream at all.
     """
 
-    def __init__(self, template: TemplateBuilder, software: SoftwareSpec | None = None) -> None:
+    def __init__(
+        self, template: TemplateBuilder, software: SoftwareSpec | None = None, *, paired: bool = True
+    ) -> None:
         software = software or SoftwareSpec()
         self.template = template
+        self._paired = paired
         self._host_ps = 0 if software.cuda_graphs else round(software.host_us_per_kernel * PS_PER_US)
         self._launch = _GRAPH if software.cuda_graphs else -1
         self.last: OpHandle | None = None  # latest op on the compute stream
@@ -52,6 +58,8 @@ class Writer:
         handles: list[OpHandle] = []
         awaited = {source for kernel in kernels for source in kernel.waits_for}
         for position, kernel in enumerate(kernels):
+            if kernel.stream == EP_STREAM and not self._paired:
+                kernel = replace(kernel, stream=COMPUTE)
             waits: list[Source] = [handles[source] for source in kernel.waits_for]
             if kernel.stream == COMPUTE:
                 waits += self._open

@@ -77,6 +77,7 @@ class _Variant:
     last: bool
     before: tuple[Message, ...]  # receives posted ahead of everything
     exchange: Exchange
+    paired: bool  # another microbatch's opposite pass runs at the same time, where experts' exchanges overlap
 
 
 class _Generator:
@@ -141,6 +142,7 @@ class _Generator:
                 last=action.microbatch == job.num_microbatches - 1 and action.kind in ("B", "W"),
                 before=() if number else before,
                 exchange=exchange,
+                paired=self._job.training.ep_overlap and _paired(actions, number),
             )
             template = self._templates.get(variant)
             if template is None:
@@ -149,7 +151,8 @@ class _Generator:
                 skeleton.append((template, action.microbatch, action.chunk))
         if any(action.kind != "F" for action in actions):
             end = self._build.template("optimizer")
-            finish_step(Writer(end, job.software), job, stage, self._under_way(stage))
+            overlaps = any(_paired(actions, number) for number in range(len(actions)))
+            finish_step(Writer(end, job.software), job, stage, self._under_way(stage, overlaps))
             if len(end):
                 skeleton.append((end, -1, 0))
         self._build.program(
@@ -164,7 +167,7 @@ class _Generator:
     def _action(self, variant: _Variant, chunk: Chunk) -> TemplateBuilder:
         forward, exchange = variant.kind == "F", variant.exchange
         template = self._build.template("fwd" if forward else "bwd")
-        writer = Writer(template, self._job.software)
+        writer = Writer(template, self._job.software, paired=variant.paired)
         ahead = self._post(template, variant.before, ())
         for flow in exchange.awaits:
             writer.wait_for(external(self._stream("send", flow)))
@@ -245,10 +248,10 @@ class _Generator:
         places = [home(virtual, pp, placement) for virtual in range(pp * len(chunks[0]))]
         return [chunks[stage][chunk].pieces[-1].output_bytes for stage, chunk in places]
 
-    def _under_way(self, stage: int) -> list[Source]:
-        """The last ops on streams that nothing has waited for."""
+    def _under_way(self, stage: int, overlaps: bool) -> list[Source]:
+        """The last ops on streams that nothing has waited for; ``overlaps``: exchanges left compute's."""
         job = self._job
-        exchanges = any(
+        exchanges = overlaps and any(
             kernel.stream == EP_STREAM
             for chunk in job.chunks[stage] for piece in chunk.pieces for kernel in piece.backward
         )  # fmt: skip
@@ -267,3 +270,13 @@ class _Generator:
 
 def _phase(flow: Flow) -> str:
     return "bwd" if flow.gradients else "fwd"
+
+
+def _paired(actions: list[Action], number: int) -> bool:
+    """Whether the action stands beside the opposite pass of another microbatch: not in warm-up and drain."""
+    action = actions[number]
+    beside = actions[max(0, number - 1) : number] + actions[number + 1 : number + 2]
+    return any(
+        (other.kind == "F") != (action.kind == "F") and other.microbatch != action.microbatch
+        for other in beside
+    )
