@@ -7,12 +7,17 @@ so that no more than a queue's depth of launches is outstanding, once per window
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.graph import Graph, OpKind
 from simcore.graph.ops import IntArray
+from simcore.units import ps_from_s
+
+if TYPE_CHECKING:
+    from simcore.hardware import GpuSpec
 
 QUEUE_DEPTH = 1024  # launches that may be outstanding; CUDA blocks at about 650-1024
 _WINDOW = 256  # the bound is checked once per this many launches
@@ -24,6 +29,11 @@ class HostCosts:
 
     launch_ps: int = 0
     latency_ps: int = 0
+
+
+def host_costs(gpu: GpuSpec) -> HostCosts:
+    """What launching on a GPU costs its host."""
+    return HostCosts(ps_from_s(gpu.launch_overhead_s), ps_from_s(gpu.launch_latency_s))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,18 @@ from simcore.graph.ops import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 Completion = tuple[int, int]  # (stream index, item number on that stream)
+COMM_KINDS = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
+
+
+def on_host(kind: IntArray) -> BoolArray:
+    """Ops that the host spends time on, not the GPU."""
+    marks: BoolArray = (kind == OpKind.HOST) | (kind == OpKind.SYNC)
+    return marks
+
+
+def communicates(kind: IntArray) -> BoolArray:
+    """Ops that meet others."""
+    return np.isin(kind, COMM_KINDS)
 
 
 @dataclass(frozen=True)
@@ -37,14 +49,14 @@ class Layout:
     def of(cls, graph: Graph, flat: FlatOps, launches: Launches, is_comm: BoolArray) -> Layout:
         """The layout of a program; ``is_comm`` marks its communication ops."""
         rows, kind = flat.row, graph.ops.kind[flat.row]
-        on_host = (kind == OpKind.HOST) | (kind == OpKind.SYNC)
+        of_host = on_host(kind)
         code = graph.ops.stream.codes[rows]
-        on_gpu = np.flatnonzero(~on_host)
+        on_gpu = np.flatnonzero(~of_host)
         order = on_gpu[np.argsort(code[on_gpu], kind="stable")]
         codes, stream_of = np.unique(code[order], return_inverse=True)
         src, dst = resolve_waits(graph, flat.program, flat)
-        crossing = ~on_host[src] & ~on_host[dst] & (code[src] != code[dst])
-        to_host = ~on_host[src] & on_host[dst]
+        crossing = ~of_host[src] & ~of_host[dst] & (code[src] != code[dst])
+        to_host = ~of_host[src] & of_host[dst]
         sync_waits: dict[int, list[int]] = {}
         for source, target in zip(src[to_host].tolist(), dst[to_host].tolist(), strict=True):
             sync_waits.setdefault(target, []).append(source)
@@ -60,7 +72,7 @@ class Layout:
         return cls(
             order, stream_of.astype(np.int64), tuple(graph.ops.stream.values[c] for c in codes),
             tuple(np.searchsorted(stream_of, streams).tolist()), heads, stream_of[heads].tolist(),
-            np.cumsum(~joined) - 1, tuple(first_item.tolist()), np.flatnonzero(on_host), src[crossing],
+            np.cumsum(~joined) - 1, tuple(first_item.tolist()), np.flatnonzero(of_host), src[crossing],
             dst[crossing], sync_waits,
         )  # fmt: skip
 

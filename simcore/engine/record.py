@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives.plan import CollectivePlan
+from simcore.engine.host_times import set_host_times
 from simcore.engine.rank import Rank
 from simcore.engine.result import RankTimes
 from simcore.engine.solo import Played, log_of
-from simcore.engine.tape import Tape
+from simcore.engine.steady import SteadyState
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from simcore.network.fluid import FluidNetwork
@@ -60,20 +61,10 @@ def _rank_times(rank: Rank, kind: IntArray) -> RankTimes:
     size = len(tape.flat)
     flat = RankTimes(np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
     flat.ready_ps[tape.order], flat.start_ps[tape.order], flat.end_ps[tape.order] = ready, start, end
-    _host_times(rank, tape, kind, flat)
-    return flat
-
-
-def _host_times(rank: Rank, tape: Tape, kind: IntArray, times: RankTimes) -> None:
-    """HOST ops last their host time; a SYNC lasts from when the host began to wait until it went on."""
-    segment = tape.launches.segment[tape.host_ops]
-    base = np.array(rank.host_base, dtype=np.int64)[segment]
-    begin = base + tape.launches.offset[tape.host_ops]
     is_sync = kind[tape.flat.row[tape.host_ops]] == OpKind.SYNC
-    waited_from = np.array(rank.host_begin, dtype=np.int64)[segment]
-    times.ready_ps[tape.host_ops] = times.start_ps[tape.host_ops] = np.where(is_sync, waited_from, begin)
-    worked = begin + tape.launches.host_ps[tape.host_ops]
-    times.end_ps[tape.host_ops] = np.where(is_sync, base, worked)
+    begin, base = np.array(rank.host_begin, dtype=np.int64), np.array(rank.host_base, dtype=np.int64)
+    set_host_times(tape.launches, tape.host_ops, is_sync, begin, base, flat)
+    return flat
 
 
 @dataclass(frozen=True)
@@ -85,8 +76,12 @@ class LinkCounters:
     value: npt.NDArray[np.float64]
 
 
-def link_counters(network: FluidNetwork, played: Sequence[Played] = ()) -> LinkCounters:
-    """Rates of all links from the network's log of plan rates and from spans, some links at a time."""
+def link_counters(
+    network: FluidNetwork, played: Sequence[Played] = (), steady: SteadyState | None = None
+) -> LinkCounters:
+    """Rates of all links from the network's log of plan rates and from spans, some links at a time; a
+    ``steady`` state goes on as often as it says.
+    """
     number = {key: i for i, key in enumerate(network.plans)}
     in_spans = log_of(played)
     time = np.concatenate([np.array(network.log_time, dtype=np.int64), in_spans[0]])
@@ -95,6 +90,9 @@ def link_counters(network: FluidNetwork, played: Sequence[Played] = ()) -> LinkC
     plan_of = np.array([number[key] for key in keys], dtype=np.int64)
     time = time[order]
     change = np.concatenate([np.array(network.log_change, dtype=np.float64), in_spans[2]])[order]
+    if steady is not None:
+        entry, later = steady.repeated(time)
+        time, plan_of, change = time[entry] + later * steady.period_ps, plan_of[entry], change[entry]
     entries = np.argsort(plan_of, kind="stable")  # log entries plan by plan
     num_entries = np.bincount(plan_of, minlength=len(number))
     first_entry = np.cumsum(num_entries) - num_entries

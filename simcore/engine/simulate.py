@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,27 +13,31 @@ from simcore.clock import Clock, uncollected
 from simcore.engine.cell_times import CellBook
 from simcore.engine.fluid_planner import FluidPlanner
 from simcore.engine.gpu import Gpu
-from simcore.engine.launches import HostCosts
+from simcore.engine.launches import host_costs
+from simcore.engine.layout import communicates
 from simcore.engine.learned import LearnedGpu
 from simcore.engine.packets import fit_packets
+from simcore.engine.periods import shortened
 from simcore.engine.rank import Rank
 from simcore.engine.record import PlanTable, all_times, link_counters
 from simcore.engine.rendezvous import Communicators
 from simcore.engine.result import SimulationResult
 from simcore.engine.solo import Solos, are_worthwhile
+from simcore.engine.steady import steady_state, whole_result
 from simcore.engine.stuck import deadlock
-from simcore.engine.tape import COMM_KINDS, Tape, TapeCompiler
+from simcore.engine.tape import Tape, TapeCompiler
 from simcore.engine.variants import Noise, Variants
-from simcore.errors import InputError, nearest
+from simcore.errors import InputError, SimcoreError, nearest
 from simcore.graph import Graph
-from simcore.network.fluid import FixedNetwork, fluid_network
+from simcore.network.fluid import FixedNetwork, FluidNetwork, fluid_network
 from simcore.network.packet import PacketNetwork, PacketSettings
 from simcore.symmetry import Partition, Planner, Quotient, partition
-from simcore.units import ps_from_s
 
 if TYPE_CHECKING:
     from simcore.cost.demand import CostModel
-    from simcore.hardware import Topology
+    from simcore.engine.periods import Shortened
+    from simcore.engine.steady import SteadyState
+    from simcore.hardware import GpuSpec, Topology
     from simcore.interference import LearnedInterference
 
 NETWORKS = ("alphabeta", "fluid", "packet")
@@ -79,66 +83,147 @@ def simulate(
     fold = fold and noise is None and network != "packet"
     if network == "fluid":
         planner = FluidPlanner(planner, topology.links.bytes_per_s)
-    parts = partition(graph, topology, planner, variants.of_rank, fold=fold)
-    clock = Clock()
-    links = topology.links
-    fluid = fluid_network(clock, topology) if network == "fluid" else None
-    packet = None
-    if network == "packet":
-        packet = PacketNetwork(clock, topology, replace(packets or PacketSettings(), software=True))
-    carrier = fluid or packet or FixedNetwork(clock)
-    communicators = Communicators(Quotient(parts, topology, planner), graph.groups, carrier, clock)
+    job = _Job(topology, planner, network, packets, coalesce, fold, variants, learned, noise, progress)
+    if coalesce and noise is None and network != "packet":
+        short = shortened(graph)
+        result = job.repeated(short) if short is not None else None
+        if result is not None:
+            return result
+    return job.play(graph).result()
 
-    solos = None
-    if fluid is not None and coalesce and learned is None and are_worthwhile(graph):
-        solos = Solos(fluid, CellBook(links.bytes_per_s, communicators))
-    tapes = _Tapes(graph, variants, noise)
-    ranks: list[Rank] = []
-    with uncollected():
-        for number in parts.representatives.tolist():
-            spec = variants.gpus[variants.of_rank[number]]
-            if learned is not None and learned.covers(spec.num_sms):
-                gpu_type: Callable[..., Gpu] = partial(LearnedGpu, learned=learned)
-            else:
-                gpu_type = Gpu
-            gpu = gpu_type(
-                clock,
-                carrier,
-                num_sms=spec.num_sms,
-                hbm_bytes_per_s=spec.hbm_bytes_per_s,
-                copy_engines=spec.copy_engines,
-                coalesce=coalesce,
-            )
-            rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
-            if solos is not None:
-                rank.solo = solos.of(rank)
-            for coroutine in rank.coroutines():
-                clock.process(coroutine)
-            ranks.append(rank)
 
-    if packet is not None:
-        fit_packets(packet, ranks)
-    events = clock.drain(_share_done(ranks, progress) if progress is not None else None)
-    if any(rank.is_stuck for rank in ranks):
-        raise deadlock(graph, ranks, parts.class_of)
-    events += solos.book.num_events if solos is not None else 0
-    result = _result(graph, ranks, parts, events)
-    if noise is not None:
-        result = replace(result, warnings=("noise makes every rank different: nothing was folded",))
-    if learned is not None:
-        result = replace(result, warnings=(*result.warnings, *_not_learned(learned, variants)))
-    if packet is not None:
-        result = replace(result, warnings=(*result.warnings, *packet.remarks()))
-    if fluid is None:
-        return result
-    counters = link_counters(fluid, solos.played if solos is not None else ())
-    return replace(
-        result,
-        resources=links.names,
-        counter_time_ps=counters.time_ps,
-        counter_resource=counters.resource,
-        counter_value=counters.value,
-    )
+@dataclass(frozen=True)
+class _Job:
+    """Everything that :func:`simulate` is told but for the graph."""
+
+    topology: Topology
+    planner: Planner
+    network: str
+    packets: PacketSettings | None
+    coalesce: bool
+    fold: bool
+    variants: Variants
+    learned: LearnedInterference | None
+    noise: Noise | None
+    progress: Callable[[float], None] | None
+
+    def repeated(self, short: Shortened) -> SimulationResult | None:
+        """The result of a whole job from its shortened one, None where that has no steady state."""
+        try:
+            played = self.play(short.graph)
+        except SimcoreError:  # the whole job says it in its own words
+            return None
+        result = played.result(counted=False)
+        steady = steady_state(short, result)
+        if steady is None:
+            return None
+        of_class = self.variants.of_rank[result.representatives].tolist()
+        hosts = [host_costs(self.variants.gpus[number]) for number in of_class]
+        whole = whole_result(short, result, steady, hosts)
+        return played.counted(whole, steady) if whole is not None else None
+
+    def play(self, graph: Graph) -> _Played:
+        """Simulate a graph from its first event to the last."""
+        topology, planner, network, variants = self.topology, self.planner, self.network, self.variants
+        parts = partition(graph, topology, planner, variants.of_rank, fold=self.fold)
+        clock = Clock()
+        fluid = fluid_network(clock, topology) if network == "fluid" else None
+        packet = None
+        if network == "packet":
+            settings = replace(self.packets or PacketSettings(), software=True)
+            packet = PacketNetwork(clock, topology, settings)
+        carrier = fluid or packet or FixedNetwork(clock)
+        communicators = Communicators(Quotient(parts, topology, planner), graph.groups, carrier, clock)
+        solos = None
+        if fluid is not None and self.coalesce and self.learned is None and are_worthwhile(graph):
+            solos = Solos(fluid, CellBook(topology.links.bytes_per_s, communicators))
+        tapes = _Tapes(graph, variants, self.noise)
+        ranks: list[Rank] = []
+        with uncollected():
+            for number in parts.representatives.tolist():
+                spec = variants.gpus[variants.of_rank[number]]
+                gpu = self._gpu_type(spec)(
+                    clock,
+                    carrier,
+                    num_sms=spec.num_sms,
+                    hbm_bytes_per_s=spec.hbm_bytes_per_s,
+                    copy_engines=spec.copy_engines,
+                    coalesce=self.coalesce,
+                )
+                rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
+                if solos is not None:
+                    rank.solo = solos.of(rank)
+                for coroutine in rank.coroutines():
+                    clock.process(coroutine)
+                ranks.append(rank)
+        if packet is not None:
+            fit_packets(packet, ranks)
+        progress = self.progress
+        events = clock.drain(_share_done(ranks, progress) if progress is not None else None)
+        if any(rank.is_stuck for rank in ranks):
+            raise deadlock(graph, ranks, parts.class_of)
+        events += solos.book.num_events if solos is not None else 0
+        return _Played(self, graph, ranks, parts, events, fluid, solos, packet)
+
+    def _gpu_type(self, spec: GpuSpec) -> Callable[..., Gpu]:
+        learned = self.learned
+        if learned is not None and learned.covers(spec.num_sms):
+            return partial(LearnedGpu, learned=learned)
+        return Gpu
+
+
+@dataclass(frozen=True)
+class _Played:
+    """A graph that has been played: its ranks' records."""
+
+    job: _Job
+    graph: Graph
+    ranks: list[Rank]
+    parts: Partition
+    events: int
+    fluid: FluidNetwork | None
+    solos: Solos | None
+    packet: PacketNetwork | None
+
+    def result(self, *, counted: bool = True) -> SimulationResult:
+        """Times by op, and warnings; what links carried, if ``counted``.  Uses the records up."""
+        job, ranks, parts, ops = self.job, self.ranks, self.parts, self.graph.ops
+        times = all_times(ranks, ops.kind)
+        is_comm = communicates(ops.kind)
+        table = PlanTable()
+        plan_of = tuple(table.of_rank(rank, is_comm) for rank in ranks)
+        warnings: list[str] = []
+        if job.noise is not None:
+            warnings.append("noise makes every rank different: nothing was folded")
+        if job.learned is not None:
+            warnings += _not_learned(job.learned, job.variants)
+        if self.packet is not None:
+            warnings += self.packet.remarks()
+        result = SimulationResult(
+            class_of=parts.class_of,
+            representatives=parts.representatives,
+            times=times,
+            alone_ps=tuple(rank.tape.alone_ps for rank in ranks),
+            plan_of=plan_of,
+            plans=tuple(table.plans),
+            step_ps=max((int(t.end_ps.max()) for t in times if len(t.end_ps)), default=0),
+            engine_events=self.events,
+            warnings=tuple(warnings),
+        )
+        return self.counted(result) if counted else result
+
+    def counted(self, result: SimulationResult, steady: SteadyState | None = None) -> SimulationResult:
+        """With what links carried, through a ``steady`` state as often as it says."""
+        if self.fluid is None:
+            return result
+        counters = link_counters(self.fluid, self.solos.played if self.solos is not None else (), steady)
+        return replace(
+            result,
+            resources=self.job.topology.links.names,
+            counter_time_ps=counters.time_ps,
+            counter_resource=counters.resource,
+            counter_value=counters.value,
+        )
 
 
 def _not_learned(learned: LearnedInterference, variants: Variants) -> list[str]:
@@ -168,9 +253,8 @@ class _Tapes:
         compiler = self._compilers.get(variant)
         if compiler is None:
             spec = self._variants.gpus[variant]
-            host = HostCosts(ps_from_s(spec.launch_overhead_s), ps_from_s(spec.launch_latency_s))
             demands = self._variants.costs[variant].demands(self._graph.ops)
-            compiler = TapeCompiler(self._graph, demands, spec.hbm_bytes_per_s, host)
+            compiler = TapeCompiler(self._graph, demands, spec.hbm_bytes_per_s, host_costs(spec))
             self._compilers[variant] = compiler
         program = self._graph.programs[index]
         if self._noise is not None:
@@ -180,23 +264,6 @@ class _Tapes:
         if tape is None:
             tape = self._tapes[index, variant] = compiler.compile(program)
         return tape
-
-
-def _result(graph: Graph, ranks: list[Rank], parts: Partition, events: int) -> SimulationResult:
-    times = all_times(ranks, graph.ops.kind)
-    is_comm = np.isin(graph.ops.kind, COMM_KINDS)
-    table = PlanTable()
-    plan_of = tuple(table.of_rank(rank, is_comm) for rank in ranks)
-    return SimulationResult(
-        class_of=parts.class_of,
-        representatives=parts.representatives,
-        times=times,
-        alone_ps=tuple(rank.tape.alone_ps for rank in ranks),
-        plan_of=plan_of,
-        plans=tuple(table.plans),
-        step_ps=max((int(t.end_ps.max()) for t in times if len(t.end_ps)), default=0),
-        engine_events=events,
-    )
 
 
 def _share_done(ranks: list[Rank], progress: Callable[[float], None]) -> Callable[[int], None]:

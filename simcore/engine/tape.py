@@ -16,13 +16,12 @@ import numpy.typing as npt
 
 from simcore.cost.demand import Demands
 from simcore.engine.launches import HostCosts, Launches, plan_launches
-from simcore.engine.layout import BoolArray, Completion, Layout
+from simcore.engine.layout import BoolArray, Completion, Layout, communicates
 from simcore.engine.sequence import Demand, KernelSequence
 from simcore.graph import FlatOps, Graph, OpKind, Program
 from simcore.graph.ops import IntArray
 
 FloatArray = npt.NDArray[np.float64]
-COMM_KINDS = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -137,7 +136,7 @@ class TapeCompiler:
         self._demands = demands
         self._hbm_bytes_per_s = hbm_bytes_per_s
         self._by_row = _Kernels.of(demands, hbm_bytes_per_s)
-        self._is_comm = np.isin(graph.ops.kind, COMM_KINDS)
+        self._is_comm = communicates(graph.ops.kind)
         self._calls = _calls(graph, self._is_comm)
         self._sequences: dict[tuple[int, int], KernelSequence] = {}
 

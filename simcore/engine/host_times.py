@@ -1,0 +1,97 @@
+"""When the host of a rank launches, worked out from when its items ended, without an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simcore.engine.launches import Launches, plan_launches
+from simcore.engine.layout import Layout, communicates, on_host
+from simcore.graph import OpKind
+
+if TYPE_CHECKING:
+    from simcore.engine.launches import HostCosts
+    from simcore.engine.layout import BoolArray
+    from simcore.engine.result import RankTimes
+    from simcore.graph import Graph, Program
+    from simcore.graph.ops import IntArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HostPlay:
+    """The host wanted to begin segment ``s`` at ``begin_ps[s]`` and began it at ``base_ps[s]``; the launch of
+    flat op ``i`` reached the GPU (a host op: the host reached it) at ``launched_ps[i]``.
+    """
+
+    begin_ps: IntArray
+    base_ps: IntArray
+    launched_ps: IntArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HostSchedule:
+    """The host's side of a program: ``waits[s]`` are the items that it waits for before segment ``s``."""
+
+    launches: Launches
+    host_ops: IntArray
+    is_sync: BoolArray  # of the host ops
+    on_gpu: BoolArray  # of all flat ops
+    order: IntArray
+    heads: IntArray
+    waits: list[list[int]]
+
+    @classmethod
+    def of(cls, graph: Graph, program: Program, costs: HostCosts) -> HostSchedule:
+        """The schedule of a program whose launches cost the host so much."""
+        flat = graph.flat_ops(program)
+        kind = graph.ops.kind[flat.row]
+        launches = plan_launches(graph, flat.row, costs)
+        layout = Layout.of(graph, flat, launches, communicates(kind))
+        item_at = np.full(len(flat), -1, dtype=np.int64)
+        item_at[layout.order] = layout.item_of
+        waits = [
+            item_at[layout.host_waits(graph, flat.row, sync, room)].tolist()
+            for sync, room in zip(launches.sync, launches.room, strict=True)
+        ]
+        host_ops = layout.host_ops
+        return cls(
+            launches,
+            host_ops,
+            kind[host_ops] == OpKind.SYNC,
+            ~on_host(kind),
+            layout.order,
+            layout.heads,
+            waits,
+        )
+
+    def play(self, end_ps: IntArray) -> HostPlay:
+        """What the host does when flat ops end at ``end_ps``."""
+        ends = end_ps[self.order]
+        item_end = np.maximum.reduceat(ends, self.heads).tolist() if len(self.heads) else []
+        free_at = 0
+        begin, base = [], []
+        for waits, cost in zip(self.waits, self.launches.cost_ps, strict=True):
+            begin.append(free_at)
+            base.append(max([free_at, *[item_end[item] for item in waits]]))
+            free_at = base[-1] + cost
+        base_ps = np.array(base, dtype=np.int64)
+        launched = base_ps[self.launches.segment] + self.launches.offset
+        return HostPlay(np.array(begin, dtype=np.int64), base_ps, launched)
+
+
+def set_host_times(
+    launches: Launches,
+    host_ops: IntArray,
+    is_sync: BoolArray,
+    begin_ps: IntArray,
+    base_ps: IntArray,
+    times: RankTimes,
+) -> None:
+    """HOST ops last their host time; a SYNC lasts from when the host began to wait until it went on."""
+    segment = launches.segment[host_ops]
+    base = base_ps[segment]
+    reached = base + launches.offset[host_ops]
+    times.ready_ps[host_ops] = times.start_ps[host_ops] = np.where(is_sync, begin_ps[segment], reached)
+    times.end_ps[host_ops] = np.where(is_sync, base, reached + launches.host_ps[host_ops])

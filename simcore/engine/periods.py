@@ -1,0 +1,128 @@
+"""What a job repeats from microbatch to microbatch, and the same job with fewer of these repetitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from simcore.graph import Graph, Program
+    from simcore.graph.graph import Int32Array
+    from simcore.graph.ops import IntArray
+
+#: Repetitions that a shortened job keeps: some until it has settled, two that are compared, and those that
+#: are under way on other ranks or have been launched ahead.
+KEPT: Final = 5
+#: Playing a job twice, when it never settles, must cost less than what is saved otherwise.
+_MOST_KEPT: Final = 0.55  # of the ops
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Instances of a program's templates: from ``first`` on, ``size`` of them come ``copies`` times.
+
+    Each time they serve the next ``microbatches`` microbatches.
+    """
+
+    first: int
+    size: int
+    copies: int
+    microbatches: int
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """A job without ``left_out`` of the ``repeats`` (of each program) of ``whole``."""
+
+    whole: Graph
+    graph: Graph
+    repeats: tuple[Repeats, ...]
+    left_out: int
+
+    def origin(self, program: int, copy: int) -> tuple[IntArray, IntArray]:
+        """For each op of a program of the whole job: the op of the shortened one that stands for it, and how
+        many repetitions later it happens, when ``copy`` is repeated.
+        """
+        repeats, left_out = self.repeats[program], self.left_out
+        flat = self.whole.flat_ops(self.whole.programs[program])
+        instance = np.arange(len(flat.first) - 1)
+        number = (instance - repeats.first) // repeats.size
+        later = np.clip(number - copy, 0, left_out)
+        before = instance - later * repeats.size
+        first = self.graph.flat_ops(self.graph.programs[program]).first
+        of_op = flat.instance
+        op = np.arange(len(flat)) - flat.first[of_op] + first[before[of_op]]
+        return op, later[of_op]
+
+
+def shortened(graph: Graph) -> Shortened | None:
+    """``graph`` with :data:`KEPT` repetitions, None where that saves too little."""
+    found: list[Repeats] = []
+    for program in graph.programs:
+        repeats = _repeats(program)
+        if repeats is None or (found and found[0].microbatches != repeats.microbatches):
+            return None
+        found.append(repeats)
+    left_out = min((repeats.copies for repeats in found), default=0) - KEPT
+    if left_out < 1:
+        return None
+    size = np.diff(graph.template_start)
+    pairs = list(zip(graph.programs, found, strict=True))
+    whole = sum(int(size[program.template].sum()) for program, _ in pairs)
+    parts = sum(int(size[p.template[r.first : r.first + r.size]].sum()) for p, r in pairs)
+    if parts * left_out < (1.0 - _MOST_KEPT) * whole:
+        return None
+    programs = tuple(_without(program, repeats, left_out) for program, repeats in pairs)
+    return Shortened(graph, replace(graph, programs=programs), tuple(found), left_out)
+
+
+def _repeats(program: Program) -> Repeats | None:
+    """The longest repetition around the middle of a program."""
+    template, chunk, microbatch = program.template, program.chunk, program.microbatch
+    middle = len(template) // 2
+    if not len(template):
+        return None
+    again = (template == template[middle]) & (chunk == chunk[middle]) & (microbatch > microbatch[middle])
+    best: Repeats | None = None
+    for size in (np.flatnonzero(again[middle:])).tolist():
+        step = int(microbatch[middle + size] - microbatch[middle])
+        same = (template[size:] == template[:-size]) & (chunk[size:] == chunk[:-size])
+        same &= microbatch[size:] == np.where(
+            microbatch[:-size] < 0, microbatch[:-size], microbatch[:-size] + step
+        )
+        differs = np.flatnonzero(~same)
+        place = int(np.searchsorted(differs, middle))
+        first = int(differs[place - 1]) + 1 if place else 0
+        stop = int(differs[place]) if place < len(differs) else len(same)
+        copies = (stop + size - first) // size
+        if best is None or (copies - KEPT) * size > (best.copies - KEPT) * best.size:
+            best = Repeats(first, size, copies, step)
+        if stop - first >= len(template) // 2:
+            break
+    return best if best is not None and _is_whole(program, best) else None
+
+
+def _is_whole(program: Program, repeats: Repeats) -> bool:
+    """Whether microbatches go through all that they go through in the repetitions, not their forward only."""
+    labels = program.microbatch
+    inside = labels[repeats.first : repeats.first + repeats.size]
+    of_one = np.count_nonzero(inside >= 0) / repeats.microbatches
+    distinct = len(np.unique(labels[labels >= 0]))
+    return bool(of_one * distinct >= 0.9 * np.count_nonzero(labels >= 0))
+
+
+def _without(program: Program, repeats: Repeats, left_out: int) -> Program:
+    stop = repeats.first + repeats.copies * repeats.size
+    begin = stop - left_out * repeats.size
+
+    def short(column: Int32Array) -> Int32Array:
+        return np.concatenate([column[:begin], column[stop:]])
+
+    return replace(
+        program,
+        template=short(program.template),
+        microbatch=short(program.microbatch),
+        chunk=short(program.chunk),
+    )

@@ -1,0 +1,207 @@
+"""Steady states: what repeats to the picosecond is simulated a few times and then said, not simulated.
+
+Note [Steady state]
+    A pipeline repeats the same instances of templates from microbatch to microbatch.  The job is simulated
+    with most of these repetitions left out (:mod:`simcore.engine.periods`).  If at some instant ``until``,
+    on all ranks, everything under way is what was under way one period before and has been so since it
+    began, then what follows next is what followed then: the whole job repeats that period as often as
+    repetitions were left out, and goes on as the shortened one did.
+
+    The host runs ahead by a bounded number of launches, whatever a microbatch is.  When it launches in the
+    whole job is worked out afterwards; where that is not when it did, shifted, the launch must have
+    held up nothing, neither in the shortened job nor in the whole one.
+
+    Without a steady state, or with launches that matter, the whole job is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.engine.host_times import HostSchedule, set_host_times
+from simcore.engine.layout import on_host
+from simcore.engine.result import RankTimes
+
+if TYPE_CHECKING:
+    from simcore.engine.launches import HostCosts
+    from simcore.engine.layout import BoolArray
+    from simcore.engine.periods import Repeats, Shortened
+    from simcore.engine.result import SimulationResult
+    from simcore.graph import Graph
+    from simcore.graph.ops import IntArray
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """From ``until_ps - period_ps`` to ``until_ps`` is one period, which the whole job goes through ``times``
+    more.  ``copy[c]`` is a repetition of class ``c`` within the steady part.
+    """
+
+    period_ps: int
+    until_ps: int
+    times: int
+    copy: tuple[int, ...]
+
+    def repeated(self, time_ps: IntArray) -> tuple[IntArray, IntArray]:
+        """What happens at ``time_ps`` (ascending), played through the periods: which, and how many later."""
+        begin, end = np.searchsorted(time_ps, [self.until_ps - self.period_ps, self.until_ps]).tolist()
+        period = np.arange(begin, end)
+        entry = np.concatenate([np.arange(end), np.tile(period, self.times), np.arange(end, len(time_ps))])
+        later = np.repeat(np.arange(self.times + 2), [end, *[len(period)] * self.times, len(time_ps) - end])
+        return entry, np.minimum(later, self.times)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steady:
+    """Part of one rank's step: repetitions ``first`` to ``last`` are each ``period`` after the one before,
+    but for ``first``; nothing else is under way from ``since`` to ``until``.
+    """
+
+    first: int
+    last: int
+    since_ps: int
+    until_ps: int
+
+
+def steady_state(short: Shortened, result: SimulationResult) -> SteadyState | None:
+    """The steady state of a shortened job, None where there is none."""
+    graph = short.graph
+    program_of = graph.program_of_rank[result.representatives].tolist()
+    period = 0
+    parts: dict[tuple[int, int], _Steady] = {}
+    for program, times in zip(program_of, result.times, strict=True):
+        if (program, id(times)) in parts:
+            continue
+        shifts = _shifts(short, program, times)
+        period = period or int(shifts[len(shifts) // 2])
+        if period <= 0:
+            return None
+        found = _steady_part(short, program, times, shifts, period)
+        if found is None:
+            return None
+        parts[program, id(times)] = found
+    since = max((part.since_ps for part in parts.values()), default=_NEVER)
+    until = min((part.until_ps for part in parts.values()), default=0)
+    before = until - period
+    if before <= since:
+        return None
+    for program, times in zip(program_of, result.times, strict=True):
+        under_way = (times.ready_ps < before) & (times.end_ps >= before) & _on_gpu(graph, program)
+        if (times.ready_ps[under_way] < since).any():
+            return None
+    copies = [parts[program, id(times)].last for program, times in zip(program_of, result.times, strict=True)]
+    return SteadyState(period, until, short.left_out, tuple(copies))
+
+
+def _copies(short: Shortened, program: int) -> tuple[Repeats, int, int, int]:
+    """Repetitions of a program of the shortened job: how many, the first one's first op, ops of each."""
+    repeats = short.repeats[program]
+    first = short.graph.flat_ops(short.graph.programs[program]).first
+    begin = int(first[repeats.first])
+    return repeats, repeats.copies - short.left_out, begin, int(first[repeats.first + repeats.size]) - begin
+
+
+def _on_gpu(graph: Graph, program: int) -> BoolArray:
+    return ~on_host(graph.ops.kind[graph.flat_ops(graph.programs[program]).row])
+
+
+def _shifts(short: Shortened, program: int, times: RankTimes) -> IntArray:
+    """How much later each repetition is than the one before, -1 where not everything is equally so."""
+    _, copies, begin, size = _copies(short, program)
+    mine = slice(begin, begin + copies * size)
+    counts = _on_gpu(short.graph, program)[mine].reshape(copies, size)[0]
+    low, high = np.full(copies - 1, _NEVER), np.zeros(copies - 1, dtype=np.int64)
+    for column in (times.ready_ps, times.start_ps, times.end_ps):
+        later = np.diff(column[mine].reshape(copies, size)[:, counts], axis=0)
+        low = np.minimum(low, later.min(axis=1, initial=_NEVER))
+        high = np.maximum(high, later.max(axis=1, initial=0))
+    return np.where(low == high, low, -1)
+
+
+def _steady_part(
+    short: Shortened, program: int, times: RankTimes, shifts: IntArray, period: int
+) -> _Steady | None:
+    """The longest stretch of repetitions that are ``period`` apart."""
+    bounds = np.flatnonzero(np.concatenate([[True], shifts != period, [True]]))
+    lengths = np.diff(bounds) - 1
+    longest = int(lengths.argmax())
+    if lengths[longest] < 1:
+        return None
+    first, last = int(bounds[longest]), int(bounds[longest] + lengths[longest])
+    _, _, begin, size = _copies(short, program)
+    on_gpu = _on_gpu(short.graph, program)
+    before, after = begin + (first + 1) * size, begin + (last + 1) * size
+    since = int(times.end_ps[:before][on_gpu[:before]].max(initial=0))
+    later = times.ready_ps[after:][on_gpu[after:]]
+    return _Steady(first, last, since, int(later.min(initial=_NEVER)))
+
+
+def whole_result(
+    short: Shortened,
+    result: SimulationResult,
+    steady: SteadyState,
+    costs_of_class: Sequence[HostCosts],
+) -> SimulationResult | None:
+    """The result of the whole job from that of the shortened one; None where launches matter.
+
+    ``costs_of_class``: what launches cost the host of each class.  Link counters are not touched.
+    """
+    program_of = short.whole.program_of_rank[result.representatives].tolist()
+    hosts: dict[tuple[int, HostCosts], tuple[HostSchedule, HostSchedule]] = {}
+    made: dict[tuple[object, ...], RankTimes] = {}
+    columns: dict[tuple[int, int, int], npt.NDArray[Any]] = {}
+    times, alone, plans = [], [], []
+    for c, (program, costs) in enumerate(zip(program_of, costs_of_class, strict=True)):
+        copy = steady.copy[c]
+        origin, later = short.origin(program, copy)
+        key = (program, costs, id(result.times[c]))
+        if key not in made:
+            if (program, costs) not in hosts:
+                hosts[program, costs] = (
+                    HostSchedule.of(short.graph, short.graph.programs[program], costs),
+                    HostSchedule.of(short.whole, short.whole.programs[program], costs),
+                )
+            found = _whole_times(*hosts[program, costs], result.times[c], origin, later * steady.period_ps)
+            if found is None:
+                return None
+            made[key] = found
+        times.append(made[key])
+
+        alone.append(columns.setdefault((program, copy, id(result.alone_ps[c])), result.alone_ps[c][origin]))
+        plans.append(columns.setdefault((program, copy, id(result.plan_of[c])), result.plan_of[c][origin]))
+    return replace(
+        result,
+        times=tuple(times),
+        alone_ps=tuple(alone),
+        plan_of=tuple(plans),
+        step_ps=max((int(t.end_ps.max()) for t in times if len(t.end_ps)), default=0),
+    )
+
+
+def _whole_times(
+    short_host: HostSchedule,
+    whole_host: HostSchedule,
+    short: RankTimes,
+    origin: IntArray,
+    shift: IntArray,
+) -> RankTimes | None:
+    times = RankTimes(
+        short.ready_ps[origin] + shift, short.start_ps[origin] + shift, short.end_ps[origin] + shift
+    )
+    was, now = short_host.play(short.end_ps), whole_host.play(times.end_ps)
+    arrived, arrives = was.launched_ps[origin], now.launched_ps
+    early = (arrived < short.ready_ps[origin]) & (arrives <= times.ready_ps)
+    same = arrives == arrived + shift
+    if not (early | same)[whole_host.on_gpu].all():
+        return None
+    set_host_times(
+        whole_host.launches, whole_host.host_ops, whole_host.is_sync, now.begin_ps, now.base_ps, times
+    )
+    return times
