@@ -16,6 +16,7 @@ from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_fit import counts, curves, fit, fit_lines
 from simcore.calibrate.runs_page import Extras, drawings, far_off, report
 from simcore.calibrate.runs_ranking import search
+from simcore.calibrate.runs_rows import row_objects
 from simcore.calibrate.runs_score import Described, RowScore, Scored, score_rows
 from simcore.errors import InputError, nearest
 from workloads.published import RunRow, board_physics, read_run_rows
@@ -56,7 +57,10 @@ def validate_runs(
         extras = Extras(scope, fitted, worths, misses, search(times=times))
         _write_page(Path(page), scored, extras)
     if as_json:
-        found = {**table.as_dict(), "quality_a": goals(scored.scores), "wall_s": wall_s}
+        found = {
+            "rows": row_objects(rows, scored), "families": table.families, "overall": table.overall,
+            "quality_a": goals(scored.scores), "skipped": table.skipped, "wall_s": wall_s,
+        }  # fmt: skip
         if fitted is not None:
             numbers = {board: asdict(p) for board, p in fitted.numbers.items()}
             found["left_out"] = {"numbers": numbers, "in_fit": fitted.inside, "left_out": fitted.outside}
@@ -105,7 +109,12 @@ def spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
 
 def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ()) -> ErrorTable:
     """Errors by family and overall."""
-    return error_table([score.as_dict() for score in scores], skipped)
+    plain = [
+        {"id": s.described.row.id, "family": s.described.row.family, "measured": s.measured_s,
+         "predicted": s.predicted_s}
+        for s in scores
+    ]  # fmt: skip
+    return error_table(plain, skipped)
 
 
 def goals(scores: Sequence[RowScore]) -> dict[str, Any]:

@@ -94,8 +94,8 @@ class Fit:
 
 
 def counts(entry: Described) -> bool:
-    """Whether a fit uses the row: all inputs published, not odd."""
-    return entry.row.text("quality").upper() != "B" and not entry.odd
+    """Whether a fit uses the row: all inputs published, measured, not odd."""
+    return entry.row.text("quality").upper() != "B" and not entry.odd and not entry.unscored
 
 
 def curves(

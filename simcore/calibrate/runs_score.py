@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import sys
@@ -12,8 +13,9 @@ from typing import Any
 
 from simcore.calibrate.runs import Physics, case_key, predict_case
 from simcore.calibrate.runs_cache import StepTimes
-from simcore.errors import SimcoreError
-from simcore.hardware import load_cluster
+from simcore.errors import InputError, SimcoreError
+from simcore.hardware import GpuSpec, load_cluster
+from workloads.models.spec import ModelSpec
 from workloads.published import (
     Band,
     Case,
@@ -22,20 +24,23 @@ from workloads.published import (
     causal_ratio,
     describe,
     measured_step_s,
-    notes_of,
     oddity,
 )
 
 
 @dataclass(frozen=True)
 class Described:
-    """A row, its cases and what was measured, seconds per step."""
+    """A row, its cases and what was measured, seconds per step.
+
+    ``unscored``: why ``measured_s`` is not a number: nothing was measured, or in no known metric.
+    """
 
     row: RunRow
     band: Band
     measured_s: float
     widened: float  # further factor by which the upper end may lie above (open conventions)
     odd: str
+    unscored: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,9 @@ class RowScore:
 
     @property
     def predicted_s(self) -> float:
-        """What is compared with it."""
+        """What is compared with it; the middle of the band where nothing was measured."""
+        if self.described.unscored:
+            return (self.low_s + self.high_s) / 2
         return min(max(self.measured_s, self.low_s), self.high_s)
 
     @property
@@ -66,23 +73,14 @@ class RowScore:
         """A: every input is published; B: some are not."""
         return self.described.row.text("quality").upper() or "A"
 
-    def as_dict(self) -> dict[str, Any]:
-        """The row of ``validate.py --json``."""
-        row, band = self.described.row, self.described.band
-        return {
-            "id": row.id, "family": row.family, "measured": self.measured_s, "predicted": self.predicted_s,
-            "error": self.error, "low": self.low_s, "high": self.high_s, "quality": self.quality,
-            "gpu_type": row.text("gpu_type"), "gpus": row.count("gpus"), "preset": band.preset,
-            "unpublished": list(band.unpublished), "odd": self.described.odd, "notes": notes_of(row),
-        }  # fmt: skip
-
 
 @dataclass
 class Scored:
-    """All rows of a table: scores, and what could not be predicted with the reason."""
+    """All rows of a table: scores, what could not be scored with the reason, and what of it was predicted."""
 
     scores: list[RowScore] = field(default_factory=list)
     skipped: list[dict[str, Any]] = field(default_factory=list)
+    unscored: list[RowScore] = field(default_factory=list)
 
 
 def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[str, Any]]]:
@@ -93,14 +91,23 @@ def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[st
             band = describe(row)
             case = band.cases[0]
             gpu = load_cluster(case.cluster, case.overrides).gpu
-            measured = measured_step_s(row, case.model, gpu)
-            found.append(Described(row, band, measured, causal_ratio(row, case.model), oddity(row)))
+            measured, unscored = _measured(row, case.model, gpu)
+            ratio = causal_ratio(row, case.model)
+            found.append(Described(row, band, measured, ratio, oddity(row), unscored))
         except SimcoreError as error:
             skipped.append({"id": row.id, "family": row.family, "reason": str(error)})
         except Exception as error:  # one row must not end a table of hundreds
             reason = f"bug: {type(error).__name__}: {error}"
             skipped.append({"id": row.id, "family": row.family, "reason": reason})
     return found, skipped
+
+
+def _measured(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> tuple[float, str]:
+    """Seconds per step, or NaN and why there are none."""
+    try:
+        return measured_step_s(row, model, gpu), ""
+    except InputError as error:
+        return math.nan, str(error)
 
 
 def score_rows(
@@ -127,10 +134,11 @@ def scored(
         results = [predicted[case_key(case)] for case in entry.band.cases]
         times = [result for result in results if not isinstance(result, str)]
         if times:
-            out.scores.append(RowScore(entry, min(times), max(times) * entry.widened))
-        else:
-            row = entry.row
-            out.skipped.append({"id": row.id, "family": row.family, "reason": str(results[0])})
+            score = RowScore(entry, min(times), max(times) * entry.widened)
+            (out.unscored if entry.unscored else out.scores).append(score)
+        reason = entry.unscored if times else str(results[0])
+        if reason:
+            out.skipped.append({"id": entry.row.id, "family": entry.row.family, "reason": reason})
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import re
@@ -13,7 +14,7 @@ from typing import Final
 from simcore.errors import InputError, nearest
 
 #: Columns without which no row can be read.
-REQUIRED: Final = ("id", "model", "seq", "gpus", "gpu_type", "global_batch", "metric", "value")
+REQUIRED: Final = ("model", "seq", "gpus", "gpu_type", "global_batch")
 _UNSTATED: Final = re.compile(r"^[\s?-]*$|not stated|unknown|^n/?a[nt]?$", re.IGNORECASE)
 
 #: What stands in a column of numbers that has none.
@@ -81,8 +82,23 @@ def read_run_rows(path: str) -> list[RunRow]:
                 if column not in names:
                     raise InputError(f"{path}: no column {column!r}{nearest(column, names)}")
             return [
-                RunRow(number, {key: value or "" for key, value in row.items() if key is not None})
+                RunRow(
+                    number, _completed({key: value or "" for key, value in row.items() if key is not None})
+                )
                 for number, row in enumerate(reader, start=2)
             ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {error}") from None
+
+
+def _completed(columns: dict[str, str]) -> dict[str, str]:
+    """``columns`` with what others say: GPUs as the product of the degrees, "8k" tokens as 8192."""
+    found = dict(columns)
+    thousands = re.fullmatch(r"\s*(\d+)\s*k\s*", columns.get("seq", ""), re.IGNORECASE)
+    if thousands:
+        found["seq"] = str(1024 * int(thousands[1]))
+    degrees = [columns.get(name, "").strip() or "1" for name in ("dp", "tp", "pp", "cp")]
+    if not columns.get("gpus", "").strip() and columns.get("dp", "").strip():
+        with contextlib.suppress(ValueError):
+            found["gpus"] = f"{math.prod(float(degree) for degree in degrees):g}"
+    return found
