@@ -6,7 +6,7 @@ import pytest
 
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
-from workloads.published import RunRow, describe, measured_step_s, notes_of
+from workloads.published import RunRow, describe, measured_step_s, notes_of, oddity
 
 _LLAMA = {
     "id": "r1", "family": "new", "model": "Llama-2 7B", "seq": "4096", "gpus": "16", "gpu_type": "H100",
@@ -216,3 +216,11 @@ def test_shares_of_the_peak_become_seconds() -> None:
     assert seconds("HFU", "0.4", recompute="full") == pytest.approx(share * 4 / 3)
     with pytest.raises(InputError, match="unknown metric 'loss'; known: step_time_s"):
         seconds("loss", "2")
+
+
+def test_odd_rows_are_known_without_their_family() -> None:
+    """Rules look at what a row says, not at the name that somebody gave its group."""
+    source = "bigscience-workshop/bigscience BLOOM-176B prequel chronicles"
+    assert oddity(_row(family="held out", source_repo_or_paper=source, hidden="14336", heads="112"))
+    assert oddity(_row(family="held out", hidden="13824", heads="128"))  # heads of 108
+    assert not oddity(_row(family="held out", hidden="4096", heads="32"))
