@@ -132,14 +132,15 @@ class _Generator:
         job = self._job
         chunks = job.chunks[stage]
         skeleton: list[tuple[TemplateBuilder, int, int]] = []
+        firsts, lasts = _ends(actions)
         for number, (action, exchange) in enumerate(zip(actions, exchanges, strict=True)):
             chunk = chunks[action.chunk]
             variant = _Variant(
                 kind=action.kind,
                 pieces=tuple(id(piece) for piece in chunk.pieces),
                 layers=chunk.layers,
-                first=action.microbatch == 0 and (action.kind == "F" or job.gradients_start_empty),
-                last=action.microbatch == job.num_microbatches - 1 and action.kind in ("B", "W"),
+                first=number in firsts and (action.kind == "F" or job.gradients_start_empty),
+                last=number in lasts,
                 before=() if number else before,
                 exchange=exchange,
                 paired=self._job.training.ep_overlap and _paired(actions, number),
@@ -266,6 +267,19 @@ class _Generator:
         ):
             return [external(replicated.DP_STREAM)]
         return []
+
+
+def _ends(actions: list[Action]) -> tuple[set[int], set[int]]:
+    """Positions of each chunk's first forward and first gradients of weights, and of its last ones."""
+    firsts: dict[tuple[bool, int], int] = {}
+    lasts: dict[int, int] = {}
+    for number, action in enumerate(actions):
+        if action.kind == "I":
+            continue
+        firsts.setdefault((action.kind == "F", action.chunk), number)
+        if action.kind != "F":
+            lasts[action.chunk] = number
+    return set(firsts.values()), set(lasts.values())
 
 
 def _phase(flow: Flow) -> str:

@@ -86,9 +86,7 @@ class TrainingSpec(_Frozen):
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     overlap_p2p: bool = False
-    p2p_per_peer: bool = (
-        False  # messages with one stage on one stream, in order (torch.distributed.pipelining)
-    )
+    p2p_per_peer: bool = False  # one stream for all messages with one stage, as torch's pipelines have it
     tp_overlap: bool = False  # all_gather/reduce_scatter split and hidden under the GEMM (TE user buffers)
     ep_overlap: bool = False  # experts' all_to_all runs beside another microbatch's compute
     scatter_gather_p2p: bool = False

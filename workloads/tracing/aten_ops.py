@@ -48,6 +48,9 @@ _OVERWRITE = frozenset(
 #: Operators that pick entries of their first tensor: they read as much of it as they write.
 _GATHER = frozenset({"aten::embedding", "aten::index", "aten::gather", "aten::index_select"})
 
+#: Operators that look up an entry per row of the argument at this place, and read no more of it.
+_LOOKED_UP = {"aten::nll_loss_forward": 0, "aten::nll_loss_backward": 1}
+
 #: In-place operators that change a few entries of their first tensor.
 _SCATTER = frozenset({"aten::index_put_", "aten::_index_put_impl_", "aten::scatter_", "aten::index_add_"})
 
@@ -140,6 +143,9 @@ class AtenOp:
             ), written
         if self.base in _GATHER:
             return written + sum(map(touched_bytes, inputs[1:])), written
+        if self.base in _LOOKED_UP:
+            skipped = _LOOKED_UP[self.base]
+            inputs = [tensor for place, tensor in enumerate(inputs) if place != skipped]
         if self.base in _SCATTER:
             return sum(map(touched_bytes, inputs[1:])), touched_bytes(inputs[-1])
         return sum(map(touched_bytes, inputs)), written
