@@ -12,6 +12,7 @@ from simcore.calibrate.runs import case_key
 from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_fit import Curve, fit
 from simcore.calibrate.runs_score import Progress, RowScore, predict_cases
+from simcore.hardware import load_cluster
 from workloads.published import BoardPhysics, Case
 
 
@@ -34,7 +35,7 @@ class Worth:
 
 @dataclass(frozen=True)
 class Miss:
-    """A row that is predicted badly: signed relative error, and without each piece (None: it has none)."""
+    """A row that is predicted badly: signed relative error, and after each change (None: the same)."""
 
     group: str
     row: str
@@ -80,6 +81,20 @@ def _all_fused(case: Case) -> Case:
     )  # fmt: skip
 
 
+def _nothing_fused(case: Case) -> Case:
+    return _software(
+        case, bias_activation_fusion=False, bias_dropout_fusion=False, softmax_fusion=False,
+        norm_fusion=False, rope_fusion=False, swiglu_fusion=False, grad_accumulation_fusion=False,
+        cross_entropy="unfused", moe_permute_fusion=False,
+    )  # fmt: skip
+
+
+def _half_network(case: Case) -> Case:
+    rate = load_cluster(case.cluster, case.overrides).nic_efficiency / 2
+    kept = tuple(o for o in case.overrides if o[0] != "cluster.nic_efficiency")
+    return replace(case, overrides=(*kept, ("cluster.nic_efficiency", f"{rate:g}")))
+
+
 def _short_gradients(case: Case) -> Case:
     if case.training.precision not in ("fp16", "bf16", "fp8"):
         return case
@@ -108,6 +123,15 @@ ABLATIONS: Final = (
     Ablation("gradients of 16 bits", _short_gradients),
     Ablation("no vocabulary head", _no_head),
     Ablation("kernels start at once, the host costs nothing", _instant_starts),
+)
+
+
+#: Changes that make a row slower, for those that are predicted too fast.
+SUSPECTS: Final = (
+    Ablation("everything recomputed", lambda case: _training(case, recompute="full", recompute_layers=-1)),
+    Ablation("no chain of elementwise kernels fused", _nothing_fused),
+    Ablation("30 us of the host per kernel", lambda case: _software(case, host_us_per_kernel=30.0)),
+    Ablation("half of the network's rate", _half_network),
 )
 
 
@@ -140,23 +164,17 @@ def ablate(
 def explain(
     rows: Mapping[str, RowScore], physics: Mapping[str, BoardPhysics], times: StepTimes | None = None
 ) -> list[Miss]:
-    """Errors of ``rows`` (by group) without each of ``ABLATIONS``, by ``physics`` as it is.
+    """Errors of ``rows`` (by group) after each of ``ABLATIONS`` and ``SUSPECTS``, by ``physics`` as it is.
 
     Of a band, the case nearest to what was measured.
     """
     bands = {case_key(case): case for row in rows.values() for case in row.described.band.cases}
     known = _known(predict_cases(bands, physics, progress=Progress("where predictions miss"), times=times))
-    nearest = {
-        group: min(
-            (case for case in row.described.band.cases if case_key(case) in known),
-            key=lambda case, row=row: abs(known[case_key(case)] / row.measured_s - 1),  # type: ignore[misc]
-        )
-        for group, row in rows.items()
-    }
+    nearest = {group: _nearest(row, known) for group, row in rows.items()}
     changed = {
         (group, ablation.name): without
         for group, case in nearest.items()
-        for ablation in ABLATIONS
+        for ablation in (*ABLATIONS, *SUSPECTS)
         if case_key(without := ablation.without(case)) != case_key(case)
     }
     cases = {case_key(case): case for case in changed.values()}
@@ -170,10 +188,15 @@ def explain(
     return [
         Miss(
             group, row.described.row.id, known[case_key(nearest[group])] / row.measured_s - 1,
-            {ablation.name: error(group, ablation.name) for ablation in ABLATIONS},
+            {ablation.name: error(group, ablation.name) for ablation in (*ABLATIONS, *SUSPECTS)},
         )
         for group, row in rows.items()
     ]  # fmt: skip
+
+
+def _nearest(row: RowScore, known: Mapping[str, float]) -> Case:
+    found = [case for case in row.described.band.cases if case_key(case) in known]
+    return min(found, key=lambda case: abs(known[case_key(case)] / row.measured_s - 1))
 
 
 def _known(found: Mapping[str, float | str]) -> dict[str, float]:

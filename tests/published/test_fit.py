@@ -139,6 +139,10 @@ def test_a_miss_is_explained_by_its_nearest_case() -> None:
     # Forward, backward twice as long, and forward again: without the last, a quarter less of layers' time.
     assert 0.74 < (1 + without) / (1 + miss.error) < 0.9
     assert miss.without["pipelines not interleaved"] is None
+    slower = miss.without["no chain of elementwise kernels fused"]
+    assert slower is not None
+    assert slower > miss.error
+    assert miss.without["everything recomputed"] is None
 
 
 def test_both_commands_print_families_in_and_out(

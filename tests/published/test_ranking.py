@@ -78,6 +78,11 @@ def test_the_page_shows_bands_places_and_what_was_published() -> None:
     assert "| one port per node | 4M1P4D | 1.50 | 1M16P1D | 0.40 | 3.75 | 2 | 0.33 |" in page
     assert "| 2M1P8D | 2.00 | 1.00 to 2.00 |" in page
     name, drawn = search_plot(_searches())
-    # Three bars and one in the legend; three dots of the choice and the published best.
-    assert (name, drawn.count("#9cc3e6"), drawn.count("<circle")) == ("distsim", 4, 4)
+    # Two bars each, both in the legend; three dots of the choice and the published best.
+    assert (name, drawn.count("#9cc3e6"), drawn.count("#dbe9f6"), drawn.count("<circle")) == (
+        "distsim",
+        4,
+        4,
+        4,
+    )
     assert "best, measured: 2.97" in drawn

@@ -51,6 +51,7 @@ class Point(NamedTuple):
     """One run: model Tflop/s per GPU as measured, and the ends of what is predicted."""
 
     gpus: int
+    model: str
     batch: float
     measured: float
     low: float
@@ -61,9 +62,9 @@ def points(curve: Curve, scores: Sequence[RowScore]) -> list[Point]:
     """The curve's runs by number of GPUs."""
     return [
         Point(
-            score.described.row.count("gpus"), score.described.row.number("global_batch"),
-            flops_per_gpu(score, score.measured_s), flops_per_gpu(score, score.high_s),
-            flops_per_gpu(score, score.low_s),
+            score.described.row.count("gpus"), score.described.row.text("model"),
+            score.described.row.number("global_batch"), flops_per_gpu(score, score.measured_s),
+            flops_per_gpu(score, score.high_s), flops_per_gpu(score, score.low_s),
         )
         for score in curve.rows(scores)
     ]  # fmt: skip
@@ -83,7 +84,7 @@ def peak_tflops(curve: Curve, scores: Sequence[RowScore]) -> float:
 
 
 def plot(curve: Curve, scores: Sequence[RowScore]) -> str:
-    """An SVG: measured as dots (joined where the batch is the same), predicted as bars over the band.
+    """An SVG: measured as dots (joined where model and batch are the same), predicted as bars over the band.
 
     The axis on the right is MFU: the share of the dense 16-bit peak.
     """
@@ -105,7 +106,7 @@ def plot(curve: Curve, scores: Sequence[RowScore]) -> str:
     marks += [
         line(x(a.gpus), frame.y(a.measured), x(b.gpus), frame.y(b.measured), MEASURED)
         for a, b in itertools.pairwise(found)
-        if a.batch == b.batch
+        if (a.model, a.batch) == (b.model, b.batch) and a.gpus < b.gpus
     ]
     marks += [dot(x(p.gpus), frame.y(p.measured), MEASURED) for p in found]
     labelled = -math.inf
@@ -116,7 +117,7 @@ def plot(curve: Curve, scores: Sequence[RowScore]) -> str:
     return frame.document(
         marks,
         x_title="GPUs",
-        legend=((MEASURED, "measured (joined: the same batch)"), (PREDICTED, "predicted")),
+        legend=((MEASURED, "measured (joined: same model and batch)"), (PREDICTED, "predicted")),
     )
 
 
@@ -128,7 +129,7 @@ def curve_lines(curve: Curve, scores: Sequence[RowScore]) -> list[str]:
         shares = sorted({percent(p.low / peak), percent(p.high / peak)}, key=float)
         rows.append(
             (
-                f"{p.gpus:,}", score.described.row.text("model"), f"{p.batch:g}", f"{p.measured:.0f}",
+                f"{p.gpus:,}", p.model, f"{p.batch:g}", f"{p.measured:.0f}",
                 percent(p.measured / peak), " to ".join(shares), percent(score.error, signed=True),
             )
         )  # fmt: skip

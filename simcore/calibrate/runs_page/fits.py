@@ -99,10 +99,12 @@ def miss_lines(misses: Sequence[Miss]) -> list[str]:
         "",
         f"Families by strategy with a mean error above {100 * _FAR:.0f}% (odd rows apart), at most"
         f" {_MOST}, one typical row of each: the error of its nearest case as predicted, and with one piece"
-        " of physics switched off; empty where the row does not have it.  A piece that brings the error near"
-        " zero is a suspect, no proof.",
+        " of physics switched off or changed; empty where that changes nothing.  A change that brings the"
+        " error near zero is a suspect, no proof.",
         "",
-        *table(("", *(f"{miss.group}: {miss.row}" for miss in misses)), rows),
+        *(f"{k}. {miss.group}: {miss.row}" for k, miss in enumerate(misses, start=1)),
+        "",
+        *table(("", *(str(k) for k in range(1, len(misses) + 1))), rows),
     ]
 
 
