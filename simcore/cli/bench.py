@@ -16,6 +16,7 @@ from simcore.cli.bench_imports import bench_imports
 from simcore.cli.bench_runs import bench_runs
 from simcore.cli.bench_scale import bench_scale
 from simcore.cli.errors import reported_errors
+from simcore.cli.process import one_command
 
 
 class Bench:
@@ -131,4 +132,5 @@ def bench() -> None:
 
 def main() -> None:
     """Entry point of ``scripts/bench.py``."""
-    app()
+    with one_command():
+        app()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from simcore.cli.errors import reported_errors
+from simcore.cli.process import one_command
 
 
 def compare(
@@ -34,4 +35,5 @@ def compare(
 
 def main() -> None:
     """Run the command alone (``scripts/compare.py``)."""
-    typer.run(compare)
+    with one_command():
+        typer.run(compare)

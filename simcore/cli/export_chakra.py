@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from simcore.cli.errors import reported_errors
+from simcore.cli.process import one_command
 
 
 def export(
@@ -49,4 +50,5 @@ def _ranks(text: str) -> set[int]:
 
 def main() -> None:
     """Run the command alone (``scripts/export_chakra.py``)."""
-    typer.run(export)
+    with one_command():
+        typer.run(export)

@@ -7,6 +7,7 @@ import typer
 from simcore.cli.bench import app as bench
 from simcore.cli.compare_runs import compare
 from simcore.cli.export_chakra import export
+from simcore.cli.process import one_command
 from simcore.cli.replay import replay
 from simcore.cli.report_run import report
 from simcore.cli.run_sim import run_sim
@@ -72,4 +73,5 @@ def profile_gpu(context: typer.Context) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    with one_command():
+        app()

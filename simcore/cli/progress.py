@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _WORTH_A_LINE_S = 2.0
 
@@ -22,15 +24,14 @@ class Stages:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._console = Console(stderr=True)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Update]:
         """Time the block; it may report the share that is done, 0 to 1."""
         began = time.perf_counter()
         try:
-            if self._console.is_terminal:
-                with self._bar() as bar:
+            if sys.stderr.isatty():
+                with _bar() as bar:
                     task = bar.add_task(name, total=None)
                     yield lambda done: bar.update(task, completed=done, total=1.0)
             else:
@@ -39,8 +40,12 @@ class Stages:
             took = time.perf_counter() - began
             self.seconds[name] = self.seconds.get(name, 0.0) + took
             if took > _WORTH_A_LINE_S:
-                self._console.print(f"{name}: {took:.1f} s", highlight=False)
+                print(f"{name}: {took:.1f} s", file=sys.stderr, flush=True)
 
-    def _bar(self) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        return Progress(*columns, console=self._console, transient=True, refresh_per_second=4)
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from simcore.cli.errors import reported_errors
+from simcore.cli.process import one_command
 
 
 def replay(
@@ -124,4 +125,5 @@ def replay(
 
 def main() -> None:
     """Run the command alone (``scripts/replay.py``)."""
-    typer.run(replay)
+    with one_command():
+        typer.run(replay)

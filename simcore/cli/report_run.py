@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from simcore.cli.errors import reported_errors
+from simcore.cli.process import one_command
 
 
 def report(
@@ -87,4 +88,5 @@ def parse_ranks(text: str) -> list[int]:
 
 def main() -> None:
     """Run the command alone (``scripts/report.py``)."""
-    typer.run(report)
+    with one_command():
+        typer.run(report)

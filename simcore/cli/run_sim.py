@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simcore.cli.errors import reported_errors
+from simcore.cli.process import one_command
 
 if TYPE_CHECKING:
     from simcore.cli.progress import Stages
@@ -87,7 +88,6 @@ def run_sim(
         import time
 
         from simcore.cli.interference import chosen_interference
-        from simcore.cli.output import print_outcome
         from simcore.cli.progress import Stages
         from simcore.cli.scenario import resolve_scenario
         from simcore.cli.settings import split_pairs
@@ -130,6 +130,8 @@ def run_sim(
                 shown["edits"] = [change.as_object() for change in outcome.edits]
             print(json.dumps(shown))
         else:
+            from simcore.cli.output import print_outcome
+
             print_outcome(outcome, wall_s)
             if continued is not None:
                 print(continued.note)
@@ -142,4 +144,5 @@ def run_sim(
 
 def main() -> None:
     """Run the command alone (``scripts/run_sim.py``)."""
-    typer.run(run_sim)
+    with one_command():
+        typer.run(run_sim)

@@ -22,7 +22,6 @@ from simcore.engine import SimulationResult, simulate
 from simcore.errors import InputError
 from simcore.graph import Graph, OpTable, apply_kernels, graph_hash, verify
 from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash
-from simcore.interference import LearnedInterference
 from simcore.memory import ProgramMemory
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
@@ -33,6 +32,7 @@ from simcore.units import s_from_ps
 if TYPE_CHECKING:
     from simcore.cli.edits import EditStep
     from simcore.cli.settings import Settings
+    from simcore.interference import LearnedInterference
     from simcore.symmetry import Planner
     from workloads.edits import Applied
 

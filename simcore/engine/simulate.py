@@ -15,8 +15,6 @@ from simcore.engine.fluid_planner import FluidPlanner
 from simcore.engine.gpu import Gpu
 from simcore.engine.launches import host_costs
 from simcore.engine.layout import communicates
-from simcore.engine.learned import LearnedGpu
-from simcore.engine.packets import fit_packets
 from simcore.engine.periods import shortened
 from simcore.engine.rank import Rank
 from simcore.engine.record import PlanTable, all_times, link_counters
@@ -30,7 +28,7 @@ from simcore.engine.variants import Noise, Variants
 from simcore.errors import InputError, SimcoreError, nearest
 from simcore.graph import Graph
 from simcore.network.fluid import FixedNetwork, FluidNetwork, fluid_network
-from simcore.network.packet import PacketNetwork, PacketSettings
+from simcore.network.packet import PacketSettings
 from simcore.symmetry import Partition, Planner, Quotient, partition
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from simcore.engine.steady import SteadyState
     from simcore.hardware import GpuSpec, Topology
     from simcore.interference import LearnedInterference
+    from simcore.network.packet import PacketNetwork
 
 NETWORKS = ("alphabeta", "fluid", "packet")
 
@@ -84,12 +83,13 @@ def simulate(
     if network == "fluid":
         planner = FluidPlanner(planner, topology.links.bytes_per_s)
     job = _Job(topology, planner, network, packets, coalesce, fold, variants, learned, noise, progress)
-    if coalesce and noise is None and network != "packet":
-        short = shortened(graph)
-        result = job.repeated(short) if short is not None else None
-        if result is not None:
-            return result
-    return job.play(graph).result()
+    with uncollected():  # hundreds of thousands of objects that last until the end would be scanned
+        if coalesce and noise is None and network != "packet":
+            short = shortened(graph)
+            result = job.repeated(short) if short is not None else None
+            if result is not None:
+                return result
+        return job.play(graph).result()
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,8 @@ class _Job:
         fluid = fluid_network(clock, topology) if network == "fluid" else None
         packet = None
         if network == "packet":
+            from simcore.network.packet import PacketNetwork  # few runs need it: the others start sooner
+
             settings = replace(self.packets or PacketSettings(), software=True)
             packet = PacketNetwork(clock, topology, settings)
         carrier = fluid or packet or FixedNetwork(clock)
@@ -139,24 +141,25 @@ class _Job:
             solos = Solos(fluid, CellBook(topology.links.bytes_per_s, communicators))
         tapes = _Tapes(graph, variants, self.noise)
         ranks: list[Rank] = []
-        with uncollected():
-            for number in parts.representatives.tolist():
-                spec = variants.gpus[variants.of_rank[number]]
-                gpu = self._gpu_type(spec)(
-                    clock,
-                    carrier,
-                    num_sms=spec.num_sms,
-                    hbm_bytes_per_s=spec.hbm_bytes_per_s,
-                    copy_engines=spec.copy_engines,
-                    coalesce=self.coalesce,
-                )
-                rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
-                if solos is not None:
-                    rank.solo = solos.of(rank)
-                for coroutine in rank.coroutines():
-                    clock.process(coroutine)
-                ranks.append(rank)
+        for number in parts.representatives.tolist():
+            spec = variants.gpus[variants.of_rank[number]]
+            gpu = self._gpu_type(spec)(
+                clock,
+                carrier,
+                num_sms=spec.num_sms,
+                hbm_bytes_per_s=spec.hbm_bytes_per_s,
+                copy_engines=spec.copy_engines,
+                coalesce=self.coalesce,
+            )
+            rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
+            if solos is not None:
+                rank.solo = solos.of(rank)
+            for coroutine in rank.coroutines():
+                clock.process(coroutine)
+            ranks.append(rank)
         if packet is not None:
+            from simcore.engine.packets import fit_packets
+
             fit_packets(packet, ranks)
         progress = self.progress
         events = clock.drain(_share_done(ranks, progress) if progress is not None else None)
@@ -168,6 +171,8 @@ class _Job:
     def _gpu_type(self, spec: GpuSpec) -> Callable[..., Gpu]:
         learned = self.learned
         if learned is not None and learned.covers(spec.num_sms):
+            from simcore.engine.learned import LearnedGpu
+
             return partial(LearnedGpu, learned=learned)
         return Gpu
 

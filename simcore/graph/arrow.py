@@ -20,12 +20,6 @@ def numbers(values: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
-def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
-    """A column of truth values."""
-    bits = np.packbits(values, bitorder="little")
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
-
-
 def texts(values: Sequence[str]) -> pa.Array:
     """A column of text."""
     encoded = [value.encode() for value in values]

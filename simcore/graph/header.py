@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simcore.errors import GraphError, InputError, nearest
+from simcore.graph.store import SCHEMA_VERSION
 
-SCHEMA_VERSION: Final = 1
 #: More ranks than any machine has; a number beyond it is damage, and would cost memory before it is noticed.
 MAX_RANKS: Final = 2**24
 

@@ -39,7 +39,7 @@ def rank_ranges(ranks: Iterable[int]) -> tuple[tuple[int, int, int], ...]:
     One after the other where that takes no more of them; else interleaved, so that GPUs 1 to 7 of each of
     1,024 nodes are 3 ranges and not 1,024.
     """
-    pending: IntArray = np.unique(np.fromiter(ranks, dtype=np.int64))
+    pending: IntArray = np.array(sorted(set(ranks)), dtype=np.int64)
     one_by_one, interleaved = _runs(pending), _interleaved(pending)
     return tuple(one_by_one if len(one_by_one) <= len(interleaved) else interleaved)
 

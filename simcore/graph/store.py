@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,13 @@ from simcore.errors import GraphError, InputError, nearest
 from simcore.graph.graph import Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import canonical, group_record, program_record
-from simcore.graph.header import SCHEMA_VERSION, GroupRecord, ProgramRecord, read_header
 from simcore.graph.ops import OP_COLUMNS, EdgeTable, FreeTable, IntArray, OpTable, Strings
 from simcore.graph.structure import check_structure
+
+if TYPE_CHECKING:
+    from simcore.graph.header import GroupRecord, ProgramRecord
+
+SCHEMA_VERSION: Final = 1
 
 Table = Mapping[str, Strings | npt.NDArray[np.integer]]
 
@@ -66,6 +71,8 @@ def load_graph(folder: str | os.PathLike[str]) -> Graph:
     InputError when the folder or a file is missing; GraphError, naming file and reason, when a file is
     truncated, of another schema version, or holds values that make no graph.
     """
+    from simcore.graph.header import read_header  # its models take as long to make as a graph to generate
+
     source = Path(folder)
     if not source.is_dir():
         raise InputError(f"{source}: no such graph folder")

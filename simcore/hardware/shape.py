@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simcore.errors import InputError
 from simcore.hardware.fields import FROM_XML, LISTS, OPTIONAL_NUMBERS
 from simcore.hardware.nics import nic_ports
-from simcore.hardware.node_xml import NodeXml, read_node_xml
 from simcore.hardware.placement import placed
 from simcore.hardware.profiles import Profile
 from simcore.hardware.wiring import NodeWiring, PciePort
+
+if TYPE_CHECKING:
+    from simcore.hardware.node_xml import NodeXml
 
 Lists = Mapping[str, Sequence[Any]]
 
@@ -37,6 +39,8 @@ def apply_node_xml(profile: Profile, overridden: set[str]) -> None:
     name = profile.texts.get("node_xml")
     if name is None:
         return
+    from simcore.hardware.node_xml import read_node_xml  # few clusters have such a file
+
     clash = sorted(overridden.intersection(FROM_XML))
     if clash:
         raise InputError(f"override cluster.{clash[0]}: it comes from node_xml = {name!r}; give one of them")

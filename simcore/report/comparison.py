@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from simcore.analysis.comparison import Comparison
-from simcore.report.summary import PARTS, number_table
+from simcore.report.summary_tables import PARTS, number_table
 from simcore.units import format_time, s_from_ps
 
 _LONGEST = 40  # characters of an input: more squeezes the table's other columns out

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from simcore.errors import InputError, nearest
 
 M = TypeVar("M", bound=BaseModel)
+
+_WHOLE = re.compile("0|[1-9][0-9]*", re.ASCII)
 
 
 def value_of(text: str, key: str) -> Any:
@@ -18,6 +20,10 @@ def value_of(text: str, key: str) -> Any:
 
     InputError when it is not YAML.
     """
+    if _WHOLE.fullmatch(text):  # most are: they need no parser
+        return int(text)
+    import yaml
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
