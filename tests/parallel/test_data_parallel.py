@@ -89,15 +89,21 @@ def test_fsdp_gathers_layers_twice_and_the_ends_once():
     ends = numel(made) - layers
     found = exchanged(made)
     # Both microbatches gather every layer in forward, all but the last one again in backward.  The root
-    # (embedding and head) stays from the first forward on.
-    assert found["all_gather", "dp"][1] == 2 * (ends + 2 * (layers + layers * (LAYERS - 1) // LAYERS))
+    # (embedding and head) stays from forward to the end of backward, which frees everything.
+    assert found["all_gather", "dp"][1] == 2 * 2 * (ends + layers + layers * (LAYERS - 1) // LAYERS)
     assert found["reduce_scatter", "dp"][1] == 2 * 4 * numel(made)
 
 
-def test_fsdp_without_resharding_gathers_once():
+def test_fsdp1_gathers_the_last_layer_again():
+    made = job(sharding="fsdp1")
+    ends = numel(made) - numel(made, layers_only=True)
+    assert exchanged(made)["all_gather", "dp"][1] == 2 * 2 * (ends + 2 * numel(made, layers_only=True))
+
+
+def test_fsdp_without_resharding_gathers_once_a_microbatch():
     found = exchanged(job(sharding="fsdp2", reshard_after_forward=False))
     made = job(sharding="fsdp2")
-    assert found["all_gather", "dp"] == (LAYERS + 1, 2 * numel(made))
+    assert found["all_gather", "dp"] == (2 * (LAYERS + 1), 2 * 2 * numel(made))
 
 
 def test_hsdp_reduces_shards_over_replicas():

@@ -27,7 +27,8 @@ def norm(
         op.run(name, [x, *weights], [x, *statistics], module=module, saved_inputs=x.num_bytes,
                saved_outputs=kept)  # fmt: skip
         back = f"{name}_backward" if layer_norm else "rms_norm_bwd"
-        op.back(compute(back, [x, x, *statistics, *weights], [x, *weights], module=module))
+        outs = [x, *weights] if shard.trains(f"{module}.weight") else [x]
+        op.back(compute(back, [x, x, *statistics, *weights], outs, module=module))
     else:
         _eager_rms_norm(op, x, module)
     if residual:

@@ -65,7 +65,7 @@ def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, L
     The input is cast to fp8 once (pytorch/ao float8_tensor_parallel.py, PrepareFloat8ModuleInput; without
     tensor parallelism torch.compile finds that the casts are one) and gathered once.
     """
-    shared, module = tape.op(), layers[0][1].module
+    fork, shared, module = len(tape.ops), tape.op(), layers[0][1].module
     gathers = shard.tp > 1 and shard.sequence_parallel
     beside: list[Hashable] = []
     if shard.fp8:
@@ -80,12 +80,15 @@ def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, L
         shared.back(collective(what, x, "tp", module=module), "input")
     out = []
     for number, (width, layer) in enumerate(layers):
+        first = len(tape.ops)
         if number + 1 < len(layers):
             # The gradient of the shared input is a sum, each term added when it is there.
             tape.op().back(compute("aten::add.Tensor", [x, x], [x], module=layer.module), "input")
         save_input = layer.save_input and number == 0
         layer = replace(layer, save_input=save_input, cast_input=not shard.fp8)
+        product = len(tape.ops)
         out.append(linear(tape, shard, x, width // shard.tp, layer))
+        tape.ops[first].reads = tape.ops[product].reads = fork
     for label in beside:
         tape.next_waits_for(label)
     if gathers and shard.fp8:
@@ -159,7 +162,9 @@ def _product(
         op.run("aten::add.Tensor", [y, y.like(out_features)], [y], module=module)
     adapter = shard.has_adapter(module)
     if adapter:
+        beside_product = len(tape.ops)
         _adapter(tape, shard, flat, y, module, flat.num_bytes if layer.save_input else 0)
+        tape.ops[beside_product].reads = beside_product - 1
     _backward(tape, shard, op, flat, y, layer, fp8, exchange, trains=trains, adapter=adapter)
     if exchange.output:
         _reduce_output(tape, shard, sum_op, y, fp8, exchange, module)

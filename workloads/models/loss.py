@@ -62,8 +62,9 @@ def _unfused(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: 
     op.run("aten::_log_softmax", [wide], [wide], module=MODULE, saved_outputs=wide.num_bytes)
     for launch in exchange:
         op.launch(launch)
-    op.run("aten::nll_loss_forward", [per_token], [per_token], module=MODULE)
-    op.back(compute("aten::nll_loss_backward", [per_token], [wide], module=MODULE))
+    target, mean = per_token.like(*per_token.shape, dtype="int64"), per_token.like(1)
+    op.run("aten::nll_loss_forward", [per_token, target], [mean], module=MODULE)
+    op.back(compute("aten::nll_loss_backward", [target, mean], [wide], module=MODULE))
     op.back(compute("aten::_log_softmax_backward_data", [wide, wide], [wide], module=MODULE))
     if wide != logits:
         op.back(compute("aten::_to_copy", [wide], [logits], module=MODULE))

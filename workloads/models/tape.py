@@ -47,7 +47,8 @@ class Op:
 
     In backward come ``backward``, then ``late``; ``late``, or else what follows, waits for ``after``.
 
-    ``again``: selective recomputation runs its forward again before its backward.
+    ``again``: selective recomputation runs its forward again before its backward.  ``reads``: branches of one
+    input need its gradient only if something before all of them trains.
     """
 
     tape: Tape
@@ -57,6 +58,7 @@ class Op:
     after: list[Hashable] = field(default_factory=list)
     late: list[Launch] = field(default_factory=list)
     parameters: list[Parameter] = field(default_factory=list)
+    reads: int = -1  # position of the op whose input it reads; -1: what the op before hands on
     trains_tied: bool = False  # a weight that belongs to another piece
 
     def run(
@@ -150,9 +152,10 @@ class Tape:
 
     def needs_grad(self, input_grad: bool) -> list[tuple[bool, bool]]:
         """Of each op: whether the gradients of its input and of its parameters are wanted."""
-        found = []
+        found: list[tuple[bool, bool]] = []
         for op in self.ops:
-            found.append((input_grad, op.trains))
+            mine = found[op.reads][0] if op.reads >= 0 else input_grad
+            found.append((mine, op.trains))
             input_grad = input_grad or op.trains
         return found
 

@@ -55,6 +55,7 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
     """
     closed: dict[str, int] = {}
     filled: dict[str, int] = {}
+    ends: dict[str, tuple[int, int]] = {}
     found: list[Bucket] = []
     for position in reversed(range(len(chunk.pieces))):
         latest: dict[str, int] = {}
@@ -64,13 +65,13 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
                 found.append(Bucket(group, parameter.numel, position, kernel))
                 continue
             filled[group] = filled.get(group, 0) + parameter.numel
+            ends[group] = (position, len(kernels(chunk.pieces[position])) - 1)
             latest[group] = max(latest.get(group, 0), kernel)
             limit = _limit(job, chunk, closed.get(group, 0))
             if limit and filled[group] >= limit:
                 closed[group] = closed.get(group, 0) + 1
                 found.append(Bucket(group, filled.pop(group), position, latest.pop(group)))
-    end = len(kernels(chunk.pieces[0])) - 1 if chunk.pieces else 0
-    found.extend(Bucket(group, numel, 0, end) for group, numel in sorted(filled.items()) if numel)
+    found.extend(Bucket(group, numel, *ends[group]) for group, numel in sorted(filled.items()) if numel)
     return [bucket for bucket in found if group_size(job, bucket.group) > 1]
 
 
@@ -160,6 +161,7 @@ def backward(
     """``kernels`` of all pieces in reverse; at the ``last`` microbatch gradients may leave as they fill."""
     ready = reduces and reduced_in_backward(job, last)
     buckets = buckets_of(job, chunk, kernels) if ready else []
+    reduced: list[tuple[Bucket, OpHandle]] = []
     for position in reversed(range(len(chunk.pieces))):
         hooks: dict[int, list[Bucket]] = {}
         for bucket in buckets:
@@ -167,12 +169,33 @@ def backward(
                 hooks.setdefault(bucket.kernel, []).append(bucket)
         writer.kernels(
             kernels(chunk.pieces[position]), phase="bwd", layer=chunk.layers[position],
-            after={at: _reducer(writer, job, full) for at, full in hooks.items()},
+            after={at: _reducer(writer, job, full, reduced) for at, full in hooks.items()},
         )  # fmt: skip
+    if job.training.bucket_bytes:
+        _copy_back(writer, job, reduced)
 
 
-def _reducer(writer: Writer, job: Job, buckets: Sequence[Bucket]) -> Callable[[], None]:
-    return lambda: reduce_gradients(writer, job, buckets, stream=DP_STREAM)
+def _reducer(
+    writer: Writer, job: Job, buckets: Sequence[Bucket], reduced: list[tuple[Bucket, OpHandle]]
+) -> Callable[[], None]:
+    def reduce() -> None:
+        handles = reduce_gradients(writer, job, buckets, stream=DP_STREAM)
+        reduced.extend(zip(buckets, handles, strict=True))
+
+    return reduce
+
+
+def _copy_back(writer: Writer, job: Job, reduced: Sequence[tuple[Bucket, OpHandle]]) -> None:
+    """PyTorch's DDP waits for its buckets at the end of backward and copies them into the gradients.
+
+    Source: ``Reducer::finalize_backward`` and ``finalize_bucket_dense`` of ``reducer.cpp``, without
+    ``gradient_as_bucket_view``.
+    """
+    for bucket, handle in reduced:
+        writer.wait_for(handle)
+        grads = Tensor((bucket.numel,), job.shard.main_grad_dtype)
+        kernel = compute("aten::copy_", [grads], [grads], op_class="copy", module="ddp")
+        writer.compute(kernel, phase="bwd")
 
 
 def reduced_in_backward(job: Job, last: bool) -> bool:
@@ -182,8 +205,9 @@ def reduced_in_backward(job: Job, last: bool) -> bool:
     return every or (last and training.overlap_grad_reduce)
 
 
-def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, stream: str) -> None:
+def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, stream: str) -> list[OpHandle]:
     """For each bucket a kernel that divides by the number of replicas, and a collective behind it."""
+    handles = []
     what = "all_reduce" if job.training.sharding == "ddp" else "reduce_scatter"
     size = element_bytes(job.training.grad_reduce_dtype)
     for bucket in buckets:
@@ -191,10 +215,13 @@ def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, str
             grads = Tensor((bucket.numel,), job.shard.main_grad_dtype)
             writer.compute(compute("aten::mul_.Tensor", [grads], [grads], module="ddp"), phase="grad_sync")
         waits = [writer.last] if writer.last is not None and stream != "compute" else []
-        writer.collective(
-            what, bucket.group, bucket.numel * size, stream=stream, phase="grad_sync", waits=waits,
-            dtype=_dtype(job.training.grad_reduce_dtype),
+        handles.append(
+            writer.collective(
+                what, bucket.group, bucket.numel * size, stream=stream, phase="grad_sync", waits=waits,
+                dtype=_dtype(job.training.grad_reduce_dtype),
+            )
         )  # fmt: skip
+    return handles
 
 
 def left_over(job: Job, chunks: Sequence[Chunk]) -> Iterator[Bucket]:

@@ -108,9 +108,11 @@ class _Gathers:
 
 
 def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
-    """Gather, compute, free, unit by unit; without resharding later microbatches find all gathered."""
-    units = units_of(chunk)
-    gathered = [unit for unit in units if first or (job.training.reshard_after_forward and not unit.is_root)]
+    """Gather, compute, free, unit by unit; without resharding, a pipeline gathers once a step."""
+    units, again = units_of(chunk), job.training.reshard_after_forward
+    # A backward frees all units; in a pipeline only the last one does (``PipelineStage`` of torch).
+    in_pipeline = job.parallel.pp > 1
+    gathered = [unit for unit in units if first or not in_pipeline or (again and not unit.is_root)]
     gathers = _Gathers(writer, job, chunk, "fwd", gathered)
     number = {position: k for k, unit in enumerate(gathered) for position in unit.positions}
     used = -1
@@ -134,13 +136,16 @@ def backward(
 ) -> None:
     """Gather again what was freed, compute ``kernels`` of each piece in reverse, reduce.
 
-    The root and the last layer of forward are still there (FSDP frees neither).  ``gathers`` False: only
-    weight gradients are computed; ``reduces`` False: they are not complete yet.
+    The root is still there, and so is the last layer, which FSDP1 frees all the same.  ``gathers`` False:
+    only weight gradients are computed; ``reduces`` False: they are not complete yet.
     """
     layers = [unit for unit in reversed(units_of(chunk)) if not unit.is_root]
-    again = layers[1:] if job.training.reshard_after_forward and gathers else []
+    freed = layers if job.training.sharding == "fsdp1" else layers[1:]
+    again = freed if job.training.reshard_after_forward and gathers else []
     passing = _Gathers(writer, job, chunk, "bwd", again)
     number = {unit.positions[0]: k for k, unit in enumerate(again)}
+    if freed == layers:
+        passing.issue_up_to(job.training.prefetch - 1)  # before the root's backward
     reductions = _Reductions(writer, job)
     ends: list[Piece] = []
     for position in reversed(range(len(chunk.pieces))):

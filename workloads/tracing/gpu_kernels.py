@@ -87,3 +87,15 @@ def _copy_in(shards: Sequence[torch.Tensor], *_: Any) -> KernelCost:
     """Each shard to its place in the buffer that is gathered into; the rest of it is not touched."""
     num_bytes = sum(map(touched_bytes, shards))
     return KernelCost(bytes_read=num_bytes, bytes_written=num_bytes)
+
+
+@register_cost("aten::nll_loss_forward")
+def _picked(scores: torch.Tensor, target: torch.Tensor, *_: Any) -> KernelCost:
+    """Of each row the target's score."""
+    return KernelCost(bytes_read=touched_bytes(target) + target.numel() * scores.element_size())
+
+
+@register_cost("aten::nll_loss_backward")
+def _put_back(grad: torch.Tensor, _scores: Any, target: torch.Tensor, *_: Any) -> KernelCost:
+    """Zeros, and the gradient at each target: the scores are not looked at."""
+    return KernelCost(bytes_read=touched_bytes(target) + touched_bytes(grad))
