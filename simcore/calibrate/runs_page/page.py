@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -34,28 +35,32 @@ _WORST: Final = 20
 
 _INTRODUCTION: Final = """# Training runs: predicted against measured
 
-Written by `python scripts/validate.py --runs CSV --leave-one-out --sample N --ablations M
---page docs/validation.md`.
-Every row of the table is predicted from its own columns: model, degrees, batch, precision and GPU; the
-framework's preset ([presets.md](presets.md)) supplies what software does by default.  Few numbers per
-die hold for all of its rows (`workloads/published/physics.toml`): the SM clock under load at the power limit,
-and on Hopper the rate of fp8 products.
-Constants of kernels and collectives are fitted to measured kernels and collectives, not to these rows.
-There is no factor per family or row.  `python scripts/calibrate.py BOARD --runs CSV --leave-one-out` refits
-them (`simcore/calibrate/runs_fit.py`); simulated step times are kept, so that it goes on where it
-stopped.
+Written by `python scripts/validate.py --runs CSV --leave-one-out --sample N --ablations M --cache FILE
+--page docs/validation.md`; an interrupted run goes on where it stopped, as `FILE` keeps simulated step times.
 
-Quality A: all inputs published.  Quality B: some are not; the row is simulated over plausible values and
+**What is compared.**  Every row of the table is predicted from its own columns: model, degrees, batch,
+precision and GPU; the framework's preset ([presets.md](presets.md)) supplies what software does by default.
+Measured metrics become seconds per step as listed at the end.  An error is predicted over measured step time,
+less one: negative means predicted too fast.  "Mean", "median", "p90" and "max" are of its size, "bias" is the
+mean with its sign.
+
+**Qualities.**  A: all inputs published.  B: some are not; the row is simulated over plausible values and
 scored by its distance to that band, so an error near zero mostly means a wide band.  Odd rows contradict
 their own neighbours (rules on columns flag them, with the reason); they are predicted like all others and
 reported apart.
 
-What is not out of sample: these numbers are fitted to these rows (see "Families left out"), and presets were
-changed several times after looking at residuals.  Leaving a family out undoes the first, not the second.
-Chosen in view of these rows and backed by nothing published: that half of the blocks are recomputed where
-FMS says "selective", that FlashAttention in Triton loses nothing at heads of 128 (from the slope of MPT's
-times over sequence length), that Hopper's products share tiles out as they run, and the lengths of packed
-documents in fine-tuning (a band).
+**What is fitted.**  Few numbers per die hold for all of its rows (`workloads/published/physics.toml`): the SM
+clock under load at the power limit, and on Hopper the rate of fp8 products.  Constants of kernels and
+collectives are fitted to measured kernels and collectives, not to these rows.  There is no factor per family
+or row.  `python scripts/calibrate.py BOARD --runs CSV --leave-one-out` refits the numbers
+(`simcore/calibrate/runs_fit.py`).
+
+**What is not out of sample.**  The numbers of the dies are fitted to these rows (see "Families left out"),
+and presets were changed many times after looking at residuals.  Leaving a family out undoes the first, not
+the second.  Chosen in view of these rows and backed by nothing published: that half of the blocks are
+recomputed where FMS says "selective", that FlashAttention in Triton loses nothing at heads of 128 (from the
+slope of MPT's times over sequence length), that Hopper's products share tiles out as they run, and the
+lengths of packed documents in fine-tuning (a band).
 """
 
 _OTHERS: Final = (
@@ -90,7 +95,7 @@ def report(scored: Scored, extras: Extras | None = None) -> str:
     quality_a = [score for score in clean if score.quality == "A"]
     quality_b = [score for score in clean if score.quality != "A"]
     odd = [score for score in scored.scores if score.described.odd]
-    lines = [_INTRODUCTION]
+    lines: list[str] = []
     if extras.scope:
         lines += [extras.scope, ""]
     lines += ["## Overall", ""]
@@ -114,11 +119,11 @@ def report(scored: Scored, extras: Extras | None = None) -> str:
     lines += ["Odd:", "", *table(_HEADS, grouped(odd, lambda score: score.described.odd))]
     for title, key, order in (
         ("GPU", lambda score: score.described.band.cases[0].board, ()),
-        ("Model size", size_band, SIZE_BANDS),
-        ("Scale, GPUs", scale_band, SCALE_BANDS),
-        ("Strategy", strategy, ()),
+        ("model size", size_band, SIZE_BANDS),
+        ("number of GPUs", scale_band, SCALE_BANDS),
+        ("strategy", strategy, ()),
     ):
-        lines += [f"## By {title.lower() if title != 'GPU' else title}", ""]
+        lines += [f"## By {title}", ""]
         lines += ["Quality A without odd rows.", "", *table(_HEADS, grouped(quality_a, key, in_order=order))]
     lines += repeat_lines(scored.scores)
     lines += order_lines(scored.scores)
@@ -129,7 +134,14 @@ def report(scored: Scored, extras: Extras | None = None) -> str:
     lines += _rows("Worst rows", sorted(scored.scores, key=lambda score: -abs(score.error))[:_WORST])
     lines += ["## Skipped", "", *table(("row", "reason"), [(s["id"], s["reason"]) for s in scored.skipped])]
     lines += metric_lines(scored.scores)
-    return "\n".join(lines)
+    return "\n".join([_INTRODUCTION, *_contents(lines), *lines])
+
+
+def _contents(lines: Sequence[str]) -> list[str]:
+    """Links to the sections, as GitHub names them."""
+    titles = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    links = [f"[{title}](#{re.sub(r'[^a-z0-9 -]', '', title.lower()).replace(' ', '-')})" for title in titles]
+    return [" · ".join(links), ""]
 
 
 def drawings(scored: Scored, extras: Extras) -> dict[str, str]:
