@@ -13,7 +13,8 @@ Note [Rotation]
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -55,9 +56,28 @@ class LinkLoad:
         for link in links:
             self._bytes[link] = self._bytes.get(link, 0.0) + num_bytes
             self._connections[link] = self._connections.get(link, 0) + 1
+        self._note_inputs(links)
+
+    def _note_inputs(self, links: tuple[int, ...]) -> None:
         nic = next((place for place, link in enumerate(links) if link in self._nics), len(links))
         for link in links[nic + 1 : -1]:
             self._inputs.setdefault(link, set()).add(links[nic])
+
+    def add_all(self, hops: Iterable[tuple[int, int]], fabric: Fabric, num_bytes: float) -> None:
+        """A connection of ``num_bytes`` for each of ``hops`` (GPUs), to which no other size is added."""
+        ids: list[int] = []
+        times: list[int] = []
+        for (src, dst), number in Counter(hops).items():
+            links = fabric.route(src, dst)
+            ids += links
+            times += [number] * len(links)
+            if len(links) > 2:
+                self._note_inputs(links)
+        links_used, place = np.unique(np.array(ids, dtype=np.int64), return_inverse=True)
+        connections = np.bincount(place, weights=times).astype(np.int64)
+        sums = np.cumsum(np.full(int(connections.max(initial=0)), num_bytes))  # as if added one by one
+        self._connections = dict(zip(links_used.tolist(), connections.tolist(), strict=True))
+        self._bytes = dict(zip(links_used.tolist(), sums[connections - 1].tolist(), strict=True))
 
     def per_byte(self, sent_bytes: float) -> Load:
         """Links ascending, link bytes per byte where an average rank sends ``sent_bytes``."""
@@ -100,11 +120,9 @@ def ring_order(layout: Layout, rotation: int) -> tuple[int, ...]:
 def ring_load(fabric: Fabric, layout: Layout) -> Load:
     """Load of a ring over all rotations, per byte that each rank sends."""
     load = LinkLoad(fabric)
-    share = 1.0 / layout.num_rings
-    for rotation in range(layout.num_rings):
-        order = ring_order(layout, rotation)
-        for src, dst in zip(order, (*order[1:], order[0]), strict=True):
-            load.add(fabric.route(src, dst), share)
+    orders = [ring_order(layout, rotation) for rotation in range(layout.num_rings)]
+    hops = [hop for order in orders for hop in zip(order, (*order[1:], order[0]), strict=True)]
+    load.add_all(hops, fabric, 1.0 / layout.num_rings)
     return load.per_byte(1.0)
 
 
@@ -142,12 +160,8 @@ def tree_load(fabric: Fabric, layout: Layout) -> Load:
     """
     load = LinkLoad(fabric)
     rotations = tree_rotations(layout)
-    share = 0.5 / rotations
-    for rotation in range(rotations):
-        for which in (0, 1):
-            for child, parent in tree_edges(layout, rotation, which):
-                load.add(fabric.route(child, parent), share)
-                load.add(fabric.route(parent, child), share)
+    edges = [edge for r in range(rotations) for which in (0, 1) for edge in tree_edges(layout, r, which)]
+    load.add_all([*edges, *((parent, child) for child, parent in edges)], fabric, 0.5 / rotations)
     num_ranks = layout.num_ranks
     return load.per_byte(2.0 * (num_ranks - 1) / num_ranks)
 

@@ -155,13 +155,13 @@ class PlanTable:
         """Index into ``plans`` for each flat op of a rank, -1 where it does not communicate."""
         tape = rank.tape
         by_call = {call: self._number(plan) for call, plan in rank.calls.items()}
-        choice = (id(tape), *sorted((call.row, number) for call, number in by_call.items()))
+        choice = (id(tape), *sorted((int(call.rows[0]), number) for call, number in by_call.items()))
         found = self._columns.get(choice)
         if found is None:
             found = self._columns[choice] = np.full(len(tape.flat), -1, dtype=np.int32)
             by_row = np.full(len(is_comm), -1, dtype=np.int32)
             for call, number in by_call.items():
-                by_row[call.row] = number
+                by_row[call.rows] = number
             found[:] = by_row[tape.flat.row]
         return found
 

@@ -88,9 +88,10 @@ class Solos:
         key = (id(tape), main, *streams, alone)
         cells = self.cells.get(key)
         if cells is None:
-            rows = [call.row for call in calls if call not in alone]
+            foreign = [call.rows for call in calls if call not in alone]
+            rows = np.concatenate(foreign) if foreign else np.zeros(0, dtype=np.int64)
             is_local = ~np.isin(tape.flat.row[tape.order[tape.first_op]], rows)
-            if rows and any(len(item.work.calls) > 1 for items in tape.streams for item in items
+            if foreign and any(len(item.work.calls) > 1 for items in tape.streams for item in items
                             if not isinstance(item.work, KernelSequence)):  # fmt: skip
                 ops_local = ~np.isin(tape.flat.row[tape.order], rows)
                 is_local = np.logical_and.reduceat(ops_local, tape.first_op)

@@ -26,12 +26,13 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Call:
-    """A communication op as the graph describes it; one object per op-table row, compared by identity.
+    """A communication op as the graph describes it; one object for equal rows, compared by identity.
 
-    ``peer_delta`` is 0 for a collective; ``recorded_ps`` is its transfer's time in a recording, -1: none.
+    ``rows`` are those of the op table.  ``peer_delta`` is 0 for a collective; ``recorded_ps`` is its
+    transfer's time in a recording, -1: none.
     """
 
-    row: int
+    rows: IntArray
     kind: OpKind
     group: str
     collective: str
@@ -244,15 +245,23 @@ class _Kernels:
 
 
 def _calls(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
-    ops = graph.ops
-    return {
-        row: Call(
-            row, OpKind(int(ops.kind[row])), ops.group[row], ops.collective[row], int(ops.comm_bytes[row]),
-            int(ops.peer_delta[row]) if ops.kind[row] != OpKind.COLLECTIVE else 0,
-            int(ops.recorded_ps[row]),
+    """The call of each row that communicates."""
+    ops, rows = graph.ops, np.flatnonzero(is_comm)
+    if not len(rows):
+        return {}
+    delta = np.where(ops.kind[rows] == OpKind.COLLECTIVE, 0, ops.peer_delta[rows])
+    columns = (ops.kind[rows], ops.group.codes[rows], ops.collective.codes[rows], ops.comm_bytes[rows], delta)
+    _, first, which = np.unique(
+        np.stack([*columns, ops.recorded_ps[rows]]), axis=1, return_index=True, return_inverse=True
+    )
+    calls = [
+        Call(
+            rows[which == number], OpKind(int(ops.kind[row])), ops.group[row], ops.collective[row],
+            int(ops.comm_bytes[row]), int(delta[at]), int(ops.recorded_ps[row]),
         )
-        for row in np.flatnonzero(is_comm).tolist()
-    }  # fmt: skip
+        for number, (at, row) in enumerate(zip(first.tolist(), rows[first].tolist(), strict=True))
+    ]  # fmt: skip
+    return dict(zip(rows.tolist(), [calls[number] for number in which.tolist()], strict=True))
 
 
 def _sequence_numbers(graph: Graph, rows: IntArray, is_comm: BoolArray) -> dict[int, int]:

@@ -9,6 +9,7 @@ nothing else.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,7 @@ class FluidNetwork:
         self._nics = nics
         self._capacity = (bytes_per_s * 1e-12).tolist()
         self._names = names
-        self._on_link: list[dict[Flow, float]] = [{} for _ in self._capacity]  # active flows, weight
+        self._on_link: defaultdict[int, dict[Flow, float]] = defaultdict(dict)  # active flows, weight
         self._alone: dict[int, float] = {}  # plan id -> rate alone
         self._plans: dict[int, CollectivePlan] = {}
         self.bytes_per_s = bytes_per_s
@@ -107,7 +108,7 @@ class FluidNetwork:
 
     def is_used(self, link: int) -> bool:
         """Whether a flow is on a link."""
-        return bool(self._on_link[link])
+        return bool(self._on_link.get(link))
 
     # -- joining and leaving ---------------------------------------------------------------------
 
