@@ -20,6 +20,9 @@ from simcore.calibrate.runs_ranking import (
     kendall_of_orders,
     search,
 )
+from simcore.hardware import load_cluster
+from simcore.memory import peak_memory
+from workloads.parallel.generate import generate
 
 
 def test_fifteen_strategies_share_a_batch_of_sixteen() -> None:
@@ -47,6 +50,14 @@ def test_the_choice_finds_the_published_best_and_its_distance_to_the_worst() -> 
     # One microbatch: 16 GPUs work one after the other.  In sample: one input was chosen to fit.
     assert found.worst == "1M16P1D"
     assert found.ratio == pytest.approx(PUBLISHED["ratio"][1], rel=0.25)
+
+
+def test_every_strategy_of_the_choice_fits_without_recomputation() -> None:
+    gpu = load_cluster("a10-16").gpu
+    for strategy in STRATEGIES:
+        case = REFERENCE.case(strategy)
+        graph = generate(case.model, case.parallel, case.training, case.software)
+        assert max(program.total for program in peak_memory(graph)) < gpu.hbm_bytes - gpu.reserved_bytes
 
 
 def test_times_are_kept(tmp_path: Path) -> None:
