@@ -222,3 +222,11 @@ def test_a_product_may_add_its_bias() -> None:
     names = [Counter(k.name for k in layer.forward) for layer in (apart, within)]
     assert names[0] - names[1] == {"aten::add.Tensor": 1}  # queries, keys and values; others are fused
     assert len(apart.backward) == len(within.backward)
+
+
+def test_repeated_keys_reach_attention_for_every_head() -> None:
+    made = pieces(LLAMA3_8B, software={"repeat_keys": True}).layers[0]
+    (attention,) = [k for k in made.forward if k.op_class == "attention_fwd"]
+    assert attention.in_shapes[0][1] == attention.in_shapes[1][1] == 32
+    copies = [k for k in made.forward if k.name == "aten::repeat_interleave"]
+    assert [k.bytes_written // k.bytes_read for k in copies] == [4, 4]

@@ -39,7 +39,7 @@ def jobs(draw: st.DrawFn) -> tuple[ModelSpec, Shard]:
     shard = Shard(
         micro_batch=draw(st.sampled_from([1, 2])), seq=128, tp=tp, cp=draw(st.sampled_from([1, 2])),
         ep=draw(st.sampled_from([1, 2])), sequence_parallel=tp > 1 and draw(BOOLS),
-        cp_style=draw(st.sampled_from(["ring", "all_gather", "ulysses"])), software=draw(BUILDS),
+        cp_style=draw(st.sampled_from(["ring", "all_gather", "ulysses", "torch"])), software=draw(BUILDS),
         precision=draw(st.sampled_from(["bf16", "fp8", "fp32"])), tp_overlap=draw(BOOLS),
         recompute=draw(st.sampled_from(["none", "selective", "full", "ops"])),
     )  # fmt: skip

@@ -67,7 +67,7 @@ def jobs(draw: st.DrawFn) -> tuple[ModelSpec, ParallelSpec, TrainingSpec]:
         tp=tp, pp=pp, dp=dp, cp=cp, ep=max(ep, 1), etp=etp, schedule=schedule, virtual_stages=virtual,
         microbatch_group=group, dp_shard=draw(st.sampled_from([0, dp, max(1, dp // 2)])),
         sequence_parallel=draw(st.booleans()),
-        cp_style=draw(st.sampled_from(["ring", "all_gather", "ulysses"])),
+        cp_style=draw(st.sampled_from(["ring", "all_gather", "ulysses", "torch"])),
         order=draw(st.sampled_from(["tp-cp-ep-dp-pp", "cp-tp-ep-dp-pp", "tp-ep-dp-cp-pp"])),
     )  # fmt: skip
     training = TrainingSpec(

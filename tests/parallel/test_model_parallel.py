@@ -77,6 +77,45 @@ def test_gathered_keys_and_values():
     assert exchanged("bwd", cp=4, cp_style="all_gather") == {("reduce_scatter", "cp"): [2 * WHOLE]}
 
 
+def test_torch_gathers_twice_and_passes_gradients_on_in_fp32():
+    cp = 4
+    assert exchanged("fwd", cp=cp, cp_style="torch") == {("all_gather", "cp"): [2 * WHOLE]}
+    # After each of cp pieces the gradients of a slice's keys and values: 4 bytes for 2.
+    each = 2 * (2 * WHOLE // cp)
+    found = exchanged("bwd", cp=cp, cp_style="torch")
+    assert {k: v for k, v in found.items() if k[1] == "cp"} == {
+        ("all_gather", "cp"): [2 * WHOLE], ("send", "cp"): [each] * cp,
+    }  # fmt: skip
+
+
+def test_compiled_context_parallelism_waits_where_it_communicates():
+    """The same bytes; fewer kernels, and nothing runs beside exchanges."""
+
+    def made(compiled: bool):
+        return generate(
+            model(1), ParallelSpec(cp=4, cp_style="torch"), TrainingSpec(seq=65536, global_batch=1),
+            SoftwareSpec(compiled=compiled),
+        )  # fmt: skip
+
+    eager, compiled = made(False), made(True)
+    assert len(compiled.ops) < len(eager.ops)
+
+    def beside(graph):
+        times = step(graph).times[0]
+        flat = graph.flat_ops(graph.programs[0]).row
+        overlap = 0
+        streams = [graph.ops.stream[int(row)] for row in flat]
+        work = [k for k, s in enumerate(streams) if s == "compute"]
+        for k in (k for k, s in enumerate(streams) if s == "cp"):
+            overlap += sum(
+                max(0, min(times.end_ps[k], times.end_ps[w]) - max(times.start_ps[k], times.start_ps[w]))
+                for w in work
+            )  # fmt: skip
+        return overlap
+
+    assert beside(compiled) == 0 < beside(eager)
+
+
 def test_ulysses_trades_tokens_for_heads():
     # Queries, keys and values before, the output after: four times a rank's slice.
     assert sum(exchanged("fwd", cp=4, cp_style="ulysses")["all_to_all", "cp"]) == 4 * WHOLE // 4
@@ -84,7 +123,7 @@ def test_ulysses_trades_tokens_for_heads():
 
 def test_context_parallel_work_is_even():
     """Attention flops of all ranks together: cp times a rank's are a causal half and the diagonal."""
-    for style in ("ring", "all_gather"):
+    for style in ("ring", "all_gather", "torch"):
         flops = {}
         for cp in (1, 4):
             graph = generate(

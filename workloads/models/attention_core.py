@@ -93,7 +93,7 @@ def _unfused(tape: Tape, shard: Shard, core: Core, queries: int, keys: int) -> T
     query, key = shard.tensor(rows, queries, core.qk_size), shard.tensor(rows, keys, core.qk_size)
     value, out = shard.tensor(rows, keys, core.v_size), shard.tensor(rows, queries, core.v_size)
     if core.kv_heads < core.heads:
-        _repeat_keys(tape, core, key, value)
+        repeat_keys(tape, shard, core)
     scores = shard.tensor(rows, queries, keys)
     turned = key.like(rows, core.qk_size, keys)
     score_flops, value_flops = 2 * scores.numel * core.qk_size, 2 * scores.numel * core.v_size
@@ -171,10 +171,12 @@ def _softmax(shard: Shard, core: Core, scores: Tensor) -> list[_Step]:
     return steps
 
 
-def _repeat_keys(tape: Tape, core: Core, key: Tensor, value: Tensor) -> None:
+def repeat_keys(tape: Tape, shard: Shard, core: Core) -> Core:
     """Keys and values of a group of heads are copied to each of them."""
     op, factor = tape.op(), core.heads // core.kv_heads
-    for whole in (key, value):
-        few = replace(whole, shape=(whole.shape[0] // factor, *whole.shape[1:]))
+    for size in (core.qk_size, core.v_size):
+        few = shard.tensor(core.batch * core.kv_heads, core.num_keys, size)
+        whole = few.like(few.shape[0] * factor, *few.shape[1:])
         op.run("aten::repeat_interleave", [few], [whole], op_class="copy", module=core.module)
         op.back(compute("aten::sum.dim_IntList", [whole], [few], module=core.module))
+    return replace(core, kv_heads=core.heads)

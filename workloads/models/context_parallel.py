@@ -5,6 +5,11 @@ Note [Context parallelism]
     "ring" (arXiv 2310.01889): keys and values travel round the ring while the piece at hand is worked on; the
     first piece is causal, the others are full over half of the scores.  "all_gather" (arXiv 2407.21783):
     keys and values are gathered first.  "ulysses" (arXiv 2309.14509): all_to_all trades tokens for heads.
+    "torch" (torch/distributed/tensor/experimental/_attention.py): keys and values are gathered while the
+    first piece is worked on, in forward and again in backward; results are merged in fp32; gradients of keys
+    and values, in fp32, go to the next rank after each of cp pieces.  Where blocks are compiled, merging is
+    one kernel, and exchanges are waited for where they begin: functional collectives are traced with their
+    wait, and the compiler keeps that order.
 """
 
 from __future__ import annotations
@@ -12,22 +17,27 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from workloads.models.attention_core import Core, attend, fused, kept_by_attention
+from workloads.models.attention_core import Core, attend, fused, kept_by_attention, repeat_keys
 from workloads.models.local import Shard
+from workloads.models.pieces import Kernel
 from workloads.models.tape import Launch, Tape
-from workloads.models.tensors import Tensor, collective
+from workloads.models.tensors import Tensor, collective, compute
 
 CP_STREAM = "cp"
 
 
 def distributed_attention(tape: Tape, shard: Shard, core: Core) -> Tensor:
     """Attention of this rank's queries to all keys; ``[tokens, heads * v_size]``."""
+    if shard.software.repeat_keys and core.kv_heads < core.heads:
+        core = repeat_keys(tape, shard, core)
     if shard.cp == 1:
         return attend(tape, shard, core, core.seq, core.num_keys, causal=core.causal)
     if shard.cp_style == "ulysses":
         return _ulysses(tape, shard, core)
     if shard.cp_style == "all_gather":
         return _gathered(tape, shard, core)
+    if shard.cp_style == "torch":
+        return _Merged(tape, shard, core).out
     return _ring(tape, shard, core)
 
 
@@ -61,17 +71,22 @@ def _gathered(tape: Tape, shard: Shard, core: Core) -> Tensor:
     return attend(tape, shard, core, core.seq, keys, causal=False)
 
 
+def _pieces(shard: Shard, core: Core) -> list[tuple[int, bool]]:
+    """(keys, causal) for all queries: one causal piece, then ``cp - 1`` full ones over half of the scores."""
+    other = (core.seq // 2, False) if core.causal else (core.seq, False)
+    return [(core.seq, core.causal), *[other] * (shard.cp - 1)]
+
+
 def _ring(tape: Tape, shard: Shard, core: Core) -> Tensor:
-    """One causal piece, then ``cp - 1`` full ones over half of the scores while the next keys travel."""
+    """Piece by piece while the next keys travel."""
     keys = shard.tensor(core.batch * core.seq, core.kv_heads * (core.qk_size + core.v_size))
-    pieces = [(core.seq, core.seq, core.causal)]
-    pieces += [(core.seq, core.seq // 2 if core.causal else core.seq, False)] * (shard.cp - 1)
+    pieces = _pieces(shard, core)
     out = shard.tensor(core.batch * core.seq, core.heads * core.v_size)
     op = tape.op(again=True)
     # Backward sends the gradients of keys and values on with them.
     both = keys.like(2, *keys.shape)
     travelling: Hashable = None
-    for number, (queries, length, causal) in enumerate(pieces):
+    for number, (length, causal) in enumerate(pieces):
         arriving, travelling = travelling, None
         last = number + 1 == len(pieces)
         if not last:
@@ -81,7 +96,7 @@ def _ring(tape: Tape, shard: Shard, core: Core) -> Tensor:
             op.launch(Launch(step, travelling, waits))
         if arriving is not None:
             tape.next_waits_for(arriving)
-        forward, backward = fused(shard, core, queries, length, causal=causal)
+        forward, backward = fused(shard, core, core.seq, length, causal=causal)
         op.launch(Launch(forward) if number else kept_by_attention(shard, core, forward))
         if number:
             op.run("softmax_lse_correction", [out, out], [out], op_class="elementwise", module=core.module)
@@ -93,3 +108,87 @@ def _ring(tape: Tape, shard: Shard, core: Core) -> Tensor:
             if number + 2 == len(pieces):
                 op.after.append(label)
     return out
+
+
+class _Merged:
+    """Style "torch" of Note [Context parallelism], on one op; ``out`` is the result.
+
+    Of pieces that a rank's later queries alone attend to, only half of the rows are merged (and then joined
+    with the others by a copy); all ranks are taken to merge whole results, as the slowest does.
+    """
+
+    def __init__(self, tape: Tape, shard: Shard, core: Core) -> None:
+        self._tape, self._shard, self._module = tape, shard, core.module
+        tokens = core.batch * core.seq
+        self._keys = shard.tensor(tokens, core.kv_heads * (core.qk_size + core.v_size))
+        self._key_grads = self._keys.like(*self._keys.shape, dtype="float32")
+        self._compiled = shard.software.compiled
+        self.out = shard.tensor(tokens, core.heads * core.v_size)
+        self._sum = self.out.like(*self.out.shape, dtype="float32")
+        self._queries = shard.tensor(tokens, core.heads * core.qk_size)
+        self._op = tape.op(again=True)
+        self._before: list[Hashable] = []  # what the next launch of backward waits for
+        self._forward(core)
+        self._backward(core)
+
+    def _gather(self) -> Kernel:
+        whole = self._keys.like(self._keys.shape[0] * self._shard.cp, self._keys.shape[1])
+        return collective("all_gather", whole, "cp", stream=CP_STREAM, module=self._module)
+
+    def _forward(self, core: Core) -> None:
+        op, tape, gathered = self._op, self._tape, self._tape.new_label()
+        op.run("aten::cat", [self._keys], [self._keys], module=self._module)
+        op.launch(Launch(self._gather(), gathered))
+        for number, (length, causal) in enumerate(_pieces(self._shard, core)):
+            if number == (0 if self._compiled else 1):
+                tape.next_waits_for(gathered)
+            kernel = fused(self._shard, core, core.seq, length, causal=causal)[0]
+            op.launch(Launch(kernel) if number else kept_by_attention(self._shard, core, kernel))
+            for name, ins, result in self._merging() if number else ():
+                op.run(name, ins, [result], op_class="elementwise", module=self._module)
+        op.run("aten::_to_copy", [self._sum], [self.out], module=self._module)
+
+    def _merging(self) -> list[tuple[str, list[Tensor], Tensor]]:
+        """New sum: sum - sigmoid(lse of piece - lse of sum) (sum - piece).  What is done to lse is small."""
+        whole, piece = self._sum, self.out
+        if self._compiled:
+            return [("merge_attention", [whole, piece], whole)]
+        return [
+            ("aten::_to_copy", [piece], whole), ("aten::sub.Tensor", [whole, whole], whole),
+            ("aten::mul.Tensor", [whole], whole), ("aten::sub.Tensor", [whole, whole], whole),
+        ]  # fmt: skip
+
+    def _backward(self, core: Core) -> None:
+        gathered = self._tape.new_label()
+        self._back("aten::cat", [self._keys], [self._keys])
+        self._op.back(self._gather(), label=gathered)
+        sent: Hashable = None
+        for number, (length, causal) in enumerate(_pieces(self._shard, core)):
+            if number == (0 if self._compiled else 1):
+                self._before.append(gathered)
+            self._launch(fused(self._shard, core, core.seq, length, causal=causal)[1])
+            if sent is not None:
+                self._before.append(sent)
+            self._back("aten::add_.Tensor", [self._key_grads, self._keys], [self._key_grads])
+            if not self._compiled:
+                self._back("aten::cat", [self._key_grads], [self._key_grads])
+            sent = self._tape.new_label()
+            # An all_to_all in which each rank has one partner.
+            kernel = collective(
+                "send_recv", self._key_grads, "cp", stream=CP_STREAM, module=self._module, peer_delta=1
+            )
+            self._op.back(kernel, label=sent)
+            if self._compiled:
+                self._before.append(sent)
+            self._back("aten::add_.Tensor", [self._sum, self._queries], [self._sum])
+        self._back("aten::_to_copy", [self._sum], [self._queries])
+        if not self._compiled:
+            self._before.append(sent)
+        self._back("aten::_to_copy", [self._key_grads], [self._keys])
+
+    def _back(self, name: str, ins: list[Tensor], outs: list[Tensor]) -> None:
+        self._launch(compute(name, ins, outs, op_class="elementwise", module=self._module))
+
+    def _launch(self, kernel: Kernel) -> None:
+        self._op.back(kernel, waits=tuple(self._before))
+        self._before.clear()

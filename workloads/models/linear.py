@@ -79,11 +79,12 @@ def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, L
         what = "reduce_scatter" if shard.sequence_parallel else "all_reduce"
         shared.back(collective(what, x, "tp", module=module), "input")
     out = []
+    # The gradient of the shared input is a sum: of two terms when both are there, or, compiled, of all.
+    terms, sums_at = (len(layers), (0,)) if shard.software.compiled else (2, range(len(layers) - 1))
     for number, (width, layer) in enumerate(layers):
         first = len(tape.ops)
-        if number + 1 < len(layers):
-            # The gradient of the shared input is a sum, each term added when it is there.
-            tape.op().back(compute("aten::add.Tensor", [x, x], [x], module=layer.module), "input")
+        if number in sums_at:
+            tape.op().back(compute("aten::add.Tensor", [x] * terms, [x], module=layer.module), "input")
         save_input = layer.save_input and number == 0
         layer = replace(layer, save_input=save_input, cast_input=not shard.fp8)
         product = len(tape.ops)

@@ -28,6 +28,9 @@ class SoftwareSpec(BaseModel):
     ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps) or "unfused".
     ``fused_qkv``, ``fused_gate_up``: one product for queries, keys and values, and for both up-projections
     of a gated block.  ``qkv_grad_copy``: their gradients are copied side by side before its backward.
+    ``repeat_keys``: keys and values are copied to all heads that share them before attention.
+    ``compiled``: torch.compile of whole blocks; the fusions above say which kernels it joins in them, and
+    sums of gradients are joined, too.
     ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), or from blocks of
     it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every" microbatch, at the "first" one,
     or "never" (kept in fp8).
@@ -66,6 +69,8 @@ class SoftwareSpec(BaseModel):
     logits_fp32: bool = True
     fused_qkv: bool = True
     fused_gate_up: bool = True
+    repeat_keys: bool = False
+    compiled: bool = False
     qkv_grad_copy: bool = True
     recompute_early_stop: bool = False
     fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8"] = "delayed"

@@ -35,7 +35,7 @@ class ParallelSpec(_Frozen):
     stage_layers: tuple[int, ...] = ()
     embedding_as_layer: bool = False
     head_as_layer: bool = False
-    cp_style: Literal["ring", "all_gather", "ulysses"] = "ring"
+    cp_style: Literal["ring", "all_gather", "ulysses", "torch"] = "ring"
     order: str = "tp-cp-ep-dp-pp"  # fastest-varying axis first
 
     @property
