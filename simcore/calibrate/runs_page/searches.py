@@ -72,8 +72,8 @@ def search_lines(searches: Sequence[Search]) -> list[str]:
         " defaults (fp32, eager kernels, gradients summed beside the backward pass), BERT's 512 tokens, a"
         " port of 100 Gb/s for two GPUs, pipelines within nodes, and a replica's samples in one"
         " microbatch.  It was made after seeing the published figures: no pipeline that is fed with more is"
-        " as slow as they say.  GPUs run at the profile's clock, which knows nothing of this search, and every"
-        " strategy fits into their 24 GB without recomputation (`simcore/calibrate/runs_ranking.py`).",
+        " as slow as they say.  GPUs run at the profile's clock, which knows nothing of this search, and"
+        " every strategy fits into their 24 GB without recomputation (`simcore/calibrate/runs_ranking.py`).",
         "",
         f"![15 strategies, predicted and published](images/{_NAME}.svg)",
         "",
