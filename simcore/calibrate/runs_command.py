@@ -18,6 +18,7 @@ from simcore.calibrate.runs_page import Extras, drawings, far_off, report
 from simcore.calibrate.runs_ranking import search
 from simcore.calibrate.runs_rows import row_objects
 from simcore.calibrate.runs_score import Described, RowScore, Scored, score_rows
+from simcore.calibrate.runs_sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
 from workloads.published import RunRow, board_physics, read_run_rows
 
@@ -59,7 +60,8 @@ def validate_runs(
     if as_json:
         found = {
             "rows": row_objects(rows, scored), "families": table.families, "overall": table.overall,
-            "quality_a": goals(scored.scores), "skipped": table.skipped, "wall_s": wall_s,
+            "quality_a": goals(scored.scores), "rank_order": rank_order(scored.scores),
+            "skipped": table.skipped, "wall_s": wall_s,
         }  # fmt: skip
         if fitted is not None:
             numbers = {board: asdict(p) for board, p in fitted.numbers.items()}
@@ -115,6 +117,15 @@ def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ())
         for s in scores
     ]  # fmt: skip
     return error_table(plain, skipped)
+
+
+def rank_order(scores: Sequence[RowScore]) -> list[dict[str, Any]]:
+    """Kendall's tau of every sweep, over layouts and over numbers of GPUs."""
+    known = repeats(scores)
+    kinds = {"layouts": layouts(scores), "scaling": scalings(scores)}
+    return [
+        {"kind": kind, **found.as_dict()} for kind, sweeps in kinds.items() for found in orders(sweeps, known)
+    ]
 
 
 def goals(scores: Sequence[RowScore]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -94,6 +94,38 @@ def _grouped(
         stated = ", ".join(part for part in key(score) if part)
         found[f"{score.described.row.family}: {stated}"].append(score)
     return {name: rows for name, rows in found.items() if len(rows) >= SMALLEST_SWEEP}
+
+
+@dataclass(frozen=True)
+class Order:
+    """How well a sweep's rows are ordered.
+
+    ``every`` row, the ``usual`` ones (odd rows left out), and of those the pairs whose measured costs lie
+    ``apart`` by more than two reports of one run.
+    """
+
+    sweep: str
+    rows: int
+    every: Tau
+    usual: Tau
+    apart: Tau
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a tau is undefined."""
+        found = {"tau": self.every, "tau_without_odd": self.usual, "tau_apart": self.apart}
+        taus = {name: None if math.isnan(tau.value) else tau.value for name, tau in found.items()}
+        return {"sweep": self.sweep, "rows": self.rows, **taus, "pairs_apart": self.apart.pairs}
+
+
+def orders(sweeps: Mapping[str, Sequence[RowScore]], known: Mapping[str, Repeats]) -> list[Order]:
+    """Taus of each sweep whose rows were not all measured alike, by name."""
+    out = []
+    for name, found in sorted(sweeps.items()):
+        if len({score.measured_s for score in found}) > 1:
+            usual = [score for score in found if not score.described.odd]
+            apart = kendall_tau(usual, apart=noise(known, found[0].described.row.family))
+            out.append(Order(name, len(found), kendall_tau(found), kendall_tau(usual), apart))
+    return out
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcore.calibrate.runs_command import rank_order
 from simcore.calibrate.runs_page.metrics import metric_lines
 from simcore.calibrate.runs_page.orders import order_lines, repeat_lines
 from simcore.calibrate.runs_score import Described, RowScore
@@ -89,6 +90,17 @@ def test_the_page_shows_taus_of_both_kinds() -> None:
     rows = [_score(1.0 + k, 1.0 + k, tp=str(2**k), odd="strange" if k == 3 else "") for k in range(4)]
     page = order_lines(rows)
     assert "| new: GPT-3 tiny, 8 GPUs, batch 8, bf16 | 4 | 1.00 | 1.00 | 1.00 | 3 |  |" in page
+
+
+def test_json_holds_taus_by_kind_of_sweep() -> None:
+    rows = [_score(1.0 + k, 1.0 + k, tp=str(2**k)) for k in range(4)]
+    (found,) = rank_order([*rows, _score(9.0, 1.0, model="alone", micro_batch="1")])
+    assert found == {
+        "kind": "layouts", "sweep": "new: GPT-3 tiny, 8 GPUs, batch 8, bf16", "rows": 4, "tau": 1.0,
+        "tau_without_odd": 1.0, "tau_apart": 1.0, "pairs_apart": 6,
+    }  # fmt: skip
+    (alike,) = rank_order([_score(1.0 + k, 1.0) for k in range(4)])
+    assert alike["tau"] is None
 
 
 def test_metrics_are_explained_and_checked_against_derived_times() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from simcore.calibrate.runs_page.tables import percent, table
 from simcore.calibrate.runs_score import RowScore
-from simcore.calibrate.runs_sweeps import Repeats, kendall_tau, layouts, noise, repeats, scalings
+from simcore.calibrate.runs_sweeps import Repeats, Tau, layouts, orders, repeats, scalings
 
 
 def repeat_lines(scores: Sequence[RowScore]) -> list[str]:
@@ -67,28 +67,15 @@ def order_lines(scores: Sequence[RowScore]) -> list[str]:
 
 
 def _taus(sweeps: Mapping[str, Sequence[RowScore]], known: Mapping[str, Repeats]) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for name, found in sorted(sweeps.items()):
-        if len({score.measured_s for score in found}) < 2:
-            continue
-        usual = [score for score in found if not score.described.odd]
-        every, plain = kendall_tau(found), kendall_tau(usual)
-        apart = kendall_tau(usual, apart=noise(known, found[0].described.row.family))
-        alike = math.isnan(every.value)
-        why = "all predicted alike: its columns do not say what differs" if alike else ""
-        rows.append(
-            (
-                name,
-                len(found),
-                _shown(every.value),
-                _shown(plain.value),
-                _shown(apart.value),
-                apart.pairs,
-                why,
-            )
+    alike = "all predicted alike: its columns do not say what differs"
+    return [
+        (
+            found.sweep, found.rows, *(_shown(tau) for tau in (found.every, found.usual, found.apart)),
+            found.apart.pairs, alike if math.isnan(found.every.value) else "",
         )
-    return rows
+        for found in orders(sweeps, known)
+    ]  # fmt: skip
 
 
-def _shown(tau: float) -> str:
-    return "" if math.isnan(tau) else f"{tau:.2f}"
+def _shown(tau: Tau) -> str:
+    return "" if math.isnan(tau.value) else f"{tau.value:.2f}"
