@@ -23,7 +23,7 @@ from simcore.network.flow import Flow
 from simcore.network.fluid import FluidNetwork
 
 if TYPE_CHECKING:
-    from simcore.engine.cells import Pattern
+    from simcore.engine.cells import Cell, Pattern
     from simcore.engine.rendezvous import Communicators
     from simcore.engine.tape import Call, Item, Tape
     from simcore.network.flow import Endpoint
@@ -35,13 +35,21 @@ _LONG_AGO = -(1 << 60)  # ps: when everything in a cell was launched
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StreamTimes:
-    """Records of one stream's items and ops from the cell's start, ps; -1 where a rank keeps none."""
+    """Records of one stream's items (ready, start, end) and ops (start, end), ps from the cell's start; -1
+    where a rank keeps none.  ``has_some``, ``has_all``: columns of which anything, everything is set.
+    """
 
-    ready: IntArray
-    start: IntArray
-    end: IntArray
-    op_start: IntArray
-    op_end: IntArray
+    columns: tuple[IntArray, IntArray, IntArray, IntArray, IntArray]
+    has_some: tuple[bool, ...]
+    has_all: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, *columns: IntArray) -> StreamTimes:
+        """From the columns."""
+        ready, start, end, op_start, op_end = columns
+        marks = [column >= 0 for column in columns]
+        some, every = tuple(bool(m.any()) for m in marks), tuple(bool(m.all()) for m in marks)
+        return cls((ready, start, end, op_start, op_end), some, every)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -102,8 +110,8 @@ class CellBook:
         self._communicators = communicators
         self._cells: dict[tuple[int, Share], CellTimes | None] = {}
         self._contents: dict[tuple[object, ...], int] = {}
-        self._kinds_of: dict[tuple[int, int], list[int]] = {}
-        self._signatures: dict[tuple[object, ...], int] = {}
+        self._kinds: dict[tuple[Cell, tuple[object, ...]], int] = {}
+        self._plans: dict[object, int] = {}
         self._works: dict[tuple[object, ...], int] = {}
         self._work_of: dict[int, tuple[KernelSequence, int]] = {}
         self.num_events = 0
@@ -113,31 +121,27 @@ class CellBook:
 
         None for a cell that would slow the others down.
         """
-        kinds = self._kinds(rank, pattern)
-        return [
-            self._cell(rank, items, kind, share) for items, kind in zip(pattern.cells, kinds, strict=True)
-        ]
+        return [self._cell(rank, cell, share) for cell in pattern.cells]
 
-    def signature(self, rank: Rank, pattern: Pattern) -> int:
-        """Number of how a rank carries out a pattern's calls, and on what GPU."""
-        content = (rank.gpu.alone, *(self._of_plan(rank, call) for call in pattern.calls))
-        return self._signatures.setdefault(content, len(self._signatures))
+    def number_of_plan(self, rank: Rank, call: Call) -> int:
+        """Number of how a rank carries out a call, but for where it stands."""
+        return self._plans.setdefault(self._of_plan(rank, call), len(self._plans))
 
-    def _kinds(self, rank: Rank, pattern: Pattern) -> list[int]:
-        """Numbers of the pattern's cells by what is in them."""
+    def _cell(self, rank: Rank, cell: Cell, share: Share) -> CellTimes | None:
         assert rank.solo is not None
-        key = (id(pattern), rank.solo.signature(pattern))
-        found = self._kinds_of.get(key)
-        if found is None:
-            contents = [
-                (rank.gpu.alone, *(self._of_item(rank, item) for stream in items for item in (*stream, None)))
-                for items in pattern.cells
-            ]
-            found = [self._contents.setdefault(content, len(self._contents)) for content in contents]
-            self._kinds_of[key] = found
-        return found
+        key = (cell, rank.solo.signature(cell))
+        kind = self._kinds.get(key)
+        if kind is None:
+            content = (
+                rank.gpu.alone,
+                *(self._of_item(rank, item) for of in cell.items for item in (*of, None)),
+            )
+            kind = self._kinds[key] = self._contents.setdefault(content, len(self._contents))
+        return self._cell_of_kind(rank, cell.items, kind, share)
 
-    def _cell(self, rank: Rank, items: Sequence[Sequence[Item]], kind: int, share: Share) -> CellTimes | None:
+    def _cell_of_kind(
+        self, rank: Rank, items: Sequence[Sequence[Item]], kind: int, share: Share
+    ) -> CellTimes | None:
         key = (kind, share)
         if key not in self._cells:
             try:
@@ -154,7 +158,8 @@ class CellBook:
             return None
         if isinstance(item.work, KernelSequence):
             return (self._of_work(item.work), item.waits)
-        plans = tuple(self._of_plan(rank, call) for call in item.work.calls)
+        assert rank.solo is not None
+        plans = tuple(rank.solo.number_of_plan(call) for call in item.work.calls)
         return (plans, item.on_copy_engine, item.waits)
 
     def _of_work(self, work: KernelSequence) -> int:
@@ -254,7 +259,7 @@ def _times(
         last.append(ended)
         its_items, its_ops = slice(first_item, item), slice(first_op, op)
         streams.append(
-            StreamTimes(
+            StreamTimes.of(
                 ready[its_items], start[its_items], end[its_items], op_start[its_ops], op_end[its_ops]
             )
         )

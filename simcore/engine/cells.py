@@ -11,37 +11,55 @@ Note [Cells]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simcore.engine.sequence import KernelSequence
+from simcore.engine.tape import Item
 
 if TYPE_CHECKING:
     from simcore.engine.layout import BoolArray
-    from simcore.engine.tape import Call, Item, Tape
+    from simcore.engine.tape import Call, Tape
     from simcore.graph.ops import IntArray
 
 Place = tuple[int, ...]  # items done on each local stream, the main one first
-Patterns = dict[tuple[object, ...], "Pattern"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cell:
+    """What a cell plays, wherever it stands: shared by all instances of a template.
+
+    ``items[s]`` are those on local stream ``s``, their waits counted from the cell's start (only those inside
+    it).  ``calls`` are its communication in that order.
+    """
+
+    items: tuple[tuple[Item, ...], ...]
+    calls: tuple[Call, ...]
+    distinct: tuple[Call, ...]  # calls without repetition
+    shape: tuple[tuple[int, int], ...]  # [stream]: items, ops
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pattern:
-    """What a chain plays, wherever it stands: shared by all instances of a template.
+    """Cells one after the other, wherever they stand.  ``calls`` are their communication."""
 
-    ``cells[c][s]`` are the items of cell ``c`` on local stream ``s``, their waits counted from the cell's
-    start (only those inside it).  ``calls`` are its communication in that order.
-    """
-
-    cells: tuple[tuple[tuple[Item, ...], ...], ...]
+    cells: tuple[Cell, ...]
     calls: tuple[Call, ...]
+    distinct: tuple[Call, ...]
     watched: tuple[int, ...]  # local streams whose last item others wait for
-    shape: tuple[tuple[tuple[int, int], ...], ...]  # [cell][stream]: items, ops
     first: tuple[tuple[tuple[int, int], ...], ...]  # [cell][stream]: item, op it begins with; and the end
     first_call: tuple[int, ...]  # of each cell, and the end
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Patterns:
+    """Patterns and cells that have been found, by where in which templates they stand."""
+
+    patterns: dict[tuple[object, ...], Pattern] = field(default_factory=dict)
+    cells: dict[tuple[object, ...], Cell] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -227,31 +245,45 @@ class _Finder:
             for s, (begin, end, mark) in enumerate(zip(before, last, self._ends_watched[hi], strict=True))
             if end > begin and mark
         ])  # fmt: skip
+        template = int(self._template[self._instance_of[first[0]]])
         key = (
-            int(self._template[self._instance_of[first[0]]]), self._begins[lo], self._streams, watched,
+            template, self._begins[lo], self._streams, watched,
             *[end - begin for begin, end in zip(first, last, strict=True)],
             *[end - begin for begin, end in zip(ops[lo], ops[hi], strict=True)],
         )  # fmt: skip
-        pattern = known.get(key)
+        pattern = known.patterns.get(key)
         if pattern is None:
-            pattern = known[key] = self._pattern(at, watched)
+            pattern = known.patterns[key] = self._pattern(lo, hi, template, watched, known)
         return Chain(at, self._segment_of[first[0]], self._launched_by[lo:hi], pattern)
 
-    def _pattern(self, places: list[list[int]], watched: tuple[int, ...]) -> Pattern:
-        cells = tuple(self._cell(begin, end) for begin, end in pairwise(places))
-        calls = [calls_of(cell) for cell in cells]
-        shape = tuple(
-            tuple((len(items), sum(num_ops(item) for item in items)) for items in cell) for cell in cells
-        )
-        first = [tuple((0, 0) for _ in places[0])]
-        for sizes in shape:
-            first.append(tuple((i + di, o + do) for (i, o), (di, do) in zip(first[-1], sizes, strict=True)))
-        first_call = tuple(accumulate([0, *map(len, calls)]))
-        return Pattern(
-            cells, tuple(call for of in calls for call in of), watched, shape, tuple(first), first_call
-        )
+    def _pattern(
+        self,
+        lo: int,
+        hi: int,
+        template: int,
+        watched: tuple[int, ...],
+        known: Patterns,
+    ) -> Pattern:
+        cells = []
+        for number in range(lo, hi):
+            begin, end = self._places[number], self._places[number + 1]
+            items = [b - a for a, b in zip(begin, end, strict=True)]
+            ops = [b - a for a, b in zip(self._ops[number], self._ops[number + 1], strict=True)]
+            key = (template, self._begins[number], self._streams, *items, *ops)
+            cell = known.cells.get(key)
+            if cell is None:
+                cell = known.cells[key] = self._cell(begin, end, tuple(zip(items, ops, strict=True)))
+            cells.append(cell)
+        first = [tuple((0, 0) for _ in self._streams)]
+        for cell in cells:
+            first.append(
+                tuple((i + di, o + do) for (i, o), (di, do) in zip(first[-1], cell.shape, strict=True))
+            )
+        calls = tuple([call for cell in cells for call in cell.calls])
+        first_call = tuple(accumulate([0, *(len(cell.calls) for cell in cells)]))
+        return Pattern(tuple(cells), calls, tuple(dict.fromkeys(calls)), watched, tuple(first), first_call)
 
-    def _cell(self, begin: list[int], end: list[int]) -> tuple[tuple[Item, ...], ...]:
+    def _cell(self, begin: list[int], end: list[int], shape: tuple[tuple[int, int], ...]) -> Cell:
         local = {stream: number for number, stream in enumerate(self._streams)}
         out = []
         for stream, lo, hi in zip(self._streams, begin, end, strict=True):
@@ -262,9 +294,10 @@ class _Finder:
                     for stream, number in item.waits
                     if stream in local and number >= begin[local[stream]]
                 ]
-                inside.append(item._replace(segment=0, launch_ps=0, waits=tuple(waits), watched=True))
+                inside.append(Item(0, 0, tuple(waits), True, item.work, item.on_copy_engine))
             out.append(tuple(inside))
-        return tuple(out)
+        calls = tuple(calls_of(out))
+        return Cell(tuple(out), calls, tuple(dict.fromkeys(calls)), shape)
 
 
 def _count(marks: BoolArray, lo: IntArray, hi: IntArray) -> IntArray:

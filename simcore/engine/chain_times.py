@@ -44,18 +44,17 @@ class ChainTimes:
 
 def strung(cells: Sequence[CellTimes | None], pattern: Pattern) -> ChainTimes:
     """Cells of a pattern one after the other; None: not to be played without looking."""
-    shape = pattern.shape
     lasts = np.array([cell.lasts_ps if cell else 0 for cell in cells], dtype=np.int64)
     begin = np.concatenate([[0], np.cumsum(lasts)])
     streams = tuple(
         _joined(
             [
-                cell.streams[s] if cell else _unset(*sizes[s])
-                for cell, sizes in zip(cells, shape, strict=True)
+                cell.streams[s] if cell else _unset(*one.shape[s])
+                for cell, one in zip(cells, pattern.cells, strict=True)
             ],
             begin[:-1],
         )
-        for s in range(len(shape[0]))
+        for s in range(len(pattern.cells[0].shape))
     )
     usable = [len(cells)] * len(cells)
     for number in reversed(range(len(cells))):
@@ -87,19 +86,18 @@ def _ends_well(cell: CellTimes, pattern: Pattern, number: int) -> bool:
 
 def _unset(num_items: int, num_ops: int) -> StreamTimes:
     items, ops = np.full(num_items, -1, dtype=np.int64), np.full(num_ops, -1, dtype=np.int64)
-    return StreamTimes(items, items, items, ops, ops)
+    return StreamTimes((items, items, items, ops, ops), (False,) * 5, (False,) * 5)
 
 
 def _joined(parts: Sequence[StreamTimes], begin: IntArray) -> tuple[Column, ...]:
     """Records of cells that begin at ``begin``, in one."""
-    by_item = np.repeat(begin, [len(part.ready) for part in parts])
-    by_op = np.repeat(begin, [len(part.op_start) for part in parts])
-
     columns: list[Column] = []
-    for number, name in enumerate(("ready", "start", "end", "op_start", "op_end")):
-        values = np.concatenate([getattr(part, name) for part in parts])
-        is_set = values >= 0
-        if is_set.any():
-            offset = by_item if number < FIRST_OF_OPS else by_op
-            columns.append((number, np.where(is_set, values + offset, -1), bool(is_set.all())))
+    for number in range(len(parts[0].columns)):
+        if not any(part.has_some[number] for part in parts):
+            continue
+        pieces = [part.columns[number] for part in parts]
+        values = np.concatenate(pieces)
+        moved = values + np.repeat(begin, [len(piece) for piece in pieces])
+        is_complete = all(part.has_all[number] for part in parts)
+        columns.append((number, moved if is_complete else np.where(values >= 0, moved, -1), is_complete))
     return tuple(columns)

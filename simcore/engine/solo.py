@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from simcore.engine.cell_times import CellBook, Share
-from simcore.engine.cells import Cells, Chain, Pattern, Patterns, find_cells
+from simcore.engine.cells import Cell, Cells, Chain, Pattern, Patterns, find_cells
 from simcore.engine.chain_times import FIRST_OF_OPS, ChainTimes, strung
 from simcore.engine.sequence import KernelSequence
 from simcore.engine.span import Span
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from simcore.graph import Graph
     from simcore.network.fluid import FluidNetwork
 
+
+Signature = tuple[object, ...]  # a GPU, numbers of plans
 
 #: Finding the cells of a template and timing them costs about as much as playing so many ops.
 WORTH_OPS: Final = 1500
@@ -54,11 +56,11 @@ class Solos:
     network: FluidNetwork
     book: CellBook
     played: list[Played] = field(default_factory=list)
-    patterns: Patterns = field(default_factory=dict)
+    patterns: Patterns = field(default_factory=Patterns)
     cells: dict[tuple[object, ...], Cells] = field(default_factory=dict)
-    chains: dict[tuple[Pattern, int, Share], ChainTimes] = field(default_factory=dict)
+    chains: dict[tuple[Pattern, Signature, Share], ChainTimes] = field(default_factory=dict)
 
-    def times(self, rank: Rank, pattern: Pattern, signature: int, share: Share) -> ChainTimes:
+    def times(self, rank: Rank, pattern: Pattern, signature: Signature, share: Share) -> ChainTimes:
         """Times of a chain; ``signature`` says how the rank carries out its calls."""
         key = (pattern, signature, share)
         found = self.chains.get(key)
@@ -112,7 +114,8 @@ class Solo:
         self.ports = rank.communicators.ports(rank.number)
         self._rank = rank
         self._spans = self._cells_played = 0
-        self._signatures: dict[Pattern, int] = {}
+        self._signatures: dict[Pattern | Cell, Signature] = {}
+        self._number_of_plan: dict[Call, int] = {}
         self._plans: dict[Pattern, tuple[tuple[CollectivePlan, ...], tuple[int, ...]]] = {}
         self._views = tuple(
             np.frombuffer(column, dtype=np.int64) if len(column) else np.zeros(0, dtype=np.int64)
@@ -129,11 +132,19 @@ class Solo:
             shared.network.rate_alone(plan)
             shared.network.watched.update({use.link: wake for use in plan.links})
 
-    def signature(self, pattern: Pattern) -> int:
-        """See :meth:`CellBook.signature`."""
-        found = self._signatures.get(pattern)
+    def signature(self, part: Pattern | Cell) -> Signature:
+        """How the rank carries out the calls of a part of its tape, and on what GPU."""
+        found = self._signatures.get(part)
         if found is None:
-            found = self._signatures[pattern] = self._shared.book.signature(self._rank, pattern)
+            plans = [self.number_of_plan(call) for call in part.distinct]
+            found = self._signatures[part] = (self._rank.gpu.alone, *plans)
+        return found
+
+    def number_of_plan(self, call: Call) -> int:
+        """See :meth:`CellBook.number_of_plan`."""
+        found = self._number_of_plan.get(call)
+        if found is None:
+            found = self._number_of_plan[call] = self._shared.book.number_of_plan(self._rank, call)
         return found
 
     def span(self, rank: Rank, item: int) -> Span | None:
