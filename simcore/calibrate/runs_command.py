@@ -47,8 +47,10 @@ def validate_runs(
     scored = score_rows(rows, times=times)
     wall_s = time.monotonic() - began
     described = [score.described for score in scored.scores]
-    fitted = fit(curves(_sampled(described, sample), board_physics(), times)) if leave_one_out else None
-    worths = _ablate(described, ablations, times) if ablations else []
+    chosen = _sampled(described, sample)
+    fitted = fit(curves(chosen, board_physics(), times)) if leave_one_out else None
+    # Rows of the fit: their step times over the clock are known by then.
+    worths = _ablate(_sampled(chosen, ablations), times) if ablations else []
     table = table_of(scored.scores, scored.skipped)
     if page:
         parts = [f"family {family}"] if family else []
@@ -79,9 +81,8 @@ def validate_runs(
     print(f"{len(rows)} rows in {wall_s:.0f} s")
 
 
-def _ablate(described: Sequence[Described], limit: int, times: StepTimes | None) -> list[Worth]:
-    found = curves(_sampled(described, limit), board_physics(), times)
-    return ablate(found, board_physics(), times)
+def _ablate(described: Sequence[Described], times: StepTimes | None) -> list[Worth]:
+    return ablate(curves(described, board_physics(), times), board_physics(), times)
 
 
 def _sampled(described: Sequence[Described], limit: int) -> list[Described]:
