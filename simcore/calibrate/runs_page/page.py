@@ -114,8 +114,8 @@ def report(scored: Scored, extras: Extras | None = None) -> str:
     lines += left_out_lines(extras.fitted) if extras.fitted is not None else []
     lines += worth_lines(extras.worths) if extras.worths else []
     lines += miss_lines(extras.misses) if extras.misses else []
-    lines += ["## Families", "", "Quality A:", "", *table(_HEADS, grouped(quality_a, _family))]
-    lines += ["Quality B:", "", *table(_HEADS, grouped(quality_b, _family))]
+    lines += ["## Families", "", "Quality A:", "", *table(_HEADS, grouped(quality_a, _family_on))]
+    lines += ["Quality B:", "", *table(_HEADS, grouped(quality_b, _family_on))]
     lines += ["Odd:", "", *table(_HEADS, grouped(odd, lambda score: score.described.odd))]
     for title, key, order in (
         ("GPU", lambda score: score.described.band.cases[0].board, ()),
@@ -156,6 +156,10 @@ def _curves(scored: Scored) -> list[Curve]:
 
 def _family(score: RowScore) -> str:
     return score.described.row.family
+
+
+def _family_on(score: RowScore) -> str:
+    return f"{_family(score)} ({score.described.band.cases[0].board})"
 
 
 def _goals(scores: Sequence[RowScore]) -> list[str]:
