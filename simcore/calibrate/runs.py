@@ -91,7 +91,8 @@ def simulated_s(case: Case, microbatches: int, physics: Physics) -> float:
     graph = generate(case.model, case.parallel, training, case.software)
     board = physics.get(case.board)
     topology, planner = _CLUSTERS.get(
-        case.cluster, case.overrides + (board.overrides(case.cluster) if board else ())
+        case.cluster,
+        case.overrides + (board.overrides(case.cluster, case.parallel.world_size) if board else ()),
     )
     cost = RooflineCost(topology.cluster.gpu)
     return simulate(graph, topology, cost, planner).step_ps / 1e12

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -104,12 +104,12 @@ def curves(
     """Every case of the rows that count, simulated at the clocks around ``start``; refused ones left out."""
     entries = [entry for entry in described if counts(entry) and entry.band.cases[0].board in start]
     cases = {case_key(case): case for entry in entries for case in entry.band.cases}
-    points = [{board: BoardPhysics(p.clock * step, p.fp8) for board, p in start.items()} for step in STEPS]
+    points = [{board: replace(p, clock=p.clock * step) for board, p in start.items()} for step in STEPS]
     times_at = [
         predict_cases(cases, point, progress=Progress(f"fit, clock x {step:g}"), times=times)
         for point, step in zip(points, STEPS, strict=True)
     ]
-    slower = {board: BoardPhysics(p.clock, p.fp8 * FP8_STEP) for board, p in start.items()}
+    slower = {board: replace(p, fp8=p.fp8 * FP8_STEP) for board, p in start.items()}
     in_fp8 = {key: case for key, case in cases.items() if case.training.precision == "fp8"}
     times_slower = predict_cases(in_fp8, slower, progress=Progress("fit, fp8"), times=times)
     found = []
@@ -168,7 +168,7 @@ def probe(rows: Sequence[Curve], start: Mapping[str, BoardPhysics], times: StepT
     Simulated half-way between two of the clocks that the curves go through.
     """
     middle = (STEPS[0] * STEPS[1]) ** 0.5
-    between = {board: BoardPhysics(p.clock * middle, p.fp8) for board, p in start.items()}
+    between = {board: replace(p, clock=p.clock * middle) for board, p in start.items()}
     sample = list({row.family: row for row in rows}.values())
     cases: dict[str, Case] = {}
     for row in sample:

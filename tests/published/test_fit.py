@@ -175,3 +175,11 @@ def test_both_commands_print_families_in_and_out(
     assert "## DistSim's 15 strategies" in written
     assert (tmp_path / "docs" / "images" / "distsim.svg").read_text(encoding="utf-8").startswith("<svg")
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(("gpus", "deviations"), [(1, 0.0), (8, 1.4236), (100, 2.5076), (1000, 3.2414)])
+def test_the_slowest_of_more_gpus_is_slower(gpus: int, deviations: float) -> None:
+    """Expected least of so many normal draws, from tables of order statistics."""
+    physics = BoardPhysics(0.8, spread=0.02)
+    assert physics.slowest_clock(gpus) == pytest.approx(0.8 * (1 - 0.02 * deviations), rel=5e-4)
+    assert dict(physics.overrides("h100-8", gpus))["gpu.clock"] == str(physics.slowest_clock(gpus))

@@ -102,7 +102,7 @@ def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
 def _combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     """All combinations, or, of many, the corners: both ends of the first two inputs.
 
-    Further inputs have their first value, and in the last corner their last.
+    Further inputs have their first value, in the last corner their last, and in the first corner either.
     """
     every = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     if len(every) <= MAX_CASES:
@@ -111,7 +111,9 @@ def _combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
         (found[0], found[-1]) if number < 2 else (found[0],) for number, found in enumerate(values.values())
     ]
     corners = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*ends)]
-    return [*corners[:-1], {key: found[-1] for key, found in values.items()}]
+    last = {key: found[-1] for key, found in values.items()}
+    others = {key: last[key] for key in list(values)[2:]}
+    return [*corners[:-1], {**corners[0], **others}, last] if others else corners
 
 
 def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> Case:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
 
@@ -77,7 +78,8 @@ class AtenOp:
     """
 
     __slots__ = (
-        *("allocates", "base", "chooses", "cost", "filled", "flops", "has_kernel", "is_view", "name"),
+        *("allocates", "base", "chooses", "cost", "filled", "flops", "has_kernel", "is_view"),
+        *("made_of", "name"),
         *("result_is_known", "shapes_decide", "sized_by_values", "writes"),
     )
 
@@ -98,6 +100,7 @@ class AtenOp:
             for argument in schema.arguments
             if argument.kwarg_only and argument.alias_info is not None and argument.alias_info.is_write
         )
+        self.made_of = _made_of(func, self.base)
         is_view = not self.writes and any(result.alias_info is not None for result in schema.returns)
         self.allocates = self.base in _ALLOCATE
         #: Nothing comes back but the argument that is written, as it was: no need to work out shapes.
@@ -149,6 +152,24 @@ class AtenOp:
         if self.base in _SCATTER:
             return sum(map(touched_bytes, inputs[1:])), touched_bytes(inputs[-1])
         return sum(map(touched_bytes, inputs)), written
+
+
+def _made_of(func: Any, base: str) -> Callable[..., Any] | None:
+    """What runs an operator that is made of others; None for one that is not.
+
+    torch takes composite operators apart before a mode sees them, but not below autograd, where DTensor's own
+    handlers run (its attention over a ring, for one), nor in inference mode.  The custom operators of torch's
+    context parallelism are collectives.
+    """
+    if base.startswith("cplib::"):
+        written: Callable[..., Any] = OPDEFS[base]._init_fn
+        return written
+    if base.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    ):
+        parts: Callable[..., Any] = func.decompose
+        return parts
+    return None
 
 
 def tensors_in(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from simcore.cost import classify
 from simcore.graph.ops import OpKind
@@ -84,6 +84,12 @@ class Recorder(OpLog, TorchDispatchMode):
         if operator is None:
             operator = self._operators[func] = AtenOp(func)
         self.num_calls += 1
+        if operator.made_of is not None:
+            _push_mode(self)
+            try:
+                return operator.made_of(*args, **kwargs)
+            finally:
+                _pop_mode()
         if operator.base.startswith("c10d::"):
             return self.communication.call(operator.base.removeprefix("c10d::"), args)
         if operator.base.startswith("_c10d_functional::"):

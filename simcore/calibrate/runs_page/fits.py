@@ -21,8 +21,8 @@ _MOST: Final = 6
 
 def physics_lines() -> list[str]:
     """The numbers in use."""
-    rows = [(board, f"{p.clock:g}", f"{p.fp8:g}") for board, p in board_physics().items()]
-    heads = ("die", "clock under load / rated", "fp8 products / twice bf16")
+    rows = [(board, f"{p.clock:g}", percent(p.spread), f"{p.fp8:g}") for board, p in board_physics().items()]
+    heads = ("die", "mean clock under load / rated", "spread between GPUs, %", "fp8 products / twice bf16")
     return ["Numbers by die:", "", *table(heads, rows)]
 
 

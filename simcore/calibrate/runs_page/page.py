@@ -50,7 +50,8 @@ their own neighbours (rules on columns flag them, with the reason); they are pre
 reported apart.
 
 **What is fitted.**  Few numbers per die hold for all of its rows (`workloads/published/physics.toml`): the SM
-clock under load at the power limit, and on Hopper the rate of fp8 products.  Constants of kernels and
+clock under load at the power limit, and on Hopper the rate of fp8 products; from the literature, how far
+clocks differ between GPUs of one type: the slowest of a job sets its pace.  Constants of kernels and
 collectives are fitted to measured kernels and collectives, not to these rows.  There is no factor per family
 or row.  `python scripts/calibrate.py BOARD --runs CSV --leave-one-out` refits the numbers
 (`simcore/calibrate/runs_fit.py`).
