@@ -230,3 +230,28 @@ def test_repeated_keys_reach_attention_for_every_head() -> None:
     assert attention.in_shapes[0][1] == attention.in_shapes[1][1] == 32
     copies = [k for k in made.forward if k.name == "aten::repeat_interleave"]
     assert [k.bytes_written // k.bytes_read for k in copies] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("style", "compiled", "passes"),
+    # Bytes per element of bf16: 2 read and 4 written by the cast, 4 and 4 by the product, 4 and 2 back; with
+    # matrices a product of twice the elements and their sum; halves move 2 + 4 + 6 + 6 + 6.
+    [("complex", 3, 20), ("matrices", 1, 4), ("halves", 1, 4)],
+)
+def test_rotations_move_what_their_steps_read_and_write(style: str, compiled: int, passes: int) -> None:
+    def steps(fused: bool):
+        software = {"rope_style": style, "rope_fusion": fused}
+        layer = pieces(LLAMA3_8B, software=software).layers[0]
+        names = [k.name for k in layer.forward]
+        start = next(k for k, name in enumerate(names) if "mm" in name) + 1
+        stop = next(k for k, kernel in enumerate(layer.forward) if kernel.op_class == "attention_fwd")
+        return layer.forward[start:stop]
+
+    tokens, heads = pieces(LLAMA3_8B).layers[0].output_shape[0], 32 + 8
+    elements = tokens * heads * 128
+    fused, eager = steps(True), steps(False)
+    assert (len(fused), sum(k.bytes_read + k.bytes_written for k in fused)) == (
+        2 * compiled, passes * elements
+    )  # fmt: skip
+    moved = {"complex": 20, "matrices": 6 + 12 + 12 + 6, "halves": 2 + 4 + 6 + 6 + 6}[style]
+    assert sum(k.bytes_read + k.bytes_written for k in eager) == moved * elements

@@ -224,3 +224,11 @@ def test_odd_rows_are_known_without_their_family() -> None:
     assert oddity(_row(family="held out", source_repo_or_paper=source, hidden="14336", heads="112"))
     assert oddity(_row(family="held out", hidden="13824", heads="128"))  # heads of 108
     assert not oddity(_row(family="held out", hidden="4096", heads="32"))
+
+
+def test_parameters_gathered_in_fp8_were_cast_by_their_owners():
+    words = {"precision": "fp8", "zero_fsdp": "FSDP2", "overlap_notes": "torch.compile + float8 all-gather"}
+    (case,) = describe(_row(**words)).cases
+    assert (case.training.param_gather_dtype, case.software.fp8_weight_cast) == ("fp8", "never")
+    (case,) = describe(_row(**{**words, "overlap_notes": "torch.compile"})).cases
+    assert (case.training.param_gather_dtype, case.software.fp8_weight_cast) == ("bf16", "every")

@@ -138,9 +138,25 @@ def rotary(tape: Tape, shard: Shard, tensors: list[Tensor], module: str) -> None
 
 
 def _rotary_steps(shard: Shard, x: Tensor) -> list[tuple[str, list[Tensor], Tensor]]:
-    """Kernels as (name, inputs, output): x cos + rotate_half(x) sin."""
+    """Kernels as (name, inputs, output); see ``SoftwareSpec.rope_style``."""
+    style, wide = shard.software.rope_style, x.like(*x.shape, dtype="float32")
+    if style == "complex":
+        # A compiler that fuses the others leaves complex numbers to ATen (torch/_inductor/lowering.py).
+        return [
+            ("aten::_to_copy", [x], wide),
+            ("aten::mul.Tensor", [wide], wide),
+            ("aten::_to_copy", [wide], x),
+        ]
     if shard.software.rope_fusion:
         return [("rotary_fwd", [x], x)]
+    if style == "matrices":
+        products = wide.like(2, *wide.shape)
+        return [
+            ("aten::_to_copy", [x], wide),
+            ("aten::mul.Tensor", [wide], products),
+            ("aten::sum.dim_IntList", [products], wide),
+            ("aten::_to_copy", [wide], x),
+        ]
     half = x.like(*x.shape[:-1], x.shape[-1] // 2)
     return [
         ("aten::neg", [half], half),

@@ -18,6 +18,8 @@ class SoftwareSpec(BaseModel):
     ``attention``: "unfused" (products, mask and softmax apart) or the class of the fused kernel, as the
     cost model names it.  ``bias_activation_fusion``, ``bias_dropout_fusion``, ``norm_fusion``,
     ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op.
+    ``rope_style``: how positions are rotated where no kernel does it at once: x cos + rotate_half(x) sin,
+    pairs as complex numbers in fp32, or pairs in fp32 times matrices of 2 x 2.
     ``bias_in_product``: a linear layer's product adds its bias (addmm, Transformer Engine).
     ``grad_accumulation_fusion``: weight gradients are added to ``main_grad`` inside the GEMM.
     ``async_tp_reduce``: a tensor-parallel layer's input gradient is reduced beside its weight gradient
@@ -60,6 +62,7 @@ class SoftwareSpec(BaseModel):
     softmax_fusion: bool = True
     norm_fusion: bool = True
     rope_fusion: bool = True
+    rope_style: Literal["halves", "complex", "matrices"] = "halves"
     swiglu_fusion: bool = True
     grad_accumulation_fusion: bool = True
     async_tp_reduce: bool = True

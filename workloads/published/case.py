@@ -134,6 +134,9 @@ def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, A
     recipe = fp8_recipe_of(row)
     if recipe:
         software = software.model_copy(update={"fp8_recipe": recipe})
+    if training.param_gather_dtype == "fp8":
+        # Owners cast their shards before the gather.
+        software = software.model_copy(update={"fp8_weight_cast": "never"})
     if "attention" in assumed:
         software = software.model_copy(update={"attention": assumed["attention"]})
     board, name, overrides = cluster_of(row)
@@ -259,6 +262,8 @@ def _training(
     if re.search(r"ub_tp_comm_overlap true|tp comm overlap|async tp", notes):
         settings["tp_overlap"] = True
     settings["tp_overlap"] = bool(settings.get("tp_overlap")) and parallel.sequence_parallel
+    if re.search(r"(fp8|float8) all-?gather", notes):
+        settings["param_gather_dtype"] = "fp8"
     if settings.get("scatter_gather_p2p") and parallel.sequence_parallel:
         settings["scatter_gather_p2p"] = False
     return TrainingSpec(micro_batch=micro, global_batch=micro * parallel.dp, seq=row.count("seq"), **settings)
