@@ -1,5 +1,9 @@
 """The execution graph: the only thing that the engine reads about a workload."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from simcore.graph.builder import GraphBuilder
 from simcore.graph.flatten import FlatEdges, program_edges, resolve_edges, resolve_waits
 from simcore.graph.graph import FlatOps, Graph, MemoryProfile, Program, Workload
@@ -7,7 +11,6 @@ from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import graph_hash
 from simcore.graph.layout import rank_ranges
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, OpKind, OpRows, OpTable, Strings
-from simcore.graph.passes import apply_kernels
 from simcore.graph.schedules import (
     Action,
     gpipe,
@@ -19,6 +22,9 @@ from simcore.graph.schedules import (
 from simcore.graph.store import load_graph, save_graph
 from simcore.graph.template_builder import OpHandle, TemplateBuilder, external
 from simcore.graph.verify import verify
+
+if TYPE_CHECKING:
+    from simcore.graph.passes import apply_kernels
 
 __all__ = [
     "Action",
@@ -55,3 +61,12 @@ __all__ = [
     "validate_schedule",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the passes when they are used: a generated graph has the kernels of its framework already."""
+    if name == "apply_kernels":
+        from simcore.graph import passes
+
+        return passes.apply_kernels
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
