@@ -18,10 +18,18 @@ from workloads.published import BoardPhysics, Case
 
 @dataclass(frozen=True)
 class Ablation:
-    """``without``: a case with the piece switched off; the same case where it plays no part."""
+    """``without``: a case with the piece switched off; the same case where it plays no part.
+
+    ``numbers``: a die's numbers with the piece switched off.
+    """
 
     name: str
-    without: Callable[[Case], Case]
+    without: Callable[[Case], Case] = lambda case: case
+    numbers: Callable[[BoardPhysics], BoardPhysics] = lambda numbers: numbers
+
+    def of(self, physics: Mapping[str, BoardPhysics]) -> dict[str, BoardPhysics]:
+        """Numbers of every die with the piece switched off."""
+        return {board: self.numbers(numbers) for board, numbers in physics.items()}
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,7 @@ ABLATIONS: Final = (
     Ablation("gradients of 16 bits", _short_gradients),
     Ablation("no vocabulary head", _no_head),
     Ablation("kernels start at once, the host costs nothing", _instant_starts),
+    Ablation("GPUs of one type keep one clock", numbers=lambda numbers: replace(numbers, spread=0.0)),
 )
 
 
@@ -148,7 +157,7 @@ def ablate(
     for ablation in ABLATIONS:
         changed = [[ablation.without(case) for case in row.described.band.cases] for row in rows]
         cases = {case_key(case): case for row in changed for case in row}
-        seconds = predict_cases(cases, physics, progress=Progress(ablation.name), times=times)
+        seconds = predict_cases(cases, ablation.of(physics), progress=Progress(ablation.name), times=times)
         moved = []
         for row, own in zip(rows, changed, strict=True):
             known = [seconds[case_key(case)] for case in own]
@@ -171,24 +180,23 @@ def explain(
     bands = {case_key(case): case for row in rows.values() for case in row.described.band.cases}
     known = _known(predict_cases(bands, physics, progress=Progress("where predictions miss"), times=times))
     nearest = {group: _nearest(row, known) for group, row in rows.items()}
-    changed = {
-        (group, ablation.name): without
-        for group, case in nearest.items()
-        for ablation in (*ABLATIONS, *SUSPECTS)
-        if case_key(without := ablation.without(case)) != case_key(case)
-    }
-    cases = {case_key(case): case for case in changed.values()}
-    seconds = _known(predict_cases(cases, physics, progress=Progress("without a piece"), times=times))
-
-    def error(group: str, name: str) -> float | None:
-        case = changed.get((group, name))
-        found = None if case is None else seconds.get(case_key(case))
-        return None if found is None else found / rows[group].measured_s - 1
-
+    after: dict[str, dict[str, float | None]] = {group: {} for group in rows}
+    for change in (*ABLATIONS, *SUSPECTS):
+        numbers = change.of(physics)
+        keys = {
+            group: (case_key(without), without)
+            for group, case in nearest.items()
+            if case_key(without := change.without(case)) != case_key(case) or numbers != dict(physics)
+        }
+        cases = dict(keys.values())
+        seconds = _known(predict_cases(cases, numbers, progress=Progress(change.name), times=times))
+        for group, row in rows.items():
+            found = seconds.get(keys[group][0]) if group in keys else None
+            after[group][change.name] = None if found is None else found / row.measured_s - 1
     return [
         Miss(
             group, row.described.row.id, known[case_key(nearest[group])] / row.measured_s - 1,
-            {ablation.name: error(group, ablation.name) for ablation in (*ABLATIONS, *SUSPECTS)},
+            after[group],
         )
         for group, row in rows.items()
     ]  # fmt: skip

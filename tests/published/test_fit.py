@@ -143,6 +143,11 @@ def test_a_miss_is_explained_by_its_nearest_case() -> None:
     assert slower is not None
     assert slower > miss.error
     assert miss.without["everything recomputed"] is None
+    assert miss.without["GPUs of one type keep one clock"] is None  # _START has no spread
+    spread = {"h100": BoardPhysics(0.8, spread=0.02)}
+    (slowed,) = explain({"new, tp + DP": row}, spread)
+    assert slowed.error > miss.error
+    assert slowed.without["GPUs of one type keep one clock"] == pytest.approx(miss.error)
 
 
 def test_both_commands_print_families_in_and_out(
