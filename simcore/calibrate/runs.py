@@ -94,5 +94,6 @@ def simulated_s(case: Case, microbatches: int, physics: Physics) -> float:
         case.cluster,
         case.overrides + (board.overrides(case.cluster, case.parallel.world_size) if board else ()),
     )
-    cost = RooflineCost(topology.cluster.gpu)
+    fp32_math = "tf32" if case.training.precision == "tf32" else "ieee"
+    cost = RooflineCost(topology.cluster.gpu, fp32_math=fp32_math)
     return simulate(graph, topology, cost, planner).step_ps / 1e12

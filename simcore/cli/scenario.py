@@ -6,6 +6,7 @@ training and software, a Hugging Face config.json, or the name of a model.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,6 +128,11 @@ def resolve_scenario(
 def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -> Described | None:
     """The description, if the workload is one; settings of its sections go with it."""
     overrides = {key: text for key, text in settings.items() if key.partition(".")[0] in SECTIONS}
+    for key in settings.keys() - overrides.keys():
+        section, _, name = key.partition(".")
+        close = difflib.get_close_matches(section, SECTIONS, n=1, cutoff=0.8) if name else _sections_of(key)
+        if close:
+            raise InputError(f"unknown setting {key!r}; did you mean '{close[0]}.{name or key}'?")
     if file.described is not None:
         path = Path(workload or "")
         return Described(file.described, str(path), path.parent, overrides)
@@ -137,6 +143,13 @@ def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -
         if named not in catalog.names() and _is_model(named):
             return Described({"model": named}, named, Path(), overrides)
     return None
+
+
+def _sections_of(key: str) -> list[str]:
+    """Sections of a description that have a key of that name."""
+    from workloads.descriptions import sections_of
+
+    return sections_of(key)
 
 
 def _is_model(name: str) -> bool:

@@ -20,7 +20,7 @@ from simcore.collectives import AlphaBetaPlanner, NcclPlanner
 from simcore.cost import ORIGINS, CostModel, Demands, RooflineCost
 from simcore.engine import SimulationResult, simulate
 from simcore.errors import InputError
-from simcore.graph import Graph, OpTable, apply_kernels, graph_hash, verify
+from simcore.graph import Graph, OpTable, graph_hash, verify
 from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash
 from simcore.memory import ProgramMemory
 from simcore.report import default_ranks, write_perfetto
@@ -86,6 +86,9 @@ def run_scenario(
     with stages.stage("loading"):
         found = loaded(scenario)
         graph, cluster = found.graph, found.cluster
+        if scenario.described and graph.workload.precision == "tf32":
+            settings = dataclasses.replace(settings, fp32_math="tf32")
+            scenario = dataclasses.replace(scenario, settings=settings)
         check_dims(graph)
         unordered = [] if scenario.from_catalog else verify(graph)
         kernels = str(graph.workload.options["kernels"]) if scenario.described else settings.kernels
@@ -97,6 +100,8 @@ def run_scenario(
             jobs, done = edit_program(traced_job(graph, cluster, kernels, settings.fp32_math), edits)
             states = [(job.graph, job.cluster or cluster) for job in jobs]
         elif kernels:
+            from simcore.graph import apply_kernels  # a described job has its kernels already
+
             states = [(apply_kernels(graph, kernels), cluster)]
         graph, cluster = states[-1]
         for state in states:

@@ -90,8 +90,11 @@ def read_cluster(name_or_path: str) -> Profile:
     profile = _read_cluster_file(sized["family"])
     num_gpus, per_node = int(sized["gpus"]), int(profile.numbers["gpus_per_node"])
     if num_gpus < 1 or num_gpus % per_node:
+        nodes = num_gpus // per_node
+        near = " or ".join(f"{sized['family']}-{n * per_node}" for n in (nodes, nodes + 1) if n)
         raise InputError(
-            f"cluster {name_or_path!r}: {num_gpus} GPUs are no whole number of {per_node}-GPU nodes"
+            f"cluster {name_or_path!r}: {num_gpus} GPUs are no whole number of {per_node}-GPU nodes;"
+            f" nearest: {near}"
         )
     profile.numbers["num_nodes"] = num_gpus // per_node
     profile.sources["num_nodes"] = f"cluster name {name_or_path!r}"

@@ -91,7 +91,7 @@ def test_settings_change_single_keys():
         ({"model": "llama3-8b", "software": "nemo"}, {}, "unknown preset 'nemo'; did you mean 'nemo-"),
         ({"model": "llama3-8b", "parallel": {"tpp": 2}}, {}, "parallel.tpp'; did you mean 'tp'"),
         ({"model": "llama3-8b"}, {"training__sharding": "zero4"}, "cannot be 'zero4'; did you mean 'zero"),
-        ({"model": "llama3-8b"}, {"parallel__tp": "0"}, "parallel.tp = 0: input should be greater than 0"),
+        ({"model": "llama3-8b"}, {"parallel__tp": "0"}, "parallel.tp = 0: must be more than 0; nearest: 1"),
         ({"model": "llama3-8b"}, {"parallel__tp": "3"}, "does not divide 8 GPUs of the cluster"),
         ({"model": "llama3-8b"}, {"model__moe__num_expert": "3"}, "moe.num_expert"),
         ({"model": {"layers": 2}}, {}, "model.hidden is missing"),
@@ -143,3 +143,91 @@ def test_advice_names_more_gpus_where_nothing_fits_on_as_many():
     again = describe(content, "job", overrides=changes, num_gpus=16, folder=Path())
     assert again.parallel.world_size == 16
     assert peak_bytes(again) <= available
+
+
+def test_one_key_of_named_experts_changes_and_the_others_stay():
+    moe = job({"model": "mixtral-8x7b"}, model__moe__load="2").model.moe
+    assert (moe.load, moe.num_experts, moe.top_k, moe.ffn) == (2.0, 8, 2, 14336)
+    mla = job({"model": {"model": "deepseek-v2-lite", "mla": {"kv_lora_rank": 256}}}).model.mla
+    assert (mla.kv_lora_rank, mla.v_head_size) == (256, 128)
+
+
+def test_sequence_parallelism_goes_with_tp_where_it_can():
+    # An image of 224 in patches of 16: 196 and a class token, 197, a prime.
+    made = job({"model": "vit-large", "parallel": {"tp": 2}})
+    assert not made.parallel.sequence_parallel
+    assert any(
+        "no sequence parallelism: tp 2 does not divide 197 tokens" in note for note in made.assumptions
+    )
+    assert verify(made.graph()) == []
+
+
+@pytest.mark.parametrize(
+    ("training", "each"),
+    [
+        ({}, 12),  # the preset's: Adam in fp32 and a copy of the weights
+        ({"optimizer": "sgd"}, 4),  # the copy alone
+        ({"optimizer": "none"}, 0),
+        ({"precision": "fp32"}, 8),  # weights are fp32 themselves
+        ({"precision": "fp32", "optimizer": "sgd"}, 0),
+        ({"sharding": "fsdp2", "precision": "fp32"}, 12),  # the sharded weights count as the copy
+        ({"optimizer": "sgd", "optimizer_bytes_per_parameter": 8}, 8),
+    ],
+)
+def test_optimizer_states_follow_precision_and_optimizer(training, each):
+    made = job({"model": "llama3-8b", "training": training}, model__layers="2")
+    assert made.training.optimizer_bytes_per_parameter == each
+    assert verify(made.graph()) == []
+
+
+def test_states_are_memory_and_traffic():
+    """Per parameter: SGD without states reads gradient and weight, Adam three states more each way."""
+
+    def optimizer_bytes(**training):
+        graph = job({"model": "gpt2-small", "training": training}, num_gpus=1).graph()
+        ops = graph.ops
+        chosen = [k for k, name in enumerate(ops.name) if name in ("fused_adam", "fused_sgd")]
+        return sum(int(ops.bytes_read[k] + ops.bytes_written[k]) for k in chosen)
+
+    plain = optimizer_bytes(precision="fp32", optimizer="sgd")  # 4 + 4 read, 4 written
+    adam = optimizer_bytes(precision="fp32")  # 4 + 8 + 4 read, 8 + 4 written
+    assert adam / plain == pytest.approx(28 / 12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"training__precision": "BF16"}, "did you mean 'bf16'"),
+        ({"training__micro_batch": "0"}, "must be more than 0; nearest: 1"),
+        ({"training__prefetch": "-1"}, "must be at least 0; nearest: 0"),
+        ({"training__seq": "8k"}, "must be a whole number; nearest: 8192"),
+        ({"training__micro_batch": "1.5"}, "must be a whole number; nearest: 2"),
+        ({"training__overlap_p2p": "maybe"}, "must be true or false"),
+        ({"model__moe": "8"}, "moe maps keys to values, not 8; keys: num_experts, top_k"),
+        ({"model__moe__num_expert": "8"}, "unknown key .*did you mean 'num_experts'"),
+        ({"parallel__dp": "64"}, "64 ranks, the cluster has 8 GPUs; nearest: parallel.dp=8"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_nearest(settings, reason):
+    with pytest.raises(InputError, match=reason):
+        job({"model": "llama3-8b"}, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"model__heads": "30"}, "hidden: 4096 is no multiple of heads 30; .* or heads=16 or 32"),
+        ({"model__kv_heads": "5"}, "heads: 32 is no multiple of kv_heads 5; .* or kv_heads=4 or 8"),
+        (
+            {"model__moe": "{num_experts: 8, top_k: 2, ffn: 64, load: 5}"},
+            "4 times the mean, not 5; nearest: 4",
+        ),
+        (
+            {"model__moe": "{num_experts: 8, top_k: 2, ffn: 64, first_layer: 40}"},
+            "none has experts; nearest: 31",
+        ),
+    ],
+)
+def test_dimensions_that_do_not_fit_are_refused_with_the_nearest(settings, reason):
+    with pytest.raises(InputError, match=reason):
+        job({"model": "llama3-8b"}, **settings).graph()

@@ -192,7 +192,7 @@ def test_what_is_gathered_in_fp8_is_cast_once_and_turned_behind_the_gather() -> 
     [
         (
             {"hidden": 100},
-            "model.hidden: 100 is no multiple of heads 32; nearest: 96 or 128, or give head_size",
+            "model.hidden: 100 is no multiple of heads 32; nearest: 96 or 128, or heads=25 or 50",
         ),
         ({"kv_heads": 5}, "model.heads: 32 is no multiple of kv_heads 5; nearest: 30 or 35"),
         ({"moe": {"num_experts": 4, "top_k": 8, "ffn": 64}}, "model.moe.top_k: 8 of 4 experts; nearest: 4"),

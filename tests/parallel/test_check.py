@@ -12,6 +12,12 @@ from workloads.parallel.generate import generate
 CASES = {
     "size": ({}, {"seq": 1 << 30}, 0, r"training.seq=1073741824 is more .* nearest: 16777216"),
     "length": ({}, {"global_batch": 10**9}, 0, r"microbatches are more .* nearest: 65536"),
+    "tokens": ({"tp": 8, "sequence_parallel": True}, {"seq": 12}, 0,
+               "tp=8 does not divide 12 tokens .* nearest: parallel.tp=6, or .*sequence_parallel=false"),
+    "adapters": ({}, {"trainable": "lora"}, 0, "lora_rank=0: .* nearest: 1"),
+    "adapted": ({}, {"trainable": "lora", "lora_rank": 4, "lora_targets": "q_proj"}, 0, "linear_qkv"),
+    "nothing": ({}, {"trainable": "layer.1"}, 0, "matches no parameter; they are called .*weight"),
+    "recomputed": ({}, {"recompute": "full", "recompute_layers": 7}, 0, "has 6 layers; nearest: 6"),
     "frozen": ({}, {"trainable": "["}, 0, "is no regular expression"),
     "heads": ({"tp": 3}, {}, 0, r"tp=3 does not divide 8 attention heads; nearest: parallel.tp=2 or 4"),
     "layers": ({"pp": 4}, {}, 0, r"6 layers do not divide into 4 stages x 1 chunks; nearest: 4 or 8 layers"),

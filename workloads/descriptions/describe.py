@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
-from workloads.models.public import model_names, named_model
 from workloads.descriptions.values import checked, value_of
 from workloads.models.hugging_face import model_fields
+from workloads.models.public import model_names, named_model
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.check import check_job, divides
 from workloads.parallel.generate import generate, schedule_of
+from workloads.parallel.job import FSDP
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.presets import Preset, load_preset, preset_names
 
@@ -70,8 +73,9 @@ def describe(
     model = _model(given["model"], preset, where, folder)
     notes = [f"software as preset {preset.name} has it: {preset.description}"]
     training = dict(given["training"])
-    parallel = _parallel(given["parallel"], preset, where, num_gpus, notes)
     training = {**preset.values("training"), **training}
+    seq = checked(TrainingSpec, training, f"{where}: training").seq
+    parallel = _parallel(given["parallel"], preset, where, num_gpus, model.sequence(seq), notes)
     training = _training(training, parallel, given["training"], where, notes)
     software = {"name": preset.name, **preset.values("software"), **given["software"]}
     return Description(
@@ -82,6 +86,12 @@ def describe(
         gpu={f"gpu.{key}": f"{value}" for key, value in preset.values("gpu").items()},
         assumptions=tuple(notes),
     )
+
+
+def sections_of(key: str) -> list[str]:
+    """Sections that have a key of that name ("tp": parallel)."""
+    specs: tuple[type[BaseModel], ...] = (ModelSpec, ParallelSpec, TrainingSpec, SoftwareSpec)
+    return [section for section, spec in zip(SECTIONS, specs, strict=True) if key in spec.model_fields]
 
 
 def _section(content: Mapping[str, Any], section: str, where: str) -> dict[str, Any]:
@@ -129,7 +139,11 @@ def _model(given: dict[str, Any], preset: Preset, where: str, folder: Path) -> M
             base = named_model(source).model_dump(exclude_unset=True)
         else:
             raise InputError(f"{where}: unknown model {source!r}{nearest(source, model_names())}")
-    return checked(ModelSpec, {**preset.values("model"), **base, **fields}, f"{where}: model")
+    values = {**preset.values("model"), **base, **fields}
+    for key in ("moe", "mla"):
+        if isinstance(base.get(key), dict) and isinstance(fields.get(key), dict):
+            values[key] = {**base[key], **fields[key]}
+    return checked(ModelSpec, values, f"{where}: model")
 
 
 def _name_of(path: Path) -> str:
@@ -149,27 +163,42 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 
 def _parallel(
-    given: Mapping[str, Any], preset: Preset, where: str, num_gpus: int, notes: list[str]
+    given: Mapping[str, Any], preset: Preset, where: str, num_gpus: int, seq: int, notes: list[str]
 ) -> ParallelSpec:
+    """``seq``: tokens of a sample, which sequence parallelism slices."""
     values = {**preset.values("parallel"), **given}
     key = f"{where}: parallel"
     spec = checked(ParallelSpec, values, key)
     if "sequence_parallel" not in values and spec.tp > 1:
-        values["sequence_parallel"] = True
-        notes.append("sequence parallelism goes with tensor parallelism")
+        divides_seq = seq % (spec.cp * spec.tp) == 0
+        values["sequence_parallel"] = divides_seq
+        notes.append(
+            "sequence parallelism goes with tensor parallelism"
+            if divides_seq
+            else f"no sequence parallelism: tp {spec.tp} does not divide {seq // spec.cp} tokens"
+        )
     if "dp" not in values:
         inner = spec.tp * spec.cp * spec.pp
         if inner > num_gpus or num_gpus % inner:
             divides("GPUs of the cluster", num_gpus, inner, "tp x cp x pp")
         values["dp"] = num_gpus // inner
         notes.append(f"data parallelism over what tp, cp and pp leave of {num_gpus} GPUs: dp={values['dp']}")
-    return checked(ParallelSpec, values, key)
+    full = checked(ParallelSpec, values, key)
+    if full.world_size > num_gpus:
+        inner = full.world_size // full.dp
+        near = f"; nearest: parallel.dp={num_gpus // inner}" if inner <= num_gpus else ""
+        raise InputError(
+            f"{key}: tp x cp x pp x dp = {full.world_size} ranks, the cluster has {num_gpus} GPUs{near}"
+        )
+    return full
 
 
 def _training(
     values: dict[str, Any], parallel: ParallelSpec, given: Mapping[str, Any], where: str, notes: list[str]
 ) -> dict[str, Any]:
     spec = checked(TrainingSpec, values, f"{where}: training")
+    if "optimizer_bytes_per_parameter" not in given and not {"optimizer", "precision"}.isdisjoint(given):
+        values["optimizer_bytes_per_parameter"] = _optimizer_bytes(spec)
     if "global_batch" not in given:
         count = 4 * parallel.pp if parallel.pp > 1 else 1
         values["global_batch"] = count * spec.micro_batch * parallel.dp
@@ -177,3 +206,14 @@ def _training(
     if "seq" not in given:
         notes.append(f"sequences of {spec.seq} tokens")
     return values
+
+
+def _optimizer_bytes(spec: TrainingSpec) -> int:
+    """Bytes of optimizer state a parameter: Adam's two fp32 moments, and an fp32 copy of 16-bit weights.
+
+    Sharded parameters are fp32 themselves: where Adam keeps states, they count as the copy among them.
+    """
+    moments = 8 if spec.optimizer == "adam" else 0
+    if spec.sharding in FSDP:
+        return moments + 4 if moments else 0
+    return moments if spec.optimizer == "none" or spec.precision in ("fp32", "tf32") else moments + 4

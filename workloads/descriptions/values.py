@@ -35,7 +35,9 @@ def checked(kind: type[M], values: Mapping[str, Any], where: str) -> M:
     try:
         return kind(**values)
     except ValidationError as error:
-        raise InputError(_message(kind, error.errors()[0], where)) from None
+        # An unknown key first: it may be the misspelt name of one that is missing.
+        details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        raise InputError(_message(kind, details[0], where)) from None
 
 
 def _message(kind: type[BaseModel], detail: Mapping[str, Any], where: str) -> str:
@@ -49,7 +51,21 @@ def _message(kind: type[BaseModel], detail: Mapping[str, Any], where: str) -> st
     found = detail.get("input")
     if detail["type"] == "literal_error":
         choices = [str(choice) for choice in get_args(_annotation(holder, at[-1]))]
+        if str(found).lower() in choices:
+            return f"{key} cannot be {found!r}; did you mean {str(found).lower()!r}?"
         return f"{key} cannot be {found!r}{nearest(str(found), choices)}"
+    if detail["type"] == "model_type":
+        fields = ", ".join(_holder(kind, at).model_fields)
+        return f"{key} maps keys to values, not {found!r}; keys: {fields}"
+    limits = {name: detail.get("ctx", {}).get(name) for name in ("gt", "ge", "lt", "le")}
+    if detail["type"] == "greater_than" and limits["gt"] is not None and isinstance(found, int):
+        return f"{key} = {found!r}: must be more than {limits['gt']}; nearest: {limits['gt'] + 1:g}"
+    if detail["type"] == "greater_than_equal" and limits["ge"] is not None:
+        return f"{key} = {found!r}: must be at least {limits['ge']:g}; nearest: {limits['ge']:g}"
+    if detail["type"] in ("int_parsing", "int_type", "int_from_float"):
+        return f"{key} = {found!r}: must be a whole number{_number_in(found)}"
+    if detail["type"] == "bool_parsing":
+        return f"{key} = {found!r}: must be true or false"
     reason = detail["msg"]
     return f"{key} = {found!r}: {reason[0].lower()}{reason[1:]}"
 
@@ -69,3 +85,11 @@ def _holder(kind: type[BaseModel], path: list[str]) -> type[BaseModel]:
 def _annotation(kind: type[BaseModel], name: str) -> Any:
     field = kind.model_fields.get(name)
     return field.annotation if field is not None else None
+
+
+def _number_in(found: Any) -> str:
+    """What was probably meant by a number with a letter ("8k" tokens are 8192) or a fraction."""
+    thousands = re.fullmatch(r"(\d+)\s*[kK]", found.strip()) if isinstance(found, str) else None
+    if thousands:
+        return f"; nearest: {1024 * int(thousands[1])}"
+    return f"; nearest: {round(found)}" if isinstance(found, float) else ""

@@ -9,8 +9,10 @@ from workloads.models.spec import ModelSpec
 def check_model(model: ModelSpec, where: str = "model") -> None:
     """InputError unless the dimensions fit each other."""
     if not model.head_size:
-        _multiple(f"{where}.hidden", model.hidden, "heads", model.heads, "or give head_size")
-    _multiple(f"{where}.heads", model.heads, "kv_heads", model.num_kv_heads)
+        other = f"heads={_divisors(model.hidden, model.heads)}, or give head_size"
+        _multiple(f"{where}.hidden", model.hidden, "heads", model.heads, other)
+    other = f"kv_heads={_divisors(model.heads, model.num_kv_heads)}"
+    _multiple(f"{where}.heads", model.heads, "kv_heads", model.num_kv_heads, other)
     if model.positions == "rotary" and model.mla is None:
         _multiple(f"{where}.head_size", model.size_per_head, "a pair of", 2)
     _check_experts(model, where)
@@ -24,6 +26,11 @@ def _check_experts(model: ModelSpec, where: str) -> None:
     if moe.top_k > moe.num_experts:
         raise InputError(
             f"{where}.moe.top_k: {moe.top_k} of {moe.num_experts} experts; nearest: {moe.num_experts}"
+        )
+    if moe.first_layer >= model.layers:
+        raise InputError(
+            f"{where}.moe.first_layer: {moe.first_layer} of {model.layers} layers, none has experts; nearest:"
+            f" {model.layers - 1}"
         )
     groups, chosen = moe.num_groups, moe.top_groups
     if groups:
@@ -40,7 +47,7 @@ def _check_experts(model: ModelSpec, where: str) -> None:
     if moe.load > moe.num_experts / moe.top_k:
         raise InputError(
             f"{where}.moe.load: an expert gets each token at most once, {moe.num_experts / moe.top_k:g} times"
-            f" the mean, not {moe.load:g}"
+            f" the mean, not {moe.load:g}; nearest: {moe.num_experts / moe.top_k:g}"
         )
 
 
@@ -63,5 +70,12 @@ def _multiple(what: str, value: int, of: str, divisor: int, otherwise: str = "")
         near = f"{lower} or {lower + divisor}" if lower else f"{divisor}"
         raise InputError(
             f"{what}: {value} is no multiple of {of} {divisor}; nearest: {near}"
-            f"{', ' + otherwise if otherwise else ''}"
+            f"{', or ' + otherwise if otherwise else ''}"
         )
+
+
+def _divisors(value: int, near: int) -> str:
+    """Divisors of ``value`` on both sides of ``near``."""
+    lower = next(d for d in range(min(near, value), 0, -1) if value % d == 0)
+    upper = next((d for d in range(near, value + 1) if value % d == 0), lower)
+    return f"{lower}" if upper == lower else f"{lower} or {upper}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from simcore.errors import InputError, nearest
+from workloads.models.pieces import ModelPieces
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
@@ -43,12 +44,38 @@ def _check_size(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec
             f"training.global_batch={training.global_batch}: {count} microbatches are more than can be"
             f" simulated; nearest: {most}"
         )
+    if training.recompute_layers > (layers := model.layers + model.decoder_layers):
+        raise InputError(
+            f"training.recompute_layers={training.recompute_layers}: the model has {layers} layers;"
+            f" nearest: {layers}, or -1 for all"
+        )
+    if training.trainable == "lora" and not training.lora_rank:
+        raise InputError("training.lora_rank=0: adapters have at least one row; nearest: 1")
     try:
         re.compile(training.trainable)
     except re.error as error:
         raise InputError(
             f"training.trainable={training.trainable!r} is no regular expression: {error}"
         ) from None
+
+
+def check_trains(training: TrainingSpec, pieces: ModelPieces) -> None:
+    """InputError when what shall train is no parameter of the model."""
+    if training.trainable in ("all", "none"):
+        return
+    parameters = [parameter for piece in pieces.all_pieces for parameter in piece.parameters]
+    if any(parameter.trainable for parameter in parameters):
+        return
+    if training.trainable == "lora":
+        raise InputError(
+            f"training.lora_targets={training.lora_targets!r} matches no linear layer; they are called"
+            " linear_qkv, linear_proj, linear_fc1, linear_fc2 and the like"
+        )
+    first = ", ".join(list(dict.fromkeys(parameter.name for parameter in parameters))[:4])
+    raise InputError(
+        f"training.trainable={training.trainable!r} matches no parameter; they are called {first} and so on,"
+        " or say all, none or lora"
+    )
 
 
 def divides(what: str, value: int, degree: int, axis: str) -> None:
@@ -79,7 +106,13 @@ def _check_tensor(model: ModelSpec, parallel: ParallelSpec, training: TrainingSp
     divides("columns of the feed-forward block", model.ffn, tp, "parallel.tp")
     if parallel.sequence_parallel and tp > 1:
         for seq in _sequences(model, training):
-            divides("tokens of a context-parallel rank", seq // parallel.cp, tp, "parallel.tp")
+            tokens = seq // parallel.cp
+            if tokens % tp:
+                lower = max(d for d in range(1, tp) if tokens % d == 0)
+                raise InputError(
+                    f"parallel.tp={tp} does not divide {tokens} tokens of a context-parallel rank; nearest:"
+                    f" parallel.tp={lower}, or parallel.sequence_parallel=false"
+                )
 
 
 def _sequences(model: ModelSpec, training: TrainingSpec) -> tuple[int, ...]:

@@ -97,16 +97,21 @@ def _clip(writer: Writer, job: Job, chunks: list[Chunk], numel: int) -> None:
 
 
 def _update(writer: Writer, job: Job, numel: int) -> None:
-    """Adam reads gradient, master weight and moments and writes the latter; then weights are copied back."""
-    states = job.training.optimizer_bytes_per_parameter // 4
-    state = [Tensor((numel,), "float32")] * states
-    grads = Tensor((numel,), job.shard.main_grad_dtype)
-    name = "fused_adam" if job.training.optimizer == "adam" else "fused_sgd"
+    """Read gradient, master weight and moments, write the latter; then weights are copied back.
+
+    Without a master copy (fp32, or plain SGD without states) the weight itself is read and written.
+    """
+    training = job.training
+    moments = 2 if training.optimizer == "adam" else 0
+    states = training.optimizer_bytes_per_parameter // 4
+    has_master = states > moments
+    grads, weight = Tensor((numel,), job.shard.main_grad_dtype), Tensor((numel,), job.shard.dtype)
+    state = [Tensor((numel,), "float32")] * states + ([] if has_master else [weight])
+    name = "fused_adam" if training.optimizer == "adam" else "fused_sgd"
     kernels = [compute(name, [grads, *state], state, op_class="optimizer", module="optimizer")]
-    if job.shard.dtype != "float32":
-        copy = Tensor((numel,), job.shard.dtype)
+    if has_master and job.shard.dtype != "float32":
         kernels.append(
-            compute("multi_tensor_copy", state[:1], [copy], op_class="foreach", module="optimizer")
+            compute("multi_tensor_copy", state[:1], [weight], op_class="foreach", module="optimizer")
         )
     writer.kernels(kernels, phase="optimizer")
 
