@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from simcore.cli.bench_described import bench_described
 from simcore.cli.bench_imports import bench_imports
 from simcore.cli.bench_runs import bench_runs
 from simcore.cli.bench_scale import bench_scale
@@ -121,6 +122,7 @@ def bench_run(
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 app.command("run")(bench_run)
 app.command("scale")(bench_scale)
+app.command("described")(bench_described)
 app.command("imports")(bench_imports)
 app.command("runs")(bench_runs)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from simcore.cli.child import run_python
 from simcore.cli.errors import reported_errors
 from simcore.errors import InputError, nearest
 
@@ -141,24 +140,13 @@ def measure_import(name: str, events: int) -> Row:
     """Import a file of ``events`` in a new process: ``format, events, file_bytes, gpu_ops, wall_s, cpu_s,
     peak_rss_bytes``; the time of starting Python is not in it.
     """
-    import simcore
-
     file, write = FORMATS[name]
-    root = str(Path(simcore.__file__).parents[1])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     with tempfile.TemporaryDirectory(prefix="bench-imports-") as folder:
         path = Path(folder) / file
         written = write(path, events)
-        done = subprocess.run(
-            [sys.executable, "-m", "simcore.cli.bench_imports", str(path)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            check=False,
-        )
+        found = json.loads(run_python(["-m", "simcore.cli.bench_imports", str(path)]).stdout)
         size = path.stat().st_size
-    if done.returncode:
-        raise typer.Exit(done.returncode if done.returncode > 0 else 1)  # the process has said why
-    return {"format": name, "events": written, "file_bytes": size, **json.loads(done.stdout)}
+    return {"format": name, "events": written, "file_bytes": size, **found}
 
 
 def _import_here(path: Path) -> Row:

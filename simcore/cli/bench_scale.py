@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from simcore.cli.child import run_python
 from simcore.cli.errors import reported_errors
 from simcore.errors import InputError
 
@@ -49,21 +48,9 @@ def measure_size(workload: str, gpus: int, *, fold: bool) -> Row:
     events_per_kernel, wall_s, cpu_s, peak_rss_bytes, step_time_s, timeline_bytes, run_bytes, parts_s{stage:
     wall seconds}``; ``kernels`` are those simulated: of one rank per class.
     """
-    import simcore
-
-    root = str(Path(simcore.__file__).parents[1])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as folder:
         arguments = [workload, str(gpus), "fold" if fold else "no-fold", str(time.time()), folder]
-        done = subprocess.run(
-            [sys.executable, "-m", "simcore.cli.bench_scale", *arguments],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            check=False,
-        )
-    if done.returncode:
-        raise typer.Exit(done.returncode if done.returncode > 0 else 1)  # the process has said why
-    row: Row = json.loads(done.stdout)
+        row: Row = json.loads(run_python(["-m", "simcore.cli.bench_scale", *arguments]).stdout)
     return row
 
 

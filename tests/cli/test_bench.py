@@ -59,6 +59,27 @@ def test_scale_prints_a_row_per_size() -> None:
     assert 5.0 < row["step_time_s"] < 50.0
 
 
+def test_a_described_job_is_measured_whole() -> None:
+    result = CliRunner().invoke(app, ["described", "moe", "--repeat", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    row = found["rows"]["moe"]
+    assert row["gpus"] == 1024 and 0.1 < row["step_time_s"] < 10.0
+    assert set(row["run_bytes"]) == {
+        "counters.parquet", "perfetto.json.gz", "rank_classes.parquet", "run.json", "timeline.parquet",
+    }  # fmt: skip
+    # The parts are all of the wall time; a process that only imports is quicker than one that also runs.
+    assert sum(row["parts_s"].values()) == pytest.approx(row["wall_s"])
+    assert min(row["parts_s"].values()) > 0 and 0 < found["start_s"]["cpu_s"] < row["cpu_s"]
+    assert row["peak_rss_bytes"] > 50 * 2**20
+
+
+def test_unknown_jobs_are_refused_with_the_nearest() -> None:
+    result = CliRunner().invoke(app, ["described", "pp8-interlaved"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "unknown job 'pp8-interlaved'; did you mean 'pp8-interleaved'" in result.stderr
+
+
 def test_unknown_sizes_are_refused_with_those_there_are() -> None:
     result = CliRunner().invoke(app, ["scale", "--gpus", "1000"])
     assert result.exit_code == 2 and result.stdout == ""
