@@ -60,7 +60,8 @@ def order_lines(scores: Sequence[RowScore]) -> list[str]:
         "",
         *table(heads, _taus(layouts(scores), known)),
         "Scaling: one model, sequence length and precision over numbers of GPUs, with whatever else differs"
-        " (releases, batch, layouts).  At equal work per GPU costs differ by little, and order is hard.",
+        " (releases, batch, layouts); DGXC has one layout per model and release, so its sweeps are here."
+        "  At equal work per GPU costs differ by little, and order is hard.",
         "",
         *table(heads, _taus(scalings(scores), known)),
     ]
