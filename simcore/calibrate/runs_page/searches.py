@@ -48,7 +48,7 @@ def search_plot(searches: Sequence[Search]) -> tuple[str, str]:
         marks.append(text(x, y - 4, said, anchor=anchor, colour=MEASURED))
     legend = (
         (_FAINT, "over all assumptions"), (PREDICTED, "over networks and overlap"), (CHOSEN, "the choice"),
-        (MEASURED, f"published ({PUBLISHED_BEST} is the best)"),
+        (MEASURED, "published"),
     )  # fmt: skip
     return _NAME, frame.document(marks, x_title="strategies, the fastest of the choice first", legend=legend)
 
