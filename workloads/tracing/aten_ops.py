@@ -164,8 +164,11 @@ def _made_of(func: Any, base: str) -> Callable[..., Any] | None:
     if base.startswith("cplib::"):
         written: Callable[..., Any] = OPDEFS[base]._init_fn
         return written
-    if base.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd"
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if (
+        base.startswith("aten::")
+        and has_kernel(func.name(), "CompositeImplicitAutograd")
+        and not has_kernel(func.name(), "CUDA")
     ):
         parts: Callable[..., Any] = func.decompose
         return parts
