@@ -33,6 +33,7 @@ class SoftwareSpec(BaseModel):
     ``repeat_keys``: keys and values are copied to all heads that share them before attention.
     ``compiled``: torch.compile of whole blocks; the fusions above say which kernels it joins in them, and
     sums of gradients are joined, too.
+    ``optimizer_kernels``: Adam in one kernel, or pass by pass over all tensors (PyTorch unless told).
     ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), or from blocks of
     it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every" microbatch, at the "first" one,
     or "never" (kept in fp8).
@@ -74,6 +75,7 @@ class SoftwareSpec(BaseModel):
     fused_gate_up: bool = True
     repeat_keys: bool = False
     compiled: bool = False
+    optimizer_kernels: Literal["fused", "foreach"] = "fused"
     qkv_grad_copy: bool = True
     recompute_early_stop: bool = False
     fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8"] = "delayed"

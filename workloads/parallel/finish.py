@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simcore.graph.template_builder import Source
+from workloads.models.pieces import Kernel
 from workloads.models.tensors import Tensor, collective, compute
 from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.job import Job, element_bytes
@@ -109,11 +110,28 @@ def _update(writer: Writer, job: Job, numel: int) -> None:
     state = [Tensor((numel,), "float32")] * states + ([] if has_master else [weight])
     name = "fused_adam" if training.optimizer == "adam" else "fused_sgd"
     kernels = [compute(name, [grads, *state], state, op_class="optimizer", module="optimizer")]
+    if job.shard.software.optimizer_kernels == "foreach" and training.optimizer == "adam":
+        kernels = _foreach_adam(grads, Tensor((numel,), "float32" if has_master else job.shard.dtype))
     if has_master and job.shard.dtype != "float32":
         kernels.append(
             compute("multi_tensor_copy", state[:1], [weight], op_class="foreach", module="optimizer")
         )
     writer.kernels(kernels, phase="optimizer")
+
+
+def _foreach_adam(grads: Tensor, x: Tensor) -> list[Kernel]:
+    """AdamW pass by pass over all tensors (torch/optim/adam.py, _multi_tensor_adam); ``x`` as the weights.
+
+    Decay, first moment, second moment in two passes, its root, two corrections, the step itself.
+    """
+    passes = (
+        ("mul_", [x], x), ("lerp_", [x, grads], x), ("mul_", [x], x), ("addcmul_", [x, grads], x),
+        ("sqrt", [x], x), ("div_", [x], x), ("add_", [x], x), ("addcdiv_", [x, x, x], x),
+    )  # fmt: skip
+    return [
+        compute(f"aten::_foreach_{name}", ins, [out], op_class="foreach", module="optimizer")
+        for name, ins, out in passes
+    ]
 
 
 def _gather_parameters(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
