@@ -59,6 +59,19 @@ def test_selective_recomputation_forgets_scores(tp: int) -> None:
                      "aten::clone"]  # fmt: skip
 
 
+def test_single_modules_run_again() -> None:
+    """Norms keep two fp32 numbers a token less; the block's products keep nothing but its input (2 s b h)."""
+    every = made()
+    norms = made(recompute="selective", recompute_modules=("layernorm",))
+    assert [k.name for k in norms.backward if k.recomputed] == ["aten::native_layer_norm"] * 2
+    assert norms.saved_bytes == every.saved_bytes - statistics(S * B)
+    block = made(recompute="selective", recompute_modules=("mlp", "moe"))
+    forward = [k for k in block.forward if ".mlp" in k.module]
+    assert [k.name for k in block.backward if k.recomputed] == [k.name for k in forward]
+    # Of 19 s b h the second product's and GELU's 16 come back; 2 are the input, 1 is the dropout's mask.
+    assert block.saved_bytes == every.saved_bytes - 16 * SBH
+
+
 def test_full_recomputation_keeps_the_input() -> None:
     piece = made(recompute="full")
     assert piece.saved_bytes == 2 * SBH

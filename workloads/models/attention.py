@@ -55,7 +55,7 @@ def _output(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, core: Core, m
     distributed_attention(tape, shard, core)
     merged = x.like(shard.tokens, core.heads * core.v_size)
     # A fused kernel keeps its output, which is the projection's input too, unless it runs again.
-    keeps = shard.software.attention == "unfused" or shard.recompute == "selective"
+    keeps = shard.software.attention == "unfused" or shard.recomputes_attention
     layer = block_output(shard, model, f"{module}.linear_proj", save_input=keeps)
     return row_parallel(tape, shard, merged, model.hidden, layer)
 

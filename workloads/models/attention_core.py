@@ -119,7 +119,7 @@ def _unfused_backward(
     for ins, target in (([scores, out], value), ([out, value_turned], scores)):
         op.back(compute("aten::bmm", ins, [target], op_class="bgemm", flops=flops[1], module=module))
     # The checkpoint of selective recomputation hands on each gradient as a tensor of its own.
-    copied = shard.recompute == "selective"
+    copied = shard.recomputes_attention
     if copied:
         op.back(compute("aten::clone", [value], [value], module=module))
     for step in reversed(steps):

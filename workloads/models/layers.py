@@ -11,6 +11,7 @@ from workloads.models.experts import experts
 from workloads.models.feed_forward import feed_forward
 from workloads.models.local import Shard
 from workloads.models.pieces import Parameter, Piece
+from workloads.models.recompute import mark_recomputed
 from workloads.models.spec import ModelSpec
 from workloads.models.tape import Recompute, Tape
 from workloads.models.tensors import Tensor
@@ -27,6 +28,7 @@ def layer(
     tape = shard.tape()
     x = shard.tensor(shard.residual_tokens, model.hidden)
     write_layer(tape, shard, model, x, f"{stack_name(model)}.layers.{index}", index)
+    mark_recomputed(tape, shard.recompute_modules, sparse=model.has_experts(index))
     made = tape.piece("layer", x, input_bytes=x.num_bytes, recompute=policy, input_grad=input_grad,
                       early_stop=shard.software.recompute_early_stop)  # fmt: skip
     return replace(made, parameters=_as_declared(made.parameters))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from workloads.models.recompute import RecomputeModule
 from workloads.models.software import SoftwareSpec
 from workloads.models.tape import Recompute, Tape
 from workloads.models.tensors import Tensor
@@ -34,6 +35,7 @@ class Shard:
     precision: str = "bf16"
     grad_dtype: str = "fp32"
     recompute: Recompute = "none"
+    recompute_modules: tuple[RecomputeModule, ...] = ()
     tp_overlap: bool = False
     ep_overlap: bool = False
     software: SoftwareSpec = field(default_factory=SoftwareSpec)
@@ -52,6 +54,11 @@ class Shard:
     def main_grad_dtype(self) -> str:
         """Dtype that weight gradients are kept in."""
         return DTYPES[self.grad_dtype]
+
+    @property
+    def recomputes_attention(self) -> bool:
+        """Whether core attention, alone or among other modules, runs again before its backward."""
+        return self.recompute == "selective" and "core_attn" in (self.recompute_modules or ("core_attn",))
 
     @property
     def fp8(self) -> bool:

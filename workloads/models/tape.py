@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 from workloads.models.pieces import HOST_SYNC, Kernel, Parameter, Piece
@@ -174,7 +175,11 @@ class Tape:
         backward = self._backward(grads, selective=recompute == "selective")
         saved = everything = sum(launch.kernel.saved_bytes for launch in forward)
         if recompute == "selective":
-            saved -= sum(self._brought_back(op, forward) for op in self.ops if op.again)
+            saved -= sum(
+                self._brought_back(op, forward, begins=not before.again)
+                for before, op in pairwise([Op(self), *(op for op in self.ops if op.forward)])
+                if op.again
+            )
         if backward and recompute in ("full", "ops"):
             kept = kept_positions(forward) if recompute == "ops" else frozenset()
             stop = _last_needed(forward) if early_stop or recompute == "ops" else len(forward)
@@ -206,11 +211,14 @@ class Tape:
                     out[k] = replace(out[k], kernel=replace(out[k].kernel, saved_bytes=num_bytes))
         return out
 
-    def _brought_back(self, op: Op, forward: Sequence[Launch]) -> int:
-        """Bytes that an op which runs again need not keep: all but the inputs of its first launch."""
+    def _brought_back(self, op: Op, forward: Sequence[Launch], *, begins: bool) -> int:
+        """Bytes that an op which runs again need not keep.
+
+        All, but where it ``begins`` a run of such ops the inputs of its first launch.
+        """
         kept = sum(forward[k].kernel.saved_bytes for k in op.forward)
         first = forward[op.forward[0]]
-        return kept - (first.saved_inputs if first.kernel.saved_bytes else 0)
+        return kept - (first.saved_inputs if begins and first.kernel.saved_bytes else 0)
 
     def _backward(self, grads: Sequence[tuple[bool, bool]], *, selective: bool) -> list[Launch]:
         """The backward pass; what comes next waits for what an op leaves under way."""

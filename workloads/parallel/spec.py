@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from simcore.graph.schedules import Placement
+from workloads.models.recompute import RecomputeModule
 
 
 class _Frozen(BaseModel):
@@ -72,6 +73,7 @@ class TrainingSpec(_Frozen):
     decoder_seq: int = Field(default=0, ge=0)
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     recompute: Literal["none", "selective", "full", "ops"] = "none"
+    recompute_modules: tuple[RecomputeModule, ...] = ()  # of "selective"; none: core attention
     recompute_layers: int = Field(default=-1, ge=-1)  # how many layers of each stage; -1: all
     sharding: Literal["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"] = "ddp"
     reshard_after_forward: bool = True

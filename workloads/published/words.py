@@ -28,6 +28,14 @@ _FP8_RECIPES: Final = (
 _ORDINALS: Final = {"other": 2, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4}
 
 #: Parts of a layer that cost next to nothing to run again, and Megatron-Core's names of modules.
+_RECOMPUTED: Final = {
+    "layernorm": r"norm",
+    "mla_up_proj": r"mla_?up",
+    "mlp": r"\bmlp",
+    "moe": r"\bmoe\b(?![ _-]?act)",
+    "moe_act": r"\bact|moe[ _-]?act",
+    "shared_experts": r"shared[ _-]?expert",
+}
 _MODULES: Final = r"norm|\bact|silu|swiglu|gelu|mlp|moe|shared|router|proj|softmax|dropout|rope|mla|expert"
 
 
@@ -72,7 +80,8 @@ def _precision_words(row: RunRow) -> str:
 def recompute_of(row: RunRow, layers: int) -> dict[str, Any]:
     """Training settings from ``recompute``; ``layers``: of a stage, where a share of them is recomputed.
 
-    A list of modules whose activations are recomputed ("norm, act") costs next to nothing: none.
+    A list of modules ("norm, act", "mla_up_proj, mlp") is selective recomputation of these, by Megatron's
+    names; where none is known it costs next to nothing: none.
     """
     said = row.text("recompute").lower()
     if not row.says("recompute"):
@@ -100,6 +109,9 @@ def recompute_of(row: RunRow, layers: int) -> dict[str, Any]:
         return {"recompute": "selective"}
     if re.search(r"checkpoint|recompute|remat|nothing", said):
         return {"recompute": "full"}
+    modules = tuple(name for name, pattern in _RECOMPUTED.items() if re.search(pattern, said))
+    if modules:
+        return {"recompute": "selective", "recompute_modules": modules}
     return {"recompute": "none"} if re.search(_MODULES, said) else {}
 
 

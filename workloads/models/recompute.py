@@ -1,0 +1,39 @@
+"""Selective recomputation of single modules: those whose forward runs again before their own backward.
+
+Names and contents as megatron/core/transformer/transformer_config.py has them (recompute_modules).  What the
+next product reads of a norm or an activation that runs again counts as kept, which Megatron drops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final, Literal
+
+from workloads.models.tape import Tape
+
+RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
+
+#: Kernels' modules that a name stands for; "mlp" of dense layers, "moe" of those with experts.
+_PATTERNS: Final[Mapping[RecomputeModule, str]] = {
+    "core_attn": r"\.core_attention$",
+    "layernorm": r"\.(input|pre_mlp)_layernorm$",
+    "mla_up_proj": r"\.(linear_q_up_proj|linear_kv_up_proj|q_layernorm|kv_layernorm)$",
+    "mlp": r"\.mlp\b",
+    "moe": r"\.mlp\b",
+    "moe_act": r"\.experts$",
+    "shared_experts": r"\.shared_experts\b",
+}
+
+
+def mark_recomputed(tape: Tape, modules: Collection[RecomputeModule], *, sparse: bool) -> None:
+    """Let ops of ``modules``, and no others, run again; none given: as marked already (core attention).
+
+    ``sparse``: the layer has experts.
+    """
+    if not modules:
+        return
+    other = "mlp" if sparse else "moe"
+    wanted = re.compile("|".join(_PATTERNS[name] for name in modules if name != other) or r"$^")
+    for op in tape.ops:
+        op.again = bool(op.forward) and bool(wanted.search(tape.forward[op.forward[0]].kernel.module))
