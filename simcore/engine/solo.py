@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Signature = tuple[object, ...]  # a GPU, numbers of plans
 
 #: Finding the cells of a template and timing them costs about as much as playing so many ops.
-WORTH_OPS: Final = 1500
+WORTH_OPS: Final = 150
 #: A rank whose spans, after so many of them, have mostly been taken apart in their first cell goes without.
 _TRIALS: Final = 50
 

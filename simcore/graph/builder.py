@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -119,12 +120,8 @@ class GraphBuilder:
 
     def build(self) -> Graph:
         """The graph as columns.  Structure only: :func:`simcore.graph.verify` judges its meaning."""
-        rows = OpRows()
-        starts = [0]
-        for template in self._templates:
-            for values in template.rows:
-                rows.append(**values)
-            starts.append(len(rows))
+        rows = OpRows([values for template in self._templates for values in template.rows])
+        starts = [0, *accumulate(len(template.rows) for template in self._templates)]
         return Graph(
             workload=self._workload,
             groups=dict(self._groups),

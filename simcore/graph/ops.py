@@ -75,10 +75,8 @@ class Strings:
     @classmethod
     def encode(cls, strings: Sequence[str]) -> Strings:
         """Dictionary-encode ``strings``; values keep the order of first appearance."""
-        index: dict[str, int] = {}
-        codes = np.fromiter(
-            (index.setdefault(s, len(index)) for s in strings), dtype=np.int32, count=len(strings)
-        )
+        index = {value: code for code, value in enumerate(dict.fromkeys(strings))}
+        codes = np.fromiter(map(index.__getitem__, strings), dtype=np.int32, count=len(strings))
         return cls(codes, tuple(index))
 
 
@@ -154,26 +152,23 @@ class OpTable:
 class OpRows:
     """Append-only writer of an :class:`OpTable`; unnamed columns take their default."""
 
-    columns: dict[str, list[object]] = field(default_factory=lambda: {name: [] for name in OP_COLUMNS})
+    rows: list[dict[str, object]] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.columns["kind"])
+        return len(self.rows)
 
     def append(self, **values: object) -> int:
         """Add one op and return its row."""
-        row = len(self)
-        unknown = values.keys() - OP_COLUMNS.keys()
-        if unknown:
-            raise TypeError(f"unknown op column(s) {sorted(unknown)}")
-        for name, (_, default) in OP_COLUMNS.items():
-            self.columns[name].append(values.get(name, default))
-        return row
+        if not values.keys() <= OP_COLUMNS.keys():
+            raise TypeError(f"unknown op column(s) {sorted(values.keys() - OP_COLUMNS.keys())}")
+        self.rows.append(values)
+        return len(self.rows) - 1
 
     def table(self) -> OpTable:
         """The rows written so far as a columnar table."""
         built: dict[str, Strings | IntArray] = {}
-        for name, (kind, _) in OP_COLUMNS.items():
-            column = self.columns[name]
+        for name, (kind, default) in OP_COLUMNS.items():
+            column = [row.get(name, default) for row in self.rows]
             if kind == "str":
                 built[name] = Strings.encode([str(value) for value in column])
             else:

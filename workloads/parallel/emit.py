@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source
@@ -148,5 +149,6 @@ def _launches(kernel: Kernel) -> int:
     return 0 if kernel.collective or kernel.name == HOST_SYNC else kernel.launches
 
 
+@lru_cache(maxsize=1 << 14)
 def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
     return json.dumps([list(shape) for shape in shapes], separators=(",", ":")) if shapes else ""
