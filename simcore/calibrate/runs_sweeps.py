@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,24 @@ class Tau:
     pairs: int
 
 
+class _Job(NamedTuple):
+    """What a row ran, as it was understood: a column may be missing that the case supplies."""
+
+    gpus: int
+    batch: float
+    seq: int
+
+
+def _job(score: RowScore) -> _Job:
+    case = score.described.band.cases[0]
+    batch = case.microbatches * case.training.micro_batch * case.parallel.dp
+    return _Job(case.parallel.world_size, batch, case.training.seq)
+
+
 def gpu_s_per_token(score: RowScore, step_s: float) -> float:
     """What a token costs, in seconds of one GPU, where a step takes ``step_s``."""
-    row = score.described.row
-    return step_s * row.count("gpus") / (row.number("global_batch") * row.count("seq"))
+    job = _job(score)
+    return step_s * job.gpus / (job.batch * job.seq)
 
 
 def middle_s(score: RowScore) -> float:
@@ -62,11 +76,8 @@ def layouts(scores: Iterable[RowScore]) -> dict[str, list[RowScore]]:
     """Rows that differ in how one model is spread: the same family, model, GPUs, batch and precision."""
 
     def key(score: RowScore) -> tuple[str, ...]:
-        row = score.described.row
-        return (
-            row.text("model"), f"{row.count('gpus')} GPUs", f"batch {row.number('global_batch'):g}",
-            row.text("precision"),
-        )  # fmt: skip
+        row, job = score.described.row, _job(score)
+        return row.text("model"), f"{job.gpus} GPUs", f"batch {job.batch:g}", row.text("precision")
 
     return _grouped(scores, key)
 
@@ -76,14 +87,10 @@ def scalings(scores: Iterable[RowScore]) -> dict[str, list[RowScore]]:
 
     def key(score: RowScore) -> tuple[str, ...]:
         row = score.described.row
-        return row.text("model"), f"{row.count('seq')} tokens", row.text("precision")
+        return row.text("model"), f"{_job(score).seq} tokens", row.text("precision")
 
     found = _grouped(scores, key)
-    return {
-        name: rows
-        for name, rows in found.items()
-        if len({score.described.row.count("gpus") for score in rows}) > 1
-    }
+    return {name: rows for name, rows in found.items() if len({_job(score).gpus for score in rows}) > 1}
 
 
 def _grouped(
