@@ -44,6 +44,11 @@ class Writer:
         """The next op on the compute stream waits for ``sources``."""
         self._open.extend(sources)
 
+    def taken(self) -> list[Source]:
+        """What the next op on the compute stream would wait for, for an op elsewhere to wait for instead."""
+        waits, self._open = self._open, []
+        return waits
+
     def kernels(
         self, kernels: Sequence[Kernel], *, phase: str, layer: int = -1,
         after: Mapping[int, Callable[[], None]] | None = None,

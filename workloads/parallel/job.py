@@ -92,14 +92,20 @@ class Job:
         return self.training.sharding in FSDP and self.mesh.replicas > 1
 
     @property
+    def by_deepspeed(self) -> bool:
+        """Whether DeepSpeed reduces whole gradients."""
+        return self.training.engine == "deepspeed" and not self.is_fsdp
+
+    @property
     def gradients_start_empty(self) -> bool:
         """Whether a step's first gradient becomes a parameter's, as autograd has it.
 
-        So PyTorch's DDP, and FSDP on one rank.  Megatron and DeepSpeed keep a buffer to which each is added;
-        under FSDP every one is reduced.
+        So PyTorch's DDP, FSDP on one rank, and DeepSpeed where gradients have the model's dtype.  Megatron has a
+        buffer to which each is added, as has DeepSpeed for sums in fp32; under FSDP every one is reduced.
         """
         training = self.training
-        return not self.is_fsdp and (training.sharding in FSDP or training.bucket_bytes > 0)
+        narrow = self.by_deepspeed and self.shard.main_grad_dtype == self.shard.dtype
+        return not self.is_fsdp and (training.sharding in FSDP or training.bucket_bytes > 0 or narrow)
 
     def numel(self, pieces: tuple[Piece, ...], group: str = "", *, trainable: bool = False) -> int:
         """Elements of the parameters of ``pieces`` on one rank before sharding.

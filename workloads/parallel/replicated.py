@@ -18,7 +18,7 @@ from simcore.graph import OpHandle
 from workloads.models.local import DTYPES
 from workloads.models.pieces import Kernel, Parameter, Piece
 from workloads.models.tensors import Tensor, compute
-from workloads.parallel.emit import Writer
+from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
 
@@ -179,7 +179,8 @@ def _reducer(
     writer: Writer, job: Job, buckets: Sequence[Bucket], reduced: list[tuple[Bucket, OpHandle]]
 ) -> Callable[[], None]:
     def reduce() -> None:
-        handles = reduce_gradients(writer, job, buckets, stream=DP_STREAM)
+        beside = job.training.overlap_grad_reduce or not job.by_deepspeed
+        handles = reduce_gradients(writer, job, buckets, stream=DP_STREAM if beside else COMPUTE)
         reduced.extend(zip(buckets, handles, strict=True))
 
     return reduce
@@ -208,12 +209,15 @@ def reduced_in_backward(job: Job, last: bool) -> bool:
 def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, stream: str) -> list[OpHandle]:
     """For each bucket a kernel that divides by the number of replicas, and a collective behind it."""
     handles = []
-    what = "all_reduce" if job.training.sharding == "ddp" else "reduce_scatter"
+    sums = job.training.sharding == "ddp" or job.by_deepspeed
+    what = "all_reduce" if sums else "reduce_scatter"
     size = element_bytes(job.training.grad_reduce_dtype)
     for bucket in buckets:
         if job.software.gradient_scaling:
             grads = Tensor((bucket.numel,), job.shard.main_grad_dtype)
             writer.compute(compute("aten::mul_.Tensor", [grads], [grads], module="ddp"), phase="grad_sync")
+        if job.by_deepspeed:
+            _flatten(writer, job, bucket)
         waits = [writer.last] if writer.last is not None and stream != "compute" else []
         handles.append(
             writer.collective(
@@ -222,6 +226,19 @@ def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, str
             )
         )  # fmt: skip
     return handles
+
+
+def _flatten(writer: Writer, job: Job, bucket: Bucket) -> None:
+    """DeepSpeed copies gradients to its bucket, and the bucket, as one tensor, to what is summed.
+
+    Every ZeRO stage below 3 sums with all_reduce: ``average_tensor`` of ``stage_1_and_2.py`` (its default,
+    ``use_multi_rank_bucket_allreduce``) and ``buffered_allreduce_fallback`` of ``engine.py``, which pipelines
+    and bf16 without ZeRO go by; the latter copies back instead of in.
+    """
+    grads = Tensor((bucket.numel,), job.shard.main_grad_dtype)
+    for name in ("aten::copy_", "aten::cat"):
+        kernel = compute(name, [grads], [grads], op_class="copy", module="deepspeed")
+        writer.compute(kernel, phase="grad_sync")
 
 
 def left_over(job: Job, chunks: Sequence[Chunk]) -> Iterator[Bucket]:

@@ -102,9 +102,17 @@ class _Gathers:
             unit = self.order[number]
             for _, numel in _by_group(self.job, _pieces(self.chunk, unit)):
                 whole = Tensor((numel,), _dtype(self.job.training.param_gather_dtype))
-                kernel = _copy("split_with_sizes_copy", whole, whole)
-                self.writer.compute(kernel, phase=self.phase, layer=_layer(self.chunk, unit))
+                self._copy_out(_copy("split_with_sizes_copy", whole, whole), _layer(self.chunk, unit))
         self.issue_up_to(number + self.job.training.prefetch)
+
+    def _copy_out(self, kernel: Kernel, layer: int) -> None:
+        """What was gathered to the parameters; DeepSpeed does it beside what is computed."""
+        if not _by_deepspeed(self.job):
+            self.writer.compute(kernel, phase=self.phase, layer=layer)
+            return
+        waits = self.writer.taken()
+        done = self.writer.compute(kernel, phase=self.phase, layer=layer, stream=COPY_STREAM, waits=waits)
+        self.writer.wait_for(done)
 
 
 def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
@@ -264,6 +272,10 @@ def _list_on_host(writer: Writer, job: Job, pieces: tuple[Piece, ...]) -> None:
     writer.template.host("list", len(_sharded(pieces)) * job.mesh.shard_ranks * _LIST_PS)
 
 
+def _by_deepspeed(job: Job) -> bool:
+    return job.training.engine == "deepspeed" and not job.training.list_collectives
+
+
 def _copies_on(job: Job) -> str:
     """Where gradients are prepared: FSDP2 does it behind the backward, others beside it."""
     return COMPUTE if job.training.sharding == "fsdp2" else COPY_STREAM
@@ -271,6 +283,10 @@ def _copies_on(job: Job) -> str:
 
 def _before_reduction(job: Job, grads: Tensor, buffer: Tensor) -> list[Kernel]:
     """What prepares gradients for their reduction; see Note [Order of gathers]."""
+    if _by_deepspeed(job):
+        # To the bucket, to what is scattered, and divided there (``__avg_scatter_contiguous_grads``).
+        steps = [_copy("copy_", grads, buffer), _copy("cat", buffer, buffer)]
+        return [*steps, compute("aten::div_", [buffer], [buffer], op_class="elementwise", module="fsdp")]
     if job.training.sharding != "fsdp1":
         return [_copy("chunk_cat", grads, buffer)]
     cast = [] if buffer.dtype == grads.dtype else [_copy("to", grads, buffer)]
