@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simcore.graph import Graph, OpKind
@@ -104,6 +106,30 @@ def test_fsdp_without_resharding_gathers_once_a_microbatch():
     found = exchanged(job(sharding="fsdp2", reshard_after_forward=False))
     made = job(sharding="fsdp2")
     assert found["all_gather", "dp"] == (2 * (LAYERS + 1), 2 * 2 * numel(made))
+
+
+def test_fsdp2_in_a_pipeline_reduces_once_behind_the_last_backward():
+    made = replace(
+        job(sharding="fsdp2", pp=2, reshard_after_forward=False),
+        software=SoftwareSpec(grad_accumulation_fusion=False),
+    )
+    graph = generate(made.model, made.parallel, made.training, made.software)
+    rows = graph.flat_ops(graph.programs[0]).row.tolist()
+    names = [graph.ops.name[row] for row in rows]
+    reductions = [place for place, name in enumerate(names) if name == "nccl::reduce_scatter"]
+    # The embedding and two layers; two microbatches, of which only the first gathers.
+    assert len(reductions) == names.count("nccl::all_gather") == 3
+    assert min(reductions) > max(place for place, name in enumerate(names) if name.endswith("aten::mm"))
+    # A first gradient of a product is copied to fp32 (2 bytes read, 4 written), a second added to it.
+    chunk = made.chunks[0][0]
+    elements = made.numel(chunk.pieces)
+    ops = graph.ops
+    copies, additions = (
+        [row for row in rows if ops.name[row] == name and ops.phase[row] == "bwd" and ops.flops[row] == 0]
+        for name in ("aten::_to_copy", "aten::add_.Tensor")
+    )
+    assert sum(int(ops.bytes_written[row]) for row in copies) == 4 * elements
+    assert sum(int(ops.bytes_read[row]) for row in additions) == 6 * elements
 
 
 def test_hsdp_reduces_shards_over_replicas():

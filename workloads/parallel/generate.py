@@ -24,7 +24,7 @@ from workloads.parallel import replicated, sharded
 from workloads.parallel.check import check_job, check_trains
 from workloads.parallel.emit import Writer
 from workloads.parallel.finish import finish_step
-from workloads.parallel.halves import backward_part
+from workloads.parallel.halves import Gradients, backward_part
 from workloads.parallel.job import Job
 from workloads.parallel.memory import memory_profile
 from workloads.parallel.messages import Exchange, Flow, Message, p2p_stream, plan_messages
@@ -140,7 +140,8 @@ class _Generator:
                 kind=action.kind,
                 pieces=tuple(id(piece) for piece in chunk.pieces),
                 layers=chunk.layers,
-                first=number in firsts and (action.kind == "F" or job.gradients_start_empty),
+                first=number in firsts
+                and (action.kind == "F" or job.gradients_start_empty or job.reduces_at_the_end),
                 last=number in lasts,
                 before=() if number else before,
                 exchange=exchange,
@@ -196,9 +197,13 @@ class _Generator:
     def _body(self, writer: Writer, variant: _Variant, chunk: Chunk) -> None:
         job = self._job
         body = sharded if job.is_fsdp else replicated
-        empty = job.is_fsdp or (job.gradients_start_empty and variant.first)
-        kernels = backward_part(variant.kind, accumulates=not empty)
-        complete = variant.kind in ("B", "W")
+        gradients: Gradients = "add"
+        if job.reduces_at_the_end:
+            gradients = "copy" if variant.first else "add"
+        elif job.is_fsdp or (job.gradients_start_empty and variant.first):
+            gradients = "keep"
+        kernels = backward_part(variant.kind, gradients)
+        complete = variant.last if job.reduces_at_the_end else variant.kind in ("B", "W")
         if variant.kind == "F":
             body.forward(writer, job, chunk, first=variant.first)
         elif job.is_fsdp:

@@ -81,6 +81,14 @@ class Job:
         return self.training.num_microbatches(self.parallel)
 
     @property
+    def reduces_at_the_end(self) -> bool:
+        """Whether FSDP's gradients are added up in full and reduced behind a stage's last backward.
+
+        So FSDP2 in a pipeline of PyTorch's (``backward_maybe_with_nosync`` of ``pipelining/stage.py``).
+        """
+        return self.is_fsdp and self.training.sharding == "fsdp2" and self.parallel.pp > 1
+
+    @property
     def p2p_per_peer(self) -> bool:
         """Whether messages with one stage share a stream; see Note [One stream a peer] of ``messages.py``."""
         p = self.parallel

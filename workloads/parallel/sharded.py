@@ -167,9 +167,12 @@ def backward(
             passing.done.append(writer.last)
         if layer < 0:
             ends.append(piece)
-        elif reduces:
+        elif reduces and not job.reduces_at_the_end:
             reductions.reduce((piece,), layer)
-    if ends and reduces:
+    if job.reduces_at_the_end and reduces:
+        for unit in units_of(chunk):
+            reductions.reduce(_pieces(chunk, unit), _layer(chunk, unit))
+    elif ends and reduces:
         reductions.reduce(tuple(ends), -1)
 
 
@@ -191,7 +194,8 @@ class _Reductions:
             writer.wait_for(*self.before)
         self.before = []
         for group, numel in _by_group(job, pieces, trainable=True):
-            grads, buffer = Tensor((numel,), job.shard.dtype), Tensor((numel,), _dtype(precision))
+            made = job.shard.main_grad_dtype if job.reduces_at_the_end else job.shard.dtype
+            grads, buffer = Tensor((numel,), made), Tensor((numel,), _dtype(precision))
             if fsdp1:
                 writer.compute(_copy("cat", grads, grads), phase="bwd", layer=layer)
             waits = [writer.last] if writer.last is not None else []
