@@ -108,8 +108,8 @@ class Job:
     def gradients_start_empty(self) -> bool:
         """Whether a step's first gradient becomes a parameter's, as autograd has it.
 
-        So PyTorch's DDP, FSDP on one rank, and DeepSpeed where gradients have the model's dtype.  Megatron has a
-        buffer to which each is added, as has DeepSpeed for sums in fp32; under FSDP every one is reduced.
+        So PyTorch's DDP, FSDP on one rank, and DeepSpeed where gradients have the model's dtype.  Megatron
+        has a buffer to which each is added, as has DeepSpeed for sums in fp32; under FSDP each is reduced.
         """
         training = self.training
         narrow = self.by_deepspeed and self.shard.main_grad_dtype == self.shard.dtype
