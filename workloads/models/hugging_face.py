@@ -11,9 +11,13 @@ from typing import Any, Final
 
 from simcore.errors import InputError, nearest
 from workloads.models.check import check_model
+from workloads.models.hugging_face_experts import WITH_EXPERTS
 from workloads.models.hugging_face_families import FAMILIES
 from workloads.models.hugging_face_values import Values
 from workloads.models.spec import ModelSpec
+
+#: model_type -> the description of its configuration.
+KNOWN: Final = {**FAMILIES, **WITH_EXPERTS}
 
 #: Kinds of layers that are not modelled, by a pattern on ``model_type``.
 _NOT_MODELLED: Final = (
@@ -45,6 +49,6 @@ def model_fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     for pattern, layers in _NOT_MODELLED:
         if re.search(pattern, kind):
             raise InputError(f"{where}: model_type {kind!r}: {layers} are not modelled, only attention")
-    if kind not in FAMILIES:
-        raise InputError(f"{where}: model_type {kind!r} is not known{nearest(kind, FAMILIES)}")
-    return {"name": kind, **FAMILIES[kind](values)}
+    if kind not in KNOWN:
+        raise InputError(f"{where}: model_type {kind!r} is not known{nearest(kind, KNOWN)}")
+    return {"name": kind, **KNOWN[kind](values)}

@@ -11,7 +11,7 @@ from typing import Any, Final
 from workloads.models.hugging_face_values import Values
 
 
-def _decoder(v: Values) -> dict[str, Any]:
+def decoder(v: Values) -> dict[str, Any]:
     """What Llama and its kin share: RMSNorm, rotary positions, a gated block, no biases."""
     return {
         "family": "llama",
@@ -33,67 +33,26 @@ def _decoder(v: Values) -> dict[str, Any]:
     }
 
 
-def _windowed(v: Values) -> dict[str, Any]:
+def windowed(v: Values) -> dict[str, Any]:
+    """Llama's with a sliding window, unless it is switched off."""
     window = v.number("sliding_window", 0) if v.flag("use_sliding_window", default=True) else 0
-    return {**_decoder(v), "sliding_window": window}
+    return {**decoder(v), "sliding_window": window}
 
 
-def _qwen2(v: Values) -> dict[str, Any]:
+def qwen2(v: Values) -> dict[str, Any]:
+    """Llama's with biases on queries, keys and values; the window only where it is switched on."""
     window = v.number("sliding_window", 0) if v.flag("use_sliding_window", default=False) else 0
-    return {**_decoder(v), "qkv_bias": True, "sliding_window": window}
+    return {**decoder(v), "qkv_bias": True, "sliding_window": window}
 
 
-def _qwen3(v: Values) -> dict[str, Any]:
-    return {**_decoder(v), "qk_norm": "head"}
-
-
-def _mixtral(v: Values) -> dict[str, Any]:
-    experts = {
-        "num_experts": v.number("num_local_experts"),
-        "top_k": v.number("num_experts_per_tok"),
-        "ffn": v.number("intermediate_size"),
-    }
-    return {**_windowed(v), "moe": experts}
-
-
-def _qwen_experts(v: Values) -> dict[str, Any]:
-    shared = v.number("shared_expert_intermediate_size", 0)
-    return {
-        "num_experts": v.number("num_experts"),
-        "top_k": v.number("num_experts_per_tok"),
-        "ffn": v.number("moe_intermediate_size"),
-        "shared_ffn": shared,
-        "shared_gate": shared > 0,
-        "every": v.number("decoder_sparse_step", 1),
-        "first_layer": v.number("decoder_sparse_step", 1) - 1,
-    }
-
-
-def _deepseek(v: Values) -> dict[str, Any]:
-    latent = {
-        "q_lora_rank": v.number("q_lora_rank", 0),
-        "kv_lora_rank": v.number("kv_lora_rank"),
-        "qk_nope_head_size": v.number("qk_nope_head_dim"),
-        "qk_rope_head_size": v.number("qk_rope_head_dim"),
-        "v_head_size": v.number("v_head_dim"),
-    }
-    width = v.number("moe_intermediate_size")
-    experts = {
-        "num_experts": v.number("n_routed_experts"),
-        "top_k": v.number("num_experts_per_tok"),
-        "ffn": width,
-        "shared_ffn": width * v.number("n_shared_experts", 0),
-        "first_layer": v.number("first_k_dense_replace", 0),
-        "every": v.number("moe_layer_freq", 1),
-    }
-    if (groups := v.number("n_group", 1)) > 1:
-        experts |= {"num_groups": groups, "top_groups": v.number("topk_group", groups)}
-    return {**_decoder(v), "kv_heads": 0, "head_size": 0, "mla": latent, "moe": experts}
+def qwen3(v: Values) -> dict[str, Any]:
+    """Llama's with norms of queries and keys."""
+    return {**decoder(v), "qk_norm": "head"}
 
 
 def _gemma(v: Values) -> dict[str, Any]:
     return {
-        **_decoder(v),
+        **decoder(v),
         "activation": "gelu",
         "head_size": v.number("head_dim", 256),
         "tied_embeddings": v.flag("tie_word_embeddings", default=True),
@@ -220,13 +179,101 @@ def _vit(v: Values) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _gptj(v: Values) -> dict[str, Any]:
+    hidden = v.number("n_embd")
+    return {
+        "layers": v.number("n_layer"), "hidden": hidden, "heads": v.number("n_head"),
+        "ffn": v.number("n_inner", 4 * hidden), "vocab": v.number("vocab_size"), "positions": "rotary",
+        "parallel_block": True, "shared_norm": True, "qkv_bias": False, "head_bias": True,
+        "activation": v.activation("activation_function", "gelu_new"), "dropout": v.share("resid_pdrop"),
+        "tied_embeddings": v.flag("tie_word_embeddings", default=False),
+    }  # fmt: skip
+
+
+def _gpt_neo(v: Values) -> dict[str, Any]:
+    """Every other layer attends to a window, the first to all."""
+    hidden = v.number("hidden_size")
+    return {
+        "layers": v.number("num_layers"), "hidden": hidden, "heads": v.number("num_heads"),
+        "ffn": v.number("intermediate_size", 4 * hidden), "vocab": v.number("vocab_size"), "qkv_bias": False,
+        "max_positions": v.number("max_position_embeddings"), "sliding_window": v.number("window_size", 256),
+        "global_every": 2, "activation": v.activation("activation_function", "gelu_new"),
+        "dropout": v.share("resid_dropout"), "tied_embeddings": v.flag("tie_word_embeddings", default=True),
+    }  # fmt: skip
+
+
+def _gpt_bigcode(v: Values) -> dict[str, Any]:
+    heads = v.number("n_head")
+    return {**_gpt2(v), "kv_heads": 1 if v.flag("multi_query", default=True) else heads}
+
+
+def _starcoder2(v: Values) -> dict[str, Any]:
+    return {
+        **_plain(v), "kv_heads": v.number("num_key_value_heads", 2), "positions": "rotary",
+        "bias": v.flag("use_bias", default=True), "sliding_window": v.number("sliding_window", 0),
+        "activation": v.activation("hidden_act", "gelu_pytorch_tanh"), "dropout": v.share("residual_dropout"),
+        "tied_embeddings": v.flag("tie_word_embeddings", default=True),
+    }  # fmt: skip
+
+
+def _mpt(v: Values) -> dict[str, Any]:
+    hidden, attention = v.number("d_model"), v.inner("attn_config")
+    return {
+        "layers": v.number("n_layers"), "hidden": hidden, "heads": v.number("n_heads"),
+        "kv_heads": attention.number("kv_n_heads", 0), "ffn": v.number("expansion_ratio", 4) * hidden,
+        "vocab": v.number("vocab_size"), "bias": not v.flag("no_bias", default=True),
+        "positions": "alibi" if attention.flag("alibi", default=True) else "learned",
+        "dropout": v.share("resid_pdrop"), "tied_embeddings": v.flag("tie_word_embeddings", default=True),
+    }  # fmt: skip
+
+
+def _nemotron(v: Values) -> dict[str, Any]:
+    return {
+        **decoder(v), "family": "gpt", "gated": False, "activation": v.activation("hidden_act", "relu2"),
+        "norm": "layernorm",
+    }  # fmt: skip
+
+
+def _layer_normed(v: Values) -> dict[str, Any]:
+    return {**decoder(v), "norm": "layernorm"}
+
+
+def _stablelm(v: Values) -> dict[str, Any]:
+    return {
+        **_layer_normed(v), "qkv_bias": v.flag("use_qkv_bias", default=False),
+        "parallel_block": v.flag("use_parallel_residual", default=False),
+        "shared_norm": v.flag("use_parallel_residual", default=False),
+    }  # fmt: skip
+
+
+def _cohere(v: Values) -> dict[str, Any]:
+    return {
+        **_layer_normed(v), "parallel_block": True, "shared_norm": True,
+        "qk_norm": "head" if v.flag("use_qk_norm", default=False) else "",
+        "tied_embeddings": v.flag("tie_word_embeddings", default=True),
+    }  # fmt: skip
+
+
+def _cohere2(v: Values) -> dict[str, Any]:
+    return {
+        **_cohere(v), "sliding_window": v.number("sliding_window", 4096),
+        "global_every": v.number("sliding_window_pattern", 4),
+    }  # fmt: skip
+
+
+def _glm4(v: Values) -> dict[str, Any]:
+    return {**decoder(v), "post_norms": True}
+
+
 #: model_type -> the description of its configuration.
 FAMILIES: Final[dict[str, Callable[[Values], dict[str, Any]]]] = {
-    "llama": _decoder, "mistral": _windowed, "mixtral": _mixtral, "qwen2": _qwen2, "qwen3": _qwen3,
-    "qwen2_moe": lambda v: {**_qwen2(v), "moe": _qwen_experts(v)},
-    "qwen3_moe": lambda v: {**_qwen3(v), "moe": _qwen_experts(v)},
-    "deepseek_v2": _deepseek, "deepseek_v3": _deepseek, "kimi_k2": _deepseek, "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3, "gpt2": _gpt2, "gpt_neox": _gpt_neox, "phi": _phi, "phi3": _windowed, "opt": _opt,
-    "bloom": _bloom, "falcon": _falcon, "bert": _bert, "t5": _t5, "vit": _vit,
+    "llama": decoder, "granite": decoder, "smollm3": decoder, "seed_oss": decoder, "internlm2": decoder,
+    "glm": decoder, "glm4": _glm4, "mistral": windowed, "phi3": windowed, "qwen2": qwen2, "qwen3": qwen3,
+    "gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3, "olmo": _layer_normed,
+    "olmo2": lambda v: {**decoder(v), "qk_norm": "all"}, "olmo3": lambda v: {**windowed(v), "qk_norm": "all"},
+    "nemotron": _nemotron, "stablelm": _stablelm, "cohere": _cohere, "cohere2": _cohere2,
+    "gpt2": _gpt2, "gptj": _gptj, "gpt_neo": _gpt_neo, "gpt_neox": _gpt_neox, "gpt_bigcode": _gpt_bigcode,
+    "starcoder2": _starcoder2, "phi": _phi, "opt": _opt, "bloom": _bloom, "falcon": _falcon, "mpt": _mpt,
+    "bert": _bert, "roberta": _bert, "xlm-roberta": _bert, "camembert": _bert, "t5": _t5, "mt5": _t5,
+    "umt5": _t5, "vit": _vit, "deit": _vit,
 }  # fmt: skip

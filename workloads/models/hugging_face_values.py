@@ -44,6 +44,13 @@ class Values:
             raise InputError(f"{self._where}: key {key!r} is missing or no string")
         return value
 
+    def inner(self, key: str) -> Values:
+        """The values of a configuration inside this one; none where it is missing."""
+        value = self._config.get(key) or {}
+        if not isinstance(value, Mapping):
+            raise InputError(f"{self._where}: {key} must map keys to values, not {value!r}")
+        return Values(value, f"{self._where}: {key}")
+
     def share(self, *keys: str) -> float:
         """The first of ``keys`` that is there, a share; 0 if none is."""
         found = (self._config[key] for key in keys if self._config.get(key) is not None)
