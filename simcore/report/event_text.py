@@ -56,13 +56,20 @@ class Events:
 
 def microseconds(nanoseconds: IntArray) -> Characters:
     """Times in us with three decimals.  ValueError for a negative one."""
-    if nanoseconds.min(initial=0) < 0:
-        raise ValueError("a time is negative")
-    groups, decimals = _tables()
     whole = nanoseconds // 1000
-    columns = [decimals[nanoseconds - 1000 * whole]]
+    before = integers(whole)
+    return np.concatenate([before, _tables()[1][nanoseconds - 1000 * whole].view(np.uint8).reshape(-1, 4)], 1)
+
+
+def integers(values: IntArray) -> Characters:
+    """Whole numbers.  ValueError for a negative one."""
+    if values.min(initial=0) < 0:
+        raise ValueError("a number is negative")
+    groups, _ = _tables()
+    whole = values
+    columns: list[npt.NDArray[np.uint32]] = []
     ended = np.zeros(len(whole), dtype=np.bool_)
-    while not columns[1:] or not ended.all():
+    while not columns or not ended.all():
         higher = whole // _GROUP
         entry = whole - _GROUP * higher
         entry[higher == 0] += _GROUP

@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from simcore.analysis.step import StepAnalysis
+from simcore.report.arrows import Arrows
 from simcore.report.compressed import compressed
 from simcore.report.counter_events import LINKS_PID, ChosenCounters, choose_counters
 from simcore.report.event_text import Events
 from simcore.report.perfetto_packets import perfetto_packets
-from simcore.report.trace_events import COLUMNS, Flows, origin_event, rank_events
+from simcore.report.trace_events import COLUMNS, origin_event, rank_events
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import Timeline
 
@@ -102,12 +103,12 @@ def _header(info: RunInfo, left_out: Sequence[str]) -> bytes:
 def _batches(
     timeline: Timeline, ranks: Sequence[int], host: bool, counters: ChosenCounters
 ) -> Iterator[Events]:
-    flows = Flows()
+    arrows = Arrows()
     for position, rank in enumerate(ranks):
         rows = timeline.rank_rows(rank, COLUMNS)
         yield _process(timeline.info, rank, int(rows.ints("stage")[0]), position)
-        yield rank_events(rows, rank, flows, host=host)
-    yield Events.of(flows.events())
+        yield rank_events(rows, rank, arrows, host=host)
+    yield arrows.events()
     if counters.has_links:
         yield _process_events(LINKS_PID, "other links", len(ranks))
     changes = counters.events()

@@ -9,13 +9,12 @@ Note [Thread identifiers]
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis.breakdown import COMMUNICATION_KINDS
+from simcore.report.arrows import P2P_KINDS, Arrows
 from simcore.report.event_text import Events, by_value, microseconds, numbered
 from simcore.timeline.reader import RankRows
 
@@ -25,7 +24,6 @@ IntArray = npt.NDArray[np.int64]
 _TIDS_PER_RANK = 100
 
 _HOST_KINDS = ("host", "sync")
-_P2P_KINDS = ("send", "recv")
 
 _TEXTS = ("stream", "name", "kind", "phase", "group", "algorithm", "protocol")
 _INTS = ("peer", "channels", "flops", "bytes", "alone_ps")
@@ -34,33 +32,8 @@ _INTS = ("peer", "channels", "flops", "bytes", "alone_ps")
 COLUMNS = (*_TEXTS, *_INTS, "stage", "microbatch", "layer", "ready_ps", "start_ps", "end_ps")
 
 
-@dataclass
-class Flows:
-    """Ends of arrows: in a group, the n-th send from a to b meets the n-th recv of b from a."""
-
-    _ends: dict[tuple[str, int, int, str, int], str] = field(default_factory=dict)
-    _seen: dict[tuple[str, int, int, str], int] = field(default_factory=dict)
-
-    def add(self, kind: str, rank: int, peer: int, group: str, place: str) -> None:
-        """Note one end, in issue order; ``place`` is process, thread and time as JSON members."""
-        key = (kind, rank, peer, group) if kind == "send" else (kind, peer, rank, group)
-        count = self._seen[key] = self._seen.get(key, -1) + 1
-        self._ends[*key, count] = place
-
-    def events(self) -> Iterator[str]:
-        """Start and finish of every arrow that has both."""
-        number = 0
-        for (kind, src, dst, group, count), place in self._ends.items():
-            finish = self._ends.get(("recv", src, dst, group, count)) if kind == "send" else None
-            if finish is not None:
-                common = f'"id":{number},"name":"send_recv","cat":"send_recv"'
-                yield f'{{"ph":"s",{common},{place}}}'
-                yield f'{{"ph":"f","bp":"e",{common},{finish}}}'
-                number += 1
-
-
-def rank_events(rows: RankRows, pid: int, flows: Flows, *, host: bool = False) -> Events:
-    """Events of one rank's rows, with the names of its threads; ends of arrows go to ``flows``.
+def rank_events(rows: RankRows, pid: int, arrows: Arrows, *, host: bool = False) -> Events:
+    """Events of one rank's rows, with the names of its threads; ends of arrows go to ``arrows``.
 
     Rows that take no time (event records) are left out, and without ``host`` calls and waits of the host.
     """
@@ -75,7 +48,8 @@ def rank_events(rows: RankRows, pid: int, flows: Flows, *, host: bool = False) -
     start, end = start_ps // 1000, end_ps // 1000
     layer, microbatch = rows.ints("layer")[shown], rows.ints("microbatch")[shown]
     lane, lane_names = _lanes(rows, shown, start, end)
-    heads, head_of = _constant_parts(rows, shown, lane, pid)
+    tid = _first_tid(pid) + lane
+    heads, head_of = _constant_parts(rows, shown, tid, pid)
     slices = Events.alike(
         heads,
         head_of,
@@ -89,7 +63,7 @@ def rank_events(rows: RankRows, pid: int, flows: Flows, *, host: bool = False) -
         microseconds((end - start)[shown]),
         "}",
     )
-    _note_flows(rows, shown, lane, start, end, pid, flows)
+    arrows.add(rows, shown[_of_kind(rows, P2P_KINDS)[shown]], pid, tid, start, end)
     threads = Events.of(event for index, name in enumerate(lane_names) for event in _thread(pid, index, name))
     return Events(threads.text + slices.text, threads.count + slices.count)
 
@@ -155,7 +129,7 @@ def _labels(rows: RankRows, shown: IntArray) -> tuple[list[str], IntArray]:
     found = []
     for name, of_kind in ((streams[stream[row]], kinds[kind[row]]) for row in shown[first].tolist()):
         lane = "host" if of_kind in _HOST_KINDS else name
-        role = of_kind if of_kind in _P2P_KINDS else ""
+        role = of_kind if of_kind in P2P_KINDS else ""
         roles.setdefault(lane, set()).add(role)
         found.append((lane, role))
     # A stream that only sends is its own lane.
@@ -163,11 +137,11 @@ def _labels(rows: RankRows, shown: IntArray) -> tuple[list[str], IntArray]:
     return labels, label
 
 
-def _constant_parts(rows: RankRows, shown: IntArray, lane: IntArray, pid: int) -> tuple[list[str], IntArray]:
+def _constant_parts(rows: RankRows, shown: IntArray, tid: IntArray, pid: int) -> tuple[list[str], IntArray]:
     """What comes before the numbers of an event, per distinct row, and the distinct row of each."""
     texts = {column: rows.strings(column) for column in _TEXTS}
     ints = {column: rows.ints(column) for column in _INTS}
-    key, first = numbered(lane[shown])
+    key, first = numbered(tid[shown])
     for column in [codes for codes, _ in texts.values()] + list(ints.values()):
         codes, found = numbered(column[shown])
         key, first = numbered(key * len(found) + codes)
@@ -175,9 +149,8 @@ def _constant_parts(rows: RankRows, shown: IntArray, lane: IntArray, pid: int) -
     for row in shown[first].tolist():
         text = {column: names[codes[row]] for column, (codes, names) in texts.items()}
         number = {column: int(values[row]) for column, values in ints.items()}
-        tid = _first_tid(pid) + int(lane[row])
         heads.append(
-            f'{{"ph":"X","pid":{pid},"tid":{tid},"name":{json.dumps(_title(text))},'
+            f'{{"ph":"X","pid":{pid},"tid":{tid[row]},"name":{json.dumps(_title(text))},'
             f'"cat":{json.dumps(text["phase"])},"args":{_arguments(text, number)}'
         )
     return heads, key
@@ -208,19 +181,3 @@ def _arguments(text: dict[str, str], number: dict[str, int]) -> str:
     if on_gpu:
         shown["bytes"] = number["bytes"]
     return json.dumps(shown, separators=(",", ":"))[:-1]
-
-
-def _note_flows(
-    rows: RankRows, shown: IntArray, lane: IntArray, start: IntArray, end: IntArray, pid: int, flows: Flows
-) -> None:
-    """Arrows leave at the start of a send and arrive just before the end of its recv."""
-    codes, names = rows.strings("kind")
-    groups, group_names = rows.strings("group")
-    found = shown[_of_kind(rows, _P2P_KINDS)[shown]]
-    columns = (codes, groups, rows.ints("peer"), lane, start, end)
-    for kind, group, peer, line, began, ended in zip(
-        *(column[found].tolist() for column in columns), strict=True
-    ):
-        time = began if names[kind] == "send" else max(ended - 1, began)
-        place = f'"pid":{pid},"tid":{_first_tid(pid) + line},"ts":{time // 1000}.{time % 1000:03d}'
-        flows.add(names[kind], pid, peer, group_names[group], place)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcore.report.event_text import Events, by_value, microseconds, numbered
+from simcore.report.event_text import Events, by_value, integers, microseconds, numbered
 
 INT64_MAX = 2**63 - 1
 
@@ -61,3 +61,8 @@ def test_no_events_are_an_empty_list() -> None:
     none = np.zeros(0, dtype=np.int64)
     assert json.loads(Events.of(()).listed()) == []
     assert json.loads(Events.alike([], none, by_value(none, str), microseconds(none), "}").listed()) == []
+
+
+def test_whole_numbers() -> None:
+    texts = [bytes(row).decode() for row in integers(np.array([0, 9_999, 10_000, 7]))]
+    assert texts == ["       0", "    9999", "   10000", "       7"]
