@@ -38,8 +38,10 @@ def metric_lines(scores: Sequence[RowScore]) -> list[str]:
     return [
         "## How metrics become seconds per step",
         "",
-        "Batches are in samples.  Where a table already holds the step time that its author derived"
-        " (`step_time_s_derived`), that is used; last column: the largest distance of the formula from it.",
+        "Batches are in samples.  Other spellings and units of these metrics are understood as well"
+        " (`workloads/published/measured.py`).  Where a table already holds the step time"
+        " that its author derived (`step_time_s_derived`), that is used; last column: the largest distance"
+        " of the formula from it.",
         "",
         *table(("metric", "seconds per step", "rows", "families", "formula against the table, %"), rows),
     ]
