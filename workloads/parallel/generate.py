@@ -200,7 +200,7 @@ class _Generator:
         gradients: Gradients = "add"
         if job.reduces_at_the_end:
             gradients = "copy" if variant.first else "add"
-        elif job.is_fsdp or (job.gradients_start_empty and variant.first):
+        elif job.reduces_each or (job.gradients_start_empty and variant.first):
             gradients = "keep"
         kernels = backward_part(variant.kind, gradients)
         complete = variant.last if job.reduces_at_the_end else variant.kind in ("B", "W")

@@ -105,6 +105,11 @@ class Job:
         return self.training.engine == "deepspeed" and not self.is_fsdp
 
     @property
+    def reduces_each(self) -> bool:
+        """Whether each microbatch's gradients are reduced apart from others': FSDP, DeepSpeed's ZeRO-2."""
+        return self.is_fsdp or (self.by_deepspeed and self.training.sharding == "zero2")
+
+    @property
     def gradients_start_empty(self) -> bool:
         """Whether a step's first gradient becomes a parameter's, as autograd has it.
 
