@@ -36,6 +36,7 @@ $(VENV)/stamp-run: $(INPUTS) | $(PY)
 	@echo "setting up the simulator in $(VENV)" >&2
 	@$(PIP) setuptools
 	@$(PIP) --no-build-isolation --use-pep517 --editable .
+	@$(PY) -m compileall -q simcore workloads hardware_profiles  # also where Python is told not to keep it
 	@touch $@
 
 # The CPU build of torch is a tenth of the size of the CUDA build and all that tracing needs, so it is
