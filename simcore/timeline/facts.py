@@ -115,20 +115,21 @@ def software_versions() -> dict[str, str]:
     return versions
 
 
-def source_commit() -> str | None:
-    """Git commit of the source tree that runs, with "+changes" when it is dirty; None outside a checkout."""
-    here = Path(__file__).parent
+def source_commit(folder: Path = Path(__file__).parent) -> str | None:
+    """Git commit of a source tree (default: the one that runs), with "+changes" when it is dirty.
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=5, check=True
-        ).stdout.strip()
-
+    None outside a checkout and where nothing was committed.
+    """
+    command = ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        commit = git("rev-parse", "HEAD")
-        return commit + "+changes" if git("status", "--porcelain", "--untracked-files=no") else commit
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
+    lines = done.stdout.splitlines()
+    commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "(initial)")
+    if commit == "(initial)":
+        return None
+    return commit if all(line.startswith("# ") for line in lines) else commit + "+changes"
 
 
 def _sum(values: npt.NDArray[np.object_]) -> int:

@@ -1,0 +1,40 @@
+"""The commit that ``run.json`` names."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from simcore.timeline.facts import source_commit
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, outside of any checkout."""
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "somebody")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "somebody@example.org")
+    return tmp_path
+
+
+def git(tree: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(tree), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_tree_is_named_by_its_commit_and_whether_it_was_changed(tree: Path) -> None:
+    assert source_commit(tree) is None
+    git(tree, "init")
+    assert source_commit(tree) is None  # nothing is committed yet
+    (tree / "file").write_text("one")
+    git(tree, "add", "file")
+    git(tree, "commit", "-m", "one")
+    commit = git(tree, "rev-parse", "HEAD")
+    assert source_commit(tree) == commit
+    (tree / "other").write_text("not tracked")
+    assert source_commit(tree) == commit
+    (tree / "file").write_text("two")
+    assert source_commit(tree) == f"{commit}+changes"
