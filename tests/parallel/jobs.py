@@ -74,6 +74,7 @@ def jobs(draw: st.DrawFn) -> tuple[ModelSpec, ParallelSpec, TrainingSpec]:
         micro_batch=1, global_batch=microbatches * dp, seq=128, sharding=draw(st.sampled_from(SHARDINGS)),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         reshard_after_forward=draw(st.booleans()), prefetch=draw(st.integers(0, 2)),
+        fsdp_ends_apart=draw(st.booleans()),
         overlap_grad_reduce=draw(st.booleans()), overlap_param_gather=draw(st.booleans()),
         overlap_p2p=draw(st.booleans()), p2p_per_peer=draw(st.booleans()),
         scatter_gather_p2p=draw(st.booleans()),

@@ -23,8 +23,8 @@ from simcore.graph.schedules import Action
 from workloads.models.pieces import Piece
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
-from workloads.parallel.sharded import units_of
 from workloads.parallel.stages import Chunk
+from workloads.parallel.units import units_of
 
 #: Driver, CUDA context and loaded kernels (as the GPU profiles have it).
 CONTEXT_BYTES = 1 << 30
@@ -123,9 +123,9 @@ def _gathered(job: Job, chunks: Sequence[Chunk]) -> int:
     sizes: list[int] = []
     root = 0
     for chunk in chunks:
-        for unit in units_of(chunk):
+        for unit in units_of(chunk, ends_apart=job.training.fsdp_ends_apart):
             numel = job.numel(tuple(chunk.pieces[position] for position in unit.positions))
-            if unit.is_root:
+            if unit.kept:
                 root += numel
             else:
                 sizes.append(numel)

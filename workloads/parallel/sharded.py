@@ -33,6 +33,7 @@ from workloads.models.tensors import Tensor, compute
 from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
+from workloads.parallel.units import Unit, units_of
 
 COMM_STREAM, COPY_STREAM, REPLICA_STREAM = "fsdp", "fsdp_copy", "fsdp_replicate"
 
@@ -43,21 +44,6 @@ _LIST_PS = 10 * PS_PER_US
 _KEPT_ELEMENTS = 100_000
 
 Kernels = Callable[[Piece], Sequence[Kernel]]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Pieces that are gathered together; positions in the chunk."""
-
-    positions: tuple[int, ...]
-    is_root: bool = False
-
-
-def units_of(chunk: Chunk) -> list[Unit]:
-    """The root unit (both ends, where the chunk has them), then a unit per layer."""
-    ends = tuple(k for k, layer in enumerate(chunk.layers) if layer < 0)
-    root = [Unit(ends, is_root=True)] if ends else []
-    return root + [Unit((k,)) for k, layer in enumerate(chunk.layers) if layer >= 0]
 
 
 @dataclass
@@ -117,14 +103,15 @@ class _Gathers:
 
 def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
     """Gather, compute, free, unit by unit; without resharding, a pipeline gathers once a step."""
-    units, again = units_of(chunk), job.training.reshard_after_forward
+    units = units_of(chunk, ends_apart=job.training.fsdp_ends_apart)
+    again = job.training.reshard_after_forward
     # A backward frees all units; in a pipeline only the last one does (``PipelineStage`` of torch).
     in_pipeline = job.parallel.pp > 1
-    gathered = [unit for unit in units if first or not in_pipeline or (again and not unit.is_root)]
+    gathered = [unit for unit in units if first or not in_pipeline or (again and not unit.kept)]
     gathers = _Gathers(writer, job, chunk, "fwd", gathered)
     number = {position: k for k, unit in enumerate(gathered) for position in unit.positions}
     used = -1
-    if gathered and gathered[0].is_root:
+    if gathered and gathered[0].kept:
         gathers.use(0)
         gathers.done.append(writer.last)
         used = 0
@@ -135,7 +122,7 @@ def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
         if first:
             writer.kernels(piece.first_forward, phase="fwd", layer=layer)
         writer.kernels(piece.forward, phase="fwd", layer=layer)
-        if layer >= 0 and len(gathers.done) <= used:
+        if position in number and len(gathers.done) <= used:
             gathers.done.append(writer.last)
 
 
@@ -144,11 +131,14 @@ def backward(
 ) -> None:
     """Gather again what was freed, compute ``kernels`` of each piece in reverse, reduce.
 
-    The root is still there, and so is the last layer, which FSDP1 frees all the same.  ``gathers`` False:
-    only weight gradients are computed; ``reduces`` False: they are not complete yet.
+    The root is still there, and so is the last layer, which FSDP1 frees all the same, as FSDP2 does before a
+    head that is a unit of its own.  ``gathers`` False: only weight gradients are computed; ``reduces`` False:
+    they are not complete yet.
     """
-    layers = [unit for unit in reversed(units_of(chunk)) if not unit.is_root]
-    freed = layers if job.training.sharding == "fsdp1" else layers[1:]
+    apart = job.training.fsdp_ends_apart
+    units = units_of(chunk, ends_apart=apart)
+    layers = [unit for unit in reversed(units) if not unit.kept]
+    freed = layers if job.training.sharding == "fsdp1" or (apart and chunk.has_head) else layers[1:]
     again = freed if job.training.reshard_after_forward and gathers else []
     passing = _Gathers(writer, job, chunk, "bwd", again)
     number = {unit.positions[0]: k for k, unit in enumerate(again)}
@@ -165,12 +155,12 @@ def backward(
         writer.kernels(kernels(piece), phase="bwd", layer=layer)
         if position in number:
             passing.done.append(writer.last)
-        if layer < 0:
+        if layer < 0 and not apart:
             ends.append(piece)
         elif reduces and not job.reduces_at_the_end:
             reductions.reduce((piece,), layer)
     if job.reduces_at_the_end and reduces:
-        for unit in units_of(chunk):
+        for unit in units:
             reductions.reduce(_pieces(chunk, unit), _layer(chunk, unit))
     elif ends and reduces:
         reductions.reduce(tuple(ends), -1)
@@ -235,7 +225,7 @@ def _pieces(chunk: Chunk, unit: Unit) -> tuple[Piece, ...]:
 
 
 def _layer(chunk: Chunk, unit: Unit) -> int:
-    return -1 if unit.is_root else chunk.layers[unit.positions[0]]
+    return chunk.layers[unit.positions[0]]
 
 
 def _by_group(job: Job, pieces: tuple[Piece, ...], *, trainable: bool = False) -> list[tuple[str, int]]:

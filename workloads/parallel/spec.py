@@ -78,6 +78,7 @@ class TrainingSpec(_Frozen):
     sharding: Literal["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"] = "ddp"
     reshard_after_forward: bool = True
     prefetch: int = Field(default=1, ge=0)
+    fsdp_ends_apart: bool = False  # embedding and head (with its norm) are units of their own
     list_collectives: bool = False  # a collective per parameter, with a tensor per rank (early DeepSpeed)
     grad_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"  # accumulation and storage
     grad_reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
