@@ -72,6 +72,20 @@ def kendall_tau(scores: Sequence[RowScore], *, apart: float = 0.0) -> Tau:
     return Tau(agree / below if below else math.nan, pairs)
 
 
+def tau_of_exact_predictions(scores: Sequence[RowScore], noise: float) -> float:
+    """The tau to expect of predictions without any error, as measured times scatter.
+
+    ``noise``: standard deviation of the logarithm of two rows' ratio about the true one.  A pair that is
+    ``d`` apart (of the logarithm; what was measured stands for the truth) is measured in its true order with
+    probability Phi(d / noise), and counts 2 Phi - 1 = erf(d / (noise sqrt 2)).  NaN for fewer than two rows.
+    """
+    costs = [math.log(gpu_s_per_token(score, score.measured_s)) for score in scores]
+    apart = [abs(a - b) for a, b in itertools.combinations(costs, 2) if a != b]
+    if not apart:
+        return math.nan
+    return float(np.mean([math.erf(d / (noise * math.sqrt(2))) if noise else 1.0 for d in apart]))
+
+
 def layouts(scores: Iterable[RowScore]) -> dict[str, list[RowScore]]:
     """Rows that differ in how one model is spread: the same family, model, GPUs, batch and precision."""
 
@@ -108,7 +122,8 @@ class Order:
     """How well a sweep's rows are ordered.
 
     ``every`` row, the ``usual`` ones (odd rows left out), and of those the pairs whose measured costs lie
-    ``apart`` by more than two reports of one run.
+    ``apart`` by more than two reports of one run; ``reachable``: what exact predictions of the usual rows
+    are expected to reach.
     """
 
     sweep: str
@@ -116,11 +131,15 @@ class Order:
     every: Tau
     usual: Tau
     apart: Tau
+    reachable: float
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a tau is undefined."""
-        found = {"tau": self.every, "tau_without_odd": self.usual, "tau_apart": self.apart}
-        taus = {name: None if math.isnan(tau.value) else tau.value for name, tau in found.items()}
+        found = {
+            "tau": self.every.value, "tau_without_odd": self.usual.value, "tau_apart": self.apart.value,
+            "tau_reachable": self.reachable,
+        }  # fmt: skip
+        taus = {name: None if math.isnan(tau) else tau for name, tau in found.items()}
         return {"sweep": self.sweep, "rows": self.rows, **taus, "pairs_apart": self.apart.pairs}
 
 
@@ -130,8 +149,9 @@ def orders(sweeps: Mapping[str, Sequence[RowScore]], known: Mapping[str, Repeats
     for name, found in sorted(sweeps.items()):
         if len({score.measured_s for score in found}) > 1:
             usual = [score for score in found if not score.described.odd]
-            apart = kendall_tau(usual, apart=noise(known, found[0].described.row.family))
-            out.append(Order(name, len(found), kendall_tau(found), kendall_tau(usual), apart))
+            differ = noise(known, found[0].described.row.family)
+            apart, reachable = kendall_tau(usual, apart=differ), tau_of_exact_predictions(usual, differ)
+            out.append(Order(name, len(found), kendall_tau(found), kendall_tau(usual), apart, reachable))
     return out
 
 

@@ -12,7 +12,14 @@ from simcore.calibrate.runs_command import rank_order
 from simcore.calibrate.runs_page.metrics import metric_lines
 from simcore.calibrate.runs_page.orders import order_lines, repeat_lines
 from simcore.calibrate.runs_score import Described, RowScore
-from simcore.calibrate.runs_sweeps import kendall_tau, layouts, noise, repeats, scalings
+from simcore.calibrate.runs_sweeps import (
+    kendall_tau,
+    layouts,
+    noise,
+    repeats,
+    scalings,
+    tau_of_exact_predictions,
+)
 from workloads.published import RunRow, describe
 
 _GPT = {
@@ -42,6 +49,14 @@ def test_tau_leaves_out_pairs_nearer_than_noise() -> None:
     assert kendall_tau(rows).value == pytest.approx(1 / 3)
     found = kendall_tau(rows, apart=0.03)
     assert (found.value, found.pairs) == (1.0, 2)
+
+
+def test_exact_predictions_cannot_order_what_scatters() -> None:
+    # Two rows one standard deviation apart: 2 Phi(1) - 1 = 0.6827.
+    rows = [_score(1.0, 1.0), _score(math.exp(0.02), 1.0)]
+    assert tau_of_exact_predictions(rows, 0.02) == pytest.approx(0.6827, abs=1e-4)
+    assert tau_of_exact_predictions(rows, 0.0) == 1.0
+    assert math.isnan(tau_of_exact_predictions(rows[:1], 0.02))
 
 
 def test_a_band_is_compared_by_its_middle() -> None:
@@ -89,7 +104,7 @@ def test_repeats_are_rows_that_describe_one_run() -> None:
 def test_the_page_shows_taus_of_both_kinds() -> None:
     rows = [_score(1.0 + k, 1.0 + k, tp=str(2**k), odd="strange" if k == 3 else "") for k in range(4)]
     page = order_lines(rows)
-    assert "| new: GPT-3 tiny, 8 GPUs, batch 8, bf16 | 4 | 1.00 | 1.00 | 1.00 | 3 |  |" in page
+    assert "| new: GPT-3 tiny, 8 GPUs, batch 8, bf16 | 4 | 1.00 | 1.00 | 1.00 | 1.00 | 3 |  |" in page
 
 
 def test_json_holds_taus_by_kind_of_sweep() -> None:
@@ -97,7 +112,7 @@ def test_json_holds_taus_by_kind_of_sweep() -> None:
     (found,) = rank_order([*rows, _score(9.0, 1.0, model="alone", micro_batch="1")])
     assert found == {
         "kind": "layouts", "sweep": "new: GPT-3 tiny, 8 GPUs, batch 8, bf16", "rows": 4, "tau": 1.0,
-        "tau_without_odd": 1.0, "tau_apart": 1.0, "pairs_apart": 6,
+        "tau_without_odd": 1.0, "tau_apart": 1.0, "tau_reachable": 1.0, "pairs_apart": 6,
     }  # fmt: skip
     (alike,) = rank_order([_score(1.0 + k, 1.0) for k in range(4)])
     assert alike["tau"] is None

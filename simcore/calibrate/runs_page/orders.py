@@ -9,7 +9,7 @@ import numpy as np
 
 from simcore.calibrate.runs_page.tables import percent, table
 from simcore.calibrate.runs_score import RowScore
-from simcore.calibrate.runs_sweeps import Repeats, Tau, layouts, orders, repeats, scalings
+from simcore.calibrate.runs_sweeps import Repeats, layouts, orders, repeats, scalings
 
 
 def repeat_lines(scores: Sequence[RowScore]) -> list[str]:
@@ -45,15 +45,18 @@ def repeat_lines(scores: Sequence[RowScore]) -> list[str]:
 def order_lines(scores: Sequence[RowScore]) -> list[str]:
     """Kendall's tau of each sweep."""
     known = repeats(scores)
-    heads = ("sweep", "rows", "tau", "without odd rows", "apart by more than noise", "of pairs", "")
+    heads = (
+        "sweep", "rows", "tau", "without odd rows", "exact predictions", "pairs apart", "of pairs", "",
+    )  # fmt: skip
     return [
         "## Rank order",
         "",
         "Kendall's tau-b of what a token costs (GPU seconds, measured and predicted): 1 is the same order, 0"
-        " none.  Of a band its geometric middle counts, which knows nothing of what was measured.  The fourth"
-        " number counts only pairs of rows (without odd ones) whose measured costs differ by more than two"
-        " reports of one run do: the spread above times the root of two, the median family's where nothing"
-        " was reported twice.",
+        ' none.  Of a band its geometric middle counts, which knows nothing of what was measured.  "Exact'
+        ' predictions" is the tau to expect of predictions without error for the rows that are not odd, as'
+        " measured times scatter by the spread above (the median family's where nothing was reported twice)."
+        '  "Pairs apart" counts only pairs whose measured costs differ by more than two reports of one run'
+        " do, the spread times the root of two.",
         "",
         "Layouts: one model, batch, precision and number of GPUs, spread differently (TP, PP, DP, micro"
         " batch, recomputation).",
@@ -71,12 +74,13 @@ def _taus(sweeps: Mapping[str, Sequence[RowScore]], known: Mapping[str, Repeats]
     alike = "all predicted alike: its columns do not say what differs"
     return [
         (
-            found.sweep, found.rows, *(_shown(tau) for tau in (found.every, found.usual, found.apart)),
-            found.apart.pairs, alike if math.isnan(found.every.value) else "",
+            found.sweep, found.rows, _shown(found.every.value), _shown(found.usual.value),
+            _shown(found.reachable), _shown(found.apart.value), found.apart.pairs,
+            alike if math.isnan(found.every.value) else "",
         )
         for found in orders(sweeps, known)
     ]  # fmt: skip
 
 
-def _shown(tau: Tau) -> str:
-    return "" if math.isnan(tau.value) else f"{tau.value:.2f}"
+def _shown(tau: float) -> str:
+    return "" if math.isnan(tau) else f"{tau:.2f}"
