@@ -24,8 +24,9 @@ from simcore.network.fluid import FluidNetwork
 
 if TYPE_CHECKING:
     from simcore.engine.cells import Cell, Pattern
+    from simcore.engine.items import Call, Item
     from simcore.engine.rendezvous import Communicators
-    from simcore.engine.tape import Call, Item, Tape
+    from simcore.engine.tape import Tape
     from simcore.network.flow import Endpoint
 
 #: What others have of a GPU: SMs held, and (actual, desired) HBM bytes/ps of each flow.

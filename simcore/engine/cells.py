@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simcore.engine.items import Item
 from simcore.engine.sequence import KernelSequence
-from simcore.engine.tape import Item
 
 if TYPE_CHECKING:
+    from simcore.engine.items import Call
     from simcore.engine.layout import BoolArray
-    from simcore.engine.tape import Call, Tape
+    from simcore.engine.tape import Tape
     from simcore.graph.ops import IntArray
 
 Place = tuple[int, ...]  # items done on each local stream, the main one first

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Final
 
 from simcore.collectives.plan import CollectivePlan
+from simcore.engine.items import Call, Communication
 from simcore.engine.rank import Rank
-from simcore.engine.tape import Call, Communication
 from simcore.errors import InputError
 from simcore.network.packet import PacketNetwork
 from simcore.units import KIB

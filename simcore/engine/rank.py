@@ -10,8 +10,9 @@ from simpy.events import Event, Timeout
 
 from simcore.clock import Clock, Signal
 from simcore.collectives.group_launch import launch_channels
+from simcore.engine.items import Call, Communication
 from simcore.engine.sequence import KernelSequence
-from simcore.engine.tape import Call, Communication, Tape
+from simcore.engine.tape import Tape
 
 if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan

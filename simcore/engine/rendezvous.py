@@ -13,7 +13,7 @@ from simcore.network.flow import Flow
 if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan
     from simcore.engine.gpu import Gpu
-    from simcore.engine.tape import Call
+    from simcore.engine.items import Call
     from simcore.graph import ProcessGroup
     from simcore.network.flow import Network
     from simcore.symmetry import Membership, Quotient

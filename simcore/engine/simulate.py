@@ -215,6 +215,8 @@ class _Played:
             engine_events=self.events,
             warnings=tuple(warnings),
         )
+        for rank in ranks:
+            rank.solo = None  # the one circle by which ranks, and with them their tapes, would be kept
         return self.counted(result) if counted else result
 
     def counted(self, result: SimulationResult, steady: SteadyState | None = None) -> SimulationResult:

@@ -11,13 +11,14 @@ import numpy as np
 from simcore.engine.cell_times import CellBook, Share
 from simcore.engine.cells import Cell, Cells, Chain, Pattern, Patterns, find_cells
 from simcore.engine.chain_times import FIRST_OF_OPS, ChainTimes, strung
-from simcore.engine.sequence import KernelSequence
 from simcore.engine.span import Span
 
 if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan
+    from simcore.engine.items import Call
+    from simcore.engine.layout import BoolArray
     from simcore.engine.rank import Rank
-    from simcore.engine.tape import Call, Item, Tape
+    from simcore.engine.tape import Tape
     from simcore.graph import Graph
     from simcore.network.fluid import FluidNetwork
 
@@ -74,17 +75,17 @@ class Solos:
         main = _main_stream(tape)
         if main < 0:
             return None
-        by_stream = [_calls_of(items) for items in tape.streams]
+        by_stream = [_calls_of(tape, stream) for stream in range(len(tape.streams))]
         calls = dict.fromkeys(call for of in by_stream for call in of)
         alone = frozenset(call for call in calls if rank.communicators.is_alone(rank.number, call))
         if not alone:
             return None
         streams = [
             stream
-            for stream, items in enumerate(tape.streams)
+            for stream in range(len(tape.streams))
             if stream != main
             and alone.issuperset(by_stream[stream])
-            and not any(isinstance(item.work, KernelSequence) for item in items)
+            and _of_stream(tape, stream, tape.table.communicates).all()
             and _is_joined(tape, main, stream)
         ]
         key = (id(tape), main, *streams, alone)
@@ -93,8 +94,8 @@ class Solos:
             foreign = [call.rows for call in calls if call not in alone]
             rows = np.concatenate(foreign) if foreign else np.zeros(0, dtype=np.int64)
             is_local = ~np.isin(tape.flat.row[tape.order[tape.first_op]], rows)
-            if foreign and any(len(item.work.calls) > 1 for items in tape.streams for item in items
-                            if not isinstance(item.work, KernelSequence)):  # fmt: skip
+            sizes = np.diff(np.append(tape.first_op, len(tape.order)))
+            if foreign and (sizes[tape.table.communicates] > 1).any():
                 ops_local = ~np.isin(tape.flat.row[tape.order], rows)
                 is_local = np.logical_and.reduceat(ops_local, tape.first_op)
             cells = self.cells[key] = find_cells(tape, (main, *streams), is_local, self.patterns)
@@ -203,17 +204,25 @@ class Solo:
         return found
 
 
+def _of_stream(tape: Tape, stream: int, column: BoolArray) -> BoolArray:
+    """The part of a column by item."""
+    return column[tape.first_item[stream] : tape.first_item[stream + 1]]
+
+
 def _main_stream(tape: Tape) -> int:
     """The stream with the most runs of kernels, -1 without any."""
-    runs = [sum(isinstance(item.work, KernelSequence) for item in items) for items in tape.streams]
+    streams = range(len(tape.streams))
+    runs = [int((~_of_stream(tape, stream, tape.table.communicates)).sum()) for stream in streams]
     most = max(runs, default=0)
     return runs.index(most) if most else -1
 
 
-def _calls_of(items: Sequence[Item]) -> list[Call]:
+def _calls_of(tape: Tape, stream: int) -> list[Call]:
     """Different calls of a stream."""
-    works = dict.fromkeys(item.work.calls for item in items if not isinstance(item.work, KernelSequence))
-    return list(dict.fromkeys(call for calls in works for call in calls))
+    mine = np.zeros(tape.num_items, dtype=np.bool_)
+    mine[tape.first_item[stream] : tape.first_item[stream + 1]] = True
+    rows = tape.flat.row[tape.order[(mine & tape.table.communicates)[tape.item_of]]]
+    return list(dict.fromkeys(tape.calls[row] for row in np.unique(rows).tolist()))
 
 
 def _is_joined(tape: Tape, main: int, stream: int) -> bool:

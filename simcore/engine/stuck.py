@@ -9,8 +9,8 @@ from simcore.errors import DeadlockError
 from simcore.graph import Graph
 
 if TYPE_CHECKING:
+    from simcore.engine.items import Item
     from simcore.engine.rank import Rank
-    from simcore.engine.tape import Item
     from simcore.graph.ops import IntArray
 
 _SHOWN = 6  # ranks spelled out in the message

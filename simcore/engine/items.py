@@ -1,0 +1,238 @@
+"""What a stream plays: items, each one event if nothing disturbs it, made when they are first played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+import numpy as np
+
+from simcore.engine.sequence import KernelSequence
+from simcore.graph import OpKind
+
+if TYPE_CHECKING:
+    from simcore.cost.demand import Demands
+    from simcore.engine.launches import Launches
+    from simcore.engine.layout import BoolArray, Completion, Layout
+    from simcore.engine.sequence import Demand
+    from simcore.graph import Graph
+    from simcore.graph.ops import IntArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """A communication op as the graph describes it; one object for equal rows, compared by identity.
+
+    ``rows`` are those of the op table.  ``peer_delta`` is 0 for a collective; ``recorded_ps`` is its
+    transfer's time in a recording, -1: none.
+    """
+
+    rows: IntArray
+    kind: OpKind
+    group: str
+    collective: str
+    num_bytes: int
+    peer_delta: int
+    recorded_ps: int = -1
+
+
+class Communication(NamedTuple):
+    """Calls of a communication item, each the n-th of its kind on its group (or with its peer)."""
+
+    calls: tuple[Call, ...]
+    sequence: tuple[int, ...]
+
+
+class Item(NamedTuple):
+    """One entry of a stream's tape.
+
+    ``waits`` are items of other streams that must be complete, ``watched`` items are waited for.  The launch
+    reaches the GPU ``launch_ps`` after the base of host ``segment``.  ``on_copy_engine``: a copy, or
+    communication that holds no SMs.
+    """
+
+    segment: int
+    launch_ps: int
+    waits: tuple[Completion, ...]
+    watched: bool
+    work: KernelSequence | Communication
+    on_copy_engine: bool
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels by some index, ready to be strung together."""
+
+    demand: list[Demand]
+    alone_ps: IntArray
+
+    @classmethod
+    def of(cls, demands: Demands, hbm_bytes_per_s: float) -> Kernels:
+        """From demands, on a GPU with so much bandwidth."""
+        d = demands
+        columns = (d.sm_ps, d.blocks, d.blocks_per_sm, d.hbm_bytes, d.fixed_ps)
+        uses_sms = (d.copy_engine == 0).tolist()
+        demand = list(zip(*(c.tolist() for c in columns), uses_sms, strict=True))
+        return cls(demand, d.alone_ps(hbm_bytes_per_s))
+
+    def sequence(self, index: IntArray, launch: IntArray) -> KernelSequence:
+        """Kernels one after the other, whose launches arrive at ``launch``, ps after the first one's."""
+        return KernelSequence.of([self.demand[i] for i in index.tolist()], self.alone_ps[index], launch)
+
+
+@dataclass(frozen=True)
+class ItemTable:
+    """Items of a tape as columns, numbered over all streams, in the order of the streams.
+
+    ``launched_ps``: when, after the base of its host ``segment``, an item's last launch has reached the GPU.
+    ``is_copy``: a copy, which takes a copy engine; ``communicates``: a launch of calls.  Item ``wait_to[i]``
+    waits for ``wait_from[i]`` on another stream; ``host_waits`` are items that the host waits for.
+    """
+
+    segment: IntArray
+    launched_ps: IntArray
+    is_copy: BoolArray
+    communicates: BoolArray
+    wait_from: IntArray
+    wait_to: IntArray
+    host_waits: IntArray
+
+
+class ItemMaker:
+    """Makes items of a tape by number, from columns.
+
+    ``rows`` are the op-table rows of flat ops, ``index`` where their kernels are found in ``kernels``;
+    ``calls`` by row; ``sequences`` are kernels that have been strung together before.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        layout: Layout,
+        launches: Launches,
+        rows: IntArray,
+        table: ItemTable,
+        calls: dict[int, Call],
+        kernels: Kernels,
+        index: IntArray,
+        sequences: dict[tuple[int, int], KernelSequence],
+    ) -> None:
+        heads = layout.heads
+        self._bounds = [*heads.tolist(), len(layout.order)]
+        first, last = layout.order[heads], layout.order[np.array(self._bounds[1:], dtype=np.int64) - 1]
+        self._layout, self._launches, self._rows = layout, launches, rows
+        self._calls, self._kernels, self._index, self._sequences = calls, kernels, index, sequences
+        self._first: list[int] = first.tolist()
+        self._row: list[int] = rows[first].tolist()
+        self._segment: list[int] = table.segment.tolist()
+        self._launch: list[int] = launches.offset[first].tolist()
+        self._key = list(zip(index[first].tolist(), index[last].tolist(), strict=True))
+        self._communicates: list[bool] = table.communicates.tolist()
+        # User buffers (Transformer Engine) and symmetric memory move a collective's data by copy engines.
+        self._is_copy: list[bool] = (
+            table.is_copy | graph.ops.op_class.equals("copy_engine")[rows[first]]
+        ).tolist()
+        self._sequence = sequence_numbers(graph, rows, np.flatnonzero(np.isin(rows, list(calls))))
+        watched = np.zeros(len(heads), dtype=np.bool_)
+        watched[table.wait_from] = watched[table.host_waits] = True
+        self._watched: list[bool] = watched.tolist()
+        order = np.argsort(table.wait_to, kind="stable")
+        self._wait_from: list[int] = table.wait_from[order].tolist()
+        self._first_wait: list[int] = np.searchsorted(
+            table.wait_to[order], np.arange(len(heads) + 1)
+        ).tolist()
+
+    def make(self, number: int) -> Item:
+        """The item of that number."""
+        lo, hi = self._bounds[number], self._bounds[number + 1]
+        work: KernelSequence | Communication
+        if self._communicates[number]:
+            if hi == lo + 1:
+                op = self._first[number]
+                work = Communication((self._calls[self._row[number]],), (self._sequence[op],))
+            else:
+                ops = self._layout.order[lo:hi]
+                calls = [self._calls[row] for row in self._rows[ops].tolist()]
+                work = Communication(tuple(calls), tuple([self._sequence[op] for op in ops.tolist()]))
+        else:
+            key = self._key[number]
+            found = self._sequences.get(key)
+            if found is None:
+                ops = self._layout.order[lo:hi]
+                launch = self._launches.offset[ops] - self._launch[number]
+                found = self._sequences[key] = self._kernels.sequence(self._index[ops], launch)
+            work = found
+        sources = self._wait_from[self._first_wait[number] : self._first_wait[number + 1]]
+        waits = self._layout.latest(sources) if sources else ()
+        return Item(
+            self._segment[number], self._launch[number], waits, self._watched[number], work,
+            self._is_copy[number],
+        )  # fmt: skip
+
+
+class Items(Sequence[Item]):
+    """Items of one stream."""
+
+    __slots__ = ("_first", "_made", "_maker")
+
+    def __init__(self, maker: ItemMaker, first: int, stop: int) -> None:
+        self._maker = maker
+        self._first = first
+        self._made: list[Item | None] = [None] * (stop - first)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, number: int) -> Item: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Item]: ...
+    def __getitem__(self, number: int | slice) -> Item | list[Item]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self._made)))]
+        item = self._made[number]
+        if item is None:
+            item = self._made[number] = self._maker.make(self._first + number)
+        return item
+
+    def __iter__(self) -> Iterator[Item]:
+        return (self[number] for number in range(len(self._made)))
+
+
+def calls_by_row(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
+    """The call of each row that communicates."""
+    ops, rows = graph.ops, np.flatnonzero(is_comm)
+    if not len(rows):
+        return {}
+    delta = np.where(ops.kind[rows] == OpKind.COLLECTIVE, 0, ops.peer_delta[rows])
+    columns = (ops.kind[rows], ops.group.codes[rows], ops.collective.codes[rows], ops.comm_bytes[rows], delta)
+    _, first, which = np.unique(
+        np.stack([*columns, ops.recorded_ps[rows]]), axis=1, return_index=True, return_inverse=True
+    )
+    calls = [
+        Call(
+            rows[which == number], OpKind(int(ops.kind[row])), ops.group[row], ops.collective[row],
+            int(ops.comm_bytes[row]), int(delta[at]), int(ops.recorded_ps[row]),
+        )
+        for number, (at, row) in enumerate(zip(first.tolist(), rows[first].tolist(), strict=True))
+    ]  # fmt: skip
+    return dict(zip(rows.tolist(), [calls[number] for number in which.tolist()], strict=True))
+
+
+def sequence_numbers(graph: Graph, rows: IntArray, comm: IntArray) -> dict[int, int]:
+    """For flat ops ``comm``: the how-manieth collective of its group, or send/recv with its peer, each is."""
+    ops = graph.ops
+    if not len(comm):
+        return {}
+    row = rows[comm]
+    pairs = ops.kind[row] != OpKind.COLLECTIVE
+    stem = np.stack(
+        [ops.group.codes[row], np.where(pairs, ops.kind[row], -1), np.where(pairs, ops.peer_delta[row], -1)]
+    )
+    _, stems = np.unique(stem, axis=1, return_inverse=True)
+    order = np.argsort(stems, kind="stable")
+    first = np.searchsorted(stems[order], stems[order])
+    number = np.empty(len(comm), dtype=np.int64)
+    number[order] = np.arange(len(comm)) - first
+    return dict(zip(comm.tolist(), number.tolist(), strict=True))
