@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import simpy
 
 from simcore.engine.result import SimulationResult
 from simcore.graph.graph import Graph
@@ -106,13 +108,12 @@ def stage_memory(memory: Sequence[ProgramMemory], capacity_bytes: int) -> tuple[
 
 def software_versions() -> dict[str, str]:
     """Versions of what computed the run."""
-    versions = {"python": platform.python_version()}
-    for package in ("stepsim", "numpy", "pyarrow", "simpy"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return versions
+    try:
+        own = importlib.metadata.version("stepsim")
+    except importlib.metadata.PackageNotFoundError:
+        own = "not installed"
+    libraries = {library.__name__: library.__version__ for library in (np, pa, simpy)}
+    return {"python": platform.python_version(), "stepsim": own, **libraries}
 
 
 def source_commit(folder: Path = Path(__file__).parent) -> str | None:
