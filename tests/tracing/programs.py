@@ -111,3 +111,33 @@ def lifetimes() -> Recording:
         kept.append(third)
 
     return record(program)
+
+
+def grouped_products() -> Recording:
+    """Products of four groups of rows, of columns, and of what is summed over."""
+    import torch
+
+    def program() -> None:
+        def half(*shape: int) -> torch.Tensor:
+            return torch.empty(*shape, device="cuda", dtype=torch.bfloat16)
+
+        ends = torch.empty(4, device="cuda", dtype=torch.int32)
+        torch._grouped_mm(half(64, 32), half(4, 32, 16), offs=ends)
+        torch._grouped_mm(half(4, 16, 32), half(32, 64), offs=ends)
+        torch._grouped_mm(half(16, 64), half(64, 32), offs=ends)
+
+    return record(program)
+
+
+def below_autograd() -> Recording:
+    """Composite operators where autograd does not take them apart."""
+    import torch
+
+    def program() -> None:
+        with torch.inference_mode():
+            wide = torch.ones(8, 8, device="cuda")
+            wide.to(torch.bfloat16)
+            wide.t().contiguous()
+            torch.nn.functional.linear(wide, wide)
+
+    return record(program)

@@ -82,3 +82,16 @@ def test_last_writer_of_every_byte(accesses: list[tuple[tuple[int, int], bool]])
         if is_write:
             writers.write(low, high, number)
             plain[low:high] = [number] * (high - low)
+
+
+def test_products_of_groups_count_their_flops(pool: WorkerPool) -> None:
+    # 64 rows (columns, terms) are 64 x 32 x 16 multiplications and additions in all, whoever has them.
+    found: Recording = pool.run(programs.grouped_products)
+    assert values(found, "name") == ["aten::_grouped_mm"] * 3
+    assert values(found, "flops") == [2 * 64 * 32 * 16] * 3
+
+
+def test_operators_below_autograd_are_their_kernels(pool: WorkerPool) -> None:
+    found: Recording = pool.run(programs.below_autograd)
+    assert values(found, "name") == ["aten::ones", "aten::_to_copy", "aten::clone", "aten::mm"]
+    assert values(found, "flops")[-1] == 2 * 8**3

@@ -70,6 +70,22 @@ _IN_PLACE = frozenset(
 _COPY = frozenset({"aten::copy_", "aten::_foreach_copy_"})
 
 
+def _grouped_product_flops(one: torch.Tensor, other: torch.Tensor, *_: Any, **__: Any) -> int:
+    """Of the products of all groups: of rows (2D x 3D), of columns (3D x 2D), of what is summed (2D x 2D),
+    or one for each pair of matrices (3D x 3D).
+    """
+    if one.dim() == 3 and other.dim() == 2:
+        return 2 * one.shape[-2] * other.numel()
+    return 2 * one.numel() * other.shape[-1]
+
+
+#: Products for which torch's counter has no formula.
+_FLOPS: dict[str, Callable[..., Any]] = {
+    f"aten::{name}": _grouped_product_flops
+    for name in ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
+}
+
+
 class AtenOp:
     """One operator overload, looked up once.
 
@@ -115,7 +131,7 @@ class AtenOp:
         self.shapes_decide = fits(func, self.base)
         self.has_kernel = not (is_view or self.allocates or self.base in _NO_KERNEL)
         packet = getattr(func, "_overloadpacket", None)
-        self.flops: Callable[..., Any] | None = flop_registry.get(packet)
+        self.flops: Callable[..., Any] | None = _FLOPS.get(self.base, flop_registry.get(packet))
         #: What the user says of it.
         self.cost: CostFormula | None = registered_cost(self.name)
 

@@ -106,10 +106,7 @@ class Communication:
         call = parse_collective(name, args)
         recorded = self._recorder.recording and not _stays_on_host(call)
         ops = self._collective(call) if recorded else ()
-        if self._recorder.known.active:
-            group = fake_dist.unbox(call.group)
-            size, rank = len(fake_dist.group_members(group)), group.rank()
-            self._recorder.known.exchange(name, args, size, rank, fake_dist.current_reduce_op or "sum")
+        self._exchange_known(name, args, call, fake_dist.current_reduce_op or "sum")
         work = self._work(ops if call.is_async else (), args)
         return work if call.bare else (args[0], work)
 
@@ -123,9 +120,15 @@ class Communication:
         if name == "_wrap_tensor_autograd":  # waits where it is used first
             return AsyncCollectiveTensor(args[0])
         result = func(*args, **kwargs)
-        if not recorder.recording:
+        if not recorder.recording and not recorder.known.active:
             return result
         call, reduce_op = parse_functional(name, args, result)
+        if name == "all_to_all_single":  # (tensor, splits of the result, splits of the tensor, group)
+            self._exchange_known("alltoall_base_", (result, args[0], None, *args[1:3]), call, reduce_op)
+        elif name == "all_gather_into_tensor":
+            self._exchange_known("_allgather_base_", (result, args[0]), call, reduce_op)
+        if not recorder.recording:
+            return result
         if _stays_on_host(call):
             return result
         stream: StreamKey = streams.current_stream().stream_id
@@ -146,6 +149,13 @@ class Communication:
         for tensor in tensors_in(result, []):
             self._unfinished[recorder.record_of(tensor)] = ops
         return result
+
+    def _exchange_known(self, name: str, args: Any, call: CollectiveCall, reduce_op: str) -> None:
+        """Known values travel with ``c10d::<name>``."""
+        if self._recorder.known.active:
+            group = fake_dist.unbox(call.group)
+            size, rank = len(fake_dist.group_members(group)), group.rank()
+            self._recorder.known.exchange(name, args, size, rank, reduce_op)
 
     def note_future(self, tensors: list[torch.Tensor], ops: tuple[int, ...]) -> None:
         """Somebody got a future for ``ops``, which write ``tensors``."""
