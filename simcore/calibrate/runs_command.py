@@ -161,10 +161,17 @@ def text(scored: Scored, table: ErrorTable, worst: int) -> str:
             f" {100 * found['median']:.1f}%, p90 {100 * found['p90']:.1f}%, families above 12%:"
             f" {', '.join(found['families_above_12_percent']) or 'none'}"
         )
+    lines.extend(_order_line(kind, rank_order(scored.scores)) for kind in ("layouts", "scaling"))
     lines.append(f"skipped: {len(scored.skipped)}")
     lines.extend(f"  {row['id']}: {row['reason'][:150]}" for row in scored.skipped)
     lines.extend(_row_line(score) for score in sorted(scored.scores, key=lambda s: -abs(s.error))[:worst])
     return "\n".join(lines)
+
+
+def _order_line(kind: str, found: Sequence[dict[str, Any]]) -> str:
+    taus = [row["tau_apart"] for row in found if row["kind"] == kind and row["tau_apart"] is not None]
+    mean = f"mean tau {sum(taus) / len(taus):.2f}, least {min(taus):.2f}" if taus else "none"
+    return f"rank order over {kind}, pairs apart by more than noise: {len(taus)} sweeps, {mean}"
 
 
 def _row_line(score: RowScore) -> str:
