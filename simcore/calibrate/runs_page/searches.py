@@ -79,8 +79,9 @@ def search_lines(searches: Sequence[Search]) -> list[str]:
         "",
         *table(("", "here", "DistSim"), compared),
         *_grid_lines(searches),
-        "The choice with one input changed.  Place: that of the published best among the 15; tau: Kendall's,"
-        " of the order against the choice's.",
+        "The choice with one input changed.  Place: that of the published best among the 15 (of the order,"
+        " only its 14 pairs with the others are published: at place p, p - 1 of them are wrong); tau:"
+        " Kendall's, of the order against the choice's.",
         "",
         *table(
             ("", "best", "steps/s", "worst", "steps/s", "ratio", f"place of {PUBLISHED_BEST}", "tau"),
