@@ -114,6 +114,7 @@ class Rank:
         done, base, gpu, clock = self.done, self.host_base, self.gpu, self._clock
         items, first = self.tape.streams[stream], self.tape.first_item[stream]
         solo = self.solo if self.solo is not None and self.solo.main == stream else None
+        chain = solo.cells.chain if solo is not None else ()
         while (here := done[stream]) < len(items):
             segment, launch, waits, watched, work, on_copy_engine = items[here]
             for other, item in waits:
@@ -125,7 +126,7 @@ class Rank:
                 continue
             if segment >= len(base):
                 yield self._launched(segment)
-            if solo is not None and here != self.by_itself:
+            if solo is not None and chain[here] >= 0 and here != self.by_itself:
                 span = solo.span(self, here)
                 if span is not None:
                     yield span

@@ -149,10 +149,12 @@ class Solo:
         return found
 
     def span(self, rank: Rank, item: int) -> Span | None:
-        """Play the chain from an item of the main stream on as one event, as far as nothing is in the way."""
-        number, cell = self.cells.chain[item], self.cells.cell[item]
-        if number < 0 or (self._spans >= _TRIALS and self._cells_played < self._spans):
+        """Play the chain from an item of the main stream on, where a cell begins, as one event, as far as
+        nothing is in the way.
+        """
+        if self._spans >= _TRIALS and self._cells_played < self._spans:
             return None
+        number, cell = self.cells.chain[item], self.cells.cell[item]
         chain = self.cells.chains[number]
         share = rank.gpu.taken()
         if share is None:
@@ -162,10 +164,11 @@ class Solo:
         if stop == cell:
             return None
         begin, base = now - times.begin_ps[cell], rank.host_base[chain.segment]
-        for number in range(cell, stop):
-            if base + chain.launched_ps[number] > begin + times.begin_ps[number]:
-                stop = number
-                break
+        if base + max(chain.launched_ps[cell:stop]) > now:  # the host is not far ahead
+            for number in range(cell, stop):
+                if base + chain.launched_ps[number] > begin + times.begin_ps[number]:
+                    stop = number
+                    break
         if sum(chain.at[stop]) - sum(chain.at[cell]) < 2:
             return None
         _, links = self._used(rank, chain.pattern)
@@ -186,9 +189,11 @@ class Solo:
             op = int(tape.first_op[item])
             for number, column, is_complete in times.streams[s]:
                 at, lo, hi = (op, op_lo, op_hi) if number >= FIRST_OF_OPS else (item, item_lo, item_hi)
-                part = column[lo:hi]
-                moved = part + begin_ps if is_complete else np.where(part >= 0, part + begin_ps, -1)
-                self._views[number][at : at + hi - lo] = moved
+                part, record = column[lo:hi], self._views[number][at : at + hi - lo]
+                if is_complete:
+                    np.add(part, begin_ps, out=record)
+                else:
+                    record[:] = np.where(part >= 0, part + begin_ps, -1)
         plans, _ = self._used(rank, chain.pattern)
         if plans:
             self._shared.played.append(Played(times, first, stop, begin_ps, plans))
