@@ -21,10 +21,12 @@ Row = dict[str, Any]
 _CLUSTER: Final = "h100-1024"
 _GOAL_S: Final = 1.0
 _RUN: Final = "from simcore.cli.run_sim import main; main()"
-_START: Final = (
-    "import simcore.cli.run_sim, simcore.cli.scenario, simcore.cli.simulation, simcore.timeline.writer,"
-    " workloads.descriptions"
-)
+_START: Final = """
+from simcore.cli.process import one_command
+with one_command():
+    import simcore.cli.run_sim, simcore.cli.scenario, simcore.cli.simulation
+    import simcore.timeline.writer, workloads.descriptions
+"""
 
 
 @dataclass(frozen=True)

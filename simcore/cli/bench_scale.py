@@ -15,6 +15,7 @@ import typer
 
 from simcore.cli.child import run_python
 from simcore.cli.errors import reported_errors
+from simcore.cli.process import one_command
 from simcore.errors import InputError
 
 #: Seconds that Echo needs, by GPUs (arXiv 2412.12487, table 8).
@@ -196,6 +197,7 @@ def _child(arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     try:
-        _child(sys.argv[1:])
+        with one_command():
+            _child(sys.argv[1:])
     except typer.Exit as end:
         sys.exit(end.exit_code)

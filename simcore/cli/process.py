@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,11 +14,13 @@ _OBJECTS = 1_000_000
 
 @contextmanager
 def one_command() -> Iterator[None]:
-    """Around the only thing that this process does: garbage is rarely looked for, and not at the end.
+    """Around the only thing that this process does, before numpy is imported.
 
-    The interpreter ends with a look at every object; here it has none to look at, since the system takes
-    all memory back.
+    Garbage is rarely looked for, and not at the end: the interpreter ends with a look at every object, of
+    which it is left none, since the system takes all memory back.  numpy's linear algebra, which no command
+    needs much of, starts no threads unless the environment says how many: a third of its time to start.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(_OBJECTS)
     try:
         yield

@@ -84,3 +84,26 @@ def test_output_that_nobody_takes(tmp_path: Path, graph_dir: Path) -> None:
         )
     assert crowded.returncode == 2
     assert crowded.stderr.strip().endswith(b"No space left on device")
+
+
+def test_a_process_of_one_command_looks_for_no_garbage(tmp_path: Path, graph_dir: Path) -> None:
+    program = f"""
+import gc, os, sys
+sys.path.insert(0, {str(SCRIPT.parents[1])!r})
+from simcore.cli.run_sim import main
+before = [generation["collections"] for generation in gc.get_stats()]
+sys.argv = ["run_sim.py", {str(graph_dir)!r}, "--json", "--out", "run"]
+try:
+    main()
+finally:
+    after = [generation["collections"] for generation in gc.get_stats()]
+    threads = os.environ["OPENBLAS_NUM_THREADS"]
+    print(after == before, gc.get_freeze_count() > 10_000, threads, file=sys.stderr)
+"""
+    surroundings = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"}
+    for given in ({}, {"OPENBLAS_NUM_THREADS": "2"}):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path, env=surroundings | given, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stderr.split() == ["True", "True", given.get("OPENBLAS_NUM_THREADS", "1")]
