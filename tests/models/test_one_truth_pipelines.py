@@ -26,7 +26,8 @@ from typing import Any
 import pytest
 
 from simcore.graph import Graph, OpKind
-from tests.models.test_one_truth_torch import MODEL, SOFTWARE
+from tests.models.traced_cases import EAGER as SOFTWARE
+from tests.models.traced_cases import MODEL
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
 from workloads.tracing.pool import workers

@@ -241,7 +241,7 @@ def _patch_module_moves() -> None:
             for parameter in module._parameters.values():
                 if parameter is not None and id(parameter) not in seen:
                     seen.add(id(parameter))
-                    _move(parameter, fn)
+                    move(parameter, fn)
             for name, buffer in module._buffers.items():
                 module._buffers[name] = None if buffer is None else fn(buffer)
         return self
@@ -249,7 +249,8 @@ def _patch_module_moves() -> None:
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
 
 
-def _move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """``parameter.data = fn(parameter)`` where that may change the device."""
     with torch.no_grad():
         moved: Any = fn(parameter)
     if moved is parameter or (moved.dtype == parameter.dtype and moved.device == parameter.device):

@@ -1,8 +1,8 @@
 """A Llama in plain PyTorch, trained as ``llama.py HOW [OPTION ...]`` says.
 
-HOW: ddp, fsdp1, fsdp2, hsdp, tp (DTensor), or zero1, zero2, zero3 (DeepSpeed).  Options: lora, frozen (what
-trains), checkpoint, checkpoint-first and checkpoint-ops (what runs again), accumulate (three microbatches),
-compile (each block), adam and clip.
+HOW: ddp, fsdp1, fsdp2 (fsdp2-bare: torch moves the model and makes the mesh), hsdp, tp (DTensor), or zero1,
+zero2, zero3 (DeepSpeed).  Options: lora and frozen (what trains), checkpoint, checkpoint-first and
+checkpoint-ops (what runs again), accumulate (three microbatches), compile (each block), adam and clip.
 """
 
 from __future__ import annotations
@@ -132,9 +132,11 @@ def parallel(model: Llama, how: str) -> nn.Module:
             mixed_precision=MixedPrecision(param_dtype=torch.bfloat16), device_id=device,
             use_orig_params=True,
         )  # fmt: skip
-    sizes = (world,) if how == "fsdp2" else (world // 4, 4)
-    names = ("dp",) if how == "fsdp2" else ("replicate", "shard")
-    mesh = init_device_mesh("cuda", sizes, mesh_dim_names=names)
+    mesh = None
+    if how != "fsdp2-bare":
+        sizes = (world,) if how == "fsdp2" else (world // 4, 4)
+        names = ("dp",) if how == "fsdp2" else ("replicate", "shard")
+        mesh = init_device_mesh("cuda", sizes, mesh_dim_names=names)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
@@ -173,7 +175,8 @@ def main(how: str, options: set[str]) -> None:
     if how.startswith("zero"):
         train_with_deepspeed(model, int(how[-1]), microbatches)
         return
-    model = model.to("cuda", torch.bfloat16 if how in ("ddp", "tp") else torch.float32)
+    if how != "fsdp2-bare":
+        model = model.to("cuda", torch.bfloat16 if how in ("ddp", "tp") else torch.float32)
     trained = parallel(model, how)
     chosen = [parameter for parameter in trained.parameters() if parameter.requires_grad]
     if "adam" in options:

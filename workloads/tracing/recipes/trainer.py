@@ -26,13 +26,14 @@ class Zeros(Dataset[dict[str, torch.Tensor]]):
 
 
 def main() -> None:
-    """Train in bf16 autocast under DDP, gradients clipped."""
+    """Train in bf16 autocast, gradients clipped, under DDP or (with ``--fsdp``) FSDP1 layer by layer."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=MODELS, default="gpt2")
     parser.add_argument("--batch", type=int, default=1, help="sequences per microbatch and rank")
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=1, help="microbatches per step")
+    parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--train-steps", type=int, default=4)
     options = parser.parse_args()
     model, _ = build(options.model, options.layers, options.seq)
@@ -43,6 +44,7 @@ def main() -> None:
         gradient_accumulation_steps=options.accumulate,
         bf16=True,
         optim="adamw_torch_fused",
+        fsdp="full_shard auto_wrap" if options.fsdp else "",
         report_to=[],
         save_strategy="no",
         logging_strategy="no",

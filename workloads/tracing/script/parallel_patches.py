@@ -5,12 +5,14 @@ DDP's reducer, device meshes and DTensor's random states live in C++ or read sma
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
+import torch.distributed.fsdp._fully_shard._fsdp_init as fsdp2_init
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as fsdp2_groups
 import torch.distributed.tensor._random as dtensor_random
 import torch.distributed.tensor._sharding_prop as sharding_prop
@@ -19,7 +21,7 @@ import torch.nn.parallel.distributed as ddp
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from workloads.tracing.fake_values import without_modes
+from workloads.tracing.fake_values import move, without_modes
 from workloads.tracing.script import step_marks
 
 _EMPTY = torch.ops.aten.empty.memory_format
@@ -35,8 +37,16 @@ def install() -> None:
     _patch_reducer()
     _patch_device_mesh()
     _label_fsdp2()
+    fsdp2_init._move_states_to_device = _move_states
     _leave_out_shape_rules()
     dtensor_random.is_rng_supported_mesh = lambda _mesh: False  # type: ignore[assignment]
+
+
+def _move_states(params: list[Any], buffers: list[Any], device: torch.device) -> None:
+    """FSDP2 moves a model that is still on the host."""
+    for tensor in (*params, *buffers):
+        if tensor.device != device and tensor.device.type != "meta":
+            move(tensor, lambda old: old.to(device))
 
 
 class _HostIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -127,7 +137,8 @@ def _patch_device_mesh() -> None:
             setattr(mesh, name, property(without_modes(value.fget), value.fset))  # type: ignore[arg-type]
         elif callable(value) and not isinstance(value, type):
             setattr(mesh, name, without_modes(value))
-    plain = without_modes(device_mesh.init_device_mesh)
-    modules: tuple[Any, ...] = (dist, device_mesh)
-    for module in modules:
-        module.init_device_mesh = plain
+    original = device_mesh.init_device_mesh
+    plain = without_modes(original)
+    for module in list(sys.modules.values()):  # FSDP2 has a copy for meshes that it makes itself
+        if getattr(module, "init_device_mesh", None) is original:
+            module.init_device_mesh = plain  # type: ignore[attr-defined]
