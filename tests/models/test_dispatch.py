@@ -102,6 +102,23 @@ def test_sorting_by_index_takes_as_long_as_measured() -> None:
     assert RooflineCost(load_gpu("h100-sxm")).seconds(kernel) == pytest.approx(136e-6, rel=0.15)
 
 
+def test_odd_loads_misalign_no_product() -> None:
+    """A fullest rank with a few rows more costs a little more, not what odd rows of a matrix cost."""
+    assert MIXTRAL_8X7B.moe is not None
+    cost = RooflineCost(load_gpu("h100-sxm"))
+
+    def seconds(load: float) -> float:
+        moe = MIXTRAL_8X7B.moe.model_copy(update={"load": load})  # type: ignore[union-attr]
+        layer = pieces(MIXTRAL_8X7B.model_copy(update={"moe": moe}), ep=4).layers[0]
+        kernels = [k for k in (*layer.forward, *layer.backward) if k.op_class == "bgemm"]
+        return sum(
+            cost.seconds(CostKernel(k.name, k.op_class, k.dtype, k.in_shapes, k.out_shapes, k.flops))
+            for k in kernels
+        )
+
+    assert 0 <= seconds(1.011) / seconds(1.0) - 1 < 0.02
+
+
 def test_each_expert_s_product_is_launched() -> None:
     layer = pieces(MIXTRAL_8X7B, ep=2, software=SoftwareSpec(moe_launch_each=True)).layers[0]
     assert [k.launches for k in layer.forward if k.op_class == "bgemm"] == [4, 4]  # two products, 8 / 2 each
