@@ -73,8 +73,8 @@ def test_ring_attention_passes_keys_and_values_on(cp):
 
 
 def test_gathered_keys_and_values():
-    assert exchanged("fwd", cp=4, cp_style="all_gather") == {("all_gather", "cp"): [2 * WHOLE]}
-    assert exchanged("bwd", cp=4, cp_style="all_gather") == {("reduce_scatter", "cp"): [2 * WHOLE]}
+    assert exchanged("fwd", cp=4, cp_style="all_gather") == {("all_gather", "cp"): [WHOLE] * 2}
+    assert exchanged("bwd", cp=4, cp_style="all_gather") == {("reduce_scatter", "cp"): [WHOLE] * 2}
 
 
 def test_torch_gathers_twice_and_passes_gradients_on_in_fp32():

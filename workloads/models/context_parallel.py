@@ -61,10 +61,14 @@ def _exchange(tape: Tape, tensor: Tensor, module: str) -> None:
 
 
 def _gathered(tape: Tape, shard: Shard, core: Core) -> Tensor:
+    """Keys, then values; ranks' slices come one after the other and are copied into the sequence's order."""
     op = tape.op()
-    whole = shard.tensor(core.batch * core.seq * shard.cp, core.kv_heads * (core.qk_size + core.v_size))
-    op.launch(Launch(collective("all_gather", whole, "cp", module=core.module)))
-    op.back(collective("reduce_scatter", whole, "cp", module=core.module))
+    for size in (core.qk_size, core.v_size):
+        whole = shard.tensor(core.batch * core.seq * shard.cp, core.kv_heads * size)
+        op.launch(Launch(collective("all_gather", whole, "cp", module=core.module)))
+        op.run("aten::cat", [whole], [whole], module=core.module)
+        op.back(compute("aten::cat", [whole], [whole], module=core.module))
+        op.back(collective("reduce_scatter", whole, "cp", module=core.module))
     keys = core.seq * shard.cp
     if core.causal:
         keys = keys // 2  # on average: slices from both ends, half of the diagonal is masked

@@ -130,9 +130,10 @@ def _product(
     fp8 = shard.fp8 if layer.fp8 is None else layer.fp8
     flat, y = x.like(tokens, in_features), x.like(tokens, out_features)
     op, module = tape.op(), layer.module
-    kept = exchange.gathered_from or flat
+    given = exchange.gathered_from or flat
+    kept = given if shard.software.gather_inputs_again else flat
     if fp8 and layer.cast_input:
-        for kernel in casts(shard, kept, module, is_slice=exchange.gathered_from is not None):
+        for kernel in casts(shard, given, module, is_slice=exchange.gathered_from is not None):
             op.launch(Launch(kernel))
     beside: list[Hashable] = []
     if exchange.gathered_from is not None:
@@ -207,7 +208,7 @@ def _backward(
     module, flops = layer.module, 2 * y.numel * x.shape[-1]
     weight = x.like(y.shape[-1], x.shape[-1])
     gathered: list[Hashable] = list(exchange.output_grad)
-    if exchange.gathered_from is not None and trains:
+    if exchange.gathered_from is not None and trains and shard.software.gather_inputs_again:
         gathered.append(tape.new_label())
         again = collective("all_gather", operand(x, fp8), "tp", module=module)
         op.back(aside(shard, again), "weight", gathered[-1])

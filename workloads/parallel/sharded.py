@@ -76,7 +76,7 @@ class _Gathers:
                         stream=_stream(group), phase=self.phase, layer=_layer(self.chunk, unit), waits=waits,
                         dtype=_dtype(self.job.training.param_gather_dtype),
                     )
-                    for group, numel in _by_group(self.job, _pieces(self.chunk, unit)) * rounds
+                    for group, numel in self._gathered(unit) * rounds
                 ]
             )  # fmt: skip
 
@@ -86,10 +86,14 @@ class _Gathers:
         self.writer.wait_for(*self.handles[number])
         if self.job.training.sharding != "fsdp1":
             unit = self.order[number]
-            for _, numel in _by_group(self.job, _pieces(self.chunk, unit)):
+            for _, numel in self._gathered(unit):
                 whole = Tensor((numel,), _dtype(self.job.training.param_gather_dtype))
                 self._copy_out(_copy("split_with_sizes_copy", whole, whole), _layer(self.chunk, unit))
         self.issue_up_to(number + self.job.training.prefetch)
+
+    def _gathered(self, unit: Unit) -> list[tuple[str, int]]:
+        found = _by_group(self.job, _pieces(self.chunk, unit))
+        return _inside_out(self.job, found) if self.phase == "bwd" else found
 
     def _copy_out(self, kernel: Kernel, layer: int) -> None:
         """What was gathered to the parameters; DeepSpeed does it beside what is computed."""
@@ -183,7 +187,7 @@ class _Reductions:
         if self.before and not fsdp1:
             writer.wait_for(*self.before)
         self.before = []
-        for group, numel in _by_group(job, pieces, trainable=True):
+        for group, numel in _inside_out(job, _by_group(job, pieces, trainable=True)):
             made = job.shard.main_grad_dtype if job.reduces_at_the_end else job.shard.dtype
             grads, buffer = Tensor((numel,), made), Tensor((numel,), _dtype(precision))
             if fsdp1:
@@ -242,6 +246,11 @@ def _by_group(job: Job, pieces: tuple[Piece, ...], *, trainable: bool = False) -
         else:
             found.append((group, numel))
     return found
+
+
+def _inside_out(job: Job, by_group: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Backward's order: under FSDP2 experts are a unit inside their layer's, whose backward is done first."""
+    return by_group[::-1] if job.training.sharding == "fsdp2" else by_group
 
 
 def _sharded(pieces: tuple[Piece, ...]) -> list[Parameter]:
