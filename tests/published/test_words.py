@@ -239,3 +239,43 @@ def test_parameters_gathered_in_fp8_were_cast_by_their_owners():
     assert (case.training.param_gather_dtype, case.software.fp8_weight_cast) == ("fp8", "never")
     (case,) = describe(_row(**{**words, "overlap_notes": "torch.compile"})).cases
     assert (case.training.param_gather_dtype, case.software.fp8_weight_cast) == ("bf16", "every")
+
+
+@pytest.mark.parametrize(
+    ("notes", "schedule", "chunks"),
+    [
+        ("DualPipe", "dualpipe_v", {2}), ("ZB-V", "zb_v", {2}), ("zero bubble", "zero_bubble", {1}),
+        ("GPipe", "gpipe", {1}), ("1F1B", "1f1b", {1}), ("", "1f1b", {1, 2, 4, 8}),
+        ("interleaved 1F1B", "1f1b", {1, 2, 4, 8}), ("1F1B overlap of a2a", "1f1b", {1, 2, 4, 8}),
+    ],
+)  # fmt: skip
+def test_schedules_are_known_by_their_words(notes: str, schedule: str, chunks: set[int]) -> None:
+    """Chunks that nobody publishes are a band, unless the schedule tells."""
+    row = _row(zero_fsdp="FSDP2", pp="4", overlap_notes=notes, quality="B", recompute="none", vpp="")
+    cases = describe(row).cases
+    assert {case.parallel.schedule for case in cases} == {schedule}
+    assert {case.parallel.virtual_stages for case in cases} == chunks
+    # FSDP2 keeps what it gathered where there are pipelines.
+    assert not any(case.training.reshard_after_forward for case in cases)
+
+
+def test_experts_of_a_public_model_choose_the_software() -> None:
+    assert describe(_row(model="Mixtral 8x7B")).preset == "megatron-core-moe"
+    assert describe(_row(model="Mixtral 8x7B", moe_experts="0")).preset == "megatron-core"
+
+
+@pytest.mark.parametrize(
+    ("notes", "style"),
+    [("all-gather based CP", "all_gather"), ("CP by ring", "ring"), ("Ulysses", "ulysses"), ("", "ring")],
+)
+def test_exchanges_of_context_parallelism_are_known_by_their_words(notes: str, style: str) -> None:
+    (case,) = describe(_row(cp="2", overlap_notes=notes)).cases
+    assert case.parallel.cp_style == style
+
+
+def test_layers_that_leave_room_for_both_ends_count_them() -> None:
+    # 126 layers and two ends on 16 stages of 8 chunks: one layer each.
+    row = _row(model="Llama-3.1 405B", gpus="128", tp="8", pp="16", vpp="8", quality="A", global_batch="32")
+    (case,) = describe(row).cases
+    assert case.parallel.embedding_as_layer and case.parallel.head_as_layer
+    assert not describe(_row(pp="4")).cases[0].parallel.embedding_as_layer  # 32 layers divide as they are

@@ -16,11 +16,12 @@ from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.presets import Preset, load_preset, recognise
 from workloads.published.cluster import cluster_of
-from workloads.published.model import model_of
+from workloads.published.layout import parallel_of, plausible_chunks
+from workloads.published.model import model_of, told_columns
 from workloads.published.physics import board_group
 from workloads.published.row import RunRow
-from workloads.published.sharding import shard_ranks, sharding_of
-from workloads.published.words import fp8_recipe_of, precision_of, recompute_of, says_yes
+from workloads.published.sharding import sharding_of
+from workloads.published.words import fp8_recipe_of, precision_of, recompute_of
 
 #: Of more combinations of unpublished inputs than this, the corners are simulated.
 MAX_CASES: Final = 4
@@ -58,7 +59,7 @@ def describe(row: RunRow) -> Band:
 
     Errors: InputError for what is not modelled or does not divide, with the reason.
     """
-    preset = load_preset(recognise(row.columns))
+    preset = load_preset(recognise(told_columns(row)))
     model = model_of(row, preset)
     open_inputs = _open_inputs(row, preset)
     cases = []
@@ -76,7 +77,7 @@ def describe(row: RunRow) -> Band:
 
 def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
     """Inputs that the row does not give and the values that the preset finds plausible."""
-    plausible = preset.values("unpublished")
+    plausible = {"virtual_stages": plausible_chunks(row), **preset.values("unpublished")}
     if row.text("quality").upper() == "A":
         return {}
     columns = {
@@ -117,7 +118,7 @@ def _combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
 
 
 def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> Case:
-    parallel = _parallel(row, preset, model, assumed)
+    parallel = parallel_of(row, preset, model, assumed)
     samples = row.number("global_batch") / parallel.dp
     micro = int(assumed.get("micro_batch") or row.number("micro_batch", 0) or _micro_batch(preset))
     if samples < 1:
@@ -172,73 +173,6 @@ def _micro_batch(preset: Preset) -> int:
     return int(values[0])
 
 
-def _parallel(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> ParallelSpec:
-    tp, pp, cp, ep = (row.count(name, 1) for name in ("tp", "pp", "cp", "ep"))
-    gpus = row.count("gpus")
-    if gpus % (tp * pp * cp):
-        raise InputError(f"{row.id}: {gpus} GPUs do not divide by tp {tp} x pp {pp} x cp {cp}")
-    virtual = int(assumed.get("virtual_stages") or (row.number("vpp", 0) if row.says("vpp") else 0) or 1)
-    settings = preset.values("parallel")
-    if pp == 1:
-        virtual = 1
-    said = f"{row.text('overlap_notes')} {row.text('sp')}"
-    etp = re.search(r"\(ETP\)\s*=\s*(\d+)", said)
-    dp = gpus // (tp * pp * cp)
-    sequence = assumed.get("sequence_parallel", _sequence_parallel(row, preset))
-    ulysses = bool(re.search(r"ulysses", said, re.IGNORECASE))
-    extra: dict[str, Any] = {"cp_style": "ulysses"} if ulysses and cp > 1 else {}
-    if etp:
-        extra["etp"] = int(etp[1])
-    elif re.search(r"\(ETP\)\s*==\s*TP", said) or ep == 1:
-        extra["etp"] = 0
-    stages = pp * virtual
-    as_layers = bool(re.search(r"embedding and loss counted as layers", said)) or (
-        settings.pop("embedding_as_layer", False) and (model.layers + 2) % stages == 0
-    )
-    if ep == 1 and model.moe and re.search(r"deepep", said, re.IGNORECASE):
-        ep = _dispatching_ranks(model.moe.num_experts, dp * cp)
-    parallel = ParallelSpec(
-        tp=tp, pp=pp, dp=dp, cp=cp, ep=ep,
-        dp_shard=shard_ranks(row, dp), sequence_parallel=bool(sequence) and tp > 1, virtual_stages=virtual,
-        **{**settings, "embedding_as_layer": as_layers, "head_as_layer": as_layers, **extra},
-    )  # fmt: skip
-    if not as_layers and model.layers % stages:
-        parallel = parallel.model_copy(
-            update={"stage_layers": _uneven(model.layers, stages, model.mtp_layers)}
-        )
-    return parallel
-
-
-def _dispatching_ranks(experts: int, ranks: int) -> int:
-    """DeepEP dispatches between ranks: where a table leaves ep out, the most of 64 that divides both.
-
-    NVIDIA-NeMo/Automodel examples/benchmark/configs: ep_size is the number of GPUs, or 64.
-    """
-    return next(size for size in range(min(64, experts), 0, -1) if experts % size == 0 == ranks % size)
-
-
-def _uneven(layers: int, stages: int, further: int) -> tuple[int, ...]:
-    """As even as possible, the fewer where embedding and head (and ``further`` predicted tokens) are."""
-    if layers < stages:
-        raise InputError(f"{layers} layers on {stages} pipeline stages")
-    all_parts = layers + 2 + further
-    if further and all_parts % stages == 0 and all_parts // stages > further:
-        each = all_parts // stages
-        return (each - 1, *[each] * (stages - 2), each - 1 - further)
-    each, more = divmod(layers, stages)
-    counts = [each] * stages
-    order = sorted(range(stages), key=lambda k: (k == stages - 1, k == 0, k))
-    for k in order[:more]:
-        counts[k] += 1
-    return tuple(counts)
-
-
-def _sequence_parallel(row: RunRow, preset: Preset) -> bool:
-    if row.says("sp"):
-        return says_yes(row.text("sp"))
-    return bool(preset.values("unpublished").get("sequence_parallel", [False])[0])
-
-
 def _training(
     row: RunRow, preset: Preset, assumed: Mapping[str, Any], micro: int, parallel: ParallelSpec, layers: int
 ) -> TrainingSpec:
@@ -250,6 +184,10 @@ def _training(
         settings |= {"trainable": "lora", "lora_rank": _LORA_RANK}
     if "recompute" in assumed:
         settings["recompute"] = assumed["recompute"]
+    if parallel.pp > 1 and settings.get("sharding") == "fsdp2":
+        # pytorch/torchtitan parallelize_llama.py: "default" does not reshard with pipelines, as a gather for
+        # each microbatch could not be hidden.
+        settings["reshard_after_forward"] = False
     # Interleaved schedules post sends and receives together, whatever the build.
     settings["overlap_p2p"] = parallel.virtual_stages > 1
     notes = row.text("overlap_notes").lower()

@@ -62,6 +62,14 @@ def model_of(row: RunRow, preset: Preset) -> ModelSpec:
         raise InputError(f"{row.id}: {error.errors()[0]['msg']}") from None
 
 
+def told_columns(row: RunRow) -> Mapping[str, str]:
+    """The row's columns, and of its public model whether it has experts."""
+    experts = _public(row).get("moe")
+    if experts is None or row.says("moe_experts"):
+        return row.columns
+    return {**row.columns, "moe_experts": str(experts["num_experts"])}
+
+
 def assumed_sizes(row: RunRow) -> list[str]:
     """Dimensions that neither the row nor the name gives and that were taken for granted, as remarks."""
     public = _public(row)

@@ -7,7 +7,7 @@ import re
 from simcore.errors import InputError
 from workloads.presets import assumption, recognise
 from workloads.published.cluster import STAND_INS, cluster_of
-from workloads.published.model import assumed_sizes, knows
+from workloads.published.model import assumed_sizes, knows, told_columns
 from workloads.published.physics import board_group, board_physics
 from workloads.published.row import RunRow
 from workloads.published.words import precision_of, recompute_of
@@ -22,8 +22,8 @@ def notes_of(row: RunRow) -> list[str]:
     if not knows(row.text("model")):
         found.append(f"model {row.text('model')!r} is not known by name: its dimensions decide its blocks")
     found += assumed_sizes(row)
-    preset = recognise(row.columns)
-    assumed = assumption(row.columns)
+    columns = told_columns(row)
+    preset, assumed = recognise(columns), assumption(columns)
     if assumed:
         found.append(f"software: {assumed}; predicted as {preset}")
     for column, understood in (("precision", precision_of(row)), ("recompute", recompute_of(row, 2))):
