@@ -62,6 +62,9 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
         for kernel, parameter in _completed(chunk.pieces[position], kernels):
             group = parameter.group
             if _is_alone(job, parameter):
+                if filled.get(group):  # what has been collected is closed first
+                    found.append(Bucket(group, filled.pop(group), *ends[group]))
+                    closed[group] = closed.get(group, 0) + 1
                 found.append(Bucket(group, parameter.numel, position, kernel))
                 continue
             filled[group] = filled.get(group, 0) + parameter.numel
