@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,10 +55,11 @@ def loaded(scenario: Scenario) -> Loaded:
     return Loaded(job.graph(), with_node_latencies(cluster, settings.nodes), job)
 
 
-def schedule_text(scenario: Scenario) -> str:
+def schedule_text(scenario: Scenario, *, as_json: bool = False) -> str:
     """The pipeline schedule of a described job: who does what when, and how long stages wait.
 
-    InputError for a workload that is no description.
+    ``as_json``: one object with the actions of each stage in order, the lines of the grid and the bubble as a
+    share of the work.  InputError for a workload that is no description.
     """
     if scenario.described is None:
         raise InputError(
@@ -65,10 +67,15 @@ def schedule_text(scenario: Scenario) -> str:
         )
     job = scenario.described.describe(load_cluster(scenario.cluster, scenario.settings.hardware).num_gpus)
     schedule, placement = job.schedule()
+    lines, bubble = grid(schedule, placement), bubble_fraction(schedule, placement)
+    if as_json:
+        stages = [[str(action) for action in actions] for actions in schedule]
+        found = {"schedule": job.parallel.schedule, "placement": placement, "stages": stages}
+        return json.dumps({**found, "grid": lines.splitlines(), "bubble": bubble})
     return (
-        f"{grid(schedule, placement)}\n"
+        f"{lines}\n"
         "F forward (1 unit), B backward (2), or its halves I and W (1 each): microbatch.chunk; messages take"
-        f" no time here\nbubble: {bubble_fraction(schedule, placement):.1%} of the work"
+        f" no time here\nbubble: {bubble:.1%} of the work"
     )
 
 

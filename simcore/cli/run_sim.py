@@ -101,7 +101,7 @@ def run_sim(
         if show_schedule:
             from simcore.cli.loading import schedule_text
 
-            print(schedule_text(scenario))
+            print(schedule_text(scenario, as_json=as_json))
             return
         from simcore.cli.simulation import run_scenario
 

@@ -73,6 +73,10 @@ def test_a_schedule_is_printed(run: Run, described: Path) -> None:
         "stage 1  .  F0 B0 -- F1 B1 --",
     ]
     assert "bubble: 50.0% of the work" in result.stdout
+    found = shown(run("run-sim", described, "--show-schedule", "--json", *settings))
+    assert found["stages"] == [["F0", "F1", "B0", "B1"], ["F0", "B0", "F1", "B1"]]
+    assert found["grid"] == result.stdout.splitlines()[:2]
+    assert found["bubble"] == 0.5
 
 
 @pytest.mark.parametrize(
