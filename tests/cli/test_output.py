@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,6 +66,11 @@ def test_a_link_to_a_run_is_followed(run: Callable[..., Result], graph_dir: Path
     assert '"seed": 5' in Path("real/run.json").read_text()
 
 
+def said(stderr: str) -> list[str]:
+    """Lines of stderr, without those that a slow machine's stages leave there."""
+    return [line for line in stderr.splitlines() if not re.fullmatch(r"[a-zA-Z ]+: \d+\.\d s", line)]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="pipes and devices of POSIX")
 def test_output_that_nobody_takes(tmp_path: Path, graph_dir: Path) -> None:
     command = [sys.executable, str(SCRIPT), str(graph_dir), "--out"]
@@ -75,7 +81,7 @@ def test_output_that_nobody_takes(tmp_path: Path, graph_dir: Path) -> None:
         [*command, "piped"], cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, check=False
     )
     os.close(writing)
-    assert (piped.returncode, piped.stderr) == (141, b"")
+    assert (piped.returncode, said(piped.stderr.decode())) == (141, [])
     assert (tmp_path / "piped" / "run.json").is_file()
 
     with Path("/dev/full").open("wb") as full:
@@ -106,4 +112,4 @@ finally:
             [sys.executable, "-c", program],
             cwd=tmp_path, env=surroundings | given, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        assert done.stderr.split() == ["True", "True", given.get("OPENBLAS_NUM_THREADS", "1")]
+        assert said(done.stderr) == [f"True True {given.get('OPENBLAS_NUM_THREADS', '1')}"]
