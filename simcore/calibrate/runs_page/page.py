@@ -27,6 +27,7 @@ from simcore.calibrate.runs_page.tables import (
     summary,
     table,
 )
+from simcore.calibrate.runs_page.tried import tried_lines
 from simcore.calibrate.runs_ranking import Search
 from simcore.calibrate.runs_score import RowScore, Scored
 
@@ -115,6 +116,7 @@ def report(scored: Scored, extras: Extras | None = None) -> str:
     lines += left_out_lines(extras.fitted) if extras.fitted is not None else []
     lines += worth_lines(extras.worths) if extras.worths else []
     lines += miss_lines(extras.misses) if extras.misses else []
+    lines += tried_lines()
     lines += ["## Families", "", "Quality A:", "", *table(_HEADS, grouped(quality_a, _family_on))]
     lines += ["Quality B:", "", *table(_HEADS, grouped(quality_b, _family_on))]
     lines += ["Odd:", "", *table(_HEADS, grouped(odd, lambda score: score.described.odd))]
