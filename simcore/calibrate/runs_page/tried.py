@@ -11,7 +11,7 @@ _TRIED: Final = (
     (
         "MegaScale-MoE's baseline, -31% at first",
         "PyTorch's kernels by index for tokens; a band that reaches micro batch 1 with full recomputation",
-        "+14 and +6; the paper's own tensor-parallel variant without overlap (27.7 s at 240 GPUs, tables 3, 5)"
+        "+14 and +6; the paper's own tensor-parallel variant without overlap (27.7 s at 240 GPUs, table 5)"
         " lies within the band, its Megatron-LM (39.9 s) does not",
     ),
     (
