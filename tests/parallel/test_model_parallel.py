@@ -155,3 +155,20 @@ def test_overlapped_exchanges_are_not_slower():
         return step(made).step_ps
 
     assert seconds(tp_overlap=True) <= seconds()
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_slices_of_several_sequences_are_copied_into_order(samples):
+    """Batch first: behind each gather, ahead of each scatter of more than one sequence."""
+    training = TrainingSpec(seq=128, micro_batch=samples, global_batch=samples)
+    made = generate(
+        model(1), ParallelSpec(tp=2, sequence_parallel=True), training,
+        SoftwareSpec(batch_first=True, gather_inputs_again=False),
+    )  # fmt: skip
+    ops, whole = made.ops, samples * 128 * 256 * 2  # bytes of the microbatch, bf16
+    inside = [row for row in range(len(ops)) if ".layers." in ops.module[row]]
+    exchanges = [row for row in inside if ops.group[row] == "tp" and ops.comm_bytes[row] == whole]
+    copies = [row for row in inside if ops.name[row] == "aten::cat" and ops.bytes_read[row] == whole]
+    # Two gathers and two scatters in a layer's forward, as many in its backward.
+    assert len(exchanges) == 8
+    assert len(copies) == (8 if samples > 1 else 0)

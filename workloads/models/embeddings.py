@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workloads.models.elementary import dropout, norm
+from workloads.models.exchange import in_order, reorders
 from workloads.models.linear import Linear, linear
 from workloads.models.local import Shard
 from workloads.models.pieces import Piece
@@ -86,11 +87,16 @@ def _words(
     op.run("aten::embedding", [whole, ids], [whole], module=WORDS, saved_inputs=ids.num_bytes)
     if shard.tp > 1:
         op.run("aten::index_put_", [mask], [mask], module=WORDS)
+        copied = scattered and reorders(shard)
+        if copied:
+            op.launch(Launch(in_order(shard, whole, WORDS)))
         op.launch(
             Launch(collective("reduce_scatter" if scattered else "all_reduce", whole, "tp", module=WORDS))
         )
         if scattered:
             op.back(collective("all_gather", whole, "tp", module=WORDS), "weight")
+        if copied:
+            op.back(in_order(shard, whole, WORDS), "weight")
         op.back(compute("aten::index_put", [whole, mask], [whole], module=WORDS), "weight")
     op.back(compute("aten::embedding_dense_backward", [whole, ids], [weight], module=WORDS), "weight")
     op.accumulate(weight.shape, shard.dtype, shard.main_grad_dtype, WORDS)

@@ -11,6 +11,13 @@ Note [Exchange beside products]
     or parts are copied to their owners, who add them up in a kernel of its own ("copies", PyTorch's symmetric
     memory: torch/distributed/_symmetric_memory, _fused_matmul_reduce_scatter).
 
+Note [Slices of several sequences]
+    Where activations are [batch, sequence, hidden], a rank's slice of the sequences of a microbatch is not
+    one piece: what is gathered is copied into order, and what is scattered is copied into the order of ranks
+    first (torch/distributed/_functional_collectives.py: all_gather_tensor and reduce_scatter_tensor cut
+    another dimension than the first by ``torch.cat`` of chunks).  Megatron's [sequence, batch, hidden] needs
+    neither, nor do products that gather themselves.
+
 Note [fp8 across ranks]
     What is gathered in fp8 was cast as a slice.  Hopper's fp8 products read both operands along the sum, so
     the product of the weight gradient needs the gathered tensor transposed: a pass after the gather
@@ -26,7 +33,7 @@ from workloads.models.fp8 import operand
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
 from workloads.models.tape import Launch, Op
-from workloads.models.tensors import Tensor
+from workloads.models.tensors import Tensor, compute
 
 #: The stream on which exchanges run beside the products that they do not feed.
 TP_STREAM = "tp"
@@ -64,6 +71,18 @@ def aside(shard: Shard, exchange: Kernel) -> Kernel:
     by_copies = exchange.collective == "all_gather" or shard.software.tp_overlap_sums == "copies"
     op_class = "copy_engine" if shard.tp_overlap and by_copies else ""
     return replace(exchange, stream=TP_STREAM, op_class=op_class)
+
+
+def reorders(shard: Shard) -> bool:
+    """Whether exchanged tensors are copied; see Note [Slices of several sequences]."""
+    scattered = shard.sequence_parallel and shard.tp > 1 and not shard.tp_overlap
+    return shard.software.batch_first and scattered and shard.micro_batch > 1
+
+
+def in_order(shard: Shard, tensor: Tensor, module: str) -> Kernel:
+    """The copy of Note [Slices of several sequences]; compiled, it knows where its chunks are."""
+    name = "pointwise_copy" if shard.software.compiled else "aten::cat"
+    return compute(name, [tensor], [tensor], op_class="copy", module=module)
 
 
 def sums(shard: Shard, y: Tensor, fp8: bool) -> tuple[Tensor, Tensor | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from workloads.models.exchange import Exchange, aside, beside_or_before, sums
+from workloads.models.exchange import Exchange, aside, beside_or_before, in_order, reorders, sums
 from workloads.models.fp8 import cast_weight, casts, operand, product_name, transposed
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
@@ -76,6 +76,10 @@ def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, L
         if gathers:
             gather = collective("all_gather", operand(x, shard.fp8), "tp", module=module)
             beside = beside_or_before(shared, shard, gather)
+            if reorders(shard):
+                shared.launch(Launch(in_order(shard, operand(x, shard.fp8), module)))
+                if not shard.software.compiled:  # the sum of the gradients' terms writes in that order
+                    shared.back(in_order(shard, x, module), "input")
         what = "reduce_scatter" if shard.sequence_parallel else "all_reduce"
         shared.back(collective(what, x, "tp", module=module), "input")
     out = []
@@ -139,6 +143,8 @@ def _product(
     if exchange.gathered_from is not None:
         gather = collective("all_gather", operand(flat, fp8), "tp", module=module)
         beside += beside_or_before(op, shard, gather)
+        if reorders(shard):
+            op.launch(Launch(in_order(shard, operand(flat, fp8), module)))
     if fp8:
         for launch in cast_weight(tape, shard, flat.like(out_features, in_features), module):
             op.launch(launch)
@@ -185,6 +191,8 @@ def _reduce_output(
     if behind is None:
         op.run("sum_of_parts", [y], [part], op_class="elementwise", module=module)
     elif behind.numel:
+        if reorders(shard):
+            op.launch(Launch(in_order(shard, behind, module)))
         op.launch(Launch(collective(exchange.output, behind, "tp", module=module)))
     if not shard.sequence_parallel:
         return
@@ -198,6 +206,8 @@ def _reduce_output(
         exchange.output_grad.append(label)
     else:
         op.back(gather)
+        if reorders(shard):
+            op.back(in_order(shard, operand(y, fp8), module))
 
 
 def _backward(
@@ -224,6 +234,9 @@ def _backward(
         op.back(compute("aten::add.Tensor", [x, x], [x], module=module), "input", produced)
     reduction: Kernel | None = None
     if exchange.reduce_input_grad:
+        if reorders(shard):
+            produced = tape.new_label()
+            op.back(in_order(shard, x, module), "input", produced)
         reduction = collective(exchange.reduce_input_grad, x, "tp", module=module)
     if reduction and shard.software.async_tp_reduce:
         reduced = tape.new_label()

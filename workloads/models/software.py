@@ -25,6 +25,8 @@ class SoftwareSpec(BaseModel):
     ``async_tp_reduce``: a tensor-parallel layer's input gradient is reduced beside its weight gradient
     (Megatron-LM since 2022), else behind it.  ``tp_overlap_sums``: how sums move beside products where
     tensor parallelism overlaps, see Note [Exchange beside products] of ``exchange.py``.
+    ``batch_first``: activations are [batch, sequence, hidden], see Note [Slices of several sequences] of
+    ``exchange.py``.
     ``gather_inputs_again``: backward gathers a column-parallel layer's input again under sequence parallelism
     (Megatron), else forward keeps it (PyTorch's DTensor).
     ``gradient_scaling``: a kernel divides gradients by the number of replicas before they are summed
@@ -70,6 +72,7 @@ class SoftwareSpec(BaseModel):
     grad_accumulation_fusion: bool = True
     async_tp_reduce: bool = True
     tp_overlap_sums: Literal["splits", "copies"] = "splits"
+    batch_first: bool = False
     gather_inputs_again: bool = True
     gradient_scaling: bool = True
     cross_entropy: Literal["fused", "jit", "unfused"] = "jit"
