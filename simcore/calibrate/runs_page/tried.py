@@ -49,15 +49,15 @@ _TRIED: Final = (
     (
         "torchtitan, Llama-3 8B with cp 4 and 8, -27 and -30% at first",
         "context parallelism as PyTorch does it (4 times the keys of grouped heads, exchanges exposed by"
-        " torch.compile, merges in fp32), which takes table 6 of the same source (405B, tp 8, pp 8, cp 2, 4, 8;"
-        " not among these rows) from -20, -20, -30 to -3, +3, -8",
+        " torch.compile, merges in fp32), which takes table 6 of the same source (405B, tp 8, pp 8, cp 2, 4,"
+        " 8; not among these rows) from -20, -20, -30 to -3, +3, -8",
         "+1.5 and +1; about 70 ms a piece and layer are left, which cp 2 with the same pieces does not show",
     ),
     (
         "torchtitan's 500 W boards",
         "the lower clock for attention, too, not for products alone",
-        "the mean error of its 16 H100 rows falls from 7.1 to 5.2%, that of tables 5 and 6, which are not among"
-        " them, grows from 6.7 to 8.0%: not adopted",
+        "the mean error of its 16 H100 rows falls from 7.1 to 5.2%, that of tables 5 and 6, which are not"
+        " among them, grows from 6.7 to 8.0%: not adopted",
     ),
     (
         "FMS before torch.compile, -7 to -13%",
@@ -67,8 +67,8 @@ _TRIED: Final = (
     (
         "MosaicML on H100, -1 to -10%",
         "a clock of its own",
-        "0.765 of the rated one, while its A100 rows agree with all others' clock: products of early cuBLAS on"
-        " Hopper (github.com/pytorch/pytorch issue 100850) have no table to be fitted to here",
+        "0.765 of the rated one, while its A100 rows agree with all others' clock: products of early cuBLAS"
+        " on Hopper (github.com/pytorch/pytorch issue 100850) have no table to be fitted to here",
     ),
 )
 
