@@ -82,6 +82,7 @@ def test_what_is_said_of_experts_and_adapters() -> None:
     assert dense.model.moe is None
     (adapted,) = describe(_row(id="ft_llama3-8b_LoRA_bf16_8")).cases
     assert (adapted.training.trainable, adapted.training.lora_rank) == ("lora", 32)
+    assert adapted.training.lora_targets == "linear_qkv"
 
 
 def test_open_inputs_that_are_many_leave_their_corners() -> None:

@@ -26,8 +26,11 @@ from workloads.published.words import fp8_recipe_of, precision_of, recompute_of
 #: Of more combinations of unpublished inputs than this, the corners are simulated.
 MAX_CASES: Final = 4
 
-#: NeMo's LoRA adapters (nemo/collections/llm/peft/lora.py, dim = 32), where a run names them.
+#: LoRA where a run names it: NeMo's rank (nemo/collections/llm/peft/lora.py, dim = 32), beside the projection
+#: to queries, keys and values alone (NVIDIA-NeMo/Megatron-Bridge, Llama 3 performance recipes:
+#: peft.target_modules = ["linear_qkv"]; Hugging Face's peft also takes q_proj and v_proj of Llama).
 _LORA_RANK: Final = 32
+_LORA_TARGETS: Final = "linear_qkv"
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ def _training(
     settings |= recompute_of(row, layers // parallel.pp)
     said = f"{row.id} {row.text('model')} {row.text('notes')} {row.text('overlap_notes')}".replace("_", " ")
     if re.search(r"\b(lora|peft)\b", said, re.IGNORECASE):
-        settings |= {"trainable": "lora", "lora_rank": _LORA_RANK}
+        settings |= {"trainable": "lora", "lora_rank": _LORA_RANK, "lora_targets": _LORA_TARGETS}
     if "recompute" in assumed:
         settings["recompute"] = assumed["recompute"]
     if parallel.pp > 1 and settings.get("sharding") == "fsdp2":
