@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,10 +40,10 @@ class Arrows:
         time_ns = np.where(leaves, start_ns[which], np.maximum(end_ns[which] - 1, start_ns[which]))
         self._ends.append(np.stack([leaves, numbers[group[which]], source, sink, mine, tid[which], time_ns]))
 
-    def events(self) -> Events:
+    def events(self) -> Iterator[Events]:
         """Start and finish of every arrow that has both."""
         if not self._ends:
-            return Events.of(())
+            return
         leaves, group, source, sink, pid, tid, time_ns = np.concatenate(self._ends, axis=1)
         way = group
         for column in (source, sink):
@@ -61,7 +62,7 @@ class Arrows:
             for end in ends[first].tolist()
         ]
         number = np.repeat(np.arange(len(start)), 2)
-        return Events.alike(
+        yield from Events.alike(
             heads, lane, ',"id":', integers(number), ',"ts":', microseconds(time_ns[ends]), "}"
         )
 

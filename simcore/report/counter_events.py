@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,7 +57,7 @@ class ChosenCounters:
         """Whether any counter belongs to :data:`LINKS_PID`."""
         return any(place.pid == LINKS_PID for places in self.places.values() for place in places)
 
-    def events(self) -> Events:
+    def events(self) -> Iterator[Events]:
         """One event per counter and time at which it changes, and a zero at the origin where none is.
 
         Perfetto draws a counter from its first value, and counts time from the first event of all.  Of
@@ -67,10 +67,10 @@ class ChosenCounters:
         for code, places in self.places.items():
             for place in places:
                 drawn.setdefault((place.pid, place.counter), {})[place.key] = code
-        found = [self._counter(pid, name, codes) for (pid, name), codes in drawn.items()]
-        return Events(b"".join(part.text for part in found), sum(part.count for part in found))
+        for (pid, name), codes in drawn.items():
+            yield from self._counter(pid, name, codes)
 
-    def _counter(self, pid: int, name: str, codes: Mapping[str, int]) -> Events:
+    def _counter(self, pid: int, name: str, codes: Mapping[str, int]) -> Iterator[Events]:
         """The events of one counter with its values, resources by key."""
         changes = [self._changes[code] for code in codes.values()]
         times = np.sort(np.concatenate([time_ns for time_ns, _ in changes]), kind="stable")  # merges them

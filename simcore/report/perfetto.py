@@ -107,12 +107,13 @@ def _batches(
     for position, rank in enumerate(ranks):
         rows = timeline.rank_rows(rank, COLUMNS)
         yield _process(timeline.info, rank, int(rows.ints("stage")[0]), position)
-        yield rank_events(rows, rank, arrows, host=host)
-    yield arrows.events()
+        yield from rank_events(rows, rank, arrows, host=host)
+    yield from arrows.events()
     if counters.has_links:
         yield _process_events(LINKS_PID, "other links", len(ranks))
-    changes = counters.events()
-    yield changes if changes.count else Events.of(map(origin_event, ranks[:1]))
+    yield from counters.events()
+    if not counters.places:
+        yield Events.of(map(origin_event, ranks[:1]))
 
 
 def _process(info: RunInfo, rank: int, stage: int, position: int) -> Events:

@@ -9,6 +9,7 @@ Note [Thread identifiers]
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ _INTS = ("peer", "channels", "flops", "bytes", "alone_ps")
 COLUMNS = (*_TEXTS, *_INTS, "stage", "microbatch", "layer", "ready_ps", "start_ps", "end_ps")
 
 
-def rank_events(rows: RankRows, pid: int, arrows: Arrows, *, host: bool = False) -> Events:
+def rank_events(rows: RankRows, pid: int, arrows: Arrows, *, host: bool = False) -> Iterator[Events]:
     """Events of one rank's rows, with the names of its threads; ends of arrows go to ``arrows``.
 
     Rows that take no time (event records) are left out, and without ``host`` calls and waits of the host.
@@ -43,14 +44,16 @@ def rank_events(rows: RankRows, pid: int, arrows: Arrows, *, host: bool = False)
         wanted &= ~_of_kind(rows, _HOST_KINDS)
     shown = np.flatnonzero(wanted)
     if len(shown) == 0:
-        return Events.of(())
+        return
     # Perfetto keeps nanoseconds: cutting both ends to them keeps neighbours from overlapping.
     start, end = start_ps // 1000, end_ps // 1000
     layer, microbatch = rows.ints("layer")[shown], rows.ints("microbatch")[shown]
     lane, lane_names = _lanes(rows, shown, start, end)
     tid = _first_tid(pid) + lane
     heads, head_of = _constant_parts(rows, shown, tid, pid)
-    slices = Events.alike(
+    arrows.add(rows, shown[_of_kind(rows, P2P_KINDS)[shown]], pid, tid, start, end)
+    yield Events.of(event for index, name in enumerate(lane_names) for event in _thread(pid, index, name))
+    yield from Events.alike(
         heads,
         head_of,
         by_value(layer, lambda index: f',"layer":{index}' if index >= 0 else ""),
@@ -63,9 +66,6 @@ def rank_events(rows: RankRows, pid: int, arrows: Arrows, *, host: bool = False)
         microseconds((end - start)[shown]),
         "}",
     )
-    arrows.add(rows, shown[_of_kind(rows, P2P_KINDS)[shown]], pid, tid, start, end)
-    threads = Events.of(event for index, name in enumerate(lane_names) for event in _thread(pid, index, name))
-    return Events(threads.text + slices.text, threads.count + slices.count)
 
 
 def origin_event(pid: int) -> str:

@@ -41,7 +41,7 @@ def test_numbers_stand_for_values_in_their_order(values: list[int]) -> None:
 
 def test_events_begin_alike_and_end_in_columns() -> None:
     # Whole events: heads 1, 0, 1 with the texts of 5, -1 and 12, and times of 1, 20,000.5 and 0.002 us.
-    found = Events.alike(
+    (found,) = Events.alike(
         ['{"of":"a"', '{"of":"b"'],
         np.array([1, 0, 1]),
         by_value(np.array([5, -1, 12]), lambda value: f',"n":{value}' if value >= 0 else ""),
@@ -60,7 +60,14 @@ def test_events_begin_alike_and_end_in_columns() -> None:
 def test_no_events_are_an_empty_list() -> None:
     none = np.zeros(0, dtype=np.int64)
     assert json.loads(Events.of(()).listed()) == []
-    assert json.loads(Events.alike([], none, by_value(none, str), microseconds(none), "}").listed()) == []
+    assert not list(Events.alike([], none, by_value(none, str), microseconds(none), "}"))
+
+
+def test_many_events_come_in_pieces() -> None:
+    numbers = np.arange(10_000)
+    pieces = list(Events.alike(['{"a":1'], 0 * numbers, ',"n":', integers(numbers), "}"))
+    assert len(pieces) > 1 and sum(piece.count for piece in pieces) == 10_000
+    assert [event["n"] for piece in pieces for event in json.loads(piece.listed())] == numbers.tolist()
 
 
 def test_whole_numbers() -> None:
