@@ -231,3 +231,10 @@ def test_a_wrong_value_is_refused_with_the_nearest(settings, reason):
 def test_dimensions_that_do_not_fit_are_refused_with_the_nearest(settings, reason):
     with pytest.raises(InputError, match=reason):
         job({"model": "llama3-8b"}, **settings).graph()
+
+
+def test_fsdp2_keeps_what_it_gathered_with_pipelines():
+    given = {"model": "llama3-8b", "training": {"sharding": "fsdp2"}}
+    assert job(given).training.reshard_after_forward
+    assert not job(given, parallel__pp="2").training.reshard_after_forward
+    assert job(given, parallel__pp="2", training__reshard_after_forward="true").training.reshard_after_forward

@@ -199,6 +199,10 @@ def _training(
     spec = checked(TrainingSpec, values, f"{where}: training")
     if "optimizer_bytes_per_parameter" not in given and not {"optimizer", "precision"}.isdisjoint(given):
         values["optimizer_bytes_per_parameter"] = _optimizer_bytes(spec)
+    if spec.sharding == "fsdp2" and parallel.pp > 1 and "reshard_after_forward" not in given:
+        # pytorch/torchtitan parallelize_llama.py: "default" does not reshard with pipelines.
+        values["reshard_after_forward"] = False
+        notes.append("FSDP2 keeps gathered parameters until backward, as torchtitan does with pipelines")
     if "global_batch" not in given:
         count = 4 * parallel.pp if parallel.pp > 1 else 1
         values["global_batch"] = count * spec.micro_batch * parallel.dp
