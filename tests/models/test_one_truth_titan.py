@@ -2,8 +2,9 @@
 
 The traced programs are torchtitan 0.3.0's trainer with its debug models of two layers
 (``scripts/trace_workload.py tests/tracing/scripts/titan_small.py HOW --world-size 8 --steps 1:2``), kept
-beside this file; where torchtitan is installed, a test says that tracing gives them now.  A description generates the same collectives, by group in the same order, and
-the same kernels in flops and bytes, but for what :func:`is_apart` leaves out, each for its reason:
+beside this file; where torchtitan is installed, a test says that tracing gives them now.  A description
+generates the same collectives, by group in the same order, and the same kernels in flops and bytes, but for
+what :func:`is_apart` leaves out, each for its reason:
 
 - Parameters: a trace casts a rank's own shard and copies it into the gather's buffer, 1/N of the copy out.
 - Queries, keys and values of a joined projection are copied apart; in a description attention reads them.
