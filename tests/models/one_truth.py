@@ -9,8 +9,8 @@ import numpy as np
 
 from simcore.graph import Graph, OpKind
 from simcore.graph.ops import EdgeKind
-from workloads.models import ModelSpec
-from workloads.models.software import SoftwareSpec
+from workloads.models import ModelSpec, MoeSpec
+from workloads.models.software import AttentionKernels, SoftwareSpec
 from workloads.parallel.generate import generate
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
@@ -45,6 +45,7 @@ def generated(traced: Graph, kernels: str) -> Graph:
         layers = (ends[0], *[(model["layers"] - sum(ends)) // (pp - 2)] * (pp - 2), ends[1])
     parallel = ParallelSpec(
         tp=dims.get("tp", 1), pp=pp, dp=dims.get("dp", 1), stage_layers=layers,
+        cp=dims.get("cp", 1), ep=model.get("ep", 1),
         sequence_parallel=options["sequence_parallel"], virtual_stages=options["virtual_pipeline"],
         schedule="interleaved" if options["virtual_pipeline"] > 1 else "1f1b",
     )  # fmt: skip
@@ -56,12 +57,24 @@ def generated(traced: Graph, kernels: str) -> Graph:
         overlap_grad_reduce=options["overlap_grad_reduce"],
         overlap_param_gather=options["overlap_param_gather"],
     )  # fmt: skip
-    attention = {"megatron": "unfused", "flash": "efficient" if fp32 else "flash"}[kernels]
-    # The tracing recipe does not pad the vocabulary; Megatron's default dropout is 0.1.
-    software = SoftwareSpec(attention=attention, vocab_multiple=1)
+    attention: AttentionKernels = "efficient" if fp32 else "flash"
+    if kernels == "megatron" and parallel.cp == 1:  # else the recipe's stand-in for Transformer Engine's
+        attention = "unfused"
+    # The tracing recipe does not pad the vocabulary; Megatron's default dropout is 0.1.  Its experts are
+    # products one by one with a GELU that is not fused, its router works step by step.
+    software = SoftwareSpec(
+        attention=attention, vocab_multiple=1, bias_activation_fusion="num_experts" not in model,
+        moe_grouped_gemm=False, moe_permute_fusion=False, moe_router_fp32=False,
+    )  # fmt: skip
+    experts = None
+    if "num_experts" in model:
+        experts = MoeSpec(
+            num_experts=model["num_experts"], top_k=model["moe_top_k"], ffn=model["ffn_hidden"], bias=True
+        )
     spec = ModelSpec(
         name=work.name, layers=model["layers"], hidden=model["hidden"], heads=model["heads"],
         ffn=model["ffn_hidden"], vocab=model["vocab"], dropout=0.1,
+        moe=experts,
     )  # fmt: skip
     return generate(spec, parallel, training, software)
 

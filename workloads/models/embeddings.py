@@ -105,9 +105,9 @@ def _words(
 def _table(
     tape: Tape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, name: str, count: int
 ) -> None:
-    """Rows of a table that every rank holds, added to the token's."""
+    """Rows of a table that every rank holds, added to the token's; its gradient is whole on each."""
     op, table = tape.op(), shard.tensor(count, model.hidden)
-    op.parameter(f"{name}.weight", *table.shape, tp_duplicated=shard.sequence_parallel)
+    op.parameter(f"{name}.weight", *table.shape)
     op.run("aten::embedding", [whole, ids], [whole], module=name, saved_inputs=ids.num_bytes)
     op.run("aten::add.Tensor", [whole, whole], [whole], module="embedding")
     op.back(compute("aten::embedding_dense_backward", [whole, ids], [table], module=name), "weight")

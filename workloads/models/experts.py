@@ -203,10 +203,12 @@ def _products(
     if not shard.software.moe_grouped_gemm:
         count, name, op_class = local, "aten::mm", "gemm"
         a, b, out = (tensor.like(*tensor.shape[1:]) for tensor in (a, b, out))
+    added: list[Tensor] = []
     if role == "weight" and shard.software.grad_accumulation_fusion:
         name = "grouped_wgrad_gemm_accum" if count == 1 else "wgrad_gemm_accum"
+        added = [out]
     kernel = compute(
-        name, [operand(a, fp8), operand(b, fp8)], [out], op_class=op_class,
+        name, [operand(a, fp8), operand(b, fp8), *added], [out], op_class=op_class,
         flops=2 * a.numel * b.shape[-1], module=module,
     )  # fmt: skip
     if count == 1 and shard.software.moe_launch_each:

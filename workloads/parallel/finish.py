@@ -7,7 +7,7 @@ from workloads.models.pieces import Kernel
 from workloads.models.tensors import Tensor, collective, compute
 from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.job import Job, element_bytes
-from workloads.parallel.replicated import left_over, reduce_gradients
+from workloads.parallel.replicated import buckets_of, left_over, reduce_gradients
 from workloads.parallel.stages import Chunk
 
 
@@ -135,9 +135,10 @@ def _foreach_adam(grads: Tensor, x: Tensor) -> list[Kernel]:
 
 
 def _gather_parameters(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
+    """What each rank has updated, bucket by bucket as gradients were reduced."""
     size = element_bytes(job.training.param_gather_dtype)
-    pieces = tuple(piece for chunk in chunks for piece in chunk.pieces)
-    for group, ranks in (("dp", job.mesh.replicas), ("expert_dp", job.mesh.expert_replicas)):
-        numel = job.numel(pieces, group, trainable=True)
-        if numel and ranks > 1:
-            writer.collective("all_gather", group, numel * size, stream=COMPUTE, phase="optimizer")
+    for chunk in chunks:
+        for bucket in buckets_of(job, chunk):
+            writer.collective(
+                "all_gather", bucket.group, bucket.numel * size, stream=COMPUTE, phase="optimizer"
+            )
