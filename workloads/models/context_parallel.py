@@ -141,22 +141,40 @@ class _Merged:
 
     def _forward(self, core: Core) -> None:
         op, tape, gathered = self._op, self._tape, self._tape.new_label()
-        op.run("aten::cat", [self._keys], [self._keys], module=self._module)
+        for kernel in self._joining():
+            op.launch(Launch(kernel))
         op.launch(Launch(self._gather(), gathered))
         for number, (length, causal) in enumerate(_pieces(self._shard, core)):
             if number == (0 if self._compiled else 1):
                 tape.next_waits_for(gathered)
+            if self._passes_on(number):
+                op.launch(Launch(self._joined()))
             kernel = fused(self._shard, core, core.seq, length, causal=causal)[0]
             op.launch(Launch(kernel) if number else kept_by_attention(self._shard, core, kernel))
-            for name, ins, result in self._merging() if number else ():
+            for name, ins, result in self._merging(number):
                 op.run(name, ins, [result], op_class="elementwise", module=self._module)
         op.run("aten::_to_copy", [self._sum], [self.out], module=self._module)
 
-    def _merging(self) -> list[tuple[str, list[Tensor], Tensor]]:
+    def _joining(self) -> list[Kernel]:
+        """What makes one tensor of keys and values, eagerly after each has been made contiguous."""
+        half = self._keys.like(self._keys.numel // 2)
+        copy = compute("aten::clone", [half], [half], module=self._module)
+        return [*([] if self._compiled else [copy, copy]), self._joined()]
+
+    def _joined(self) -> Kernel:
+        return compute("aten::cat", [self._keys], [self._keys], module=self._module)
+
+    def _passes_on(self, number: int) -> bool:
+        """Whether a round joins keys and values again: eagerly all but the last, though nothing is sent."""
+        return not self._compiled and 0 < number < self._shard.cp - 1
+
+    def _merging(self, number: int) -> list[tuple[str, list[Tensor], Tensor]]:
         """New sum: sum - sigmoid(lse of piece - lse of sum) (sum - piece).  What is done to lse is small."""
         whole, piece = self._sum, self.out
         if self._compiled:
-            return [("merge_attention", [whole, piece], whole)]
+            return [("merge_attention", [whole, piece], whole)] if number else []
+        if not number:
+            return [("aten::_to_copy", [piece], whole)]
         return [
             ("aten::_to_copy", [piece], whole), ("aten::sub.Tensor", [whole, whole], whole),
             ("aten::mul.Tensor", [whole], whole), ("aten::sub.Tensor", [whole, whole], whole),
@@ -164,18 +182,22 @@ class _Merged:
 
     def _backward(self, core: Core) -> None:
         gathered = self._tape.new_label()
-        self._back("aten::cat", [self._keys], [self._keys])
+        half = self._key_grads.like(self._key_grads.numel // 2)
+        for empty in () if self._compiled else (self._sum, half, half):
+            self._back("aten::zeros_like", [], [empty])
+        for kernel in self._joining():
+            self._launch(kernel)
         self._op.back(self._gather(), label=gathered)
         sent: Hashable = None
         for number, (length, causal) in enumerate(_pieces(self._shard, core)):
             if number == (0 if self._compiled else 1):
                 self._before.append(gathered)
+            if self._passes_on(number):
+                self._launch(self._joined())
             self._launch(fused(self._shard, core, core.seq, length, causal=causal)[1])
             if sent is not None:
                 self._before.append(sent)
-            self._back("aten::add_.Tensor", [self._key_grads, self._keys], [self._key_grads])
-            if not self._compiled:
-                self._back("aten::cat", [self._key_grads], [self._key_grads])
+            self._adding(length == core.seq)
             sent = self._tape.new_label()
             # An all_to_all in which each rank has one partner.
             kernel = collective(
@@ -189,6 +211,23 @@ class _Merged:
         if not self._compiled:
             self._before.append(sent)
         self._back("aten::_to_copy", [self._key_grads], [self._keys])
+
+    def _adding(self, whole: bool) -> None:
+        """Gradients of keys and values added to those that came, and made one tensor to pass on."""
+        if self._compiled:
+            self._back("aten::add_.Tensor", [self._key_grads, self._keys], [self._key_grads])
+            return
+        each, new = (one.like(one.numel // 2) for one in (self._key_grads, self._keys))
+        if whole:
+            for name, ins in (("aten::add_.Tensor", [each, new]), ("aten::clone", [each])):
+                for _ in range(2):
+                    self._back(name, ins, [each])
+        else:  # of the first half of the keys; the other is joined to it
+            part, added = each.like(each.numel // 2), new.like(new.numel // 2)
+            for _ in range(2):
+                self._back("aten::add_.Tensor", [part, added], [part])
+                self._back("aten::cat", [each], [each])
+        self._back("aten::cat", [self._key_grads], [self._key_grads])
 
     def _back(self, name: str, ins: list[Tensor], outs: list[Tensor]) -> None:
         self._launch(compute(name, ins, outs, op_class="elementwise", module=self._module))
