@@ -15,6 +15,7 @@ CASES = {
     "tokens": ({"tp": 8, "sequence_parallel": True}, {"seq": 12}, 0,
                "tp=8 does not divide 12 tokens .* nearest: parallel.tp=6, or .*sequence_parallel=false"),
     "adapters": ({}, {"trainable": "lora"}, 0, "lora_rank=0: .* nearest: 1"),
+    "adapters too": ({}, {"lora_rank": 4}, 0, "nearest: 0, or training.trainable=lora"),
     "adapted": ({}, {"trainable": "lora", "lora_rank": 4, "lora_targets": "q_proj"}, 0, "linear_qkv"),
     "nothing": ({}, {"trainable": "layer.1"}, 0, "matches no parameter; they are called .*weight"),
     "recomputed": ({}, {"recompute": "full", "recompute_layers": 7}, 0, "has 6 layers; nearest: 6"),

@@ -51,6 +51,11 @@ def _check_size(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec
         )
     if training.trainable == "lora" and not training.lora_rank:
         raise InputError("training.lora_rank=0: adapters have at least one row; nearest: 1")
+    if training.trainable == "all" and training.lora_rank:
+        raise InputError(
+            f"training.lora_rank={training.lora_rank} where all parameters train; nearest: 0, or"
+            " training.trainable=lora"
+        )
     try:
         re.compile(training.trainable)
     except re.error as error:
