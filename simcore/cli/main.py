@@ -63,6 +63,14 @@ def contention_study(context: typer.Context) -> None:
     raise typer.Exit(run(context.args))
 
 
+@app.command("bandwidth-study", context_settings=_OWN_ARGUMENTS, add_help_option=False)
+def bandwidth_study(context: typer.Context) -> None:
+    """What a slower network costs traced data-parallel jobs: Echo's table 10."""
+    from simcore.study.bandwidth import bandwidth_study as run
+
+    raise typer.Exit(run(context.args))
+
+
 @app.command("profile-gpu", context_settings=_OWN_ARGUMENTS, add_help_option=False)
 def profile_gpu(context: typer.Context) -> None:
     """Measure the GPU that torch sees, and fit a hardware profile to it."""

@@ -4,9 +4,11 @@ from collections import Counter
 
 import pytest
 
+from simcore.errors import InputError
 from simcore.graph import load_graph
 from simcore.graph.ops import OpKind
 from tests.tracing.small_jobs import column, communication, job, played
+from workloads.tracing.expert_load import parse_load, token_counts
 from workloads.tracing.pool import WorkerPool
 from workloads.tracing.rank_run import RankTrace
 from workloads.tracing.trace import gpt_traces
@@ -194,6 +196,20 @@ def test_experts_exchange_tokens_twice_each_way(pool: WorkerPool) -> None:
     rows = zip(column(template, "module"), column(template, "flops"), strict=True)
     expert_flops = sum(count for module, count in rows if "local_experts" in module)
     assert expert_flops == LAYERS * (2 * S * B) * 2 * (2 * H * 4 * H)
+
+
+def test_a_load_decides_what_experts_compute(pool: WorkerPool) -> None:
+    counts = token_counts(parse_load("zipf:1").shares(8, 0), S * B, 2)  # from each of four ranks
+    assert counts[0] > 4 * counts[7]
+    for rank in (0, 3):
+        found = trace(pool, rank, dp=4, ep=4, num_experts=8, expert_load="zipf:1", **FLAT)
+        template = played(found.program, "fwd")
+        rows = zip(column(template, "module"), column(template, "flops"), strict=True)
+        expert_flops = sum(count for module, count in rows if "local_experts" in module)
+        here = 4 * int(counts[2 * rank] + counts[2 * rank + 1])
+        assert expert_flops == LAYERS * here * 2 * (2 * H * 4 * H)
+    with pytest.raises(InputError, match="needs num_experts"):
+        job(expert_load="zipf")
 
 
 def test_distributed_optimizer_overlaps_what_it_reduces_and_gathers(pool: WorkerPool) -> None:

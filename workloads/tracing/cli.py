@@ -86,6 +86,9 @@ def megatron_gpt(
     num_experts: Annotated[int, typer.Option(help="Experts of each layer's MLP; 0: dense.")] = 0,
     moe_top_k: Annotated[int, typer.Option(help="Experts that a token visits.")] = 2,
     ep: Annotated[int, typer.Option(help="Expert-parallel ranks, of cp * dp.")] = 1,
+    expert_load: Annotated[
+        str, typer.Option(help="Where tokens go: uniform, zipf[:EXPONENT] or a JSON file of shares.")
+    ] = "uniform",
     gpus_per_node: Annotated[int, typer.Option(help="What the program is told about its node.")] = 8,
     jobs: Annotated[int, typer.Option(help="Worker processes; 0: one per core.")] = 0,
     name: Annotated[str, typer.Option(help="Name of the workload; default: the folder's.")] = "",
@@ -124,6 +127,7 @@ def megatron_gpt(
             num_experts=num_experts,
             moe_top_k=moe_top_k,
             ep=ep,
+            expert_load=expert_load,
         )
         check_target(out)
         with shown_progress() as progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from simcore.errors import InputError, nearest
+from workloads.tracing.expert_load import parse_load
 
 PRECISIONS = ("fp32", "bf16")
 RECOMPUTE = ("none", "selective", "full")
@@ -20,7 +21,8 @@ class MegatronGptJob:
     """GPT as Megatron-core trains it.  The world is ``tp * cp * dp * pp`` ranks, tp fastest, pp slowest.
 
     ``num_experts`` of every layer's MLP (0: dense), of which a token visits ``moe_top_k``; ``ep`` ranks of
-    ``cp * dp`` share them.
+    ``cp * dp`` share them; ``expert_load`` says how unevenly tokens choose (Note [Load models] of
+    ``expert_load.py``).
     ``virtual_pipeline``: model chunks per stage (1: plain 1F1B, more: interleaved).  ``first_stage_layers``
     and ``last_stage_layers``: layers of these stages when the others share the rest (0: all are alike).
     Errors: InputError for a size, count or combination that Megatron cannot run.
@@ -50,6 +52,7 @@ class MegatronGptJob:
     num_experts: int = 0
     moe_top_k: int = 2
     ep: int = 1
+    expert_load: str = "uniform"
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -97,6 +100,9 @@ class MegatronGptJob:
                 raise InputError("experts and tp > 1 need sequence_parallel")
         elif self.ep > 1:
             raise InputError(f"ep {self.ep} needs num_experts")
+        elif self.expert_load != "uniform":
+            raise InputError(f"expert_load {self.expert_load} needs num_experts")
+        parse_load(self.expert_load)
 
     def _check_layers(self) -> None:
         """Layers must fall evenly on the model chunks, but for what the first and last stage are given."""

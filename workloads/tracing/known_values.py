@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -78,13 +80,17 @@ class KnownValues:
             return
         own = self._load.exponent
         exponent = self._exponent_at(scores, own)
-        layer = self._layers.setdefault(self._module(), len(self._layers))
-        shares = self._load.shares(experts, layer, None if exponent == own else exponent)
+        shares = self.shares(experts, None if exponent == own else exponent)
         experts_of = assign(token_counts(shares, tokens, top_k), tokens, top_k)
         with _disable_current_modes():
             values = torch.from_numpy(experts_of).reshape(chosen.shape)
         self.active = True
         setattr(chosen, _VALUES, values)
+
+    def shares(self, experts: int, exponent: float | None = None) -> NDArray[np.float64]:
+        """Share of every expert in the routing layer that runs; ``exponent`` instead of the load's own."""
+        layer = self._layers.setdefault(self._module(), len(self._layers))
+        return self._load.shares(experts, layer, exponent)
 
     def compute(self, func: Any, base: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """What ``func`` gives on known values; None when some are not known, or not worth knowing."""

@@ -15,7 +15,7 @@ from megatron.core.pipeline_parallel import p2p_communication, schedules
 from megatron.core.transformer.moe import moe_utils, router
 from torch.utils._python_dispatch import _disable_current_modes
 
-from workloads.tracing.expert_load import ExpertLoad, assign, token_counts
+from workloads.tracing.expert_load import assign, token_counts
 from workloads.tracing.known_values import attach
 from workloads.tracing.recorder import Recorder
 
@@ -93,14 +93,14 @@ def _transfers(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _routing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tokens fall on experts evenly: which ones is known, so that counts and splits that follow are, too."""
+    """Tokens fall on experts as the load says, so that counts and splits that follow are known, too."""
 
     @functools.wraps(original)
     def route(logits: torch.Tensor, topk: int, *args: Any, **kwargs: Any) -> Any:
         shares, routes = original(logits, topk, *args, **kwargs)
         if active is not None:
             tokens, experts = routes.shape
-            chosen = assign(token_counts(ExpertLoad().shares(experts, 0), tokens, topk), tokens, topk)
+            chosen = assign(token_counts(active.known.shares(experts), tokens, topk), tokens, topk)
             with _disable_current_modes():
                 real = torch.zeros(tokens, experts, dtype=torch.bool)
                 real.scatter_(1, torch.from_numpy(chosen), value=True)

@@ -68,12 +68,14 @@ def run_rank(job: MegatronGptJob, rank: int, num_microbatches: int, warm_up: boo
     import torch
 
     from workloads.tracing import fake_dist, fake_values, megatron_gpt, megatron_groups, megatron_hooks
+    from workloads.tracing.expert_load import parse_load
     from workloads.tracing.group_names import group_symbol
     from workloads.tracing.recorder import Recorder
 
     megatron_groups.every_group = rank == 0
     megatron_gpt.enter_rank(job, rank)
-    recorder = Recorder()
+    recorder = Recorder(load=parse_load(job.expert_load))
+    recorder.known.active = job.num_experts > 0  # the order of experts is a tensor that the model begins with
     megatron_hooks.active = recorder
     try:
         with fake_values.make_fake_mode(), recorder:
