@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from simcore.calibrate.runs_command import validate_runs
+from workloads.published import read_run_rows
 
 _GOOD = {
     "id": "good", "family": "new", "model": "tiny GPT", "layers": "2", "hidden": "512", "heads": "8",
@@ -82,3 +83,12 @@ def test_gpus_and_thousands_as_tables_write_them(tmp_path: Path, capsys: pytest.
     plain, written = _predicted(tmp_path, capsys, *rows)["rows"]
     assert written["gpus"] == 8
     assert written["predicted_step_s"] == plain["predicted_step_s"]
+
+
+def test_a_table_that_a_spreadsheet_wrote_is_read(tmp_path: Path) -> None:
+    """Spreadsheets put a byte order mark before the first column's name."""
+    table = tmp_path / "runs.csv"
+    lines = [",".join(_GOOD), ",".join(_GOOD.values())]
+    table.write_text("\n".join(lines), encoding="utf-8-sig")
+    (row,) = read_run_rows(str(table))
+    assert row.id == "good"

@@ -75,7 +75,7 @@ class RunRow:
 def read_run_rows(path: str) -> list[RunRow]:
     """Rows of a CSV file.  Errors: InputError for a file that cannot be read or lacks needed columns."""
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             names = tuple(reader.fieldnames or ())
             for column in REQUIRED:
