@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 
 from simcore.graph import apply_kernels, load_graph
+from simcore.graph.races import missing_waits
 from tests.models.one_truth import Op, actions, exchanges, generated, of_first_rank
 from tests.models.test_one_truth import LOSS, LOSS_BYTES_PER_TOKEN, Pair
 
@@ -96,6 +97,8 @@ def test_a_steps_collectives_are_the_same(pair: Pair) -> None:
 
 def test_context_parallel_attention_is_shared_out_alike() -> None:
     pair = load("context-parallel")
+    flats = [pair.traced.flat_ops(program) for program in pair.traced.programs]
+    assert missing_waits(pair.traced, flats) == []  # of parts on two streams
     for theirs, ours, tokens in pair.actions:
         inside = [[op for op in ops if "core_attention" in op.module] for ops in (theirs, ours)]
         traced, made = ([op for op in ops if "core_attention" not in op.module] for ops in (theirs, ours))

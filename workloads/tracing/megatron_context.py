@@ -85,6 +85,7 @@ class _Ring(torch.autograd.Function):
             following = torch.empty_like(sent)
             part, keys = _part(query, step, rank), _keys(pair, step, rank)
             saved = ctx.parts[step]
+            ctx.streams[step % 2].wait_stream(ctx.streams[0])  # for gradients, and what has arrived
             with torch.cuda.stream(ctx.streams[step % 2]):
                 found = _BACKWARD(
                     *(_part(grad, step, rank), part, keys[0], keys[1], _part(output, step, rank)),
