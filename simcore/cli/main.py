@@ -7,7 +7,7 @@ import typer
 from simcore.cli.bench import app as bench
 from simcore.cli.compare_runs import compare
 from simcore.cli.export_chakra import export
-from simcore.cli.process import one_command
+from simcore.cli.process import collect_as_usual, one_command
 from simcore.cli.replay import replay
 from simcore.cli.report_run import report
 from simcore.cli.run_sim import run_sim
@@ -36,6 +36,7 @@ def trace_workload(context: typer.Context) -> None:
     """Trace a training program without a GPU and write its execution graph."""
     from workloads.tracing.cli import app as tracing
 
+    collect_as_usual()  # tensors
     tracing(context.args, prog_name="simcore trace-workload")
 
 
@@ -44,6 +45,7 @@ def validate(context: typer.Context) -> None:
     """Predicted against measured times, by family."""
     from simcore.calibrate.command import validate as run
 
+    collect_as_usual()  # hundreds of simulations
     raise typer.Exit(run(context.args))
 
 

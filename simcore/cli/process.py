@@ -10,6 +10,7 @@ from contextlib import contextmanager
 #: Objects made between two looks for garbage in cycles, of which there is little.  A run of a usual job makes
 #: fewer; by the default of 700 they would all be looked at several times.
 _OBJECTS = 1_000_000
+_USUAL = gc.get_threshold()
 
 
 @contextmanager
@@ -26,3 +27,8 @@ def one_command() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+
+
+def collect_as_usual() -> None:
+    """Look for garbage as often as Python does: for a command whose objects in cycles hold much memory."""
+    gc.set_threshold(*_USUAL)
