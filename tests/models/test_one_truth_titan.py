@@ -164,7 +164,8 @@ def test_attention_of_a_part_of_the_queries_counts_half_of_the_keys() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("torchtitan") is None, reason="torchtitan is not installed")
 @pytest.mark.parametrize("how", CASES)
-def test_graphs_are_what_tracing_gives_now(how: str) -> None:
+def test_graphs_are_what_tracing_gives_now(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     from workloads.tracing.pool import workers
     from workloads.tracing.script import rank_script
     from workloads.tracing.script.job import ScriptJob
@@ -177,3 +178,4 @@ def test_graphs_are_what_tracing_gives_now(how: str) -> None:
     for stage in range(CASES[how].pp):
         assert calls(now, stage) == calls(then, stage)
         assert kernels(now, how, stage) == kernels(then, how, stage)
+    assert not list(tmp_path.iterdir())  # torchtitan's logs and dumps are left out

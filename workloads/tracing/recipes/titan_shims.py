@@ -156,3 +156,7 @@ def leave_out(config: Any) -> None:
     training.steps = max(training.steps, 100)
     for part in (config.compile, config.checkpoint, config.validator):
         part.enable = False
+    # What it would write into the folder that it is called in.
+    config.profiler.enable_profiling = config.profiler.enable_memory_snapshot = False
+    config.metrics.enable_tensorboard = config.metrics.enable_wandb = False
+    config.comm.trace_buf_size = 0
