@@ -133,10 +133,14 @@ def scored(
     for entry in described:
         results = [predicted[case_key(case)] for case in entry.band.cases]
         times = [result for result in results if not isinstance(result, str)]
+        refusals = [result for result in results if isinstance(result, str)]
+        bugs = [result for result in refusals if result.startswith("bug")]
+        if bugs:  # what is refused leaves a band, what failed must not hide behind the other cases
+            times, refusals = [], bugs
         if times:
             score = RowScore(entry, min(times), max(times) * entry.widened)
             (out.unscored if entry.unscored else out.scores).append(score)
-        reason = entry.unscored if times else str(results[0])
+        reason = entry.unscored if times else refusals[0]
         if reason:
             out.skipped.append({"id": entry.row.id, "family": entry.row.family, "reason": reason})
     return out

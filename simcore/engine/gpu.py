@@ -58,7 +58,9 @@ class Hold(base.Put["SmPool"]):
         for callback in callbacks:
             callback(self)
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is GeneratorExit:  # the coroutine is thrown away, and its simulation with it
+            return
         if self.processed:
             self.resource.release(self.num_sms, self.purpose)
         else:

@@ -80,6 +80,23 @@ def test_a_hold_given_up_before_it_is_granted():
     assert not gpu.sms.put_queue
 
 
+def test_a_coroutine_that_is_thrown_away_gives_nothing_back():
+    """As stock resources of SimPy: its simulation is thrown away, too, and rates nothing again."""
+    clock, network, _ = bench(50)
+    gpu = Gpu(clock, network, num_sms=4, hbm_bytes_per_s=3e12)
+
+    def holder():
+        with gpu.sms.hold(3) as held:
+            yield held
+            yield clock.timeout(10 * US)
+
+    abandoned = holder()
+    clock.process(abandoned)
+    clock.run(until=5 * US)
+    abandoned.close()
+    assert gpu.sms.held == 3
+
+
 def test_stock_simpy_resources_share_the_clock():
     clock, _, (link,) = bench(10)
     storage = simpy.Container(clock, capacity=100, init=0)

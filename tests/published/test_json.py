@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simcore.calibrate.runs_command import validate_runs
-from workloads.published import read_run_rows
+from workloads.published import Case, read_run_rows
 
 _GOOD = {
     "id": "good", "family": "new", "model": "tiny GPT", "layers": "2", "hidden": "512", "heads": "8",
@@ -72,6 +72,22 @@ def test_a_band_says_what_is_unpublished(tmp_path: Path, capsys: pytest.CaptureF
     assert row["low_step_s"] < row["high_step_s"]
     assert row["middle_step_s"] == pytest.approx((row["low_step_s"] + row["high_step_s"]) / 2)
     assert row["predicted_step_s"] == min(max(0.01, row["low_step_s"]), row["high_step_s"])
+
+
+def test_a_bug_in_one_case_of_a_band_does_not_hide_behind_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_fails(case: Case, physics: object) -> float:
+        if case.training.micro_batch == 1:
+            raise ZeroDivisionError("by nothing")
+        return 1.0
+
+    monkeypatch.setattr("simcore.calibrate.runs_score.predict_case", one_fails)
+    open_row = {**_GOOD, "quality": "B", "recompute": "", "micro_batch": ""}
+    failed, fine = _predicted(tmp_path, capsys, open_row, {**open_row, "micro_batch": "2"})["rows"]
+    assert failed["skipped_reason"] == "bug: ZeroDivisionError: by nothing"
+    assert failed["predicted_step_s"] is None
+    assert fine["skipped_reason"] == "" and fine["predicted_step_s"] == 1.0
 
 
 def test_gpus_and_thousands_as_tables_write_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
