@@ -50,7 +50,7 @@ def measure(
     from simcore.collectives import NcclPlanner
     from simcore.cost import RooflineCost
     from simcore.engine import simulate
-    from simcore.graph import apply_kernels
+    from simcore.graph import apply_kernels, usual_kernels
     from simcore.hardware import Topology
 
     bench = Bench()
@@ -60,7 +60,7 @@ def measure(
         graph, hardware = found.graph, found.cluster
     with bench.part("map kernels"):
         if not scenario.described:
-            graph = apply_kernels(graph, scenario.settings.kernels)
+            graph = apply_kernels(graph, usual_kernels(graph))
     with bench.part("build topology"):
         topology = Topology(hardware)
         planner = NcclPlanner(topology)
