@@ -47,7 +47,7 @@ def measure(
 
     from simcore.cli.loading import loaded
     from simcore.cli.scenario import resolve_scenario
-    from simcore.graph import apply_kernels
+    from simcore.graph import apply_kernels, usual_kernels
     from simcore.run import Setup, run
 
     bench = Bench()
@@ -57,7 +57,7 @@ def measure(
         graph, hardware = found.graph, found.cluster
     with bench.part("map kernels"):
         if not scenario.described:
-            graph = apply_kernels(graph, scenario.settings.kernels)
+            graph = apply_kernels(graph, usual_kernels(graph))
     with bench.part("simulate"):
         result = run(graph, hardware, Setup(coalesce=coalesce, fold=fold)).result
     of_class = [sha256(times.start_ps.tobytes() + times.end_ps.tobytes()).digest() for times in result.times]

@@ -13,7 +13,7 @@ from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
 from simcore.hardware.quantities import Number
 from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
 
-KERNELS: Final = ("unfused", "megatron", "flash")
+KERNELS: Final = ("unfused", "megatron", "flash", "cudnn")
 FP32_MATH: Final = ("ieee", "tf32")
 
 _CHOICES: Final = {
@@ -75,15 +75,16 @@ _NUMBERED: Final = ("rank.<n>.gpu.clock", "node.<n>.extra_latency_s", "link.<nam
 class Settings:
     """Settings by what they reach; ``given`` is what the user wrote, for the record.
 
-    ``hardware`` are overrides for :func:`simcore.hardware.load_cluster`; ``nccl_texts``, ``nccl_numbers`` and
-    ``nvls`` arguments of the planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra
-    latencies of single nodes, ``noise_sigma`` the spread of kernel times, ``packets`` what the packet
-    network assumes; ``tables`` hold measured kernel times that override formulas.  ``refuse_memory``: a job
-    that is predicted not to fit is refused.
+    ``kernels`` is the kernel mapping ("": the usual one of the program), ``hardware`` are overrides for
+    :func:`simcore.hardware.load_cluster`; ``nccl_texts``, ``nccl_numbers`` and ``nvls`` arguments of the
+    planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra latencies of single nodes,
+    ``noise_sigma`` the spread of kernel times, ``packets`` what the packet network assumes; ``tables`` hold
+    measured kernel times that override formulas.  ``refuse_memory``: a job that is predicted not to fit is
+    refused.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
-    kernels: str = "megatron"
+    kernels: str = ""
     fp32_math: str = "ieee"
     refuse_memory: bool = True
     tables: tuple[MeasuredTable, ...] = ()
@@ -119,7 +120,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
     Errors: InputError for an unknown key (with the nearest one) or a value that the key cannot have.
     Hardware values are checked where hardware is loaded.
     """
-    choices = {key: allowed[0] for key, allowed in _CHOICES.items()} | {"workload.kernels": "megatron"}
+    choices = {key: allowed[0] for key, allowed in _CHOICES.items()} | {"workload.kernels": ""}
     nccl_texts: dict[str, str] = {}
     nccl_numbers: dict[str, int] = {}
     hardware: dict[str, str] = {}

@@ -24,7 +24,7 @@ from simcore.graph.template_builder import OpHandle, TemplateBuilder, external
 from simcore.graph.verify import verify
 
 if TYPE_CHECKING:
-    from simcore.graph.passes import apply_kernels
+    from simcore.graph.passes import apply_kernels, usual_kernels
 
 __all__ = [
     "Action",
@@ -58,6 +58,7 @@ __all__ = [
     "resolve_edges",
     "resolve_waits",
     "save_graph",
+    "usual_kernels",
     "validate_schedule",
     "verify",
 ]
@@ -65,8 +66,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the passes when they are used: a generated graph has the kernels of its framework already."""
-    if name == "apply_kernels":
+    if name in ("apply_kernels", "usual_kernels"):
         from simcore.graph import passes
 
-        return passes.apply_kernels
+        return getattr(passes, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,6 +14,13 @@ def test_the_default_is_there_and_is_what_its_name_says() -> None:
     assert graph.workload.name == "gpt-175b-pp12-tp8-dp1"
     assert {axis: size for axis, size in graph.workload.dims.items() if size > 1} == {"pp": 12, "tp": 8}
     assert graph.world_size == 96
+    assert graph.workload.precision == "bf16" and graph.workload.options["sequence_parallel"]
+
+
+def test_echo_s_job_is_the_same_in_fp32() -> None:
+    bf16, fp32 = (catalog.load(name).workload for name in (catalog.DEFAULT, f"echo-{catalog.DEFAULT}"))
+    assert (bf16.model, bf16.dims, bf16.num_microbatches) == (fp32.model, fp32.dims, fp32.num_microbatches)
+    assert fp32.precision == "fp32" and fp32.options["recompute"] == "full"
 
 
 def test_every_workload_is_a_graph_made_by_a_command_and_small() -> None:

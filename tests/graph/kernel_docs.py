@@ -16,11 +16,20 @@ A trace of a framework's plain code shows every aten op. An optimised build laun
 
 """
 
+_USUAL = """
+Where nothing is said, a Megatron-Core program in 16 bits has the kernels of `cudnn`, as its default layer
+spec runs attention in Transformer Engine; in fp32, for which neither cuDNN nor FlashAttention has kernels,
+and for other frameworks, whose traces show the attention that they call, it is `megatron`.
+"""
+
 _RULES = """
 A pattern is a sequence of op names in issue order on one stream, in one phase and one layer, nothing between
 them: `a|b` is either, `a?` optional, `a*` any number, `a+` at least one. The fused kernel reads each distinct
 tensor from outside once and writes each tensor that outlives it once; what only its own ops touched costs
 neither traffic nor memory. Flops are the sum of its ops'. Ops that match nothing stay as they are.
+
+Under `cudnn` the attention kernels are called `cudnn_attention_fwd` and `cudnn_attention_bwd`, and priced so;
+in fp32 they are `efficient_attention_*` under both names.
 
 Besides the table: a weight-gradient GEMM and the addition into `main_grad` that follows it run as one
 `wgrad_gemm_accum` (`gradient_accumulation_fusion`), on the GEMM's flops.
@@ -32,8 +41,8 @@ This page is written by `tests/graph/kernel_docs.py` from the patterns themselve
 def page() -> str:
     """The whole page."""
     names = "".join(f"- `{name}`: {text}\n" for name, text in MAPPINGS.items())
-    flash = _table("Only in `flash`", (ATTENTION_FORWARD, ATTENTION_BACKWARD))
-    return _INTRO + names + _table("In `megatron` and `flash`", MEGATRON) + flash + _RULES
+    flash = _table("Only in `flash` and `cudnn`", (ATTENTION_FORWARD, ATTENTION_BACKWARD))
+    return _INTRO + names + _USUAL + _table("In `megatron`, `flash` and `cudnn`", MEGATRON) + flash + _RULES
 
 
 def _table(title: str, kernels: tuple[FusedKernel, ...]) -> str:

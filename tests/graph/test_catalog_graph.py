@@ -1,4 +1,4 @@
-"""The committed GPT-175B graph: loads fast, verifies, and maps to the kernels of a real build."""
+"""The committed GPT-175B graphs: load fast, verify, and map to the kernels of a real build."""
 
 from __future__ import annotations
 
@@ -8,18 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from simcore.graph import apply_kernels, graph_hash, load_graph, resolve_waits, save_graph, verify
+from simcore.graph import (
+    apply_kernels,
+    graph_hash,
+    load_graph,
+    resolve_waits,
+    save_graph,
+    usual_kernels,
+    verify,
+)
 from simcore.memory import peak_memory
 from simcore.units import MIB
 
-FOLDER = Path(__file__).parents[2] / "workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1"
+GRAPHS = Path(__file__).parents[2] / "workloads/catalog/graphs"
+ECHO = GRAPHS / "echo-gpt-175b-pp12-tp8-dp1"  # fp32, every layer recomputed
+BF16 = GRAPHS / "gpt-175b-pp12-tp8-dp1"  # sequence parallel, nothing recomputed
 LAYERS_PER_STAGE, MICROBATCHES = 8, 96
 MIDDLE = 5  # a stage without embedding or loss
 
 
+@pytest.fixture(scope="module", params=[ECHO, BF16], ids=["fp32", "bf16"])
+def folder(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
 def graph():
-    return load_graph(FOLDER)
+    return load_graph(ECHO)
 
 
 @pytest.fixture(scope="module")
@@ -39,20 +54,21 @@ def per_layer(graph, phase):
     return {name: count / (LAYERS_PER_STAGE * MICROBATCHES) for name, count in counts.items()}
 
 
-def test_the_folder_is_small_and_loads_fast():
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 5 * MIB
+def test_the_folder_is_small_and_loads_fast(folder):
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 5 * MIB
     began = time.process_time()
-    load_graph(FOLDER)
+    load_graph(folder)
     assert time.process_time() - began < 0.5
 
 
-def test_saving_what_was_loaded_gives_the_same_bytes(graph, tmp_path):
-    save_graph(graph, tmp_path / "again")
-    for path in FOLDER.iterdir():
+def test_saving_what_was_loaded_gives_the_same_bytes(folder, tmp_path):
+    save_graph(load_graph(folder), tmp_path / "again")
+    for path in folder.iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_it_verifies_quickly(graph):
+def test_it_verifies_quickly(folder):
+    graph = load_graph(folder)
     began = time.process_time()
     assert verify(graph) == []
     assert time.process_time() - began < 2
@@ -100,6 +116,31 @@ def test_backward_kernels_of_a_layer(mapped):
     assert found["bias_dropout_add_bwd"] == 2
     # Bias and layer norm gradients are still added one by one: 4 biases, 2 x (weight, bias).
     assert found["aten::add_.Tensor"] == 8
+
+
+def test_kernels_of_a_layer_in_16_bits():
+    graph = load_graph(BF16)
+    kernels = usual_kernels(graph)
+    assert (kernels, usual_kernels(load_graph(ECHO))) == ("cudnn", "megatron")
+    assert usual_kernels(apply_kernels(graph, "flash")) == "flash"  # what is applied stays
+    mapped = apply_kernels(graph, kernels)
+    # As in fp32, with attention in one kernel, and gathers and scatters where there all_reduces were.
+    forward = per_layer(mapped, "fwd")
+    assert {name: count for name, count in forward.items() if count >= 1} == {  # less: once a microbatch
+        "aten::native_layer_norm": 2,
+        "nccl::all_gather": 2,
+        "aten::mm": 4,
+        "aten::add.Tensor": 1,
+        "cudnn_attention_fwd": 1,
+        "nccl::reduce_scatter": 2,
+        "bias_dropout_add_fwd": 2,
+        "bias_gelu_fwd": 1,
+    }
+    found = per_layer(mapped, "bwd")
+    assert found["wgrad_gemm_accum"] == found["aten::mm"] == 4 and found["cudnn_attention_bwd"] == 1
+    # Gathered: both outputs' gradients, and both inputs again for the weight gradients.
+    assert found["nccl::all_gather"] == 4 and found["nccl::reduce_scatter"] == 2
+    assert per_layer(mapped, "recompute") == {}
 
 
 def test_flops_are_conserved_and_flash_recomputes_one_product(mapped):

@@ -1,5 +1,7 @@
 """Classes of ranks and skipped microbatches give what tracing everything gives."""
 
+from typing import Any
+
 import pytest
 
 from simcore.graph import load_graph, verify
@@ -12,7 +14,12 @@ from workloads.tracing.rank_classes import contiguous_text, group_ranks, sample_
 from workloads.tracing.templates import CutProgram, CutTemplate, Instance
 from workloads.tracing.trace import extend_trace, gpt_traces, megatron_workers, trace_in
 
-CATALOG = "workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1"
+CATALOG = "workloads/catalog/graphs"
+#: GPT-175B in the catalog: what is simulated by default, and Echo's job.
+HEADLINES = {
+    "gpt-175b-pp12-tp8-dp1": {"precision": "bf16", "sequence_parallel": True, "recompute": "none"},
+    "echo-gpt-175b-pp12-tp8-dp1": {},
+}
 
 
 @pytest.mark.parametrize(
@@ -99,9 +106,10 @@ def test_graph_does_not_depend_on_the_hash_seed(pool: WorkerPool, monkeypatch: p
     assert here == there
 
 
-def test_committed_graph_is_what_tracing_gives(pool: WorkerPool) -> None:
-    graph = load_graph(CATALOG)
-    case = headline()
+@pytest.mark.parametrize("name", HEADLINES)
+def test_committed_graph_is_what_tracing_gives(pool: WorkerPool, name: str) -> None:
+    graph = load_graph(f"{CATALOG}/{name}")
+    case = headline(**HEADLINES[name])
     assert graph.workload.command == case.command()
     rank = 40  # stage 5
     (trace,) = gpt_traces(pool, case, [(rank, case.traced_microbatches(5), True)])
@@ -115,14 +123,16 @@ def test_committed_graph_is_what_tracing_gives(pool: WorkerPool) -> None:
     assert extended.digest() == read_back(graph, program).digest()
 
 
-def headline() -> MegatronGptJob:
+def headline(**options: Any) -> MegatronGptJob:
     return MegatronGptJob(
-        layers=96, hidden=12288, heads=96, seq=2048, vocab=51200, tp=8, pp=12, dp=1, microbatches=96
-    )
+        layers=96, hidden=12288, heads=96, seq=2048, vocab=51200, tp=8, pp=12, dp=1, microbatches=96,
+        **options,
+    )  # fmt: skip
 
 
-def test_middle_stages_share_templates() -> None:
-    graph = load_graph(CATALOG)
+@pytest.mark.parametrize("name", HEADLINES)
+def test_middle_stages_share_templates(name: str) -> None:
+    graph = load_graph(f"{CATALOG}/{name}")
     used = {
         program.stage: {t for t in program.template.tolist() if graph.template_names[t] in ("fwd", "bwd")}
         for program in graph.programs

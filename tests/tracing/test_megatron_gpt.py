@@ -41,8 +41,9 @@ def test_flops_of_a_step_are_the_analytic_count(pool: WorkerPool) -> None:
     assert by_phase["bwd"] == 2 * (2 * layer_flops() + logits)
 
 
-def test_flops_of_the_headline_job() -> None:
-    graph = load_graph("workloads/catalog/graphs/gpt-175b-pp12-tp8-dp1")
+@pytest.mark.parametrize("name", ["gpt-175b-pp12-tp8-dp1", "echo-gpt-175b-pp12-tp8-dp1"])
+def test_flops_of_the_headline_jobs(name: str) -> None:
+    graph = load_graph(f"workloads/catalog/graphs/{name}")
     middle = next(program for program in graph.programs if program.stage == 5)
     forwards = {t for t in middle.template.tolist() if graph.template_names[t] == "fwd"}
     # 8 layers: (24 * 2048 * 12288^2 + 4 * 2048^2 * 12288) / 8 each = 953482739712

@@ -1,5 +1,5 @@
 """Graph passes: rewrite a traced graph into what an optimised framework build launches."""
 
-from simcore.graph.passes.kernels import MAPPINGS, apply_kernels, fuse_regions
+from simcore.graph.passes.kernels import MAPPINGS, apply_kernels, fuse_regions, usual_kernels
 
-__all__ = ["MAPPINGS", "apply_kernels", "fuse_regions"]
+__all__ = ["MAPPINGS", "apply_kernels", "fuse_regions", "usual_kernels"]

@@ -47,9 +47,12 @@ class _Sizes:
 
 
 def attention_replacements(
-    view: GraphView, forwards: Sequence[Match], backwards: Sequence[Match]
+    view: GraphView, forwards: Sequence[Match], backwards: Sequence[Match], family: str = "flash"
 ) -> list[Replacement]:
-    """Replacements for matched attention, forward and backward together: the one saves for the other."""
+    """Replacements for matched attention, forward and backward together: the one saves for the other.
+
+    ``family`` ("flash", "cudnn") is whose kernels they are, by which the cost model prices them.
+    """
     graph = view.graph
     backward_of = {row: match for match in backwards for row in match.members}
     saved_frees = _frees_by_owner(graph, forwards)
@@ -58,7 +61,7 @@ def attention_replacements(
         sizes = _sizes(view, match.members)
         output = sizes.tensor(sizes.query)
         columns: dict[str, str | int] = {
-            "name": _kernel_name(view, match),
+            "name": _kernel_name(view, match, family),
             "op_class": match.kernel.op_class,
             "in_shapes": shapes_text([output, sizes.tensor(sizes.key), sizes.tensor(sizes.key)]),
             "out_shapes": shapes_text([output, sizes.lse]),
@@ -73,10 +76,10 @@ def attention_replacements(
         saved = tuple((sizes.lse.num_bytes, user.anchor) for user in users[:1])
         columns["alloc_bytes"] = kept_alloc + sum(num_bytes for num_bytes, _ in saved)
         made.append(Replacement(match.members, match.anchor, columns, dropped, saved))
-    return made + [_backward(view, match) for match in backwards]
+    return made + [_backward(view, match, family) for match in backwards]
 
 
-def _backward(view: GraphView, match: Match) -> Replacement:
+def _backward(view: GraphView, match: Match, family: str) -> Replacement:
     graph = view.graph
     sizes = _sizes(view, match.members)
     query, key = sizes.tensor(sizes.query), sizes.tensor(sizes.key)
@@ -87,7 +90,7 @@ def _backward(view: GraphView, match: Match) -> Replacement:
     ]
     allocated = sum(view.alloc_bytes[row] for row in match.members)
     columns: dict[str, str | int] = {
-        "name": _kernel_name(view, match),
+        "name": _kernel_name(view, match, family),
         "op_class": match.kernel.op_class,
         "in_shapes": shapes_text(reads),
         "out_shapes": shapes_text(writes),
@@ -102,12 +105,11 @@ def _backward(view: GraphView, match: Match) -> Replacement:
     return Replacement(match.members, match.anchor, columns, frozenset(release.index for release in freed))
 
 
-def _kernel_name(view: GraphView, match: Match) -> str:
+def _kernel_name(view: GraphView, match: Match, family: str) -> str:
     """The kernel's name: memory-efficient in fp32, "full" when nothing masks the scores."""
     dtype = view.graph.ops.dtype[match.members[0]]
-    name = match.kernel.name
-    if element_bytes(dtype) >= 4:  # flash kernels exist for 16 and 8 bit types only
-        name = name.replace("flash", "efficient")
+    # Kernels of both families exist for 16 and 8 bit types only.
+    name = match.kernel.name.replace("flash", "efficient" if element_bytes(dtype) >= 4 else family)
     masked = any(view.name(row) in _MASKS for row in match.members)
     return name if masked else name.replace("attention", "attention_full")
 

@@ -19,9 +19,11 @@ MAPPINGS: Final[dict[str, str]] = {
     "unfused": "every aten op is a kernel, as traced",
     "megatron": "Megatron-LM's fused kernels, jit fusion, apex optimizer, gradient accumulation in GEMMs",
     "flash": "the same with attention as one kernel (FlashAttention; memory-efficient attention in fp32)",
+    "cudnn": "the same as Transformer Engine chooses it (cuDNN's from Hopper on, FlashAttention's before)",
 }
 
-_ORDER = tuple(MAPPINGS)
+#: How much a mapping fuses: a more fused graph cannot become a less fused one, or one of another attention.
+_FUSED: Final = {"unfused": 0, "megatron": 1, "flash": 2, "cudnn": 2}
 
 _WGRAD = FusedKernel(
     "wgrad_gemm_accum",
@@ -32,23 +34,42 @@ _WGRAD = FusedKernel(
 )
 
 
+def usual_kernels(graph: Graph) -> str:
+    """The mapping of the build that runs a traced program when nothing is said: what is applied, or else:
+
+    Megatron-Core runs attention in Transformer Engine (its default layer spec), which takes cuDNN's fused
+    kernels in 16 bits on Hopper, FlashAttention on Ampere, and its unfused path in fp32, for which neither
+    has kernels (TransformerEngine, selection of the attention backend).  Of other frameworks the trace shows
+    which attention the program calls.
+    """
+    work = graph.workload
+    applied = str(work.options.get("kernels", ""))
+    if applied in MAPPINGS:
+        return applied
+    is_megatron, is_short = work.framework == "megatron-core", work.precision in ("bf16", "fp16")
+    return "cudnn" if is_megatron and is_short else "megatron"
+
+
 def apply_kernels(graph: Graph, kernels: str) -> Graph:
     """``graph`` with its op groups mapped to the kernels of a build, one of :data:`MAPPINGS`.
 
     Unmatched ops stay.  ``workload.options["kernels"]`` says what was applied; applying a mapping twice
-    changes nothing, and "flash" may follow "megatron".  Memory follows: storage between fused ops vanishes.
+    changes nothing, and "flash" or "cudnn" may follow "megatron".  Memory follows: storage between fused ops
+    vanishes.
     The graph's recorded memory profile stays that of the traced program.
     Errors: InputError for an unknown mapping, or when ``graph`` is already mapped to a more fused one.
     """
     if kernels not in MAPPINGS:
         raise InputError(f"unknown kernels {kernels!r}{nearest(kernels, MAPPINGS)}")
     applied = str(graph.workload.options.get("kernels", "unfused"))
-    if applied in MAPPINGS and _ORDER.index(applied) > _ORDER.index(kernels):
-        raise InputError(f"the graph's kernels are {applied!r} already; {kernels!r} needs the traced graph")
-    if kernels == applied or kernels == "unfused":
+    if kernels == applied:
         return graph
-    if kernels == "flash":
-        graph = _fuse_attention(graph)
+    if applied in MAPPINGS and _FUSED[applied] >= _FUSED[kernels]:
+        raise InputError(f"the graph's kernels are {applied!r} already; {kernels!r} needs the traced graph")
+    if kernels == "unfused":
+        return graph
+    if kernels in ("flash", "cudnn"):
+        graph = _fuse_attention(graph, kernels)
     graph = _fuse(graph)
     options = {**graph.workload.options, "kernels": kernels}
     return replace(graph, workload=replace(graph.workload, options=options))
@@ -65,11 +86,11 @@ def fuse_regions(graph: Graph) -> Graph:
     return rewrite(graph, [_replacement(view, match) for match in matches])
 
 
-def _fuse_attention(graph: Graph) -> Graph:
+def _fuse_attention(graph: Graph, family: str) -> Graph:
     view = GraphView(graph)
     matcher = Matcher(view)
     forwards, backwards = list(matcher.find(ATTENTION_FORWARD)), list(matcher.find(ATTENTION_BACKWARD))
-    return rewrite(graph, attention_replacements(view, forwards, backwards))
+    return rewrite(graph, attention_replacements(view, forwards, backwards, family))
 
 
 def _fuse(graph: Graph) -> Graph:
