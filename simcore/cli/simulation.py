@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis import StepAnalysis, analyse
+from simcore.cli.band import stated_band
 from simcore.cli.irregular import noise_of, rank_variants
 from simcore.cli.loading import check_dims, check_world, loaded
 from simcore.cli.progress import Stages
@@ -132,8 +133,14 @@ def run_scenario(
             )
         facts = _facts(scenario, graph, cluster, result, cost.last, memory, stages)
         changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
+        band, nearest = stated_band(
+            s_from_ps(result.step_ps), graph.workload, cluster.gpu.name,
+            settings=settings.given, network=scenario.network, edited=bool(done),
+        )  # fmt: skip
         facts = dataclasses.replace(
             facts,
+            band=band,
+            nearest=nearest,
             warnings=(*unordered, *facts.warnings),
             assumptions=(
                 *facts.assumptions,

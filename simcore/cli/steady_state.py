@@ -97,6 +97,10 @@ def _continued(shorter: dict[str, Any], longer: dict[str, Any], beyond: float, w
     shown["breakdown_s"] = {
         name: line(shorter["breakdown_s"][name], value) for name, value in longer["breakdown_s"].items()
     }
+    if longer["band"]:
+        longest = shown["step_time_s"] / longer["step_time_s"]
+        ends = {end: longer["band"][end] * longest for end in ("low_s", "high_s")}
+        shown["band"] = {**longer["band"], **ends}
     faster = work * longer["step_time_s"] / shown["step_time_s"]
     for rate in ("mfu", "model_tflops_per_gpu", "tokens_per_s"):
         shown[rate] = longer[rate] * faster

@@ -1,0 +1,79 @@
+"""Scored rows as evidence for other jobs: what is predicted of each without its family, and its features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from simcore.calibrate.runs import case_key
+from simcore.calibrate.runs_cache import StepTimes
+from simcore.calibrate.runs_fit import Fit
+from simcore.calibrate.runs_score import Progress, RowScore, Scored, predict_cases
+from simcore.hardware import load_cluster
+from workloads.evidence import Features, MeasuredRun, job_features, with_reaches
+from workloads.published import BoardPhysics, Case, board_physics
+
+
+def measured_runs_of(scored: Scored, fitted: Fit, times: StepTimes | None = None) -> list[MeasuredRun]:
+    """A :class:`MeasuredRun` for each scored row, in their order, each with its reach.
+
+    Rows of the fit have their left-out times from it.  Others (quality B, those beyond a sample) are simulated
+    by the numbers without their family where these differ from those of all, and stand as they are elsewhere:
+    no fit has seen them.  So do odd rows, which no band uses.
+    """
+    left_out = {**_simulated(_moved(scored.scores, fitted), times), **fitted.left_out_s}
+    return with_reaches([_measured(score, left_out) for score in scored.scores])
+
+
+def row_features(score: RowScore) -> Features:
+    """Features of a row: of the first of its cases, where inputs are open."""
+    band = score.described.band
+    case = band.cases[0]
+    return job_features(
+        case.model.model_dump(), case.parallel.model_dump(), case.training.model_dump(),
+        framework=band.preset, source="row", board=load_cluster(case.cluster).gpu.name,
+        microbatches=case.microbatches,
+    )  # fmt: skip
+
+
+def _measured(score: RowScore, left_out: Mapping[str, tuple[float, float]]) -> MeasuredRun:
+    row = score.described.row
+    low, high = left_out.get(row.id, (score.low_s, score.high_s))
+    return MeasuredRun(
+        id=row.id, family=row.family, quality=score.quality, features=row_features(score),
+        measured_s=score.measured_s, predicted_s=score.predicted_s,
+        left_out_s=min(max(score.measured_s, low), high),
+        low_s=score.low_s, high_s=score.high_s, odd=score.described.odd,
+    )  # fmt: skip
+
+
+def _moved(scores: Sequence[RowScore], fitted: Fit) -> dict[str, list[tuple[RowScore, BoardPhysics]]]:
+    """By family: rows without a left-out time whose board has other numbers without the family."""
+    found: dict[str, list[tuple[RowScore, BoardPhysics]]] = {}
+    for score in scores:
+        row, board = score.described.row, score.described.band.cases[0].board
+        numbers = fitted.numbers_without.get(row.family, {}).get(board)
+        if row.id in fitted.left_out_s or score.described.odd or numbers is None:
+            continue
+        if numbers != fitted.numbers[board]:
+            found.setdefault(row.family, []).append((score, numbers))
+    return found
+
+
+def _simulated(
+    moved: Mapping[str, Sequence[tuple[RowScore, BoardPhysics]]], times: StepTimes | None
+) -> dict[str, tuple[float, float]]:
+    """Ends of each row's band by its numbers."""
+    found: dict[str, tuple[float, float]] = {}
+    for family, rows in moved.items():
+        physics = dict(board_physics())
+        cases: dict[str, Case] = {}
+        for score, numbers in rows:
+            physics[score.described.band.cases[0].board] = numbers
+            cases |= {case_key(case): case for case in score.described.band.cases}
+        predicted = predict_cases(cases, physics, progress=Progress(f"without {family}"), times=times)
+        for score, _ in rows:
+            seconds = [predicted[case_key(case)] for case in score.described.band.cases]
+            known = [value for value in seconds if not isinstance(value, str)]
+            if known:
+                found[score.described.row.id] = min(known), max(known) * score.described.widened
+    return found
