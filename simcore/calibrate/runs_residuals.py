@@ -16,9 +16,9 @@ from workloads.published import BoardPhysics, Case, board_physics
 def measured_runs_of(scored: Scored, fitted: Fit, times: StepTimes | None = None) -> list[MeasuredRun]:
     """A :class:`MeasuredRun` for each scored row, in their order, each with its reach.
 
-    Rows of the fit have their left-out times from it.  Others (quality B, those beyond a sample) are simulated
-    by the numbers without their family where these differ from those of all, and stand as they are elsewhere:
-    no fit has seen them.  So do odd rows, which no band uses.
+    Rows of the fit have their left-out times from it.  Others (quality B, those beyond a sample) are
+    simulated by the numbers without their family where these differ from those of all, and stand as they are
+    elsewhere: no fit has seen them.  So do odd rows, which no band uses.
     """
     left_out = {**_simulated(_moved(scored.scores, fitted), times), **fitted.left_out_s}
     return with_reaches([_measured(score, left_out) for score in scored.scores])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simcore.calibrate.runs_page.tables import percent, table
 from workloads.evidence import LEVEL, Evidence, MeasuredRun
@@ -29,30 +30,27 @@ class Coverage:
 
 
 def coverage(runs: Sequence[MeasuredRun], level: float = LEVEL) -> dict[str, Coverage]:
-    """By name: "all", "quality A", "quality B", then families of :data:`LARGE` runs and more; odd ones apart."""
+    """By name: "all", "quality A" and "B", then families of :data:`LARGE` runs and more; odd runs apart."""
     evidence = Evidence(runs)
+    rows: dict[str, list[tuple[bool, bool, float]]] = {"all": [], "quality A": [], "quality B": []}
+    rows |= {run.family: [] for run in runs}
     apart, alone = evidence.within(level), evidence.within(level, alone=True)
-    bands = [evidence.interval(run.features, level=level, without=run.family) for run in evidence.runs]
-    rows = [
-        (run, a, b, band.high_factor - band.low_factor)
-        for run, a, b, band in zip(evidence.runs, apart, alone, bands, strict=True)
-    ]
-
-    def of(wanted: Callable[[MeasuredRun], bool]) -> Coverage:
-        found = [row for row in rows if wanted(row[0])]
-        shares = [float(np.mean([row[k] for row in found])) if found else 0.0 for k in (1, 2)]
-        widths = [row[3] for row in found]
-        return Coverage(len(found), shares[0], shares[1], float(np.median(widths)) if widths else 0.0)
-
-    families = dict.fromkeys(run.family for run in runs if not run.odd)
-    named = {
-        "all": of(lambda run: True),
-        "quality A": of(lambda run: run.quality != "B"),
-        "quality B": of(lambda run: run.quality == "B"),
+    for run, *inside in zip(evidence.runs, apart, alone, strict=True):
+        band = evidence.interval(run.features, level=level, without=run.family)
+        row = (inside[0], inside[1], band.high_factor - band.low_factor)
+        for name in ("all", "quality B" if run.quality == "B" else "quality A", run.family):
+            rows[name].append(row)
+    general = list(rows)[:3]
+    return {
+        name: _summed(np.array(found, dtype=np.float64))
+        for name, found in rows.items()
+        if found and (name in general or len(found) >= LARGE)
     }
-    named |= {family: of(lambda run, family=family: run.family == family) for family in families}
-    first = ("all", "quality A", "quality B")
-    return {name: found for name, found in named.items() if name in first or found.runs >= LARGE}
+
+
+def _summed(rows: npt.NDArray[np.float64]) -> Coverage:
+    apart, alone, _ = rows.mean(axis=0).tolist()
+    return Coverage(len(rows), apart, alone, float(np.median(rows[:, 2])))
 
 
 def coverage_object(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
@@ -73,11 +71,12 @@ def band_lines(runs: Sequence[MeasuredRun]) -> list[str]:
         "",
         f"Rows whose measured step time lies in the {LEVEL:.0%} band that `run_sim.py` would state for them"
         " ([bands.md](bands.md)), made from other families alone, and from all other rows; families of"
-        f" {LARGE} rows and more.  Left out are the numbers of the dies, too.  The first column is what a job"
-        " of an unknown source can expect.  It cannot be near 80% in each family: nothing tells a family whose"
-        " rows all miss by 1% from one whose rows all miss by 10% before one of its rows was measured.  The"
-        " second column is for a job like measured ones.  Rows of quality B count with their distance to what"
-        " their open inputs allow, odd rows not at all.  Width: upper less lower end over the prediction.",
+        f" {LARGE} rows and more.  Predictions are those by numbers of the dies fitted without the family."
+        "  The first column is what a job of an unknown source can expect.  It cannot be near 80% within each"
+        " family: before one of its rows is measured, nothing tells a family whose rows all miss by 1% from"
+        " one whose rows all miss by 10%.  The second column is for a job like measured ones.  Rows of"
+        " quality B count with their distance to what their open inputs allow, odd rows not at all.  Width:"
+        " upper less lower end over the prediction, by other families.",
         "",
         *table(heads, cells),
     ]
