@@ -60,11 +60,14 @@ def test_a_traced_program_is_known_as_far_as_its_graph_says() -> None:
     script = {
         **workload,
         "framework": "pytorch",
+        "command": "torchtitan --module llama3",
+        "versions": {},
         "model": {"family": "script"},
         "options": {},
         "dims": {"dp": 64},
     }
     found = workload_features(script, "H800-SXM5-80GB")
+    assert found.framework == "torchtitan"  # its command names the library
     assert (found.blocks, found.layers, found.tp, found.dp, found.sharding) == ("", 0, 0, 64, "")
 
 

@@ -3,7 +3,7 @@
 Note [Bands]
     The miss of a run is the logarithm of its measured over its predicted step time, by numbers of the dies
     that were fitted without its family.  For a job, every measured run gets two weights: one that falls with
-    its distance (``_REACH``), and one that is the same for all families, however many runs they hold: a job
+    its distance (``_NEAR``), and one that is the same for all families, however many runs they hold: a job
     is as a rule from no family of the table, and families differ in their mean more than their rows among
     each other.  The second part has a constant sum (``_ANY_FAMILY``), so it is what decides where no run is
     near.  The 10% and 90% quantiles of the misses by these weights, each at least ``_LEAST`` from zero, are
@@ -35,8 +35,8 @@ FloatArray = npt.NDArray[np.float64]
 
 LEVEL: Final = 0.8
 
-_REACH: Final = 0.2  # distance at which a run's weight has fallen to 1/e
-_ANY_FAMILY: Final = 0.5  # runs at distance 0 that all families together weigh as much as
+_NEAR: Final = 0.25  # distance at which a run's weight has fallen to 1/e
+_ANY_FAMILY: Final = 0.25  # runs at distance 0 that all families together weigh as much as
 _TAIL: Final = 0.1  # share of weight outside the raw band, at each end
 _LEAST: Final = 0.005  # repeats of one measurement differ by this
 _OPEN: Final = 0.05  # width of a run's open inputs at which it counts half
@@ -144,7 +144,7 @@ class Evidence:
         counts, family, misses = self._counts[used], self._family[used], self._misses[used]
         of_family = np.maximum(np.bincount(family, weights=counts, minlength=len(self._names)), 1.0)
         everywhere = counts / of_family[family] if len(counts) else counts
-        weights = counts * np.exp(-distances / _REACH)
+        weights = counts * np.exp(-distances / _NEAR)
         if len(counts):
             weights = weights + _ANY_FAMILY * everywhere / everywhere.sum()
         new = sum(term for term, _ in self._columns.novelties(job, used))

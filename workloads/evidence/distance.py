@@ -133,7 +133,8 @@ class Columns:
     def novelties(self, job: Features, used: npt.NDArray[np.bool_]) -> tuple[tuple[float, str], ...]:
         """What none of the ``used`` runs on the framework of ``job`` has: (term of the distance, in words).
 
-        On its framework: of its preset, else of its kin, else all.
+        On its framework: of its preset, else of its kin, else all.  A word that no run anywhere has counts
+        twice.
         """
         kin = used & (self.words[1] == kin_of(job))
         own = kin & (self.words[0] == job.framework)
@@ -145,7 +146,9 @@ class Columns:
             weight, value, _ = _WORDS[place]
             alike = self.words[place] == value(job)
             if value(job) and not (alike & pool).any():
-                found.append((weight, f"no measured run {text(job)}{where if (alike & used).any() else ''}"))
+                elsewhere = bool((alike & used).any())
+                term = weight if elsewhere else 2 * weight
+                found.append((term, f"no measured run {text(job)}{where if elsewhere else ''}"))
         for row, (weight, name, _) in enumerate(_NUMBERS):
             own_log2 = float(_log2(np.array([float(getattr(job, name))]))[0])
             known = self.log2[row][pool & ~np.isnan(self.log2[row])]

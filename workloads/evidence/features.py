@@ -18,6 +18,9 @@ _DIES: Final = (
     (r"l40s?\b|l4\b", "ad102"),
 )
 
+#: Libraries whose programs are traced as scripts, by the name of their package.
+_LIBRARIES: Final = ("torchtitan", "deepspeed", "megatron-core")
+
 _PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _WHOLE_PARAMETERS: Final = ("zero3", "fsdp1", "fsdp2")
 
@@ -107,7 +110,7 @@ def workload_features(
         return job_features(
             model, options["parallel"], options["training"], framework=named[1], source=source, board=board
         )
-    traced = workload["framework"]
+    traced = _traced_framework(workload)
     optimizer = "zero1" if options.get("distributed_optimizer") else "ddp"
     # A script's dimensions are its process groups: an axis that it does not name is not known to be 1.
     absent = 1 if traced.startswith("megatron") else 0
@@ -125,6 +128,13 @@ def workload_features(
         ep=_number(model.get("ep")) or absent, dp=dims.get("dp", 0),
         micro_batch=workload["micro_batch_size"], microbatches=workload["num_microbatches"],
     )  # fmt: skip
+
+
+def _traced_framework(workload: Mapping[str, Any]) -> str:
+    """Whose program was traced: a script's library, where its command or its versions name one."""
+    said = f"{workload['command']} {' '.join(workload['versions'])}"
+    library = next((name for name in _LIBRARIES if name in said), "")
+    return str(library or workload["framework"])
 
 
 def _number(value: Any) -> float:

@@ -96,7 +96,7 @@ def write_runs(runs: Iterable[MeasuredRun]) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, float | int):
-        return f"{value:.6g}" if value else ""
+        return f"{value:.6g}"
     return "" if value is None else str(value)
 
 
