@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from simcore.calibrate.runs import case_key
 from simcore.calibrate.runs_cache import StepTimes
@@ -16,11 +17,11 @@ from workloads.published import BoardPhysics, Case, board_physics
 def measured_runs_of(scored: Scored, fitted: Fit, times: StepTimes | None = None) -> list[MeasuredRun]:
     """A :class:`MeasuredRun` for each scored row, in their order, each with its reach.
 
-    Rows of the fit have their left-out times from it.  Others (quality B, those beyond a sample) are
-    simulated by the numbers without their family where these differ from those of all, and stand as they are
-    elsewhere: no fit has seen them.  So do odd rows, which no band uses.
+    Rows of the fit have their left-out times from it.  Others of their families (quality B, those beyond a
+    sample) are simulated by the numbers without the family.  Rows of families that no fit has seen stand as
+    they are, and so do odd rows, which no band uses.
     """
-    left_out = {**_simulated(_moved(scored.scores, fitted), times), **fitted.left_out_s}
+    left_out = {**_simulated(_beside(scored.scores, fitted), times), **fitted.left_out_s}
     return with_reaches([_measured(score, left_out) for score in scored.scores])
 
 
@@ -46,29 +47,28 @@ def _measured(score: RowScore, left_out: Mapping[str, tuple[float, float]]) -> M
     )  # fmt: skip
 
 
-def _moved(scores: Sequence[RowScore], fitted: Fit) -> dict[str, list[tuple[RowScore, BoardPhysics]]]:
-    """By family: rows without a left-out time whose board has other numbers without the family."""
+def _beside(scores: Sequence[RowScore], fitted: Fit) -> dict[str, list[tuple[RowScore, BoardPhysics]]]:
+    """By family: rows that the fit has no left-out time of, and the numbers of their board without it."""
     found: dict[str, list[tuple[RowScore, BoardPhysics]]] = {}
     for score in scores:
         row, board = score.described.row, score.described.band.cases[0].board
         numbers = fitted.numbers_without.get(row.family, {}).get(board)
-        if row.id in fitted.left_out_s or score.described.odd or numbers is None:
-            continue
-        if numbers != fitted.numbers[board]:
+        if row.id not in fitted.left_out_s and not score.described.odd and numbers is not None:
             found.setdefault(row.family, []).append((score, numbers))
     return found
 
 
 def _simulated(
-    moved: Mapping[str, Sequence[tuple[RowScore, BoardPhysics]]], times: StepTimes | None
+    beside: Mapping[str, Sequence[tuple[RowScore, BoardPhysics]]], times: StepTimes | None
 ) -> dict[str, tuple[float, float]]:
     """Ends of each row's band by its numbers."""
     found: dict[str, tuple[float, float]] = {}
-    for family, rows in moved.items():
+    for family, rows in beside.items():
         physics = dict(board_physics())
         cases: dict[str, Case] = {}
         for score, numbers in rows:
-            physics[score.described.band.cases[0].board] = numbers
+            board = score.described.band.cases[0].board
+            physics[board] = replace(physics[board], clock=numbers.clock, fp8=numbers.fp8)
             cases |= {case_key(case): case for case in score.described.band.cases}
         predicted = predict_cases(cases, physics, progress=Progress(f"without {family}"), times=times)
         for score, _ in rows:

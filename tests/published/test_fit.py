@@ -155,6 +155,7 @@ def test_both_commands_print_families_in_and_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [_row(), _row(id="r2", family="b", value="0.12"), _row(id="r3", family="c", quality="B")]
+    rows.append(_row(id="r4", quality="B", global_batch="16"))
     print_runs_fit("h100", rows, left_out=True, times=StepTimes(tmp_path / "t.jsonl"))
     out = capsys.readouterr().out
     assert "[h100]  # in use: " in out
@@ -181,21 +182,24 @@ def test_both_commands_print_families_in_and_out(
     )  # fmt: skip
     written = page.read_text(encoding="utf-8")
     assert "## Families left out" in written
-    assert "| all | 3 |" in written.split("## Bands")[1]
+    assert "| all | 4 |" in written.split("## Bands")[1]
     assert "## What each piece is worth" in written
     assert "| no vocabulary head |" in written
     assert "## Where predictions miss" in written  # r2 is far from what it says
     assert "## DistSim's 15 strategies" in written
     assert (tmp_path / "docs" / "images" / "distsim.svg").read_text(encoding="utf-8").startswith("<svg")
     capsys.readouterr()
-    one, two, open_row = read_runs(residuals.read_text(encoding="utf-8"))
+    one, two, open_row, beside = read_runs(residuals.read_text(encoding="utf-8"))
     # Without r1 the fit sees r2 alone, and without r2 r1 alone: both times at the slowest clock.
     assert (one.id, one.features.tp, one.features.dp, one.features.microbatches) == ("r1", 2, 4, 1)
     assert one.left_out_s > one.predicted_s
     assert one.left_out_s == pytest.approx(two.left_out_s)
     # No fit has seen a row of quality B: it stays as it is.
     assert open_row.left_out_s == pytest.approx(open_row.predicted_s, rel=1e-5)
-    assert all(run.reach is not None for run in (one, two, open_row))
+    # But one whose family is in a fit is simulated by the numbers without it, which r1 has from its curve.
+    slower = one.left_out_s / one.predicted_s
+    assert beside.left_out_s / beside.predicted_s == pytest.approx(slower, rel=0.05)  # twice the microbatches
+    assert all(run.reach is not None for run in (one, two, open_row, beside))
 
 
 @pytest.mark.parametrize(("gpus", "deviations"), [(1, 0.0), (8, 1.4236), (100, 2.5076), (1000, 3.2414)])
