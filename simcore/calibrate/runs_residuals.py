@@ -9,9 +9,10 @@ from simcore.calibrate.runs import case_key
 from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_fit import Fit
 from simcore.calibrate.runs_score import Progress, RowScore, Scored, predict_cases
-from simcore.hardware import load_cluster
+from simcore.hardware import dies, load_cluster
+from simcore.hardware.sustained import Sustained
 from workloads.evidence import Features, MeasuredRun, job_features, with_reaches
-from workloads.published import BoardPhysics, Case, board_physics
+from workloads.published import Case
 
 
 def measured_runs_of(scored: Scored, fitted: Fit, times: StepTimes | None = None) -> list[MeasuredRun]:
@@ -29,10 +30,10 @@ def row_features(score: RowScore) -> Features:
     """Features of a row: of the first of its cases, where inputs are open."""
     band = score.described.band
     case = band.cases[0]
+    board = load_cluster(case.cluster).gpu.name
     return job_features(
         case.model.model_dump(), case.parallel.model_dump(), case.training.model_dump(),
-        framework=band.preset, source="row", board=load_cluster(case.cluster).gpu.name,
-        microbatches=case.microbatches,
+        framework=band.preset, source="row", board=board, die=case.die or board,
     )  # fmt: skip
 
 
@@ -47,28 +48,28 @@ def _measured(score: RowScore, left_out: Mapping[str, tuple[float, float]]) -> M
     )  # fmt: skip
 
 
-def _beside(scores: Sequence[RowScore], fitted: Fit) -> dict[str, list[tuple[RowScore, BoardPhysics]]]:
-    """By family: rows that the fit has no left-out time of, and the numbers of their board without it."""
-    found: dict[str, list[tuple[RowScore, BoardPhysics]]] = {}
+def _beside(scores: Sequence[RowScore], fitted: Fit) -> dict[str, list[tuple[RowScore, Sustained]]]:
+    """By family: rows that the fit has no left-out time of, and the numbers of their die without it."""
+    found: dict[str, list[tuple[RowScore, Sustained]]] = {}
     for score in scores:
-        row, board = score.described.row, score.described.band.cases[0].board
-        numbers = fitted.numbers_without.get(row.family, {}).get(board)
+        row, die = score.described.row, score.described.band.cases[0].die
+        numbers = fitted.numbers_without.get(row.family, {}).get(die)
         if row.id not in fitted.left_out_s and not score.described.odd and numbers is not None:
             found.setdefault(row.family, []).append((score, numbers))
     return found
 
 
 def _simulated(
-    beside: Mapping[str, Sequence[tuple[RowScore, BoardPhysics]]], times: StepTimes | None
+    beside: Mapping[str, Sequence[tuple[RowScore, Sustained]]], times: StepTimes | None
 ) -> dict[str, tuple[float, float]]:
     """Ends of each row's band by its numbers."""
     found: dict[str, tuple[float, float]] = {}
     for family, rows in beside.items():
-        physics = dict(board_physics())
+        physics = dict(dies())
         cases: dict[str, Case] = {}
         for score, numbers in rows:
-            board = score.described.band.cases[0].board
-            physics[board] = replace(physics[board], clock=numbers.clock, fp8=numbers.fp8)
+            die = score.described.band.cases[0].die
+            physics[die] = replace(physics[die], clock=numbers.clock, fp8=numbers.fp8)
             cases |= {case_key(case): case for case in score.described.band.cases}
         predicted = predict_cases(cases, physics, progress=Progress(f"without {family}"), times=times)
         for score, _ in rows:

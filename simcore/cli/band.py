@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from simcore.graph import Workload
+from simcore.hardware import GpuSpec
 from simcore.timeline.info import NearestRun, StepBand
 
 #: Settings that make a machine which nobody measured.
@@ -13,16 +14,18 @@ _ANOTHER_MACHINE = ("rank.", "node.", "link.", "noise.", "gpu.")
 
 
 def stated_band(
-    step_s: float, workload: Workload, board: str, *,
+    step_s: float, workload: Workload, gpu: GpuSpec, *,
     settings: Mapping[str, str], network: str, edited: bool = False,
 ) -> tuple[StepBand, tuple[NearestRun, ...]]:  # fmt: skip
-    """Band and nearest measured runs of a step of ``step_s`` seconds on GPUs named ``board``.
+    """Band and nearest measured runs of a step of ``step_s`` seconds on ``gpu``.
 
     ``settings`` as given (``--set``); ``edited``: the workload is not as it was traced or described.
     """
     from workloads.evidence import interval, workload_features  # only runs that finish need it
 
-    stated = interval(workload_features(dataclasses.asdict(workload), board, edited=edited))
+    stated = interval(
+        workload_features(dataclasses.asdict(workload), gpu.name, gpu.die or gpu.name, edited=edited)
+    )
     band = StepBand(
         low_s=step_s * stated.low_factor,
         high_s=step_s * stated.high_factor,
@@ -48,7 +51,11 @@ def stated_band(
 
 
 def _not_covered(settings: Mapping[str, str], network: str, edited: bool) -> Iterable[str]:
-    changed = [key for key in settings if key.startswith(_ANOTHER_MACHINE) and key != "gpu.conditions"]
+    changed = [
+        key
+        for key, value in settings.items()
+        if key.startswith(_ANOTHER_MACHINE) and (key, value) != ("gpu.conditions", "sustained")
+    ]
     if changed:
         shown = ", ".join(changed[:3]) + (", ..." if len(changed) > 3 else "")
         yield f"the band does not cover {shown}: nobody measured such a machine"

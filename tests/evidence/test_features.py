@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
 from simcore.errors import InputError
 from simcore.graph import load_graph
 from workloads import catalog
-from workloads.descriptions import describe
 from workloads.evidence import (
     Features,
     MeasuredRun,
@@ -20,7 +18,7 @@ from workloads.evidence import (
     workload_features,
     write_runs,
 )
-from workloads.evidence.features import die_of
+from workloads.jobs import complete
 
 BOARD = "H100-SXM5-80GB"
 
@@ -28,18 +26,18 @@ BOARD = "H100-SXM5-80GB"
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
 def test_a_described_job_and_its_graph_have_the_same_features(model: str) -> None:
     overrides = {"parallel.pp": "2", "parallel.tp": "2", "training.global_batch": "16", "model.layers": "4"}
-    job = describe({"model": model}, "here", overrides=overrides, num_gpus=16, folder=Path())
+    job = complete({"model": model}, "here", overrides=overrides, num_gpus=16)
     plain = job.model.model_dump(), job.parallel.model_dump(), job.training.model_dump()
-    of_job = job_features(*plain, framework=job.software.name, source="described", board=BOARD)
-    assert workload_features(dataclasses.asdict(job.graph().workload), BOARD) == of_job
+    of_job = job_features(*plain, framework=job.software.name, source="described", board=BOARD, die="gh100")
+    assert workload_features(dataclasses.asdict(job.graph().workload), BOARD, "gh100") == of_job
     assert (of_job.gpus, of_job.dp, of_job.microbatches) == (16, 4, 4)  # 16 samples / (4 x 1)
     assert of_job.blocks == ("experts" if model.startswith("mix") else "dense")
 
 
 def test_parameters_count_all_experts() -> None:
-    job = describe({"model": "mixtral-8x7b"}, "here", overrides={}, num_gpus=8, folder=Path())
+    job = complete({"model": "mixtral-8x7b"}, "here", overrides={}, num_gpus=8)
     plain = job.model.model_dump(), job.parallel.model_dump(), job.training.model_dump()
-    found = job_features(*plain, framework="", source="described", board=BOARD)
+    found = job_features(*plain, framework="", source="described", board=BOARD, die="gh100")
     # 32 layers: attention 4096 x 128 x 2 x (32 + 8), 8 experts of 3 x 4096 x 14336; 4096 x 32000 embedded.
     layer = 4096 * 128 * 2 * 40 + 8 * 3 * 4096 * 14336
     assert found.params_b == pytest.approx((32 * layer + 4096 * 32000) / 1e9)
@@ -47,7 +45,7 @@ def test_parameters_count_all_experts() -> None:
 
 def test_a_traced_program_is_known_as_far_as_its_graph_says() -> None:
     workload = dataclasses.asdict(load_graph(catalog.path("gpt-13b-pp8-tp4-dp2")).workload)
-    found = workload_features(workload, "H800-SXM5-80GB")
+    found = workload_features(workload, "H800-SXM5-80GB", "gh100")
     assert (found.source, found.framework, found.die, found.blocks) == (
         "traced",
         "megatron-core",
@@ -66,21 +64,9 @@ def test_a_traced_program_is_known_as_far_as_its_graph_says() -> None:
         "options": {},
         "dims": {"dp": 64},
     }
-    found = workload_features(script, "H800-SXM5-80GB")
+    found = workload_features(script, "H800-SXM5-80GB", "gh100")
     assert found.framework == "torchtitan"  # its command names the library
     assert (found.blocks, found.layers, found.tp, found.dp, found.sharding) == ("", 0, 0, 64, "")
-
-
-def test_boards_of_one_die() -> None:
-    boards = (
-        "H100-SXM5-80GB",
-        "H800-SXM5-80GB",
-        "H200-SXM5-141GB",
-        "A800-SXM4-80GB",
-        "V100-SXM-32GB",
-        "TPUv4",
-    )
-    assert [die_of(board) for board in boards] == ["gh100", "gh100", "gh100", "ga100", "gv100", "TPUv4"]
 
 
 def test_runs_are_written_and_read_again() -> None:

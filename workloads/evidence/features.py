@@ -8,16 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-#: Boards by die: what a name of a GPU profile holds, and the die that its numbers come from.
-_DIES: Final = (
-    (r"gh?200|h[128]00|\bh20\b", "gh100"),
-    (r"a[18]00", "ga100"),
-    (r"g?b[23]00", "gb100"),
-    (r"v100", "gv100"),
-    (r"a10\b|a40\b", "ga102"),
-    (r"l40s?\b|l4\b", "ad102"),
-)
-
 #: Libraries whose programs are traced as scripts, by the name of their package.
 _LIBRARIES: Final = ("torchtitan", "deepspeed", "megatron-core")
 
@@ -30,8 +20,8 @@ class Features:
     """A job as far as it is known; "" and 0 stand for unknown.
 
     ``framework``: the preset; ``source``: "row" (words of a table), "described", "traced" or "edited".
-    ``die`` groups boards that share their numbers.  ``blocks``: "dense" or "experts".  ``params_b``:
-    parameters in billions, all experts counted.  ``microbatches``: of one replica, perhaps a fraction.
+    ``die`` is the chip that boards share.  ``blocks``: "dense" or "experts".  ``params_b``:
+    parameters in billions, all experts counted.  ``microbatches``: of one replica.
     """
 
     framework: str = ""
@@ -71,21 +61,16 @@ NAMES: Final = tuple(field.name for field in fields(Features))
 NUMBERS: Final = tuple(field.name for field in fields(Features) if field.type == "float")
 
 
-def die_of(board: str) -> str:
-    """Die of a GPU by the name of its profile ("H800-SXM5-80GB"); the name itself where none is known."""
-    return next((die for pattern, die in _DIES if re.search(pattern, board, re.IGNORECASE)), board)
-
-
 def job_features(
     model: Mapping[str, Any], parallel: Mapping[str, Any], training: Mapping[str, Any], *,
-    framework: str, source: str, board: str, microbatches: float = 0,
+    framework: str, source: str, board: str, die: str,
 ) -> Features:  # fmt: skip
-    """Features of a complete job: its specs as plain values, its preset, and the name of its GPU."""
+    """Features of a complete job: its specs as plain values, its preset, and the names of its GPU and die."""
     dp = parallel["dp"]
     ranks = math.prod(parallel[axis] for axis in ("tp", "pp", "cp", "dp"))
-    count = microbatches or training["global_batch"] / (training["micro_batch"] * dp)
+    count = training["global_batch"] / (training["micro_batch"] * dp)
     return Features(
-        framework=framework, source=source, board=board, die=die_of(board),
+        framework=framework, source=source, board=board, die=die,
         blocks="experts" if model.get("moe") else "dense",
         precision=training["precision"], sharding=training["sharding"], recompute=training["recompute"],
         gpus=ranks, params_b=_parameters(model) / 1e9, layers=model["layers"], hidden=model["hidden"],
@@ -95,29 +80,28 @@ def job_features(
     )  # fmt: skip
 
 
-def workload_features(
-    workload: Mapping[str, Any], board: str, *, framework: str = "", edited: bool = False
-) -> Features:
-    """Features of a graph: fields of its ``Workload`` as plain values, and the name of its GPU.
+def workload_features(workload: Mapping[str, Any], board: str, die: str, *, edited: bool = False) -> Features:
+    """Features of a graph: fields of its ``Workload`` as plain values, and the names of its GPU and die.
 
     A generated graph holds its specs; of a traced or recorded one what it holds is taken, and the rest is
-    unknown.  ``framework``: the preset that stands for it, where ``workload`` names none.
+    unknown.
     """
     options, model, dims = workload["options"], workload["model"], workload["dims"]
     named = re.fullmatch(r"generated \((.*)\)", workload["framework"])
     if named and "parallel" in options and "training" in options:
         source = "edited" if edited else "described"
         return job_features(
-            model, options["parallel"], options["training"], framework=named[1], source=source, board=board
-        )
+            model, options["parallel"], options["training"], framework=named[1], source=source,
+            board=board, die=die,
+        )  # fmt: skip
     traced = _traced_framework(workload)
     optimizer = "zero1" if options.get("distributed_optimizer") else "ddp"
     # A script's dimensions are its process groups: an axis that it does not name is not known to be 1.
     absent = 1 if traced.startswith("megatron") else 0
     experts = model.get("num_experts") or model.get("moe")
     return Features(
-        framework=framework or traced, source="edited" if edited else "traced", board=board,
-        die=die_of(board), blocks=("experts" if experts else "dense") if model.get("layers") else "",
+        framework=traced, source="edited" if edited else "traced", board=board,
+        die=die, blocks=("experts" if experts else "dense") if model.get("layers") else "",
         precision=_PRECISIONS.get(workload["precision"], workload["precision"]),
         sharding=optimizer if "distributed_optimizer" in options else "",
         recompute=str(options.get("recompute", "")), gpus=workload["world_size"],

@@ -52,11 +52,11 @@ scored by its distance to that band, so an error near zero mostly means a wide b
 their own neighbours (rules on columns flag them, with the reason); they are predicted like all others and
 reported apart.
 
-**What is fitted.**  Few numbers per die hold for all of its rows (`workloads/published/physics.toml`): the SM
+**What is fitted.**  Few numbers per die hold for all of its rows (`hardware_profiles/die`): the SM
 clock under load at the power limit, and on Hopper the rate of fp8 products; from the literature, how far
 clocks differ between GPUs of one type: the slowest of a job sets its pace.  Constants of kernels and
 collectives are fitted to measured kernels and collectives, not to these rows.  There is no factor per family
-or row.  `python scripts/calibrate.py BOARD --runs CSV --leave-one-out` refits the numbers
+or row.  `python scripts/calibrate.py DIE --runs CSV --leave-one-out` refits the numbers
 (`simcore/calibrate/runs_fit.py`).
 
 **What is not out of sample.**  The numbers of the dies are fitted to these rows (see "Families left out"),
@@ -70,7 +70,7 @@ lengths of packed documents in fine-tuning (a band).
 _OTHERS: Final = (
     ("vTrain, its 73 multi-node A100 rows", "14.73"),
     ("Calculon untuned, the same rows", "15.4"),
-    ("a first analytic study of all rows, two parameters per board", "5.8 in sample, 8.3 left out"),
+    ("a first analytic study of all rows, two parameters per die", "5.8 in sample, 8.3 left out"),
     ("Echo, its own cases", "8"),
     ("DistSim, its own cases", "< 4"),
 )
@@ -125,7 +125,7 @@ def report(scored: Scored, extras: Extras | None = None) -> str:
     lines += ["Quality B:", "", *table(_HEADS, grouped(quality_b, _family_on))]
     lines += ["Odd:", "", *table(_HEADS, grouped(odd, lambda score: score.described.odd))]
     for title, key, order in (
-        ("GPU", lambda score: score.described.band.cases[0].board, ()),
+        ("GPU", lambda score: score.described.band.cases[0].die, ()),
         ("model size", size_band, SIZE_BANDS),
         ("number of GPUs", scale_band, SCALE_BANDS),
         ("strategy", strategy, ()),
@@ -166,7 +166,7 @@ def _family(score: RowScore) -> str:
 
 
 def _family_on(score: RowScore) -> str:
-    return f"{_family(score)} ({score.described.band.cases[0].board})"
+    return f"{_family(score)} ({score.described.band.cases[0].die})"
 
 
 def _goals(scores: Sequence[RowScore]) -> list[str]:

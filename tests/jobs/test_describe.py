@@ -9,8 +9,8 @@ import pytest
 
 from simcore.errors import InputError
 from simcore.graph import verify
-from workloads.descriptions import Description, describe, named_model, what_fits
-from workloads.descriptions.advice import peak_bytes
+from workloads.jobs import Description, complete, named_model, what_fits
+from workloads.jobs.advice import peak_bytes
 
 #: huggingface.co/meta-llama/Meta-Llama-3-8B config.json, what is read of it.
 LLAMA_3_8B = {
@@ -22,7 +22,7 @@ LLAMA_3_8B = {
 
 def job(content: dict, *, num_gpus: int = 8, folder: Path | None = None, **overrides: str) -> Description:
     settings = {key.replace("__", "."): value for key, value in overrides.items()}
-    return describe(content, "job.yaml", overrides=settings, num_gpus=num_gpus, folder=folder or Path())
+    return complete(content, "job.yaml", overrides=settings, num_gpus=num_gpus, folder=folder)
 
 
 def config(tmp_path: Path, content: object) -> str:
@@ -130,7 +130,7 @@ def test_advice_was_tried(micro_batch):
     for line in lines:
         changes = dict(word.split("=") for word in line.partition("(")[0].split() if "=" in word)
         content = {"model": "llama3-70b", "parallel": {"tp": 4}, "training": training}
-        again = describe(content, "job", overrides=changes, num_gpus=64, folder=Path())
+        again = complete(content, "job", overrides=changes, num_gpus=64)
         assert peak_bytes(again) <= available
 
 
@@ -140,7 +140,7 @@ def test_advice_names_more_gpus_where_nothing_fits_on_as_many():
     _, line = what_fits(job(content, num_gpus=8), available)
     assert line.startswith("would fit on 16 GPUs: --set parallel.pp=2")
     changes = dict(word.split("=") for word in line.partition("(")[0].split() if "=" in word)
-    again = describe(content, "job", overrides=changes, num_gpus=16, folder=Path())
+    again = complete(content, "job", overrides=changes, num_gpus=16)
     assert again.parallel.world_size == 16
     assert peak_bytes(again) <= available
 
