@@ -211,6 +211,25 @@ def casts_to_fp8(draft: Draft) -> None:
         draft.assume("software.fp8_weight_cast", "never", "parameters are gathered in fp8: owners cast them")
 
 
+def contradictions(draft: Draft) -> None:
+    """Warns of what the build does not have, or was never seen to run on; the job is simulated anyway."""
+    parallel = draft.parallel
+    loops = parallel.placement == "loop" and parallel.virtual_stages > 1
+    schedule = "none" if parallel.pp == 1 else "interleaved" if loops else parallel.schedule
+    asked = {
+        "generation": ("GPUs of generation", draft.generation),
+        "recompute": ("training.recompute", draft.training.recompute),
+        "schedule": ("parallel.schedule", schedule),
+    }
+    for key, known in draft.preset.values("supports").items():
+        called, value = asked[key]
+        if value and value not in known:
+            draft.warnings.append(
+                f"{called}={value} and software preset {draft.preset.name} contradict each other: the preset"
+                f" {'ran on' if key == 'generation' else 'has'} {', '.join(known)}; simulated all the same"
+            )
+
+
 #: All of them, in order: a rule may rely on what those before it have settled.
 RULES: Final[tuple[Rule, ...]] = (
     software_is_the_presets,
@@ -226,4 +245,5 @@ RULES: Final[tuple[Rule, ...]] = (
     overlap_of_messages,
     overlap_of_tensor_parallelism,
     casts_to_fp8,
+    contradictions,
 )
