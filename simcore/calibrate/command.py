@@ -67,6 +67,12 @@ def validate(argv: Sequence[str]) -> int:
         help="of --runs: also N rows of each family without each piece of physics",
     )
     parser.add_argument(
+        "--residuals",
+        default="",
+        metavar="FILE",
+        help="of --runs --leave-one-out: write each row's prediction without its family, for bands",
+    )
+    parser.add_argument(
         "--leave-one-out",
         action="store_true",
         help="of --kernels: also each GPU without its rows; of --traces: each trace by a fit to the others;"
@@ -85,6 +91,7 @@ def validate(argv: Sequence[str]) -> int:
                 options.runs, family=options.family, limit=options.limit, worst=options.worst,
                 as_json=options.json, page=options.page, cache=options.cache,
                 leave_one_out=options.leave_one_out, sample=options.sample, ablations=options.ablations,
+                residuals=options.residuals,
             )  # fmt: skip
             return 0
         table = _errors(options)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -79,6 +79,11 @@ class Curve:
         low, high = times.min(axis=0), times.max(axis=0) * self.described.widened
         return np.asarray(np.clip(measured, low, high) / measured - 1)
 
+    def band(self, numbers: Sustained) -> tuple[float, float]:
+        """Shortest and longest step time of the row's cases by a die's numbers, seconds."""
+        times = self.seconds(np.array([numbers.clock]), np.array([numbers.fp8]))
+        return float(times.min()), float(times.max()) * self.described.widened
+
     def error(self, numbers: Sustained) -> float:
         """Signed relative error by a die's numbers."""
         return float(self.errors(np.array([numbers.clock]), np.array([numbers.fp8]))[0])
@@ -86,13 +91,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class Fit:
-    """Numbers by die, and by family the mean absolute errors: with it in the fit, and without."""
+    """Numbers by die, and by family the mean absolute errors: with it in the fit, and without.
+
+    ``left_out_s``: by row the ends of its band, seconds, by the numbers fitted without its family.
+    """
 
     numbers: dict[str, Sustained]
     rows: dict[str, int]
     inside: dict[str, float]
     outside: dict[str, float]
     numbers_without: dict[str, dict[str, Sustained]]
+    left_out_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def counts(entry: Described) -> bool:
@@ -161,6 +170,7 @@ def fit(rows: Sequence[Curve]) -> Fit:
         {f: float(np.mean([abs(row.error(numbers[row.die])) for row in m])) for f, m in members.items()},
         {f: float(np.mean([abs(row.error(without[f][row.die])) for row in m])) for f, m in members.items()},
         without,
+        {row.described.row.id: row.band(without[row.family][row.die]) for row in rows},
     )
 
 

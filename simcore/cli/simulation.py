@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcore.analysis import StepAnalysis, analyse
+from simcore.cli.band import stated_band
 from simcore.cli.irregular import rank_gpus
 from simcore.cli.loading import check_dims, check_world, loaded
 from simcore.cli.progress import Stages
@@ -102,8 +103,14 @@ def run_scenario(
         result = ran.result
         facts = _facts(scenario, graph, cluster, ran, memory, stages)
         changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
+        band, nearest = stated_band(
+            s_from_ps(result.step_ps), graph.workload, cluster.gpu,
+            settings=settings.given, network=scenario.network, edited=bool(done),
+        )  # fmt: skip
         facts = dataclasses.replace(
             facts,
+            band=band,
+            nearest=nearest,
             warnings=(*filter(None, (too_large,)), *unordered, *found.warnings, *facts.warnings),
             assumptions=(
                 *facts.assumptions,

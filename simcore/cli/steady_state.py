@@ -91,6 +91,9 @@ def _whole_step(
     shown["breakdown_s"] = {
         name: parts[1][name] + grown * (parts[1][name] - parts[0][name]) for name in parts[1]
     }
+    if longest["band"]:
+        ends = {end: longest["band"][end] * step_s / longest["step_time_s"] for end in ("low_s", "high_s")}
+        shown["band"] = {**longest["band"], **ends}
     faster = count / counts[2] * longest["step_time_s"] / step_s
     for rate in ("mfu", "model_tflops_per_gpu", "tokens_per_s"):
         shown[rate] = longest[rate] * faster

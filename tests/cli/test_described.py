@@ -100,6 +100,32 @@ def test_steady_state_is_the_whole_step(
     assert is_long == any("straight line" in line for line in continued["warnings"])
     for key in ("step_time_s", "mfu", "tokens_per_s", "peak_memory_bytes"):
         assert continued[key] == pytest.approx(whole[key], rel=1e-3)
+    for key in ("low_s", "high_s"):
+        assert continued["band"][key] == pytest.approx(whole["band"][key], rel=2e-2)
+
+
+def test_a_run_states_its_band_and_the_nearest_measured_runs(
+    run: Run, described: Path, tmp_path: Path
+) -> None:
+    found = shown(run("run-sim", described, "--json", "--out", tmp_path / "out"))
+    band = found["band"]
+    assert band["low_s"] < found["step_time_s"] < band["high_s"]
+    assert band["level"] == 0.8
+    assert len(found["nearest"]) == 5
+    assert {"id", "differs", "predicted_s", "measured_s", "error"} <= set(found["nearest"][0])
+    info = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (info["band"], info["nearest"]) == (band, found["nearest"])
+    assert not any("does not cover" in reason for reason in band["reasons"])
+    settings = ("--set", "rank.1.gpu.clock=0.8", "--network", "alphabeta")
+    slower = shown(run("run-sim", described, *settings, "--json", "--out", tmp_path / "out"))
+    assert slower["band"]["reasons"][-2:] == [
+        "the band does not cover rank.1.gpu.clock: nobody measured such a machine",
+        "the band is that of the fluid network, not of alphabeta",
+    ]
+    edited = shown(
+        run("run-sim", described, "--edit", "class.gemm.speed=2", "--json", "--out", tmp_path / "out")
+    )
+    assert edited["band"]["reasons"][-1].startswith("the band does not cover edits")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from simcore.calibrate.runs_score import Described, RowScore, describe_rows
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from simcore.hardware.sustained import Sustained
+from workloads.evidence import read_runs
 from workloads.published import RunRow, describe
 
 _GPT = {
@@ -155,6 +156,7 @@ def test_both_commands_print_families_in_and_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [_row(), _row(id="r2", family="b", value="0.12"), _row(id="r3", family="c", quality="B")]
+    rows.append(_row(id="r4", quality="B", global_batch="16"))
     print_runs_fit("gh100", rows, left_out=True, times=StepTimes(tmp_path / "t.jsonl"))
     out = capsys.readouterr().out
     assert "[gh100]  # in use: " in out
@@ -172,15 +174,33 @@ def test_both_commands_print_families_in_and_out(
     searched = [Search(REFERENCE, {PUBLISHED_BEST: 2.0, "1M16P1D": 0.5})]
     monkeypatch.setattr("simcore.calibrate.runs_command.search", lambda **_: searched)
     cache = str(tmp_path / "t.jsonl")
-    validate_runs(str(table), page=str(page), cache=cache, leave_one_out=True, sample=1, ablations=1)
+    residuals = tmp_path / "residuals.csv"
+    with pytest.raises(InputError, match="add --leave-one-out"):
+        validate_runs(str(table), residuals=str(residuals))
+    validate_runs(
+        str(table), page=str(page), cache=cache, leave_one_out=True, sample=1, ablations=1,
+        residuals=str(residuals),
+    )  # fmt: skip
     written = page.read_text(encoding="utf-8")
     assert "## Families left out" in written
+    assert "| all | 4 |" in written.split("## Bands")[1]
     assert "## What each piece is worth" in written
     assert "| no vocabulary head |" in written
     assert "## Where predictions miss" in written  # r2 is far from what it says
     assert "## DistSim's 15 strategies" in written
     assert (tmp_path / "docs" / "images" / "distsim.svg").read_text(encoding="utf-8").startswith("<svg")
     capsys.readouterr()
+    one, two, open_row, beside = read_runs(residuals.read_text(encoding="utf-8"))
+    # Without r1 the fit sees r2 alone, and without r2 r1 alone: both times at the slowest clock.
+    assert (one.id, one.features.tp, one.features.dp, one.features.microbatches) == ("r1", 2, 4, 1)
+    assert one.left_out_s > one.predicted_s
+    assert one.left_out_s == pytest.approx(two.left_out_s)
+    # No fit has seen a row of quality B: it stays as it is.
+    assert open_row.left_out_s == pytest.approx(open_row.predicted_s, rel=1e-5)
+    # But one whose family is in a fit is simulated by the numbers without it, which r1 has from its curve.
+    slower = one.left_out_s / one.predicted_s
+    assert beside.left_out_s / beside.predicted_s == pytest.approx(slower, rel=0.05)  # twice the microbatches
+    assert all(run.reach is not None for run in (one, two, open_row, beside))
 
 
 @pytest.mark.parametrize(("gpus", "deviations"), [(1, 0.0), (8, 1.4236), (100, 2.5076), (1000, 3.2414)])

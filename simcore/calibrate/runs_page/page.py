@@ -11,6 +11,7 @@ import numpy as np
 
 from simcore.calibrate.runs_ablations import Miss, Worth
 from simcore.calibrate.runs_fit import Fit
+from simcore.calibrate.runs_page.bands import band_lines
 from simcore.calibrate.runs_page.curves import CURVES, Curve, curve_lines, plot
 from simcore.calibrate.runs_page.fits import left_out_lines, miss_lines, physics_lines, worth_lines
 from simcore.calibrate.runs_page.metrics import metric_lines
@@ -30,6 +31,7 @@ from simcore.calibrate.runs_page.tables import (
 from simcore.calibrate.runs_page.tried import tried_lines
 from simcore.calibrate.runs_ranking import Search
 from simcore.calibrate.runs_score import RowScore, Scored
+from workloads.evidence import MeasuredRun
 
 _HEADS: Final = ("", "n", "mean %", "median", "p90", "max", "bias")
 _WORST: Final = 20
@@ -80,7 +82,7 @@ class Extras:
 
     ``scope``: which rows were predicted, where not all.  ``fitted``: errors with each family in and out of
     the fit.  ``worths``, ``misses``: errors without pieces of physics, of the mean and of rows far off.
-    ``searches``: DistSim's search again, the choice first.
+    ``searches``: DistSim's search again, the choice first.  ``runs``: the rows as evidence for bands.
     """
 
     scope: str = ""
@@ -88,6 +90,7 @@ class Extras:
     worths: Sequence[Worth] = ()
     misses: Sequence[Miss] = ()
     searches: Sequence[Search] = ()
+    runs: Sequence[MeasuredRun] = ()
 
 
 def report(scored: Scored, extras: Extras | None = None) -> str:
@@ -114,6 +117,7 @@ def report(scored: Scored, extras: Extras | None = None) -> str:
     lines += ["Others, for comparison:", "", *table(("", "mean error %"), _OTHERS)]
     lines += physics_lines()
     lines += left_out_lines(extras.fitted) if extras.fitted is not None else []
+    lines += band_lines(extras.runs) if extras.runs else []
     lines += worth_lines(extras.worths) if extras.worths else []
     lines += miss_lines(extras.misses) if extras.misses else []
     lines += tried_lines()
