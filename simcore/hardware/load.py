@@ -19,6 +19,7 @@ from simcore.hardware.fields import (
     LINK_NUMBERS,
     LISTS,
     MATH_MODES,
+    OPTIONAL_GPU_NUMBERS,
     OPTIONAL_NUMBERS,
     OPTIONAL_TEXTS,
     PEAK_FLOPS,
@@ -39,7 +40,7 @@ MAX_GPUS: Final = 2**24
 
 #: Every override key, links aside (those are ``link.<name>.bytes_per_s`` and ``link.<name>.latency_s``).
 OVERRIDE_KEYS: Final = (
-    *(f"gpu.{key}" for key in (*GPU_TEXTS, *GPU_NUMBERS, "clock")),
+    *(f"gpu.{key}" for key in (*GPU_TEXTS, *GPU_NUMBERS, *OPTIONAL_GPU_NUMBERS, "clock")),
     *(f"gpu.peak_flops.{mode}" for mode in MATH_MODES),
     *(f"cluster.{key}" for key in CLUSTER_KEYS),
 )
@@ -110,6 +111,8 @@ def hardware_hash(cluster: ClusterSpec) -> str:
             del content[spec.name]
     for table in (content, content["gpu"]):
         del table["sources"], table["name"]
+    for key in OPTIONAL_GPU_NUMBERS:  # power only says what the clock is, and the clock is in the peaks
+        del content["gpu"][key]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -125,12 +128,13 @@ def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
 
 
 def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
+    numbers = {**GPU_NUMBERS, **OPTIONAL_GPU_NUMBERS}
     for key, text in changes.items():
         where = f"override gpu.{key}"
         if key in GPU_TEXTS:
             profile.texts[key] = checked_text(key, text, GPU_TEXTS[key], where)
-        elif key in GPU_NUMBERS:
-            profile.numbers[key] = GPU_NUMBERS[key].from_text(text, where)
+        elif key in numbers:
+            profile.numbers[key] = numbers[key].from_text(text, where)
         elif key != "clock":
             profile.peaks[key.removeprefix("peak_flops.")] = PEAK_FLOPS.from_text(text, where)
         profile.sources[key] = f"override {text}"

@@ -21,6 +21,7 @@ from simcore.hardware.fields import (
     GPU_TEXTS,
     LISTS,
     MATH_MODES,
+    OPTIONAL_GPU_NUMBERS,
     OPTIONAL_NUMBERS,
     OPTIONAL_TEXTS,
     PEAK_FLOPS,
@@ -66,9 +67,10 @@ def cluster_names() -> tuple[str, ...]:
 def read_gpu(name_or_path: str, relative_to: Path | None = None) -> Profile:
     """A GPU profile by name or file.  InputError names the file and key at fault."""
     table, where, _ = _read("gpu", name_or_path, relative_to)
-    _refuse_unknown(table, (*GPU_TEXTS, *GPU_NUMBERS, "peak_flops"), where)
+    _refuse_unknown(table, (*GPU_TEXTS, *GPU_NUMBERS, *OPTIONAL_GPU_NUMBERS, "peak_flops"), where)
     texts = _texts(table, GPU_TEXTS, where)
-    numbers, sources = _numbers(table, GPU_NUMBERS, where)
+    given = {key: number for key, number in OPTIONAL_GPU_NUMBERS.items() if key in table}
+    numbers, sources = _numbers(table, {**GPU_NUMBERS, **given}, where)
     modes = _require(table, "peak_flops", where)
     if not isinstance(modes, dict) or not modes:
         raise InputError(f"{where}: peak_flops must be a table of math modes ({', '.join(MATH_MODES)})")

@@ -18,6 +18,8 @@ class GpuSpec:
     ``nvlink_efficiency`` the share that data can use (the rest is packet headers and flow control).
     ``launch_overhead_s``: host time of one launch call; ``launch_latency_s``: launch call to start on an
     idle stream; ``kernel_gap_s``: start cost of back-to-back kernels on one stream.
+    ``power_limit_w``: of the board; ``static_power_w``: what it draws at load whatever the clock; None where
+    they are not known (:mod:`simcore.hardware.power`).
     ``sources`` says for each number where it comes from.
     """
 
@@ -40,6 +42,8 @@ class GpuSpec:
     hbm_efficiency: float  # share of peak HBM bandwidth that a streaming kernel reaches
     reserved_bytes: int  # CUDA context, NCCL buffers: not available to the framework
     nvlink_efficiency: float = 1.0
+    power_limit_w: float | None = None
+    static_power_w: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
