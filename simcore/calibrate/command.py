@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from simcore.calibrate.clocks import print_clock_laws, print_watts
 from simcore.calibrate.errors import ErrorTable
 from simcore.calibrate.kernels_command import (
     fit_kernels,
@@ -113,7 +114,7 @@ def _errors(options: argparse.Namespace) -> ErrorTable:
 
 def calibrate(argv: Sequence[str]) -> int:
     """``GENERATION --kernels CSV``, ``GENERATION --nccl CSV [--cross-validate]`` ``all --traces FILE..``
-    or ``BOARD --runs CSV [--leave-one-out]``.
+    ``BOARD --runs CSV [--leave-one-out]``, ``all --clocks CSV`` or ``all --watts KERNELS LIMITS``.
 
     Prints fitted TOML tables.  Returns the exit code.
     """
@@ -124,13 +125,17 @@ def calibrate(argv: Sequence[str]) -> int:
     what.add_argument("--traces", nargs="+", metavar="FILE", help="traces with shapes: memory-bound kernels")
     what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
     what.add_argument("--runs", metavar="CSV", help="published training runs: clock and HBM share of a board")
+    what.add_argument("--clocks", metavar="CSV", help="published training runs: laws of the clock compared")
+    what.add_argument("--watts", nargs=2, metavar="CSV", help="kernels with watts; times by power limit")
     parser.add_argument("--leave-one-out", action="store_true", help="of --runs: also without each family")
-    parser.add_argument("--limit", type=int, default=0, metavar="N", help="of --runs: N rows of each family")
+    parser.add_argument(
+        "--limit", type=int, default=0, metavar="N", help="of --runs and --clocks: N rows of each family"
+    )
     parser.add_argument(
         "--cache",
         default="",
         metavar="FILE",
-        help=f"of --runs: step times simulated before (default {default_cache()})",
+        help=f"of --runs: step times simulated before (default {default_cache()}); of --clocks: likewise",
     )
     parser.add_argument("--rounds", type=int, default=3, help="restarts of the simplex (default 3)")
     parser.add_argument("--only", choices=("gemm", "attention"), help="fit one part of the kernels")
@@ -145,6 +150,11 @@ def calibrate(argv: Sequence[str]) -> int:
             rows = spread(read_run_rows(options.runs), options.limit)
             times = StepTimes(Path(options.cache) if options.cache else default_cache())
             print_runs_fit(options.generation, rows, left_out=options.leave_one_out, times=times)
+        elif options.clocks is not None:
+            cache = Path(options.cache) if options.cache else default_cache().with_name("clocks.jsonl")
+            print_clock_laws(read_run_rows(options.clocks), options.limit, cache)
+        elif options.watts is not None:
+            print_watts(*options.watts)
         elif options.nccl is not None:
             print_nccl_fit(options.generation, options.nccl, options.cross_validate)
         elif options.traces is not None:
