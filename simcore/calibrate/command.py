@@ -25,6 +25,7 @@ from simcore.calibrate.runs_asked import show
 from simcore.calibrate.runs_cache import StepTimes, default_cache
 from simcore.calibrate.runs_command import spread, validate_runs
 from simcore.calibrate.runs_fit import print_runs_fit
+from simcore.calibrate.watts import print_watts
 from simcore.calibrate.white_box_nccl import table_6_lines
 from simcore.errors import InputError, SimcoreError
 from workloads.published import read_run_rows
@@ -128,7 +129,7 @@ def _errors(options: argparse.Namespace) -> ErrorTable:
 
 def calibrate(argv: Sequence[str]) -> int:
     """``GENERATION --kernels CSV``, ``GENERATION --nccl CSV [--cross-validate]`` ``all --traces FILE..``
-    or ``DIE --runs CSV [--leave-one-out]``.
+    ``DIE --runs CSV [--leave-one-out]`` or ``all --watts KERNELS LIMITS``.
 
     Prints fitted TOML tables.  Returns the exit code.
     """
@@ -141,6 +142,7 @@ def calibrate(argv: Sequence[str]) -> int:
     what.add_argument(
         "--runs", metavar="CSV", help="published training runs: a die's clock and fp8 rate under load"
     )
+    what.add_argument("--watts", nargs=2, metavar="CSV", help="kernels with watts; times by power limit")
     parser.add_argument("--leave-one-out", action="store_true", help="of --runs: also without each family")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="of --runs: N rows of each family")
     parser.add_argument(
@@ -162,6 +164,8 @@ def calibrate(argv: Sequence[str]) -> int:
             rows = spread(read_run_rows(options.runs), options.limit)
             times = StepTimes(Path(options.cache) if options.cache else default_cache())
             print_runs_fit(options.generation, rows, left_out=options.leave_one_out, times=times)
+        elif options.watts is not None:
+            print_watts(*options.watts)
         elif options.nccl is not None:
             print_nccl_fit(options.generation, options.nccl, options.cross_validate)
         elif options.traces is not None:

@@ -39,6 +39,11 @@ GPU_NUMBERS: Final[dict[str, Number]] = {
     "hbm_efficiency": _share,
     "reserved_bytes": Number("size", integer=True, zero_allowed=True),
 }
+#: Keys that a GPU may leave out.
+OPTIONAL_GPU_NUMBERS: Final[dict[str, Number]] = {
+    "power_limit_w": Number("power"),
+    "static_power_w": Number("power"),
+}
 #: Text key -> allowed values (None: any text).
 GPU_TEXTS: Final[dict[str, tuple[str, ...] | None]] = {
     "name": None,

@@ -19,6 +19,7 @@ from simcore.hardware.fields import (
     LINK_NUMBERS,
     LISTS,
     MATH_MODES,
+    OPTIONAL_GPU_NUMBERS,
     OPTIONAL_NUMBERS,
     OPTIONAL_TEXTS,
     PEAK_FLOPS,
@@ -26,6 +27,7 @@ from simcore.hardware.fields import (
 )
 from simcore.hardware.lists import list_from_text
 from simcore.hardware.node import node_of, ports_of
+from simcore.hardware.power import clock_at_limit
 from simcore.hardware.profiles import Profile, checked_text, read_cluster, read_gpu
 from simcore.hardware.shape import apply_node_xml, placement_of, switches_of, wiring_of
 from simcore.hardware.specs import ClusterSpec, GpuSpec
@@ -40,7 +42,7 @@ MAX_GPUS: Final = 2**24
 
 #: Every override key, links aside (those are ``link.<name>.bytes_per_s`` and ``link.<name>.latency_s``).
 OVERRIDE_KEYS: Final = (
-    *(f"gpu.{key}" for key in (*GPU_TEXTS, *GPU_NUMBERS, "clock", "conditions")),
+    *(f"gpu.{key}" for key in (*GPU_TEXTS, *GPU_NUMBERS, *OPTIONAL_GPU_NUMBERS, "clock", "conditions")),
     *(f"gpu.sustained.{key}" for key in SUSTAINED_NUMBERS),
     *(f"gpu.peak_flops.{mode}" for mode in MATH_MODES),
     *(f"cluster.{key}" for key in CLUSTER_KEYS),
@@ -116,6 +118,8 @@ def hardware_hash(cluster: ClusterSpec) -> str:
     if held := content["gpu"]["sustained"]:
         del held["sources"], held["measured_on"]
     del content["gpu"]["die"]  # a name
+    for key in OPTIONAL_GPU_NUMBERS:  # power only says what the clock is, and the clock is in the peaks
+        del content["gpu"][key]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -135,8 +139,10 @@ def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
 
 
 def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
+    rated = GpuSpec(**profile.texts, **profile.numbers, peak_flops=dict(profile.peaks))  # type: ignore[arg-type]
     held: dict[str, Any] = {}
     conditions = CONDITIONS[0]
+    numbers = {**GPU_NUMBERS, **OPTIONAL_GPU_NUMBERS}
     for key, text in changes.items():
         where = f"override gpu.{key}"
         if key == "conditions":
@@ -146,19 +152,21 @@ def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
             held[name] = SUSTAINED_NUMBERS[name].from_text(text, where)
         elif key in GPU_TEXTS:
             profile.texts[key] = checked_text(key, text, GPU_TEXTS[key], where)
-        elif key in GPU_NUMBERS:
-            profile.numbers[key] = GPU_NUMBERS[key].from_text(text, where)
+        elif key in numbers:
+            profile.numbers[key] = numbers[key].from_text(text, where)
         elif key != "clock":
             profile.peaks[key.removeprefix("peak_flops.")] = PEAK_FLOPS.from_text(text, where)
         profile.sources[key] = f"override {text}"
+    sustained = profile.sustained
+    if sustained is not None:
+        sustained = replace(sustained, clock=_clock_under_load(profile, rated, sustained))
+    if held:
+        sustained = replace(sustained or Sustained(measured_on=(profile.texts["name"],)), **held)
     if "clock" in changes:  # after all others: relative to whatever peaks they set
         ratio = RELATIVE_CLOCK.from_text(changes["clock"], "override gpu.clock")
         profile.numbers["boost_clock_hz"] *= ratio
         profile.peaks = {mode: peak * ratio for mode, peak in profile.peaks.items()}
     values: dict[str, Any] = {**profile.texts, **profile.numbers}
-    sustained = profile.sustained
-    if held:
-        sustained = replace(sustained or Sustained(measured_on=(profile.texts["name"],)), **held)
     gpu = GpuSpec(
         **values, peak_flops=profile.peaks, sustained=sustained, conditions=conditions,
         sources=profile.sources,
@@ -169,6 +177,21 @@ def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
             f" {gpu.hbm_bytes:,}"
         )
     return gpu
+
+
+def _clock_under_load(profile: Profile, rated: GpuSpec, held: Sustained) -> float:
+    """The die's clock, for a board of another power limit the one that its limit leaves it.
+
+    ``rated``: the board as its profile has it, without overrides.
+    """
+    limits = {key: profile.numbers.get(key) for key in OPTIONAL_GPU_NUMBERS}
+    limit_w, static_w = limits["power_limit_w"], limits["static_power_w"]
+    if limit_w is not None and static_w is not None and limit_w <= static_w:
+        raise InputError(
+            f"{profile.where}: power_limit_w = {limit_w:g} W must be more than static_power_w = {static_w:g} W"
+        )
+    reference = rated if rated.name in held.measured_on else load_gpu(held.reference)
+    return clock_at_limit(replace(rated, **limits), reference, held.clock)  # type: ignore[arg-type]
 
 
 def _by_scope(overrides: Overrides) -> dict[str, dict[str, str]]:

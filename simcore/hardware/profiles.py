@@ -22,6 +22,7 @@ from simcore.hardware.fields import (
     GPU_TEXTS,
     LISTS,
     MATH_MODES,
+    OPTIONAL_GPU_NUMBERS,
     OPTIONAL_GPU_TEXTS,
     OPTIONAL_NUMBERS,
     OPTIONAL_TEXTS,
@@ -71,10 +72,13 @@ def cluster_names() -> tuple[str, ...]:
 def read_gpu(name_or_path: str, relative_to: Path | None = None) -> Profile:
     """A GPU profile by name or file.  InputError names the file and key at fault."""
     table, where, _ = _read("gpu", name_or_path, relative_to)
-    _refuse_unknown(table, (*GPU_TEXTS, *OPTIONAL_GPU_TEXTS, *GPU_NUMBERS, "peak_flops"), where)
+    _refuse_unknown(
+        table, (*GPU_TEXTS, *OPTIONAL_GPU_TEXTS, *GPU_NUMBERS, *OPTIONAL_GPU_NUMBERS, "peak_flops"), where
+    )
     known = {**GPU_TEXTS, **{key: rule for key, rule in OPTIONAL_GPU_TEXTS.items() if key in table}}
     texts = _texts(table, known, where)
-    numbers, sources = _numbers(table, GPU_NUMBERS, where)
+    given = {key: number for key, number in OPTIONAL_GPU_NUMBERS.items() if key in table}
+    numbers, sources = _numbers(table, {**GPU_NUMBERS, **given}, where)
     modes = _require(table, "peak_flops", where)
     if not isinstance(modes, dict) or not modes:
         raise InputError(f"{where}: peak_flops must be a table of math modes ({', '.join(MATH_MODES)})")
@@ -100,7 +104,7 @@ def read_die(name: str) -> Sustained:
     InputError names the file and key at fault.
     """
     table, where, _ = _read("die", name, None)
-    _refuse_unknown(table, (*SUSTAINED_NUMBERS, "measured_on"), where)
+    _refuse_unknown(table, (*SUSTAINED_NUMBERS, "reference", "measured_on"), where)
     given = {key: number for key, number in SUSTAINED_NUMBERS.items() if key in table}
     numbers, sources = _numbers(table, given, where)
     rows = _require(table, "measured_on", where)
@@ -108,7 +112,9 @@ def read_die(name: str) -> Sustained:
         raise InputError(
             f'{where}: measured_on: expected {{ value = ["GPU"], source = "..." }}, got {rows!r}'
         )
-    return Sustained(**numbers, measured_on=tuple(map(str, rows["value"])), sources=sources)
+    reference = checked_text("reference", _require(table, "reference", where), gpu_names(), where)
+    measured_on = tuple(map(str, rows["value"]))
+    return Sustained(**numbers, reference=reference, measured_on=measured_on, sources=sources)
 
 
 def read_cluster(name_or_path: str) -> Profile:

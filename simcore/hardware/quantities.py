@@ -33,6 +33,7 @@ UNITS: Final[dict[str, dict[str, Decimal]]] = {
     "bandwidth": _scaled("B/s") | _binary("B/s") | _scaled("b/s", Decimal("0.125")),
     "compute": _scaled("flop/s"),
     "frequency": _scaled("Hz"),
+    "power": _scaled("W"),
 }
 
 _QUANTITY = re.compile(r"\s*([-+]?(?:[\d_]*\.?[\d_]+(?:[eE][-+]?\d+)?|nan|inf(?:inity)?))\s*(\S*)\s*", re.I)
@@ -86,6 +87,7 @@ class Number:
             "bandwidth": "400Gb/s",
             "compute": "989Tflop/s",
             "frequency": "1.98GHz",
+            "power": "700W",
         }
         return repr(examples[self.dimension])
 

@@ -19,6 +19,8 @@ class GpuSpec:
     ``nvlink_efficiency`` the share that data can use (the rest is packet headers and flow control).
     ``launch_overhead_s``: host time of one launch call; ``launch_latency_s``: launch call to start on an
     idle stream; ``kernel_gap_s``: start cost of back-to-back kernels on one stream.
+    ``power_limit_w``: of the board; ``static_power_w``: what it draws at load whatever the clock; None where
+    they are not known (:mod:`simcore.hardware.power`).
     ``die`` names the chip, ``sustained`` what it keeps up in long training (None: no run of it is known);
     ``conditions`` whether that counts.  ``sources`` says for each number where it comes from.
     """
@@ -42,6 +44,8 @@ class GpuSpec:
     hbm_efficiency: float  # share of peak HBM bandwidth that a streaming kernel reaches
     reserved_bytes: int  # CUDA context, NCCL buffers: not available to the framework
     nvlink_efficiency: float = 1.0
+    power_limit_w: float | None = None
+    static_power_w: float | None = None
     die: str = ""
     sustained: Sustained | None = None
     conditions: Conditions = "sustained"
@@ -78,8 +82,8 @@ class GpuSpec:
         if self.name in held.measured_on:
             return said, ""
         return said, (
-            f"{self.name}: its clock under load is that of other boards with a {self.die}"
-            f" ({', '.join(held.measured_on)}); no training run of this one was at hand"
+            f"{self.name}: its clock under load is what its power limit leaves it beside other boards with a"
+            f" {self.die} ({', '.join(held.measured_on)}); no training run of this one was at hand"
         )
 
 

@@ -34,12 +34,14 @@ class Sustained:
 
     ``clock``: mean SM clock at the power limit.  ``fp8``: rate of fp8 products over twice that of bf16 ones,
     which is what the datasheet promises.  ``spread``: standard deviation of clocks between GPUs over their
-    mean, see Note [Slowest GPU].  ``measured_on``: names of the GPUs that they were fitted on.
+    mean, see Note [Slowest GPU].  ``measured_on``: names of the GPUs that they were fitted on;
+    ``reference``: the profile of the board that they hold for, by whose power limit others are told.
     """
 
     clock: float = 1.0
     fp8: float = 1.0
     spread: float = 0.0
+    reference: str = field(default="", compare=False)
     measured_on: tuple[str, ...] = field(default=(), compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 

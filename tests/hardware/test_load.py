@@ -206,6 +206,7 @@ def test_every_override_key_is_accepted():
     texts |= {"cluster.fabric": "rail", "cluster.gpus_per_node": "8", "gpu.hbm_bytes": "2GiB"}
     texts |= {
         "gpu.conditions": "cool",
+        "gpu.power_limit_w": "500W",
         "cluster.routing": "ecmp",
         "cluster.transport": "roce",
         "cluster.nic_of_gpu": "0,1,2,3,4,5,6,7",
