@@ -24,6 +24,7 @@ class Settings:
     min_channels: int | None = None
     buffer_bytes: int | None = None
     nvls: bool = True
+    nvls_tree_chunk_bytes: int | None = None
 
     def bounded(self, channels: int) -> int:
         """``channels`` within the forced limits."""

@@ -75,9 +75,10 @@ class Decider:
             generation=self._costs.cluster.gpu.generation,
             release=self._release,
             nvswitch=self._costs.cluster.intra_node == "nvswitch" and self._costs.settings.nvls,
-            network_s=layout.network_s,
+            network_s=self._costs.cluster.nccl_net_latency_s or layout.network_s,
             graph=self._costs.graph(layout),
             nvlink=self._costs.cluster.intra_node != "pcie" or layout.max_per_node == 1,
+            same_rings=layout.num_rings == 1,
         )
         return tuner.choose(
             collective, num_bytes, shape, self._costs.settings.algorithms, self._costs.settings.protocols
@@ -92,7 +93,8 @@ class Decider:
         an average rank sends at ``wire_bytes_per_s``, as fast as the group's links let them.
         """
         if collective in ("all_to_all", "send_recv"):
-            network_s = layout.network_s if layout.num_nodes > 1 else None
+            told_s = self._costs.cluster.nccl_net_latency_s or layout.network_s
+            network_s = told_s if layout.num_nodes > 1 else None
             latency = tuner.message_latency_s(decision.protocol.name, network_s)
             return latency, latency + decision.data_bytes * decision.protocol.wire_overhead / wire_bytes_per_s
         choice = self.choice(collective, num_bytes, layout)
@@ -118,7 +120,11 @@ class Decider:
         chain = collective in ("broadcast", "reduce")
         tail = timing.scatter_tail_step if collective == "reduce_scatter" else timing.tail_step
         data_bytes = num_bytes if chain else sent_share(collective, ranks) * num_bytes
-        lead_s, between_s = self._latencies_s(protocol, channels, inner, outer, layout, data_bytes)
+        lead_s, between_s = self._latencies_s(
+            protocol, channels, inner, outer, layout, data_bytes, in_step=not chain
+        )
+        # See Note [Chains] in simcore.collectives.timing.
+        stores = steps - 1 if protocol is SIMPLE else outer
         return Decision(
             algorithm="ring",
             protocol=protocol,
@@ -128,10 +134,9 @@ class Decider:
             latency_s=lead_s + between_s,
             between_s=between_s,
             data_bytes=data_bytes,
-            # The last member of a chain starts n - 2 chunks after the first sends.
-            fill_bytes=(ranks - 2) * data_bytes / chunking.num_chunks if chain else 0.0,
+            fill_bytes=stores * data_bytes / chunking.num_chunks if chain else 0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
-            copy_share=steps / (steps + tail),
+            copy_share=1.0 if chain else steps / (steps + tail),
             network_share=1.0,
         )
 
@@ -149,6 +154,7 @@ class Decider:
             channels,
             inner + outer,
             self._costs.settings.buffer_bytes,
+            self._release,
         )
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
         split = self._costs.timing.tree_ll128_share if protocol is LL128 else 1.0
@@ -208,7 +214,13 @@ class Decider:
         # N / (2 (N-1)) of the time that a NIC needs for the 2 (N-1)/N of it that it sends in all.
         stages = 2 + 2 * levels if levels else 3 if reduces else 2
         filling = 1 + levels * nodes / (nodes - 1) if levels else stages - 1
-        chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
+        chunking = nvls_chunking(
+            num_bytes,
+            layout.max_per_node,
+            channels,
+            layout.num_nodes,
+            self._costs.settings.nvls_tree_chunk_bytes,
+        )
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
         hops = 2 * levels * self._costs.network_hop_s(SIMPLE, layout)
         warm_up_s = self._costs.warm_up_s(self._costs.timing.nvls_warm_up_s, data_bytes)
@@ -233,13 +245,25 @@ class Decider:
         )
 
     def _latencies_s(
-        self, protocol: Protocol, channels: int, inner: int, outer: int, layout: Layout, data_bytes: float
+        self,
+        protocol: Protocol,
+        channels: int,
+        inner: int,
+        outer: int,
+        layout: Layout,
+        data_bytes: float,
+        *,
+        in_step: bool = True,
     ) -> tuple[float, float]:
-        """(before the first byte moves, between the steps) of ``inner`` hops in nodes, ``outer`` between."""
+        """(before the first byte moves, between the steps) of ``inner`` hops in nodes, ``outer`` between.
+
+        ``in_step``: all ranks send at once, so that their channels have to drift apart first.
+        """
         timing = self._costs.timing.protocols[protocol.name]
         inside, network = timing.nvlink_hop_s + layout.inside_s, self._costs.network_hop_s(protocol, layout)
         generation = self._costs.timing
-        warm_up = self._costs.warm_up_s(generation.warm_up_s, data_bytes) if protocol is SIMPLE else 0.0
+        warms = in_step and protocol is SIMPLE
+        warm_up = self._costs.warm_up_s(generation.warm_up_s, data_bytes) if warms else 0.0
         skew = generation.block_skew_s * (channels - 1) / (channels + 1)
         first = (inside if inner else network) if inner + outer else 0.0
         hops = inner * inside + outer * network

@@ -17,6 +17,7 @@ from simcore.collectives import closed_form
 from simcore.collectives.algorithms import algorithms_of
 from simcore.collectives.decision import Decision, Settings
 from simcore.collectives.decisions import Decider
+from simcore.collectives.environment import parse_environment
 from simcore.collectives.forced import forced_algorithms, forced_protocols
 from simcore.collectives.layout import Fabric, Layout, layout_of
 from simcore.collectives.plan import CollectivePlan, LinkUse
@@ -71,7 +72,8 @@ class NcclPlanner:
     ``algorithm`` and ``protocol`` (lists as NCCL_ALGO and NCCL_PROTO take them, see
     :mod:`simcore.collectives.forced`), ``min_channels``, ``max_channels`` and ``buffer_bytes`` force what
     NCCL_ALGO, NCCL_PROTO, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE force.  ``nvls`` False is
-    NCCL_NVLS_ENABLE=0, and what NCCL does for types that the switch cannot add (int8, fp8).  ``timing``
+    NCCL_NVLS_ENABLE=0, and what NCCL does for types that the switch cannot add (int8, fp8).  What is not
+    forced is as the cluster's ``nccl_environment`` says, else NCCL's choice.  ``timing``
     replaces the profile's constants (fits use it).  Errors: InputError for an unknown name, a channel count
     outside 1..64, min > max, or a buffer smaller than 4 KiB.
     """
@@ -88,6 +90,11 @@ class NcclPlanner:
         nvls: bool = True,
         timing: GenerationTiming | None = None,
     ) -> None:
+        set_there = parse_environment(topology.cluster.nccl_environment)
+        algorithm, protocol = algorithm or set_there.algorithm, protocol or set_there.protocol
+        if min_channels is None and max_channels is None:
+            min_channels, max_channels = set_there.min_channels, set_there.max_channels
+        buffer_bytes = set_there.buffer_bytes if buffer_bytes is None else buffer_bytes
         for name, value in (("min_channels", min_channels), ("max_channels", max_channels)):
             if value is not None and not 1 <= value <= _MAX_CHANNELS:
                 raise InputError(f"{name} must be between 1 and {_MAX_CHANNELS}, not {value}")
@@ -101,7 +108,8 @@ class NcclPlanner:
             max_channels=max_channels,
             min_channels=min_channels,
             buffer_bytes=buffer_bytes,
-            nvls=nvls,
+            nvls=nvls and set_there.nvls,
+            nvls_tree_chunk_bytes=set_there.nvls_tree_chunk_bytes,
         )
         self._topology = topology
         self._decider = Decider(topology.cluster, settings, timing)

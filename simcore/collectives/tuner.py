@@ -33,6 +33,7 @@ class GroupShape:
     ``release``: NCCL's, major and minor.  ``local_ranks``: members on the emptiest node.  ``network_s``: what
     the wires between nodes add per hop.  ``graph``: the channels that NCCL searched.  ``nvlink``: whether
     NVLink joins members of a node, without which LL128 is only run when forced (src/graph/tuning.cc).
+    ``same_rings``: all channels go round in one order, as behind NVSwitches (sameChannels of the graph).
     """
 
     num_ranks: int
@@ -44,6 +45,7 @@ class GroupShape:
     network_s: float
     graph: ChannelGraph
     nvlink: bool = True
+    same_rings: bool = False
 
 
 def release_of(version: str) -> tuple[int, int]:
@@ -172,6 +174,10 @@ def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape)
     if algorithm == "tree":
         return (base + 2 * ((num_ranks // num_nodes - 1) * intra + levels * inter)) * 1e-6
     steps = _ring_steps(collective, num_ranks)
+    if collective in ("broadcast", "reduce") and shape.same_rings:
+        # One hop, whatever the length of the ring: NCCL expects the rest to be hidden.
+        hop_us = intra if num_nodes == 1 else table.NETWORK_LATENCY_US["ring"][column]
+        return (base + hop_us) * 1e-6
     if collective in ("broadcast", "reduce"):
         hop = table.NVLINK_LATENCY_US if num_nodes == 1 else table.NETWORK_LATENCY_US
         return (base + steps * hop["tree" if simple else "ring"][column]) * 1e-6
