@@ -24,7 +24,6 @@ class Settings:
     min_channels: int | None = None
     buffer_bytes: int | None = None
     nvls: bool = True
-    nvls_tree_chunk_bytes: int | None = None
 
     def bounded(self, channels: int) -> int:
         """``channels`` within the forced limits."""
@@ -36,7 +35,8 @@ class Decision:
     """Everything about a plan that does not name links or ranks.
 
     ``data_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
-    fills.  ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
+    fills; ``fill_inside_bytes``, ``fill_between_bytes``: the same where the hops that fill are known to be
+    within nodes (at NVLink's rate) or between them (at the NICs').  ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
     ``copy_share``, ``network_share``: the part of the time that the loops feed NVLink, and that NICs have
     something to send.  Of ``latency_s``, ``between_s`` passes between steps.  See Note [Time of a
     collective] in :mod:`simcore.collectives.timing`.
@@ -54,6 +54,8 @@ class Decision:
     copy_share: float
     network_share: float
     between_s: float = 0.0
+    fill_inside_bytes: float = 0.0
+    fill_between_bytes: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from simcore.collectives.decision import Costs, Decision, Settings
 from simcore.collectives.layout import Layout
 from simcore.collectives.messages import Messages
 from simcore.collectives.protocols import (
+    LL,
     LL128,
     SIMPLE,
     Protocol,
@@ -124,7 +125,8 @@ class Decider:
             protocol, channels, inner, outer, layout, data_bytes, in_step=not chain
         )
         # See Note [Chains] in simcore.collectives.timing.
-        stores = steps - 1 if protocol is SIMPLE else outer
+        chunk_bytes = data_bytes / chunking.num_chunks
+        inside, between = _stores(inner, outer) if protocol is SIMPLE else (0, outer)
         return Decision(
             algorithm="ring",
             protocol=protocol,
@@ -134,7 +136,9 @@ class Decider:
             latency_s=lead_s + between_s,
             between_s=between_s,
             data_bytes=data_bytes,
-            fill_bytes=stores * data_bytes / chunking.num_chunks if chain else 0.0,
+            fill_bytes=0.0,
+            fill_inside_bytes=inside * chunk_bytes if chain else 0.0,
+            fill_between_bytes=between * chunk_bytes if chain else 0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=1.0 if chain else steps / (steps + tail),
             network_share=1.0,
@@ -160,7 +164,11 @@ class Decider:
         split = self._costs.timing.tree_ll128_share if protocol is LL128 else 1.0
         # Each level stores a chunk before it forwards it, in all channels at once.  Under LL128 threads
         # forward line by line and only the proxy waits for a chunk; LL's are too small to tell.
-        stores = 2 * outer if protocol is LL128 else steps - 1
+        in_flight = chunking.chunk_bytes * channels
+        stored = {LL.name: steps - 1, LL128.name: 2 * outer}.get(protocol.name, 0) * in_flight
+        # A chunk crosses between nodes once over all NICs of a node, which carry a message in the time in which
+        # an average rank sends data_bytes.
+        inside, between = _stores(2 * inner, 2 * outer) if protocol is SIMPLE else (0, 0)
         lead_s, between_s = self._latencies_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes)
         return Decision(
             algorithm="tree",
@@ -171,7 +179,9 @@ class Decider:
             latency_s=lead_s + between_s,
             between_s=between_s,
             data_bytes=data_bytes,
-            fill_bytes=stores * chunking.chunk_bytes * channels,
+            fill_bytes=stored,
+            fill_inside_bytes=inside * in_flight,
+            fill_between_bytes=between * in_flight * data_bytes / num_bytes,
             copy_bytes_per_s=channels * split * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=self._costs.timing.tree_efficiency,
             network_share=self._costs.timing.tree_efficiency,
@@ -214,13 +224,7 @@ class Decider:
         # N / (2 (N-1)) of the time that a NIC needs for the 2 (N-1)/N of it that it sends in all.
         stages = 2 + 2 * levels if levels else 3 if reduces else 2
         filling = 1 + levels * nodes / (nodes - 1) if levels else stages - 1
-        chunking = nvls_chunking(
-            num_bytes,
-            layout.max_per_node,
-            channels,
-            layout.num_nodes,
-            self._costs.settings.nvls_tree_chunk_bytes,
-        )
+        chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
         hops = 2 * levels * self._costs.network_hop_s(SIMPLE, layout)
         warm_up_s = self._costs.warm_up_s(self._costs.timing.nvls_warm_up_s, data_bytes)
@@ -268,3 +272,11 @@ class Decider:
         first = (inside if inner else network) if inner + outer else 0.0
         hops = inner * inside + outer * network
         return timing.base_s + skew + first, hops - first + warm_up
+
+
+def _stores(inner: int, outer: int) -> tuple[int, int]:
+    """Hops (within nodes, between them) that a chunk crosses before the last rank receives without a pause.
+
+    All but one of the slower kind, whose time is a part of the whole message's.
+    """
+    return (inner, outer - 1) if outer else (max(0, inner - 1), 0)

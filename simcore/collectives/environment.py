@@ -17,7 +17,6 @@ _NUMBERS: Final = {
     "NCCL_MIN_NCHANNELS": "min_channels",
     "NCCL_MAX_NCHANNELS": "max_channels",
     "NCCL_BUFFSIZE": "buffer_bytes",
-    "NCCL_NVLSTREE_MAX_CHUNKSIZE": "nvls_tree_chunk_bytes",
 }
 _KNOWN: Final = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", *_NUMBERS)
 
@@ -32,7 +31,6 @@ class Environment:
     min_channels: int | None = None
     max_channels: int | None = None
     buffer_bytes: int | None = None
-    nvls_tree_chunk_bytes: int | None = None
 
 
 def parse_environment(text: str) -> Environment:

@@ -109,7 +109,6 @@ class NcclPlanner:
             min_channels=min_channels,
             buffer_bytes=buffer_bytes,
             nvls=nvls and set_there.nvls,
-            nvls_tree_chunk_bytes=set_there.nvls_tree_chunk_bytes,
         )
         self._topology = topology
         self._decider = Decider(topology.cluster, settings, timing)
@@ -248,17 +247,21 @@ def _assembled(
 ) -> CollectivePlan:
     overhead = decision.protocol.wire_overhead
     volume = decision.data_bytes * overhead
-    rate = min(
-        decision.copy_share * min(decision.copy_bytes_per_s, load.nvlink_bytes_per_s),
-        decision.network_share * load.network_bytes_per_s,
+    inside = decision.copy_share * min(decision.copy_bytes_per_s, load.nvlink_bytes_per_s)
+    between = decision.network_share * load.network_bytes_per_s
+    rate = min(inside, between)
+    fill_s = overhead * (
+        decision.fill_bytes / rate
+        + decision.fill_inside_bytes / inside
+        + decision.fill_between_bytes / between
     )
-    seconds = decision.latency_s + (volume + decision.fill_bytes * overhead) / rate
+    seconds = decision.latency_s + volume / rate + fill_s
     if not seconds <= _LONGEST_S:
         raise InputError(
             f"{collective} of {num_bytes} bytes among {len(ranks)} ranks would take {seconds:.3g} s at"
             f" {rate:.3g} B/s, more than the {_LONGEST_S:g} s that one may take; check the links' bandwidths"
         )
-    latency_ps = ps_from_s(decision.latency_s + decision.fill_bytes * overhead / rate)
+    latency_ps = ps_from_s(decision.latency_s + fill_s)
     hbm_bytes = closed_form.hbm_bytes_per_wire_byte(
         collective, decision.algorithm, len(ranks), overhead, load.network_share
     )
@@ -281,7 +284,7 @@ def _assembled(
         alone_ps=closed_form.alone_ps(latency_ps, volume, rate),
         relative_error=error,
         copy_bytes_per_s=decision.copy_share * decision.copy_bytes_per_s / load.connections,
-        between_ps=ps_from_s(decision.between_s + decision.fill_bytes * overhead / rate),
+        between_ps=ps_from_s(decision.between_s + fill_s),
         feed_weight=load.feed_weight,
     )
 

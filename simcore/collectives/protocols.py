@@ -180,20 +180,13 @@ def tree_chunking(
 #: (loops that the message must fill, smaller piece), for one node and for several (src/enqueue.cc).
 _NVLS_CHUNK_BYTES: Final = 128 * KIB
 _NVLS_FLOORS: Final = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
-_NVLS_TREE_FLOORS: Final = ((32, 256 * KIB), (16, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB))
+_NVLS_TREE_FLOORS: Final = ((4, 64 * KIB), (1, 32 * KIB))
 _NVLS_TREE_MANY_NODES_CHUNK_BYTES: Final = 64 * KIB
 
 
-def nvls_chunking(
-    num_bytes: int, heads: int, channels: int, num_nodes: int, tree_chunk_bytes: int | None = None
-) -> Chunking:
-    """Chunks of a switch reduction, per channel, over ``heads`` slices (src/enqueue.cc, calcCollChunking).
-
-    ``tree_chunk_bytes``: NCCL_NVLSTREE_MAX_CHUNKSIZE, for several nodes.
-    """
+def nvls_chunking(num_bytes: int, heads: int, channels: int, num_nodes: int) -> Chunking:
+    """Chunks of a switch reduction, per channel, over ``heads`` slices (src/enqueue.cc, calcCollChunking)."""
     chunk = _NVLS_CHUNK_BYTES if num_nodes < 4 else _NVLS_TREE_MANY_NODES_CHUNK_BYTES
-    if num_nodes > 1:
-        chunk = tree_chunk_bytes or chunk
     for loops, smaller in _NVLS_FLOORS if num_nodes == 1 else _NVLS_TREE_FLOORS:
         if num_bytes < loops * channels * heads * chunk and chunk > smaller:
             chunk = smaller
