@@ -80,6 +80,7 @@ class Decider:
             graph=self._costs.graph(layout),
             nvlink=self._costs.cluster.intra_node != "pcie" or layout.max_per_node == 1,
             same_rings=layout.num_rings == 1,
+            switched=self._costs.cluster.intra_node == "nvswitch",
         )
         return tuner.choose(
             collective, num_bytes, shape, self._costs.settings.algorithms, self._costs.settings.protocols

@@ -34,6 +34,7 @@ class GroupShape:
     the wires between nodes add per hop.  ``graph``: the channels that NCCL searched.  ``nvlink``: whether
     NVLink joins members of a node, without which LL128 is only run when forced (src/graph/tuning.cc).
     ``same_rings``: all channels go round in one order, as behind NVSwitches (sameChannels of the graph).
+    ``switched``: NVSwitches join the GPUs of a node, so that any of them can be given to a tree's edges.
     """
 
     num_ranks: int
@@ -46,6 +47,7 @@ class GroupShape:
     graph: ChannelGraph
     nvlink: bool = True
     same_rings: bool = False
+    switched: bool = False
 
 
 def release_of(version: str) -> tuple[int, int]:
@@ -100,7 +102,7 @@ def _tree_bus(protocol: str, shape: GroupShape, wires: float) -> float:
     column = table.scale_column(shape.num_nodes)
     generation, channels = shape.generation, shape.graph.channels
     vendor_row = generation if shape.num_nodes == 1 else "volta"
-    if shape.num_nodes == 2:
+    if shape.num_nodes == 2 and shape.switched:
         # Each node is the root of one of the two trees, so that a byte crosses a NIC once: the search widens
         # trees inside nodes up to twice the NIC's rate (src/graph/search.cc, ncclTopoCompute, third step), and
         # for two nodes the tuner reads that bandwidth.
