@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcore.calibrate.apart import reasons_apart
-from simcore.calibrate.nccl_loop import Loop, loop_of, reported_us
+from simcore.calibrate.nccl_loop import ALONE_ON_A_THREAD, Loop, loop_of, reported_us
 from simcore.collectives import COLLECTIVES, CollectivePlan, NcclPlanner
 from simcore.collectives.spread import band_name
 from simcore.collectives.timing import GenerationTiming
@@ -89,7 +89,7 @@ class NcclRow:
     measured_us: float
     columns: Mapping[str, str]
     apart: str | None = None
-    loop: Loop = Loop()
+    loop: Loop = ALONE_ON_A_THREAD
 
     @property
     def source(self) -> str:
@@ -175,9 +175,7 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
         gpu=board,
     )
     measured_us = _measured_us(cells, collective, gpus)
-    return NcclRow(
-        line, setup, cells["gpu"], collective, num_bytes, measured_us, cells, loop=loop_of(said)
-    )
+    return NcclRow(line, setup, cells["gpu"], collective, num_bytes, measured_us, cells, loop=loop_of(said))
 
 
 def _cluster(gpu: str, said: str) -> tuple[str, str | None]:
@@ -314,6 +312,15 @@ def predicted_us(
         reported_us(plan, _topology(row.setup).cluster.gpu, row.loop)
         for row, plan in zip(rows, plan_rows(rows, timings), strict=True)
     ]
+
+
+def fabric_of(row: NcclRow) -> str:
+    """What joins the row's nodes, as the profile has it: transport, NICs and their rate; "" for one node."""
+    cluster = _topology(row.setup).cluster
+    if row.setup.nodes == 1:
+        return ""
+    ports = f"{cluster.nics_per_node} x {cluster.nic_bytes_per_s * 8e-9:g} Gb/s"
+    return f"{cluster.gpu.name.split('-')[0]}, {cluster.transport}, {ports}"
 
 
 def on_infiniband(row: NcclRow) -> bool:

@@ -8,7 +8,16 @@ from typing import Any
 
 from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.fit_nccl import NcclFit, fit_nccl, left_out_errors, own_errors, spread_of
-from simcore.calibrate.nccl import NcclRow, generation_of, on_infiniband, plan_rows, predicted_us, read_nccl_rows, tuner_us
+from simcore.calibrate.nccl import (
+    NcclRow,
+    fabric_of,
+    generation_of,
+    on_infiniband,
+    plan_rows,
+    predicted_us,
+    read_nccl_rows,
+    tuner_us,
+)
 from simcore.collectives.timing import timing_of
 from simcore.units import MIB
 
@@ -36,6 +45,7 @@ def nccl_errors(path: str) -> ErrorTable:
             "channels": plan.channels,
             "tuner": tuner,
             "apart": row.apart,
+            "fabric": fabric_of(row),
         }
         for row, plan, predicted, tuner in zip(
             rows, plan_rows(rows), predicted_us(rows), tuner_us(rows), strict=True
@@ -63,6 +73,20 @@ def goal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             for table in (error_table(picked), error_table(by_tuner)):
                 lines += [summary_line(name, summary) for name, summary in table.families.items()]
     return lines
+
+
+def fabric_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Errors between nodes by fabric and size, rows that stand apart left out."""
+    named = [
+        {**row, "family": f"{row['fabric']}, {row['nodes']} nodes, {size}"}
+        for row in rows
+        if row["apart"] is None and row["fabric"]
+        for size in ("all sizes", "below 1 MiB" if float(row["bytes"]) < MIB else "from 1 MiB")
+    ]
+    if not named:
+        return []
+    lines = [f"{'between nodes, by fabric':58}{'n':>7}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}"]
+    return lines + [summary_line(name, found) for name, found in error_table(named).families.items()]
 
 
 def summary_line(name: str, summary: Mapping[str, float]) -> str:

@@ -44,6 +44,10 @@ class Loop:
     gpus_per_thread: int = 1
 
 
+#: nccl-tests' defaults.
+ALONE_ON_A_THREAD: Final = Loop()
+
+
 def loop_of(said: str) -> Loop:
     """The loop that a row's words speak of (``-g 8``, ``-n 100``); nccl-tests' defaults otherwise."""
     if _ONE_BY_ONE.search(said):

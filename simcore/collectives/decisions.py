@@ -167,8 +167,8 @@ class Decider:
         # forward line by line and only the proxy waits for a chunk; LL's are too small to tell.
         in_flight = chunking.chunk_bytes * channels
         stored = {LL.name: steps - 1, LL128.name: 2 * outer}.get(protocol.name, 0) * in_flight
-        # A chunk crosses between nodes once over all NICs of a node, which carry a message in the time in which
-        # an average rank sends data_bytes.
+        # A chunk crosses between nodes once over all NICs of a node, which carry a message in the time in
+        # which an average rank sends data_bytes.
         inside, between = _stores(2 * inner, 2 * outer) if protocol is SIMPLE else (0, 0)
         lead_s, between_s = self._latencies_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes)
         return Decision(

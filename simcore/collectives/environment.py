@@ -60,6 +60,4 @@ def parse_environment(text: str) -> Environment:
         else:
             forced_protocols(value)
             texts["protocol"] = value
-    return Environment(
-        algorithm=texts.get("algorithm"), protocol=texts.get("protocol"), nvls=nvls, **numbers
-    )
+    return Environment(algorithm=texts.get("algorithm"), protocol=texts.get("protocol"), nvls=nvls, **numbers)

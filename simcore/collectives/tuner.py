@@ -104,7 +104,7 @@ def _tree_bus(protocol: str, shape: GroupShape, wires: float) -> float:
     vendor_row = generation if shape.num_nodes == 1 else "volta"
     if shape.num_nodes == 2 and shape.switched:
         # Each node is the root of one of the two trees, so that a byte crosses a NIC once: the search widens
-        # trees inside nodes up to twice the NIC's rate (src/graph/search.cc, ncclTopoCompute, third step), and
+        # trees inside nodes up to twice the NIC's rate (src/graph/search.cc, ncclTopoCompute, pass 2), and
         # for two nodes the tuner reads that bandwidth.
         wires = min(2 * wires, max(wires, shape.graph.nvlink_bytes_per_s / 1e9))
     simple = min(0.92 * wires, channels * table.TREE_CHANNEL_GB_PER_S[generation][column])

@@ -40,6 +40,8 @@ def unmeasured_fabric(cluster: ClusterSpec) -> str | None:
     ports = f"{cluster.nics_per_node} x {cluster.nic_bytes_per_s * 8e-9:g} Gb/s"
     named = f"the fabric of cluster {cluster.name!r} ({cluster.transport}, {ports} per node)"
     if cluster.fabric_measured:
-        return f"{named} was not measured with another {', '.join(replaced)}: time between nodes follows from it"
+        return (
+            f"{named} was not measured with another {', '.join(replaced)}: time between nodes follows from it"
+        )
     rests = "; ".join(f"{key}: {cluster.sources[key]}" for key in _RESTS_ON if key in cluster.sources)
     return f"{named} was never measured; time between nodes rests on {rests or 'what its file says'}"

@@ -144,8 +144,8 @@ def test_the_hardware_follows_from_names_and_notes(tmp_path: Path) -> None:
     assert [setup.cluster for setup in setups] == ["h100", "a100-40gb", "h800", "v100"]
     assert [setup.version for setup in setups] == ["2.29.2", None, "2.22.3", None]
     plans = plan_rows(rows)
-    # A switch does not add int8: NCCL runs a ring.  Two nodes of 8 GPUs each are ranks 0-7 and 8-15; NCCL expects
-    # 0.92 x 240 / 2 GB/s of trees, which NVLink bounds, and 192 / 1.875 of rings, which the NICs bound.
+    # A switch does not add int8: NCCL runs a ring.  Two nodes of 8 GPUs each are ranks 0-7 and 8-15; NCCL
+    # expects 0.92 x 240 / 2 GB/s of trees, which NVLink bounds, and 192 / 1.875 of rings, which NICs bound.
     assert [plan.algorithm for plan in plans] == ["ring", "tree", "ring", "ring"]
     assert plans[1].ranks == tuple(range(16))
 
@@ -207,7 +207,9 @@ def test_what_no_healthy_fabric_explains_stands_apart(tmp_path: Path) -> None:
 def test_rows_of_clouds_have_their_own_fabric_and_tell_nothing_of_a_generation(tmp_path: Path) -> None:
     small = {**ROW, "nodes": 2, "gpus": 16, "bytes": 1 << 20}
     mega = {**small, "notes": "GCP A3 Mega", "time_us": 203.2}
-    rows, _ = read(tmp_path, {**small, "time_us": 70.0}, mega, {**mega, "gpu": "H200"}, {**mega, "gpu": "V100"})
+    rows, _ = read(
+        tmp_path, {**small, "time_us": 70.0}, mega, {**mega, "gpu": "H200"}, {**mega, "gpu": "V100"}
+    )
     assert [row.setup.cluster for row in rows] == ["h100", "h100-tcpxo", "h100-tcpxo", "v100"]
     assert [row.setup.gpu for row in rows] == [None, "h100-sxm", "h200", None]
     assert [on_infiniband(row) for row in rows] == [True, False, False, True]

@@ -1,4 +1,4 @@
-"""What nccl-tests reports: calls in a loop overlap, and a thread with eight GPUs launches one after the other."""
+"""What nccl-tests reports: calls in a loop overlap, and a thread with eight GPUs launches in turn."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_one_thread_launches_eight_kernels_one_after_the_other() -> None:
 
 @pytest.mark.parametrize(
     ("num_bytes", "measured_us"),
-    # 8 H800, one process and thread, NCCL 2.18.3 (public GitHub file id 24836070500).  A launch is bound by the
-    # host up to 4 MiB, by the bandwidth from there on.
+    # 8 H800, one process and thread, NCCL 2.18.3 (public GitHub file id 24836070500): the host's launches
+    # up to 4 MiB, the bandwidth from there on.
     [
         (64, 27.0), (8 * KIB, 25.7), (128 * KIB, 29.6), (512 * KIB, 43.3), (2 * MIB, 43.7), (4 * MIB, 45.1),
         (8 * MIB, 69.5), (32 * MIB, 226.2), (1024 * MIB, 6520.1),

@@ -72,6 +72,6 @@ def test_from_2_20_a_tree_under_simple_sends_whole_slots() -> None:
     # levels had no 8 each, and no further, since they have 4 each.
     assert plan("2.19.3").chunk_bytes == 128 * KIB
     assert plan("2.20.3").chunk_bytes == 512 * KIB
-    # 14 hops in the nodes and 1 of 2 between them: 8 MiB in flight instead of 2; a port gives at most 371 GB/s.
+    # 14 hops in the nodes and 1 of 2 between them, 8 MiB in flight instead of 2; a port gives 371 GB/s.
     slower_us = (plan("2.20.3").alone_ps - plan("2.19.3").alone_ps) / PS_PER_US
     assert slower_us > 14 * 6 * MIB / 371e9 * 1e6

@@ -17,7 +17,8 @@ def planner(name: str, **forced: object) -> NcclPlanner:
 
 def test_the_environment_reads_as_nccl_does() -> None:
     assert parse_environment("") == Environment()
-    text = "NCCL_ALGO=Ring,Tree NCCL_PROTO=Simple NCCL_NVLS_ENABLE=0 NCCL_MIN_NCHANNELS=4 NCCL_BUFFSIZE=8388608"
+    text = "NCCL_ALGO=Ring,Tree NCCL_PROTO=Simple NCCL_NVLS_ENABLE=0 NCCL_MIN_NCHANNELS=4"
+    text += " NCCL_BUFFSIZE=8388608"
     assert parse_environment(text) == Environment(
         algorithm="Ring,Tree", protocol="Simple", nvls=False, min_channels=4, buffer_bytes=8 * MIB
     )
@@ -43,7 +44,8 @@ def test_a_fabrics_environment_holds_unless_something_else_is_forced() -> None:
     assert (plan.algorithm, plan.protocol, plan.channels) == ("ring", "Simple", 12)
     # In a node no NVLS either: the variable speaks of all communicators.
     assert planner("h100-tcpx").plan("all_reduce", GIB, RANKS[:8]).algorithm == "ring"
-    forced = planner("h100-tcpx", algorithm="tree", protocol="LL", max_channels=2).plan("all_reduce", MIB, RANKS)
+    other = planner("h100-tcpx", algorithm="tree", protocol="LL", max_channels=2)
+    forced = other.plan("all_reduce", MIB, RANKS)
     assert (forced.algorithm, forced.protocol, forced.channels) == ("tree", "LL", 2)
     # EFA's first generation may deliver bytes out of order: nothing but Simple.
     assert planner("a100-efa").plan("all_gather", KIB, RANKS).protocol == "Simple"

@@ -1,5 +1,7 @@
 """Fabrics by their names, and what is said of those that nobody measured."""
 
+from pathlib import Path
+
 import pytest
 
 from simcore.hardware import cluster_names, load_cluster
@@ -55,11 +57,8 @@ def test_what_a_user_replaces_is_no_longer_what_was_measured() -> None:
     assert unmeasured_fabric(load_cluster("h100-64", {"cluster.nodes_per_leaf": "8"})) is None
 
 
-def test_a_file_of_ones_own_is_unmeasured_unless_it_says_otherwise(tmp_path) -> None:
-    from pathlib import Path
-
+def test_a_file_of_ones_own_is_unmeasured_unless_it_says_otherwise(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "hardware_profiles/cluster/h100.toml").read_text()
-    text = text.replace('gpu = "h100-sxm"', 'gpu = "h100-sxm"  # of the project')
     lines = [line for line in text.splitlines() if not line.startswith("fabric_measured")]
     mine = tmp_path / "mine.toml"
     mine.write_text("\n".join(lines))
