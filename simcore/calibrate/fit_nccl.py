@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from simcore.calibrate.nccl import NcclRow, generation_of, on_infiniband, plan_rows, predicted_us
+from simcore.calibrate.nccl import NcclRow, generation_of, plan_rows, predicted_us, tells_constants
 from simcore.collectives.spread import ANY_COLLECTIVE, BAND_KEYS, band_key, nodes_key
 from simcore.collectives.timing import GenerationTiming, ProtocolTiming
 from simcore.collectives.tuning_constants import RING_LL128_CHANNEL_GB_PER_S
@@ -186,8 +186,7 @@ def own_errors(
 
 
 def _healthy(rows: Sequence[NcclRow]) -> list[NcclRow]:
-    """Rows that tell constants of a generation: none that stands apart, none of a cloud's fabric."""
-    return [row for row in rows if row.apart is None and on_infiniband(row)]
+    return [row for row in rows if tells_constants(row)]
 
 
 def _kind(row: NcclRow) -> tuple[str, str, str, str]:

@@ -323,9 +323,13 @@ def fabric_of(row: NcclRow) -> str:
     return f"{cluster.gpu.name.split('-')[0]}, {cluster.transport}, {ports}"
 
 
-def on_infiniband(row: NcclRow) -> bool:
-    """Whether the row says something about a generation's constants, and not about a cloud's fabric."""
-    return _topology(row.setup).cluster.transport == "infiniband"
+def tells_constants(row: NcclRow) -> bool:
+    """Whether a row says something about a generation's constants.
+
+    Not one that stands apart, is of a cloud's fabric, or waits for a thread that launches for several GPUs.
+    """
+    infiniband = _topology(row.setup).cluster.transport == "infiniband"
+    return row.apart is None and infiniband and row.loop.gpus_per_thread == 1
 
 
 def generation_of(row: NcclRow) -> str:

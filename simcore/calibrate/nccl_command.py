@@ -12,10 +12,10 @@ from simcore.calibrate.nccl import (
     NcclRow,
     fabric_of,
     generation_of,
-    on_infiniband,
     plan_rows,
     predicted_us,
     read_nccl_rows,
+    tells_constants,
     tuner_us,
 )
 from simcore.collectives.timing import timing_of
@@ -119,11 +119,7 @@ def print_nccl_fit(generation: str, path: str, cross_validate: bool) -> None:
 
 def profile_text(fit: NcclFit, rows: Sequence[NcclRow]) -> str:
     """The profile of a fit, as ``hardware_profiles/nccl/<generation>.toml`` holds it."""
-    kept = [
-        row
-        for row in rows
-        if row.apart is None and on_infiniband(row) and generation_of(row) == fit.generation
-    ]
+    kept = [row for row in rows if tells_constants(row) and generation_of(row) == fit.generation]
     publishers = ", ".join(dict.fromkeys(row.source.split(" ")[0] for row in kept))
     one_node = all(row.setup.nodes == 1 for row in kept)
     between = f"; network hops and trees: as fitted for {_BETWEEN_NODES_FROM}" if one_node else ""

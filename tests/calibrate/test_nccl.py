@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simcore.calibrate.command import validate
-from simcore.calibrate.nccl import NcclRow, on_infiniband, plan_rows, read_nccl_rows
+from simcore.calibrate.nccl import NcclRow, plan_rows, read_nccl_rows, tells_constants
 from simcore.collectives import NcclPlanner
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
@@ -71,6 +71,16 @@ def test_text_names_goals_and_rows_apart(tmp_path: Path, capsys: pytest.CaptureF
     assert "one node, from 1 MiB" in out
     assert "line      3" in out
     assert "the wait for the last rank" in out
+
+
+def test_text_has_errors_by_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mega = {**ROW, "nodes": 2, "gpus": 16, "notes": "A3 Mega", "bytes": 4 << 20, "time_us": 364.6}
+    assert validate(["--nccl", write(tmp_path, ROW, mega), "--worst", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if line.startswith("H100, tcpxo, 8 x 200 Gb/s, 2 nodes, from 1 MiB"))
+    assert float(line.split()[-1]) < 10
+    # What runs on one node has no fabric.
+    assert not any(line.startswith("H100, infiniband") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +222,7 @@ def test_rows_of_clouds_have_their_own_fabric_and_tell_nothing_of_a_generation(t
     )
     assert [row.setup.cluster for row in rows] == ["h100", "h100-tcpxo", "h100-tcpxo", "v100"]
     assert [row.setup.gpu for row in rows] == [None, "h100-sxm", "h200", None]
-    assert [on_infiniband(row) for row in rows] == [True, False, False, True]
+    assert [tells_constants(row) for row in rows] == [True, False, False, True]
     # Twice as long as the same over InfiniBand, and still no disturbance.
     assert [row.apart for row in rows[:2]] == [None, None]
     assert rows[1].family == "h100-tcpxo 2 nodes all_reduce 1 - 64 MiB"
