@@ -4,8 +4,8 @@ Such rows stay in every report, under a heading of their own with the reason; no
 
 * The publisher's notes call a size an outlier ("8 MiB row outlier", "256B row is a first-touch outlier").
 * Kernel durations out of a profiler contain the wait for the last rank, which no collective causes.
-* EFA has transport and latencies of its own, and SHARP switches add the data themselves: neither is a fabric
-  that a cluster profile describes.  For EFA its latency is put into the profile, no more.
+* SHARP switches add the data themselves: no cluster profile describes such.
+* A fabric's plugin was of a release that its own publisher calls old.
 * A message takes longer than one of at least twice the size in the same series, by more than protocols
   change: warm-up or disturbance.
 * A message takes longer than an equal one among more nodes of the same GPU: hops were added, not removed.
@@ -29,7 +29,7 @@ _MORE_NODES: Final = 1.1
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _OUTLIER: Final = re.compile(r"(\d+)\s*([KMG]?)i?B row\b[^;]*outlier", re.IGNORECASE)
 _PROFILER: Final = re.compile(r"profiler", re.IGNORECASE)
-EFA: Final = re.compile(r"\bEFA\b|aws-ofi-nccl")
+_OLD_STACK: Final = re.compile(r"\bold stack\b", re.IGNORECASE)
 _SHARP: Final = re.compile(r"\bSHARP\b", re.IGNORECASE)
 
 
@@ -51,8 +51,8 @@ def _stated_reason(row: NcclRow) -> str | None:
             return "the publisher's notes call this size an outlier"
     if _PROFILER.search(said):
         return "a profiler's kernel durations contain the wait for the last rank"
-    if row.setup.nodes > 1 and EFA.search(said):
-        return "EFA: a transport of which one report is known; predicted with its latency, never fitted"
+    if row.setup.nodes > 1 and _OLD_STACK.search(said):
+        return "an old release of the fabric's plugin, which its publisher replaced"
     if row.setup.nodes > 1 and _SHARP.search(said):
         return "SHARP: the switches between nodes add the data"
     return None
@@ -79,12 +79,12 @@ def _slower_than_larger(rows: Sequence[NcclRow]) -> dict[int, str]:
 
 
 def _slower_than_more_nodes(rows: Sequence[NcclRow]) -> dict[int, str]:
-    """Compares rows of equal GPU, ranks per node, collective, size and settings."""
+    """Compares rows of equal GPU, fabric, ranks per node, collective, size and settings."""
     alike: dict[tuple[object, ...], list[NcclRow]] = defaultdict(list)
     for row in rows:
         setup = row.setup
         forced = (setup.algorithm, setup.protocol)
-        key = (row.gpu, setup.gpus // setup.nodes, forced, row.collective, row.num_bytes)
+        key = (row.gpu, setup.cluster, setup.gpus // setup.nodes, forced, row.collective, row.num_bytes)
         alike[key].append(row)
     reasons: dict[int, str] = {}
     for members in alike.values():

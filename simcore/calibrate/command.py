@@ -19,7 +19,14 @@ from simcore.calibrate.kernels_command import (
     recorded_errors,
 )
 from simcore.calibrate.layers import layer_errors, layer_lines
-from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
+from simcore.calibrate.nccl_command import (
+    apart_lines,
+    fabric_lines,
+    goal_lines,
+    nccl_errors,
+    print_nccl_fit,
+    summary_line,
+)
 from simcore.calibrate.peak_memory import memory_errors, memory_lines
 from simcore.calibrate.runs_asked import show
 from simcore.calibrate.runs_cache import StepTimes, default_cache
@@ -113,7 +120,18 @@ def validate(argv: Sequence[str]) -> int:
     if apart:
         print("\n".join(["", *apart_text]))
     if options.nccl:
-        print("\n".join(["", *goal_lines(table.rows), "", *apart_lines(table.rows), "", *table_6_lines()]))
+        by_fabric = fabric_lines(table.rows)
+        lines = [
+            "",
+            *goal_lines(table.rows),
+            "",
+            *by_fabric,
+            "",
+            *apart_lines(table.rows),
+            "",
+            *table_6_lines(),
+        ]
+        print("\n".join(lines))
     return 0
 
 

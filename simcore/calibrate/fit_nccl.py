@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from simcore.calibrate.nccl import NcclRow, generation_of, plan_rows, predicted_us
+from simcore.calibrate.nccl import NcclRow, generation_of, plan_rows, predicted_us, tells_constants
 from simcore.collectives.spread import ANY_COLLECTIVE, BAND_KEYS, band_key, nodes_key
 from simcore.collectives.timing import GenerationTiming, ProtocolTiming
 from simcore.collectives.tuning_constants import RING_LL128_CHANNEL_GB_PER_S
@@ -96,7 +96,7 @@ def fit_nccl(generation: str, rows: Sequence[NcclRow], between_nodes: Generation
 
     ``between_nodes`` is where hops between nodes come from if all rows are of one node.
     """
-    kept = [row for row in rows if row.apart is None and generation_of(row) == generation]
+    kept = [row for row in _healthy(rows) if generation_of(row) == generation]
     if not kept:
         raise InputError(f"no healthy row of a {generation} GPU")
     channel_gb_per_s = RING_LL128_CHANNEL_GB_PER_S[generation]
@@ -164,7 +164,7 @@ def left_out_errors(rows: Sequence[NcclRow]) -> Iterator[tuple[str, list[tuple[N
     Only rows of a kind (generation, one node or several, collective, size band) that another source measured
     too: nothing can be learnt about the others without their own source.
     """
-    healthy = [row for row in rows if row.apart is None]
+    healthy = _healthy(rows)
     for source in dict.fromkeys(row.source for row in healthy):
         others = [row for row in healthy if row.source != source]
         kinds = {_kind(row) for row in others}
@@ -181,8 +181,12 @@ def own_errors(
     rows: Sequence[NcclRow], timings: Mapping[str, GenerationTiming] | None = None
 ) -> list[tuple[NcclRow, float]]:
     """Healthy rows with the signed relative error of the constants in use, or of ``timings``."""
-    healthy = [row for row in rows if row.apart is None]
+    healthy = _healthy(rows)
     return list(zip(healthy, _errors(healthy, timings), strict=True))
+
+
+def _healthy(rows: Sequence[NcclRow]) -> list[NcclRow]:
+    return [row for row in rows if tells_constants(row)]
 
 
 def _kind(row: NcclRow) -> tuple[str, str, str, str]:

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from simcore.calibrate.apart import EFA, reasons_apart
+from simcore.calibrate.apart import reasons_apart
+from simcore.calibrate.nccl_loop import ALONE_ON_A_THREAD, Loop, loop_of, reported_us
 from simcore.collectives import COLLECTIVES, CollectivePlan, NcclPlanner
 from simcore.collectives.spread import band_name
 from simcore.collectives.timing import GenerationTiming
 from simcore.errors import InputError, nearest
 from simcore.hardware import Topology, load_cluster
-from simcore.units import PS_PER_US
+from simcore.hardware.named_fabrics import fabric_profile
 
 #: What a row must say; its time may come from ``time_us``, ``algbw_GBps`` or ``busbw_GBps``.
 REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")
@@ -49,9 +50,6 @@ _FORCED_NUMBERS: Final = {
         ("buffer_bytes", "NCCL_BUFFSIZE"),
     )
 }
-#: EFA's reliable datagrams take that long where InfiniBand takes 2.8 us: 2 nodes of H100 reduce 8 to 2048
-#: bytes in 71 us (aws-samples, nccl-tests), 45 more than over InfiniBand, in two hops.
-_EFA_LATENCY: Final = "25us"
 #: The release that ran: what the log itself says before what a folder is called.
 _VERSION: Final = re.compile(r"(?:version column|NCCL version|NCCL)\s+(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
 _VERSION_COLUMN: Final = re.compile(r"version column\s+(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
@@ -61,8 +59,8 @@ _VERSION_COLUMN: Final = re.compile(r"version column\s+(\d+\.\d+(?:\.\d+)?)", re
 class Setup:
     """Everything beside size and collective that decides a plan.
 
-    ``cluster`` is a family's name, ``numbers`` what else the planner is told, ``efa``: the nodes are joined
-    by AWS's transport.
+    ``cluster`` is a family's name, ``numbers`` what else the planner is told, ``gpu`` the GPU's profile where
+    the family is a fabric's.
     """
 
     cluster: str
@@ -73,7 +71,7 @@ class Setup:
     protocol: str | None
     nvls: bool
     numbers: tuple[tuple[str, int], ...] = ()
-    efa: bool = False
+    gpu: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,7 @@ class NcclRow:
     measured_us: float
     columns: Mapping[str, str]
     apart: str | None = None
+    loop: Loop = ALONE_ON_A_THREAD
 
     @property
     def source(self) -> str:
@@ -146,7 +145,8 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
     if None in columns or None in columns.values():
         raise InputError("another number of cells than the header has")
     cells = {str(name): str(cell) for name, cell in columns.items()}
-    cluster = _cluster(cells["gpu"])
+    said = f"{cells.get('notes', '')}; {cells.get('source', '')}"
+    cluster, board = _cluster(cells["gpu"], said)
     collective = _SPELLINGS.get(cells["collective"].lower(), cells["collective"].lower())
     known = (*COLLECTIVES, "send_recv")
     if collective not in known:
@@ -157,7 +157,6 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
     if gpus > _MOST_GPUS:
         raise InputError(f"{gpus} GPUs are more than the {_MOST_GPUS} that can be predicted")
     num_bytes = _count(cells, "bytes")
-    said = f"{cells.get('notes', '')}; {cells.get('source', '')}"
     version = _VERSION_COLUMN.search(said) or _VERSION.search(said)
     algorithm, protocol = _FORCED_ALGORITHM.search(said), _FORCED_PROTOCOL.search(said)
     setup = Setup(
@@ -173,20 +172,21 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
             for name, pattern in _FORCED_NUMBERS.items()
             if (number := pattern.search(said))
         ),
-        efa=nodes > 1 and EFA.search(said) is not None,
+        gpu=board,
     )
-    return NcclRow(
-        line, setup, cells["gpu"], collective, num_bytes, _measured_us(cells, collective, gpus), cells
-    )
+    measured_us = _measured_us(cells, collective, gpus)
+    return NcclRow(line, setup, cells["gpu"], collective, num_bytes, measured_us, cells, loop=loop_of(said))
 
 
-def _cluster(gpu: str) -> str:
+def _cluster(gpu: str, said: str) -> tuple[str, str | None]:
+    """(family, its GPU where a fabric that the row's words name chose the family) of a GPU's name."""
     found = _GPU.search(gpu)
     if found is None:
         raise InputError(f"no profile of GPU {gpu!r}; there are {', '.join(_CLUSTERS)}")
     if _PCIE.search(gpu):
         raise InputError(f"no profile of GPU {gpu!r}: the nodes that are described join their GPUs by NVLink")
-    return "a100-40gb" if _A100_40GB.search(gpu) else _CLUSTERS[found[1].upper()]
+    usual = "a100-40gb" if _A100_40GB.search(gpu) else _CLUSTERS[found[1].upper()]
+    return fabric_profile(usual, said) or (usual, None)
 
 
 def bus_factor(collective: str, num_ranks: int) -> float:
@@ -226,18 +226,18 @@ def _count(cells: Mapping[str, str], name: str) -> int:
     return int(value)
 
 
-_TOPOLOGIES: dict[tuple[str, int, str | None, bool], Topology] = {}
+_TOPOLOGIES: dict[tuple[str, int, str | None, str | None], Topology] = {}
 
 
 def _topology(setup: Setup) -> Topology:
-    key = (setup.cluster, setup.nodes, setup.version, setup.efa)
+    key = (setup.cluster, setup.nodes, setup.version, setup.gpu)
     found = _TOPOLOGIES.get(key)
     if found is None:
         changes = {"cluster.num_nodes": str(setup.nodes)}
         if setup.version:
             changes["cluster.nccl_version"] = setup.version
-        if setup.efa:
-            changes["cluster.nic_latency_s"] = _EFA_LATENCY
+        if setup.gpu:
+            changes["cluster.gpu"] = setup.gpu
         found = _TOPOLOGIES[key] = Topology(load_cluster(setup.cluster, changes))
     return found
 
@@ -307,8 +307,29 @@ def _ranks(setup: Setup) -> tuple[int, ...]:
 def predicted_us(
     rows: Sequence[NcclRow], timings: Mapping[str, GenerationTiming] | None = None
 ) -> list[float]:
-    """Microseconds of each row when nothing else runs."""
-    return [plan.alone_ps / PS_PER_US for plan in plan_rows(rows, timings)]
+    """Microseconds that each row's loop of calls reports when nothing else runs."""
+    return [
+        reported_us(plan, _topology(row.setup).cluster.gpu, row.loop)
+        for row, plan in zip(rows, plan_rows(rows, timings), strict=True)
+    ]
+
+
+def fabric_of(row: NcclRow) -> str:
+    """What joins the row's nodes, as the profile has it: transport, NICs and their rate; "" for one node."""
+    cluster = _topology(row.setup).cluster
+    if row.setup.nodes == 1:
+        return ""
+    ports = f"{cluster.nics_per_node} x {cluster.nic_bytes_per_s * 8e-9:g} Gb/s"
+    return f"{cluster.gpu.name.split('-')[0]}, {cluster.transport}, {ports}"
+
+
+def tells_constants(row: NcclRow) -> bool:
+    """Whether a row says something about a generation's constants.
+
+    Not one that stands apart, is of a cloud's fabric, or waits for a thread that launches for several GPUs.
+    """
+    infiniband = _topology(row.setup).cluster.transport == "infiniband"
+    return row.apart is None and infiniband and row.loop.gpus_per_thread == 1
 
 
 def generation_of(row: NcclRow) -> str:

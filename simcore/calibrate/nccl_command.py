@@ -8,9 +8,18 @@ from typing import Any
 
 from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.fit_nccl import NcclFit, fit_nccl, left_out_errors, own_errors, spread_of
-from simcore.calibrate.nccl import NcclRow, generation_of, plan_rows, read_nccl_rows, tuner_us
+from simcore.calibrate.nccl import (
+    NcclRow,
+    fabric_of,
+    generation_of,
+    plan_rows,
+    predicted_us,
+    read_nccl_rows,
+    tells_constants,
+    tuner_us,
+)
 from simcore.collectives.timing import timing_of
-from simcore.units import MIB, PS_PER_US
+from simcore.units import MIB
 
 #: The generation whose rows span nodes; the others take its hops between nodes.
 _BETWEEN_NODES_FROM = "hopper"
@@ -29,15 +38,18 @@ def nccl_errors(path: str) -> ErrorTable:
             "id": row.line,
             "family": row.family,
             "measured": row.measured_us,
-            "predicted": plan.alone_ps / PS_PER_US,
+            "predicted": predicted,
             "relative_error": plan.relative_error,
             "algorithm": plan.algorithm,
             "protocol": plan.protocol,
             "channels": plan.channels,
             "tuner": tuner,
             "apart": row.apart,
+            "fabric": fabric_of(row),
         }
-        for row, plan, tuner in zip(rows, plan_rows(rows), tuner_us(rows), strict=True)
+        for row, plan, predicted, tuner in zip(
+            rows, plan_rows(rows), predicted_us(rows), tuner_us(rows), strict=True
+        )
     ]
     table = error_table(scored, skipped)
     return replace(table, overall=error_table(row for row in scored if row["apart"] is None).overall)
@@ -61,6 +73,20 @@ def goal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             for table in (error_table(picked), error_table(by_tuner)):
                 lines += [summary_line(name, summary) for name, summary in table.families.items()]
     return lines
+
+
+def fabric_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Errors between nodes by fabric and size, rows that stand apart left out."""
+    named = [
+        {**row, "family": f"{row['fabric']}, {row['nodes']} nodes, {size}"}
+        for row in rows
+        if row["apart"] is None and row["fabric"]
+        for size in ("all sizes", "below 1 MiB" if float(row["bytes"]) < MIB else "from 1 MiB")
+    ]
+    if not named:
+        return []
+    lines = [f"{'between nodes, by fabric':58}{'n':>7}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}"]
+    return lines + [summary_line(name, found) for name, found in error_table(named).families.items()]
 
 
 def summary_line(name: str, summary: Mapping[str, float]) -> str:
@@ -93,7 +119,7 @@ def print_nccl_fit(generation: str, path: str, cross_validate: bool) -> None:
 
 def profile_text(fit: NcclFit, rows: Sequence[NcclRow]) -> str:
     """The profile of a fit, as ``hardware_profiles/nccl/<generation>.toml`` holds it."""
-    kept = [row for row in rows if row.apart is None and generation_of(row) == fit.generation]
+    kept = [row for row in rows if tells_constants(row) and generation_of(row) == fit.generation]
     publishers = ", ".join(dict.fromkeys(row.source.split(" ")[0] for row in kept))
     one_node = all(row.setup.nodes == 1 for row in kept)
     between = f"; network hops and trees: as fitted for {_BETWEEN_NODES_FROM}" if one_node else ""

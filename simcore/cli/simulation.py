@@ -18,6 +18,7 @@ from simcore.cost import ORIGINS
 from simcore.engine import SimulationResult
 from simcore.graph import Graph, graph_hash, verify
 from simcore.hardware import ClusterSpec, assumptions, hardware_hash
+from simcore.hardware.measured_fabric import unmeasured_fabric
 from simcore.memory import ProgramMemory
 from simcore.report import default_ranks, write_perfetto
 from simcore.run import Ran, Setup, run
@@ -200,6 +201,9 @@ def _facts(
     if scenario.settings.tables and not origins.get("measured"):
         names = ", ".join(table.source for table in scenario.settings.tables)
         warnings.append(f"{names} covers no kernel of this workload")
+    unmeasured = unmeasured_fabric(cluster)
+    if unmeasured and graph.world_size > cluster.gpus_per_node:
+        warnings.append(unmeasured)
     return RunFacts(
         cluster=dataclasses.asdict(cluster),
         network=scenario.network,

@@ -35,7 +35,9 @@ class Decision:
     """Everything about a plan that does not name links or ranks.
 
     ``data_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
-    fills.  ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
+    fills; ``fill_inside_bytes``, ``fill_between_bytes``: the same where it is known that hops within nodes
+    fill (at NVLink's rate) or hops between them (at the NICs').
+    ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
     ``copy_share``, ``network_share``: the part of the time that the loops feed NVLink, and that NICs have
     something to send.  Of ``latency_s``, ``between_s`` passes between steps.  See Note [Time of a
     collective] in :mod:`simcore.collectives.timing`.
@@ -53,6 +55,8 @@ class Decision:
     copy_share: float
     network_share: float
     between_s: float = 0.0
+    fill_inside_bytes: float = 0.0
+    fill_between_bytes: float = 0.0
 
 
 @dataclass(frozen=True)

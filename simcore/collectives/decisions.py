@@ -15,6 +15,7 @@ from simcore.collectives.decision import Costs, Decision, Settings
 from simcore.collectives.layout import Layout
 from simcore.collectives.messages import Messages
 from simcore.collectives.protocols import (
+    LL,
     LL128,
     SIMPLE,
     Protocol,
@@ -75,9 +76,11 @@ class Decider:
             generation=self._costs.cluster.gpu.generation,
             release=self._release,
             nvswitch=self._costs.cluster.intra_node == "nvswitch" and self._costs.settings.nvls,
-            network_s=layout.network_s,
+            network_s=self._costs.cluster.nccl_net_latency_s or layout.network_s,
             graph=self._costs.graph(layout),
             nvlink=self._costs.cluster.intra_node != "pcie" or layout.max_per_node == 1,
+            same_rings=layout.num_rings == 1,
+            switched=self._costs.cluster.intra_node == "nvswitch",
         )
         return tuner.choose(
             collective, num_bytes, shape, self._costs.settings.algorithms, self._costs.settings.protocols
@@ -92,7 +95,8 @@ class Decider:
         an average rank sends at ``wire_bytes_per_s``, as fast as the group's links let them.
         """
         if collective in ("all_to_all", "send_recv"):
-            network_s = layout.network_s if layout.num_nodes > 1 else None
+            told_s = self._costs.cluster.nccl_net_latency_s or layout.network_s
+            network_s = told_s if layout.num_nodes > 1 else None
             latency = tuner.message_latency_s(decision.protocol.name, network_s)
             return latency, latency + decision.data_bytes * decision.protocol.wire_overhead / wire_bytes_per_s
         choice = self.choice(collective, num_bytes, layout)
@@ -118,7 +122,12 @@ class Decider:
         chain = collective in ("broadcast", "reduce")
         tail = timing.scatter_tail_step if collective == "reduce_scatter" else timing.tail_step
         data_bytes = num_bytes if chain else sent_share(collective, ranks) * num_bytes
-        lead_s, between_s = self._latencies_s(protocol, channels, inner, outer, layout, data_bytes)
+        lead_s, between_s = self._latencies_s(
+            protocol, channels, inner, outer, layout, data_bytes, in_step=not chain
+        )
+        # See Note [Chains] in simcore.collectives.timing.
+        chunk_bytes = data_bytes / chunking.num_chunks
+        inside, between = _stores(inner, outer) if protocol is SIMPLE else (0, outer)
         return Decision(
             algorithm="ring",
             protocol=protocol,
@@ -128,10 +137,11 @@ class Decider:
             latency_s=lead_s + between_s,
             between_s=between_s,
             data_bytes=data_bytes,
-            # The last member of a chain starts n - 2 chunks after the first sends.
-            fill_bytes=(ranks - 2) * data_bytes / chunking.num_chunks if chain else 0.0,
+            fill_bytes=0.0,
+            fill_inside_bytes=inside * chunk_bytes if chain else 0.0,
+            fill_between_bytes=between * chunk_bytes if chain else 0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
-            copy_share=steps / (steps + tail),
+            copy_share=1.0 if chain else steps / (steps + tail),
             network_share=1.0,
         )
 
@@ -149,12 +159,17 @@ class Decider:
             channels,
             inner + outer,
             self._costs.settings.buffer_bytes,
+            self._release,
         )
         data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
         split = self._costs.timing.tree_ll128_share if protocol is LL128 else 1.0
         # Each level stores a chunk before it forwards it, in all channels at once.  Under LL128 threads
         # forward line by line and only the proxy waits for a chunk; LL's are too small to tell.
-        stores = 2 * outer if protocol is LL128 else steps - 1
+        in_flight = chunking.chunk_bytes * channels
+        stored = {LL.name: steps - 1, LL128.name: 2 * outer}.get(protocol.name, 0) * in_flight
+        # A chunk crosses between nodes once over all NICs of a node, which carry a message in the time in
+        # which an average rank sends data_bytes.
+        inside, between = _stores(2 * inner, 2 * outer) if protocol is SIMPLE else (0, 0)
         lead_s, between_s = self._latencies_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes)
         return Decision(
             algorithm="tree",
@@ -165,7 +180,9 @@ class Decider:
             latency_s=lead_s + between_s,
             between_s=between_s,
             data_bytes=data_bytes,
-            fill_bytes=stores * chunking.chunk_bytes * channels,
+            fill_bytes=stored,
+            fill_inside_bytes=inside * in_flight,
+            fill_between_bytes=between * in_flight * data_bytes / num_bytes,
             copy_bytes_per_s=channels * split * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=self._costs.timing.tree_efficiency,
             network_share=self._costs.timing.tree_efficiency,
@@ -233,14 +250,34 @@ class Decider:
         )
 
     def _latencies_s(
-        self, protocol: Protocol, channels: int, inner: int, outer: int, layout: Layout, data_bytes: float
+        self,
+        protocol: Protocol,
+        channels: int,
+        inner: int,
+        outer: int,
+        layout: Layout,
+        data_bytes: float,
+        *,
+        in_step: bool = True,
     ) -> tuple[float, float]:
-        """(before the first byte moves, between the steps) of ``inner`` hops in nodes, ``outer`` between."""
+        """(before the first byte moves, between the steps) of ``inner`` hops in nodes, ``outer`` between.
+
+        ``in_step``: all ranks send at once, so that their channels have to drift apart first.
+        """
         timing = self._costs.timing.protocols[protocol.name]
         inside, network = timing.nvlink_hop_s + layout.inside_s, self._costs.network_hop_s(protocol, layout)
         generation = self._costs.timing
-        warm_up = self._costs.warm_up_s(generation.warm_up_s, data_bytes) if protocol is SIMPLE else 0.0
+        warms = in_step and protocol is SIMPLE
+        warm_up = self._costs.warm_up_s(generation.warm_up_s, data_bytes) if warms else 0.0
         skew = generation.block_skew_s * (channels - 1) / (channels + 1)
         first = (inside if inner else network) if inner + outer else 0.0
         hops = inner * inside + outer * network
         return timing.base_s + skew + first, hops - first + warm_up
+
+
+def _stores(inner: int, outer: int) -> tuple[int, int]:
+    """Hops (within nodes, between them) that a chunk crosses before the last rank receives without a pause.
+
+    All but one of the slower kind, whose time is a part of the whole message's.
+    """
+    return (inner, outer - 1) if outer else (max(0, inner - 1), 0)

@@ -17,6 +17,7 @@ from simcore.collectives import closed_form
 from simcore.collectives.algorithms import algorithms_of
 from simcore.collectives.decision import Decision, Settings
 from simcore.collectives.decisions import Decider
+from simcore.collectives.environment import parse_environment
 from simcore.collectives.forced import forced_algorithms, forced_protocols
 from simcore.collectives.layout import Fabric, Layout, layout_of
 from simcore.collectives.plan import CollectivePlan, LinkUse
@@ -71,7 +72,8 @@ class NcclPlanner:
     ``algorithm`` and ``protocol`` (lists as NCCL_ALGO and NCCL_PROTO take them, see
     :mod:`simcore.collectives.forced`), ``min_channels``, ``max_channels`` and ``buffer_bytes`` force what
     NCCL_ALGO, NCCL_PROTO, NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS and NCCL_BUFFSIZE force.  ``nvls`` False is
-    NCCL_NVLS_ENABLE=0, and what NCCL does for types that the switch cannot add (int8, fp8).  ``timing``
+    NCCL_NVLS_ENABLE=0, and what NCCL does for types that the switch cannot add (int8, fp8).  What is not
+    forced is as the cluster's ``nccl_environment`` says, else NCCL's choice.  ``timing``
     replaces the profile's constants (fits use it).  Errors: InputError for an unknown name, a channel count
     outside 1..64, min > max, or a buffer smaller than 4 KiB.
     """
@@ -88,6 +90,11 @@ class NcclPlanner:
         nvls: bool = True,
         timing: GenerationTiming | None = None,
     ) -> None:
+        set_there = parse_environment(topology.cluster.nccl_environment)
+        algorithm, protocol = algorithm or set_there.algorithm, protocol or set_there.protocol
+        if min_channels is None and max_channels is None:
+            min_channels, max_channels = set_there.min_channels, set_there.max_channels
+        buffer_bytes = set_there.buffer_bytes if buffer_bytes is None else buffer_bytes
         for name, value in (("min_channels", min_channels), ("max_channels", max_channels)):
             if value is not None and not 1 <= value <= _MAX_CHANNELS:
                 raise InputError(f"{name} must be between 1 and {_MAX_CHANNELS}, not {value}")
@@ -101,7 +108,7 @@ class NcclPlanner:
             max_channels=max_channels,
             min_channels=min_channels,
             buffer_bytes=buffer_bytes,
-            nvls=nvls,
+            nvls=nvls and set_there.nvls,
         )
         self._topology = topology
         self._decider = Decider(topology.cluster, settings, timing)
@@ -240,17 +247,21 @@ def _assembled(
 ) -> CollectivePlan:
     overhead = decision.protocol.wire_overhead
     volume = decision.data_bytes * overhead
-    rate = min(
-        decision.copy_share * min(decision.copy_bytes_per_s, load.nvlink_bytes_per_s),
-        decision.network_share * load.network_bytes_per_s,
+    inside = decision.copy_share * min(decision.copy_bytes_per_s, load.nvlink_bytes_per_s)
+    between = decision.network_share * load.network_bytes_per_s
+    rate = min(inside, between)
+    fill_s = overhead * (
+        decision.fill_bytes / rate
+        + decision.fill_inside_bytes / inside
+        + decision.fill_between_bytes / between
     )
-    seconds = decision.latency_s + (volume + decision.fill_bytes * overhead) / rate
+    seconds = decision.latency_s + volume / rate + fill_s
     if not seconds <= _LONGEST_S:
         raise InputError(
             f"{collective} of {num_bytes} bytes among {len(ranks)} ranks would take {seconds:.3g} s at"
             f" {rate:.3g} B/s, more than the {_LONGEST_S:g} s that one may take; check the links' bandwidths"
         )
-    latency_ps = ps_from_s(decision.latency_s + decision.fill_bytes * overhead / rate)
+    latency_ps = ps_from_s(decision.latency_s + fill_s)
     hbm_bytes = closed_form.hbm_bytes_per_wire_byte(
         collective, decision.algorithm, len(ranks), overhead, load.network_share
     )
@@ -273,7 +284,7 @@ def _assembled(
         alone_ps=closed_form.alone_ps(latency_ps, volume, rate),
         relative_error=error,
         copy_bytes_per_s=decision.copy_share * decision.copy_bytes_per_s / load.connections,
-        between_ps=ps_from_s(decision.between_s + decision.fill_bytes * overhead / rate),
+        between_ps=ps_from_s(decision.between_s + fill_s),
         feed_weight=load.feed_weight,
     )
 

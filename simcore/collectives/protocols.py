@@ -48,8 +48,11 @@ class Protocol:
         return self.line_bytes / self.data_bytes
 
     def step_bytes(self, buffer_bytes: int | None = None) -> int:
-        """Data bytes in one buffer slot; ``buffer_bytes`` replaces the default buffer (NCCL_BUFFSIZE)."""
-        wire = (buffer_bytes or self.buffer_bytes) // NCCL_STEPS
+        """Data bytes in one buffer slot; ``buffer_bytes`` replaces Simple's buffer.
+
+        NCCL_BUFFSIZE speaks of Simple alone (src/init.cc, computeBuffSizes).
+        """
+        wire = (buffer_bytes if buffer_bytes and self.name == "Simple" else self.buffer_bytes) // NCCL_STEPS
         return wire // self.line_bytes * self.data_bytes
 
 
@@ -112,7 +115,10 @@ _RING_SIMPLE_SLOTS: Final = {
 }
 
 #: A tree halves its chunks until there are enough of them to fill its depth: (chunks per level, floor).
+#: Up to release 2.19: the planner of 2.20 leaves a tree under Simple whole slots (src/enqueue.cc of v2.19.3
+#: has these three loops in computeColl, that of v2.20.3 has none in calcCollChunking).
 _TREE_SIMPLE_FLOORS: Final = ((8, 128 * KIB), (4, 64 * KIB), (1, 32 * KIB))
+_TREE_SIMPLE_WHOLE_FROM: Final = (2, 20)
 
 
 def ring_chunking(
@@ -147,15 +153,17 @@ def tree_chunking(
     channels: int,
     depth: int,
     buffer_bytes: int | None = None,
+    release: tuple[int, int] = (2, 19),
 ) -> Chunking:
     """Chunks of a tree, per channel: small enough that every level of the tree has one to work on.
 
-    ``depth`` counts the levels, within nodes and between them (src/enqueue.cc, calcCollChunking).
+    ``depth`` counts the levels, within nodes and between them (src/enqueue.cc, calcCollChunking);
+    ``release`` of NCCL: from 2.20 on chunks under Simple are never cut.
     """
     chunk = protocol.step_bytes(buffer_bytes)
     share = max(1, _ceil_div(num_bytes, channels))
     if protocol is SIMPLE:
-        for per_level, floor in _TREE_SIMPLE_FLOORS:
+        for per_level, floor in _TREE_SIMPLE_FLOORS if release < _TREE_SIMPLE_WHOLE_FROM else ():
             while share // chunk < depth * per_level and chunk > floor:
                 chunk //= 2
     elif protocol is LL128:

@@ -10,10 +10,23 @@ Note [Time of a collective]
     S / (S + tail_step).  A reduce_scatter has nothing to copy first and adds in its last step, which is
     another part (``scatter_tail_step``).  A NIC goes on sending from its buffer meanwhile.
     Where every stage stores a whole chunk before it passes it on (trees, chains, NVLS), the pipeline must
-    fill first: one chunk time per further stage.
+    fill first: one chunk time per further stage.  See Note [Chains].
     Channels start in lockstep and contend for the same moments of the wire; as they drift apart and
     translations are cached, the rate approaches its limit.  What this costs in all grows with the logarithm
     of the bytes, ``warm_up_s * ln(1 + bytes / warm_up_bytes)``, under Simple.
+
+Note [Chains]
+    A broadcast or a reduce sends everything the same way round a ring (src/device/broadcast.h, reduce.h).
+    Under Simple a chunk is one slot of the buffer, 512 KiB, however small the message (BROADCAST_CHUNKSTEPS
+    and BROADCAST_SLICESTEPS are 1, src/include/collectives.h; calcCollChunking cuts no chunk of a ring), and
+    a rank passes it on when it has all of it: 8 MiB in 16 channels are one chunk each, which crosses 7 hops
+    one after the other.  Under LL and LL128 threads forward line by line and only a proxy, between nodes,
+    waits for a chunk.  Ranks never send at the same moment, so nothing has to drift apart (no warm-up, as of
+    a send/recv), and the first rank never waits for its neighbour (no idle steps).
+    Calls that follow each other overlap: the first rank is done when it has sent, and begins with the next
+    call while the others still pass on the last.  So a loop of calls, as nccl-tests runs it, pays hops and
+    filling once, and what it reports per call is nearly the bandwidth's time.  ``between_ps`` of a chain's
+    plan is what a following call hides (:mod:`simcore.calibrate.nccl_loop`).
 
 The constants stand in ``hardware_profiles/nccl/<generation>.toml``; ``scripts/calibrate.py GENERATION --nccl
 CSV`` fits them over all healthy rows of a generation at once.  docs/validation-nccl.md says which rows those

@@ -33,6 +33,8 @@ class GroupShape:
     ``release``: NCCL's, major and minor.  ``local_ranks``: members on the emptiest node.  ``network_s``: what
     the wires between nodes add per hop.  ``graph``: the channels that NCCL searched.  ``nvlink``: whether
     NVLink joins members of a node, without which LL128 is only run when forced (src/graph/tuning.cc).
+    ``same_rings``: all channels go round in one order, as behind NVSwitches (sameChannels of the graph).
+    ``switched``: NVSwitches join the GPUs of a node, so that any of them can be given to a tree's edges.
     """
 
     num_ranks: int
@@ -44,6 +46,8 @@ class GroupShape:
     network_s: float
     graph: ChannelGraph
     nvlink: bool = True
+    same_rings: bool = False
+    switched: bool = False
 
 
 def release_of(version: str) -> tuple[int, int]:
@@ -98,6 +102,11 @@ def _tree_bus(protocol: str, shape: GroupShape, wires: float) -> float:
     column = table.scale_column(shape.num_nodes)
     generation, channels = shape.generation, shape.graph.channels
     vendor_row = generation if shape.num_nodes == 1 else "volta"
+    if shape.num_nodes == 2 and shape.switched:
+        # Each node is the root of one of the two trees, so that a byte crosses a NIC once: the search widens
+        # trees inside nodes up to twice the NIC's rate (src/graph/search.cc, ncclTopoCompute, pass 2), and
+        # for two nodes the tuner reads that bandwidth.
+        wires = min(2 * wires, max(wires, shape.graph.nvlink_bytes_per_s / 1e9))
     simple = min(0.92 * wires, channels * table.TREE_CHANNEL_GB_PER_S[generation][column])
     lines = 7 / 9 if shape.num_nodes == 1 else 120 / 128
     return {
@@ -172,6 +181,10 @@ def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape)
     if algorithm == "tree":
         return (base + 2 * ((num_ranks // num_nodes - 1) * intra + levels * inter)) * 1e-6
     steps = _ring_steps(collective, num_ranks)
+    if collective in ("broadcast", "reduce") and shape.same_rings:
+        # One hop, whatever the length of the ring: NCCL expects the rest to be hidden.
+        hop_us = intra if num_nodes == 1 else table.NETWORK_LATENCY_US["ring"][column]
+        return (base + hop_us) * 1e-6
     if collective in ("broadcast", "reduce"):
         hop = table.NVLINK_LATENCY_US if num_nodes == 1 else table.NETWORK_LATENCY_US
         return (base + steps * hop["tree" if simple else "ring"][column]) * 1e-6

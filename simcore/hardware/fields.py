@@ -85,10 +85,13 @@ OPTIONAL_NUMBERS: Final[dict[str, Number]] = {
     "local_cables": _count,
     "global_cables": _count,
     "uplink_bytes_per_s": _bandwidth,
+    "nccl_net_latency_s": _latency,
 }
 OPTIONAL_TEXTS: Final[dict[str, tuple[str, ...] | None]] = {
     "routing": ("auto", "rail", "ecmp"),
-    "transport": ("infiniband", "roce"),
+    "transport": ("infiniband", "roce", "efa", "tcpx", "tcpxo"),
+    "nccl_environment": None,
+    "fabric_measured": None,
     "placement": None,
     "node_xml": None,
 }

@@ -51,6 +51,7 @@ OVERRIDE_KEYS: Final = (
 _HASHED_IF_GIVEN: Final = (
     "wiring", "leaves_per_pod", "core_oversubscription", "leaves_per_group", "local_cables", "global_cables",
     "uplink_bytes_per_s", "routing", "transport", "placement", "placed_gpus",
+    "nccl_environment", "nccl_net_latency_s",
 )  # fmt: skip
 _SCOPES: Final = ("gpu", "cluster", "link")
 
@@ -113,6 +114,7 @@ def hardware_hash(cluster: ClusterSpec) -> str:
         default = spec.default_factory() if callable(spec.default_factory) else spec.default
         if spec.name in _HASHED_IF_GIVEN and getattr(cluster, spec.name) == default:
             del content[spec.name]
+    del content["fabric_measured"]
     for table in (content, content["gpu"]):
         del table["sources"], table["name"]
     if held := content["gpu"]["sustained"]:
@@ -188,7 +190,8 @@ def _clock_under_load(profile: Profile, rated: GpuSpec, held: Sustained) -> floa
     limit_w, static_w = limits["power_limit_w"], limits["static_power_w"]
     if limit_w is not None and static_w is not None and limit_w <= static_w:
         raise InputError(
-            f"{profile.where}: power_limit_w = {limit_w:g} W must be more than static_power_w = {static_w:g} W"
+            f"{profile.where}: power_limit_w = {limit_w:g} W must be more than static_power_w ="
+            f" {static_w:g} W"
         )
     reference = rated if rated.name in held.measured_on else load_gpu(held.reference)
     return clock_at_limit(replace(rated, **limits), reference, held.clock)  # type: ignore[arg-type]
@@ -234,6 +237,9 @@ def _cluster(profile: Profile, gpu: GpuSpec, *, placement_overridden: bool) -> C
     values |= {key: profile.numbers.get(key, 1.0) for key in CLUSTER_NUMBERS}
     values |= {"gpu": gpu, "routing": profile.texts.get("routing", "auto")}
     values["transport"] = profile.texts.get("transport", "infiniband")
+    values["nccl_environment"] = profile.texts.get("nccl_environment", "")
+    values["nccl_net_latency_s"] = profile.numbers.get("nccl_net_latency_s", 0.0)
+    values["fabric_measured"] = profile.texts.get("fabric_measured", "")
     num_gpus = values["num_nodes"] * values["gpus_per_node"]
     if num_gpus > MAX_GPUS:
         raise InputError(

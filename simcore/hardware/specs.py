@@ -100,7 +100,11 @@ class ClusterSpec:
     ``uplink_bytes_per_s`` the line rate of one cable between switches (0: as a NIC).  Oversubscription 1.0 =
     full bisection at that level.  ``routing``: "rail" hands data for another rail to the GPU on that rail
     first (over NVLink), "ecmp" sends it through the spines, "auto" is "rail" on a rail fabric.
-    ``transport``: "infiniband" or "roce", which only the packet network tells apart.
+    ``transport``: "infiniband", "roce", "efa", "tcpx" or "tcpxo"; see docs/topologies.md for who reads it.
+    ``nccl_environment``: NCCL variables that the fabric's plugin or owner sets for all jobs.
+    ``nccl_net_latency_s``: what the fabric's plugin tells NCCL's tuner of its latency (0: as the wires).
+    ``fabric_measured``: the published measurements that the numbers between nodes were checked against or
+    fitted to, "" for none.
     ``placement``: "linear" fills nodes in order, "round_robin" deals ranks to nodes in turn, "listed" takes
     rank r's GPU from ``placed_gpus[r]``.
     ``link_overrides`` maps ``<link name>.bytes_per_s`` or ``<link name>.latency_s`` to a value that
@@ -134,6 +138,9 @@ class ClusterSpec:
     transport: str = "infiniband"
     placement: str = "linear"
     placed_gpus: tuple[int, ...] = ()
+    nccl_environment: str = ""
+    nccl_net_latency_s: float = 0.0
+    fabric_measured: str = field(default="", compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

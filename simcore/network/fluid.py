@@ -127,6 +127,10 @@ class FluidNetwork:
         for use in plan.links:
             on_link = self._on_link[use.link]
             if on_link:
+                # Where switches part a link by ports, one more flow may take from some and give to others:
+                # rates that were held down before it came do not stand.
+                if use.inputs and self._nics and not all(f.at_its_cap for f in on_link):
+                    fits = False
                 load = sum([weight * max(f.rate, f.desired) for f, weight in on_link.items()])
                 fits = fits and load + use.weight * alone <= self._capacity[use.link] * (1.0 + _SLACK)
             on_link[flow] = use.weight

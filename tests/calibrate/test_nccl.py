@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simcore.calibrate.command import validate
-from simcore.calibrate.nccl import NcclRow, plan_rows, read_nccl_rows
+from simcore.calibrate.nccl import NcclRow, plan_rows, read_nccl_rows, tells_constants
 from simcore.collectives import NcclPlanner
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
@@ -71,6 +71,16 @@ def test_text_names_goals_and_rows_apart(tmp_path: Path, capsys: pytest.CaptureF
     assert "one node, from 1 MiB" in out
     assert "line      3" in out
     assert "the wait for the last rank" in out
+
+
+def test_text_has_errors_by_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mega = {**ROW, "nodes": 2, "gpus": 16, "notes": "A3 Mega", "bytes": 4 << 20, "time_us": 364.6}
+    assert validate(["--nccl", write(tmp_path, ROW, mega), "--worst", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if line.startswith("H100, tcpxo, 8 x 200 Gb/s, 2 nodes, from 1 MiB"))
+    assert float(line.split()[-1]) < 10
+    # What runs on one node has no fabric.
+    assert not any(line.startswith("H100, infiniband") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +154,9 @@ def test_the_hardware_follows_from_names_and_notes(tmp_path: Path) -> None:
     assert [setup.cluster for setup in setups] == ["h100", "a100-40gb", "h800", "v100"]
     assert [setup.version for setup in setups] == ["2.29.2", None, "2.22.3", None]
     plans = plan_rows(rows)
-    # A switch does not add int8: NCCL runs a ring.  Two nodes of 8 GPUs each are ranks 0-7 and 8-15.
-    assert [plan.algorithm for plan in plans] == ["ring", "ring", "ring", "ring"]
+    # A switch does not add int8: NCCL runs a ring.  Two nodes of 8 GPUs each are ranks 0-7 and 8-15; NCCL
+    # expects 0.92 x 240 / 2 GB/s of trees, which NVLink bounds, and 192 / 1.875 of rings, which NICs bound.
+    assert [plan.algorithm for plan in plans] == ["ring", "tree", "ring", "ring"]
     assert plans[1].ranks == tuple(range(16))
 
 
@@ -173,9 +184,10 @@ def test_notes_say_what_was_forced(tmp_path: Path) -> None:
     forced = plan_rows([replace(row, num_bytes=1 << 30) for row in rows])
     assert [plan.algorithm for plan in forced] == ["ring", "ring", "ring", "nvls_tree"]
     assert forced[2].channels == 4
-    # Two hops of a tree of two nodes, each 25 us instead of 2.8.
+    # Two hops of a tree of two nodes, each 27 us instead of 2.8.
     plain, slow = plan_rows([rows[1], rows[3]])
-    assert slow.latency_ps - plain.latency_ps == pytest.approx(2 * 22.2e6)
+    assert slow.latency_ps - plain.latency_ps == pytest.approx(2 * 24.2e6)
+    assert [row.setup.cluster for row in rows] == ["h100", "h100", "h100", "h100-efa"]
 
 
 def test_a_row_is_what_the_planner_says(tmp_path: Path) -> None:
@@ -190,7 +202,7 @@ def test_what_no_healthy_fabric_explains_stands_apart(tmp_path: Path) -> None:
         (3, 70.0), (5, 25.0), (20, 72.0), (21, 80.0), (22, 120.0),
     )]  # fmt: skip
     wider = {**ROW, "nodes": 4, "gpus": 32, "bytes": 1 << 22, "time_us": 100.0, "source": "other"}
-    efa = {**ROW, "nodes": 2, "gpus": 16, "notes": "EFA 3200 Gb/s per node"}
+    efa = {**ROW, "nodes": 2, "gpus": 16, "notes": "EFA 3200 Gb/s per node (aws-ofi-nccl 1.7.3: old stack)"}
     sharp = {**ROW, "nodes": 2, "gpus": 16, "notes": "in-network SHARP"}
     rows, _ = read(tmp_path, *series, wider, efa, sharp)
     reasons = [row.apart for row in rows]
@@ -198,8 +210,22 @@ def test_what_no_healthy_fabric_explains_stands_apart(tmp_path: Path) -> None:
     assert [reason is not None for reason in reasons] == [True, False, False, False, True, False, True, True]
     assert reasons[0] is not None and "takes longer than 32 bytes" in reasons[0]
     assert reasons[4] is not None and "the same on 4 nodes (100 us)" in reasons[4]
-    assert reasons[6] is not None and reasons[6].startswith("EFA")
+    assert reasons[6] is not None and reasons[6].startswith("an old release of the fabric's plugin")
     assert reasons[7] is not None and reasons[7].startswith("SHARP")
+
+
+def test_rows_of_clouds_have_their_own_fabric_and_tell_nothing_of_a_generation(tmp_path: Path) -> None:
+    small = {**ROW, "nodes": 2, "gpus": 16, "bytes": 1 << 20}
+    mega = {**small, "notes": "GCP A3 Mega", "time_us": 203.2}
+    rows, _ = read(
+        tmp_path, {**small, "time_us": 70.0}, mega, {**mega, "gpu": "H200"}, {**mega, "gpu": "V100"}
+    )
+    assert [row.setup.cluster for row in rows] == ["h100", "h100-tcpxo", "h100-tcpxo", "v100"]
+    assert [row.setup.gpu for row in rows] == [None, "h100-sxm", "h200", None]
+    assert [tells_constants(row) for row in rows] == [True, False, False, True]
+    # Twice as long as the same over InfiniBand, and still no disturbance.
+    assert [row.apart for row in rows[:2]] == [None, None]
+    assert rows[1].family == "h100-tcpxo 2 nodes all_reduce 1 - 64 MiB"
 
 
 def test_no_file_no_rows() -> None:

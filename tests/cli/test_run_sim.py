@@ -299,3 +299,23 @@ def test_data_that_no_wait_orders_is_a_warning(run: Callable[..., Result], tmp_p
     result = run("run-sim", tmp_path / "races", "--json")
     assert result.exit_code == 0, result.output
     assert "no wait orders them" in json.loads(result.stdout)["warnings"][0]
+
+
+def test_a_fabric_that_nobody_measured_is_a_warning(run: Callable[..., Result], tmp_path: Path) -> None:
+    build = GraphBuilder(16, name="wide", dims={"dp": 16})
+    build.group("dp", ((16, 1),))
+    template = build.template("step")
+    template.collective("all_reduce", "dp", 1 << 20, waits=(template.compute("gemm", recorded_ps=MS),))
+    build.program(range(16), [(template, 0, 0)])
+    save_graph(build.build(), tmp_path / "wide")
+
+    def warned(*settings: str) -> list[str]:
+        result = run("run-sim", tmp_path / "wide", "--json", *settings)
+        assert result.exit_code == 0, result.output
+        return [line for line in json.loads(result.stdout)["warnings"] if "the fabric of cluster" in line]
+
+    assert warned("--cluster", "h100-16") == warned("--cluster", "h100-tcpxo-16") == []
+    (said,) = warned("--cluster", "h100-tcpx-16")
+    assert "(tcpx, 4 x 200 Gb/s per node) was never measured" in said and "nic_latency_s: assumption" in said
+    (said,) = warned("--cluster", "h100-16", "--set", "cluster.nic_bytes_per_s=25GB/s")
+    assert "not measured with another nic_bytes_per_s" in said

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from simcore.collectives import NcclPlanner
+from simcore.errors import InputError
 from simcore.network.packet import PacketSettings, RoceSettings, program_of
 from tests.network.packet_fabric import MB, planner, run, topology
 
@@ -87,6 +88,13 @@ def test_the_clusters_transport_holds_unless_another_is_asked_for():
         _, network = two_sends(fabric, PacketSettings(transport=transport))
         assert network.settings.transport == (transport or "roce")
         assert network.settings.hashes_paths == pauses
+
+
+def test_a_cloud_whose_ports_nobody_described_is_refused_unless_a_transport_is_said():
+    fabric = leaf_spine(transport="efa")
+    with pytest.raises(InputError, match="packets know the ports of infiniband and roce, not of 'efa'"):
+        two_sends(fabric, PacketSettings())
+    assert two_sends(fabric, ROCE)[1].settings.transport == "roce"
 
 
 def incast(roce):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simcore.errors import InputError
-from simcore.hardware import load_gpu
+from simcore.hardware import load_cluster, load_gpu
 from workloads.published import RunRow, describe, measured_step_s, notes_of, oddity
+from workloads.published.cluster import cluster_of
 
 _LLAMA = {
     "id": "r1", "family": "new", "model": "Llama-2 7B", "seq": "4096", "gpus": "16", "gpu_type": "H100",
@@ -279,3 +280,24 @@ def test_layers_that_leave_room_for_both_ends_count_them() -> None:
     (case,) = describe(row).cases
     assert case.parallel.embedding_as_layer and case.parallel.head_as_layer
     assert not describe(_row(pp="4")).cases[0].parallel.embedding_as_layer  # 32 layers divide as they are
+
+
+@pytest.mark.parametrize(
+    ("gpu", "notes", "cluster", "board"),
+    [
+        ("A100-40GB", "1600 Gb/s RoCE per node", "a100-roce-16", "a100-40gb"),
+        ("A100-80GB", "4 x 100 Gb/s EFA", "a100-efa-16", "a100"),
+        ("H200", "p5e.48xlarge, EFA", "h100-efa-16", "h200"),
+        ("H100", "GCP A3 Mega", "h100-tcpxo-16", "h100"),
+        ("H100", "GPUDirect-TCPX", "h100-tcpx-16", "h100"),
+        ("H100", "NDR InfiniBand", "h100-16", "h100"),
+        ("V100", "EFA", "dgx1v-16", "dgx1v"),
+    ],
+)
+def test_a_named_fabric_chooses_the_cluster_and_keeps_the_board(
+    gpu: str, notes: str, cluster: str, board: str
+) -> None:
+    found, name, overrides = cluster_of(_row(gpu_type=gpu, notes=notes))
+    assert (found, name) == (board, cluster)
+    # The clocks, memory and rates of the board that the row names.
+    assert load_cluster(name, overrides).gpu == load_cluster(board).gpu

@@ -7,6 +7,7 @@ from typing import Final
 
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
+from simcore.hardware.named_fabrics import fabric_profile
 from workloads.published.row import RunRow
 
 #: GPU type in a table (pattern, ignoring case) to a profile in hardware_profiles/cluster.
@@ -51,11 +52,14 @@ def cluster_of(row: RunRow) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         raise InputError(f"{row.id}: no profile for GPU {kind!r}; known: {known}")
     if profile.startswith("a100") and re.search(_FOUR_PER_NODE, _said(row), re.IGNORECASE):
         profile = "hgx4-a100"
-    per_node = load_cluster(profile).gpus_per_node
+    on_fabric = fabric_profile(profile, _said(row))
+    family, board = on_fabric or (profile, None)
+    per_node = load_cluster(family).gpus_per_node
     nodes = -(-row.count("gpus") // per_node)
     # How racks are wired, and where in them a job ran, is published nowhere: one fabric that blocks nobody.
     wiring = ("cluster.nodes_per_leaf", str(nodes))
-    return profile, f"{profile}-{per_node * nodes}", (wiring, *_network(row, profile))
+    gpu = (("cluster.gpu", board),) if board else ()
+    return profile, f"{family}-{per_node * nodes}", (*gpu, wiring, *_network(row, family))
 
 
 def _said(row: RunRow) -> str:

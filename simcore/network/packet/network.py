@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
+from simcore.errors import InputError
 from simcore.hardware.topology import Topology
 from simcore.network.packet.lanes import Lane, Program
 from simcore.network.packet.program import program_of
-from simcore.network.packet.settings import PacketSettings
+from simcore.network.packet.settings import TRANSPORTS, PacketSettings
 from simcore.network.packet.software import Software, with_wires_alone
 from simcore.network.packet.wiring import Channel, Wiring
 
@@ -38,7 +39,7 @@ class PacketNetwork:
 
     def __init__(self, clock: Clock, topology: Topology, settings: PacketSettings | None = None) -> None:
         settings = settings or PacketSettings()
-        self.settings = replace(settings, transport=settings.transport or topology.cluster.transport)
+        self.settings = replace(settings, transport=settings.transport or _transport_of(topology))
         self._clock = clock
         self._topology = with_wires_alone(topology) if self.settings.software else topology
         self._wiring = Wiring(clock, self._topology, self.settings)
@@ -161,6 +162,17 @@ class PacketNetwork:
         if work is None:
             work = self._works[id(plan)] = _Work(self._topology, plan, self.settings)
         return work
+
+
+def _transport_of(topology: Topology) -> str:
+    """The cluster's transport.  InputError for one whose ports nobody described."""
+    transport = topology.cluster.transport
+    if transport not in TRANSPORTS:
+        raise InputError(
+            f"packets know the ports of {' and '.join(TRANSPORTS)}, not of {transport!r} (cluster"
+            f" {topology.cluster.name!r}): use the fluid network, or say network.transport"
+        )
+    return transport
 
 
 class _Work:
