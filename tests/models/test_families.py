@@ -187,6 +187,28 @@ def test_what_is_gathered_in_fp8_is_cast_once_and_turned_behind_the_gather() -> 
     assert turned == [2 * tokens * hidden] * 4
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_rows_with_scales_of_their_own_are_gathered_first_and_cast_for_each_product(fused: bool) -> None:
+    made = pieces(
+        LLAMA3_8B, tp=2, sequence_parallel=True, precision="fp8",
+        software={"fused_qkv": fused, "fused_gate_up": fused, "fp8_recipe": "rowwise"},
+    )  # fmt: skip
+    layer, hidden, ffn = made.layers[0], 4096, 14336
+    tokens = layer.output_shape[0] * 2
+    assert {k.dtype for k in layer.forward if k.collective == "all_gather"} == {"bfloat16"}
+    cast = [k for k in layer.forward if k.name == "cast_fp8_rows"]
+    # Inputs of both blocks and of both their last products, whole; a byte an element and a scale a row.
+    widths = (hidden, hidden // 2, hidden, ffn // 2)
+    assert [k.bytes_written for k in cast] == [tokens * width + 4 * tokens for width in widths]
+    # For weight gradients each product's input and the gradient of its output, a shared input once; for
+    # input gradients its weight.
+    products = 4 if fused else 7
+    turned = [k for k in layer.backward if k.op_class == "transpose"]
+    assert len(turned) == 4 + products + products
+    assert sum(k.name == "amax_fp8_columns" for k in layer.backward) == len(turned)
+    assert not any(k.collective and k.comm_bytes == 4 for k in (*layer.forward, *layer.backward))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -10,7 +10,7 @@ from dataclasses import replace
 from workloads.models.dispatch import plan_dispatch
 from workloads.models.elementary import activation
 from workloads.models.feed_forward import feed_forward
-from workloads.models.fp8 import casts, operand
+from workloads.models.fp8 import by_rows, casts, column_casts, operand
 from workloads.models.local import Shard
 from workloads.models.spec import ModelSpec, MoeSpec
 from workloads.models.tape import Launch, Op, Tape
@@ -180,9 +180,9 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
         apart = local if shard.software.fp8_recipe != "delayed" else 1
         for kernel in casts(shard, x, module):
             op.launch(Launch(replace(kernel, launches=apart)))
-        for kernel in casts(shard, y, module):
+        for kernel in (*casts(shard, y, module), *column_casts(shard, y, module), *column_casts(shard, x, module)):
             op.back(replace(kernel, launches=apart))
-    saved = x.num_bytes // (2 if fp8 else 1)
+    saved = x.num_bytes // (2 if fp8 and not by_rows(shard) else 1)
     op.parameter(f"{module}.weight", local, out_features, in_features, group="expert_dp")
     wide = x.like(local, in_features, out_features)
     main_grad = Tensor((local, out_features, in_features), shard.main_grad_dtype)

@@ -38,8 +38,8 @@ class SoftwareSpec(BaseModel):
     ``compiled``: torch.compile of whole blocks; the fusions above say which kernels it joins in them, and
     sums of gradients are joined, too.
     ``optimizer_kernels``: Adam in one kernel, or pass by pass over all tensors (PyTorch unless told).
-    ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), or from blocks of
-    it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every" microbatch, at the "first" one,
+    ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), from its rows
+    ("rowwise"), or from blocks of it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every" microbatch, at the "first" one,
     or "never" (kept in fp8).
     ``recompute_early_stop``: recomputation ends at the last tensor that backward asks for (PyTorch's
     non-reentrant checkpoint); else it repeats the whole layer (Megatron).
@@ -84,7 +84,7 @@ class SoftwareSpec(BaseModel):
     optimizer_kernels: Literal["fused", "foreach"] = "fused"
     qkv_grad_copy: bool = True
     recompute_early_stop: bool = False
-    fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8"] = "delayed"
+    fp8_recipe: Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"] = "delayed"
     fp8_weight_cast: Literal["every", "first", "never"] = "first"
     vocab_multiple: int = Field(default=128, ge=1)
     vocab_multiple_times_tp: bool = True
