@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simcore.errors import InputError
-from tests.models.known import BERT_LARGE, DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B, T5_11B, VIT_L
+from tests.models.known import BERT_LARGE, DEEPSEEK_V3, GPT3, LLAMA3_8B, MIXTRAL_8X7B, T5_11B, VIT_L
 from workloads.models import Kernel, ModelPieces, ModelSpec, MoeSpec
 from workloads.models.build import model_pieces
 from workloads.models.check import check_model
@@ -185,6 +185,20 @@ def test_what_is_gathered_in_fp8_is_cast_once_and_turned_behind_the_gather() -> 
     # The inputs of both blocks, and the gradients of both their outputs.
     turned = [k.bytes_read + k.bytes_written for k in layer.backward if k.name == "transpose_fp8"]
     assert turned == [2 * tokens * hidden] * 4
+
+
+def test_softmax_by_reductions_moves_what_was_recorded_of_xla() -> None:
+    """GPT 126M, 4 sequences of 2,048 on one A100 (NVIDIA/JAX-Toolbox test data, pax_fsdp4), MB a kernel."""
+    small = GPT3.model_copy(update={"layers": 1, "hidden": 768, "heads": 12, "ffn": 3072})
+    software = SoftwareSpec(attention="unfused", softmax_fusion="reductions")
+    layer = model_pieces(small, Shard(4, 2048, software=software)).layers[0]
+
+    def moved(kernels: tuple[Kernel, ...]) -> list[int]:
+        return [round((k.bytes_read + k.bytes_written) / 1e6) for k in kernels if "softmax" in k.name]
+
+    # Scores are 4 x 12 x 2048 x 2048 in bf16, 402.7 MB; recorded: 403, 403, 806 and 807, 1209.
+    assert moved(layer.forward) == [403, 403, 806]
+    assert moved(layer.backward) == [806, 1209]  # the former's sums in fp32 are small
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -17,7 +17,8 @@ class SoftwareSpec(BaseModel):
 
     ``attention``: "unfused" (products, mask and softmax apart) or the class of the fused kernel, as the
     cost model names it.  ``bias_activation_fusion``, ``bias_dropout_fusion``, ``norm_fusion``,
-    ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op.
+    ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op;
+    ``softmax_fusion`` "reductions": kernels that each end at a sum over rows (XLA).
     ``rope_style``: how positions are rotated where no kernel does it at once: x cos + rotate_half(x) sin,
     pairs as complex numbers in fp32, or pairs in fp32 times matrices of 2 x 2.
     ``bias_in_product``: a linear layer's product adds its bias (addmm, Transformer Engine).
@@ -64,7 +65,7 @@ class SoftwareSpec(BaseModel):
     bias_activation_fusion: bool = True
     bias_dropout_fusion: bool = True
     bias_in_product: bool = False
-    softmax_fusion: bool = True
+    softmax_fusion: bool | Literal["reductions"] = True
     norm_fusion: bool = True
     rope_fusion: bool = True
     rope_style: Literal["halves", "complex", "matrices"] = "halves"
