@@ -53,6 +53,7 @@ class SoftwareSpec(BaseModel):
     streams (Transformer Engine's cuBLAS).  ``moe_fp8_padding``: copies pad each expert's rows for fp8.
     ``moe_host_us``: what the host does beside launches, forward or backward, for the experts of a layer
     (router, dispatcher, modules in Python); half of it where capacities make all sizes known.
+    ``moe_clamp_apart``: what is gated is cut off by kernels before the fused one, and the host waits there.
     ``host_us_per_kernel``: what the host does for a kernel beside the launch call (Python, autograd,
     dispatcher): about 30 in eager Megatron-DeepSpeed, 0 where nothing is known.  ``cuda_graphs``: the kernels
     between two collectives are launched as one graph.
@@ -96,6 +97,7 @@ class SoftwareSpec(BaseModel):
     moe_grouped_gemm: bool = True
     moe_launch_each: bool = False
     moe_fp8_padding: bool = False
+    moe_clamp_apart: bool = False
     moe_host_us: float = Field(default=0.0, ge=0.0)
     host_us_per_kernel: float = Field(default=0.0, ge=0.0)
     cuda_graphs: bool = False
