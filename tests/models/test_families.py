@@ -14,6 +14,7 @@ from workloads.models.build import model_pieces
 from workloads.models.check import check_model
 from workloads.models.dispatch import rank_load, routed_tokens
 from workloads.models.local import Shard
+from workloads.models.pieces import HOST_SYNC
 from workloads.models.software import SoftwareSpec
 
 SEQ = 512
@@ -185,6 +186,28 @@ def test_what_is_gathered_in_fp8_is_cast_once_and_turned_behind_the_gather() -> 
     # The inputs of both blocks, and the gradients of both their outputs.
     turned = [k.bytes_read + k.bytes_written for k in layer.backward if k.name == "transpose_fp8"]
     assert turned == [2 * tokens * hidden] * 4
+
+
+def test_clamped_experts_wait_for_the_host_and_again_when_they_run_again() -> None:
+    """GPT-OSS: a wait for sizes and one for the offset of a half; the latter is in what is recomputed."""
+    moe = MoeSpec(num_experts=8, top_k=2, ffn=512, bias=True, clamp=True)
+    model = LLAMA3_8B.model_copy(update={"layers": 1, "bias": True, "moe": moe})
+    software = {"moe_clamp_apart": True, "moe_launch_each": True}
+
+    def layer(**shard: Any) -> tuple[Counter[str], Counter[str]]:
+        made = pieces(model, ep=4, software=software, **shard).layers[0]
+        return Counter(k.name for k in made.forward), Counter(k.name for k in made.backward)
+
+    forward, backward = layer()
+    assert (forward[HOST_SYNC], backward[HOST_SYNC]) == (2, 0)
+    assert (forward["aten::clamp"], backward["aten::where"], forward["swiglu_fwd"]) == (2, 2, 1)
+    forward, backward = layer(recompute="selective", recompute_modules=("moe_act",))
+    assert (forward[HOST_SYNC], backward[HOST_SYNC]) == (2, 1)
+    assert backward["aten::clamp"] == 2
+    # Two experts on a rank: the gradient of each one's two biases is added for itself.
+    made = pieces(model, ep=4, software=software).layers[0]
+    added = [k.launches for k in made.backward if k.accumulates and "experts" in k.module and k.launches > 1]
+    assert added == [2, 2]
 
 
 def test_softmax_by_reductions_moves_what_was_recorded_of_xla() -> None:

@@ -143,7 +143,7 @@ def _up_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> No
         op.run("aten::add.Tensor", [y, biases], [y], module=module)
     total = compute("aten::sum.dim_IntList", [y], [biases], module=module)
     op.back(replace(total, launches=local), "weight")
-    op.accumulate(biases.shape, shard.dtype, shard.main_grad_dtype, module)
+    _accumulate_each(op, shard, biases, module)
 
 
 def _clamped_gate(tape: Tape, x: Tensor, module: str) -> Tensor:
@@ -188,7 +188,13 @@ def _weighted_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str)
         op.back(replace(step, launches=local), "weight" if role == "weight" else "input")
     # Rows were split by expert; their gradients are joined.
     op.back(compute("aten::cat", [y], [y], module=module), "input")
+    _accumulate_each(op, shard, biases, module)
+
+
+def _accumulate_each(op: Op, shard: Shard, biases: Tensor, module: str) -> None:
+    """Each expert's bias is a parameter (GroupedLinear of Transformer Engine), whose gradient is added alone."""
     op.accumulate(biases.shape, shard.dtype, shard.main_grad_dtype, module)
+    op.late[-1] = replace(op.late[-1], kernel=replace(op.late[-1].kernel, launches=biases.shape[0]))
 
 
 def _pad(tape: Tape, x: Tensor, module: str) -> None:
