@@ -66,7 +66,9 @@ def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> li
         name = f"cast_transpose_fp8_{recipe}"
         return [compute(name, [x], [*out, scales, scales], op_class="elementwise", module=module)]
     name = "cast_fp8" if is_slice else "cast_transpose_fp8"
-    kernels = [compute(name, [x], out, op_class="elementwise", module=module)]
+    # torch.compile's kernel that writes both orders loads what it reads twice (pytorch/pytorch issue 133242).
+    ins = [x, x] if shard.software.compiled and len(out) > 1 else [x]
+    kernels = [compute(name, ins, out, op_class="elementwise", module=module)]
     if recipe == "current":
         maximum = Tensor((1,), "float32")
         shared = [collective("all_reduce", maximum, "tp", module=module, reduce_op="max")]
