@@ -55,9 +55,7 @@ class Exchange:
     output_grad: list[Hashable] = field(default_factory=list)
 
 
-def beside_or_before(
-    op: Op, shard: Shard, kernel: Kernel, *, fed_by_cast: bool = False
-) -> list[Hashable]:
+def beside_or_before(op: Op, shard: Shard, kernel: Kernel, *, fed_by_cast: bool = False) -> list[Hashable]:
     """An exchange before its product, or beside it: the labels that the launch behind the product awaits.
 
     ``fed_by_cast``: what arrives is cast before it is multiplied, so that the product can't begin earlier.

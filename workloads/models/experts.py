@@ -192,7 +192,7 @@ def _weighted_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str)
 
 
 def _accumulate_each(op: Op, shard: Shard, biases: Tensor, module: str) -> None:
-    """Each expert's bias is a parameter (GroupedLinear of Transformer Engine), whose gradient is added alone."""
+    """Each expert's bias is a parameter (Transformer Engine's GroupedLinear): its gradient is added alone."""
     op.accumulate(biases.shape, shard.dtype, shard.main_grad_dtype, module)
     op.late[-1] = replace(op.late[-1], kernel=replace(op.late[-1].kernel, launches=biases.shape[0]))
 
@@ -214,7 +214,11 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
         apart = local if shard.software.fp8_recipe != "delayed" else 1
         for kernel in casts(shard, x, module):
             op.launch(Launch(replace(kernel, launches=apart)))
-        for kernel in (*casts(shard, y, module), *column_casts(shard, y, module), *column_casts(shard, x, module)):
+        for kernel in (
+            *casts(shard, y, module),
+            *column_casts(shard, y, module),
+            *column_casts(shard, x, module),
+        ):
             op.back(replace(kernel, launches=apart))
     saved = x.num_bytes // (2 if fp8 and not by_rows(shard) else 1)
     op.parameter(f"{module}.weight", local, out_features, in_features, group="expert_dp")

@@ -5,14 +5,19 @@ Note [fp8 recipes]
     maximum for later ones, which are shared once a step.  "current": a pass more finds the maximum first;
     where the tensor is a slice of the tokens its owners share it.  "blockwise" (arXiv 2412.19437, section
     3.3) and "mxfp8" (OCP microscaling 1.0): a scale for each block, found in the pass that casts.
-    "rowwise" (torchao): a scale for each row of what is multiplied, so each of the three products casts both of
-    its operands for itself (float8_linear.py, matmul_with_hp_or_float8_args).  Along the sum of a product that
-    reads rows, maximum and cast are one kernel that keeps a row in cache.  For the weight gradient scales run
-    along the other dimension: a pass for the maxima of columns, then one that casts and turns (op class
-    "transpose": what the compiler makes of it reads or writes out of order).  Maxima of rows need all of a row and nothing else, so nothing is shared between ranks, but what is gathered is
-    gathered in 16 bits and cast behind (torchtitan parallelize_llama.py: float8 all_gather for tensorwise scales
-    alone), and no exchange moves beside a product that such a cast lies before.  Backward's products are
-    scaled behind, in a kernel that follows anyway (float8_ops.py, addmm_float8_unwrapped).
+    torch.compile's kernel that writes a tensor in both orders loads it twice (pytorch/pytorch issue 133242:
+    1.4 TB/s on an H100 where other casts reach 2.2).
+
+Note [Scales by row]
+    "rowwise" (torchao): a scale for each row of what is multiplied, so each of the three products casts both
+    of its operands for itself (float8_linear.py, matmul_with_hp_or_float8_args).  Along the sum of a product
+    that reads rows, maximum and cast are one kernel that keeps a row in cache.  For the weight gradient
+    scales run along the other dimension: a pass for the maxima of columns, then one that casts and turns (op
+    class "transpose": what the compiler makes of it reads or writes out of order).  No rank shares a maximum,
+    but what is gathered is gathered in 16 bits and cast behind (torchtitan parallelize_llama.py: float8
+    all_gather for tensorwise scales alone), and no gather moves beside a product that a cast lies before.
+    Backward's products are scaled behind, in a kernel that follows anyway (float8_ops.py,
+    addmm_float8_unwrapped).
 """
 
 from __future__ import annotations
@@ -57,7 +62,9 @@ def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> li
     recipe = shard.software.fp8_recipe
     if by_rows(shard):
         scales = Tensor((x.numel // x.shape[-1],), "float32")
-        return [compute("cast_fp8_rows", [x], [operand(x, True), scales], op_class="elementwise", module=module)]
+        return [
+            compute("cast_fp8_rows", [x], [operand(x, True), scales], op_class="elementwise", module=module)
+        ]
     # A slice is turned once it is gathered; see Note [fp8 across ranks] of exchange.py.
     out = [operand(x, True)] * (1 if is_slice and recipe not in _BLOCKS else 2)
     if recipe in _BLOCKS:
@@ -66,7 +73,6 @@ def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> li
         name = f"cast_transpose_fp8_{recipe}"
         return [compute(name, [x], [*out, scales, scales], op_class="elementwise", module=module)]
     name = "cast_fp8" if is_slice else "cast_transpose_fp8"
-    # torch.compile's kernel that writes both orders loads what it reads twice (pytorch/pytorch issue 133242).
     ins = [x, x] if shard.software.compiled and len(out) > 1 else [x]
     kernels = [compute(name, ins, out, op_class="elementwise", module=module)]
     if recipe == "current":
@@ -87,6 +93,13 @@ def column_casts(shard: Shard, x: Tensor, module: str) -> list[Kernel]:
         compute("cast_transpose_fp8_columns", [x, scales], [operand(x, True)], op_class="transpose",
                 module=module),
     ]  # fmt: skip
+
+
+def turned(shard: Shard, own: list[Tensor], arrived: list[Tensor], module: str) -> list[Kernel]:
+    """What a weight gradient's operands take: casts of ``own`` by columns, or turns of what was gathered."""
+    if by_rows(shard):
+        return [kernel for tensor in own for kernel in column_casts(shard, tensor, module)]
+    return [transposed(tensor, module) for tensor in arrived]
 
 
 def transposed(x: Tensor, module: str) -> Kernel:

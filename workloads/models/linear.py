@@ -19,7 +19,7 @@ from workloads.models.fp8 import (
     gathered,
     operand,
     product_name,
-    transposed,
+    turned,
 )
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
@@ -109,12 +109,10 @@ def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, L
         tape.ops[first].reads = tape.ops[product].reads = fork
     for label in beside:
         tape.next_waits_for(label)
-    if behind:
-        turned = tape.op()
-        for kernel in column_casts(shard, x, module):
-            turned.back(kernel)
-    elif gathers and shard.fp8:
-        tape.op().back(transposed(x, module))
+    if shard.fp8 and (behind or gathers):
+        last = tape.op()
+        for kernel in turned(shard, [x], [x], module):
+            last.back(kernel)
     return out
 
 
@@ -270,13 +268,9 @@ def _backward(
     if trains:
         arrived = [x] if exchange.gathered_from is not None else []
         arrived += [y] if exchange.output and shard.sequence_parallel else []
-        if behind:
-            for tensor in [y, *([x] if layer.cast_input else [])]:
-                for kernel in column_casts(shard, tensor, module):
-                    op.back(kernel, "weight", waits=tuple(arrivals))
-        else:
-            for tensor in arrived if fp8 else []:
-                op.back(transposed(tensor, module), "weight", waits=tuple(arrivals))
+        own = [y, *([x] if layer.cast_input else [])]
+        for kernel in turned(shard, own, arrived, module) if fp8 else []:
+            op.back(kernel, "weight", waits=tuple(arrivals))
         _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(arrivals))
     elif exchange.output_grad:
         op.after.extend(exchange.output_grad)

@@ -40,8 +40,8 @@ class SoftwareSpec(BaseModel):
     sums of gradients are joined, too.
     ``optimizer_kernels``: Adam in one kernel, or pass by pass over all tensors (PyTorch unless told).
     ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), from its rows
-    ("rowwise"), or from blocks of it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every" microbatch, at the "first" one,
-    or "never" (kept in fp8).
+    ("rowwise"), or from blocks of it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every"
+    microbatch, at the "first" one, or "never" (kept in fp8).
     ``recompute_early_stop``: recomputation ends at the last tensor that backward asks for (PyTorch's
     non-reentrant checkpoint); else it repeats the whole layer (Megatron).
     ``vocab_multiple``: frameworks pad the vocabulary to a multiple of this (times tp for Megatron).
