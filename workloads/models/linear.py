@@ -215,12 +215,12 @@ def _reduce_output(
         op.launch(Launch(collective(exchange.output, behind, "tp", module=module)))
     if not shard.sequence_parallel:
         return
-    behind = fp8 and by_rows(shard)
-    if fp8 and not behind:
+    rows = fp8 and by_rows(shard)
+    if fp8 and not rows:
         for kernel in casts(shard, part, module, is_slice=True):
             op.back(kernel)
     gather = collective("all_gather", gathered(shard, y, fp8), "tp", module=module)
-    if shard.tp_overlap and not behind:
+    if shard.tp_overlap and not rows:
         label = tape.new_label()
         op.back(aside(shard, gather), label=label)
         exchange.output_grad.append(label)
