@@ -63,6 +63,7 @@ NAMES = {
         "aten::copy_.default aten::_to_copy.default aten::clone.default aten::cat.default "
         "aten::split_with_sizes_copy.out aten::tril.default"
     ),
+    "transpose": "",
     "fill": "aten::zero_.default aten::fill_.Scalar aten::zeros_like.default aten::arange.start",
     "conv": ("aten::convolution.default aten::convolution_backward.default aten::cudnn_convolution.default"),
     "other": "aten::_fft_c2c.default frobnicate",

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from simcore.errors import InputError
-from tests.models.known import BERT_LARGE, DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B, T5_11B, VIT_L
+from tests.models.known import BERT_LARGE, DEEPSEEK_V3, GPT3, LLAMA3_8B, MIXTRAL_8X7B, T5_11B, VIT_L
 from workloads.models import Kernel, ModelPieces, ModelSpec, MoeSpec
 from workloads.models.build import model_pieces
 from workloads.models.check import check_model
 from workloads.models.dispatch import rank_load, routed_tokens
 from workloads.models.local import Shard
+from workloads.models.pieces import HOST_SYNC
 from workloads.models.software import SoftwareSpec
 
 SEQ = 512
@@ -185,6 +186,64 @@ def test_what_is_gathered_in_fp8_is_cast_once_and_turned_behind_the_gather() -> 
     # The inputs of both blocks, and the gradients of both their outputs.
     turned = [k.bytes_read + k.bytes_written for k in layer.backward if k.name == "transpose_fp8"]
     assert turned == [2 * tokens * hidden] * 4
+
+
+def test_clamped_experts_wait_for_the_host_and_again_when_they_run_again() -> None:
+    """GPT-OSS: a wait for sizes and one for the offset of a half; the latter is in what is recomputed."""
+    moe = MoeSpec(num_experts=8, top_k=2, ffn=512, bias=True, clamp=True)
+    model = LLAMA3_8B.model_copy(update={"layers": 1, "bias": True, "moe": moe})
+    software = {"moe_clamp_apart": True, "moe_launch_each": True}
+
+    def layer(**shard: Any) -> tuple[Counter[str], Counter[str]]:
+        made = pieces(model, ep=4, software=software, **shard).layers[0]
+        return Counter(k.name for k in made.forward), Counter(k.name for k in made.backward)
+
+    forward, backward = layer()
+    assert (forward[HOST_SYNC], backward[HOST_SYNC]) == (2, 0)
+    assert (forward["aten::clamp"], backward["aten::where"], forward["swiglu_fwd"]) == (2, 2, 1)
+    forward, backward = layer(recompute="selective", recompute_modules=("moe_act",))
+    assert (forward[HOST_SYNC], backward[HOST_SYNC]) == (2, 1)
+    assert backward["aten::clamp"] == 2
+    # Two experts on a rank: the gradient of each one's two biases is added for itself.
+    made = pieces(model, ep=4, software=software).layers[0]
+    added = [k.launches for k in made.backward if k.accumulates and "experts" in k.module and k.launches > 1]
+    assert added == [2, 2]
+
+
+def test_softmax_by_reductions_moves_what_was_recorded_of_xla() -> None:
+    """GPT 126M, 4 sequences of 2,048 on one A100 (NVIDIA/JAX-Toolbox test data, pax_fsdp4), MB a kernel."""
+    small = GPT3.model_copy(update={"layers": 1, "hidden": 768, "heads": 12, "ffn": 3072})
+    software = SoftwareSpec(attention="unfused", softmax_fusion="reductions")
+    layer = model_pieces(small, Shard(4, 2048, software=software)).layers[0]
+
+    def moved(kernels: tuple[Kernel, ...]) -> list[int]:
+        return [round((k.bytes_read + k.bytes_written) / 1e6) for k in kernels if "softmax" in k.name]
+
+    # Scores are 4 x 12 x 2048 x 2048 in bf16, 402.7 MB; recorded: 403, 403, 806 and 807, 1209.
+    assert moved(layer.forward) == [403, 403, 806]
+    assert moved(layer.backward) == [806, 1209]  # the former's sums in fp32 are small
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_rows_with_scales_of_their_own_are_gathered_first_and_cast_for_each_product(fused: bool) -> None:
+    made = pieces(
+        LLAMA3_8B, tp=2, sequence_parallel=True, precision="fp8",
+        software={"fused_qkv": fused, "fused_gate_up": fused, "fp8_recipe": "rowwise"},
+    )  # fmt: skip
+    layer, hidden, ffn = made.layers[0], 4096, 14336
+    tokens = layer.output_shape[0] * 2
+    assert {k.dtype for k in layer.forward if k.collective == "all_gather"} == {"bfloat16"}
+    cast = [k for k in layer.forward if k.name == "cast_fp8_rows"]
+    # Inputs of both blocks and of both their last products, whole; a byte an element and a scale a row.
+    widths = (hidden, hidden // 2, hidden, ffn // 2)
+    assert [k.bytes_written for k in cast] == [tokens * width + 4 * tokens for width in widths]
+    # For weight gradients each product's input and the gradient of its output, a shared input once; for
+    # input gradients its weight.
+    products = 4 if fused else 7
+    turned = [k for k in layer.backward if k.op_class == "transpose"]
+    assert len(turned) == 4 + products + products
+    assert sum(k.name == "amax_fp8_columns" for k in layer.backward) == len(turned)
+    assert not any(k.collective and k.comm_bytes == 4 for k in (*layer.forward, *layer.backward))
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ def _unfused_backward(
     if copied:
         op.back(compute("aten::clone", [value], [value], module=module))
     for step in reversed(steps):
-        op.back(compute(step.backward, step.backward_ins, [scores], module=module))
+        if step.backward:
+            outs = step.backward_outs or (scores,)
+            op.back(compute(step.backward, step.backward_ins, outs, module=module))
     for ins, target in (([scores, key], query), ([query.like(*turned.shape), scores], turned)):
         op.back(compute("aten::bmm", ins, [target], op_class="bgemm", flops=flops[0], module=module))
         op.back(compute("aten::mul.Scalar", [target], [target], module=module))
@@ -133,7 +135,7 @@ def _unfused_backward(
 
 @dataclass(frozen=True)
 class _Step:
-    """One kernel on the scores, and its backward."""
+    """One kernel on the scores, and its backward (none where the name is empty)."""
 
     name: str
     ins: list[Tensor]
@@ -141,6 +143,7 @@ class _Step:
     backward: str
     backward_ins: list[Tensor]
     saved: int = 0
+    backward_outs: tuple[Tensor, ...] = ()  # empty: the scores
 
 
 def _softmax(shard: Shard, core: Core, scores: Tensor) -> list[_Step]:
@@ -150,7 +153,9 @@ def _softmax(shard: Shard, core: Core, scores: Tensor) -> list[_Step]:
     if core.alibi:
         slope = scores.like(core.heads, 1, scores.shape[-1])
         steps.append(_Step("aten::add.Tensor", [scores, slope], [scores], "aten::clone", [scores]))
-    if shard.software.softmax_fusion:
+    if shard.software.softmax_fusion == "reductions":
+        steps += _softmax_by_reductions(scores)
+    elif shard.software.softmax_fusion:
         steps.append(
             _Step("scaled_masked_softmax_fwd", [scores, hidden], [scores], "scaled_masked_softmax_bwd",
                   [scores, scores, hidden], scores.num_bytes)
@@ -169,6 +174,24 @@ def _softmax(shard: Shard, core: Core, scores: Tensor) -> list[_Step]:
                   [scores, mask], saved)
         )  # fmt: skip
     return steps
+
+
+def _softmax_by_reductions(scores: Tensor) -> list[_Step]:
+    """As XLA fuses it: rows' maxima, rows' sums, then the probabilities; each pass reads the scores.
+
+    Backward: rows' sums of gradient times probability, then the gradient of the scores; both compute
+    probabilities again.  Recorded in JAX-Toolbox's test data (pax_fsdp4, GPT 126M on four A100): a layer has
+    two reductions that read one tensor of the scores' size, one that reads two, and elementwise kernels that
+    move two and three.
+    """
+    rows = scores.like(*scores.shape[:-1], dtype="float32")
+    return [
+        _Step("softmax_row_max", [scores], [rows], "softmax_scores_backward", [scores, scores, rows, rows],
+              scores.num_bytes),
+        _Step("softmax_row_sum", [scores, rows], [rows], "softmax_row_sum_backward", [scores, scores],
+              2 * rows.num_bytes, (rows,)),
+        _Step("softmax_probabilities", [scores, rows, rows], [scores], "", []),
+    ]  # fmt: skip
 
 
 def repeat_keys(tape: Tape, shard: Shard, core: Core) -> Core:

@@ -55,9 +55,12 @@ class Exchange:
     output_grad: list[Hashable] = field(default_factory=list)
 
 
-def beside_or_before(op: Op, shard: Shard, kernel: Kernel) -> list[Hashable]:
-    """An exchange before its product, or beside it: the labels that the launch behind the product awaits."""
-    if not shard.tp_overlap:
+def beside_or_before(op: Op, shard: Shard, kernel: Kernel, *, fed_by_cast: bool = False) -> list[Hashable]:
+    """An exchange before its product, or beside it: the labels that the launch behind the product awaits.
+
+    ``fed_by_cast``: what arrives is cast before it is multiplied, so that the product can't begin earlier.
+    """
+    if fed_by_cast or not shard.tp_overlap:
         op.launch(Launch(kernel))
         return []
     before, label = op.tape.last_label(), op.tape.new_label()

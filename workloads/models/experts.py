@@ -10,8 +10,9 @@ from dataclasses import replace
 from workloads.models.dispatch import plan_dispatch
 from workloads.models.elementary import activation
 from workloads.models.feed_forward import feed_forward
-from workloads.models.fp8 import casts, operand
+from workloads.models.fp8 import by_rows, casts, column_casts, operand
 from workloads.models.local import Shard
+from workloads.models.pieces import HOST_SYNC, Kernel
 from workloads.models.spec import ModelSpec, MoeSpec
 from workloads.models.tape import Launch, Op, Tape
 from workloads.models.tensors import Tensor, compute
@@ -122,7 +123,10 @@ def _grouped_experts(
     hidden = _grouped(tape, shard, x, local, 2 * width if model.gated else width, f"{name}.linear_fc1")
     if moe.bias:
         _up_bias(tape, shard, hidden, local, f"{name}.linear_fc1")
-    hidden = activation(tape, shard, model, hidden, name, bias=False)
+    if moe.clamp and shard.software.moe_clamp_apart and model.gated:
+        hidden = _clamped_gate(tape, hidden, name)
+    else:
+        hidden = activation(tape, shard, model, hidden, name, bias=False)
     y = _grouped(tape, shard, hidden, local, model.hidden, f"{name}.linear_fc2")
     if moe.bias:
         _weighted_bias(tape, shard, y, local, f"{name}.linear_fc2")
@@ -139,7 +143,29 @@ def _up_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> No
         op.run("aten::add.Tensor", [y, biases], [y], module=module)
     total = compute("aten::sum.dim_IntList", [y], [biases], module=module)
     op.back(replace(total, launches=local), "weight")
-    op.accumulate(biases.shape, shard.dtype, shard.main_grad_dtype, module)
+    _accumulate_each(op, shard, biases, module)
+
+
+def _clamped_gate(tape: Tape, x: Tensor, module: str) -> Tensor:
+    """Both halves cut off and joined by ATen's kernels, then gated and weighted in one.
+
+    The offset of one half is made a tensor on the GPU, a copy from memory that is not pinned, for which the
+    host waits; so it does when the activation runs again.  Source: weighted_bias_quick_geglu_impl of
+    megatron/core/fusions/fused_bias_geglu.py.
+    """
+    op, rows, width = tape.op(), x.shape[0], x.shape[1] // 2
+    half, weights = x.like(rows, width), x.like(rows, 1)
+    for _ in range(2):
+        op.run("aten::clamp", [half], [half], op_class="copy", module=module)
+    op.run("aten::cat", [half, half], [x], module=module, saved_outputs=x.num_bytes)
+    op.launch(Launch(Kernel(HOST_SYNC, module=module)))
+    op.run("swiglu_fwd", [x, weights], [half], module=module, saved_inputs=x.num_bytes)
+    op.back(compute("swiglu_bwd", [half, x, weights], [x], module=module))
+    op.back(compute("aten::sum.dim_IntList", [half, x], [weights], module=module))
+    for _ in range(2):
+        op.back(compute("aten::where", [half, half], [half], op_class="copy", module=module))
+    op.back(compute("aten::cat", [half, half], [x], module=module))
+    return half
 
 
 def _weighted_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> None:
@@ -160,7 +186,15 @@ def _weighted_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str)
     for name, ins, out, role in gradients:
         step = compute(f"aten::{name}", ins, [out], module=module)
         op.back(replace(step, launches=local), "weight" if role == "weight" else "input")
+    # Rows were split by expert; their gradients are joined.
+    op.back(compute("aten::cat", [y], [y], module=module), "input")
+    _accumulate_each(op, shard, biases, module)
+
+
+def _accumulate_each(op: Op, shard: Shard, biases: Tensor, module: str) -> None:
+    """Each expert's bias is a parameter (Transformer Engine's GroupedLinear): its gradient is added alone."""
     op.accumulate(biases.shape, shard.dtype, shard.main_grad_dtype, module)
+    op.late[-1] = replace(op.late[-1], kernel=replace(op.late[-1].kernel, launches=biases.shape[0]))
 
 
 def _pad(tape: Tape, x: Tensor, module: str) -> None:
@@ -180,9 +214,13 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
         apart = local if shard.software.fp8_recipe != "delayed" else 1
         for kernel in casts(shard, x, module):
             op.launch(Launch(replace(kernel, launches=apart)))
-        for kernel in casts(shard, y, module):
+        for kernel in (
+            *casts(shard, y, module),
+            *column_casts(shard, y, module),
+            *column_casts(shard, x, module),
+        ):
             op.back(replace(kernel, launches=apart))
-    saved = x.num_bytes // (2 if fp8 else 1)
+    saved = x.num_bytes // (2 if fp8 and not by_rows(shard) else 1)
     op.parameter(f"{module}.weight", local, out_features, in_features, group="expert_dp")
     wide = x.like(local, in_features, out_features)
     main_grad = Tensor((local, out_features, in_features), shard.main_grad_dtype)

@@ -5,6 +5,19 @@ Note [fp8 recipes]
     maximum for later ones, which are shared once a step.  "current": a pass more finds the maximum first;
     where the tensor is a slice of the tokens its owners share it.  "blockwise" (arXiv 2412.19437, section
     3.3) and "mxfp8" (OCP microscaling 1.0): a scale for each block, found in the pass that casts.
+    torch.compile's kernel that writes a tensor in both orders loads it twice (pytorch/pytorch issue 133242:
+    1.4 TB/s on an H100 where other casts reach 2.2).
+
+Note [Scales by row]
+    "rowwise" (torchao): a scale for each row of what is multiplied, so each of the three products casts both
+    of its operands for itself (float8_linear.py, matmul_with_hp_or_float8_args).  Along the sum of a product
+    that reads rows, maximum and cast are one kernel that keeps a row in cache.  For the weight gradient
+    scales run along the other dimension: a pass for the maxima of columns, then one that casts and turns (op
+    class "transpose": what the compiler makes of it reads or writes out of order).  No rank shares a maximum,
+    but what is gathered is gathered in 16 bits and cast behind (torchtitan parallelize_llama.py: float8
+    all_gather for tensorwise scales alone), and no gather moves beside a product that a cast lies before.
+    Backward's products are scaled behind, in a kernel that follows anyway (float8_ops.py,
+    addmm_float8_unwrapped).
 """
 
 from __future__ import annotations
@@ -26,6 +39,16 @@ def operand(tensor: Tensor, fp8: bool) -> Tensor:
     return replace(tensor, dtype=FP8) if fp8 else tensor
 
 
+def gathered(shard: Shard, tensor: Tensor, fp8: bool) -> Tensor:
+    """What tensor-parallel ranks gather of the operand of a product."""
+    return operand(tensor, fp8 and not by_rows(shard))
+
+
+def by_rows(shard: Shard) -> bool:
+    """Whether each row has a scale of its own, so that casts come behind what is gathered."""
+    return shard.software.fp8_recipe == "rowwise"
+
+
 def product_name(shard: Shard, fp8: bool) -> str:
     """Kernel of a plain product."""
     if not fp8:
@@ -37,6 +60,11 @@ def product_name(shard: Shard, fp8: bool) -> str:
 def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> list[Kernel]:
     """Kernels that cast ``x`` and its transpose; ``is_slice``: other ranks of "tp" hold the rest of it."""
     recipe = shard.software.fp8_recipe
+    if by_rows(shard):
+        scales = Tensor((x.numel // x.shape[-1],), "float32")
+        return [
+            compute("cast_fp8_rows", [x], [operand(x, True), scales], op_class="elementwise", module=module)
+        ]
     # A slice is turned once it is gathered; see Note [fp8 across ranks] of exchange.py.
     out = [operand(x, True)] * (1 if is_slice and recipe not in _BLOCKS else 2)
     if recipe in _BLOCKS:
@@ -45,13 +73,33 @@ def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> li
         name = f"cast_transpose_fp8_{recipe}"
         return [compute(name, [x], [*out, scales, scales], op_class="elementwise", module=module)]
     name = "cast_fp8" if is_slice else "cast_transpose_fp8"
-    kernels = [compute(name, [x], out, op_class="elementwise", module=module)]
+    ins = [x, x] if shard.software.compiled and len(out) > 1 else [x]
+    kernels = [compute(name, ins, out, op_class="elementwise", module=module)]
     if recipe == "current":
         maximum = Tensor((1,), "float32")
         shared = [collective("all_reduce", maximum, "tp", module=module, reduce_op="max")]
         found = compute("amax_fp8", [x], [maximum], op_class="reduction", module=module)
         kernels = [found, *(shared if is_slice else []), *kernels]
     return kernels
+
+
+def column_casts(shard: Shard, x: Tensor, module: str) -> list[Kernel]:
+    """Casts by columns of what was cast by rows before; none where one cast serves all products."""
+    if not by_rows(shard):
+        return []
+    scales = Tensor((x.shape[-1],), "float32")
+    return [
+        compute("amax_fp8_columns", [x], [scales], op_class="reduction", module=module),
+        compute("cast_transpose_fp8_columns", [x, scales], [operand(x, True)], op_class="transpose",
+                module=module),
+    ]  # fmt: skip
+
+
+def turned(shard: Shard, own: list[Tensor], arrived: list[Tensor], module: str) -> list[Kernel]:
+    """What a weight gradient's operands take: casts of ``own`` by columns, or turns of what was gathered."""
+    if by_rows(shard):
+        return [kernel for tensor in own for kernel in column_casts(shard, tensor, module)]
+    return [transposed(tensor, module) for tensor in arrived]
 
 
 def transposed(x: Tensor, module: str) -> Kernel:

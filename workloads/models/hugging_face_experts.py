@@ -71,7 +71,7 @@ def _gpt_oss(v: Values) -> dict[str, Any]:
         "moe": {
             "num_experts": v.number("num_local_experts"),
             "top_k": v.number("num_experts_per_tok", v.number("experts_per_token", 4)),
-            "ffn": width, "bias": True,
+            "ffn": width, "bias": True, "clamp": True,
         },
     }  # fmt: skip
 

@@ -11,7 +11,16 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from workloads.models.exchange import Exchange, aside, beside_or_before, in_order, reorders, sums
-from workloads.models.fp8 import cast_weight, casts, operand, product_name, transposed
+from workloads.models.fp8 import (
+    by_rows,
+    cast_weight,
+    casts,
+    column_casts,
+    gathered,
+    operand,
+    product_name,
+    turned,
+)
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
 from workloads.models.tape import Launch, Op, Tape
@@ -68,20 +77,24 @@ def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, L
     fork, shared, module = len(tape.ops), tape.op(), layers[0][1].module
     gathers = shard.tp > 1 and shard.sequence_parallel
     beside: list[Hashable] = []
-    if shard.fp8:
+    behind = shard.fp8 and by_rows(shard)
+    if shard.fp8 and not behind:
         for kernel in casts(shard, x, module, is_slice=gathers):
             shared.launch(Launch(kernel))
     if shard.tp > 1:
         x = x.like(shard.tokens, x.shape[-1])
         if gathers:
-            gather = collective("all_gather", operand(x, shard.fp8), "tp", module=module)
-            beside = beside_or_before(shared, shard, gather)
+            gather = collective("all_gather", gathered(shard, x, shard.fp8), "tp", module=module)
+            beside = beside_or_before(shared, shard, gather, fed_by_cast=behind)
             if reorders(shard):
-                shared.launch(Launch(in_order(shard, operand(x, shard.fp8), module)))
+                shared.launch(Launch(in_order(shard, gathered(shard, x, shard.fp8), module)))
                 if not shard.software.compiled:  # the sum of the gradients' terms writes in that order
                     shared.back(in_order(shard, x, module), "input")
         what = "reduce_scatter" if shard.sequence_parallel else "all_reduce"
         shared.back(collective(what, x, "tp", module=module), "input")
+    if behind:
+        for kernel in casts(shard, x, module):
+            shared.launch(Launch(kernel))
     out = []
     # The gradient of the shared input is a sum: of two terms when both are there, or, compiled, of all.
     terms, sums_at = (len(layers), (0,)) if shard.software.compiled else (2, range(len(layers) - 1))
@@ -96,8 +109,10 @@ def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, L
         tape.ops[first].reads = tape.ops[product].reads = fork
     for label in beside:
         tape.next_waits_for(label)
-    if gathers and shard.fp8:
-        tape.op().back(transposed(x, module))
+    if shard.fp8 and (behind or gathers):
+        last = tape.op()
+        for kernel in turned(shard, [x], [x], module):
+            last.back(kernel)
     return out
 
 
@@ -136,15 +151,19 @@ def _product(
     op, module = tape.op(), layer.module
     given = exchange.gathered_from or flat
     kept = given if shard.software.gather_inputs_again else flat
-    if fp8 and layer.cast_input:
+    behind = fp8 and by_rows(shard)
+    if fp8 and layer.cast_input and not behind:
         for kernel in casts(shard, given, module, is_slice=exchange.gathered_from is not None):
             op.launch(Launch(kernel))
     beside: list[Hashable] = []
     if exchange.gathered_from is not None:
-        gather = collective("all_gather", operand(flat, fp8), "tp", module=module)
-        beside += beside_or_before(op, shard, gather)
+        gather = collective("all_gather", gathered(shard, flat, fp8), "tp", module=module)
+        beside += beside_or_before(op, shard, gather, fed_by_cast=behind)
         if reorders(shard):
-            op.launch(Launch(in_order(shard, operand(flat, fp8), module)))
+            op.launch(Launch(in_order(shard, gathered(shard, flat, fp8), module)))
+    if behind and layer.cast_input:
+        for kernel in casts(shard, flat, module):
+            op.launch(Launch(kernel))
     if fp8:
         for launch in cast_weight(tape, shard, flat.like(out_features, in_features), module):
             op.launch(launch)
@@ -156,7 +175,7 @@ def _product(
     op.run(
         product_name(shard, fp8), [operand(flat, fp8), operand(flat.like(in_features, out_features), fp8)],
         [y], op_class="gemm", flops=2 * y.numel * in_features, module=module,
-        saved_inputs=kept.num_bytes // (2 if fp8 else 1) if layer.save_input and trains else 0,
+        saved_inputs=kept.num_bytes // (2 if fp8 and not behind else 1) if layer.save_input and trains else 0,
         saved_for="weight",
     )  # fmt: skip
     for label in beside:
@@ -196,18 +215,19 @@ def _reduce_output(
         op.launch(Launch(collective(exchange.output, behind, "tp", module=module)))
     if not shard.sequence_parallel:
         return
-    if fp8:
+    rows = fp8 and by_rows(shard)
+    if fp8 and not rows:
         for kernel in casts(shard, part, module, is_slice=True):
             op.back(kernel)
-    gather = collective("all_gather", operand(y, fp8), "tp", module=module)
-    if shard.tp_overlap:
+    gather = collective("all_gather", gathered(shard, y, fp8), "tp", module=module)
+    if shard.tp_overlap and not rows:
         label = tape.new_label()
         op.back(aside(shard, gather), label=label)
         exchange.output_grad.append(label)
     else:
         op.back(gather)
         if reorders(shard):
-            op.back(in_order(shard, operand(y, fp8), module))
+            op.back(in_order(shard, gathered(shard, y, fp8), module))
 
 
 def _backward(
@@ -217,14 +237,17 @@ def _backward(
     """Input gradient, its reduction beside (or behind) the weight gradient: Megatron's order."""
     module, flops = layer.module, 2 * y.numel * x.shape[-1]
     weight = x.like(y.shape[-1], x.shape[-1])
-    gathered: list[Hashable] = list(exchange.output_grad)
+    behind = fp8 and by_rows(shard)
+    arrivals: list[Hashable] = list(exchange.output_grad)
     if exchange.gathered_from is not None and trains and shard.software.gather_inputs_again:
-        gathered.append(tape.new_label())
-        again = collective("all_gather", operand(x, fp8), "tp", module=module)
-        op.back(aside(shard, again), "weight", gathered[-1])
-    if fp8 and not (exchange.output and shard.sequence_parallel):
+        arrivals.append(tape.new_label())
+        again = collective("all_gather", gathered(shard, x, fp8), "tp", module=module)
+        op.back(aside(shard, again), "weight", arrivals[-1])
+    if fp8 and (behind or not (exchange.output and shard.sequence_parallel)):
         for kernel in casts(shard, y, module):
             op.back(kernel)
+    for kernel in column_casts(shard, weight, module) if behind else ():
+        op.back(kernel, "input")
     produced = tape.new_label()
     ins = [operand(y, fp8), operand(weight, fp8)]
     name = product_name(shard, fp8)
@@ -245,9 +268,10 @@ def _backward(
     if trains:
         arrived = [x] if exchange.gathered_from is not None else []
         arrived += [y] if exchange.output and shard.sequence_parallel else []
-        for tensor in arrived if fp8 else []:
-            op.back(transposed(tensor, module), "weight", waits=tuple(gathered))
-        _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(gathered))
+        own = [y, *([x] if layer.cast_input else [])]
+        for kernel in turned(shard, own, arrived, module) if fp8 else []:
+            op.back(kernel, "weight", waits=tuple(arrivals))
+        _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(arrivals))
     elif exchange.output_grad:
         op.after.extend(exchange.output_grad)
     if layer.bias and layer.bias_apart:

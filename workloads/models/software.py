@@ -17,7 +17,8 @@ class SoftwareSpec(BaseModel):
 
     ``attention``: "unfused" (products, mask and softmax apart) or the class of the fused kernel, as the
     cost model names it.  ``bias_activation_fusion``, ``bias_dropout_fusion``, ``norm_fusion``,
-    ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op.
+    ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op;
+    ``softmax_fusion`` "reductions": kernels that each end at a sum over rows (XLA).
     ``rope_style``: how positions are rotated where no kernel does it at once: x cos + rotate_half(x) sin,
     pairs as complex numbers in fp32, or pairs in fp32 times matrices of 2 x 2.
     ``bias_in_product``: a linear layer's product adds its bias (addmm, Transformer Engine).
@@ -38,9 +39,9 @@ class SoftwareSpec(BaseModel):
     ``compiled``: torch.compile of whole blocks; the fusions above say which kernels it joins in them, and
     sums of gradients are joined, too.
     ``optimizer_kernels``: Adam in one kernel, or pass by pass over all tensors (PyTorch unless told).
-    ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), or from blocks of
-    it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every" microbatch, at the "first" one,
-    or "never" (kept in fp8).
+    ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), from its rows
+    ("rowwise"), or from blocks of it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every"
+    microbatch, at the "first" one, or "never" (kept in fp8).
     ``recompute_early_stop``: recomputation ends at the last tensor that backward asks for (PyTorch's
     non-reentrant checkpoint); else it repeats the whole layer (Megatron).
     ``vocab_multiple``: frameworks pad the vocabulary to a multiple of this (times tp for Megatron).
@@ -52,6 +53,7 @@ class SoftwareSpec(BaseModel):
     streams (Transformer Engine's cuBLAS).  ``moe_fp8_padding``: copies pad each expert's rows for fp8.
     ``moe_host_us``: what the host does beside launches, forward or backward, for the experts of a layer
     (router, dispatcher, modules in Python); half of it where capacities make all sizes known.
+    ``moe_clamp_apart``: what is gated is cut off by kernels before the fused one, and the host waits there.
     ``host_us_per_kernel``: what the host does for a kernel beside the launch call (Python, autograd,
     dispatcher): about 30 in eager Megatron-DeepSpeed, 0 where nothing is known.  ``cuda_graphs``: the kernels
     between two collectives are launched as one graph.
@@ -64,7 +66,7 @@ class SoftwareSpec(BaseModel):
     bias_activation_fusion: bool = True
     bias_dropout_fusion: bool = True
     bias_in_product: bool = False
-    softmax_fusion: bool = True
+    softmax_fusion: bool | Literal["reductions"] = True
     norm_fusion: bool = True
     rope_fusion: bool = True
     rope_style: Literal["halves", "complex", "matrices"] = "halves"
@@ -84,7 +86,7 @@ class SoftwareSpec(BaseModel):
     optimizer_kernels: Literal["fused", "foreach"] = "fused"
     qkv_grad_copy: bool = True
     recompute_early_stop: bool = False
-    fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8"] = "delayed"
+    fp8_recipe: Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"] = "delayed"
     fp8_weight_cast: Literal["every", "first", "never"] = "first"
     vocab_multiple: int = Field(default=128, ge=1)
     vocab_multiple_times_tp: bool = True
@@ -95,6 +97,7 @@ class SoftwareSpec(BaseModel):
     moe_grouped_gemm: bool = True
     moe_launch_each: bool = False
     moe_fp8_padding: bool = False
+    moe_clamp_apart: bool = False
     moe_host_us: float = Field(default=0.0, ge=0.0)
     host_us_per_kernel: float = Field(default=0.0, ge=0.0)
     cuda_graphs: bool = False

@@ -25,7 +25,8 @@ class MoeSpec(_Frozen):
     """Experts in place of the feed-forward block, in every layer from ``first_layer`` on, each ``every``-th.
 
     ``shared_ffn``: width of the experts that every token passes, together (0: none); ``shared_gate``: their
-    output is weighted by a gate.  ``bias``: products of experts add one (GPT-OSS).  ``capacity_factor`` None:
+    output is weighted by a gate.  ``bias``: products of experts add one, ``clamp``: both halves of what
+    they gate are cut off at a value before (GPT-OSS).  ``capacity_factor`` None:
     dropless.  ``load``: tokens of the fullest expert over the mean (1: balanced).  ``top_groups``: a token's
     experts come from so many of ``num_groups`` equal groups (0: no groups; DeepSeek-V3, arXiv 2412.19437,
     section 2.1.2).
@@ -37,6 +38,7 @@ class MoeSpec(_Frozen):
     shared_ffn: int = Field(default=0, ge=0)
     shared_gate: bool = False
     bias: bool = False
+    clamp: bool = False
     first_layer: int = Field(default=0, ge=0)
     every: PositiveInt = 1
     capacity_factor: float | None = Field(default=None, gt=0)

@@ -16,10 +16,11 @@ _NO: Final = re.compile(r"^(none|no|n|false|off|0|disabled|without|not (used|ena
 
 #: Scales of fp8, in the order in which they are looked for.
 _FP8_RECIPES: Final = (
-    # CS, DS, SC, MX: as Megatron-Bridge's tables shorten them.  torchao's tensorwise and rowwise are left to
-    # the preset: whether their maximum is a pass of its own depends on torch.compile.
+    # CS, DS, SC, MX: as Megatron-Bridge's tables shorten them.  torchao's tensorwise is left to the
+    # preset: whether its maximum is a pass of its own depends on torch.compile.
     ("mxfp8", r"mx-?fp8|fp8[\s_-]*mx|\bmx\b"),
     ("blockwise", r"block-?wise|sub-?channel|[\s_-]sc\b|128\s?x\s?128|1\s?x\s?128"),
+    ("rowwise", r"row-?\s?wise|axis-?\s?wise|per[\s-]?row"),
     ("current", r"current|dynamic|[\s_-]cs\b"),
     ("delayed", r"delayed|[\s_-]ds\b"),
 )
