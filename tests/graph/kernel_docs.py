@@ -17,9 +17,9 @@ A trace of a framework's plain code shows every aten op. An optimised build laun
 """
 
 _USUAL = """
-Where nothing is said, a Megatron-Core program in 16 bits has the kernels of `cudnn`, as its default layer spec runs
-attention in Transformer Engine; in fp32, for which neither cuDNN nor FlashAttention has kernels, and for other
-frameworks, whose traces show the attention that they call, it is `megatron`.
+Where nothing is said, a Megatron-Core program in 16 bits has the kernels of `cudnn`, as its default layer
+spec runs attention in Transformer Engine. In fp32, for which neither cuDNN nor FlashAttention has kernels, and
+for other frameworks, whose traces show the attention that they call, it is `megatron`.
 """
 
 _RULES = """
@@ -28,8 +28,8 @@ them: `a|b` is either, `a?` optional, `a*` any number, `a+` at least one. The fu
 tensor from outside once and writes each tensor that outlives it once; what only its own ops touched costs
 neither traffic nor memory. Flops are the sum of its ops'. Ops that match nothing stay as they are.
 
-Under `cudnn` the attention kernels are called `cudnn_attention_fwd` and `cudnn_attention_bwd`, and priced so; in fp32
-they are `efficient_attention_*` under both names.
+Under `cudnn` the attention kernels are called `cudnn_attention_fwd` and `cudnn_attention_bwd`, and priced so;
+in fp32 they are `efficient_attention_*` under both names.
 
 Besides the table: a weight-gradient GEMM and the addition into `main_grad` that follows it run as one
 `wgrad_gemm_accum` (`gradient_accumulation_fusion`), on the GEMM's flops.

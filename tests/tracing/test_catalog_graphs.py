@@ -60,8 +60,8 @@ def test_tensor_parallel_collectives_of_the_whole_job(case: tuple[str, Graph]) -
     layers, hidden, tp, _, dp, microbatches = CASES[name]
     expected = {"all_reduce": 6 * layers + 2}
     if name == catalog.DEFAULT:
-        # Sequence parallel: gathered before two products, scattered behind two, and the same backward, when the
-        # inputs are gathered again for the weight gradients.  The embedding's sum stays, and its gradient
+        # Sequence parallel: gathered before two products, scattered behind two, and the same backward, when
+        # the inputs are gathered again for the weight gradients.  The embedding's sum stays, and its gradient
         # is gathered; the logits' input is gathered, twice, and its gradient scattered.
         expected = {"all_gather": 6 * layers + 3, "reduce_scatter": 4 * layers + 1, "all_reduce": 1}
     size = SEQ * hidden * (2 if name == catalog.DEFAULT else 4)
