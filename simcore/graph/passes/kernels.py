@@ -19,7 +19,7 @@ MAPPINGS: Final[dict[str, str]] = {
     "unfused": "every aten op is a kernel, as traced",
     "megatron": "Megatron-LM's fused kernels, jit fusion, apex optimizer, gradient accumulation in GEMMs",
     "flash": "the same with attention as one kernel (FlashAttention; memory-efficient attention in fp32)",
-    "cudnn": "the same as Transformer Engine chooses it (cuDNN's kernel from Hopper on, before FlashAttention's)",
+    "cudnn": "the same as Transformer Engine chooses it (cuDNN's kernel from Hopper on, else Flash's)",
 }
 
 #: How much a mapping fuses: a more fused graph cannot become a less fused one, or one of another attention.
@@ -38,8 +38,8 @@ def usual_kernels(graph: Graph) -> str:
     """The mapping of the build that runs a traced program when nothing is said: what is applied, or else:
 
     Megatron-Core runs attention in Transformer Engine (its default layer spec), which takes cuDNN's fused
-    kernels in 16 bits on Hopper, FlashAttention on Ampere, and its unfused path in fp32, for which neither has
-    kernels (TransformerEngine, selection of the attention backend).  Of other frameworks the trace shows
+    kernels in 16 bits on Hopper, FlashAttention on Ampere, and its unfused path in fp32, for which neither
+    has kernels (TransformerEngine, selection of the attention backend).  Of other frameworks the trace shows
     which attention the program calls.
     """
     work = graph.workload
