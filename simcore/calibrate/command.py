@@ -21,6 +21,7 @@ from simcore.calibrate.kernels_command import (
 from simcore.calibrate.layers import layer_errors, layer_lines
 from simcore.calibrate.nccl_command import apart_lines, goal_lines, nccl_errors, print_nccl_fit, summary_line
 from simcore.calibrate.peak_memory import memory_errors, memory_lines
+from simcore.calibrate.runs_asked import show
 from simcore.calibrate.runs_cache import StepTimes, default_cache
 from simcore.calibrate.runs_command import spread, validate_runs
 from simcore.calibrate.runs_fit import print_runs_fit
@@ -47,6 +48,8 @@ def validate(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one object on stdout")
     parser.add_argument("--family", default="", help="of --runs: only the rows of this family")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="of --runs: N rows of each family")
+    parser.add_argument("--show", default="", metavar="ID", help="of --runs: print a row as YAML for run_sim")
+    parser.add_argument("--case", type=int, default=1, metavar="N", help="of --show: a row's N-th case")
     parser.add_argument("--page", default="", metavar="FILE", help="of --runs: write the report there")
     parser.add_argument("--cache", default="", metavar="FILE", help="of --runs: keep step times there")
     parser.add_argument(
@@ -64,6 +67,12 @@ def validate(argv: Sequence[str]) -> int:
         help="of --runs: also N rows of each family without each piece of physics",
     )
     parser.add_argument(
+        "--residuals",
+        default="",
+        metavar="FILE",
+        help="of --runs --leave-one-out: write each row's prediction without its family, for bands",
+    )
+    parser.add_argument(
         "--leave-one-out",
         action="store_true",
         help="of --kernels: also each GPU without its rows; of --traces: each trace by a fit to the others;"
@@ -72,11 +81,17 @@ def validate(argv: Sequence[str]) -> int:
     parser.add_argument("--worst", type=int, default=10, metavar="N", help="rows to show (default 10)")
     options = parser.parse_args(argv)
     try:
+        if options.show and options.runs is None:
+            raise InputError("--show ID shows a row of --runs CSV")
+        if options.show:
+            print(show(read_run_rows(options.runs), options.show, options.case), end="")
+            return 0
         if options.runs is not None:
             validate_runs(
                 options.runs, family=options.family, limit=options.limit, worst=options.worst,
                 as_json=options.json, page=options.page, cache=options.cache,
                 leave_one_out=options.leave_one_out, sample=options.sample, ablations=options.ablations,
+                residuals=options.residuals,
             )  # fmt: skip
             return 0
         table = _errors(options)
@@ -113,17 +128,19 @@ def _errors(options: argparse.Namespace) -> ErrorTable:
 
 def calibrate(argv: Sequence[str]) -> int:
     """``GENERATION --kernels CSV``, ``GENERATION --nccl CSV [--cross-validate]`` ``all --traces FILE..``
-    or ``BOARD --runs CSV [--leave-one-out]``.
+    or ``DIE --runs CSV [--leave-one-out]``.
 
     Prints fitted TOML tables.  Returns the exit code.
     """
     parser = argparse.ArgumentParser(prog="calibrate.py", description=calibrate.__doc__)
-    parser.add_argument("generation", help="volta, ampere, hopper; a board or all with --runs")
+    parser.add_argument("generation", help="volta, ampere, hopper; with --runs a die (gh100, ga100) or all")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--kernels", metavar="CSV", help="measured GEMM and attention rows")
     what.add_argument("--traces", nargs="+", metavar="FILE", help="traces with shapes: memory-bound kernels")
     what.add_argument("--nccl", metavar="CSV", help="measured collectives, in the columns of nccl-tests")
-    what.add_argument("--runs", metavar="CSV", help="published training runs: clock and HBM share of a board")
+    what.add_argument(
+        "--runs", metavar="CSV", help="published training runs: a die's clock and fp8 rate under load"
+    )
     parser.add_argument("--leave-one-out", action="store_true", help="of --runs: also without each family")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="of --runs: N rows of each family")
     parser.add_argument(

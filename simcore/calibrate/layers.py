@@ -15,12 +15,10 @@ from typing import Any
 from simcore.calibrate.csv_rows import read_rows
 from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.kernels import profile_of
-from simcore.collectives import NcclPlanner
-from simcore.cost.roofline import RooflineCost
-from simcore.engine import simulate
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder
-from simcore.hardware import Topology, load_cluster
+from simcore.hardware import load_cluster
+from simcore.run import run
 from workloads.models.layers import layer
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
@@ -167,7 +165,5 @@ def _simulated_s(gpu: str, tp: int, kernels: tuple[Kernel, ...]) -> float:
     for number in range(_LAYERS):
         writer.kernels(kernels, phase="fwd", layer=number)
     build.program(range(tp), [(template, 0, 0)])
-    cluster = load_cluster(f"{_CLUSTERS[gpu]}-{-(-tp // 8) * 8}", {})
-    topology = Topology(cluster)
-    result = simulate(build.build(), topology, RooflineCost(cluster.gpu), NcclPlanner(topology))
-    return result.step_ps * 1e-12 / _LAYERS
+    cluster = load_cluster(f"{_CLUSTERS[gpu]}-{-(-tp // 8) * 8}", {"gpu.conditions": "cool"})
+    return run(build.build(), cluster).step_s / _LAYERS

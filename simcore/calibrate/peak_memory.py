@@ -62,9 +62,10 @@ def _predicted(row: RunRow) -> dict[str, Any]:
 def fullest(case: Case) -> MemoryEstimate:
     """The estimate of the stage that holds most."""
     job = Job(case.model, case.parallel, case.training, case.software)
-    count = max(1, min(int(case.microbatches), _ENOUGH_MICROBATCHES))
+    count = max(1, min(case.microbatches, _ENOUGH_MICROBATCHES))
     if case.parallel.virtual_stages > 1:  # whole groups of microbatches
-        count = max(1, count // case.parallel.pp) * case.parallel.pp
+        group = case.parallel.microbatch_group or case.parallel.pp
+        count = max(1, count // group) * group
     schedule, _ = schedule_of(case.parallel, count)
     estimates = (estimate_memory(job, stage, actions) for stage, actions in enumerate(schedule))
     return max(estimates, key=lambda estimate: estimate.total)

@@ -1,32 +1,21 @@
-"""Predicted step times of published training runs.
-
-Note [Fewer microbatches]
-    Once a pipeline is full, each further microbatch adds the same time, that of the slowest stage.  A step of
-    many microbatches is therefore simulated at two smaller numbers and continued in a straight line; a test
-    compares it with the whole step.
-"""
+"""Predicted step times of published training runs, by the way that every run goes."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 
-from simcore.collectives import NcclPlanner
-from simcore.cost import RooflineCost
-from simcore.engine import simulate
-from simcore.hardware import Topology, load_cluster
+from simcore.hardware import load_cluster
+from simcore.hardware.sustained import Sustained
+from simcore.run import run
 from workloads.parallel.generate import generate
-from workloads.published import BoardPhysics, Case
-
-#: Steps of at most this many microbatches beyond the pipeline's depth are simulated whole.
-_WHOLE = 3
-
+from workloads.parallel.steady import continued, shorter_counts
+from workloads.published import Case
 
 Overrides = tuple[tuple[str, str], ...]
 
-#: Numbers by board; what is missing there is as the profile has it.
-Physics = Mapping[str, BoardPhysics]
+#: Numbers under load by die, instead of those in the profiles.
+Physics = Mapping[str, Sustained]
 
 
 def case_key(case: Case) -> str:
@@ -34,66 +23,36 @@ def case_key(case: Case) -> str:
     parts = (
         case.model.model_copy(update={"name": ""}).model_dump_json(), case.parallel.model_dump_json(),
         case.training.model_dump_json(), case.software.model_copy(update={"name": ""}).model_dump_json(),
-        case.board, case.cluster, repr(case.overrides), repr(case.microbatches),
+        case.die, case.cluster, repr(case.overrides),
     )  # fmt: skip
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def predict_case(case: Case, physics: Physics) -> float:
-    """Seconds per step; see Note [Fewer microbatches].  Errors: InputError from the generator."""
-    few, more, count = simulated_microbatches(case)
-    last = simulated_s(case, more, physics)
-    if count <= more:
-        return last
-    first = simulated_s(case, few, physics)
-    return last + (count - more) * (last - first) / (more - few)
+def predict_case(case: Case, physics: Physics | None = None) -> float:
+    """Seconds per step; long interleaved pipelines as ``workloads.parallel.steady`` continues them.
+
+    Errors: InputError from the generator.
+    """
+    count = case.microbatches
+    counts = shorter_counts(case.parallel, count)
+    if counts is not None:
+        shorter = [simulated_s(case, number, physics) for number in counts]
+        whole = continued(counts, shorter, count)
+        if whole is not None:
+            return whole
+    return simulated_s(case, count, physics)
 
 
-def simulated_microbatches(case: Case) -> tuple[int, int, float]:
-    """(fewer, more, wanted): the two numbers that are simulated and the one that is asked for."""
-    count, pp = case.microbatches, case.parallel.pp
-    if pp == 1:
-        return (2, _WHOLE, count) if count > _WHOLE else (0, max(1, math.ceil(count)), count)
-    if case.parallel.virtual_stages > 1:
-        # Interleaving goes round in groups of pp microbatches; with pp of them it is all warm-up.
-        few, more = 2 * pp, 3 * pp
-        return (few, more, count) if count > more else (0, max(pp, round(count)), count)
-    few = pp + 1
-    more = pp + 4
-    return (few, more, count) if count > more else (0, max(1, math.ceil(count)), count)
-
-
-class _Clusters:
-    """Topologies and planners of the clusters seen last: rows of one family share them."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[str, Overrides], tuple[Topology, NcclPlanner]] = {}
-
-    def get(self, cluster: str, overrides: Overrides) -> tuple[Topology, NcclPlanner]:
-        """Topology and planner, made once."""
-        key = (cluster, overrides)
-        if key not in self._made:
-            if len(self._made) > 8:
-                self._made.clear()
-            topology = Topology(load_cluster(cluster, overrides))
-            self._made[key] = topology, NcclPlanner(topology)
-        return self._made[key]
-
-
-_CLUSTERS = _Clusters()
-
-
-def simulated_s(case: Case, microbatches: int, physics: Physics) -> float:
+def simulated_s(case: Case, microbatches: int, physics: Physics | None = None) -> float:
     """Seconds of a step of so many microbatches, all of them simulated."""
-    training = case.training.model_copy(
-        update={"global_batch": microbatches * case.training.micro_batch * case.parallel.dp}
-    )
-    graph = generate(case.model, case.parallel, training, case.software)
-    board = physics.get(case.board)
-    topology, planner = _CLUSTERS.get(
-        case.cluster,
-        case.overrides + (board.overrides(case.cluster, case.parallel.world_size) if board else ()),
-    )
-    fp32_math = "tf32" if case.training.precision == "tf32" else "ieee"
-    cost = RooflineCost(topology.cluster.gpu, fp32_math=fp32_math)
-    return simulate(graph, topology, cost, planner).step_ps / 1e12
+    held = (physics or {}).get(case.die)
+    load = () if held is None else overrides_of(held)
+    cluster = load_cluster(case.cluster, case.overrides + load)
+    batch = microbatches * case.training.micro_batch * case.parallel.dp
+    training = case.training.model_copy(update={"global_batch": batch})
+    return run(generate(case.model, case.parallel, training, case.software), cluster).step_s
+
+
+def overrides_of(held: Sustained) -> Overrides:
+    """A die's numbers as ``load_cluster`` takes them."""
+    return tuple((f"gpu.sustained.{key}", str(getattr(held, key))) for key in ("clock", "fp8", "spread"))

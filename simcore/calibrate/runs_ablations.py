@@ -13,7 +13,8 @@ from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_fit import Curve, fit
 from simcore.calibrate.runs_score import Progress, RowScore, predict_cases
 from simcore.hardware import load_cluster
-from workloads.published import BoardPhysics, Case
+from simcore.hardware.sustained import Sustained
+from workloads.published import Case
 
 
 @dataclass(frozen=True)
@@ -25,20 +26,20 @@ class Ablation:
 
     name: str
     without: Callable[[Case], Case] = lambda case: case
-    numbers: Callable[[BoardPhysics], BoardPhysics] = lambda numbers: numbers
+    numbers: Callable[[Sustained], Sustained] = lambda numbers: numbers
 
-    def of(self, physics: Mapping[str, BoardPhysics]) -> dict[str, BoardPhysics]:
+    def of(self, physics: Mapping[str, Sustained]) -> dict[str, Sustained]:
         """Numbers of every die with the piece switched off."""
-        return {board: self.numbers(numbers) for board, numbers in physics.items()}
+        return {die: self.numbers(numbers) for die, numbers in physics.items()}
 
 
 @dataclass(frozen=True)
 class Worth:
-    """Mean error over the families of each board group, with the numbers fitted again."""
+    """Mean error over the families of each die, with the numbers fitted again."""
 
     name: str
     errors: dict[str, float]
-    numbers: dict[str, BoardPhysics]
+    numbers: dict[str, Sustained]
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,14 @@ SUSPECTS: Final = (
 
 
 def ablate(
-    rows: Sequence[Curve], physics: Mapping[str, BoardPhysics], times: StepTimes | None = None
+    rows: Sequence[Curve], physics: Mapping[str, Sustained], times: StepTimes | None = None
 ) -> list[Worth]:
     """Errors of ``rows`` with everything, at the rated clock, and without each of ``ABLATIONS``.
 
     A row without a piece is simulated once, by ``physics``; over the clock it is taken to change
     as the whole row does.
     """
-    rated = dict.fromkeys(physics, BoardPhysics())
+    rated = dict.fromkeys(physics, Sustained())
     found = [_worth("nothing switched off", rows), _at("rated clocks and fp8", rows, rated)]
     for ablation in ABLATIONS:
         changed = [[ablation.without(case) for case in row.described.band.cases] for row in rows]
@@ -162,7 +163,7 @@ def ablate(
         for row, own in zip(rows, changed, strict=True):
             known = [seconds[case_key(case)] for case in own]
             if len(known) == len(row.log_s) and not any(isinstance(value, str) for value in known):
-                p = physics[row.board]
+                p = physics[row.die]
                 here = row.seconds(np.array([p.clock]), np.array([p.fp8]))[:, 0]
                 shift = np.log(np.array(known, dtype=np.float64) / here)
                 moved.append(replace(row, log_s=row.log_s + shift[:, None]))
@@ -171,7 +172,7 @@ def ablate(
 
 
 def explain(
-    rows: Mapping[str, RowScore], physics: Mapping[str, BoardPhysics], times: StepTimes | None = None
+    rows: Mapping[str, RowScore], physics: Mapping[str, Sustained], times: StepTimes | None = None
 ) -> list[Miss]:
     """Errors of ``rows`` (by group) after each of ``ABLATIONS`` and ``SUSPECTS``, by ``physics`` as it is.
 
@@ -215,12 +216,12 @@ def _worth(name: str, rows: Sequence[Curve]) -> Worth:
     return _at(name, rows, fit(rows).numbers)
 
 
-def _at(name: str, rows: Sequence[Curve], numbers: Mapping[str, BoardPhysics]) -> Worth:
+def _at(name: str, rows: Sequence[Curve], numbers: Mapping[str, Sustained]) -> Worth:
     errors = {}
-    for board in sorted({row.board for row in rows}):
+    for die in sorted({row.die for row in rows}):
         by_family: dict[str, list[float]] = {}
         for row in rows:
-            if row.board == board:
-                by_family.setdefault(row.family, []).append(abs(row.error(numbers[board])))
-        errors[board] = float(np.mean([np.mean(found) for found in by_family.values()]))
+            if row.die == die:
+                by_family.setdefault(row.family, []).append(abs(row.error(numbers[die])))
+        errors[die] = float(np.mean([np.mean(found) for found in by_family.values()]))
     return Worth(name, errors, dict(numbers))

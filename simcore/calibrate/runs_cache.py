@@ -1,6 +1,6 @@
 """Step times that were simulated before, kept in a file from run to run.
 
-A time is found again as long as the case, the numbers of its board, the code that simulates it and the
+A time is found again as long as the case, the numbers of its die, the code that simulates it and the
 hardware profiles are the same; whatever else changes (reports, other presets), it is not simulated again.
 An interrupted command goes on where it stopped.
 """
@@ -23,10 +23,11 @@ from workloads.published import Case
 #: What decides a step time beside the case: packages and modules whose text is part of the key.
 _CODE: Final = {
     "simcore": (
-        "clock.py", "units.py", "collectives", "cost", "engine", "graph", "hardware", "network", "symmetry",
+        "clock.py", "units.py", "run.py", "collectives", "cost", "engine", "graph", "hardware", "network",
+        "symmetry",
     ),
     "workloads": ("models", "parallel"),
-    "hardware_profiles": ("gpu", "cluster", "cost", "nccl"),
+    "hardware_profiles": ("gpu", "die", "cluster", "cost", "nccl"),
 }  # fmt: skip
 
 
@@ -57,10 +58,10 @@ class StepTimes:
             except (ValueError, KeyError, TypeError):
                 continue  # the last line of an interrupted run
 
-    def key(self, case_key: str, case: Case, physics: Physics) -> str:
+    def key(self, case_key: str, case: Case, physics: Physics | None) -> str:
         """Hash of all that decides the time."""
-        board = physics.get(case.board)
-        return hashlib.sha256(f"{case_key} {board!r} {code_digest()}".encode()).hexdigest()
+        held = (physics or {}).get(case.die)
+        return hashlib.sha256(f"{case_key} {held!r} {code_digest()}".encode()).hexdigest()
 
     def get(self, key: str) -> float | str | None:
         """Seconds, the reason of a refusal, or None when it was never simulated."""

@@ -12,29 +12,37 @@ from typing import Any
 
 from simcore.calibrate.errors import ErrorTable, error_table
 from simcore.calibrate.runs_ablations import Worth, ablate, explain
+from simcore.calibrate.runs_asked import ask
 from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_fit import counts, curves, fit, fit_lines
-from simcore.calibrate.runs_page import Extras, drawings, far_off, report
+from simcore.calibrate.runs_page import Extras, coverage_object, drawings, far_off, report
 from simcore.calibrate.runs_ranking import search
+from simcore.calibrate.runs_residuals import measured_runs_of
 from simcore.calibrate.runs_rows import row_objects
 from simcore.calibrate.runs_score import Described, RowScore, Scored, score_rows
 from simcore.calibrate.runs_sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
-from workloads.published import RunRow, board_physics, read_run_rows
+from simcore.hardware import dies
+from workloads.evidence import write_runs
+from workloads.published import RunRow, read_run_rows
 
 
 def validate_runs(
     path: str, *, family: str = "", limit: int = 0, worst: int = 10, as_json: bool = False, page: str = "",
-    cache: str = "", leave_one_out: bool = False, sample: int = 0, ablations: int = 0,
+    cache: str = "", leave_one_out: bool = False, sample: int = 0, ablations: int = 0, residuals: str = "",
 ) -> None:  # fmt: skip
     """Predict the rows of ``path`` (of one ``family``, ``limit`` of each family) and print errors.
 
     ``page``: file that the report is written to.  ``cache``: file of step times simulated before.
     ``leave_one_out``: also each family by numbers fitted to the others, on ``sample`` rows of each (0: all).
-    ``ablations``: also so many rows of each family without each piece of physics.
+    ``ablations``: also so many rows of each family without each piece of physics.  ``residuals``: file that
+    the rows are written to as evidence for bands, with ``leave_one_out``.
 
-    Errors: InputError for a bad file or unknown family.
+    Errors: InputError for a bad file or unknown family, for ``residuals`` without ``leave_one_out``, and for
+    a page where a user is told something else.
     """
+    if residuals and not leave_one_out:
+        raise InputError("--residuals are what predictions without a family miss by: add --leave-one-out")
     rows = read_run_rows(path)
     if family:
         known = sorted({row.family for row in rows})
@@ -48,16 +56,21 @@ def validate_runs(
     wall_s = time.monotonic() - began
     described = [score.described for score in scored.scores]
     chosen = _sampled(described, sample)
-    fitted = fit(curves(chosen, board_physics(), times)) if leave_one_out else None
+    fitted = fit(curves(chosen, dies(), times)) if leave_one_out else None
+    evidence = measured_runs_of(scored, fitted, times) if fitted is not None else []
+    if residuals:
+        Path(residuals).write_text(write_runs(evidence), encoding="utf-8")
+        print(f"written: {residuals}", file=sys.stderr)
     # Rows of the fit: their step times over the clock are known by then.
     worths = _ablate(_sampled(chosen, ablations), times) if ablations else []
     table = table_of(scored.scores, scored.skipped)
     if page:
+        _refuse_differences(scored)
         parts = [f"family {family}"] if family else []
         parts += [f"at most {limit} rows of each family, evenly spread"] if limit else []
         scope = f"Only a part of the table was predicted for this page: {', '.join(parts)}." if parts else ""
-        misses = explain(far_off(scored.scores), board_physics(), times) if ablations else []
-        extras = Extras(scope, fitted, worths, misses, search(times=times))
+        misses = explain(far_off(scored.scores), dies(), times) if ablations else []
+        extras = Extras(scope, fitted, worths, misses, search(times=times), evidence)
         _write_page(Path(page), scored, extras)
     if as_json:
         found = {
@@ -66,7 +79,8 @@ def validate_runs(
             "skipped": table.skipped, "wall_s": wall_s,
         }  # fmt: skip
         if fitted is not None:
-            numbers = {board: asdict(p) for board, p in fitted.numbers.items()}
+            numbers = {die: asdict(p) for die, p in fitted.numbers.items()}
+            found["bands"] = coverage_object(evidence)
             found["left_out"] = {"numbers": numbers, "in_fit": fitted.inside, "left_out": fitted.outside}
         if worths:
             found["ablations"] = [asdict(worth) for worth in worths]
@@ -76,13 +90,24 @@ def validate_runs(
     if fitted is not None:
         print("\n".join(fit_lines(fitted, left_out=True)))
     for worth in worths:
-        errors = "".join(f"  {board} {100 * error:.1f}%" for board, error in worth.errors.items())
+        errors = "".join(f"  {die} {100 * error:.1f}%" for die, error in worth.errors.items())
         print(f"{worth.name:60}{errors}")
     print(f"{len(rows)} rows in {wall_s:.0f} s")
 
 
+def _refuse_differences(scored: Scored) -> None:
+    """InputError when a user is told something else than what was validated."""
+    told = [asked for asked in ask(scored.scores) if asked.differs]
+    if told:
+        lines = "; ".join(
+            f"{asked.row}: {asked.reason or f'{asked.told_s:.4f} s, validated {asked.validated_s:.4f} s'}"
+            for asked in told
+        )
+        raise InputError(f"the page is not written: run_sim answers otherwise for {lines}")
+
+
 def _ablate(described: Sequence[Described], times: StepTimes | None) -> list[Worth]:
-    return ablate(curves(described, board_physics(), times), board_physics(), times)
+    return ablate(curves(described, dies(), times), dies(), times)
 
 
 def _sampled(described: Sequence[Described], limit: int) -> list[Described]:

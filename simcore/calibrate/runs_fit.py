@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -23,7 +23,9 @@ from simcore.calibrate.runs import case_key
 from simcore.calibrate.runs_cache import StepTimes
 from simcore.calibrate.runs_score import Described, Progress, describe_rows, predict_cases
 from simcore.errors import InputError, nearest
-from workloads.published import BoardPhysics, Case, RunRow, board_physics
+from simcore.hardware import dies
+from simcore.hardware.sustained import Sustained
+from workloads.published import Case, RunRow
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -57,9 +59,9 @@ class Curve:
         return self.described.row.family
 
     @property
-    def board(self) -> str:
-        """The row's board group."""
-        return self.described.band.cases[0].board
+    def die(self) -> str:
+        """The die of the row's GPUs."""
+        return self.described.band.cases[0].die
 
     def seconds(self, clock: FloatArray, fp8: FloatArray) -> FloatArray:
         """Step time of each case at each pair of numbers; see Note [Step time over the clock]."""
@@ -77,20 +79,29 @@ class Curve:
         low, high = times.min(axis=0), times.max(axis=0) * self.described.widened
         return np.asarray(np.clip(measured, low, high) / measured - 1)
 
-    def error(self, numbers: BoardPhysics) -> float:
+    def band(self, numbers: Sustained) -> tuple[float, float]:
+        """Shortest and longest step time of the row's cases by a die's numbers, seconds."""
+        times = self.seconds(np.array([numbers.clock]), np.array([numbers.fp8]))
+        return float(times.min()), float(times.max()) * self.described.widened
+
+    def error(self, numbers: Sustained) -> float:
         """Signed relative error by a die's numbers."""
         return float(self.errors(np.array([numbers.clock]), np.array([numbers.fp8]))[0])
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Numbers by die, and by family the mean absolute errors: with it in the fit, and without."""
+    """Numbers by die, and by family the mean absolute errors: with it in the fit, and without.
 
-    numbers: dict[str, BoardPhysics]
+    ``left_out_s``: by row the ends of its band, seconds, by the numbers fitted without its family.
+    """
+
+    numbers: dict[str, Sustained]
     rows: dict[str, int]
     inside: dict[str, float]
     outside: dict[str, float]
-    numbers_without: dict[str, dict[str, BoardPhysics]]
+    numbers_without: dict[str, dict[str, Sustained]]
+    left_out_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def counts(entry: Described) -> bool:
@@ -99,17 +110,17 @@ def counts(entry: Described) -> bool:
 
 
 def curves(
-    described: Sequence[Described], start: Mapping[str, BoardPhysics], times: StepTimes | None = None
+    described: Sequence[Described], start: Mapping[str, Sustained], times: StepTimes | None = None
 ) -> list[Curve]:
     """Every case of the rows that count, simulated at the clocks around ``start``; refused ones left out."""
-    entries = [entry for entry in described if counts(entry) and entry.band.cases[0].board in start]
+    entries = [entry for entry in described if counts(entry) and entry.band.cases[0].die in start]
     cases = {case_key(case): case for entry in entries for case in entry.band.cases}
-    points = [{board: replace(p, clock=p.clock * step) for board, p in start.items()} for step in STEPS]
+    points = [{die: replace(p, clock=p.clock * step) for die, p in start.items()} for step in STEPS]
     times_at = [
         predict_cases(cases, point, progress=Progress(f"fit, clock x {step:g}"), times=times)
         for point, step in zip(points, STEPS, strict=True)
     ]
-    slower = {board: replace(p, fp8=p.fp8 * FP8_STEP) for board, p in start.items()}
+    slower = {die: replace(p, fp8=p.fp8 * FP8_STEP) for die, p in start.items()}
     in_fp8 = {key: case for key, case in cases.items() if case.training.precision == "fp8"}
     times_slower = predict_cases(in_fp8, slower, progress=Progress("fit, fp8"), times=times)
     found = []
@@ -119,14 +130,14 @@ def curves(
         known = [[*(at[key] for at in times_at), times_slower.get(key, times_at[1][key])] for key in keys]
         seconds = [row for row in known if not any(isinstance(value, str) for value in row)]
         if seconds:
-            p = start[entry.band.cases[0].board]
+            p = start[entry.band.cases[0].die]
             logs = np.log(np.array(seconds, dtype=np.float64))
             slope = (logs[:, 3] - logs[:, 1]) / np.log(FP8_STEP)
             found.append(Curve(entry, p.clock * np.array(STEPS), logs[:, :3], p.fp8, slope))
     return found
 
 
-def fit_numbers(rows: Sequence[Curve]) -> BoardPhysics:
+def fit_numbers(rows: Sequence[Curve]) -> Sustained:
     """The numbers with the least mean over families of the mean absolute error; rated ones without rows."""
     rates = FP8_RATES if any(row.fp8_slope.any() for row in rows) else np.ones(1)
     clock, fp8 = (grid.ravel() for grid in np.meshgrid(CLOCKS, rates))
@@ -134,21 +145,21 @@ def fit_numbers(rows: Sequence[Curve]) -> BoardPhysics:
     for row in rows:
         by_family[row.family].append(np.abs(row.errors(clock, fp8)))
     if not by_family:
-        return BoardPhysics()
+        return Sustained()
     cost = np.mean([np.mean(errors, axis=0) for errors in by_family.values()], axis=0)
     best = int(np.argmin(cost))
-    return BoardPhysics(round(float(clock[best]), 3), round(float(fp8[best]), 3))
+    return Sustained(round(float(clock[best]), 3), round(float(fp8[best]), 3))
 
 
 def fit(rows: Sequence[Curve]) -> Fit:
     """Numbers fitted to all rows, and each family's errors by numbers fitted with and without it."""
-    boards = sorted({row.board for row in rows})
+    dies_seen = sorted({row.die for row in rows})
     families = list(dict.fromkeys(row.family for row in rows))
-    numbers = {board: fit_numbers([row for row in rows if row.board == board]) for board in boards}
+    numbers = {die: fit_numbers([row for row in rows if row.die == die]) for die in dies_seen}
     without = {
         family: {
-            board: fit_numbers([row for row in rows if row.board == board and row.family != family])
-            for board in boards
+            die: fit_numbers([row for row in rows if row.die == die and row.family != family])
+            for die in dies_seen
         }
         for family in families
     }
@@ -156,19 +167,20 @@ def fit(rows: Sequence[Curve]) -> Fit:
     return Fit(
         numbers,
         {family: len(found) for family, found in members.items()},
-        {f: float(np.mean([abs(row.error(numbers[row.board])) for row in m])) for f, m in members.items()},
-        {f: float(np.mean([abs(row.error(without[f][row.board])) for row in m])) for f, m in members.items()},
+        {f: float(np.mean([abs(row.error(numbers[row.die])) for row in m])) for f, m in members.items()},
+        {f: float(np.mean([abs(row.error(without[f][row.die])) for row in m])) for f, m in members.items()},
         without,
+        {row.described.row.id: row.band(without[row.family][row.die]) for row in rows},
     )
 
 
-def probe(rows: Sequence[Curve], start: Mapping[str, BoardPhysics], times: StepTimes | None = None) -> float:
+def probe(rows: Sequence[Curve], start: Mapping[str, Sustained], times: StepTimes | None = None) -> float:
     """Largest relative distance of curves from simulations, over one row of each family.
 
     Simulated half-way between two of the clocks that the curves go through.
     """
     middle = (STEPS[0] * STEPS[1]) ** 0.5
-    between = {board: replace(p, clock=p.clock * middle) for board, p in start.items()}
+    between = {die: replace(p, clock=p.clock * middle) for die, p in start.items()}
     sample = list({row.family: row for row in rows}.values())
     cases: dict[str, Case] = {}
     for row in sample:
@@ -179,28 +191,28 @@ def probe(rows: Sequence[Curve], start: Mapping[str, BoardPhysics], times: StepT
     for row in sample:
         simulated = found[case_key(row.described.band.cases[0])]
         if not isinstance(simulated, str):
-            p = between[row.board]
+            p = between[row.die]
             drawn = row.seconds(np.array([p.clock]), np.array([p.fp8]))[0, 0]
             worst = max(worst, abs(float(drawn) / simulated - 1))
     return worst
 
 
 def print_runs_fit(
-    board: str, rows: Sequence[RunRow], *, left_out: bool, times: StepTimes | None = None
+    die: str, rows: Sequence[RunRow], *, left_out: bool, times: StepTimes | None = None
 ) -> None:
-    """Fit ``board`` ("all": every board) to published runs; print TOML tables and errors by family.
+    """Fit ``die`` ("all": every die) to published runs; print its numbers and errors by family.
 
     ``left_out``: also the error of each family by numbers fitted without it.  Errors: InputError for an
-    unknown board, or rows of which none counts.
+    unknown die, or rows of which none counts.
     """
-    start = board_physics()
-    if board not in ("all", *start):
-        raise InputError(f"no board {board!r}{nearest(board, ('all', *start))}")
+    start = dies()
+    if die not in ("all", *start):
+        raise InputError(f"no die {die!r}{nearest(die, ('all', *start))}")
     described, _ = describe_rows(rows)
-    chosen = {name: p for name, p in start.items() if board in ("all", name)}
+    chosen = {name: p for name, p in start.items() if die in ("all", name)}
     found = curves(described, chosen, times)
     if not found:
-        raise InputError(f"no row of quality A on {board}")
+        raise InputError(f"no row of quality A on {die}")
     fitted = fit(found)
     for name, p in fitted.numbers.items():
         used = start[name]

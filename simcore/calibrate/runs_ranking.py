@@ -101,10 +101,9 @@ class Assumptions:
             ParallelSpec(tp=strategy.tp, pp=strategy.pp, dp=strategy.dp, order=self.order),
             training,
             SoftwareSpec(attention="unfused") if self.fused else eager,
-            "a10",
+            "",
             f"a10-{_GPUS}",
             (("cluster.nics_per_node", str(self.ports)), ("gpu.clock", f"{self.clock:g}")),
-            count,
         )
 
 
@@ -186,7 +185,7 @@ def search(
         for case in (chosen.case(strategy),)
     }
     cases = {case_key(case): case for case in keys.values()}
-    found = predict_cases(cases, {}, progress=Progress("DistSim's search"), times=times)
+    found = predict_cases(cases, progress=Progress("DistSim's search"), times=times)
     refused = next((reason for reason in found.values() if isinstance(reason, str)), "")
     if refused:
         raise SimcoreError(refused)

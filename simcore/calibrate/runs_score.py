@@ -16,11 +16,11 @@ from simcore.calibrate.runs_cache import StepTimes
 from simcore.errors import InputError, SimcoreError
 from simcore.hardware import GpuSpec, load_cluster
 from workloads.models.spec import ModelSpec
+from workloads.parallel.steady import shorter_counts
 from workloads.published import (
     Band,
     Case,
     RunRow,
-    board_physics,
     causal_ratio,
     describe,
     measured_step_s,
@@ -115,13 +115,11 @@ def score_rows(
 ) -> Scored:
     """Predict and score ``rows`` on all cores; equal cases are simulated once.  Progress goes to stderr.
 
-    ``physics`` None: as ``board_physics()`` has it.  ``times``: step times that are known already.
+    ``physics``: numbers of dies instead of the profiles'.  ``times``: step times that are known already.
     """
     described, skipped = describe_rows(rows)
     cases = {case_key(case): case for entry in described for case in entry.band.cases}
-    predicted = predict_cases(
-        cases, board_physics() if physics is None else physics, progress=Progress("runs"), times=times
-    )
+    predicted = predict_cases(cases, physics, progress=Progress("runs"), times=times)
     return scored(described, skipped, predicted)
 
 
@@ -147,7 +145,7 @@ def scored(
 
 
 def predict_cases(
-    cases: Mapping[str, Case], physics: Physics, *,
+    cases: Mapping[str, Case], physics: Physics | None = None, *,
     progress: Callable[[int, int], None] | None = None, times: StepTimes | None = None,
 ) -> dict[str, float | str]:  # fmt: skip
     """Step time of every case, seconds, or why it has none; ``times`` knows earlier ones and learns these."""
@@ -167,7 +165,7 @@ def predict_cases(
     return found
 
 
-def _results(jobs: Sequence[tuple[str, Case, Physics]]) -> Iterator[tuple[str, float | str]]:
+def _results(jobs: Sequence[tuple[str, Case, Physics | None]]) -> Iterator[tuple[str, float | str]]:
     """Results as they come, from all cores."""
     workers = min(len(jobs), len(os.sched_getaffinity(0)))
     if workers <= 1:
@@ -177,7 +175,7 @@ def _results(jobs: Sequence[tuple[str, Case, Physics]]) -> Iterator[tuple[str, f
         yield from pool.imap_unordered(_job, jobs)
 
 
-def _job(job: tuple[str, Case, Physics]) -> tuple[str, float | str]:
+def _job(job: tuple[str, Case, Physics | None]) -> tuple[str, float | str]:
     key, case, physics = job
     try:
         return key, predict_case(case, physics)
@@ -190,8 +188,8 @@ def _job(job: tuple[str, Case, Physics]) -> tuple[str, float | str]:
 def case_weight(case: Case) -> float:
     """Rough number of kernels of the simulation; ranks of a context-parallel ring differ."""
     p = case.parallel
-    rounds = 5 if p.pp == 1 else 3 * p.pp
-    return float(rounds * case.model.layers * (1 if p.virtual_stages == 1 else 1.5) * p.cp)
+    rounds = sum(shorter_counts(p, case.microbatches) or (min(case.microbatches, 3 * p.pp + 2),))
+    return float(rounds * case.model.layers * p.cp)
 
 
 class Progress:

@@ -47,11 +47,8 @@ def measure(
 
     from simcore.cli.loading import loaded
     from simcore.cli.scenario import resolve_scenario
-    from simcore.collectives import NcclPlanner
-    from simcore.cost import RooflineCost
-    from simcore.engine import simulate
     from simcore.graph import apply_kernels, usual_kernels
-    from simcore.hardware import Topology
+    from simcore.run import Setup, run
 
     bench = Bench()
     scenario = resolve_scenario(workload, cluster=cluster, settings={})
@@ -61,12 +58,8 @@ def measure(
     with bench.part("map kernels"):
         if not scenario.described:
             graph = apply_kernels(graph, usual_kernels(graph))
-    with bench.part("build topology"):
-        topology = Topology(hardware)
-        planner = NcclPlanner(topology)
     with bench.part("simulate"):
-        cost = RooflineCost(topology.cluster.gpu)
-        result = simulate(graph, topology, cost, planner, coalesce=coalesce, fold=fold)
+        result = run(graph, hardware, Setup(coalesce=coalesce, fold=fold)).result
     of_class = [sha256(times.start_ps.tobytes() + times.end_ps.tobytes()).digest() for times in result.times]
     digest = sha256(b"".join(of_class[number] for number in result.class_of.tolist()))
     kernels = sum(len(times.end_ps) for times in result.times)

@@ -25,7 +25,7 @@ _START: Final = """
 from simcore.cli.process import one_command
 with one_command():
     import simcore.cli.run_sim, simcore.cli.scenario, simcore.cli.simulation
-    import simcore.timeline.writer, workloads.descriptions
+    import simcore.timeline.writer, workloads.jobs
 """
 
 

@@ -22,19 +22,19 @@ def measure(path: str, every: int) -> dict[str, Any]:
     """
     from simcore.calibrate.runs import case_key, predict_case
     from simcore.calibrate.runs_score import case_weight, describe_rows
-    from workloads.published import board_physics, read_run_rows
+    from workloads.published import read_run_rows
 
     described, _ = describe_rows(read_run_rows(path))
     named = {case_key(case): (entry.row.id, case) for entry in described for case in entry.band.cases}
     cases = sorted(named.values(), key=lambda pair: -case_weight(pair[1]))
-    physics, sample = board_physics(), cases[every // 2 :: every]
+    sample = cases[every // 2 :: every]
     costs: list[tuple[float, str]] = []
     predicted: list[str] = []
     refused = 0
     for number, (name, case) in enumerate(sample, start=1):
         began = time.process_time()
         try:
-            predicted.append(repr(predict_case(case, physics)))
+            predicted.append(repr(predict_case(case)))
         except SimcoreError as error:
             predicted.append(str(error))
             refused += 1

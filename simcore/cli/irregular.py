@@ -1,4 +1,4 @@
-"""Settings that break symmetry: single ranks' GPUs, single nodes' latency, noise."""
+"""Settings that break symmetry: single ranks' GPUs, single nodes' latency."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from simcore.cli.settings import Settings
-from simcore.cost import CostModel, RooflineCost
-from simcore.engine import Noise, Variants
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, GpuSpec, load_cluster, num_nic_links
 from simcore.hardware.quantities import Number
@@ -37,35 +33,16 @@ def with_node_latencies(cluster: ClusterSpec, extra: Mapping[int, str]) -> Clust
     return replace(cluster, link_overrides=overrides)
 
 
-def rank_variants(
-    settings: Settings, cluster_name: str, cluster: ClusterSpec, cost: CostModel, world_size: int
-) -> Variants | None:
-    """GPUs of the ranks that ``rank.<n>.gpu.*`` settings change; None when there are none.
-
-    Errors: InputError for a rank outside the job.
-    """
-    if not settings.ranks:
-        return None
-    of_rank = np.zeros(world_size, dtype=np.int64)
-    gpus: list[GpuSpec] = [cluster.gpu]
-    costs: list[CostModel] = [cost]
-    index: dict[tuple[tuple[str, str], ...], int] = {}
+def rank_gpus(settings: Settings, cluster_name: str) -> dict[int, GpuSpec]:
+    """GPUs of the ranks that ``rank.<n>.gpu.*`` settings change.  InputError for values that cannot be."""
+    known: dict[tuple[tuple[str, str], ...], GpuSpec] = {}
+    found = {}
     for rank, changes in settings.ranks.items():
-        if not 0 <= rank < world_size:
-            raise InputError(f"rank.{rank}: the job has ranks 0 to {world_size - 1}")
         key = tuple(sorted(changes.items()))
-        if key not in index:
-            index[key] = len(gpus)
+        if key not in known:
             try:
-                gpu = load_cluster(cluster_name, {**settings.hardware, **changes}).gpu
+                known[key] = load_cluster(cluster_name, {**settings.hardware, **changes}).gpu
             except InputError as error:
                 raise InputError(f"rank.{rank}: {error}") from None
-            gpus.append(gpu)
-            costs.append(RooflineCost(gpu, fp32_math=settings.fp32_math, tables=settings.tables))
-        of_rank[rank] = index[key]
-    return Variants(tuple(gpus), tuple(costs), of_rank)
-
-
-def noise_of(settings: Settings, seed: int) -> Noise | None:
-    """Noise in kernel times, seeded by the run's seed; None without ``noise.sigma``."""
-    return Noise(settings.noise_sigma, seed) if settings.noise_sigma else None
+        found[rank] = known[key]
+    return found

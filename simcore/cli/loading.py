@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING
 
 from simcore.cli.irregular import with_node_latencies
 from simcore.cli.scenario import Scenario
-from simcore.errors import GraphError, InputError
+from simcore.errors import GraphError, InputError, OutOfMemoryError
 from simcore.graph import Graph, load_graph
 from simcore.graph.schedules import bubble_fraction, grid
 from simcore.hardware import ClusterSpec, load_cluster
-from simcore.memory import ProgramMemory, check_fits
+from simcore.memory import ProgramMemory, check_fits, peak_memory
 
 if TYPE_CHECKING:
-    from workloads.descriptions import Description
+    from workloads.jobs import Description
+
+
+#: What to do where the prediction of memory is thought to be wrong: it misses by 6% on average.
+_ANYWAY = "predicted memory may be wrong; --set memory.check=warn answers all the same"
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,30 @@ class Loaded:
         """What was assumed to complete the description."""
         return self.description.assumptions if self.description is not None else ()
 
-    def fits(self, graph: Graph, cluster: ClusterSpec) -> tuple[ProgramMemory, ...]:
-        """Peak memory of the job, perhaps edited.  OutOfMemoryError, with what would fit, if it does not."""
-        return check_fits(graph, cluster.gpu, advice=None if self.description is None else self._advice)
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the description contradicts itself, or was never seen to run."""
+        return self.description.warnings if self.description is not None else ()
+
+    def fits(
+        self, graph: Graph, cluster: ClusterSpec, *, refuse: bool = True
+    ) -> tuple[tuple[ProgramMemory, ...], str]:
+        """Peak memory of the job, perhaps edited, and a warning where it does not fit but is not refused.
+
+        OutOfMemoryError, with what would fit, where it is refused.
+        """
+        memory = peak_memory(graph)
+        advice = None if self.description is None else self._advice
+        try:
+            return check_fits(graph, cluster.gpu, memory, advice=advice), ""
+        except OutOfMemoryError as error:
+            if refuse:
+                raise OutOfMemoryError(f"{error}\n  {_ANYWAY}") from None
+            first = str(error).splitlines()[0]
+            return memory, f"{first}: the step time is that of GPUs on which it would fit"
 
     def _advice(self, available_bytes: int) -> list[str]:
-        from workloads.descriptions import what_fits
+        from workloads.jobs import what_fits
 
         assert self.description is not None
         return what_fits(self.description, available_bytes)
@@ -50,7 +72,7 @@ def loaded(scenario: Scenario) -> Loaded:
     if scenario.described is None:
         assert scenario.graph_dir is not None, "a scenario has a graph or a description"
         return Loaded(load_graph(scenario.graph_dir), with_node_latencies(cluster, settings.nodes))
-    job = scenario.described.describe(cluster.num_gpus)
+    job = scenario.described.complete(cluster.num_gpus, cluster.gpu.generation)
     cluster = load_cluster(scenario.cluster, {**job.gpu, **settings.hardware})
     return Loaded(job.graph(), with_node_latencies(cluster, settings.nodes), job)
 
@@ -65,7 +87,7 @@ def schedule_text(scenario: Scenario, *, as_json: bool = False) -> str:
         raise InputError(
             "--show-schedule needs a described job: a model's name, a config.json or a YAML file"
         )
-    job = scenario.described.describe(load_cluster(scenario.cluster, scenario.settings.hardware).num_gpus)
+    job = scenario.described.complete(load_cluster(scenario.cluster, scenario.settings.hardware).num_gpus)
     schedule, placement = job.schedule()
     lines, bubble = grid(schedule, placement), bubble_fraction(schedule, placement)
     if as_json:

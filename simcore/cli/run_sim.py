@@ -44,7 +44,8 @@ def run_sim(
             "unfused|megatron|flash|cudnn, workload.fp32_math=ieee|tf32,"
             " workload.kernel_times=FILE.csv (measured), nccl.algorithm, nccl.protocol, nccl.min_channels,"
             " nccl.max_channels, nccl.buffer_bytes, rank.<n>.gpu.clock and the like,"
-            " node.<n>.extra_latency_s, noise.sigma, network.transport=infiniband|roce,"
+            " node.<n>.extra_latency_s, noise.sigma, gpu.conditions=sustained|cool, memory.check=refuse|warn,"
+            " network.transport=infiniband|roce,"
             " network.routing=spread|ecmp, network.max_events (the last three for --network packet).",
         ),
     ] = None,

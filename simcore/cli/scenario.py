@@ -18,13 +18,13 @@ from simcore.hardware import DEFAULT_CLUSTER
 from workloads import catalog
 
 if TYPE_CHECKING:
-    from workloads.descriptions import Description
+    from workloads.jobs import Description
 
 T = TypeVar("T")
 
 NETWORKS: Final = ("alphabeta", "fluid", "packet")
 _FILE_KEYS: Final = ("workload", "cluster", "network", "seed", "set")
-#: Parts of a description (``workloads.descriptions.SECTIONS``).
+#: Parts of a description (``workloads.jobs.SECTIONS``).
 SECTIONS: Final = ("model", "parallel", "training", "software")
 _DESCRIBED_KEYS: Final = (*SECTIONS, "cluster", "network", "seed", "set")
 #: What a description runs on when nothing is said: one scalable unit of a DGX SuperPOD.
@@ -40,13 +40,14 @@ class Described:
     folder: Path
     overrides: Mapping[str, str]
 
-    def describe(self, num_gpus: int) -> Description:
-        """The job on a cluster of ``num_gpus``.  InputError as for ``workloads.descriptions``."""
-        from workloads.descriptions import describe  # most scenarios are graphs: they start without it
+    def complete(self, num_gpus: int, generation: str = "") -> Description:
+        """The job on ``num_gpus`` GPUs of a generation.  InputError as for ``workloads.jobs``."""
+        from workloads.jobs import complete  # most scenarios are graphs: they start without it
 
-        return describe(
-            self.content, self.where, overrides=self.overrides, num_gpus=num_gpus, folder=self.folder
-        )
+        return complete(
+            self.content, self.where, overrides=self.overrides, num_gpus=num_gpus, generation=generation,
+            folder=self.folder,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -147,13 +148,13 @@ def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -
 
 def _sections_of(key: str) -> list[str]:
     """Sections of a description that have a key of that name."""
-    from workloads.descriptions import sections_of
+    from workloads.jobs import sections_of
 
     return sections_of(key)
 
 
 def _is_model(name: str) -> bool:
-    from workloads.descriptions import model_names
+    from workloads.jobs import model_names
 
     return name in model_names()
 
@@ -187,7 +188,7 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
     if "/" in workload:
         raise InputError(f"{workload}: no such graph folder")
     if workload not in catalog.names():
-        from workloads.descriptions import model_names
+        from workloads.jobs import model_names
 
         raise InputError(
             f"unknown workload {workload!r}{nearest(workload, (*catalog.names(), *model_names()))}"

@@ -16,7 +16,11 @@ from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
 KERNELS: Final = ("unfused", "megatron", "flash", "cudnn")
 FP32_MATH: Final = ("ieee", "tf32")
 
-_CHOICES: Final = {"workload.kernels": KERNELS, "workload.fp32_math": FP32_MATH}
+_CHOICES: Final = {
+    "workload.kernels": KERNELS,
+    "workload.fp32_math": FP32_MATH,
+    "memory.check": ("refuse", "warn"),
+}
 #: ``network.*`` for packets: names to choose from, and what a job may cost.
 _NETWORK_TEXTS: Final = {"transport": TRANSPORTS, "routing": ROUTINGS}
 _MAX_EVENTS: Final = Number("count", integer=True)
@@ -75,12 +79,14 @@ class Settings:
     :func:`simcore.hardware.load_cluster`; ``nccl_texts``, ``nccl_numbers`` and ``nvls`` arguments of the
     planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra latencies of single nodes,
     ``noise_sigma`` the spread of kernel times, ``packets`` what the packet network assumes; ``tables`` hold
-    measured kernel times that override formulas.
+    measured kernel times that override formulas.  ``refuse_memory``: a job that is predicted not to fit is
+    refused.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
     kernels: str = ""
     fp32_math: str = "ieee"
+    refuse_memory: bool = True
     tables: tuple[MeasuredTable, ...] = ()
     nccl_texts: Mapping[str, str] = field(default_factory=dict)
     nccl_numbers: Mapping[str, int] = field(default_factory=dict)
@@ -166,6 +172,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
         given=dict(given),
         kernels=choices["workload.kernels"],
         fp32_math=choices["workload.fp32_math"],
+        refuse_memory=choices["memory.check"] == "refuse",
         tables=tables,
         nccl_texts=nccl_texts,
         nccl_numbers=nccl_numbers,

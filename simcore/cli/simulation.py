@@ -8,22 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from simcore.analysis import StepAnalysis, analyse
-from simcore.cli.irregular import noise_of, rank_variants
+from simcore.cli.band import stated_band
+from simcore.cli.irregular import rank_gpus
 from simcore.cli.loading import check_dims, check_world, loaded
 from simcore.cli.progress import Stages
 from simcore.cli.scenario import Scenario
-from simcore.collectives import AlphaBetaPlanner, NcclPlanner
-from simcore.cost import ORIGINS, CostModel, Demands, RooflineCost
-from simcore.engine import SimulationResult, simulate
-from simcore.errors import InputError
-from simcore.graph import Graph, OpTable, graph_hash, verify
-from simcore.hardware import ClusterSpec, Topology, assumptions, hardware_hash
+from simcore.cost import ORIGINS
+from simcore.engine import SimulationResult
+from simcore.graph import Graph, graph_hash, verify
+from simcore.hardware import ClusterSpec, assumptions, hardware_hash
 from simcore.memory import ProgramMemory
 from simcore.report import default_ranks, write_perfetto
+from simcore.run import Ran, Setup, run
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.facts import origin_shares
 from simcore.timeline.folder import run_folder
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from simcore.cli.edits import EditStep
     from simcore.cli.settings import Settings
     from simcore.interference import LearnedInterference
-    from simcore.symmetry import Planner
     from workloads.edits import Applied
 
 PERFETTO_FILE = "perfetto.json.gz"
@@ -52,19 +48,6 @@ class Outcome:
     perfetto_ranks: tuple[int, ...]
     perfetto_left_out: tuple[str, ...]
     edits: tuple[EditStep, ...] = ()
-
-
-class _Remembered:
-    """A cost model that remembers its last answer, so that the run can say where its times come from."""
-
-    def __init__(self, cost: CostModel) -> None:
-        self._cost = cost
-        self.last: Demands | None = None
-
-    def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
-        """As the model says."""
-        self.last = self._cost.demands(ops, used)
-        return self.last
 
 
 def run_scenario(
@@ -89,9 +72,6 @@ def run_scenario(
     with stages.stage("loading"):
         found = loaded(scenario)
         graph, cluster = found.graph, found.cluster
-        if scenario.described and graph.workload.precision == "tf32":
-            settings = dataclasses.replace(settings, fp32_math="tf32")
-            scenario = dataclasses.replace(scenario, settings=settings)
         check_dims(graph)
         unordered = [] if scenario.from_catalog else verify(graph)
         kernels = str(graph.workload.options["kernels"]) if scenario.described else _mapping(graph, settings)
@@ -109,35 +89,29 @@ def run_scenario(
         graph, cluster = states[-1]
         for state in states:
             check_world(*state)
-        memory = found.fits(graph, cluster)
+        memory, too_large = found.fits(graph, cluster, refuse=settings.refuse_memory)
     if out_dir is None:
         out_dir = Path("runs") / (graph.workload.name + ("-edited" if done else ""))
+    setup = setup_of(scenario, fold=fold, learned=learned)
+    plain = dataclasses.replace(setup, fold=True, noise_sigma=0.0, rank_gpus={})
     with stages.stage("simulating before edits"):
-        before_s = [_step_time_s(*state, scenario, learned) for state in states[:-1]]
-    topology = Topology(cluster)
-    planner = _planner(topology, settings, scenario.network)
-    cost = _Remembered(RooflineCost(cluster.gpu, fp32_math=settings.fp32_math, tables=settings.tables))
+        before_s = [run(*state, plain).step_s for state in states[:-1]]
     # Opened before the long part: what cannot be written is known at once.
     with run_folder(out_dir) as folder:
         with stages.stage("simulating") as update:
-            result = simulate(
-                graph,
-                topology,
-                cost,
-                planner,
-                network=scenario.network,
-                packets=dataclasses.replace(settings.packets, seed=scenario.seed),
-                fold=fold,
-                variants=rank_variants(settings, scenario.cluster, cluster, cost, graph.world_size),
-                learned=learned,
-                noise=noise_of(settings, scenario.seed),
-                progress=_throttled(update),
-            )
-        facts = _facts(scenario, graph, cluster, result, cost.last, memory, stages)
+            ran = run(graph, cluster, setup, progress=_throttled(update))
+        result = ran.result
+        facts = _facts(scenario, graph, cluster, ran, memory, stages)
         changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
+        band, nearest = stated_band(
+            s_from_ps(result.step_ps), graph.workload, cluster.gpu,
+            settings=settings.given, network=scenario.network, edited=bool(done),
+        )  # fmt: skip
         facts = dataclasses.replace(
             facts,
-            warnings=(*unordered, *facts.warnings),
+            band=band,
+            nearest=nearest,
+            warnings=(*filter(None, (too_large,)), *unordered, *found.warnings, *facts.warnings),
             assumptions=(
                 *facts.assumptions,
                 *found.assumptions,
@@ -157,21 +131,21 @@ def run_scenario(
     return Outcome(out_dir, info, analysis, tuple(ranks), export.left_out, changes)
 
 
-def _step_time_s(
-    graph: Graph, cluster: ClusterSpec, scenario: Scenario, learned: LearnedInterference | None
-) -> float:
-    """Step time alone: no timeline, no noise, ranks folded."""
-    settings, topology = scenario.settings, Topology(cluster)
-    result = simulate(
-        graph,
-        topology,
-        RooflineCost(cluster.gpu, fp32_math=settings.fp32_math, tables=settings.tables),
-        _planner(topology, settings, scenario.network),
+def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterference | None = None) -> Setup:
+    """How the scenario says that its job is simulated."""
+    settings = scenario.settings
+    return Setup(
         network=scenario.network,
-        packets=dataclasses.replace(settings.packets, seed=scenario.seed),
+        nccl={**settings.nccl_texts, **settings.nccl_numbers, "nvls": settings.nvls},
+        fp32_math=settings.fp32_math,
+        tables=settings.tables,
+        packets=settings.packets,
+        rank_gpus=rank_gpus(settings, scenario.cluster),
+        noise_sigma=settings.noise_sigma,
+        seed=scenario.seed,
         learned=learned,
+        fold=fold,
     )
-    return s_from_ps(result.step_ps)
 
 
 def _mapping(graph: Graph, settings: Settings) -> str:
@@ -188,23 +162,6 @@ def _build(graph: Graph, settings: Settings) -> str:
     applied = graph.workload.options.get("kernels", "unfused")
     chosen = "" if settings.kernels else f", as is usual for {graph.workload.precision}"
     return f"kernels as a {applied!r} build launches them{chosen}"
-
-
-def _planner(topology: Topology, settings: Settings, network: str) -> Planner:
-    numbers = settings.nccl_numbers
-    try:
-        planner = NcclPlanner(
-            topology,
-            algorithm=settings.nccl_texts.get("algorithm"),
-            protocol=settings.nccl_texts.get("protocol"),
-            max_channels=numbers.get("max_channels"),
-            min_channels=numbers.get("min_channels"),
-            buffer_bytes=numbers.get("buffer_bytes"),
-            nvls=settings.nvls,
-        )
-    except InputError as error:
-        raise InputError(f"nccl settings: {error}") from None
-    return AlphaBetaPlanner(planner) if network == "alphabeta" else planner
 
 
 def _throttled(update: Callable[[float], None]) -> Callable[[float], None]:
@@ -224,18 +181,17 @@ def _facts(
     scenario: Scenario,
     graph: Graph,
     cluster: ClusterSpec,
-    result: SimulationResult,
-    demands: Demands | None,
+    ran: Ran,
     memory: tuple[ProgramMemory, ...],
     stages: Stages,
 ) -> RunFacts:
-    gpu = cluster.gpu
-    math_mode = peak_math(graph.workload.precision, scenario.settings.fp32_math)
+    gpu, demands = cluster.gpu, ran.demands
+    math_mode = peak_math(graph.workload.precision, _fp32_math(scenario, graph))
     origins = {}
     if demands is not None:
         alone_ps = demands.alone_ps(gpu.hbm_bytes_per_s)
         origins = origin_shares(graph, alone_ps, demands.origin, ORIGINS)
-    warnings = []
+    warnings = list(ran.warnings)
     if origins.get("roofline", 0.0) > _ROOFLINE_WARNED:
         warnings.append(
             f"{origins['roofline']:.1%} of kernel time is a roofline estimate: published or assumed rates,"
@@ -256,10 +212,14 @@ def _facts(
         peak_flops_per_s=gpu.peak_flops.get(math_mode, 0.0),
         peak_math=math_mode,
         origins=origins,
-        assumptions=(*_run_assumptions(scenario, graph, cluster, result), *assumptions(cluster)),
+        assumptions=(*_run_assumptions(scenario, graph, cluster, ran), *assumptions(cluster)),
         warnings=tuple(warnings),
         wall_s=dict(stages.seconds),
     )
+
+
+def _fp32_math(scenario: Scenario, graph: Graph) -> str:
+    return "tf32" if graph.workload.precision == "tf32" else scenario.settings.fp32_math
 
 
 def peak_math(precision: str, fp32_math: str) -> str:
@@ -301,15 +261,14 @@ def _folding(result: SimulationResult) -> str:
     return f"{simulated} ranks are simulated, one for each class of ranks that must behave alike; exact"
 
 
-def _run_assumptions(
-    scenario: Scenario, graph: Graph, cluster: ClusterSpec, result: SimulationResult
-) -> tuple[str, ...]:
+def _run_assumptions(scenario: Scenario, graph: Graph, cluster: ClusterSpec, ran: Ran) -> tuple[str, ...]:
     return (
         placement(graph, cluster),
+        *ran.assumptions,
         *(() if scenario.described else (_build(graph, scenario.settings),)),
-        f"fp32 matrix products in {scenario.settings.fp32_math} math",
+        f"fp32 matrix products in {_fp32_math(scenario, graph)} math",
         *(f"measured times of {table.source} where it covers a kernel" for table in scenario.settings.tables),
-        _folding(result),
+        _folding(ran.result),
         _randomness(scenario),
         "MFU counts forward and backward flops, causal attention once; HFU all that is executed",
     )

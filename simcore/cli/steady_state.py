@@ -1,8 +1,4 @@
-"""``--steady-state``: a step of many microbatches, continued from two shorter ones.
-
-Once a pipeline is full, each further microbatch adds the same time, that of the slowest stage.  Two steps are
-simulated, both long enough to fill the pipeline; times beyond are a straight line through them.
-"""
+"""``--steady-state``: a long interleaved pipeline, continued from two shorter ones as validation does it."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from simcore.cli.simulation import Outcome, run_scenario
 from simcore.errors import InputError
 from simcore.report import json_object
 from simcore.timeline.schema import TIMELINE_FILE
-from workloads.parallel.spec import ParallelSpec
+from workloads.parallel.steady import continued, shorter_counts
 
 
 @dataclass(frozen=True)
@@ -31,21 +27,10 @@ class Continued:
     note: str
 
 
-def simulated_counts(parallel: ParallelSpec) -> tuple[int, int]:
-    """Two numbers of microbatches between which one more adds what any further one does."""
-    pp = parallel.pp
-    if parallel.virtual_stages > 1 and parallel.placement == "loop":
-        group = parallel.microbatch_group or pp
-        return 2 * group, 3 * group
-    if parallel.schedule in ("zero_bubble", "dualpipe_v", "zb_v"):
-        return 2 * pp + 2, 2 * pp + 4
-    return (2, 3) if pp == 1 else (pp + 1, pp + 2)
-
-
 def run_steady_state(
     scenario: Scenario, out_dir: Path | None, stages: Stages, run: Callable[..., Outcome] = run_scenario
 ) -> Continued | Outcome:
-    """The step of a described job, continued from two shorter ones where it is longer than both.
+    """The step of a described job, continued from two shorter ones where it is interleaved and long.
 
     Errors: as :func:`run_scenario`; InputError for a workload that is no description, OutOfMemoryError as
     the whole step would run out.
@@ -55,24 +40,30 @@ def run_steady_state(
     whole = loaded(scenario)
     assert whole.description is not None
     job, count = whole.description, whole.graph.workload.num_microbatches
-    few, more = simulated_counts(job.parallel)
-    if count <= more:
+    counts = shorter_counts(job.parallel, count)
+    if counts is None:
         return run(scenario, out_dir, stages)
-    memory = whole.fits(whole.graph, whole.cluster)
+    memory, _ = whole.fits(whole.graph, whole.cluster, refuse=scenario.settings.refuse_memory)
     out_dir = out_dir or Path("runs") / whole.graph.workload.name
+    each = job.training.micro_batch * job.parallel.dp
     with tempfile.TemporaryDirectory() as scratch:
-        shorter = _shown(run(_with(scenario, job.training.micro_batch * job.parallel.dp * few),
-                             Path(scratch) / "run", stages))  # fmt: skip
-    outcome = run(_with(scenario, job.training.micro_batch * job.parallel.dp * more), out_dir, stages)
-    longer = _shown(outcome)
-    shown = _continued(shorter, longer, (count - more) / (more - few), count / more)
+        shorter = [
+            _shown(run(_with(scenario, each * number), Path(scratch) / f"{number}", stages))
+            for number in counts[:-1]
+        ]
+    outcome = run(_with(scenario, each * counts[-1]), out_dir, stages)
+    longest = _shown(outcome)
+    shown = _whole_step([*shorter, longest], counts, count)
+    if shown is None:
+        return run(scenario, out_dir, stages)
     shown["peak_memory_bytes"] = max(one.total for one in memory)
+    few, more = counts[0], counts[-1]
     note = (
         f"steady state: {shown['step_time_s']:.4g} s for {count} microbatches is a straight line through"
-        f" steps of {few} ({shorter['step_time_s']:.4g} s) and {more} ({longer['step_time_s']:.4g} s);"
+        f" steps of {few} ({shorter[0]['step_time_s']:.4g} s) to {more} ({longest['step_time_s']:.4g} s);"
         f" tables and timeline show the step of {more}"
     )
-    shown["warnings"] = [*longer["warnings"], note]
+    shown["warnings"] = [*longest["warnings"], note]
     return Continued(outcome, shown, note)
 
 
@@ -86,19 +77,25 @@ def _shown(outcome: Outcome) -> dict[str, Any]:
     return dict(json_object(outcome.info, outcome.analysis, outcome.run_dir / TIMELINE_FILE, 0.0))
 
 
-def _continued(shorter: dict[str, Any], longer: dict[str, Any], beyond: float, work: float) -> dict[str, Any]:
-    """Times ``beyond`` differences further on; rates of ``work`` times the longer step's work."""
-
-    def line(before: float, after: float) -> float:
-        return after + beyond * (after - before)
-
-    shown = dict(longer)
-    shown["step_time_s"] = line(shorter["step_time_s"], longer["step_time_s"])
+def _whole_step(
+    steps: list[dict[str, Any]], counts: tuple[int, int, int], count: int
+) -> dict[str, Any] | None:
+    """Times of ``count`` microbatches from steps of smaller ``counts``, rates by them; None if not a line."""
+    longest = steps[-1]
+    step_s = continued(counts, [one["step_time_s"] for one in steps], count)
+    if step_s is None:
+        return None
+    grown = (count - counts[2]) / (counts[2] - counts[1])
+    parts = [one["breakdown_s"] for one in steps[1:]]
+    shown = {**longest, "step_time_s": step_s}
     shown["breakdown_s"] = {
-        name: line(shorter["breakdown_s"][name], value) for name, value in longer["breakdown_s"].items()
+        name: parts[1][name] + grown * (parts[1][name] - parts[0][name]) for name in parts[1]
     }
-    faster = work * longer["step_time_s"] / shown["step_time_s"]
+    if longest["band"]:
+        ends = {end: longest["band"][end] * step_s / longest["step_time_s"] for end in ("low_s", "high_s")}
+        shown["band"] = {**longest["band"], **ends}
+    faster = count / counts[2] * longest["step_time_s"] / step_s
     for rate in ("mfu", "model_tflops_per_gpu", "tokens_per_s"):
-        shown[rate] = longer[rate] * faster
-    shown["engine_events"] = shorter["engine_events"] + longer["engine_events"]
+        shown[rate] = longest[rate] * faster
+    shown["engine_events"] = sum(one["engine_events"] for one in steps)
     return shown

@@ -10,7 +10,7 @@ from simcore.hardware.load import (
     load_gpu,
 )
 from simcore.hardware.node import num_nic_links
-from simcore.hardware.profiles import cluster_names, gpu_names
+from simcore.hardware.profiles import cluster_names, dies, gpu_names
 from simcore.hardware.specs import ClusterSpec, GpuSpec
 from simcore.hardware.topology import Links, Topology
 
@@ -23,6 +23,7 @@ __all__ = [
     "Topology",
     "assumptions",
     "cluster_names",
+    "dies",
     "gpu_names",
     "hardware_hash",
     "is_hardware_key",

@@ -44,6 +44,8 @@ GPU_TEXTS: Final[dict[str, tuple[str, ...] | None]] = {
     "name": None,
     "generation": ("volta", "ampere", "hopper"),
 }
+#: Texts that a GPU may leave out; conditions are chosen by overrides alone.
+OPTIONAL_GPU_TEXTS: Final[dict[str, tuple[str, ...] | None]] = {"die": None}
 
 CLUSTER_NUMBERS: Final[dict[str, Number]] = {
     "num_nodes": _count,

@@ -29,6 +29,7 @@ from simcore.hardware.node import node_of, ports_of
 from simcore.hardware.profiles import Profile, checked_text, read_cluster, read_gpu
 from simcore.hardware.shape import apply_node_xml, placement_of, switches_of, wiring_of
 from simcore.hardware.specs import ClusterSpec, GpuSpec
+from simcore.hardware.sustained import CONDITIONS, SUSTAINED_NUMBERS, Sustained
 from simcore.hardware.topology import checked_placement, link_names
 
 Overrides = Mapping[str, str] | Iterable[tuple[str, str]]
@@ -39,7 +40,8 @@ MAX_GPUS: Final = 2**24
 
 #: Every override key, links aside (those are ``link.<name>.bytes_per_s`` and ``link.<name>.latency_s``).
 OVERRIDE_KEYS: Final = (
-    *(f"gpu.{key}" for key in (*GPU_TEXTS, *GPU_NUMBERS, "clock")),
+    *(f"gpu.{key}" for key in (*GPU_TEXTS, *GPU_NUMBERS, "clock", "conditions")),
+    *(f"gpu.sustained.{key}" for key in SUSTAINED_NUMBERS),
     *(f"gpu.peak_flops.{mode}" for mode in MATH_MODES),
     *(f"cluster.{key}" for key in CLUSTER_KEYS),
 )
@@ -59,8 +61,9 @@ def is_hardware_key(key: str) -> bool:
 def load_gpu(name_or_path: str, overrides: Overrides = ()) -> GpuSpec:
     """A GPU by profile name (``h800``) or TOML file, with ``gpu.*`` overrides applied.
 
-    ``gpu.clock`` scales the SM clock and every compute peak with it.  Errors: InputError for an
-    unknown name or key (with the nearest valid one), a malformed file, or a number that cannot be.
+    ``gpu.clock`` scales the SM clock and every compute peak with it, ``gpu.sustained.*`` are what the GPU
+    keeps up in training, ``gpu.conditions=cool`` leaves that aside.  Errors: InputError for an unknown name
+    or key (with the nearest valid one), a malformed file, or a number that cannot be.
     """
     changes = _by_scope(overrides)
     for scope in ("cluster", "link"):
@@ -110,12 +113,19 @@ def hardware_hash(cluster: ClusterSpec) -> str:
             del content[spec.name]
     for table in (content, content["gpu"]):
         del table["sources"], table["name"]
+    if held := content["gpu"]["sustained"]:
+        del held["sources"], held["measured_on"]
+    del content["gpu"]["die"]  # a name
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
     """Numbers whose source is an assumption, ``gpu.key: source``, for the record of a run."""
-    scopes = (("gpu", cluster.gpu.sources), ("cluster", cluster.sources))
+    scopes: tuple[tuple[str, Mapping[str, str]], ...] = (
+        ("gpu", cluster.gpu.sources),
+        ("gpu.sustained", cluster.gpu.sustained.sources if cluster.gpu.sustained else {}),
+        ("cluster", cluster.sources),
+    )
     return tuple(
         f"{scope}.{key}: {source}"
         for scope, sources in scopes
@@ -125,9 +135,16 @@ def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
 
 
 def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
+    held: dict[str, Any] = {}
+    conditions = CONDITIONS[0]
     for key, text in changes.items():
         where = f"override gpu.{key}"
-        if key in GPU_TEXTS:
+        if key == "conditions":
+            conditions = CONDITIONS[CONDITIONS.index(checked_text(key, text, CONDITIONS, where))]
+        elif key.startswith("sustained."):
+            name = key.removeprefix("sustained.")
+            held[name] = SUSTAINED_NUMBERS[name].from_text(text, where)
+        elif key in GPU_TEXTS:
             profile.texts[key] = checked_text(key, text, GPU_TEXTS[key], where)
         elif key in GPU_NUMBERS:
             profile.numbers[key] = GPU_NUMBERS[key].from_text(text, where)
@@ -139,7 +156,13 @@ def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
         profile.numbers["boost_clock_hz"] *= ratio
         profile.peaks = {mode: peak * ratio for mode, peak in profile.peaks.items()}
     values: dict[str, Any] = {**profile.texts, **profile.numbers}
-    gpu = GpuSpec(**values, peak_flops=profile.peaks, sources=profile.sources)
+    sustained = profile.sustained
+    if held:
+        sustained = replace(sustained or Sustained(measured_on=(profile.texts["name"],)), **held)
+    gpu = GpuSpec(
+        **values, peak_flops=profile.peaks, sustained=sustained, conditions=conditions,
+        sources=profile.sources,
+    )  # fmt: skip
     if gpu.reserved_bytes >= gpu.hbm_bytes:
         raise InputError(
             f"{profile.where}: reserved_bytes = {gpu.reserved_bytes:,} must be less than hbm_bytes ="

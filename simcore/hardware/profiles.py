@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,12 +22,14 @@ from simcore.hardware.fields import (
     GPU_TEXTS,
     LISTS,
     MATH_MODES,
+    OPTIONAL_GPU_TEXTS,
     OPTIONAL_NUMBERS,
     OPTIONAL_TEXTS,
     PEAK_FLOPS,
 )
 from simcore.hardware.lists import checked_list
 from simcore.hardware.quantities import Number
+from simcore.hardware.sustained import SUSTAINED_NUMBERS, Sustained
 
 if TYPE_CHECKING:
     from simcore.hardware.node_xml import NodeXml
@@ -39,7 +42,8 @@ _SIZED_NAME: Final = re.compile(r"(?P<family>.+)-(?P<gpus>[0-9]{1,9})")
 class Profile:
     """A profile's content in SI units, not yet a spec, so that overrides can still change it.
 
-    ``peaks`` is only used by GPUs, ``lists`` and ``node`` (what its ``node_xml`` says) by clusters.
+    ``peaks`` and ``sustained`` are only used by GPUs, ``lists`` and ``node`` (what its ``node_xml`` says) by
+    clusters.
     ``folder`` is where paths in a cluster file are relative to.
     """
 
@@ -50,6 +54,7 @@ class Profile:
     peaks: dict[str, float] = field(default_factory=dict)
     lists: dict[str, Sequence[Any]] = field(default_factory=dict)
     node: NodeXml | None = None
+    sustained: Sustained | None = None
     folder: Path | None = None
 
 
@@ -66,8 +71,9 @@ def cluster_names() -> tuple[str, ...]:
 def read_gpu(name_or_path: str, relative_to: Path | None = None) -> Profile:
     """A GPU profile by name or file.  InputError names the file and key at fault."""
     table, where, _ = _read("gpu", name_or_path, relative_to)
-    _refuse_unknown(table, (*GPU_TEXTS, *GPU_NUMBERS, "peak_flops"), where)
-    texts = _texts(table, GPU_TEXTS, where)
+    _refuse_unknown(table, (*GPU_TEXTS, *OPTIONAL_GPU_TEXTS, *GPU_NUMBERS, "peak_flops"), where)
+    known = {**GPU_TEXTS, **{key: rule for key, rule in OPTIONAL_GPU_TEXTS.items() if key in table}}
+    texts = _texts(table, known, where)
     numbers, sources = _numbers(table, GPU_NUMBERS, where)
     modes = _require(table, "peak_flops", where)
     if not isinstance(modes, dict) or not modes:
@@ -78,7 +84,31 @@ def read_gpu(name_or_path: str, relative_to: Path | None = None) -> Profile:
         peaks[mode], sources[f"peak_flops.{mode}"] = _quantity(
             quantity, PEAK_FLOPS, f"{where}: peak_flops.{mode}"
         )
-    return Profile(where, texts, numbers, sources, peaks)
+    sustained = read_die(texts["die"]) if "die" in texts else None
+    return Profile(where, texts, numbers, sources, peaks, sustained=sustained)
+
+
+def dies() -> dict[str, Sustained]:
+    """What each die with a profile keeps up under load, by its name."""
+    return {name: read_die(name) for name in _names("die")}
+
+
+@cache
+def read_die(name: str) -> Sustained:
+    """What the die ``name`` keeps up under load; what a file leaves out is as rated.
+
+    InputError names the file and key at fault.
+    """
+    table, where, _ = _read("die", name, None)
+    _refuse_unknown(table, (*SUSTAINED_NUMBERS, "measured_on"), where)
+    given = {key: number for key, number in SUSTAINED_NUMBERS.items() if key in table}
+    numbers, sources = _numbers(table, given, where)
+    rows = _require(table, "measured_on", where)
+    if not isinstance(rows, dict) or not isinstance(rows.get("value"), list):
+        raise InputError(
+            f'{where}: measured_on: expected {{ value = ["GPU"], source = "..." }}, got {rows!r}'
+        )
+    return Sustained(**numbers, measured_on=tuple(map(str, rows["value"])), sources=sources)
 
 
 def read_cluster(name_or_path: str) -> Profile:

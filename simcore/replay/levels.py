@@ -12,19 +12,18 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from simcore.collectives import NcclPlanner
 from simcore.cost import CostModel, Demands
-from simcore.engine import simulate
 from simcore.engine.variants import Variants
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph, OpKind, OpTable
 from simcore.graph.ops import IntArray
-from simcore.hardware import ClusterSpec, Topology, load_cluster
+from simcore.hardware import ClusterSpec, load_cluster
 from simcore.interference import LearnedInterference
 from simcore.replay.alone import SharedGpu
 from simcore.replay.play import Replay, play, replay_of
 from simcore.replay.shapes import price_shapes
 from simcore.replay.standins import Stage, stage
+from simcore.run import Setup, run
 from workloads.imports import ImportedJob
 
 LEVELS = ("recorded", "communication", "shapes")
@@ -73,12 +72,11 @@ def play_level(
     )
     is_absent = np.ones(staged.graph.world_size, dtype=np.int64)
     is_absent[list(staged.rank_of)] = 0
-    topology = Topology(replace(spec, gpu=gpu))
+    played_on = replace(spec, gpu=gpu)
     variants = Variants((gpu, replace(gpu, num_sms=_MANY_SMS)), (cost, cost), is_absent)
-    result = simulate(
-        staged.graph, topology, cost, NcclPlanner(topology), network="fluid", fold=False, variants=variants,
-        learned=learned,
-    )  # fmt: skip
+    result = run(
+        staged.graph, played_on, Setup(fold=False, learned=learned), cost=cost, variants=variants
+    ).result
     total = sum(int((r.recorded.end_ps - r.recorded.start_ps).sum()) for r in job.ranks)
     notes = _notes(staged, spec)
     if learned is not None:
@@ -93,7 +91,7 @@ def play_level(
         notes += shapes.notes
         origins = {"fitted": shapes.predicted_ps / total, "recorded": 1 - shapes.predicted_ps / total}
     return replay_of(
-        job, staged.graph, topology.cluster, "fluid", result, staged.rank_of, notes=notes, origins=origins
+        job, staged.graph, played_on, "fluid", result, staged.rank_of, notes=notes, origins=origins
     )
 
 

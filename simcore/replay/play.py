@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from simcore.collectives.recorded import RecordedPlanner
 from simcore.cost.recorded import RecordedCost
-from simcore.engine import SimulationResult, simulate
+from simcore.engine import SimulationResult
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.ops import IntArray
-from simcore.hardware import ClusterSpec, Topology, load_cluster
+from simcore.hardware import ClusterSpec, load_cluster
 from simcore.replay.split import ReplayedStep, split
+from simcore.run import Setup, run
 from workloads.imports import ImportedJob
 
 
@@ -102,8 +103,9 @@ def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
 
 def simulate_job(job: ImportedJob) -> SimulationResult:
     """Play the graph of an import: every op as long as recorded, every wait resolved by the engine."""
-    topology = Topology(recorded_cluster(job))
-    return simulate(job.graph, topology, RecordedCost(), RecordedPlanner(), network="alphabeta", fold=False)
+    setup = Setup(network="alphabeta", fold=False)
+    cluster = recorded_cluster(job)
+    return run(job.graph, cluster, setup, cost=RecordedCost(), planner=RecordedPlanner()).result
 
 
 def recorded_cluster(job: ImportedJob) -> ClusterSpec:

@@ -77,7 +77,10 @@ def price_shapes(job: ImportedJob, row_of: list[IntArray], gpu: GpuSpec) -> Shap
         found, blocks=np.where(share < 1.0, 0, found.blocks), sm_ps=np.maximum(found.sm_ps, least_ps)
     )
     part = predicted / total if total else 0.0
-    notes = (f"{part:.0%} of the kernel time is priced from shapes, {1 - part:.0%} lasts as recorded",)
+    notes = (
+        f"{part:.0%} of the kernel time is priced from shapes, {1 - part:.0%} lasts as recorded",
+        "kernels priced at rated clocks: the recorded GPUs that this was compared on kept them",
+    )
     return ShapePrices(np.array([row for row, *_ in kernels], dtype=np.int64), found, predicted, notes)
 
 

@@ -13,11 +13,15 @@ def json_object(info: RunInfo, analysis: StepAnalysis, timeline: Path, wall_s: f
 
     Seconds, bytes, tokens per second and Tflop/s per GPU.  ``breakdown_s`` is the mean over all ranks;
     ``mfu`` and ``model_tflops_per_gpu`` count causal attention once (:mod:`simcore.analysis.metrics`);
-    ``peak_memory_bytes`` is the fullest GPU's; ``timeline`` is the Parquet file.
+    ``peak_memory_bytes`` is the fullest GPU's; ``timeline`` is the Parquet file.  ``band`` is that of the
+    step time (null in folders of before), ``nearest`` the measured runs most like the job: fields as in
+    :class:`simcore.timeline.info.StepBand` and :class:`simcore.timeline.info.NearestRun`.
     """
     rates = analysis.throughput
     return {
         "step_time_s": analysis.step_s,
+        "band": None if info.band is None else info.band.model_dump(mode="json"),
+        "nearest": [run.model_dump(mode="json") for run in info.nearest],
         "breakdown_s": analysis.breakdown_s(),
         "mfu": rates.mfu,
         "model_tflops_per_gpu": rates.model_tflops_per_gpu,

@@ -14,6 +14,7 @@ from simcore.analysis.breakdown import COMMUNICATION_KINDS
 from simcore.analysis.critical_path import CriticalPath
 from simcore.analysis.step import StepAnalysis
 from simcore.analysis.totals import Key, Total
+from simcore.report.band_tables import band_parts, band_range
 from simcore.timeline.info import RunInfo, StageMemory
 from simcore.units import format_bytes, format_time
 
@@ -33,14 +34,15 @@ def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Itera
     """
     parts: list[RenderableType] = [
         _title(info),
-        _step_table(analysis),
+        _step_table(info, analysis),
         _stage_table(info, analysis),
         _phase_table(analysis),
         _total_table("kernel", analysis.kernels[:top], analysis),
     ]
     if analysis.collectives:
         parts.append(_total_table("communication", analysis.collectives[:top], analysis))
-    parts += [Text(line) for line in _basis(info, analysis)]
+    parts += band_parts(info, analysis.step_ps)
+    parts += [Text(line) for line in _basis(info)]
     parts += [Text(f"warning: {line}", style="yellow") for line in info.warnings]
     parts += [Text(line) for line in notes]
     return Group(*parts)
@@ -73,10 +75,12 @@ def _title(info: RunInfo) -> Text:
     return Text(f"{info.workload.name} on {where}: {details}", style="bold")
 
 
-def _step_table(analysis: StepAnalysis) -> Table:
+def _step_table(info: RunInfo, analysis: StepAnalysis) -> Table:
     rates = analysis.throughput
     table = number_table("one step, mean of all ranks", ("", "share", "as profiled"))
     table.add_row("step time", format_time(analysis.step_ps), "", style="bold")
+    if info.band is not None:
+        table.add_row(f"  {info.band.level:.0%} band", band_range(info.band), "")
     profiled_parts = analysis.profiled.parts()
     for name, part in analysis.breakdown.parts().items():
         profiled = _share(profiled_parts[name], analysis.step_ps)
@@ -156,22 +160,12 @@ def number_table(label: str, numbers: Sequence[str]) -> Table:
     return table
 
 
-def _basis(info: RunInfo, analysis: StepAnalysis) -> list[str]:
+def _basis(info: RunInfo) -> list[str]:
     """What the figures rest on."""
     lines = []
     if info.origins:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in info.origins.items())
         lines.append(f"kernel times come from: {shares}")
-    if info.communication_error:
-        lines.append(
-            f"communication times are good to {info.communication_error:.1%}: one standard deviation on a"
-            " fabric that was not measured, messages of a kind off by the same share, kinds independent"
-        )
-        band = info.communication_error * analysis.breakdown.exposed_communication
-        lines.append(
-            f"of the step time that is +-{format_time(band)} ({_share(band, analysis.step_ps)}), from"
-            " communication that is exposed"
-        )
     if info.peak_flops_per_s:
         peak = f"{info.peak_flops_per_s / 1e12:,.0f} TFLOP/s ({info.peak_math})"
         lines.append(f"MFU and HFU are shares of {peak} per GPU; a bubble runs no kernel and no collective")

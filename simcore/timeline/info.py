@@ -84,12 +84,44 @@ class WorkloadInfo(_Record):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+class StepBand(_Record):
+    """What measured step times of such jobs lie within: ``level`` of them between ``low_s`` and ``high_s``.
+
+    ``runs``: number of measured runs that it rests on (an effective one); ``widened``: factor by which it was
+    widened where none is near.  ``reasons``: why, and what the band does not cover.
+    """
+
+    low_s: float
+    high_s: float
+    level: float
+    runs: float = 0.0
+    widened: float = 1.0
+    reasons: tuple[str, ...] = ()
+
+
+class NearestRun(_Record):
+    """A measured run near the job; ``error`` is predicted over measured, less one.
+
+    ``differs``: what it has that the job has not, what matters most first.
+    """
+
+    id: str
+    family: str
+    framework: str
+    distance: float
+    predicted_s: float
+    measured_s: float
+    error: float
+    differs: tuple[str, ...] = ()
+
+
 class RunInfo(_Record):
     """Everything about a run that is not a row.
 
     ``peak_flops_per_s`` is one GPU's dense peak in ``peak_math`` (the denominator of MFU).  ``origins`` is
     the share of kernel time (alone) by origin of its estimate, ``communication_error`` one standard deviation
-    of the communication time, relative.  ``wall_s`` is wall time by stage of the program.
+    of the communication time, relative.  ``band`` is that of the step time and ``nearest`` the measured runs
+    most like the job; None and empty in folders of before.  ``wall_s`` is wall time by stage of the program.
     ``digest`` is :meth:`simcore.timeline.reader.Timeline.digest`.
     """
 
@@ -114,6 +146,8 @@ class RunInfo(_Record):
     memory: tuple[StageMemory, ...] = ()
     origins: dict[str, float] = Field(default_factory=dict)
     communication_error: float = 0.0
+    band: StepBand | None = None
+    nearest: tuple[NearestRun, ...] = ()
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     wall_s: dict[str, float] = Field(default_factory=dict)

@@ -27,7 +27,7 @@ from simcore.timeline.facts import (
     stage_memory,
 )
 from simcore.timeline.folder import run_folder
-from simcore.timeline.info import GroupLayout, RunInfo, WorkloadInfo
+from simcore.timeline.info import GroupLayout, NearestRun, RunInfo, StepBand, WorkloadInfo
 from simcore.timeline.schema import (
     COUNTERS,
     COUNTERS_FILE,
@@ -60,6 +60,8 @@ class RunFacts:
     peak_flops_per_s: float = 0.0
     peak_math: str = ""
     origins: Mapping[str, float] = field(default_factory=dict)
+    band: StepBand | None = None
+    nearest: tuple[NearestRun, ...] = ()
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     wall_s: Mapping[str, float] = field(default_factory=dict)
@@ -101,6 +103,8 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
         memory=stage_memory(memory, facts.capacity_bytes),
         origins=dict(facts.origins),
         communication_error=communication_error(result),
+        band=facts.band,
+        nearest=facts.nearest,
         assumptions=facts.assumptions,
         warnings=(*result.warnings, *facts.warnings),
         wall_s=dict(facts.wall_s),

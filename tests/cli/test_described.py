@@ -81,8 +81,13 @@ def test_a_schedule_is_printed(run: Run, described: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"parallel.pp": 1}, {"parallel.schedule": "zero_bubble"}, {"parallel.virtual_stages": 2}],
-    ids=["1f1b", "none", "zero bubble", "interleaved"],
+    [
+        {},
+        {"parallel.schedule": "zero_bubble"},
+        {"parallel.virtual_stages": 2},
+        {"parallel.virtual_stages": 2, "training.global_batch": 80, "model.hidden": 4096, "model.ffn": 8192},
+    ],
+    ids=["1f1b", "zero bubble", "interleaved", "long"],
 )
 def test_steady_state_is_the_whole_step(
     run: Run, described: Path, tmp_path: Path, settings: dict[str, object]
@@ -91,9 +96,36 @@ def test_steady_state_is_the_whole_step(
     arguments = [described, *pairs, "--json", "--out", tmp_path / "out"]
     whole = shown(run("run-sim", *arguments))
     continued = shown(run("run-sim", *arguments, "--steady-state"))
-    assert any("straight line" in line for line in continued["warnings"])
+    is_long = "training.global_batch" in settings  # the others are simulated whole
+    assert is_long == any("straight line" in line for line in continued["warnings"])
     for key in ("step_time_s", "mfu", "tokens_per_s", "peak_memory_bytes"):
-        assert continued[key] == pytest.approx(whole[key], rel=5e-3)
+        assert continued[key] == pytest.approx(whole[key], rel=1e-3)
+    for key in ("low_s", "high_s"):
+        assert continued["band"][key] == pytest.approx(whole["band"][key], rel=2e-2)
+
+
+def test_a_run_states_its_band_and_the_nearest_measured_runs(
+    run: Run, described: Path, tmp_path: Path
+) -> None:
+    found = shown(run("run-sim", described, "--json", "--out", tmp_path / "out"))
+    band = found["band"]
+    assert band["low_s"] < found["step_time_s"] < band["high_s"]
+    assert band["level"] == 0.8
+    assert len(found["nearest"]) == 5
+    assert {"id", "differs", "predicted_s", "measured_s", "error"} <= set(found["nearest"][0])
+    info = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (info["band"], info["nearest"]) == (band, found["nearest"])
+    assert not any("does not cover" in reason for reason in band["reasons"])
+    settings = ("--set", "rank.1.gpu.clock=0.8", "--network", "alphabeta")
+    slower = shown(run("run-sim", described, *settings, "--json", "--out", tmp_path / "out"))
+    assert slower["band"]["reasons"][-2:] == [
+        "the band does not cover rank.1.gpu.clock: nobody measured such a machine",
+        "the band is that of the fluid network, not of alphabeta",
+    ]
+    edited = shown(
+        run("run-sim", described, "--edit", "class.gemm.speed=2", "--json", "--out", tmp_path / "out")
+    )
+    assert edited["band"]["reasons"][-1].startswith("the band does not cover edits")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def _unexpected(*_: object, **__: object) -> None:
 def test_a_place_that_cannot_be_written_is_refused_at_once(
     run: Callable[..., Result], graph_dir: Path, monkeypatch: pytest.MonkeyPatch, out: str, message: str
 ) -> None:
-    monkeypatch.setattr(simcore.cli.simulation, "simulate", _unexpected)
+    monkeypatch.setattr(simcore.cli.simulation, "run", _unexpected)
     Path("taken").write_text("mine")
     result = run("run-sim", graph_dir, "--out", out)
     assert result.exit_code == 2, result.output

@@ -205,6 +205,7 @@ def test_every_override_key_is_accepted():
     texts = {"gpu.generation": "ampere", "cluster.gpu": "a100-80", "cluster.intra_node": "nvswitch"}
     texts |= {"cluster.fabric": "rail", "cluster.gpus_per_node": "8", "gpu.hbm_bytes": "2GiB"}
     texts |= {
+        "gpu.conditions": "cool",
         "cluster.routing": "ecmp",
         "cluster.transport": "roce",
         "cluster.nic_of_gpu": "0,1,2,3,4,5,6,7",

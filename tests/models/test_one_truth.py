@@ -28,8 +28,8 @@ from tests.models.one_truth import Op, actions, exchanges, generated, of_first_r
 
 GRAPHS = Path(__file__).parents[2] / "workloads/catalog/graphs"
 CASES = (
-    "gpt-13b-pp8-tp4-dp2", "gpt-70b-pp12-tp4-dp2", "gpt-175b-pp12-tp8-dp1", "echo-gpt-175b-pp12-tp8-dp1",
-    "scale-gpt-175b-pp16-tp8-dp8",
+    "gpt-13b-pp8-tp4-dp2", "gpt-70b-pp12-tp4-dp2", "echo-gpt-175b-pp12-tp8-dp1",
+    "scale-gpt-175b-pp16-tp8-dp8", "gpt-175b-pp12-tp8-dp1",
 )  # fmt: skip
 LOSS = ("cross_entropy_predicted_logits", "cross_entropy_loss", "cross_entropy_bwd")
 #: Bytes a token that a loss kernel's vectors may differ by.

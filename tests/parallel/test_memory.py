@@ -11,7 +11,7 @@ from simcore.graph import load_graph
 from simcore.memory import peak_memory
 from tests.parallel.jobs import jobs, model
 from workloads import catalog
-from workloads.descriptions import describe
+from workloads.jobs import complete
 from workloads.models.software import SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate, schedule_of
@@ -105,7 +105,7 @@ def test_what_a_program_carries_adds_up(described):
 
 def test_every_stage_holds_what_the_traced_program_holds():
     """GPT-13B of the catalog, traced from Megatron-LM's code: pp 8, tp 4, dp 2, fp32, full recomputation."""
-    made = describe(
+    made = complete(
         {
             "model": {
                 "family": "gpt", "hidden": 5120, "layers": 40, "heads": 32, "ffn": 20480, "vocab": 51200,

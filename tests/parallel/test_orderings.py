@@ -11,8 +11,8 @@ from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
 from simcore.engine import simulate
 from simcore.hardware import Topology, load_cluster
-from workloads.descriptions import describe
-from workloads.descriptions.advice import peak_bytes
+from workloads.jobs import complete
+from workloads.jobs.advice import peak_bytes
 
 LAYOUTS = {
     "data": {},
@@ -45,7 +45,7 @@ PAIRS = [
 
 @cache
 def _seconds(settings: tuple[tuple[str, str], ...]) -> float:
-    job = describe(
+    job = complete(
         {"model": "llama3-8b"}, "job", overrides={"model.layers": "4", **dict(settings)}, num_gpus=16,
         folder=Path(),
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_the_more_is_sharded_the_less_memory() -> None:
     def held(sharding: str) -> int:
         overrides = {"training.sharding": sharding, "software.preset": "megatron-core"}
         return peak_bytes(
-            describe({"model": "llama3-8b"}, "job", overrides=overrides, num_gpus=16, folder=Path())
+            complete({"model": "llama3-8b"}, "job", overrides=overrides, num_gpus=16, folder=Path())
         )
 
     ddp, zero1, zero2, zero3 = (held(sharding) for sharding in ("ddp", "zero1", "zero2", "zero3"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,10 @@ from simcore.calibrate.runs_fit import STEPS, Curve, curves, fit, fit_numbers, p
 from simcore.calibrate.runs_ranking import PUBLISHED_BEST, REFERENCE, Search
 from simcore.calibrate.runs_score import Described, RowScore, describe_rows
 from simcore.errors import InputError
-from workloads.published import BoardPhysics, RunRow, describe
+from simcore.hardware import load_gpu
+from simcore.hardware.sustained import Sustained
+from workloads.evidence import read_runs
+from workloads.published import RunRow, describe
 
 _GPT = {
     "id": "r1", "family": "new", "model": "GPT-3 tiny", "layers": "4", "hidden": "2048", "heads": "16",
@@ -24,7 +28,7 @@ _GPT = {
     "tp": "2", "pp": "1", "global_batch": "8", "micro_batch": "2", "precision": "bf16", "sp": "yes",
     "recompute": "none", "metric": "step_time_s", "value": "0.1", "quality": "A",
 }  # fmt: skip
-_START = {"h100": BoardPhysics(0.8)}
+_START = {"gh100": Sustained(0.8)}
 
 
 def _row(**changes: str) -> RunRow:
@@ -42,9 +46,7 @@ def test_a_curve_goes_through_what_was_simulated_and_is_near_it_in_between() -> 
     described, _ = describe_rows([_row()])
     (curve,) = curves(described, _START)
     (case,) = described[0].band.cases
-    whole = simulated_s(
-        case, 1, {"h100": BoardPhysics(0.8)}
-    )  # 8 samples on 4 replicas, 2 each: one microbatch
+    whole = simulated_s(case, 1, {"gh100": Sustained(0.8)})  # 8 samples on 4 replicas, 2 each: one microbatch
     assert curve.seconds(np.array([0.8]), np.ones(1))[0, 0] == pytest.approx(whole, rel=1e-9)
     assert probe([curve], _START) < 0.002
     slower, faster = curve.seconds(np.array([0.7, 0.9]), np.ones(2))[0]
@@ -56,19 +58,19 @@ def test_a_fit_finds_the_clock_that_made_the_rows_and_leaves_a_family_out() -> N
     # Rows of "a" and "b" ran at 0.75, those of "c" at 0.9: 1 / 0.75 and 1 / 0.9 seconds.
     rows = [_curve("a", 1 / 0.75, 1.0), _curve("b", 1 / 0.75, 1.0), _curve("c", 1 / 0.9, 1.0)]
     fitted = fit(rows)
-    assert fitted.numbers == {"h100": BoardPhysics(0.75)}  # the least mean of |error|: two of three families
+    assert fitted.numbers == {"gh100": Sustained(0.75)}  # the least mean of |error|: two of three families
     assert fitted.outside["c"] == pytest.approx(0.9 / 0.75 - 1)
     # Without "a": any clock between 0.75 and 0.9 leaves "b" or "c" wrong by about as much.
-    assert 0.75 <= fitted.numbers_without["a"]["h100"].clock <= 0.9
+    assert 0.75 <= fitted.numbers_without["a"]["gh100"].clock <= 0.9
     assert fitted.inside["a"] <= fitted.outside["a"] + 1e-9
-    assert fit_numbers([]) == BoardPhysics()
+    assert fit_numbers([]) == Sustained()
 
 
 def test_rows_in_fp8_tell_their_rate_from_the_clock() -> None:
     # At clock 0.8: bf16 rows take 1 / 0.8; those in fp8 0.9 ** -0.5 of it, half of their time being products.
     slow = 1 / 0.8 * 0.9**-0.5
     rows = [_curve("a", 1 / 0.8, 1.0), _curve("b", 1 / 0.8, 1.0), _curve("c", slow, 1.0, -0.5)]
-    assert fit_numbers(rows) == BoardPhysics(0.8, 0.9)
+    assert fit_numbers(rows) == Sustained(0.8, 0.9)
 
 
 def test_fp8_is_slower_where_the_die_is_said_to_be() -> None:
@@ -77,7 +79,7 @@ def test_fp8_is_slower_where_the_die_is_said_to_be() -> None:
     assert plain.fp8_slope[0] == 0.0
     assert -1 < fp8.fp8_slope[0] < 0
     (case,) = described[1].band.cases
-    slower = simulated_s(case, 1, {"h100": BoardPhysics(0.8, 0.8)})
+    slower = simulated_s(case, 1, {"gh100": Sustained(0.8, 0.8)})
     drawn = fp8.seconds(np.array([0.8]), np.array([0.8]))[0, 0]  # the slope comes from 0.9
     assert drawn == pytest.approx(slower, rel=0.01)
 
@@ -100,7 +102,7 @@ def test_times_are_kept_and_broken_lines_passed_over(tmp_path: Path) -> None:
     again = StepTimes(path)
     assert again.get(key) == 0.25
     assert again.get("other") is None
-    assert again.key(case_key(case), case, {"h100": BoardPhysics(0.9)}) != key
+    assert again.key(case_key(case), case, {"gh100": Sustained(0.9)}) != key
     with pytest.raises(InputError, match="cannot read"):
         StepTimes(tmp_path)
 
@@ -144,7 +146,7 @@ def test_a_miss_is_explained_by_its_nearest_case() -> None:
     assert slower > miss.error
     assert miss.without["everything recomputed"] is None
     assert miss.without["GPUs of one type keep one clock"] is None  # _START has no spread
-    spread = {"h100": BoardPhysics(0.8, spread=0.02)}
+    spread = {"gh100": Sustained(0.8, spread=0.02)}
     (slowed,) = explain({"new, tp + DP": row}, spread)
     assert slowed.error > miss.error
     assert slowed.without["GPUs of one type keep one clock"] == pytest.approx(miss.error)
@@ -154,15 +156,16 @@ def test_both_commands_print_families_in_and_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [_row(), _row(id="r2", family="b", value="0.12"), _row(id="r3", family="c", quality="B")]
-    print_runs_fit("h100", rows, left_out=True, times=StepTimes(tmp_path / "t.jsonl"))
+    rows.append(_row(id="r4", quality="B", global_batch="16"))
+    print_runs_fit("gh100", rows, left_out=True, times=StepTimes(tmp_path / "t.jsonl"))
     out = capsys.readouterr().out
-    assert "[h100]  # in use: " in out
+    assert "[gh100]  # in use: " in out
     assert "clock = 0.6" in out  # measured far slower than any clock: the end of the range
     assert "mean over families" in out
-    with pytest.raises(InputError, match=r"no board 'h10'.*h100"):
-        print_runs_fit("h10", rows, left_out=True)
-    with pytest.raises(InputError, match="no row of quality A on a100"):
-        print_runs_fit("a100", rows, left_out=True)
+    with pytest.raises(InputError, match=r"no die 'gh10'.*gh100"):
+        print_runs_fit("gh10", rows, left_out=True)
+    with pytest.raises(InputError, match="no row of quality A on ga100"):
+        print_runs_fit("ga100", rows, left_out=True)
     names = list(_GPT)
     lines = [",".join(names), *(",".join(row.text(name) for name in names) for row in rows)]
     table = tmp_path / "runs.csv"
@@ -171,20 +174,45 @@ def test_both_commands_print_families_in_and_out(
     searched = [Search(REFERENCE, {PUBLISHED_BEST: 2.0, "1M16P1D": 0.5})]
     monkeypatch.setattr("simcore.calibrate.runs_command.search", lambda **_: searched)
     cache = str(tmp_path / "t.jsonl")
-    validate_runs(str(table), page=str(page), cache=cache, leave_one_out=True, sample=1, ablations=1)
+    residuals = tmp_path / "residuals.csv"
+    with pytest.raises(InputError, match="add --leave-one-out"):
+        validate_runs(str(table), residuals=str(residuals))
+    validate_runs(
+        str(table), page=str(page), cache=cache, leave_one_out=True, sample=1, ablations=1,
+        residuals=str(residuals),
+    )  # fmt: skip
     written = page.read_text(encoding="utf-8")
     assert "## Families left out" in written
+    assert "| all | 4 |" in written.split("## Bands")[1]
     assert "## What each piece is worth" in written
     assert "| no vocabulary head |" in written
     assert "## Where predictions miss" in written  # r2 is far from what it says
     assert "## DistSim's 15 strategies" in written
     assert (tmp_path / "docs" / "images" / "distsim.svg").read_text(encoding="utf-8").startswith("<svg")
     capsys.readouterr()
+    one, two, open_row, beside = read_runs(residuals.read_text(encoding="utf-8"))
+    # Without r1 the fit sees r2 alone, and without r2 r1 alone: both times at the slowest clock.
+    assert (one.id, one.features.tp, one.features.dp, one.features.microbatches) == ("r1", 2, 4, 1)
+    assert one.left_out_s > one.predicted_s
+    assert one.left_out_s == pytest.approx(two.left_out_s)
+    # No fit has seen a row of quality B: it stays as it is.
+    assert open_row.left_out_s == pytest.approx(open_row.predicted_s, rel=1e-5)
+    # But one whose family is in a fit is simulated by the numbers without it, which r1 has from its curve.
+    slower = one.left_out_s / one.predicted_s
+    assert beside.left_out_s / beside.predicted_s == pytest.approx(slower, rel=0.05)  # twice the microbatches
+    assert all(run.reach is not None for run in (one, two, open_row, beside))
 
 
 @pytest.mark.parametrize(("gpus", "deviations"), [(1, 0.0), (8, 1.4236), (100, 2.5076), (1000, 3.2414)])
 def test_the_slowest_of_more_gpus_is_slower(gpus: int, deviations: float) -> None:
     """Expected least of so many normal draws, from tables of order statistics."""
-    physics = BoardPhysics(0.8, spread=0.02)
-    assert physics.slowest_clock(gpus) == pytest.approx(0.8 * (1 - 0.02 * deviations), rel=5e-4)
-    assert dict(physics.overrides("h100-8", gpus))["gpu.clock"] == str(physics.slowest_clock(gpus))
+    held = Sustained(0.8, fp8=0.9, spread=0.02)
+    slowest = 0.8 * (1 - 0.02 * deviations)
+    assert held.slowest_clock(gpus) == pytest.approx(slowest, rel=5e-4)
+    rated = replace(load_gpu("h100-sxm"), sustained=held)
+    loaded = rated.under_load(gpus)
+    assert loaded.boost_clock_hz / rated.boost_clock_hz == pytest.approx(slowest, rel=5e-4)
+    ratios = {mode: peak / rated.peak_flops[mode] for mode, peak in loaded.peak_flops.items()}
+    assert ratios["bf16"] == pytest.approx(ratios["fp32"]) == pytest.approx(slowest, rel=5e-4)
+    assert ratios["fp8"] == pytest.approx(0.9 * slowest, rel=5e-4)
+    assert replace(rated, conditions="cool").under_load(gpus).peak_flops == rated.peak_flops

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.calibrate.runs import predict_case, simulated_microbatches, simulated_s
+from simcore.calibrate.runs import predict_case, simulated_s
 from simcore.calibrate.runs_command import goals, table_of
 from simcore.calibrate.runs_page import report
 from simcore.calibrate.runs_page.curves import CURVES, curve_lines, plot
@@ -16,6 +16,7 @@ from simcore.calibrate.runs_score import Described, RowScore, Scored, describe_r
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from workloads.models.spec import ModelSpec
+from workloads.parallel.steady import shorter_counts
 from workloads.published import Band, RunRow, describe, measured_step_s, notes_of, oddity, read_run_rows
 
 _GPT = {
@@ -153,11 +154,12 @@ def test_odd_rows_are_known_by_their_columns() -> None:
 
 
 def test_many_microbatches_continue_in_a_straight_line() -> None:
-    # 20 microbatches of a two-stage pipeline: simulated at 3 and 6, and whole.
-    (case,) = describe(_row(global_batch="160")).cases
-    assert simulated_microbatches(case) == (3, 6, 20.0)
-    line = predict_case(case, {})
-    assert line == pytest.approx(simulated_s(case, 20, {}), rel=0.005)
+    # 40 microbatches of two stages of two chunks: simulated at 4, 6 and 8, and whole.
+    (case,) = describe(_row(global_batch="320", vpp="2")).cases
+    assert case.microbatches == 40
+    assert shorter_counts(case.parallel, 40) == (4, 6, 8)
+    assert shorter_counts(case.parallel, 18) is None  # nine groups cost no more than 2 + 3 + 4
+    assert predict_case(case) == pytest.approx(simulated_s(case, 40), rel=1e-3)
 
 
 def test_rows_are_scored_and_refusals_kept(capsys: pytest.CaptureFixture[str]) -> None:

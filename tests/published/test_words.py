@@ -111,19 +111,19 @@ def test_what_is_not_modelled_is_refused_with_its_reason(changes: dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("changes", "cluster", "board"),
+    ("changes", "cluster", "die"),
     [
-        ({"gpu_type": "NVIDIA H100 80GB HBM3"}, "h100-16", "h100"),
-        ({"gpu_type": "A100-SXM4-40GB"}, "a100-40gb-16", "a100"),
-        ({"gpu_type": "A100-SXM4-40GB", "notes": "4 GPUs per node"}, "hgx4-a100-16", "a100"),
-        ({"gpu_type": "H20"}, "h20-16", "h20"),
-        ({"gpu_type": "A10"}, "a10-16", "a10"),
-        ({"gpu_type": "Tesla V100-SXM2-32GB"}, "dgx1v-16", "dgx1v"),
+        ({"gpu_type": "NVIDIA H100 80GB HBM3"}, "h100-16", "gh100"),
+        ({"gpu_type": "A100-SXM4-40GB"}, "a100-40gb-16", "ga100"),
+        ({"gpu_type": "A100-SXM4-40GB", "notes": "4 GPUs per node"}, "hgx4-a100-16", "ga100"),
+        ({"gpu_type": "H20"}, "h20-16", "gh100"),
+        ({"gpu_type": "A10"}, "a10-16", ""),
+        ({"gpu_type": "Tesla V100-SXM2-32GB"}, "dgx1v-16", ""),
     ],
 )
-def test_boards_as_tables_write_them(changes: dict[str, str], cluster: str, board: str) -> None:
+def test_boards_as_tables_write_them(changes: dict[str, str], cluster: str, die: str) -> None:
     (case,) = describe(_row(**changes)).cases
-    assert (case.cluster, case.board) == (cluster, board)
+    assert (case.cluster, case.die) == (cluster, die)
 
 
 def test_networks_as_tables_write_them() -> None:
@@ -144,7 +144,7 @@ def test_networks_as_tables_write_them() -> None:
         ({"zero_fsdp": "FSDP"}, "software: FSDP, nothing said of torch.compile"),
         ({"zero_fsdp": "ZeRO-3"}, "predicted as deepspeed"),
         ({"gpu_type": "V100"}, "predicted as megatron-lm-2021"),
-        ({"gpu_type": "V100"}, "clocks under load are taken as rated"),
+        ({"gpu_type": "V100"}, "its clock under load is taken as rated"),
         ({"moe_experts": "8", "moe_topk": "2", "ffn": "1024"}, "experts, no software named"),
         ({"model": "Zebra", "hidden": "1024", "layers": "4", "ffn": "4096"}, "heads are not given"),
         ({"model": "Zebra", "hidden": "1024", "layers": "4", "ffn": "4096"}, "vocab is not given: 51200"),

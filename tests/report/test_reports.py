@@ -11,9 +11,12 @@ from simcore.analysis import analyse
 from simcore.errors import InputError
 from simcore.report import json_object, summary, write_plot
 from simcore.timeline import Timeline
+from simcore.timeline.info import NearestRun, StepBand
 
 CONTRACT = [
     "step_time_s",
+    "band",
+    "nearest",
     "breakdown_s",
     "mfu",
     "model_tflops_per_gpu",
@@ -39,6 +42,7 @@ def test_json_object_has_the_contracts_keys(two_stage_run: Path) -> None:
     )
     assert (found["peak_memory_bytes"], found["gpus"], found["engine_events"]) == (700, 2, 17)
     assert (found["wall_s"], found["timeline"]) == (1.5, str(two_stage_run / "timeline.parquet"))
+    assert (found["band"], found["nearest"]) == (None, [])
 
 
 def text_of(run: Path) -> str:
@@ -62,6 +66,42 @@ def test_summary_says_what_matters(two_stage_run: Path) -> None:
     assert "warning: written by hand" in lines
     assert "kernel times come from: roofline 100.0%" in lines
     assert "the end" in lines
+
+
+def test_summary_states_the_band_and_what_it_rests_on(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    band = StepBand(
+        low_s=285e-9, high_s=330e-9, level=0.8, runs=46.2, widened=1.2, reasons=("no measured run in fp32",)
+    )
+    run = NearestRun(
+        id="mpf_Table4_Qwen2-57B-A14B_FSDP-EP_256_4096_bf16", family="f", framework="megatron-core",
+        distance=0.5, predicted_s=9.5, measured_s=10.0, error=-0.05,
+        differs=("megatron-core-fsdp", "experts", "256 GPUs", "ep 4", "bf16"),
+    )  # fmt: skip
+    info = timeline.info.model_copy(update={"band": band, "nearest": (run,)})
+    console = Console(width=80, record=True, file=(two_stage_run / "out.txt").open("w", encoding="utf-8"))
+    console.print(summary(info, analyse(timeline)))
+    text = console.export_text()
+    lines = {line.split("  ")[0].strip() or line.strip(): line for line in text.splitlines()}
+    assert "285 to 330 ns" in next(line for line in text.splitlines() if "80% band" in line)
+    said = " ".join(text.split())
+    # 285 / 300 and 330 / 300, less one.
+    assert "step time 300 ns, 80% band 285 to 330 ns (-5.0% to +10.0%): what predictions of" in said
+    assert "(46 of equal weight)" in said
+    assert "the band is 20% wider, as no measured run is near:" in lines
+    assert "no measured run in fp32" in lines
+    row = next(line for line in text.splitlines() if line.rstrip().endswith("-5.0%"))
+    assert row.split()[-5:] == ["9.5", "s", "10", "s", "-5.0%"]
+    assert "megatron-core-fsdp, experts, 256 GPUs, 2 more" in said or "2 more" in said
+    assert max(map(len, text.splitlines())) <= 80
+    found = json_object(info, analyse(timeline), timeline.path, 1.5)
+    assert found["band"] == {
+        "low_s": 285e-9, "high_s": 330e-9, "level": 0.8, "runs": 46.2, "widened": 1.2,
+        "reasons": ["no measured run in fp32"],
+    }  # fmt: skip
+    nearest = found["nearest"]
+    assert isinstance(nearest, list)
+    assert nearest[0]["differs"][0] == "megatron-core-fsdp"
 
 
 def test_summary_shows_phases(two_stage_run: Path) -> None:

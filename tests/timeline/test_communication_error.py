@@ -41,14 +41,12 @@ def test_no_communication_no_error() -> None:
     assert communication_error(replace(result, plan_of=silent, plans=())) == 0.0
 
 
-def test_run_json_and_summary_say_it(tmp_path: Path) -> None:
+def test_run_json_says_it(tmp_path: Path) -> None:
     write_run(tmp_path / "run", two_stage_graph(), with_errors(0.05, 0.05), FACTS)
     timeline = Timeline.open(tmp_path / "run")
     error = math.hypot(80 * 0.05, 90 * 0.05) / 170  # 3.5 %
     assert timeline.info.communication_error == pytest.approx(error)
-    analysis = analyse(timeline)
+    # A part of the step's band: the summary states the whole of it instead.
     text = io.StringIO()
-    Console(width=150, file=text).print(summary(timeline.info, analysis))
-    assert "communication times are good to 3.5%" in text.getvalue()
-    share = error * analysis.breakdown.exposed_communication / analysis.step_ps
-    assert f"({share:.1%}), from communication that is exposed" in text.getvalue().replace("\n", " ")
+    Console(width=150, file=text).print(summary(timeline.info, analyse(timeline)))
+    assert "communication times are good to" not in text.getvalue()

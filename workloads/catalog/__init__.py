@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT", "load", "names", "path"]
 
 #: What is simulated when nothing else is asked for: GPT-175B on 96 H800 in bf16 with sequence parallelism,
-#: whose kernels were measured.  Echo's headline case (arXiv 2412.12487), fp32, has "echo-" before the name.
+#: whose kernels were measured.  Echo's headline case (arXiv 2412.12487) is the same job in fp32: "echo-"
+#: before the name.
 DEFAULT: Final = "gpt-175b-pp12-tp8-dp1"
 
 _GRAPHS: Final = Path(__file__).parent / "graphs"

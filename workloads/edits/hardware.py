@@ -42,7 +42,8 @@ def gpu(job: EditableJob, call: Call) -> Edited:
         return Edited(job, tuple(assumed), count_changed(job.graph, rows & ~edited))
     job = edited_kernels(job)
     old = load_gpu(was) if was else recorded_gpu(job)
-    ratio, share = _ratios(job, old, new)
+    size = max(job.recorded_world, job.graph.world_size)
+    ratio, share = _ratios(job, old.under_load(size), new.under_load(size))
     rows = (job.graph.ops.kind == OpKind.COMPUTE) & (job.graph.ops.recorded_ps >= 0)
     scaled = lasting(job, rows, job.graph.ops.recorded_ps * ratio)
     peaks = f" (HBM {new.hbm_bytes_per_s / 1e12:.2f} TB/s"
@@ -50,6 +51,7 @@ def gpu(job: EditableJob, call: Call) -> Edited:
     told = (
         f"recorded on {old.name}, every kernel scaled by its time on {new.name} over that on {old.name}",
         f"{share:.1%} of kernel time by its shapes, the rest by what bounds its class{peaks}",
+        f"on both under load: {old.load_remarks(size)[0]}; {new.load_remarks(size)[0]}",
         "host, copies and communication as recorded",
     )
     return Edited(scaled, told, count_changed(job.graph, rows))

@@ -140,7 +140,7 @@ def _resized(
     """Every kernel of known shapes scaled.  ``parameters``: how they grow; None: as the products do."""
     job = edited_kernels(job)
     ops = job.graph.ops
-    cost = RooflineCost(recorded_gpu(job))
+    cost = RooflineCost(recorded_gpu(job).under_load(job.graph.world_size))
     recorded = ops.recorded_ps.astype(np.float64)
     changed = np.zeros(len(ops), dtype=np.bool_)
     known_ps = 0

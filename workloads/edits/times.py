@@ -25,7 +25,7 @@ def alone_times(job: EditableJob, rows: npt.NDArray[np.bool_]) -> IntArray:
     unknown = rows & (ops.recorded_ps < 0)
     kernels = unknown & np.isin(ops.kind, _ON_GPU)
     if kernels.any():
-        gpu = _cluster(job).gpu
+        gpu = _cluster(job).gpu.under_load(job.graph.world_size)
         priced = (
             RooflineCost(gpu, fp32_math=job.fp32_math).demands(ops, kernels).alone_ps(gpu.hbm_bytes_per_s)
         )

@@ -12,7 +12,8 @@ _HEAD = """# Presets
 What a framework version does by default.  Written from `workloads/presets/*.toml` by
 `python -m workloads.presets.page docs/presets.md`.  A setting without a published source is marked
 *inferred*, with the reason.  `unpublished` lists what a run may have used where its source does not say:
-such runs are predicted as a band.
+such runs are predicted as a band.  `supports` lists what the build has or ran on: a job that asks for
+something else is answered with a warning.
 """
 
 

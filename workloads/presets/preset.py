@@ -5,7 +5,9 @@ Note [Preset files]
     ``key = { value = ..., source = "..." }`` or ``key = { value = ..., inferred = "why" }``.  Tables:
     ``[model]``, ``[parallel]``, ``[training]``, ``[software]`` set fields of the specs of those names;
     ``[gpu]`` sets fields of ``GpuSpec`` that software decides (host time per launch, between kernels; s);
-    ``[unpublished]`` lists what a run may have used where its source does not say.
+    ``[unpublished]`` lists what a run may have used where its source does not say.  ``[supports]`` lists what
+    the build has or ran on; anything else is simulated with a warning.  Schedules: "none" without a pipeline,
+    "interleaved" with several chunks a stage.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ TABLES: Final[Mapping[str, frozenset[str]]] = {
     "unpublished": frozenset(
         {"micro_batch", "virtual_stages", "recompute", "sequence_parallel", "attention", "sharding"}
     ),
+    "supports": frozenset({"generation", "recompute", "schedule"}),
 }
 
 

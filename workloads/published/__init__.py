@@ -4,15 +4,12 @@ from workloads.published.case import Band, Case, describe
 from workloads.published.measured import causal_ratio, measured_step_s
 from workloads.published.notes import notes_of
 from workloads.published.odd import oddity
-from workloads.published.physics import BoardPhysics, board_physics
 from workloads.published.row import RunRow, read_run_rows
 
 __all__ = [
-    "BoardPhysics",
     "Band",
     "Case",
     "RunRow",
-    "board_physics",
     "causal_ratio",
     "describe",
     "measured_step_s",

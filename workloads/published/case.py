@@ -5,20 +5,22 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from simcore.errors import InputError
+from simcore.hardware import ClusterSpec, load_cluster
+from workloads.jobs import complete
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.presets import Preset, load_preset, recognise
 from workloads.published.cluster import cluster_of
-from workloads.published.layout import parallel_of, plausible_chunks
+from workloads.published.layout import plausible_chunks, said_of_layout
 from workloads.published.model import model_of, told_columns
-from workloads.published.physics import board_group
 from workloads.published.row import RunRow
 from workloads.published.sharding import sharding_of
 from workloads.published.words import fp8_recipe_of, precision_of, recompute_of
@@ -35,17 +37,29 @@ _LORA_TARGETS: Final = "linear_qkv"
 
 @dataclass(frozen=True)
 class Case:
-    """One run to simulate.  ``microbatches`` may be a fraction: the last one of a step can be smaller."""
+    """One run to simulate: a complete job on a cluster.
+
+    ``die`` is the GPU's.  ``assumed`` says what was chosen for inputs that the row leaves open.  ``said`` is
+    the description that the job was completed from, as a YAML file would have it; ``assumptions`` and
+    ``warnings`` are what completing it took for granted.
+    """
 
     model: ModelSpec
     parallel: ParallelSpec
     training: TrainingSpec
     software: SoftwareSpec
-    board: str  # key of board_physics()
+    die: str
     cluster: str
     overrides: tuple[tuple[str, str], ...]
-    microbatches: float
     assumed: str = ""
+    said: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    assumptions: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches of each replica."""
+        return self.training.num_microbatches(self.parallel)
 
 
 @dataclass(frozen=True)
@@ -121,42 +135,53 @@ def _combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
 
 
 def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> Case:
-    parallel = parallel_of(row, preset, model, assumed)
-    samples = row.number("global_batch") / parallel.dp
-    micro = int(assumed.get("micro_batch") or row.number("micro_batch", 0) or _micro_batch(preset))
-    if samples < 1:
-        raise InputError(f"{row.id}: {row.number('global_batch'):g} samples on {parallel.dp} replicas")
-    micro = max(1, min(micro, int(samples)))
-    training = _training(row, preset, assumed, micro, parallel, model.layers)
-    length = assumed.get("document_length", training.seq)
-    if length < training.seq:
-        # A causal document of L tokens: each attends to L / 2 on average.
-        model = model.model_copy(update={"sliding_window": max(1, length // 2)})
-    software = preset.software()
-    if model.moe:
-        software = software.model_copy(update=_dispatcher(row))
+    content = _content(row, preset, model, assumed)
+    board, name, overrides = cluster_of(row)
+    plain = _plain(board)
+    per_node = plain.gpus_per_node
+    job = complete(
+        content, row.id, num_gpus=-(-row.count("gpus") // per_node) * per_node,
+        generation=plain.gpu.generation,
+    )  # fmt: skip
+    said = {**content, "cluster": name, "set": dict(overrides)}
+    assumptions = ", ".join(f"{key}={value}" for key, value in assumed.items())
+    return Case(
+        job.model, job.parallel, job.training, job.software, plain.gpu.die, name,
+        (*overrides, *job.gpu.items()), assumptions, {key: part for key, part in said.items() if part},
+        job.assumptions, job.warnings,
+    )  # fmt: skip
+
+
+@cache
+def _plain(board: str) -> ClusterSpec:
+    return load_cluster(board)
+
+
+def _content(
+    row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The row's words as a description: what a user would write in a YAML file."""
+    parallel = said_of_layout(row, model)
+    software: dict[str, Any] = {"preset": preset.name, **(_dispatcher(row) if model.moe else {})}
     recipe = fp8_recipe_of(row)
     if recipe:
-        software = software.model_copy(update={"fp8_recipe": recipe})
-    if training.param_gather_dtype == "fp8":
-        # Owners cast their shards before the gather.
-        software = software.model_copy(update={"fp8_weight_cast": "never"})
-    if "attention" in assumed:
-        software = software.model_copy(update={"attention": assumed["attention"]})
-    board, name, overrides = cluster_of(row)
-    gpu = tuple((f"gpu.{key}", str(value)) for key, value in preset.values("gpu").items())
-    said = ", ".join(f"{key}={value}" for key, value in assumed.items())
-    return Case(
-        model,
-        parallel,
-        training,
-        software,
-        board_group(board),
-        name,
-        (*overrides, *gpu),
-        samples / micro,
-        said,
-    )  # fmt: skip
+        software["fp8_recipe"] = recipe
+    training = _training(row, preset, model, parallel, assumed)
+    for section, keys in (
+        (parallel, ("virtual_stages", "sequence_parallel")),
+        (training, ("recompute", "sharding")),
+        (software, ("attention",)),
+    ):
+        section |= {key: assumed[key] for key in keys if key in assumed}
+    fields = model.model_dump(exclude_defaults=True)
+    length = assumed.get("document_length", row.count("seq"))
+    if length < row.count("seq"):
+        # A causal document of L tokens: each attends to L / 2 on average.
+        fields["sliding_window"] = max(1, length // 2)
+    return {
+        "model": {"name": model.name, **fields}, "parallel": parallel, "training": training,
+        "software": software,
+    }  # fmt: skip
 
 
 def _dispatcher(row: RunRow) -> dict[str, Any]:
@@ -171,40 +196,37 @@ def _dispatcher(row: RunRow) -> dict[str, Any]:
     return {}
 
 
-def _micro_batch(preset: Preset) -> int:
-    values = preset.values("unpublished").get("micro_batch", [1])
-    return int(values[0])
-
-
 def _training(
-    row: RunRow, preset: Preset, assumed: Mapping[str, Any], micro: int, parallel: ParallelSpec, layers: int
-) -> TrainingSpec:
-    settings = preset.values("training")
-    settings |= precision_of(row) | sharding_of(row, settings.get("sharding", "ddp"))
-    settings |= recompute_of(row, layers // parallel.pp)
+    row: RunRow, preset: Preset, model: ModelSpec, parallel: Mapping[str, Any], assumed: Mapping[str, Any]
+) -> dict[str, Any]:
+    usual = str(preset.values("training").get("sharding", "ddp"))
+    found = precision_of(row) | sharding_of(row, usual)
+    found |= recompute_of(row, model.layers // parallel["pp"])
+    found |= {"seq": row.count("seq"), **_batches(row, parallel["dp"], assumed)}
     said = f"{row.id} {row.text('model')} {row.text('notes')} {row.text('overlap_notes')}".replace("_", " ")
     if re.search(r"\b(lora|peft)\b", said, re.IGNORECASE):
-        settings |= {"trainable": "lora", "lora_rank": _LORA_RANK, "lora_targets": _LORA_TARGETS}
-    if "recompute" in assumed:
-        settings["recompute"] = assumed["recompute"]
-    if parallel.pp > 1 and settings.get("sharding") == "fsdp2":
-        # pytorch/torchtitan parallelize_llama.py: "default" does not reshard with pipelines, as a gather for
-        # each microbatch could not be hidden.
-        settings["reshard_after_forward"] = False
-    # Interleaved schedules post sends and receives together, whatever the build.
-    settings["overlap_p2p"] = parallel.virtual_stages > 1
+        found |= {"trainable": "lora", "lora_rank": _LORA_RANK, "lora_targets": _LORA_TARGETS}
     notes = row.text("overlap_notes").lower()
     if re.search(
         r"1f1b overlap|a2a.overlap|ep.overlap|expert.parallel.*overlap", notes + row.text("notes").lower()
     ):
-        settings["ep_overlap"] = True
+        found["ep_overlap"] = True
     if re.search(r"tp overlap off|no tp(/dp)? overlap", notes):
-        settings["tp_overlap"] = False
+        found["tp_overlap"] = False
     if re.search(r"ub_tp_comm_overlap true|tp comm overlap|async tp", notes):
-        settings["tp_overlap"] = True
-    settings["tp_overlap"] = bool(settings.get("tp_overlap")) and parallel.sequence_parallel
+        found["tp_overlap"] = True
     if re.search(r"(fp8|float8) all-?gather", notes):
-        settings["param_gather_dtype"] = "fp8"
-    if settings.get("scatter_gather_p2p") and parallel.sequence_parallel:
-        settings["scatter_gather_p2p"] = False
-    return TrainingSpec(micro_batch=micro, global_batch=micro * parallel.dp, seq=row.count("seq"), **settings)
+        found["param_gather_dtype"] = "fp8"
+    return found
+
+
+def _batches(row: RunRow, dp: int, assumed: Mapping[str, Any]) -> dict[str, int]:
+    """Micro batch, where it is known, and a global batch of whole micro batches on every replica."""
+    samples = row.number("global_batch") / dp
+    if samples < 1:
+        raise InputError(f"{row.id}: {row.number('global_batch'):g} samples on {dp} replicas")
+    micro = int(assumed.get("micro_batch") or row.number("micro_batch", 0))
+    micro = min(micro, int(samples))
+    whole = max(1, micro)
+    found = {"global_batch": int(samples / whole) * whole * dp}
+    return found | ({"micro_batch": micro} if micro else {})

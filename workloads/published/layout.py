@@ -1,15 +1,12 @@
-"""A row's degrees, how its layers are dealt, and its pipeline's schedule."""
+"""What a row says of its degrees and its pipeline's schedule."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 from simcore.errors import InputError
 from workloads.models.spec import ModelSpec
-from workloads.parallel.spec import ParallelSpec
-from workloads.presets import Preset
 from workloads.published.row import RunRow
 from workloads.published.sharding import shard_ranks
 from workloads.published.words import says_yes
@@ -30,51 +27,41 @@ _CP_STYLES: Final = (
 )
 
 
-def parallel_of(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> ParallelSpec:
-    """The row's layout; ``assumed``: what a case takes for inputs that are unpublished.
+def said_of_layout(row: RunRow, model: ModelSpec) -> dict[str, Any]:
+    """What the row says of degrees, schedule and experts, as the section ``parallel`` of a description.
 
-    Errors: InputError for degrees that do not divide the GPUs, or layers the stages.
+    Errors: InputError for degrees that do not divide the GPUs.
     """
-    tp, pp, cp, ep = (row.count(name, 1) for name in ("tp", "pp", "cp", "ep"))
-    gpus = row.count("gpus")
-    if gpus % (tp * pp * cp):
+    degrees = {name: row.count(name, 1) for name in ("tp", "pp", "cp", "ep")}
+    gpus, inner = row.count("gpus"), degrees["tp"] * degrees["pp"] * degrees["cp"]
+    if gpus % inner:
+        tp, pp, cp = (degrees[name] for name in ("tp", "pp", "cp"))
         raise InputError(f"{row.id}: {gpus} GPUs do not divide by tp {tp} x pp {pp} x cp {cp}")
-    virtual = int(assumed.get("virtual_stages") or (row.number("vpp", 0) if row.says("vpp") else 0) or 1)
+    dp = gpus // inner
     said = f"{row.text('overlap_notes')} {row.text('sp')}"
-    settings = preset.values("parallel")
-    if pp == 1:
-        virtual = 1
-    else:
-        named, chunks = _schedule(said, model.layers // pp)
-        settings |= {"schedule": named} if named else {}
-        virtual = chunks or virtual
-    etp = re.search(r"\(ETP\)\s*=\s*(\d+)", said)
-    dp = gpus // (tp * pp * cp)
-    sequence = assumed.get("sequence_parallel", _sequence_parallel(row, preset))
+    found: dict[str, Any] = {**degrees, "dp": dp}
+    if degrees["pp"] > 1:
+        if row.says("vpp") and row.number("vpp", 0):
+            found["virtual_stages"] = row.count("vpp")
+        named, chunks = _schedule(said, model.layers // degrees["pp"])
+        found |= {"schedule": named} if named else {}
+        found |= {"virtual_stages": chunks} if chunks else {}
     style = next((style for pattern, style in _CP_STYLES if re.search(pattern, said, re.IGNORECASE)), "")
-    extra: dict[str, Any] = {"cp_style": style} if style and cp > 1 else {}
+    if style and degrees["cp"] > 1:
+        found["cp_style"] = style
+    etp = re.search(r"\(ETP\)\s*=\s*(\d+)", said)
     if etp:
-        extra["etp"] = int(etp[1])
-    elif re.search(r"\(ETP\)\s*==\s*TP", said) or ep == 1:
-        extra["etp"] = 0
-    stages = pp * virtual
-    # 126 layers on 16 stages of 8 chunks, 70 on 12: chosen so that both ends count as layers.
-    chosen = settings.pop("embedding_as_layer", False) or model.layers % stages
-    as_layers = bool(chosen) and (model.layers + 2) % stages == 0
+        found["etp"] = int(etp[1])
+    elif re.search(r"\(ETP\)\s*==\s*TP", said):
+        found["etp"] = 0
     if re.search(r"embedding and loss counted as layers", said):
-        as_layers = True
-    if ep == 1 and model.moe and re.search(r"deepep", said, re.IGNORECASE):
-        ep = _dispatching_ranks(model.moe.num_experts, dp * cp)
-    parallel = ParallelSpec(
-        tp=tp, pp=pp, dp=dp, cp=cp, ep=ep,
-        dp_shard=shard_ranks(row, dp), sequence_parallel=bool(sequence) and tp > 1, virtual_stages=virtual,
-        **{**settings, "embedding_as_layer": as_layers, "head_as_layer": as_layers, **extra},
-    )  # fmt: skip
-    if not as_layers and model.layers % stages:
-        parallel = parallel.model_copy(
-            update={"stage_layers": _uneven(model.layers, stages, model.mtp_layers)}
-        )
-    return parallel
+        found |= {"embedding_as_layer": True, "head_as_layer": True}
+    if degrees["ep"] == 1 and model.moe and re.search(r"deepep", said, re.IGNORECASE):
+        found["ep"] = _dispatching_ranks(model.moe.num_experts, dp * degrees["cp"])
+    if row.says("sp"):
+        found["sequence_parallel"] = says_yes(row.text("sp")) and degrees["tp"] > 1
+    shards = shard_ranks(row, dp)
+    return found | ({"dp_shard": shards} if shards else {})
 
 
 def plausible_chunks(row: RunRow) -> list[int]:
@@ -101,25 +88,3 @@ def _dispatching_ranks(experts: int, ranks: int) -> int:
     NVIDIA-NeMo/Automodel examples/benchmark/configs: ep_size is the number of GPUs, or 64.
     """
     return next(size for size in range(min(64, experts), 0, -1) if experts % size == 0 == ranks % size)
-
-
-def _uneven(layers: int, stages: int, further: int) -> tuple[int, ...]:
-    """As even as possible, the fewer where embedding and head (and ``further`` predicted tokens) are."""
-    if layers < stages:
-        raise InputError(f"{layers} layers on {stages} pipeline stages")
-    all_parts = layers + 2 + further
-    if further and all_parts % stages == 0 and all_parts // stages > further:
-        each = all_parts // stages
-        return (each - 1, *[each] * (stages - 2), each - 1 - further)
-    each, more = divmod(layers, stages)
-    counts = [each] * stages
-    order = sorted(range(stages), key=lambda k: (k == stages - 1, k == 0, k))
-    for k in order[:more]:
-        counts[k] += 1
-    return tuple(counts)
-
-
-def _sequence_parallel(row: RunRow, preset: Preset) -> bool:
-    if row.says("sp"):
-        return says_yes(row.text("sp"))
-    return bool(preset.values("unpublished").get("sequence_parallel", [False])[0])

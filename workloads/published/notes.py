@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from simcore.errors import InputError
+from simcore.hardware import load_cluster
 from workloads.presets import assumption, recognise
 from workloads.published.cluster import STAND_INS, cluster_of
 from workloads.published.model import assumed_sizes, knows, told_columns
-from workloads.published.physics import board_group, board_physics
 from workloads.published.row import RunRow
 from workloads.published.words import precision_of, recompute_of
 
@@ -39,9 +39,8 @@ def _of_cluster(row: RunRow) -> list[str]:
         for pattern, remark in STAND_INS.items()
         if re.search(pattern, kind, re.IGNORECASE)
     ]
-    if board_group(cluster_of(row)[0]) not in board_physics():
-        found.append(f"{kind}: no training runs were at hand, clocks under load are taken as rated")
-    return found
+    _, warning = load_cluster(cluster_of(row)[0]).gpu.load_remarks(row.count("gpus"))
+    return [*found, warning] if warning else found
 
 
 def _of_degrees(row: RunRow) -> list[str]:

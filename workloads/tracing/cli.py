@@ -95,9 +95,9 @@ def megatron_gpt(
 ) -> None:
     """GPT trained by Megatron-core 0.16.1: its model, DDP, optimizer and pipeline schedule.
 
-    Defaults are those of the catalog's echo-gpt-175b-pp12-tp8-dp1, GPT-175B on 96 H800 as evaluated in Echo
-    (arXiv 2412.12487): FP32 without sequence parallelism and without the distributed optimizer.  That needs
-    more than 80 GB without recomputation, so every layer is recomputed ("full").
+    Defaults are those of echo-gpt-175b-pp12-tp8-dp1, GPT-175B on 96 H800 as evaluated in Echo (arXiv
+    2412.12487): FP32 without sequence parallelism and without the distributed optimizer.  That needs more
+    than 80 GB without recomputation, so every layer is recomputed ("full").
     """
     try:
         if jobs < 0:

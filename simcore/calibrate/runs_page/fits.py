@@ -12,7 +12,8 @@ from simcore.calibrate.runs_ablations import Miss, Worth
 from simcore.calibrate.runs_fit import Fit
 from simcore.calibrate.runs_page.tables import percent, strategy, table
 from simcore.calibrate.runs_score import RowScore
-from workloads.published import BoardPhysics, board_physics
+from simcore.hardware import dies
+from simcore.hardware.sustained import Sustained
 
 #: Groups with a larger mean error are looked at; at most so many.
 _FAR: Final = 0.1
@@ -21,7 +22,7 @@ _MOST: Final = 6
 
 def physics_lines() -> list[str]:
     """The numbers in use."""
-    rows = [(board, f"{p.clock:g}", percent(p.spread), f"{p.fp8:g}") for board, p in board_physics().items()]
+    rows = [(die, f"{p.clock:g}", percent(p.spread), f"{p.fp8:g}") for die, p in dies().items()]
     heads = ("die", "mean clock under load / rated", "spread between GPUs, %", "fp8 products / twice bf16")
     return ["Numbers by die:", "", *table(heads, rows)]
 
@@ -48,21 +49,21 @@ def left_out_lines(fitted: Fit) -> list[str]:
 
 def worth_lines(worths: Sequence[Worth]) -> list[str]:
     """Errors without each piece of physics."""
-    boards = list(worths[0].errors)
+    seen = list(worths[0].errors)
     base = worths[0].errors
     rows = [
         (
             worth.name,
-            *(percent(worth.errors[board]) for board in boards),
-            *(percent(worth.errors[board] - base[board], signed=True) for board in boards),
+            *(percent(worth.errors[die]) for die in seen),
+            *(percent(worth.errors[die] - base[die], signed=True) for die in seen),
             _said(worth.numbers),
         )
         for worth in worths
     ]
     heads = [
         "",
-        *(f"{board}, mean %" for board in boards),
-        *(f"{board}, worth" for board in boards),
+        *(f"{die}, mean %" for die in seen),
+        *(f"{die}, worth" for die in seen),
         "clocks",
     ]
     return [
@@ -112,7 +113,7 @@ def _error(error: float | None) -> str:
     return "" if error is None else percent(error, signed=True)
 
 
-def _said(numbers: Mapping[str, BoardPhysics]) -> str:
+def _said(numbers: Mapping[str, Sustained]) -> str:
     return ", ".join(
-        f"{board} {p.clock:g}" + (f" and {p.fp8:g}" if p.fp8 != 1 else "") for board, p in numbers.items()
+        f"{die} {p.clock:g}" + (f" and {p.fp8:g}" if p.fp8 != 1 else "") for die, p in numbers.items()
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from simcore.calibrate.runs_ablations import Miss, Worth
 from simcore.calibrate.runs_fit import Fit
+from simcore.calibrate.runs_page.bands import band_lines
 from simcore.calibrate.runs_page.curves import CURVES, Curve, curve_lines, plot
 from simcore.calibrate.runs_page.fits import left_out_lines, miss_lines, physics_lines, worth_lines
 from simcore.calibrate.runs_page.metrics import metric_lines
@@ -30,6 +31,7 @@ from simcore.calibrate.runs_page.tables import (
 from simcore.calibrate.runs_page.tried import tried_lines
 from simcore.calibrate.runs_ranking import Search
 from simcore.calibrate.runs_score import RowScore, Scored
+from workloads.evidence import MeasuredRun
 
 _HEADS: Final = ("", "n", "mean %", "median", "p90", "max", "bias")
 _WORST: Final = 20
@@ -50,11 +52,11 @@ scored by its distance to that band, so an error near zero mostly means a wide b
 their own neighbours (rules on columns flag them, with the reason); they are predicted like all others and
 reported apart.
 
-**What is fitted.**  Few numbers per die hold for all of its rows (`workloads/published/physics.toml`): the SM
+**What is fitted.**  Few numbers per die hold for all of its rows (`hardware_profiles/die`): the SM
 clock under load at the power limit, and on Hopper the rate of fp8 products; from the literature, how far
 clocks differ between GPUs of one type: the slowest of a job sets its pace.  Constants of kernels and
 collectives are fitted to measured kernels and collectives, not to these rows.  There is no factor per family
-or row.  `python scripts/calibrate.py BOARD --runs CSV --leave-one-out` refits the numbers
+or row.  `python scripts/calibrate.py DIE --runs CSV --leave-one-out` refits the numbers
 (`simcore/calibrate/runs_fit.py`).
 
 **What is not out of sample.**  The numbers of the dies are fitted to these rows (see "Families left out"),
@@ -68,7 +70,7 @@ lengths of packed documents in fine-tuning (a band).
 _OTHERS: Final = (
     ("vTrain, its 73 multi-node A100 rows", "14.73"),
     ("Calculon untuned, the same rows", "15.4"),
-    ("a first analytic study of all rows, two parameters per board", "5.8 in sample, 8.3 left out"),
+    ("a first analytic study of all rows, two parameters per die", "5.8 in sample, 8.3 left out"),
     ("Echo, its own cases", "8"),
     ("DistSim, its own cases", "< 4"),
 )
@@ -80,7 +82,7 @@ class Extras:
 
     ``scope``: which rows were predicted, where not all.  ``fitted``: errors with each family in and out of
     the fit.  ``worths``, ``misses``: errors without pieces of physics, of the mean and of rows far off.
-    ``searches``: DistSim's search again, the choice first.
+    ``searches``: DistSim's search again, the choice first.  ``runs``: the rows as evidence for bands.
     """
 
     scope: str = ""
@@ -88,6 +90,7 @@ class Extras:
     worths: Sequence[Worth] = ()
     misses: Sequence[Miss] = ()
     searches: Sequence[Search] = ()
+    runs: Sequence[MeasuredRun] = ()
 
 
 def report(scored: Scored, extras: Extras | None = None) -> str:
@@ -114,6 +117,7 @@ def report(scored: Scored, extras: Extras | None = None) -> str:
     lines += ["Others, for comparison:", "", *table(("", "mean error %"), _OTHERS)]
     lines += physics_lines()
     lines += left_out_lines(extras.fitted) if extras.fitted is not None else []
+    lines += band_lines(extras.runs) if extras.runs else []
     lines += worth_lines(extras.worths) if extras.worths else []
     lines += miss_lines(extras.misses) if extras.misses else []
     lines += tried_lines()
@@ -121,7 +125,7 @@ def report(scored: Scored, extras: Extras | None = None) -> str:
     lines += ["Quality B:", "", *table(_HEADS, grouped(quality_b, _family_on))]
     lines += ["Odd:", "", *table(_HEADS, grouped(odd, lambda score: score.described.odd))]
     for title, key, order in (
-        ("GPU", lambda score: score.described.band.cases[0].board, ()),
+        ("GPU", lambda score: score.described.band.cases[0].die, ()),
         ("model size", size_band, SIZE_BANDS),
         ("number of GPUs", scale_band, SCALE_BANDS),
         ("strategy", strategy, ()),
@@ -162,7 +166,7 @@ def _family(score: RowScore) -> str:
 
 
 def _family_on(score: RowScore) -> str:
-    return f"{_family(score)} ({score.described.band.cases[0].board})"
+    return f"{_family(score)} ({score.described.band.cases[0].die})"
 
 
 def _goals(scores: Sequence[RowScore]) -> list[str]:

@@ -19,7 +19,7 @@ MAPPINGS: Final[dict[str, str]] = {
     "unfused": "every aten op is a kernel, as traced",
     "megatron": "Megatron-LM's fused kernels, jit fusion, apex optimizer, gradient accumulation in GEMMs",
     "flash": "the same with attention as one kernel (FlashAttention; memory-efficient attention in fp32)",
-    "cudnn": "the same as Transformer Engine chooses it (cuDNN's kernel from Hopper on, else Flash's)",
+    "cudnn": "the same as Transformer Engine chooses it (cuDNN's from Hopper on, FlashAttention's before)",
 }
 
 #: How much a mapping fuses: a more fused graph cannot become a less fused one, or one of another attention.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from simcore.errors import InputError
 from simcore.graph import verify
-from workloads.descriptions import Description, describe, named_model, what_fits
-from workloads.descriptions.advice import peak_bytes
+from workloads.jobs import Description, complete, named_model, what_fits
+from workloads.jobs.advice import peak_bytes
 
 #: huggingface.co/meta-llama/Meta-Llama-3-8B config.json, what is read of it.
 LLAMA_3_8B = {
@@ -22,7 +23,7 @@ LLAMA_3_8B = {
 
 def job(content: dict, *, num_gpus: int = 8, folder: Path | None = None, **overrides: str) -> Description:
     settings = {key.replace("__", "."): value for key, value in overrides.items()}
-    return describe(content, "job.yaml", overrides=settings, num_gpus=num_gpus, folder=folder or Path())
+    return complete(content, "job.yaml", overrides=settings, num_gpus=num_gpus, folder=folder)
 
 
 def config(tmp_path: Path, content: object) -> str:
@@ -130,7 +131,7 @@ def test_advice_was_tried(micro_batch):
     for line in lines:
         changes = dict(word.split("=") for word in line.partition("(")[0].split() if "=" in word)
         content = {"model": "llama3-70b", "parallel": {"tp": 4}, "training": training}
-        again = describe(content, "job", overrides=changes, num_gpus=64, folder=Path())
+        again = complete(content, "job", overrides=changes, num_gpus=64)
         assert peak_bytes(again) <= available
 
 
@@ -140,7 +141,7 @@ def test_advice_names_more_gpus_where_nothing_fits_on_as_many():
     _, line = what_fits(job(content, num_gpus=8), available)
     assert line.startswith("would fit on 16 GPUs: --set parallel.pp=2")
     changes = dict(word.split("=") for word in line.partition("(")[0].split() if "=" in word)
-    again = describe(content, "job", overrides=changes, num_gpus=16, folder=Path())
+    again = complete(content, "job", overrides=changes, num_gpus=16)
     assert again.parallel.world_size == 16
     assert peak_bytes(again) <= available
 
@@ -238,3 +239,50 @@ def test_fsdp2_keeps_what_it_gathered_with_pipelines():
     assert job(given).training.reshard_after_forward
     assert not job(given, parallel__pp="2").training.reshard_after_forward
     assert job(given, parallel__pp="2", training__reshard_after_forward="true").training.reshard_after_forward
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            {"software": "mosaic-fsdp", "training": {"recompute": "selective"}},
+            "training.recompute=selective and software preset mosaic-fsdp .* has none, full",
+        ),
+        (
+            {"software": "deepspeed-zero3", "parallel": {"pp": 2}},
+            "parallel.schedule=1f1b and software preset deepspeed-zero3 .* has none",
+        ),
+        (
+            {"software": "fms-fsdp", "parallel": {"pp": 2, "virtual_stages": 2}},
+            "parallel.schedule=interleaved and software preset fms-fsdp",
+        ),
+        (
+            {"parallel": {"tp": 2, "sequence_parallel": False}, "training": {"tp_overlap": True}},
+            "training.tp_overlap=True without parallel.sequence_parallel",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_said_and_simulated(content, words):
+    made = job({"model": "llama3-8b", **content})
+    assert any(re.search(words, warning) for warning in made.warnings)
+    assert not job({"model": "llama3-8b"}).warnings
+    assert verify(made.graph()) == []
+
+
+def test_a_preset_on_gpus_that_it_never_ran_on_is_said():
+    made = complete({"model": "llama3-8b"}, "job.yaml", num_gpus=8, generation="volta")
+    (warning,) = made.warnings
+    assert "generation=volta and software preset megatron-core" in warning
+    assert "ran on ampere, hopper" in warning
+
+
+def test_every_assumption_names_its_key_and_why():
+    made = job({"model": "llama3-8b", "parallel": {"tp": 2, "pp": 3}}, num_gpus=12)
+    assumed = {one.key: one for one in made.assumed}
+    # 32 layers on 3 stages: 11, 11 and 10, the last with the head.
+    assert assumed["parallel.stage_layers"].value == made.parallel.stage_layers == (11, 11, 10)
+    assert (
+        str(assumed["parallel.dp"])
+        == "parallel.dp=2: data parallelism over what tp, cp and pp leave of 12 GPUs"
+    )
+    assert "parallel.tp" not in assumed  # it was said

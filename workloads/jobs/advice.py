@@ -8,7 +8,7 @@ from typing import Any
 
 from simcore.errors import InputError
 from simcore.units import GIB
-from workloads.descriptions.describe import Description
+from workloads.jobs.complete import Description
 from workloads.parallel.job import FSDP, Job
 from workloads.parallel.memory import estimate_memory
 

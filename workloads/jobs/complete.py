@@ -1,4 +1,8 @@
-"""From what a user writes to a complete job: preset, model, degrees, and what is assumed for the rest."""
+"""From what is said of a job to the complete job, by one ordered list of rules for users and published rows.
+
+What is said comes from a YAML file, ``--set``, a Hugging Face config.json, or the columns of a published run
+(``workloads/published``).  Each rule fills in what was left open and says what it took for granted and why.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,15 @@ from pydantic import BaseModel
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
-from workloads.descriptions.values import checked, value_of
+from workloads.jobs.draft import Assumed, Draft
+from workloads.jobs.rules import RULES
+from workloads.jobs.values import checked, value_of
 from workloads.models.hugging_face import model_fields
 from workloads.models.public import model_names, named_model
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
-from workloads.parallel.check import check_job, divides
+from workloads.parallel.check import check_job
 from workloads.parallel.generate import generate, schedule_of
-from workloads.parallel.job import FSDP
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.presets import Preset, load_preset, preset_names
 
@@ -32,14 +37,24 @@ _MEGATRON, _TORCH = "megatron-core", "torchtitan-fsdp2"
 
 @dataclass(frozen=True)
 class Description:
-    """A complete job.  ``gpu`` are settings of the GPU that its software decides (``gpu.key`` -> value)."""
+    """A complete job.  ``gpu`` are settings of the GPU that its software decides (``gpu.key`` -> value).
+
+    ``assumed`` is what the rules took for granted, in their order; ``warnings`` what contradicts itself or
+    was never seen to run.
+    """
 
     model: ModelSpec
     parallel: ParallelSpec
     training: TrainingSpec
     software: SoftwareSpec
     gpu: Mapping[str, str]
-    assumptions: tuple[str, ...]
+    assumed: tuple[Assumed, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """``assumed`` as lines for the record of a run."""
+        return tuple(map(str, self.assumed))
 
     def schedule(self) -> tuple[Schedule, Placement]:
         """What each stage does in order, and where model chunks lie.  InputError as :meth:`graph`."""
@@ -52,39 +67,42 @@ class Description:
         return generate(self.model, self.parallel, self.training, self.software)
 
 
-def describe(
-    content: Mapping[str, Any], where: str, *, overrides: Mapping[str, str], num_gpus: int, folder: Path
+def complete(
+    content: Mapping[str, Any],
+    where: str,
+    *,
+    num_gpus: int,
+    generation: str = "",
+    overrides: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> Description:
     """The job that ``content`` (keys :data:`SECTIONS`) and ``overrides`` (``section.key`` -> text) describe.
 
     ``model`` is a name, a path to a Hugging Face config.json (relative to ``folder``) or fields of
     :class:`ModelSpec`; ``software`` a preset's name, or fields of :class:`SoftwareSpec` with ``preset``.
-    What is left open comes from the preset; dp fills ``num_gpus``.
+    What is left open follows from :data:`RULES` on ``num_gpus`` GPUs of a ``generation``.
     Errors: InputError for unknown keys and values that cannot be, naming the key and the nearest valid one.
     """
-    given = {section: _section(content, section, where) for section in SECTIONS}
-    for key, text in overrides.items():
+    said = {section: _section(content, section, where) for section in SECTIONS}
+    for key, text in (overrides or {}).items():
         section, _, name = key.partition(".")
         if not name and section in ("model", "software"):
-            given[section][section] = text
+            said[section][section] = text
         else:
-            _put(given[section], name.split("."), value_of(text, key), key)
-    preset = _preset(given, where)
-    model = _model(given["model"], preset, where, folder)
-    notes = [f"software as preset {preset.name} has it: {preset.description}"]
-    training = dict(given["training"])
-    training = {**preset.values("training"), **training}
-    seq = checked(TrainingSpec, training, f"{where}: training").seq
-    parallel = _parallel(given["parallel"], preset, where, num_gpus, model.sequence(seq), notes)
-    training = _training(training, parallel, given["training"], where, notes)
-    software = {"name": preset.name, **preset.values("software"), **given["software"]}
+            _put(said[section], name.split("."), value_of(text, key), key)
+    preset = _preset(said, where)
+    model = _model(said["model"], preset, where, folder or Path())
+    draft = Draft(where, num_gpus, generation, preset, model, said)
+    for rule in RULES:
+        rule(draft)
     return Description(
         model=model,
-        parallel=parallel,
-        training=checked(TrainingSpec, training, f"{where}: training"),
-        software=checked(SoftwareSpec, software, f"{where}: software"),
+        parallel=draft.parallel,
+        training=draft.training,
+        software=draft.software,
         gpu={f"gpu.{key}": f"{value}" for key, value in preset.values("gpu").items()},
-        assumptions=tuple(notes),
+        assumed=tuple(draft.assumed),
+        warnings=tuple(draft.warnings),
     )
 
 
@@ -100,7 +118,7 @@ def _section(content: Mapping[str, Any], section: str, where: str) -> dict[str, 
         return {}
     if section in ("model", "software") and isinstance(value, str):
         return {section: value}
-    if not isinstance(value, dict):
+    if not isinstance(value, Mapping):
         raise InputError(f"{where}: {section} must map keys to values, not {value!r}")
     return {str(key): inner for key, inner in value.items()}
 
@@ -115,20 +133,20 @@ def _put(target: dict[str, Any], path: list[str], value: Any, key: str) -> None:
     target[path[-1]] = value
 
 
-def _preset(given: dict[str, dict[str, Any]], where: str) -> Preset:
-    software = given["software"]
+def _preset(said: dict[str, dict[str, Any]], where: str) -> Preset:
+    software = said["software"]
     name = software.pop("software", None)
     name = software.pop("preset", name)
     if name is None:
-        sharding = str(given["training"].get("sharding", ""))
+        sharding = str(said["training"].get("sharding", ""))
         name = _TORCH if sharding.startswith("fsdp") else _MEGATRON
     if name not in preset_names():
         raise InputError(f"{where}: software: unknown preset {name!r}{nearest(str(name), preset_names())}")
     return load_preset(name)
 
 
-def _model(given: dict[str, Any], preset: Preset, where: str, folder: Path) -> ModelSpec:
-    fields = dict(given)
+def _model(said: dict[str, Any], preset: Preset, where: str, folder: Path) -> ModelSpec:
+    fields = dict(said)
     source = fields.pop("model", None)
     base: dict[str, Any] = {}
     if source is not None:
@@ -160,64 +178,3 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected an object, got {type(content).__name__}")
     return content
-
-
-def _parallel(
-    given: Mapping[str, Any], preset: Preset, where: str, num_gpus: int, seq: int, notes: list[str]
-) -> ParallelSpec:
-    """``seq``: tokens of a sample, which sequence parallelism slices."""
-    values = {**preset.values("parallel"), **given}
-    key = f"{where}: parallel"
-    spec = checked(ParallelSpec, values, key)
-    if "sequence_parallel" not in values and spec.tp > 1:
-        divides_seq = seq % (spec.cp * spec.tp) == 0
-        values["sequence_parallel"] = divides_seq
-        notes.append(
-            "sequence parallelism goes with tensor parallelism"
-            if divides_seq
-            else f"no sequence parallelism: tp {spec.tp} does not divide {seq // spec.cp} tokens"
-        )
-    if "dp" not in values:
-        inner = spec.tp * spec.cp * spec.pp
-        if inner > num_gpus or num_gpus % inner:
-            divides("GPUs of the cluster", num_gpus, inner, "tp x cp x pp")
-        values["dp"] = num_gpus // inner
-        notes.append(f"data parallelism over what tp, cp and pp leave of {num_gpus} GPUs: dp={values['dp']}")
-    full = checked(ParallelSpec, values, key)
-    if full.world_size > num_gpus:
-        inner = full.world_size // full.dp
-        near = f"; nearest: parallel.dp={num_gpus // inner}" if inner <= num_gpus else ""
-        raise InputError(
-            f"{key}: tp x cp x pp x dp = {full.world_size} ranks, the cluster has {num_gpus} GPUs{near}"
-        )
-    return full
-
-
-def _training(
-    values: dict[str, Any], parallel: ParallelSpec, given: Mapping[str, Any], where: str, notes: list[str]
-) -> dict[str, Any]:
-    spec = checked(TrainingSpec, values, f"{where}: training")
-    if "optimizer_bytes_per_parameter" not in given and not {"optimizer", "precision"}.isdisjoint(given):
-        values["optimizer_bytes_per_parameter"] = _optimizer_bytes(spec)
-    if spec.sharding == "fsdp2" and parallel.pp > 1 and "reshard_after_forward" not in given:
-        # pytorch/torchtitan parallelize_llama.py: "default" does not reshard with pipelines.
-        values["reshard_after_forward"] = False
-        notes.append("FSDP2 keeps gathered parameters until backward, as torchtitan does with pipelines")
-    if "global_batch" not in given:
-        count = 4 * parallel.pp if parallel.pp > 1 else 1
-        values["global_batch"] = count * spec.micro_batch * parallel.dp
-        notes.append(f"global batch {values['global_batch']}: {count} microbatches for each replica")
-    if "seq" not in given:
-        notes.append(f"sequences of {spec.seq} tokens")
-    return values
-
-
-def _optimizer_bytes(spec: TrainingSpec) -> int:
-    """Bytes of optimizer state a parameter: Adam's two fp32 moments, and an fp32 copy of 16-bit weights.
-
-    Sharded parameters are fp32 themselves: where Adam keeps states, they count as the copy among them.
-    """
-    moments = 8 if spec.optimizer == "adam" else 0
-    if spec.sharding in FSDP:
-        return moments + 4 if moments else 0
-    return moments if spec.optimizer == "none" or spec.precision in ("fp32", "tf32") else moments + 4

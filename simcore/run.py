@@ -1,0 +1,171 @@
+"""The one way from a job and a cluster to its simulation: every command, study and validation goes it.
+
+Topology, collectives, prices of kernels under load, ranks that differ and noise are put together here and
+nowhere else, so that what is validated is what a user is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.collectives import AlphaBetaPlanner, NcclPlanner
+from simcore.cost import CostModel, Demands, MeasuredTable, RooflineCost
+from simcore.engine import Noise, SimulationResult, Variants, simulate
+from simcore.errors import InputError
+from simcore.graph import Graph, OpTable
+from simcore.hardware import ClusterSpec, GpuSpec, Topology, hardware_hash
+from simcore.network.packet import PacketSettings
+from simcore.units import s_from_ps
+
+if TYPE_CHECKING:
+    from simcore.interference import LearnedInterference
+    from simcore.symmetry import Planner
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a job is simulated, beside the job and its cluster.
+
+    ``network``: "fluid", "alphabeta" or "packet", which ``packets`` says more about.  ``nccl``: arguments of
+    :class:`NcclPlanner` that the user chose.  ``fp32_math`` and ``tables`` (measured kernel times) go to the
+    cost model.  ``rank_gpus``: GPUs of single ranks that differ from the cluster's.  ``noise_sigma`` and
+    ``seed``: log-normal noise of kernel times.  ``learned``: how communication slows kernels, instead of what
+    they share.  ``fold`` and ``coalesce``: exact shortcuts, as :func:`simulate` has them.
+    """
+
+    network: str = "fluid"
+    nccl: Mapping[str, Any] = field(default_factory=dict)
+    fp32_math: str = "ieee"
+    tables: tuple[MeasuredTable, ...] = ()
+    packets: PacketSettings = field(default_factory=PacketSettings)
+    rank_gpus: Mapping[int, GpuSpec] = field(default_factory=dict)
+    noise_sigma: float = 0.0
+    seed: int = 0
+    learned: LearnedInterference | None = None
+    fold: bool = True
+    coalesce: bool = True
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A simulated step: its result, what kernels asked for, and what was taken for granted of the GPUs.
+
+    ``demands`` is None where another cost model than the cluster's was given.
+    """
+
+    result: SimulationResult
+    demands: Demands | None
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        """Step time, seconds."""
+        return s_from_ps(self.result.step_ps)
+
+
+def run(
+    graph: Graph,
+    cluster: ClusterSpec,
+    setup: Setup | None = None,
+    *,
+    cost: CostModel | None = None,
+    planner: Planner | None = None,
+    variants: Variants | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Ran:
+    """Simulate one step of ``graph`` on ``cluster``.
+
+    Kernels are priced for the GPU under the load of the whole job, see Note [Slowest GPU].  ``cost``,
+    ``planner`` and ``variants`` replace what follows from the hardware, for recordings whose durations are
+    known.  ``progress`` gets the share done, 0..1.
+
+    Errors: as :func:`simulate`; InputError for NCCL settings that cannot be, or a rank outside the job.
+    """
+    setup = setup or Setup()
+    topology, nccl = _wired(cluster, setup.nccl)
+    plans = planner or (AlphaBetaPlanner(nccl) if setup.network == "alphabeta" else nccl)
+    remembered, said, warned = None, "", ""
+    if cost is None:
+        cost = remembered = _Remembered(_priced(cluster.gpu, graph, setup))
+        said, warned = cluster.gpu.load_remarks(graph.world_size)
+        variants = variants or _variants(graph, cluster, setup, cost)
+    result = simulate(
+        graph,
+        topology,
+        cost,
+        plans,
+        network=setup.network,
+        packets=replace(setup.packets, seed=setup.seed),
+        fold=setup.fold,
+        coalesce=setup.coalesce,
+        variants=variants,
+        learned=setup.learned,
+        noise=Noise(setup.noise_sigma, setup.seed) if setup.noise_sigma else None,
+        progress=progress,
+    )
+    return Ran(
+        result,
+        remembered.last if remembered is not None else None,
+        (said,) if said else (),
+        (warned,) if warned else (),
+    )
+
+
+def _priced(gpu: GpuSpec, graph: Graph, setup: Setup) -> RooflineCost:
+    math = "tf32" if graph.workload.precision == "tf32" else setup.fp32_math
+    return RooflineCost(gpu.under_load(graph.world_size), fp32_math=math, tables=setup.tables)
+
+
+def _variants(graph: Graph, cluster: ClusterSpec, setup: Setup, cost: CostModel) -> Variants | None:
+    """GPUs of the ranks that differ; None when none does.  InputError for a rank outside the job."""
+    if not setup.rank_gpus:
+        return None
+    of_rank = np.zeros(graph.world_size, dtype=np.int64)
+    gpus: list[GpuSpec] = [cluster.gpu]
+    costs: list[CostModel] = [cost]
+    for rank, gpu in setup.rank_gpus.items():
+        if not 0 <= rank < graph.world_size:
+            raise InputError(f"rank.{rank}: the job has ranks 0 to {graph.world_size - 1}")
+        if gpu not in gpus[1:]:
+            gpus.append(gpu)
+            costs.append(_priced(gpu, graph, setup))
+        of_rank[rank] = gpus.index(gpu, 1)
+    return Variants(tuple(gpus), tuple(costs), of_rank)
+
+
+class _Remembered:
+    """A cost model that remembers its last answer, so that the run can say where its times come from."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+        self.last: Demands | None = None
+
+    def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
+        """As the model says."""
+        self.last = self._cost.demands(ops, used)
+        return self.last
+
+
+#: Clusters seen last with their wiring and NCCL's choices on them: jobs of one table or search share both.
+_LAST: Final[dict[tuple[str, ...], tuple[Topology, NcclPlanner]]] = {}
+_KEPT: Final = 8
+
+
+def _wired(cluster: ClusterSpec, nccl: Mapping[str, Any]) -> tuple[Topology, NcclPlanner]:
+    key = (cluster.name, hardware_hash(cluster), repr(sorted(nccl.items())))
+    if key not in _LAST:
+        topology = Topology(cluster)
+        try:
+            planner = NcclPlanner(topology, **nccl)
+        except InputError as error:
+            raise InputError(f"nccl settings: {error}") from None
+        if len(_LAST) >= _KEPT:
+            _LAST.clear()
+        _LAST[key] = topology, planner
+    return _LAST[key]

@@ -1,0 +1,88 @@
+"""A job on its way from what was said to complete specs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workloads.jobs.values import checked
+from workloads.models.software import SoftwareSpec
+from workloads.models.spec import ModelSpec
+from workloads.parallel.spec import ParallelSpec, TrainingSpec
+from workloads.presets import Preset
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What a rule took for granted: ``section.key``, its value, and why."""
+
+    key: str
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}: {self.why}" if self.key else self.why
+
+
+class Draft:
+    """Values of each section as they stand: the preset's, what was said over them, and what rules assume.
+
+    ``said[section]`` is what was said, which no rule overrules without a warning.  Errors: InputError, when
+    specs are asked for, for unknown keys and values that cannot be.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        num_gpus: int,
+        generation: str,
+        preset: Preset,
+        model: ModelSpec,
+        said: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        self.where, self.num_gpus, self.generation = where, num_gpus, generation
+        self.preset, self.model, self.said = preset, model, said
+        self.assumed: list[Assumed] = []
+        self.warnings: list[str] = []
+        self._values = {
+            section: {**preset.values(section), **said[section]}
+            for section in ("parallel", "training", "software")
+        }
+        self._values["software"].setdefault("name", preset.name)
+
+    @property
+    def parallel(self) -> ParallelSpec:
+        """Degrees as they stand."""
+        return checked(ParallelSpec, self._values["parallel"], f"{self.where}: parallel")
+
+    @property
+    def training(self) -> TrainingSpec:
+        """Training as it stands."""
+        return checked(TrainingSpec, self._values["training"], f"{self.where}: training")
+
+    @property
+    def software(self) -> SoftwareSpec:
+        """Kernel choices as they stand."""
+        return checked(SoftwareSpec, self._values["software"], f"{self.where}: software")
+
+    def is_said(self, key: str) -> bool:
+        """Whether ``section.key`` was said."""
+        section, _, name = key.partition(".")
+        return name in self.said[section]
+
+    def is_set(self, key: str) -> bool:
+        """Whether ``section.key`` was said or the preset has it."""
+        section, _, name = key.partition(".")
+        return name in self._values[section]
+
+    def assume(self, key: str, value: Any, why: str) -> None:
+        """Set ``section.key``; it is recorded where that changes what was there."""
+        section, _, name = key.partition(".")
+        if getattr(getattr(self, section), name) != value:
+            self._values[section][name] = value
+            self.assumed.append(Assumed(key, value, why))
+
+    def note(self, why: str) -> None:
+        """Record what was taken for granted without a key of its own."""
+        self.assumed.append(Assumed("", None, why))

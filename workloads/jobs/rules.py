@@ -1,0 +1,249 @@
+"""The rules that complete a job, in the order in which they are asked.
+
+Each fills in keys that were not said, and says why.  None knows who asks: a user's file, a flag or a row of a
+table of published runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from simcore.errors import InputError
+from workloads.jobs.draft import Draft
+from workloads.parallel.check import divides
+from workloads.parallel.job import FSDP
+from workloads.parallel.spec import TrainingSpec
+
+Rule = Callable[[Draft], None]
+
+
+def software_is_the_presets(draft: Draft) -> None:
+    """Says which framework build stands behind all that is left open."""
+    draft.note(f"software as preset {draft.preset.name} has it: {draft.preset.description}")
+
+
+def length(draft: Draft) -> None:
+    """The length of a sequence."""
+    if not draft.is_said("training.seq"):
+        draft.note(f"training.seq={draft.training.seq}: sequences of so many tokens, as nothing else is said")
+
+
+def sequence_parallelism(draft: Draft) -> None:
+    """Sequence parallelism goes with tensor parallelism in builds that have it, where it divides."""
+    spec = draft.parallel
+    if draft.is_set("parallel.sequence_parallel") or spec.tp == 1:
+        return
+    usual = draft.preset.values("unpublished").get("sequence_parallel", [False])[0]
+    tokens = draft.model.sequence(draft.training.seq) // spec.cp
+    if not usual:
+        why = f"no sequence parallelism: {draft.preset.name} has none unless it is asked for"
+    elif tokens % spec.tp:
+        why = f"no sequence parallelism: tp {spec.tp} does not divide {tokens} tokens"
+        usual = False
+    else:
+        why = "sequence parallelism goes with tensor parallelism"
+    if usual:
+        draft.assume("parallel.sequence_parallel", True, why)
+    else:
+        draft.note(why)
+
+
+def data_parallelism(draft: Draft) -> None:
+    """Data parallelism over what the other degrees leave of the cluster."""
+    spec, num_gpus = draft.parallel, draft.num_gpus
+    inner = spec.tp * spec.cp * spec.pp
+    if not draft.is_set("parallel.dp"):
+        if inner > num_gpus or num_gpus % inner:
+            divides("GPUs of the cluster", num_gpus, inner, "tp x cp x pp")
+        dp = num_gpus // inner
+        draft.assume("parallel.dp", dp, f"data parallelism over what tp, cp and pp leave of {num_gpus} GPUs")
+    spec = draft.parallel
+    if spec.world_size > num_gpus:
+        near = f"; nearest: parallel.dp={num_gpus // inner}" if inner <= num_gpus else ""
+        raise InputError(
+            f"{draft.where}: parallel: tp x cp x pp x dp = {spec.world_size} ranks, the cluster has"
+            f" {num_gpus} GPUs{near}"
+        )
+
+
+def experts(draft: Draft) -> None:
+    """Without expert parallelism experts are split as everything else is."""
+    spec = draft.parallel
+    if spec.ep == 1 and not draft.is_said("parallel.etp") and spec.etp:
+        draft.assume("parallel.etp", 0, "experts are split as dense layers are, as ep is 1")
+
+
+def layers_on_stages(draft: Draft) -> None:
+    """Layers that the stages do not divide: both ends count as layers, or stages are as even as possible.
+
+    Llama-3 405B's 126 layers on 16 stages of 8 chunks (arXiv 2407.21783, section 3.3.2) and 70 on 12 were
+    chosen so that embedding and head count as layers.
+    """
+    spec = draft.parallel
+    stages = spec.pp * spec.virtual_stages
+    layers = draft.model.layers
+    if draft.model.decoder_layers or draft.said["parallel"].keys() & {
+        "stage_layers", "embedding_as_layer", "head_as_layer",
+    }:  # fmt: skip
+        return
+    chosen = spec.embedding_as_layer or layers % stages != 0
+    as_layers = chosen and (layers + 2) % stages == 0
+    even = "embedding and head count as layers, so that stages are even" if as_layers else "stages are even"
+    draft.assume("parallel.embedding_as_layer", as_layers, even)
+    draft.assume("parallel.head_as_layer", as_layers, even)
+    if not as_layers and layers % stages:
+        given = split_unevenly(layers, stages, draft.model.mtp_layers)
+        draft.assume(
+            "parallel.stage_layers", given,
+            f"{layers} layers on {stages} (virtual) stages: as even as possible, the fewer at the ends",
+        )  # fmt: skip
+
+
+def split_unevenly(layers: int, stages: int, further: int = 0) -> tuple[int, ...]:
+    """As even as possible, the fewer where embedding and head (and ``further`` predicted tokens) are.
+
+    InputError for fewer layers than stages.
+    """
+    if layers < stages:
+        raise InputError(f"{layers} layers on {stages} pipeline stages; nearest: {layers} stages")
+    all_parts = layers + 2 + further
+    if further and all_parts % stages == 0 and all_parts // stages > further:
+        each = all_parts // stages
+        return (each - 1, *[each] * (stages - 2), each - 1 - further)
+    each, more = divmod(layers, stages)
+    counts = [each] * stages
+    order = sorted(range(stages), key=lambda k: (k == stages - 1, k == 0, k))
+    for k in order[:more]:
+        counts[k] += 1
+    return tuple(counts)
+
+
+def optimizer_states(draft: Draft) -> None:
+    """Bytes of optimizer states follow from optimizer and precision where one of them was said."""
+    if draft.is_said("training.optimizer_bytes_per_parameter"):
+        return
+    if draft.is_said("training.optimizer") or draft.is_said("training.precision"):
+        spec = draft.training
+        draft.assume(
+            "training.optimizer_bytes_per_parameter", _optimizer_bytes(spec),
+            f"states of {spec.optimizer} beside weights in {spec.precision}",
+        )  # fmt: skip
+
+
+def _optimizer_bytes(spec: TrainingSpec) -> int:
+    """Bytes of optimizer state a parameter: Adam's two fp32 moments, and an fp32 copy of 16-bit weights.
+
+    Sharded parameters are fp32 themselves: where Adam keeps states, they count as the copy among them.
+    """
+    moments = 8 if spec.optimizer == "adam" else 0
+    if spec.sharding in FSDP:
+        return moments + 4 if moments else 0
+    return moments if spec.optimizer == "none" or spec.precision in ("fp32", "tf32") else moments + 4
+
+
+def fsdp_in_pipelines(draft: Draft) -> None:
+    """FSDP2 keeps what it gathered where a pipeline would gather it again for each microbatch."""
+    in_pipeline = draft.parallel.pp > 1 and draft.training.sharding == "fsdp2"
+    if in_pipeline and not draft.is_said("training.reshard_after_forward"):
+        # pytorch/torchtitan parallelize_llama.py: "default" does not reshard with pipelines.
+        draft.assume(
+            "training.reshard_after_forward", False,
+            "FSDP2 keeps gathered parameters until backward, as torchtitan does with pipelines",
+        )  # fmt: skip
+
+
+def batches(draft: Draft) -> None:
+    """Micro batch and global batch."""
+    parallel, training = draft.parallel, draft.training
+    if not draft.is_said("training.micro_batch"):
+        usual = int(draft.preset.values("unpublished").get("micro_batch", [1])[0])
+        samples = training.global_batch // parallel.dp if draft.is_said("training.global_batch") else usual
+        micro = max((size for size in range(1, usual + 1) if samples % size == 0), default=1)
+        draft.assume("training.micro_batch", micro, f"the usual one of {draft.preset.name} that divides")
+    if not draft.is_said("training.global_batch"):
+        count = 4 * parallel.pp if parallel.pp > 1 else 1
+        draft.assume(
+            "training.global_batch", count * draft.training.micro_batch * parallel.dp,
+            f"{count} microbatches for each replica",
+        )  # fmt: skip
+
+
+def groups_of_microbatches(draft: Draft) -> None:
+    """Interleaving takes as many microbatches at once as there are stages, or the next number that divides.
+
+    Megatron-Core's schedules.py refuses a remainder smaller than the pipeline.
+    """
+    spec, training = draft.parallel, draft.training
+    count = training.num_microbatches(spec)
+    if spec.virtual_stages == 1 or spec.placement == "v" or spec.microbatch_group or count % spec.pp == 0:
+        return
+    fits = [size for size in range(spec.pp, count + 1) if count % size == 0]
+    if fits:
+        draft.assume(
+            "parallel.microbatch_group", fits[0],
+            f"{count} microbatches are no multiple of {spec.pp} stages: the next larger group that divides",
+        )  # fmt: skip
+
+
+def overlap_of_messages(draft: Draft) -> None:
+    """Interleaved schedules post sends and receives together, whatever the build; others wait for each."""
+    if not draft.is_said("training.overlap_p2p"):
+        interleaved = draft.parallel.virtual_stages > 1
+        why = "interleaved schedules post messages ahead" if interleaved else "each message is waited for"
+        draft.assume("training.overlap_p2p", interleaved, why)
+
+
+def overlap_of_tensor_parallelism(draft: Draft) -> None:
+    """Exchanges are split beside products only where sequence parallelism splits them."""
+    if draft.training.tp_overlap and not draft.parallel.sequence_parallel:
+        if draft.is_said("training.tp_overlap") and draft.parallel.tp > 1:
+            draft.warnings.append(
+                "training.tp_overlap=True without parallel.sequence_parallel: sums of whole activations are"
+                " not split beside products, so nothing overlaps"
+            )
+        draft.assume("training.tp_overlap", False, "no sequence parallelism whose exchanges it would split")
+
+
+def casts_to_fp8(draft: Draft) -> None:
+    """Parameters that are gathered in fp8 were cast by their owners."""
+    if draft.training.param_gather_dtype == "fp8" and not draft.is_said("software.fp8_weight_cast"):
+        draft.assume("software.fp8_weight_cast", "never", "parameters are gathered in fp8: owners cast them")
+
+
+def contradictions(draft: Draft) -> None:
+    """Warns of what the build does not have, or was never seen to run on; the job is simulated anyway."""
+    parallel = draft.parallel
+    loops = parallel.placement == "loop" and parallel.virtual_stages > 1
+    schedule = "none" if parallel.pp == 1 else "interleaved" if loops else parallel.schedule
+    asked = {
+        "generation": ("GPUs of generation", draft.generation),
+        "recompute": ("training.recompute", draft.training.recompute),
+        "schedule": ("parallel.schedule", schedule),
+    }
+    for key, known in draft.preset.values("supports").items():
+        called, value = asked[key]
+        if value and value not in known:
+            draft.warnings.append(
+                f"{called}={value} and software preset {draft.preset.name} contradict each other: the preset"
+                f" {'ran on' if key == 'generation' else 'has'} {', '.join(known)}; simulated all the same"
+            )
+
+
+#: All of them, in order: a rule may rely on what those before it have settled.
+RULES: Final[tuple[Rule, ...]] = (
+    software_is_the_presets,
+    length,
+    sequence_parallelism,
+    data_parallelism,
+    experts,
+    layers_on_stages,
+    optimizer_states,
+    fsdp_in_pipelines,
+    batches,
+    groups_of_microbatches,
+    overlap_of_messages,
+    overlap_of_tensor_parallelism,
+    casts_to_fp8,
+    contradictions,
+)
