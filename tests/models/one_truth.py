@@ -57,7 +57,8 @@ def generated(traced: Graph, kernels: str) -> Graph:
         overlap_grad_reduce=options["overlap_grad_reduce"],
         overlap_param_gather=options["overlap_param_gather"],
     )  # fmt: skip
-    attention: AttentionKernels = "efficient" if fp32 else ("cudnn" if kernels == "cudnn" else "flash")
+    in_16_bits: AttentionKernels = "cudnn" if kernels == "cudnn" else "flash"
+    attention: AttentionKernels = "efficient" if fp32 else in_16_bits
     if kernels == "megatron" and parallel.cp == 1:  # else the recipe's stand-in for Transformer Engine's
         attention = "unfused"
     # The tracing recipe does not pad the vocabulary; Megatron's default dropout is 0.1.  Its experts are
