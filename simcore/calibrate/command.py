@@ -110,13 +110,16 @@ def validate(argv: Sequence[str]) -> int:
     apart_text: list[str] = []
     if options.kernels is not None and options.leave_one_out:
         apart, apart_text = left_out(options.kernels, table)
+    conditions = {} if options.memory else {"conditions": "cool"}
     if options.json:
-        print(json.dumps(table.as_dict() | ({"left_out": apart} if apart else {})))
+        print(json.dumps(table.as_dict() | conditions | ({"left_out": apart} if apart else {})))
         return 0
     if options.memory:
         print("\n".join(memory_lines(table, options.worst)))
     else:
         print("\n".join(layer_lines(table)) if options.layers else _text(table, options.worst))
+    if conditions:
+        print("GPUs at their rated clocks (gpu.conditions=cool), as in the microbenchmarks compared with")
     if apart:
         print("\n".join(["", *apart_text]))
     if options.nccl:
