@@ -66,7 +66,8 @@ def _nearest_split(given: tuple[int, ...], count: int, num_layers: int) -> list[
 def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
     """``[stage][chunk]``; virtual stage v is chunk v // pp of stage v % pp.
 
-    In a V the second chunk goes back up: stage s holds virtual stages s and 2 pp - 1 - s.
+    In a V the second chunk goes back up: stage s holds virtual stages s and 2 pp - 1 - s.  Both ways
+    (DualPipe) stage s holds virtual stages s and pp - 1 - s of two copies.
     """
     counts = split_layers(len(model.layers), parallel)
     stages: list[list[Chunk]] = [[] for _ in range(parallel.pp)]
@@ -82,12 +83,14 @@ def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
             pieces.append(model.head)
             layers.append(-1)
         stage, _ = home(number, parallel.pp, parallel.placement)
-        if number == last and stage == 0:
+        if number == last and (stage == 0 or parallel.copies > 1):
             pieces[-1] = _without_tied(pieces[-1])
         stages[stage].append(
             Chunk(tuple(pieces), tuple(layers), first, has_embedding=number == 0, has_head=number == last)
         )
         first += count
+    if parallel.copies > 1:
+        stages = [[*one, *other] for one, other in zip(stages, reversed(stages), strict=True)]
     return stages
 
 
