@@ -26,12 +26,41 @@ def operand(tensor: Tensor, fp8: bool) -> Tensor:
     return replace(tensor, dtype=FP8) if fp8 else tensor
 
 
+def fp8_row_bytes(width: int) -> int:
+    """Bytes of a row in fp8 with a scale for each 128 elements (arXiv 2412.19437, section 3.3.2)."""
+    elements, size = _BLOCKS["blockwise"]
+    return width + -(-width // elements) * size
+
+
+def cast_for_product(x: Tensor, module: str) -> Kernel:
+    """One cast of ``x`` in rows, without its transpose: what a product reads, or what is dispatched."""
+    scales = Tensor((fp8_row_bytes(x.shape[-1]) - x.shape[-1], x.numel // x.shape[-1]), "uint8")
+    return compute("cast_fp8_rows", [x], [operand(x, True), scales], op_class="elementwise", module=module)
+
+
 def product_name(shard: Shard, fp8: bool) -> str:
     """Kernel of a plain product."""
     if not fp8:
-        return "aten::mm"
+        return "aten::mm" + sms_left(shard)
     named = {"blockwise": "blockwise_gemm", "mxfp8": "mxfp8_gemm"}
-    return named.get(shard.software.fp8_recipe, "aten::_scaled_mm")
+    name = named.get(shard.software.fp8_recipe, "aten::_scaled_mm")
+    return name + sms_left(shard)
+
+
+def weight_product_name(shard: Shard, fp8: bool, *, grouped: bool = False) -> str:
+    """Kernel of a weight gradient that is added to what is there."""
+    scaled = "blockwise_" if fp8 and shard.software.fp8_recipe == "blockwise" else ""
+    return f"{scaled}{'grouped_' if grouped else ''}wgrad_gemm_accum{sms_left(shard)}"
+
+
+def sms_left(shard: Shard) -> str:
+    """Behind a product's name: SMs that it leaves to others."""
+    return f".sms_left={shard.software.product_sms_left}" if shard.software.product_sms_left else ""
+
+
+def casts_at_use(shard: Shard) -> bool:
+    """Whether operands are cast in rows, and turned only when a gradient needs it."""
+    return shard.fp8 and shard.software.fp8_transposes == "at_use"
 
 
 def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> list[Kernel]:
@@ -52,6 +81,12 @@ def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> li
         found = compute("amax_fp8", [x], [maximum], op_class="reduction", module=module)
         kernels = [found, *(shared if is_slice else []), *kernels]
     return kernels
+
+
+def requantised(x: Tensor, module: str, *, kept: bool) -> Kernel:
+    """The transpose of ``x`` in fp8, scaled along its other dim; ``kept``: from what is in fp8 already."""
+    source, out = operand(x, kept), operand(x, True)
+    return compute("transpose_cast_fp8", [source], [out], op_class="elementwise", module=module)
 
 
 def transposed(x: Tensor, module: str) -> Kernel:

@@ -11,7 +11,17 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from workloads.models.exchange import Exchange, aside, beside_or_before, in_order, reorders, sums
-from workloads.models.fp8 import cast_weight, casts, operand, product_name, transposed
+from workloads.models.fp8 import (
+    cast_for_product,
+    cast_weight,
+    casts,
+    casts_at_use,
+    operand,
+    product_name,
+    requantised,
+    transposed,
+    weight_product_name,
+)
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
 from workloads.models.tape import Launch, Op, Tape
@@ -136,7 +146,9 @@ def _product(
     op, module = tape.op(), layer.module
     given = exchange.gathered_from or flat
     kept = given if shard.software.gather_inputs_again else flat
-    if fp8 and layer.cast_input:
+    if fp8 and layer.cast_input and casts_at_use(shard):
+        op.launch(Launch(cast_for_product(flat, module)))
+    elif fp8 and layer.cast_input:
         for kernel in casts(shard, given, module, is_slice=exchange.gathered_from is not None):
             op.launch(Launch(kernel))
     beside: list[Hashable] = []
@@ -222,7 +234,10 @@ def _backward(
         gathered.append(tape.new_label())
         again = collective("all_gather", operand(x, fp8), "tp", module=module)
         op.back(aside(shard, again), "weight", gathered[-1])
-    if fp8 and not (exchange.output and shard.sequence_parallel):
+    if fp8 and casts_at_use(shard):
+        op.back(requantised(weight, module, kept=True), "input")
+        op.back(cast_for_product(y, module), "input")
+    elif fp8 and not (exchange.output and shard.sequence_parallel):
         for kernel in casts(shard, y, module):
             op.back(kernel)
     produced = tape.new_label()
@@ -245,6 +260,10 @@ def _backward(
     if trains:
         arrived = [x] if exchange.gathered_from is not None else []
         arrived += [y] if exchange.output and shard.sequence_parallel else []
+        if fp8 and casts_at_use(shard):
+            op.back(requantised(y, module, kept=False), "weight")
+            op.back(requantised(x, module, kept=True), "weight")
+            arrived = []
         for tensor in arrived if fp8 else []:
             op.back(transposed(tensor, module), "weight", waits=tuple(gathered))
         _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(gathered))
@@ -266,7 +285,7 @@ def _weight_gradient(
     main_grad = Tensor(weight.shape, shard.main_grad_dtype)
     ins = [operand(y.like(y.shape[1], y.shape[0]), fp8), operand(x, fp8)]
     fused = shard.software.grad_accumulation_fusion
-    name = "wgrad_gemm_accum" if fused else product_name(shard, fp8)
+    name = weight_product_name(shard, fp8) if fused else product_name(shard, fp8)
     ins, outs = ([*ins, main_grad], [main_grad]) if fused else (ins, [weight])
     flops = 2 * y.numel * x.shape[-1]
     op.back(compute(name, ins, outs, op_class="gemm", flops=flops, module=module), "weight", waits=waits)

@@ -217,6 +217,34 @@ class _Generator:
         self._post(template, exchange.posts, done)
         return template
 
+    def _early(self, posts: tuple[Message, ...], exchange: Exchange) -> tuple[Message, ...]:
+        """Of the receives posted behind the one action those up to what the other, beside it, needs."""
+        if exchange.own is None:
+            return ()
+        stream = self._stream("recv", exchange.own[0].flow)
+        same = [number for number, one in enumerate(posts) if self._stream("recv", one.flow) == stream]
+        count = len(same) - exchange.own[1]
+        return posts[: same[count - 1] + 1] if count > 0 else ()
+
+    def _await(
+        self,
+        writer: Writer,
+        exchange: Exchange,
+        posted: Sequence[tuple[Message, OpHandle]] = (),
+        late: Sequence[Message] = (),
+    ) -> None:
+        """What an action needs from another stage: the last of ``posted`` of its kind, or one further back.
+
+        Of those that were posted since, ``late`` are not when the template begins.
+        """
+        if exchange.own is None:
+            return
+        message, since = exchange.own
+        stream = self._stream("recv", message.flow)
+        here = [got for one, got in posted if self._stream("recv", one.flow) == stream]
+        behind = sum(self._stream("recv", one.flow) == stream for one in late)
+        self._take(writer, message, here[-1] if here else external(stream, since - behind))
+
     def _send(self, writer: Writer, exchange: Exchange) -> tuple[OpHandle, ...]:
         """What an action sends once it is done; what it was done with."""
         done = (writer.last,) if writer.last is not None else ()
@@ -252,25 +280,18 @@ class _Generator:
             return self._templates[pair]
         template = self._templates[pair] = self._build.template("fwd+bwd")
         one, other = (Writer(template, self._job.software) for _ in range(2))
-        # What a stage receives next is posted ahead of both passes.
-        posted = self._post(template, forward.exchange.posts, (external(COMPUTE),))
         for flow in forward.exchange.awaits:
             one.wait_for(external(self._stream("send", flow)))
-        for writer, exchange, here in ((one, forward.exchange, []), (other, backward.exchange, posted)):
-            if exchange.own is not None:
-                message, ago = exchange.own
-                stream = self._stream("recv", message.flow)
-                near = [
-                    got
-                    for got, sent in zip(here, forward.exchange.posts, strict=False)
-                    if self._stream("recv", sent.flow) == stream
-                ]
-                got = near[-1 - ago] if ago < len(near) else external(stream, ago - len(near))
-                self._take(writer, message, got)
+        self._await(one, forward.exchange)
+        early = self._early(forward.exchange.posts, backward.exchange)
+        posted = self._post(template, early, (external(COMPUTE),))
+        late = forward.exchange.posts[len(early) :]
+        self._await(other, backward.exchange, list(zip(early, posted, strict=True)), late)
 
         def forwards() -> Iterator[None]:
             yield from forward_pass(one, there, pair.shift[0])
-            self._send(one, forward.exchange)
+            done = self._send(one, forward.exchange)
+            self._post(template, late, done)
 
         def backwards() -> Iterator[None]:
             yield from backward_pass(other, back, pair.shift[1], backward_part("B"))
@@ -337,7 +358,9 @@ class _Generator:
     def _boundary_bytes(self, placement: Placement) -> list[int]:
         """What each virtual stage hands on: the output of its last piece."""
         chunks, pp = self._job.chunks, self._job.parallel.pp
-        places = [home(virtual, pp, placement) for virtual in range(num_virtual(pp, len(chunks[0]), placement))]
+        places = [
+            home(virtual, pp, placement) for virtual in range(num_virtual(pp, len(chunks[0]), placement))
+        ]
         return [chunks[stage][chunk].pieces[-1].output_bytes for stage, chunk in places]
 
     def _under_way(self, stage: int, overlaps: bool) -> list[Source]:
