@@ -54,6 +54,10 @@ def simulated_microbatches(case: Case) -> tuple[int, int, float]:
     count, pp = case.microbatches, case.parallel.pp
     if pp == 1:
         return (2, _WHOLE, count) if count > _WHOLE else (0, max(1, math.ceil(count)), count)
+    if case.parallel.copies > 1:
+        # Two more at a time, one from each end.
+        few, more = 2 * pp + 2, 2 * pp + 6
+        return (few, more, count) if count > more else (0, max(2 * pp, 2 * math.ceil(count / 2)), count)
     if case.parallel.virtual_stages > 1:
         # Interleaving goes round in groups of pp microbatches; with pp of them it is all warm-up.
         few, more = 2 * pp, 3 * pp

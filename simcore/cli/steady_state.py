@@ -37,7 +37,7 @@ def simulated_counts(parallel: ParallelSpec) -> tuple[int, int]:
     if parallel.virtual_stages > 1 and parallel.placement == "loop":
         group = parallel.microbatch_group or pp
         return 2 * group, 3 * group
-    if parallel.schedule in ("zero_bubble", "dualpipe_v", "zb_v"):
+    if parallel.schedule in ("zero_bubble", "dualpipe", "dualpipe_v", "zb_v"):
         return 2 * pp + 2, 2 * pp + 4
     return (2, 3) if pp == 1 else (pp + 1, pp + 2)
 

@@ -1,17 +1,15 @@
 """An exchange of experts' tokens by kernels of its own: over NICs to a node once, over NVLink from there.
 
 Note [Routed exchange]
-    DeepSeek's kernels (arXiv 2412.19437, section 3.2.2; DeepEP) send a token once to each node that has one of
-    its experts, to the GPU with the sender's place in the node, which hands it on over NVLink to those GPUs
-    of the node that need it; sums come back the same way.  All of it runs in one kernel on a number of SMs
-    that the program sets, NICs and NVLink at the same time, chunk by chunk.  A graph says so in the name of
-    the collective, ``all_to_all:sms=20,gpus=1.875``: SMs that the kernel holds, and GPUs of a node that a
-    token which reaches it goes to, on average.  The size is what a rank has for all nodes, its own included:
-    tokens x nodes that a token goes to x bytes of a token.  Of n nodes (n-1)/n of it cross NICs; of k GPUs of
-    the group on a node, NVLink carries ``gpus`` (k-1)/k times the size.
-    HBM: the token is read; what crosses is written for the NIC and read by it, written by the other NIC and
-    read by who hands it on; each GPU that it is for writes it.  Buffers of the NVLink hop are chunks, which
-    L2 keeps.
+    DeepSeek's kernels (arXiv 2412.19437, section 3.2.2; DeepEP) send a token once to each node that has one
+    of its experts, to the GPU with the sender's place in the node, which hands it on over NVLink to those
+    GPUs of the node that need it; sums come back the same way.  All of it runs in one kernel on a number of
+    SMs that the program sets, NICs and NVLink at the same time, chunk by chunk
+    (:class:`simcore.graph.exchanges.TokenExchange`).
+    Of n nodes (n-1)/n of the size crosses NICs; of k GPUs of the group on a node, NVLink carries ``gpus``
+    (k-1)/k times the size.  HBM: the token is read; what crosses is written for the NIC and read by it,
+    written by the other NIC and read by who hands it on; each GPU that it is for writes it.  Buffers of the
+    NVLink hop are chunks, which L2 keeps.
 """
 
 from __future__ import annotations
@@ -29,10 +27,12 @@ from simcore.graph.exchanges import TokenExchange
 #: 095f58a51c, systems/data/h100_sxm/comm/sglang/0.5.12/wideep_deepep_normal_perf.parquet): 14 to 17 GB/s
 #: where NVLink is not what limits.
 SM_BYTES_PER_S: Final = 16e9
-#: Share of the rate of NICs and NVLink that the kernels reach.  Source: deepseek-ai/DeepEP docs/legacy.md,
-#: 64 H800 on 8 nodes: 51 and 50 GB/s with the sender's own node counted, 7/8 of it over a NIC of 47 GB/s;
-#: 153 and 158 of 165 GB/s over NVLink.
-WIRE_SHARE: Final = 0.94
+#: Shares of the rate of NICs and of NVLink that the kernels reach.  Source: deepseek-ai/DeepEP README.md of
+#: its first release (February 2025), H800: 46 and 45 GB/s for 64 GPUs on 8 nodes with the sender's own node
+#: counted, 7/8 of it over a NIC of 47 GB/s (51 and 50 since April 2025: docs/legacy.md); 153 and 158 of
+#: 165 GB/s over NVLink.
+NETWORK_SHARE: Final = 0.85
+NVLINK_SHARE: Final = 0.94
 #: Bytes of a chunk in flight: 6 tokens of 7,168 in bf16 (DeepEP csrc/deep_ep.cpp, Config: RDMA send chunks).
 _CHUNK_BYTES: Final = 86_016
 
@@ -69,8 +69,8 @@ def routed_decision(exchange: TokenExchange, costs: Costs, num_bytes: int, layou
         data_bytes=float(num_bytes),
         fill_bytes=0.0,
         copy_bytes_per_s=exchange.sms * SM_BYTES_PER_S / handed_on,
-        copy_share=WIRE_SHARE,
-        network_share=WIRE_SHARE,
+        copy_share=NVLINK_SHARE,
+        network_share=NETWORK_SHARE,
     )
 
 

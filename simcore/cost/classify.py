@@ -8,7 +8,7 @@ from functools import cache
 OP_CLASSES = (
     "gemm", "bgemm", "attention_fwd", "attention_bwd", "elementwise", "reduction", "softmax_fwd",
     "softmax_bwd", "norm_fwd", "norm_bwd", "embedding_fwd", "embedding_bwd", "cross_entropy", "dropout",
-    "optimizer", "foreach", "copy", "fill", "conv", "other",
+    "optimizer", "foreach", "copy", "fill", "conv", "quantize", "other",
 )  # fmt: skip
 
 #: Ops whose name says it all.  Everything else goes through the patterns below.

@@ -137,8 +137,8 @@ def gemm(kernel: Kernel, context: Context) -> Work:
         out_bytes = 2 * (round(kernel.bytes_written / (m * n * batch)) or 4)
     return gemm_work(
         m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context,
-        scales=scales_of(kernel.name), uneven="grouped_gemm" in kernel.name, sms_left=sms_left_by(kernel.name),
-        replayed=kernel.replayed,
+        scales=scales_of(kernel.name), uneven="grouped_gemm" in kernel.name,
+        sms_left=sms_left_by(kernel.name), replayed=kernel.replayed,
     )  # fmt: skip
 
 

@@ -121,6 +121,7 @@ def traffic_class(op_class: str, context: Context) -> TrafficParameters:
     "optimizer",
     "copy",
     "fill",
+    "quantize",
 )
 def streaming(kernel: Kernel, context: Context) -> Work:
     """Any class that streams its tensors a fixed number of times."""

@@ -22,6 +22,7 @@ from workloads.parallel.check import check_job, divides
 from workloads.parallel.generate import generate, schedule_of
 from workloads.parallel.job import FSDP
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
+from workloads.parallel.stages import even_as_possible
 from workloads.presets import Preset, load_preset, preset_names
 
 #: Parts of a description; ``--set SECTION.KEY=VALUE`` changes one key.
@@ -76,6 +77,7 @@ def describe(
     training = {**preset.values("training"), **training}
     seq = checked(TrainingSpec, training, f"{where}: training").seq
     parallel = _parallel(given["parallel"], preset, where, num_gpus, model.sequence(seq), notes)
+    parallel = _dealt(parallel, model, notes)
     training = _training(training, parallel, given["training"], where, notes)
     software = {"name": preset.name, **preset.values("software"), **given["software"]}
     return Description(
@@ -191,6 +193,18 @@ def _parallel(
             f"{key}: tp x cp x pp x dp = {full.world_size} ranks, the cluster has {num_gpus} GPUs{near}"
         )
     return full
+
+
+def _dealt(parallel: ParallelSpec, model: ModelSpec, notes: list[str]) -> ParallelSpec:
+    """Layers dealt as evenly as they go both ways (DualPipe), where both ends share their stages' work."""
+    stages = parallel.pp * parallel.virtual_stages
+    layers = model.layers + model.decoder_layers
+    whole = layers + parallel.embedding_as_layer + parallel.head_as_layer
+    if parallel.copies == 1 or parallel.stage_layers or whole % stages == 0 or layers < stages:
+        return parallel
+    dealt = even_as_possible(layers, stages, model.mtp_layers)
+    notes.append(f"{layers} layers on {stages} stages: {', '.join(map(str, dealt))}")
+    return parallel.model_copy(update={"stage_layers": dealt})
 
 
 def _training(

@@ -238,7 +238,7 @@ def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
         back=(sums, *_turned(gathers), home),
         back_grad=(*before, there, *gathers, copies),
         rows=wide,
-        saved_bytes=rows.num_bytes,
+        saved_bytes=0 if shard.software.moe_weighted_early else rows.num_bytes,
     )
 
 

@@ -82,7 +82,7 @@ def _route(tape: Tape, shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> No
         for name in ("aten::mul.Tensor", "aten::mul.Tensor", "aten::gather", "aten::add.Tensor"):
             op.back(compute(name, [scores, scores], [scores], module=router))
     op.back(compute("aten::_softmax_backward_data", [scores, scores], [scores], module=router))
-    turned = weight.like(*reversed(weight.shape))
+    scores, turned = replace(scores, dtype=dtype), weight.like(*reversed(weight.shape))
     op.back(
         compute("aten::mm", [scores, turned], [wide], op_class="gemm", flops=flops, module=router), "input"
     )
@@ -185,7 +185,7 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
     each = max(1, tokens // local if tokens < 8 * local else tokens // (8 * local) * 8)
     sent = dispatches_fp8(shard)
     if casts_at_use(shard):
-        # What was dispatched is in fp8: the input of the first product, the gradient of the last one's output.
+        # What was dispatched is in fp8: the first product's input, the gradient of the last one's output.
         op.launch(Launch(requantised(x.like(local, in_features, out_features), module, kept=True)))
         if not (sent and module.endswith("fc1")):
             op.launch(Launch(cast_for_product(x, module)))

@@ -35,7 +35,7 @@ def fp8_row_bytes(width: int) -> int:
 def cast_for_product(x: Tensor, module: str) -> Kernel:
     """One cast of ``x`` in rows, without its transpose: what a product reads, or what is dispatched."""
     scales = Tensor((fp8_row_bytes(x.shape[-1]) - x.shape[-1], x.numel // x.shape[-1]), "uint8")
-    return compute("cast_fp8_rows", [x], [operand(x, True), scales], op_class="elementwise", module=module)
+    return compute("cast_fp8_rows", [x], [operand(x, True), scales], op_class="quantize", module=module)
 
 
 def product_name(shard: Shard, fp8: bool) -> str:
@@ -86,7 +86,16 @@ def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> li
 def requantised(x: Tensor, module: str, *, kept: bool) -> Kernel:
     """The transpose of ``x`` in fp8, scaled along its other dim; ``kept``: from what is in fp8 already."""
     source, out = operand(x, kept), operand(x, True)
-    return compute("transpose_cast_fp8", [source], [out], op_class="elementwise", module=module)
+    return compute("transpose_cast_fp8", [source], [out], op_class="quantize", module=module)
+
+
+def keep_narrow(tape: Tape, shard: Shard, x: Tensor, bits: int, module: str) -> None:
+    """Cast ``x`` to ``bits`` for its backward, which casts it back (arXiv 2412.19437, section 3.3.3)."""
+    if not (shard.fp8 and shard.software.fp8_kept_activations):
+        return
+    narrow, op, name = Tensor((x.numel * bits // 8,), "uint8"), tape.op(), f"{module}.kept"
+    op.run("cast_kept", [x], [narrow], op_class="quantize", module=name)
+    op.back(compute("cast_back", [narrow], [x], op_class="quantize", module=name))
 
 
 def transposed(x: Tensor, module: str) -> Kernel:

@@ -43,8 +43,12 @@ class SoftwareSpec(BaseModel):
     or "never" (kept in fp8).
     ``fp8_transposes``: one pass writes a tensor and its transpose in fp8, or the transposes that gradients
     read are made by passes of their own when they are wanted (from what was kept in fp8), of weights too.
+    ``fp8_kept_activations``: what SwiGLU reads is kept in fp8, attention's output in 12 bits, by casts there
+    and back (arXiv 2412.19437, section 3.3.3).
     ``recompute_early_stop``: recomputation ends at the last tensor that backward asks for (PyTorch's
     non-reentrant checkpoint); else it repeats the whole layer (Megatron).
+    ``recompute_frees_outputs``: what the next product reads of a module that runs again is not kept.
+    ``moe_weighted_early``: rows are weighted before the experts' last product, whose output need not be kept.
     ``vocab_multiple``: frameworks pad the vocabulary to a multiple of this (times tp for Megatron).
     ``moe_dispatcher``: how tokens reach their experts, see Note [Dispatch] of ``dispatch.py``.
     ``moe_permute_fusion``: one kernel sorts tokens by expert, else an index and a weighting.
@@ -90,8 +94,10 @@ class SoftwareSpec(BaseModel):
     optimizer_kernels: Literal["fused", "foreach"] = "fused"
     qkv_grad_copy: bool = True
     recompute_early_stop: bool = False
+    recompute_frees_outputs: bool = False
     fp8_recipe: Literal["delayed", "current", "blockwise", "mxfp8"] = "delayed"
     fp8_transposes: Literal["at_cast", "at_use"] = "at_cast"
+    fp8_kept_activations: bool = False
     fp8_weight_cast: Literal["every", "first", "never"] = "first"
     vocab_multiple: int = Field(default=128, ge=1)
     vocab_multiple_times_tp: bool = True
@@ -100,6 +106,7 @@ class SoftwareSpec(BaseModel):
     moe_router_fusion: bool = False
     moe_router_fp32: bool = True
     moe_grouped_gemm: bool = True
+    moe_weighted_early: bool = False
     moe_launch_each: bool = False
     moe_fp8_padding: bool = False
     moe_exchange_sms: int = Field(default=0, ge=0)

@@ -173,6 +173,8 @@ class Writer:
             return self.template.recv(kernel.group, -kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
         columns["reduce_op"] = kernel.reduce_op
         columns["op_class"] = kernel.op_class
+        if ":" in kernel.collective:  # an exchange of tokens by kernels of its own
+            columns["name"] = kernel.name
         return self.template.collective(kernel.collective, kernel.group, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
 
     def _compute(

@@ -265,8 +265,7 @@ class _Generator:
             forward: backward
             for forward, backward in overlapped_pairs(actions).items()
             if not {forward, backward} & apart
-            and beside[actions[forward].chunk]
-            and beside[actions[backward].chunk]
+            and (beside[actions[forward].chunk] or beside[actions[backward].chunk])
         }
 
     def _pair(

@@ -6,6 +6,7 @@ Note [Overlapped passes]
     backward's experts arrive, the backward's experts while the forward's tokens are dispatched, and so on.
     An exchange is launched as soon as its input is there; the gradients of weights, which nobody waits for,
     come behind it.  What the pass that had its turn needs next has arrived meanwhile, or the stream waits.
+    A pass without exchanges (dense layers) hands on its turn behind each layer.
 """
 
 from __future__ import annotations
@@ -34,16 +35,23 @@ _END = object()
 
 def forward_pass(writer: Writer, chunk: Chunk, layer_offset: int) -> Iterator[None]:
     """A chunk's forward; ``layer_offset``: of its layers' numbers within the template."""
+    by_layer = not exchanges_tokens(chunk)
     for piece, layer in zip(chunk.pieces, chunk.layers, strict=True):
         yield from writer.steps(piece.forward, phase="fwd", layer=_layer(layer, layer_offset))
+        if by_layer:
+            yield
 
 
 def backward_pass(
     writer: Writer, chunk: Chunk, layer_offset: int, kernels: Callable[[Piece], Sequence[Kernel]]
 ) -> Iterator[None]:
     """A chunk's backward; what is put off at its end comes last."""
+    by_layer = not exchanges_tokens(chunk)
     for piece, layer in zip(reversed(chunk.pieces), reversed(chunk.layers), strict=True):
         yield from writer.steps(kernels(piece), phase="bwd", layer=_layer(layer, layer_offset))
+        if by_layer:
+            writer.write_late("bwd")
+            yield
     writer.write_late("bwd")
 
 

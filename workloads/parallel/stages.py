@@ -52,6 +52,25 @@ def split_layers(num_layers: int, parallel: ParallelSpec) -> tuple[int, ...]:
     return tuple(layers)
 
 
+def even_as_possible(layers: int, stages: int, further: int) -> tuple[int, ...]:
+    """Layers of each (virtual) stage, the fewer where embedding, head and ``further`` predicted tokens are.
+
+    InputError for fewer layers than stages.
+    """
+    if layers < stages:
+        raise InputError(f"{layers} layers on {stages} pipeline stages")
+    all_parts = layers + 2 + further
+    if further and all_parts % stages == 0 and all_parts // stages > further:
+        each = all_parts // stages
+        return (each - 1, *[each] * (stages - 2), each - 1 - further)
+    each, more = divmod(layers, stages)
+    counts = [each] * stages
+    order = sorted(range(stages), key=lambda k: (k == stages - 1, k == 0, k))
+    for k in order[:more]:
+        counts[k] += 1
+    return tuple(counts)
+
+
 def _nearest_split(given: tuple[int, ...], count: int, num_layers: int) -> list[int]:
     """``given`` cut or filled up to ``count`` numbers, then the difference taken from the end."""
     found = [*given[:count], *[0] * (count - len(given))]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from simcore.errors import InputError
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec
+from workloads.parallel.stages import even_as_possible
 from workloads.presets import Preset
 from workloads.published.row import RunRow
 from workloads.published.sharding import shard_ranks
@@ -72,7 +73,7 @@ def parallel_of(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[
     )  # fmt: skip
     if not as_layers and model.layers % stages:
         parallel = parallel.model_copy(
-            update={"stage_layers": _uneven(model.layers, stages, model.mtp_layers)}
+            update={"stage_layers": even_as_possible(model.layers, stages, model.mtp_layers)}
         )
     return parallel
 
@@ -101,22 +102,6 @@ def _dispatching_ranks(experts: int, ranks: int) -> int:
     NVIDIA-NeMo/Automodel examples/benchmark/configs: ep_size is the number of GPUs, or 64.
     """
     return next(size for size in range(min(64, experts), 0, -1) if experts % size == 0 == ranks % size)
-
-
-def _uneven(layers: int, stages: int, further: int) -> tuple[int, ...]:
-    """As even as possible, the fewer where embedding and head (and ``further`` predicted tokens) are."""
-    if layers < stages:
-        raise InputError(f"{layers} layers on {stages} pipeline stages")
-    all_parts = layers + 2 + further
-    if further and all_parts % stages == 0 and all_parts // stages > further:
-        each = all_parts // stages
-        return (each - 1, *[each] * (stages - 2), each - 1 - further)
-    each, more = divmod(layers, stages)
-    counts = [each] * stages
-    order = sorted(range(stages), key=lambda k: (k == stages - 1, k == 0, k))
-    for k in order[:more]:
-        counts[k] += 1
-    return tuple(counts)
 
 
 def _sequence_parallel(row: RunRow, preset: Preset) -> bool:
