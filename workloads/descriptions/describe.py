@@ -170,6 +170,8 @@ def _parallel(
     """``seq``: tokens of a sample, which sequence parallelism slices."""
     values = {**preset.values("parallel"), **given}
     key = f"{where}: parallel"
+    if values.get("pp", 1) == 1 and "schedule" not in given:
+        values.pop("schedule", None)  # the preset's is one of a pipeline
     spec = checked(ParallelSpec, values, key)
     if "sequence_parallel" not in values and spec.tp > 1:
         divides_seq = seq % (spec.cp * spec.tp) == 0
@@ -216,7 +218,10 @@ def _training(
     if spec.sharding == "fsdp2" and parallel.pp > 1 and "reshard_after_forward" not in given:
         # pytorch/torchtitan parallelize_llama.py: "default" does not reshard with pipelines.
         values["reshard_after_forward"] = False
-        notes.append("FSDP2 keeps gathered parameters until backward, as torchtitan does with pipelines")
+        notes.append(
+            "FSDP2 gathers parameters once a step and keeps them, as torchtitan and Llama 3 do with"
+            " pipelines; training.reshard_after_forward=true gathers for each microbatch"
+        )
     if "global_batch" not in given:
         count = 4 * parallel.pp if parallel.pp > 1 else 1
         values["global_batch"] = count * spec.micro_batch * parallel.dp

@@ -20,7 +20,7 @@ from workloads.published.layout import parallel_of, plausible_chunks
 from workloads.published.model import model_of, told_columns
 from workloads.published.physics import board_group
 from workloads.published.row import RunRow
-from workloads.published.sharding import sharding_of
+from workloads.published.sharding import resharding, sharding_of
 from workloads.published.words import fp8_recipe_of, precision_of, recompute_of
 
 #: Of more combinations of unpublished inputs than this, the corners are simulated.
@@ -97,6 +97,10 @@ def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
             continue
         if len(values) > 1:
             found[key] = list(values)
+    kind = sharding_of(row, preset.values("training").get("sharding", "ddp"))
+    if row.count("pp", 1) > 1 and kind.get("sharding", preset.values("training").get("sharding")) == "fsdp2":
+        choices = resharding(f"{row.text('zero_fsdp')} {row.text('notes')}", pipeline=True)
+        found |= {"reshard_after_forward": list(choices)} if len(choices) > 1 else {}
     if re.search(r"\bpacked\b", row.text("overlap_notes"), re.IGNORECASE):
         # Tokens attend within their own document; its length is published nowhere.
         found["document_length"] = [row.count("seq"), row.count("seq") // 8]
@@ -188,16 +192,17 @@ def _training(
     if "recompute" in assumed:
         settings["recompute"] = assumed["recompute"]
     if parallel.pp > 1 and settings.get("sharding") == "fsdp2":
-        # pytorch/torchtitan parallelize_llama.py: "default" does not reshard with pipelines, as a gather for
-        # each microbatch could not be hidden.
-        settings["reshard_after_forward"] = False
+        said_so = sharding_of(row, "fsdp2").get("reshard_after_forward", False)
+        settings["reshard_after_forward"] = assumed.get("reshard_after_forward", said_so)
     # Interleaved schedules post sends and receives together, whatever the build.
-    settings["overlap_p2p"] = parallel.virtual_stages > 1
+    settings["overlap_p2p"] = parallel.virtual_stages > 1 or parallel.copies > 1
     notes = row.text("overlap_notes").lower()
     if re.search(
         r"1f1b overlap|a2a.overlap|ep.overlap|expert.parallel.*overlap", notes + row.text("notes").lower()
     ):
         settings["ep_overlap"] = True
+    if parallel.schedule in ("dualpipe", "dualpipe_v"):
+        settings["ep_overlap"] = True  # what the schedule is for
     if re.search(r"tp overlap off|no tp(/dp)? overlap", notes):
         settings["tp_overlap"] = False
     if re.search(r"ub_tp_comm_overlap true|tp comm overlap|async tp", notes):

@@ -17,7 +17,8 @@ from workloads.published.words import says_yes
 
 #: Schedules by the words that name them, and the chunks a stage has in them (0: as the row says).
 _SCHEDULES: Final = (
-    (r"dual-?pipe", "dualpipe_v", 2),
+    (r"dual-?pipe.?v\b", "dualpipe_v", 2),
+    (r"dual-?pipe", "dualpipe", 1),
     (r"\bzb-?v\b", "zb_v", 2),
     (r"zero[ -]?bubble|\bzb-?h1\b", "zero_bubble", 0),
     (r"\bgpipe\b", "gpipe", 0),
@@ -45,10 +46,15 @@ def parallel_of(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[
     settings = preset.values("parallel")
     if pp == 1:
         virtual = 1
+        settings.pop("schedule", None)
     else:
         named, chunks = _schedule(said, model.layers // pp)
         settings |= {"schedule": named} if named else {}
         virtual = chunks or virtual
+        if settings.get("schedule") == "dualpipe":
+            # Two copies have a middle between two stages; a V of two chunks is what else goes by the name.
+            virtual = 1 if pp % 2 == 0 else 2
+            settings["schedule"] = "dualpipe" if pp % 2 == 0 else "dualpipe_v"
     etp = re.search(r"\(ETP\)\s*=\s*(\d+)", said)
     dp = gpus // (tp * pp * cp)
     sequence = assumed.get("sequence_parallel", _sequence_parallel(row, preset))
