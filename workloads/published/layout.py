@@ -12,7 +12,7 @@ from workloads.parallel.spec import ParallelSpec
 from workloads.parallel.stages import even_as_possible
 from workloads.presets import Preset
 from workloads.published.row import RunRow
-from workloads.published.sharding import shard_ranks
+from workloads.published.sharding import shard_ranks, sharding_of
 from workloads.published.words import says_yes
 
 #: Schedules by the words that name them, and the chunks a stage has in them (0: as the row says).
@@ -52,9 +52,12 @@ def parallel_of(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[
         settings |= {"schedule": named} if named else {}
         virtual = chunks or virtual
         if settings.get("schedule") == "dualpipe":
-            # Two copies have a middle between two stages; a V of two chunks is what else goes by the name.
-            virtual = 1 if pp % 2 == 0 else 2
-            settings["schedule"] = "dualpipe" if pp % 2 == 0 else "dualpipe_v"
+            # Two whole copies, whose middle is between two stages; else the V that goes by the name, too.
+            sharding = preset.values("training").get("sharding", "ddp")
+            sharding = sharding_of(row, sharding).get("sharding", sharding)
+            both_ways = pp % 2 == 0 and sharding in ("ddp", "zero1")
+            virtual = 1 if both_ways else 2
+            settings["schedule"] = "dualpipe" if both_ways else "dualpipe_v"
     etp = re.search(r"\(ETP\)\s*=\s*(\d+)", said)
     dp = gpus // (tp * pp * cp)
     sequence = assumed.get("sequence_parallel", _sequence_parallel(row, preset))

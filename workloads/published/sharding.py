@@ -50,9 +50,10 @@ def sharding_of(row: RunRow, usual: str) -> dict[str, Any]:
     if kind in ("zero1", "zero2") and usual in _FSDP and _finds("[fh]sdp", said):
         # "FSDP (ZeRO-2 style)": parameters are sharded, but not again behind each forward.
         found["sharding"] = usual
-    choices = resharding(f"{said} {row.text('notes')}", pipeline=row.count("pp", 1) > 1)
-    if len(choices) == 1 and choices[0] is not None:
-        found["reshard_after_forward"] = choices[0]
+    if found.get("sharding", usual) in _FSDP:
+        choices = resharding(f"{said} {row.text('notes')}", pipeline=row.count("pp", 1) > 1)
+        if len(choices) == 1 and choices[0] is not None:
+            found["reshard_after_forward"] = choices[0]
     mode = re.search(r"mp_mode=(\w+)", said)
     if mode:
         # Composer's PURE gathers and reduces in the low precision; DEFAULT reduces in fp32.
