@@ -65,6 +65,7 @@ NAMES = {
     ),
     "fill": "aten::zero_.default aten::fill_.Scalar aten::zeros_like.default aten::arange.start",
     "conv": ("aten::convolution.default aten::convolution_backward.default aten::cudnn_convolution.default"),
+    "quantize": "cast_fp8_rows transpose_cast_fp8",
     "other": "aten::_fft_c2c.default frobnicate",
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simcore.graph import Graph, GraphBuilder, TemplateBuilder
@@ -20,7 +20,7 @@ from simcore.graph.schedules import (
     zb_v,
     zero_bubble,
 )
-from simcore.graph.template_builder import OpHandle, Source, external
+from simcore.graph.template_builder import Source, external
 from workloads.models.pieces import EP_STREAM
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
@@ -31,7 +31,8 @@ from workloads.parallel.finish import finish_step
 from workloads.parallel.halves import Gradients, backward_part
 from workloads.parallel.job import Job
 from workloads.parallel.memory import memory_profile
-from workloads.parallel.messages import Exchange, Flow, Message, p2p_stream, plan_messages
+from workloads.parallel.message_ops import MessageWriter
+from workloads.parallel.messages import Exchange, Message, plan_messages
 from workloads.parallel.overlapped import backward_pass, exchanges_tokens, forward_pass, take_turns
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk
@@ -126,6 +127,7 @@ class _Generator:
             },
         )
         job.mesh.declare(self._build)
+        self._messages = MessageWriter(job)
         self._templates: dict[_Variant | _Pair, TemplateBuilder] = {}
 
     def graph(self) -> Graph:
@@ -199,61 +201,23 @@ class _Generator:
         forward, exchange = variant.kind == "F", variant.exchange
         template = self._build.template("fwd" if forward else "bwd")
         writer = Writer(template, self._job.software, paired=variant.paired)
-        ahead = self._post(template, variant.before, ())
+        ahead = self._messages.post(template, variant.before, ())
         for flow in exchange.awaits:
-            writer.wait_for(external(self._stream("send", flow)))
+            writer.wait_for(external(self._messages.stream("send", flow)))
         if exchange.own is not None:
             message, back = exchange.own
-            stream = self._stream("recv", message.flow)
+            stream = self._messages.stream("recv", message.flow)
             here = [
                 got
                 for got, one in zip(ahead, variant.before, strict=True)
-                if self._stream("recv", one.flow) == stream
+                if self._messages.stream("recv", one.flow) == stream
             ]
             before = external(stream, back)
-            self._take(writer, message, here[-1 - back] if here else before)
+            self._messages.take(writer, message, here[-1 - back] if here else before)
         self._body(writer, variant, chunk)
-        done = self._send(writer, exchange)
-        self._post(template, exchange.posts, done)
+        done = self._messages.send(writer, exchange)
+        self._messages.post(template, exchange.posts, done)
         return template
-
-    def _early(self, posts: tuple[Message, ...], exchange: Exchange) -> tuple[Message, ...]:
-        """Of the receives posted behind the one action those up to what the other, beside it, needs."""
-        if exchange.own is None:
-            return ()
-        stream = self._stream("recv", exchange.own[0].flow)
-        same = [number for number, one in enumerate(posts) if self._stream("recv", one.flow) == stream]
-        count = len(same) - exchange.own[1]
-        return posts[: same[count - 1] + 1] if count > 0 else ()
-
-    def _await(
-        self,
-        writer: Writer,
-        exchange: Exchange,
-        posted: Sequence[tuple[Message, OpHandle]] = (),
-        late: Sequence[Message] = (),
-    ) -> None:
-        """What an action needs from another stage: the last of ``posted`` of its kind, or one further back.
-
-        Of those that were posted since, ``late`` are not when the template begins.
-        """
-        if exchange.own is None:
-            return
-        message, since = exchange.own
-        stream = self._stream("recv", message.flow)
-        here = [got for one, got in posted if self._stream("recv", one.flow) == stream]
-        behind = sum(self._stream("recv", one.flow) == stream for one in late)
-        self._take(writer, message, here[-1] if here else external(stream, since - behind))
-
-    def _send(self, writer: Writer, exchange: Exchange) -> tuple[OpHandle, ...]:
-        """What an action sends once it is done; what it was done with."""
-        done = (writer.last,) if writer.last is not None else ()
-        for flow, num_bytes in exchange.sends:
-            writer.template.send(
-                self._group(flow), flow.delta, self._sent(num_bytes), stream=self._stream("send", flow),
-                waits=(*done, *writer.beside), phase=_phase(flow),
-            )  # fmt: skip
-        return done
 
     def _together(self, stage: int, actions: list[Action], apart: set[int]) -> dict[int, int]:
         """Positions of forwards and of the backwards that run with them; see Note [Overlapped passes]."""
@@ -280,21 +244,23 @@ class _Generator:
         template = self._templates[pair] = self._build.template("fwd+bwd")
         one, other = (Writer(template, self._job.software) for _ in range(2))
         for flow in forward.exchange.awaits:
-            one.wait_for(external(self._stream("send", flow)))
-        self._await(one, forward.exchange)
-        early = self._early(forward.exchange.posts, backward.exchange)
-        posted = self._post(template, early, (external(COMPUTE),))
+            one.wait_for(external(self._messages.stream("send", flow)))
+        self._messages.await_own(one, forward.exchange)
+        early = self._messages.early(forward.exchange.posts, backward.exchange)
+        posted = self._messages.post(template, early, (external(COMPUTE),))
         late = forward.exchange.posts[len(early) :]
-        self._await(other, backward.exchange, list(zip(early, posted, strict=True)), late)
+        self._messages.await_own(other, backward.exchange, list(zip(early, posted, strict=True)), late)
 
         def forwards() -> Iterator[None]:
             yield from forward_pass(one, there, pair.shift[0])
-            done = self._send(one, forward.exchange)
-            self._post(template, late, done)
+            done = self._messages.send(one, forward.exchange)
+            self._messages.post(template, late, done)
 
         def backwards() -> Iterator[None]:
             yield from backward_pass(other, back, pair.shift[1], backward_part("B"))
-            self._post(template, backward.exchange.posts, self._send(other, backward.exchange))
+            self._messages.post(
+                template, backward.exchange.posts, self._messages.send(other, backward.exchange)
+            )
 
         take_turns(backwards(), forwards())
         return template
@@ -318,41 +284,6 @@ class _Generator:
             replicated.backward(
                 writer, job, chunk, last=variant.last, kernels=kernels, reduces=complete
             )  # fmt: skip
-
-    def _take(self, writer: Writer, message: Message, received: Source) -> None:
-        """What follows waits for the message; each tensor-parallel rank may have got a slice of it."""
-        writer.wait_for(received)
-        if self._scattered:
-            phase = _phase(message.flow)
-            writer.collective("all_gather", "tp", message.num_bytes, stream="compute", phase=phase)
-
-    def _post(
-        self, template: TemplateBuilder, messages: tuple[Message, ...], waits: Sequence[Source]
-    ) -> list[OpHandle]:
-        """Receives behind what the compute stream has done."""
-        return [
-            template.recv(
-                self._group(flow), -flow.delta, self._sent(num_bytes), stream=self._stream("recv", flow),
-                waits=waits, phase=_phase(flow),
-            )
-            for flow, num_bytes in messages
-        ]  # fmt: skip
-
-    def _group(self, flow: Flow) -> str:
-        apart = self._job.mesh.two_way and not self._job.p2p_per_peer
-        return "pp_bwd" if flow.gradients and apart else "pp"
-
-    def _stream(self, what: str, flow: Flow) -> str:
-        return p2p_stream(what, flow, self._job.parallel.pp, per_peer=self._job.p2p_per_peer)
-
-    @property
-    def _scattered(self) -> bool:
-        job = self._job
-        return job.training.scatter_gather_p2p and job.parallel.tp > 1 and not job.shard.sequence_parallel
-
-    def _sent(self, num_bytes: int) -> int:
-        """What one rank sends of a message."""
-        return num_bytes // (self._job.parallel.tp if self._scattered else 1)
 
     def _boundary_bytes(self, placement: Placement) -> list[int]:
         """What each virtual stage hands on: the output of its last piece."""
@@ -393,10 +324,6 @@ def _ends(actions: list[Action]) -> tuple[set[int], set[int]]:
         if action.kind != "F":
             lasts[action.chunk] = number
     return set(firsts.values()), set(lasts.values())
-
-
-def _phase(flow: Flow) -> str:
-    return "bwd" if flow.gradients else "fwd"
 
 
 def _paired(actions: list[Action], number: int) -> bool:

@@ -43,10 +43,10 @@ def dual_pipe(num_stages: int, num_microbatches: int) -> Schedule:
         near = f"{num_stages - 1} or {num_stages + 1}" if num_stages > 1 else "2"
         raise InputError(f"dualpipe: {num_stages} stages have no middle; nearest: {near}")
     if num_microbatches % 2 or num_microbatches < 2 * num_stages:
-        near = max(2 * num_stages, num_microbatches + num_microbatches % 2)
+        more = max(2 * num_stages, num_microbatches + num_microbatches % 2)
         raise InputError(
             f"dualpipe: {num_microbatches} microbatches on {num_stages} stages; it takes an even number, at"
-            f" least two for each stage; nearest: {near}"
+            f" least two for each stage; nearest: {more}"
         )
     half, from_each_end = num_stages // 2, num_microbatches // 2
     schedule = []
