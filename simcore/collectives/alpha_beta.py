@@ -39,7 +39,7 @@ class AlphaBetaPlanner:
         return found
 
     def _lasting(self, plan: CollectivePlan) -> CollectivePlan:
-        if not plan.channels:
+        if not plan.channels or plan.algorithm == "routed":  # none of NCCL's
             return plan
         latency_s, whole_s = self._planner.tuner_s(plan.collective, plan.num_bytes, plan.ranks)
         data_s = whole_s - latency_s

@@ -41,6 +41,11 @@ class Decider:
         self._release = tuner.release_of(cluster.nccl_version)
 
     @property
+    def costs(self) -> Costs:
+        """What every decision about this cluster needs."""
+        return self._costs
+
+    @property
     def nvls_efficiency(self) -> float:
         """Share of an NVLink port that multicast and in-switch reads reach."""
         return self._costs.timing.nvls_efficiency

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -29,11 +29,13 @@ from simcore.collectives.rings import (
     ring_load,
     tree_load,
 )
+from simcore.collectives.routed import routed_decision, routed_hbm_bytes, routed_load
 from simcore.collectives.spread import relative_error
 from simcore.collectives.switch_loads import nvls_one_way_load, pat_load
 from simcore.collectives.timing import GenerationTiming
 from simcore.collectives.two_level import two_level_load
 from simcore.errors import InputError
+from simcore.graph.exchanges import TokenExchange
 from simcore.units import KIB, ps_from_s
 
 #: torch.distributed's barrier is an all_reduce of one word.
@@ -127,8 +129,12 @@ class NcclPlanner:
         key = (collective, num_bytes, group)
         found = self._plans.get(key)
         if found is None:
-            algorithms_of(collective)
             size = _checked_bytes(num_bytes)
+            routed = TokenExchange.parse(collective)
+            if routed is not None:
+                found = self._plans[key] = self._plan_routed(collective, routed, size, group)
+                return found
+            algorithms_of(collective)
             found = self._plans[key] = self._plan(collective, size, group)
         return found
 
@@ -169,6 +175,24 @@ class NcclPlanner:
         error = relative_error(collective, moved, layout.num_nodes)
         return _assembled(collective, num_bytes, ranks, decision, load, error)
 
+    def _plan_routed(
+        self, collective: str, exchange: TokenExchange, num_bytes: int, ranks: tuple[int, ...]
+    ) -> CollectivePlan:
+        """An exchange by kernels of its own, which NCCL has no part in."""
+        layout = self._layout(ranks)
+        if layout.num_ranks == 1 or not num_bytes:
+            return _nothing(collective, num_bytes, ranks)
+        key = (collective, "", ranks)
+        load = self._loads.get(key)
+        if load is None:
+            load = self._loads[key] = self._load_of(
+                routed_load(exchange, self._topology, layout), "routed", layout
+            )
+        decision = routed_decision(exchange, self._decider.costs, num_bytes, layout)
+        error = relative_error("all_to_all", num_bytes, layout.num_nodes)
+        plan = _assembled(collective, num_bytes, ranks, decision, load, error)
+        return replace(plan, hbm_bytes_per_byte=routed_hbm_bytes(exchange, layout) * load.connections)
+
     def _layout(self, ranks: tuple[int, ...]) -> Layout:
         layout = self._layouts.get(ranks)
         if layout is None:
@@ -194,8 +218,11 @@ class NcclPlanner:
         return load
 
     def _build_load(self, algorithm: str, collective: str, ranks: tuple[int, ...], layout: Layout) -> _Load:
+        return self._load_of(self._link_load(algorithm, collective, ranks, layout), algorithm, layout)
+
+    def _load_of(self, load: Load, algorithm: str, layout: Layout) -> _Load:
         fabric = self._topology
-        ids, weights, connections, inputs = self._link_load(algorithm, collective, ranks, layout)
+        ids, weights, connections, inputs = load
         capacity = fabric.links.bytes_per_s[ids]
         if not (capacity > 0).all():
             dead = int(ids[int(np.argmin(capacity))])

@@ -8,7 +8,7 @@ from functools import cache
 OP_CLASSES = (
     "gemm", "bgemm", "attention_fwd", "attention_bwd", "elementwise", "reduction", "softmax_fwd",
     "softmax_bwd", "norm_fwd", "norm_bwd", "embedding_fwd", "embedding_bwd", "cross_entropy", "dropout",
-    "optimizer", "foreach", "copy", "fill", "transpose", "conv", "other",
+    "optimizer", "foreach", "copy", "fill", "transpose", "conv", "quantize", "other",
 )  # fmt: skip
 
 #: Ops whose name says it all.  Everything else goes through the patterns below.
@@ -49,6 +49,7 @@ _names("fill", "fill zero zeros zeros_like ones ones_like full full_like arange 
        "new_ones new_full scalar_tensor linspace memset fill_diagonal tril_indices triu_indices")  # fmt: skip
 _names("optimizer", "fused_adam fused_adamw fused_sgd fused_adagrad fused_lamb adam adamw sgd "
        "multi_tensor_adam multi_tensor_sgd distributed_fused_adam")  # fmt: skip
+_names("quantize", "cast_fp8_tiles transpose_cast_fp8 cast_kept cast_back")
 _names("elementwise", """
     add sub mul div neg abs exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow reciprocal sin
     cos tan tanh sinh cosh asin acos atan atan2 erf erfc erfinv sigmoid relu gelu silu mish elu selu

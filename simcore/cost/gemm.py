@@ -20,7 +20,8 @@ Every choice's time grows with m, n and k, so their minimum does too.  Math and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -136,8 +137,8 @@ def gemm(kernel: Kernel, context: Context) -> Work:
         out_bytes = 2 * (round(kernel.bytes_written / (m * n * batch)) or 4)
     return gemm_work(
         m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context,
-        scaled_blocks="blockwise" in kernel.name, uneven=kernel.name.startswith("grouped_gemm"),
-        replayed=kernel.replayed,
+        scales=scales_of(kernel.name), uneven="grouped_gemm" in kernel.name,
+        sms_left=sms_left_by(kernel.name), replayed=kernel.replayed,
     )  # fmt: skip
 
 
@@ -163,12 +164,13 @@ def convolution(kernel: Kernel, context: Context) -> Work:
 
 def gemm_work(
     m: int, n: int, k: int, batch: int, dtype: str, element_bytes: int, out_bytes: int, context: Context,
-    *, scaled_blocks: bool = False, uneven: bool = False, replayed: bool = False,
+    *, scales: int = 0, uneven: bool = False, sms_left: int = 0, replayed: bool = False,
 ) -> Work:  # fmt: skip
     """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``.
 
-    ``scaled_blocks``: fp8 with a scale per block of ``SCALED_BLOCK`` along k (arXiv 2412.19437, 3.3.2): CUDA
-    cores scale and add the tensor cores' partial sums once per block, a multiply-add per output each time.
+    ``scales``: fp8 with scales per block of ``SCALED_BLOCK`` along k (arXiv 2412.19437, 3.3.2): CUDA cores
+    scale and add the tensor cores' partial sums once per block, with so many instructions per output.
+    ``sms_left``: SMs that the kernel's blocks, one for each of the others, leave free.
     ``uneven``: experts' products, each with its own number of tokens; ``m`` is their mean.
     ``replayed``: from a CUDA graph, as the benchmarks that gave ``prologue_s``.  A product launched by itself
     starts no faster than the memory-bound kernels recorded around it.
@@ -180,8 +182,11 @@ def gemm_work(
     if min(m, n, k, batch) == 0:
         return Work(0.0, 0.0)
     peak_flops = gpu.peak_flops[mode]
-    if scaled_blocks and mode == "fp8":
-        peak_flops = 1 / (1 / peak_flops + 1 / (SCALED_BLOCK * gpu.peak_flops["fp32"]))
+    if scales and mode == "fp8":
+        peak_flops = 1 / (1 / peak_flops + scales / (SCALED_BLOCK * gpu.peak_flops["fp32"]))
+    if 0 < sms_left < gpu.num_sms:
+        peak_flops *= 1 - sms_left / gpu.num_sms
+        gpu = replace(gpu, num_sms=gpu.num_sms - sms_left)
     estimate = estimate_gemm(
         *(np.array([size], dtype=np.float64) for size in (m, n, k, batch)),
         gpu=gpu,
@@ -194,9 +199,32 @@ def gemm_work(
     )
     tiles = int(estimate.blocks[0])
     blocks = {"none": tiles, "static": min(tiles, gpu.num_sms), "dynamic": 0}[p.persistent]
+    if sms_left:
+        # One block on each SM: it runs as fast on a whole GPU as beside what holds the others.
+        blocks = min(tiles, gpu.num_sms)
     start_s = p.prologue_s if replayed else max(p.prologue_s, context.parameters.memory.prologue_s)
-    prologue_s = start_s + float(estimate.exposed_s[0])
+    exposed_s = float(estimate.exposed_s[0])
+    if scales > 1 and mode == "fp8":
+        # Promoting partial sums takes the registers in which another tile's epilogue would run beside.
+        usable_s = float(estimate.hbm_bytes[0]) / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+        exposed_s = max(exposed_s, min(usable_s, float(estimate.sm_s[0])))
+    prologue_s = start_s + exposed_s
     return Work(float(estimate.sm_s[0]), float(estimate.hbm_bytes[0]), prologue_s, blocks, 1, fitted=p.fitted)
+
+
+def scales_of(name: str) -> int:
+    """Instructions per output and block of a product by its name: 0 without scales of blocks.
+
+    A multiply-add where one operand's scale is a block's; a multiply more where both have one for each row or
+    column, as weight gradients have (1 x 128 tiles of both, arXiv 2412.19437, section 3.3.2).
+    """
+    return 0 if "blockwise" not in name else 2 if "wgrad" in name else 1
+
+
+def sms_left_by(name: str) -> int:
+    """SMs that a product leaves to others, by its name ("blockwise_gemm.sms_left=20")."""
+    found = re.search(r"\.sms_left=(\d+)", name)
+    return int(found[1]) if found else 0
 
 
 def gemm_dims(kernel: Kernel) -> tuple[int, int, int, int]:

@@ -122,6 +122,7 @@ def traffic_class(op_class: str, context: Context) -> TrafficParameters:
     "copy",
     "fill",
     "transpose",
+    "quantize",
 )
 def streaming(kernel: Kernel, context: Context) -> Work:
     """Any class that streams its tensors a fixed number of times."""

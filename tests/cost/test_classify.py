@@ -66,6 +66,7 @@ NAMES = {
     "transpose": "",
     "fill": "aten::zero_.default aten::fill_.Scalar aten::zeros_like.default aten::arange.start",
     "conv": ("aten::convolution.default aten::convolution_backward.default aten::cudnn_convolution.default"),
+    "quantize": "cast_fp8_tiles transpose_cast_fp8",
     "other": "aten::_fft_c2c.default frobnicate",
 }
 

@@ -18,10 +18,14 @@ from simcore.graph import (
 )
 from simcore.graph.schedules import (
     bubble_fraction,
+    dual_pipe,
     dual_pipe_v,
     end_times,
     grid,
     home,
+    needs,
+    neighbour,
+    overlapped_pairs,
     virtual_stage,
     zero_bubble,
 )
@@ -152,6 +156,63 @@ def test_dual_pipe_v_runs_and_waits_less_than_interleaved_1f1b(stages, more):
         assert {action for action in actions if action.kind == "F"} == work
     # Interleaved 1F1B with two chunks: (p - 1) / (2 m).
     assert bubble_fraction(schedule, "v") <= (stages - 1) / (2 * microbatches) + 1e-9
+
+
+@given(st.integers(1, 4), st.integers(0, 4))
+def test_dual_pipe_feeds_from_both_ends_and_its_pairs_never_wait_for_each_other(half, more):
+    stages, microbatches = 2 * half, 4 * half + 2 * more
+    schedule = dual_pipe(stages, microbatches)
+    validate_schedule(schedule, "both_ways")
+    first = {Action("F", m, int(m >= microbatches // 2)) for m in range(microbatches)}
+    for actions in schedule:
+        assert {action for action in actions if action.kind == "F"} == first
+    # What stage s does at one end, p - 1 - s does at the other.
+    other = [(a.kind, a.chunk ^ 1) for a in schedule[-1]]
+    assert [(a.kind, a.chunk) for a in schedule[0]] == other
+    _play_pairs_as_one(schedule)
+
+
+def _play_pairs_as_one(schedule):
+    """Both actions of a pair begin together, when both have what they need."""
+    done, at = set(), [0] * len(schedule)
+    moved = True
+    while moved:
+        moved = False
+        for stage, actions in enumerate(schedule):
+            pairs = overlapped_pairs(actions)
+            while at[stage] < len(actions):
+                now = actions[at[stage] : pairs.get(at[stage], at[stage]) + 1]
+                wanted = [n for a in now for n in needs(a, stage, len(schedule), 2, "both_ways")]
+                if not done.issuperset(wanted):
+                    break
+                done |= {(stage, a) for a in now} | {
+                    (stage, a._replace(kind="B")) for a in now if a.kind == "I"
+                }
+                at[stage] += len(now)
+                moved = True
+    assert at == [len(actions) for actions in schedule]
+
+
+def test_dual_pipe_on_four_stages():
+    # arXiv 2412.19437, figure 5, for 4 stages: warm-up from both ends, then forward and backward in pairs.
+    first = dual_pipe(4, 8)[0]
+    assert text(first[:9]) == "F0 F1 F2 F4.1 I4.1 W4.1 F5.1 F3 B5.1"
+    assert [(str(first[f]), str(first[b])) for f, b in overlapped_pairs(first).items()] == [
+        ("F3", "B5.1"), ("F6.1", "B0"), ("F7.1", "B1"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stages", "microbatches", "near"), [(3, 8, "2 or 4"), (4, 9, "10"), (4, 6, "8")])
+def test_dual_pipe_needs_a_middle_and_two_microbatches_a_stage(stages, microbatches, near):
+    with pytest.raises(InputError, match=f"nearest: {near}"):
+        dual_pipe(stages, microbatches)
+
+
+def test_two_copies_lie_opposite_each_other():
+    assert [virtual_stage(s, 0, 4, "both_ways") for s in range(4)] == [0, 1, 2, 3]
+    assert [virtual_stage(s, 1, 4, "both_ways") for s in range(4)] == [3, 2, 1, 0]
+    assert neighbour(1, 1, 1, 4, 2, "both_ways") == (0, 1)
+    assert neighbour(0, 1, 1, 4, 2, "both_ways") is None
 
 
 def test_a_v_comes_back_up():

@@ -68,6 +68,29 @@ def test_the_all_gather_dispatcher_exchanges_tokens_not_copies() -> None:
     ]  # fmt: skip
 
 
+def test_tokens_cross_to_four_nodes_in_fp8_and_come_back_in_16_bits() -> None:
+    """DeepSeek-V3 (arXiv 2412.19437, 3.2.2): 8 of 256 experts in 4 of 8 groups, a node each, 20 SMs."""
+    moe = MoeSpec(num_experts=256, top_k=8, ffn=256, num_groups=8, top_groups=4)
+    model = MIXTRAL_8X7B.model_copy(update={"moe": moe})
+    software = SoftwareSpec(
+        moe_dispatcher="flex", moe_exchange_sms=20, moe_dispatch_fp8=True, fp8_recipe="blockwise",
+        fp8_transposes="at_use",
+    )  # fmt: skip
+    layer = model_pieces(model, Shard(2, SEQ, ep=64, precision="fp8", software=software)).layers[0]
+    exchanges = [k for k in layer.forward + layer.backward if k.group == "ep"]
+    # Four nodes a token, less the few that have none of its experts; a scale of 4 bytes for 128 elements.
+    nodes = owners_hit(moe, 8)
+    assert nodes == pytest.approx(4, rel=0.001)
+    tokens = round(TOKENS * nodes)
+    sizes = [tokens * HIDDEN * 33 // 32, tokens * HIDDEN * 2]
+    assert [k.comm_bytes for k in exchanges] == sizes * 2
+    gpus = owners_hit(moe, 64) / nodes
+    assert {k.collective for k in exchanges} == {f"all_to_all:sms=20,gpus={gpus:.4g}"}
+    # The first product reads what has arrived: nothing is cast between, rows are copied in fp8.
+    permute = next(k for k in layer.forward if k.name == "moe_permute")
+    assert (permute.dtype, permute.bytes_written) == ("float8_e4m3fn", TOKENS * 8 * HIDDEN)
+
+
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "flex"])
 @pytest.mark.parametrize("capacity", [None, 1.0])
 def test_the_host_waits_for_sizes_that_it_does_not_know(dispatcher: str, capacity: float | None) -> None:

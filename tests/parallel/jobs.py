@@ -35,9 +35,11 @@ def step(graph: Graph) -> SimulationResult:
 def jobs(draw: st.DrawFn) -> tuple[ModelSpec, ParallelSpec, TrainingSpec]:
     """Any job of at most 64 ranks that can be laid out."""
     pp = draw(st.integers(1, 4))
-    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe_v", "zb_v"]))
+    schedule = draw(
+        st.sampled_from(["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe", "dualpipe_v", "zb_v"])
+    )
     virtual, group = 1, 0
-    if pp == 1:
+    if pp == 1 or (schedule == "dualpipe" and pp % 2):
         schedule = "1f1b"
     if schedule == "interleaved":
         virtual, group = draw(st.integers(2, 3)), pp + draw(st.integers(0, 2))
@@ -57,6 +59,8 @@ def jobs(draw: st.DrawFn) -> tuple[ModelSpec, ParallelSpec, TrainingSpec]:
         microbatches = pp * draw(st.integers(1, 2))
     if schedule == "dualpipe_v":
         microbatches += 2 * pp - 1
+    if schedule == "dualpipe":
+        microbatches = 2 * pp + microbatches // 2 * 2
     tp, cp, dp = (draw(st.sampled_from([1, 2])) for _ in range(3))
     dp *= draw(st.sampled_from([1, 2]))
     ep = draw(st.sampled_from([0, 1, 2]))
@@ -70,8 +74,9 @@ def jobs(draw: st.DrawFn) -> tuple[ModelSpec, ParallelSpec, TrainingSpec]:
         cp_style=draw(st.sampled_from(["ring", "all_gather", "ulysses", "torch"])),
         order=draw(st.sampled_from(["tp-cp-ep-dp-pp", "cp-tp-ep-dp-pp", "tp-ep-dp-cp-pp"])),
     )  # fmt: skip
+    shardings = SHARDINGS if schedule != "dualpipe" else SHARDINGS[:2]
     training = TrainingSpec(
-        micro_batch=1, global_batch=microbatches * dp, seq=128, sharding=draw(st.sampled_from(SHARDINGS)),
+        micro_batch=1, global_batch=microbatches * dp, seq=128, sharding=draw(st.sampled_from(shardings)),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         reshard_after_forward=draw(st.booleans()), prefetch=draw(st.integers(0, 2)),
         fsdp_ends_apart=draw(st.booleans()),

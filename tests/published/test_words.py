@@ -8,6 +8,7 @@ from simcore.errors import InputError
 from simcore.hardware import load_cluster, load_gpu
 from workloads.published import RunRow, describe, measured_step_s, notes_of, oddity
 from workloads.published.cluster import cluster_of
+from workloads.published.sharding import resharding
 
 _LLAMA = {
     "id": "r1", "family": "new", "model": "Llama-2 7B", "seq": "4096", "gpus": "16", "gpu_type": "H100",
@@ -245,19 +246,23 @@ def test_parameters_gathered_in_fp8_were_cast_by_their_owners():
 @pytest.mark.parametrize(
     ("notes", "schedule", "chunks"),
     [
-        ("DualPipe", "dualpipe_v", {2}), ("ZB-V", "zb_v", {2}), ("zero bubble", "zero_bubble", {1}),
+        ("DualPipe", "dualpipe_v", {2}), ("DualPipeV", "dualpipe_v", {2}), ("ZB-V", "zb_v", {2}),
+        ("zero bubble", "zero_bubble", {1}),
         ("GPipe", "gpipe", {1}), ("1F1B", "1f1b", {1}), ("", "1f1b", {1, 2, 4, 8}),
         ("interleaved 1F1B", "1f1b", {1, 2, 4, 8}), ("1F1B overlap of a2a", "1f1b", {1, 2, 4, 8}),
     ],
 )  # fmt: skip
 def test_schedules_are_known_by_their_words(notes: str, schedule: str, chunks: set[int]) -> None:
     """Chunks that nobody publishes are a band, unless the schedule tells."""
-    row = _row(zero_fsdp="FSDP2", pp="4", overlap_notes=notes, quality="B", recompute="none", vpp="")
-    cases = describe(row).cases
+    said = {"pp": "4", "overlap_notes": notes, "quality": "B", "recompute": "none", "vpp": ""}
+    cases = describe(_row(zero_fsdp="FSDP2, no reshard after forward", **said)).cases
     assert {case.parallel.schedule for case in cases} == {schedule}
     assert {case.parallel.virtual_stages for case in cases} == chunks
-    # FSDP2 keeps what it gathered where there are pipelines.
     assert not any(case.training.reshard_after_forward for case in cases)
+    # Whether FSDP2 keeps what it gathered where there are pipelines is open, too.
+    cases = describe(_row(zero_fsdp="FSDP2", **said)).cases
+    assert {case.training.reshard_after_forward for case in cases} == {False, True}
+    assert {case.parallel.virtual_stages for case in cases} == {min(chunks), max(chunks)}
 
 
 def test_experts_of_a_public_model_choose_the_software() -> None:
@@ -301,3 +306,45 @@ def test_a_named_fabric_chooses_the_cluster_and_keeps_the_board(
     assert (found, name) == (board, cluster)
     # The clocks, memory and rates of the board that the row names.
     assert load_cluster(name, overrides).gpu == load_cluster(board).gpu
+
+
+@pytest.mark.parametrize(
+    ("said", "pipeline", "expected"),
+    [
+        ("FSDP (ZeRO-1/2 style)", True, (False,)), ("FSDP, no reshard after forward", True, (False,)),
+        ("SHARD_GRAD_OP", False, (False,)), ("FULL_SHARD", True, (True,)), ("FSDP (ZeRO-3)", True, (True,)),
+        ("FSDP2", True, (False, True)), ("FSDP2", False, (None,)),
+    ],
+)  # fmt: skip
+def test_whether_fsdp_gathers_again_follows_from_words_and_pipeline(
+    said: str, pipeline: bool, expected: tuple[bool | None, ...]
+) -> None:
+    assert resharding(said, pipeline=pipeline) == expected
+
+
+def test_fsdp_beside_tensor_and_pipeline_parallelism_is_as_llama_3_has_it() -> None:
+    """arXiv 2407.21783, section 3.3.2: gathered once a step; keys and values are gathered over cp."""
+    words = {"zero_fsdp": "FSDP (ZeRO-1/2 style)", "tp": "8", "pp": "2", "cp": "2", "gpus": "64"}
+    band = describe(_row(**words))
+    assert band.preset == "llama3-herd"
+    assert {c.training.sharding for c in band.cases} == {"fsdp2"}
+    assert not any(c.training.reshard_after_forward for c in band.cases)
+    assert {c.parallel.cp_style for c in band.cases} == {"all_gather"}
+
+
+def test_rows_that_name_deepseeks_stack_run_dualpipe() -> None:
+    words = {
+        "model": "DeepSeek-V3", "source_repo_or_paper": "DeepSeek-V3 technical report (arXiv 2412.19437)",
+        "layers": "61", "hidden": "7168", "heads": "128", "kv_heads": "", "ffn": "", "moe_experts": "256",
+        "moe_topk": "8", "gpus": "2048", "gpu_type": "H800", "tp": "1", "pp": "16", "ep": "64", "seq": "4096",
+        "micro_batch": "1", "global_batch": "15360", "zero_fsdp": "ZeRO-1", "precision": "fp8",
+        "recompute": "RMSNorm, MLA up-projections", "overlap_notes": "DualPipe", "vpp": "", "dp": "128",
+        "quality": "A",
+    }  # fmt: skip
+    band = describe(_row(**words))
+    (case,) = band.cases
+    assert (band.preset, case.parallel.schedule, case.microbatches) == ("deepseek-v3", "dualpipe", 120)
+    # 61 layers, embedding, head and the predicted token are 64 on 16 stages.
+    assert case.parallel.stage_layers == (3, *[4] * 14, 2)
+    assert case.training.recompute_modules == ("layernorm", "mla_up_proj")
+    assert case.software.moe_exchange_sms == 20

@@ -14,6 +14,7 @@ from workloads.jobs.draft import Draft
 from workloads.parallel.check import divides
 from workloads.parallel.job import FSDP
 from workloads.parallel.spec import TrainingSpec
+from workloads.parallel.stages import even_as_possible
 
 Rule = Callable[[Draft], None]
 
@@ -93,38 +94,20 @@ def layers_on_stages(draft: Draft) -> None:
     draft.assume("parallel.embedding_as_layer", as_layers, even)
     draft.assume("parallel.head_as_layer", as_layers, even)
     if not as_layers and layers % stages:
-        given = split_unevenly(layers, stages, draft.model.mtp_layers)
+        given = even_as_possible(layers, stages, draft.model.mtp_layers)
         draft.assume(
             "parallel.stage_layers", given,
             f"{layers} layers on {stages} (virtual) stages: as even as possible, the fewer at the ends",
         )  # fmt: skip
 
 
-def split_unevenly(layers: int, stages: int, further: int = 0) -> tuple[int, ...]:
-    """As even as possible, the fewer where embedding and head (and ``further`` predicted tokens) are.
-
-    InputError for fewer layers than stages.
-    """
-    if layers < stages:
-        raise InputError(f"{layers} layers on {stages} pipeline stages; nearest: {layers} stages")
-    all_parts = layers + 2 + further
-    if further and all_parts % stages == 0 and all_parts // stages > further:
-        each = all_parts // stages
-        return (each - 1, *[each] * (stages - 2), each - 1 - further)
-    each, more = divmod(layers, stages)
-    counts = [each] * stages
-    order = sorted(range(stages), key=lambda k: (k == stages - 1, k == 0, k))
-    for k in order[:more]:
-        counts[k] += 1
-    return tuple(counts)
-
-
 def optimizer_states(draft: Draft) -> None:
-    """Bytes of optimizer states follow from optimizer and precision where one of them was said."""
+    """Bytes of optimizer states follow from optimizer and precision where they are not the preset's."""
     if draft.is_said("training.optimizer_bytes_per_parameter"):
         return
-    if draft.is_said("training.optimizer") or draft.is_said("training.precision"):
-        spec = draft.training
+    spec = draft.training
+    other = spec.precision != draft.preset.values("training").get("precision", spec.precision)
+    if draft.is_said("training.optimizer") or other:
         draft.assume(
             "training.optimizer_bytes_per_parameter", _optimizer_bytes(spec),
             f"states of {spec.optimizer} beside weights in {spec.precision}",
@@ -149,7 +132,7 @@ def fsdp_in_pipelines(draft: Draft) -> None:
         # pytorch/torchtitan parallelize_llama.py: "default" does not reshard with pipelines.
         draft.assume(
             "training.reshard_after_forward", False,
-            "FSDP2 keeps gathered parameters until backward, as torchtitan does with pipelines",
+            "FSDP2 gathers once a step and keeps what it has, as torchtitan and Llama 3 do with pipelines",
         )  # fmt: skip
 
 
@@ -186,12 +169,25 @@ def groups_of_microbatches(draft: Draft) -> None:
         )  # fmt: skip
 
 
+def schedule_of_one_stage(draft: Draft) -> None:
+    """A preset's schedule is one of pipelines."""
+    if draft.parallel.pp == 1 and not draft.is_said("parallel.schedule"):
+        draft.assume("parallel.schedule", "1f1b", "there is no pipeline to schedule")
+
+
 def overlap_of_messages(draft: Draft) -> None:
-    """Interleaved schedules post sends and receives together, whatever the build; others wait for each."""
+    """Schedules with several chunks post sends and receives together, whatever the build; others wait."""
     if not draft.is_said("training.overlap_p2p"):
-        interleaved = draft.parallel.virtual_stages > 1
-        why = "interleaved schedules post messages ahead" if interleaved else "each message is waited for"
-        draft.assume("training.overlap_p2p", interleaved, why)
+        ahead = draft.parallel.virtual_stages > 1 or draft.parallel.copies > 1
+        why = "schedules with several chunks post messages ahead" if ahead else "each message is waited for"
+        draft.assume("training.overlap_p2p", ahead, why)
+
+
+def overlap_of_experts(draft: Draft) -> None:
+    """DualPipe is there to hide experts' exchanges behind another microbatch's compute."""
+    dual = draft.parallel.schedule in ("dualpipe", "dualpipe_v")
+    if dual and draft.model.moe is not None and not draft.is_said("training.ep_overlap"):
+        draft.assume("training.ep_overlap", True, "what DualPipe is for (arXiv 2412.19437, section 3.2.1)")
 
 
 def overlap_of_tensor_parallelism(draft: Draft) -> None:
@@ -234,6 +230,7 @@ def contradictions(draft: Draft) -> None:
 RULES: Final[tuple[Rule, ...]] = (
     software_is_the_presets,
     length,
+    schedule_of_one_stage,
     sequence_parallelism,
     data_parallelism,
     experts,
@@ -243,6 +240,7 @@ RULES: Final[tuple[Rule, ...]] = (
     batches,
     groups_of_microbatches,
     overlap_of_messages,
+    overlap_of_experts,
     overlap_of_tensor_parallelism,
     casts_to_fp8,
     contradictions,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workloads.models.attention_core import Core
 from workloads.models.context_parallel import distributed_attention
 from workloads.models.elementary import norm, rotary
+from workloads.models.fp8 import keep_narrow
 from workloads.models.linear import Linear, column_parallel, columns_apart, linear, row_parallel
 from workloads.models.local import Shard
 from workloads.models.spec import ModelSpec
@@ -54,6 +55,7 @@ def cross_attention(
 def _output(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, core: Core, module: str) -> Tensor:
     distributed_attention(tape, shard, core)
     merged = x.like(shard.tokens, core.heads * core.v_size)
+    keep_narrow(tape, shard, merged, 12, core.module)
     # A fused kernel keeps its output, which is the projection's input too, unless it runs again.
     keeps = shard.software.attention == "unfused" or shard.recomputes_attention
     layer = block_output(shard, model, f"{module}.linear_proj", save_input=keeps)

@@ -13,6 +13,9 @@ Note [Dispatch]
     no other pass beside them: there it stays on the compute stream.
     "flex" (DeepEP): a token crosses to each node that has one of its experts once, and reaches each rank
     once; copies for the experts are made, and added up, where they are.  DeepEP is built for nodes of eight.
+    With ``moe_exchange_sms`` it is an exchange by kernels of its own (``simcore/collectives/routed.py``).
+    With ``moe_dispatch_fp8`` what goes to experts, forward and backward, is fp8 with a scale for each 128
+    elements, and is what their products read; what they give back is summed in 16 bits.
     Sources: megatron/core/transformer/moe/token_dispatcher.py; deep_ep/buffer.py, csrc/kernels/configs.cuh.
 """
 
@@ -23,6 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from simcore.graph.exchanges import TokenExchange
+from workloads.models.fp8 import cast_for_product, fp8_row_bytes, operand
 from workloads.models.local import Shard
 from workloads.models.pieces import EP_STREAM, HOST_SYNC, Kernel
 from workloads.models.spec import MoeSpec
@@ -84,7 +89,9 @@ def plan_dispatch(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatc
 
 
 def _aside(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-    return tuple(replace(k, stream=EP_STREAM) if k.collective == "all_to_all" else k for k in kernels)
+    return tuple(
+        replace(k, stream=EP_STREAM) if k.collective.startswith("all_to_all") else k for k in kernels
+    )
 
 
 def routed_tokens(moe: MoeSpec, tokens: int) -> int:
@@ -209,6 +216,12 @@ def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
     rows = x.like(round(tokens * moe.top_k * load), width)
     there = replace(collective("all_to_all", sent, "ep", module=module), name="deepep::dispatch")
     home = replace(there, name="deepep::combine")
+    if shard.software.moe_exchange_sms:
+        there, home = _routed(shard, moe, x, there, nodes, load)
+    before: list[Kernel] = []
+    if dispatches_fp8(shard):
+        before = [cast_for_product(x, module)]
+        rows = operand(rows, True)
     gathers: list[Kernel] = []
     if shard.etp > 1 and shard.sequence_parallel:
         rows = rows.like(rows.shape[0] * shard.etp, width)
@@ -216,16 +229,36 @@ def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
         gathers = [collective("all_gather", unique, "etp", module=module)]
     routes, owners = x.like(tokens, moe.top_k, dtype="int64"), x.like(tokens, shard.ep, dtype="bool")
     layout = compute("deepep_layout", [routes], [owners], op_class="reduction", module=module)
-    copies = compute("moe_permute", [unique], [rows], op_class="copy", module=module)
-    sums = compute("moe_unpermute", [rows], [unique], op_class="copy", module=module)
+    arrived, wide = replace(unique, dtype=rows.dtype), replace(rows, dtype=x.dtype)
+    copies = compute("moe_permute", [arrived], [rows], op_class="copy", module=module)
+    sums = compute("moe_unpermute", [wide], [unique], op_class="copy", module=module)
     return Dispatch(
-        there=(layout, there, _host_waits(module), *gathers, copies),
+        there=(*before, layout, there, _host_waits(module), *gathers, copies),
         there_grad=(sums, *_turned(gathers), home),
         back=(sums, *_turned(gathers), home),
-        back_grad=(there, *gathers, copies),
-        rows=rows,
-        saved_bytes=rows.num_bytes,
+        back_grad=(*before, there, *gathers, copies),
+        rows=wide,
+        saved_bytes=0 if shard.software.moe_weighted_early else rows.num_bytes,
     )
+
+
+def dispatches_fp8(shard: Shard) -> bool:
+    """Whether experts' products read what was dispatched as it is."""
+    software = shard.software
+    return shard.fp8 and software.moe_dispatch_fp8 and software.moe_dispatcher == "flex" and shard.ep > 1
+
+
+def _routed(
+    shard: Shard, moe: MoeSpec, x: Tensor, plain: Kernel, nodes: int, load: float
+) -> tuple[Kernel, Kernel]:
+    """Dispatch and combine by kernels of their own: bytes for all nodes of a token, SMs that are held."""
+    reached = owners_hit(moe, nodes) if nodes > 1 else 1.0
+    how = str(TokenExchange(shard.software.moe_exchange_sms, owners_hit(moe, shard.ep) / reached))
+    tokens = round(x.shape[0] * reached * load)
+    sums = tokens * x.shape[1] * x.num_bytes // x.numel
+    sent = tokens * fp8_row_bytes(x.shape[1]) if dispatches_fp8(shard) else sums
+    dispatch = replace(plain, collective=how, comm_bytes=sent)
+    return dispatch, replace(plain, collective=how, comm_bytes=sums, name="deepep::combine")
 
 
 def _turned(steps: Sequence[Kernel]) -> list[Kernel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workloads.models.fp8 import keep_narrow
 from workloads.models.local import Shard
 from workloads.models.spec import ModelSpec
 from workloads.models.tape import Op, Tape
@@ -98,11 +99,16 @@ def activation(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: st
 
     ``bias``: the fused kernel adds one.
     """
-    op, software = tape.op(), shard.software
+    software = shard.software
+    if model.gated and software.swiglu_fusion:
+        keep_narrow(tape, shard, x, 8, module)
+    op = tape.op()
     out = x.like(x.shape[0], x.shape[-1] // 2) if model.gated else x
     biases = [x.like(x.shape[-1])] if bias else []
     if model.gated and software.swiglu_fusion:
-        op.run("swiglu_fwd", [x, *biases], [out], module=module, saved_inputs=x.num_bytes)
+        narrow = shard.fp8 and software.fp8_kept_activations
+        kept = x.num_bytes // 2 if narrow else x.num_bytes
+        op.run("swiglu_fwd", [x, *biases], [out], module=module, saved_inputs=kept)
         op.back(compute("swiglu_bwd", [out, x, *biases], [x], module=module))
     elif model.gated:
         _eager_gate(op, model, x, out, module)

@@ -7,10 +7,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workloads.models.dispatch import plan_dispatch
+from workloads.models.dispatch import dispatches_fp8, plan_dispatch
 from workloads.models.elementary import activation
 from workloads.models.feed_forward import feed_forward
-from workloads.models.fp8 import by_rows, casts, column_casts, operand
+from workloads.models.fp8 import (
+    by_rows,
+    cast_for_product,
+    casts,
+    casts_at_use,
+    column_casts,
+    operand,
+    requantised,
+    sms_left,
+    weight_product_name,
+)
 from workloads.models.local import Shard
 from workloads.models.pieces import HOST_SYNC, Kernel
 from workloads.models.spec import ModelSpec, MoeSpec
@@ -75,7 +85,7 @@ def _route(tape: Tape, shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> No
         for name in ("aten::mul.Tensor", "aten::mul.Tensor", "aten::gather", "aten::add.Tensor"):
             op.back(compute(name, [scores, scores], [scores], module=router))
     op.back(compute("aten::_softmax_backward_data", [scores, scores], [scores], module=router))
-    turned = weight.like(*reversed(weight.shape))
+    scores, turned = replace(scores, dtype=dtype), weight.like(*reversed(weight.shape))
     op.back(
         compute("aten::mm", [scores, turned], [wide], op_class="gemm", flops=flops, module=router), "input"
     )
@@ -209,7 +219,15 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
     y, op, fp8 = x.like(tokens, out_features), tape.op(), shard.fp8
     # A mean: no odd number of rows misaligns a product, as features are what lies side by side in memory.
     each = max(1, tokens // local if tokens < 8 * local else tokens // (8 * local) * 8)
-    if fp8:
+    sent = dispatches_fp8(shard)
+    if casts_at_use(shard):
+        # What was dispatched is in fp8: the first product's input, the gradient of the last one's output.
+        op.launch(Launch(requantised(x.like(local, in_features, out_features), module, kept=True)))
+        if not (sent and module.endswith("fc1")):
+            op.launch(Launch(cast_for_product(x, module)))
+        if not (sent and module.endswith("fc2")):
+            op.back(cast_for_product(y, module), "input")
+    elif fp8:
         # A delayed scale allows one pass over all experts' rows; else each expert's rows are cast apart.
         apart = local if shard.software.fp8_recipe != "delayed" else 1
         for kernel in casts(shard, x, module):
@@ -228,6 +246,9 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
     _products(shard, op, ins, wide, dy, module, "", saved)
     turned = wide.like(local, out_features, in_features)
     _products(shard, op, dy, turned, ins, module, "input")
+    if casts_at_use(shard):
+        op.back(requantised(y, module, kept=sent and module.endswith("fc2")), "weight")
+        op.back(requantised(x, module, kept=True), "weight")
     _products(shard, op, dy.like(local, out_features, each), ins, main_grad, module, "weight")
     return y
 
@@ -237,13 +258,14 @@ def _products(
 ) -> None:
     """One grouped kernel, or one for each expert; forward for role ""."""
     local, fp8 = a.shape[0], shard.fp8
-    count, name, op_class = 1, "grouped_gemm", "bgemm"
+    blocks = "blockwise_" if fp8 and shard.software.fp8_recipe == "blockwise" else ""
+    count, name, op_class = 1, f"{blocks}grouped_gemm{sms_left(shard)}", "bgemm"
     if not shard.software.moe_grouped_gemm:
         count, name, op_class = local, "aten::mm", "gemm"
         a, b, out = (tensor.like(*tensor.shape[1:]) for tensor in (a, b, out))
     added: list[Tensor] = []
     if role == "weight" and shard.software.grad_accumulation_fusion:
-        name = "grouped_wgrad_gemm_accum" if count == 1 else "wgrad_gemm_accum"
+        name = weight_product_name(shard, fp8, grouped=count == 1)
         added = [out]
     kernel = compute(
         name, [operand(a, fp8), operand(b, fp8), *added], [out], op_class=op_class,

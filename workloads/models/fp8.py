@@ -49,12 +49,41 @@ def by_rows(shard: Shard) -> bool:
     return shard.software.fp8_recipe == "rowwise"
 
 
+def fp8_row_bytes(width: int) -> int:
+    """Bytes of a row in fp8 with a scale for each 128 elements (arXiv 2412.19437, section 3.3.2)."""
+    elements, size = _BLOCKS["blockwise"]
+    return width + -(-width // elements) * size
+
+
+def cast_for_product(x: Tensor, module: str) -> Kernel:
+    """One cast of ``x`` in rows, without its transpose: what a product reads, or what is dispatched."""
+    scales = Tensor((fp8_row_bytes(x.shape[-1]) - x.shape[-1], x.numel // x.shape[-1]), "uint8")
+    return compute("cast_fp8_tiles", [x], [operand(x, True), scales], op_class="quantize", module=module)
+
+
 def product_name(shard: Shard, fp8: bool) -> str:
     """Kernel of a plain product."""
     if not fp8:
-        return "aten::mm"
+        return "aten::mm" + sms_left(shard)
     named = {"blockwise": "blockwise_gemm", "mxfp8": "mxfp8_gemm"}
-    return named.get(shard.software.fp8_recipe, "aten::_scaled_mm")
+    name = named.get(shard.software.fp8_recipe, "aten::_scaled_mm")
+    return name + sms_left(shard)
+
+
+def weight_product_name(shard: Shard, fp8: bool, *, grouped: bool = False) -> str:
+    """Kernel of a weight gradient that is added to what is there."""
+    scaled = "blockwise_" if fp8 and shard.software.fp8_recipe == "blockwise" else ""
+    return f"{scaled}{'grouped_' if grouped else ''}wgrad_gemm_accum{sms_left(shard)}"
+
+
+def sms_left(shard: Shard) -> str:
+    """Behind a product's name: SMs that it leaves to others."""
+    return f".sms_left={shard.software.product_sms_left}" if shard.software.product_sms_left else ""
+
+
+def casts_at_use(shard: Shard) -> bool:
+    """Whether operands are cast in rows, and turned only when a gradient needs it."""
+    return shard.fp8 and shard.software.fp8_transposes == "at_use"
 
 
 def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> list[Kernel]:
@@ -100,6 +129,21 @@ def turned(shard: Shard, own: list[Tensor], arrived: list[Tensor], module: str) 
     if by_rows(shard):
         return [kernel for tensor in own for kernel in column_casts(shard, tensor, module)]
     return [transposed(tensor, module) for tensor in arrived]
+
+
+def requantised(x: Tensor, module: str, *, kept: bool) -> Kernel:
+    """The transpose of ``x`` in fp8, scaled along its other dim; ``kept``: from what is in fp8 already."""
+    source, out = operand(x, kept), operand(x, True)
+    return compute("transpose_cast_fp8", [source], [out], op_class="quantize", module=module)
+
+
+def keep_narrow(tape: Tape, shard: Shard, x: Tensor, bits: int, module: str) -> None:
+    """Cast ``x`` to ``bits`` for its backward, which casts it back (arXiv 2412.19437, section 3.3.3)."""
+    if not (shard.fp8 and shard.software.fp8_kept_activations):
+        return
+    narrow, op, name = Tensor((x.numel * bits // 8,), "uint8"), tape.op(), f"{module}.kept"
+    op.run("cast_kept", [x], [narrow], op_class="quantize", module=name)
+    op.back(compute("cast_back", [narrow], [x], op_class="quantize", module=name))
 
 
 def transposed(x: Tensor, module: str) -> Kernel:

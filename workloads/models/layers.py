@@ -28,7 +28,10 @@ def layer(
     tape = shard.tape()
     x = shard.tensor(shard.residual_tokens, model.hidden)
     write_layer(tape, shard, model, x, f"{stack_name(model)}.layers.{index}", index)
-    mark_recomputed(tape, shard.recompute_modules, sparse=model.has_experts(index))
+    mark_recomputed(
+        tape, shard.recompute_modules, sparse=model.has_experts(index),
+        frees=shard.software.recompute_frees_outputs,
+    )  # fmt: skip
     made = tape.piece("layer", x, input_bytes=x.num_bytes, recompute=policy, input_grad=input_grad,
                       early_stop=shard.software.recompute_early_stop)  # fmt: skip
     return replace(made, parameters=_as_declared(made.parameters))

@@ -13,13 +13,17 @@ from dataclasses import dataclass, replace
 from workloads.models.exchange import Exchange, aside, beside_or_before, in_order, reorders, sums
 from workloads.models.fp8 import (
     by_rows,
+    cast_for_product,
     cast_weight,
     casts,
+    casts_at_use,
     column_casts,
     gathered,
     operand,
     product_name,
+    requantised,
     turned,
+    weight_product_name,
 )
 from workloads.models.local import Shard
 from workloads.models.pieces import Kernel
@@ -152,7 +156,9 @@ def _product(
     given = exchange.gathered_from or flat
     kept = given if shard.software.gather_inputs_again else flat
     behind = fp8 and by_rows(shard)
-    if fp8 and layer.cast_input and not behind:
+    if fp8 and layer.cast_input and casts_at_use(shard):
+        op.launch(Launch(cast_for_product(flat, module)))
+    elif fp8 and layer.cast_input and not behind:
         for kernel in casts(shard, given, module, is_slice=exchange.gathered_from is not None):
             op.launch(Launch(kernel))
     beside: list[Hashable] = []
@@ -243,7 +249,10 @@ def _backward(
         arrivals.append(tape.new_label())
         again = collective("all_gather", gathered(shard, x, fp8), "tp", module=module)
         op.back(aside(shard, again), "weight", arrivals[-1])
-    if fp8 and (behind or not (exchange.output and shard.sequence_parallel)):
+    if fp8 and casts_at_use(shard):
+        op.back(requantised(weight, module, kept=True), "input")
+        op.back(cast_for_product(y, module), "input")
+    elif fp8 and (behind or not (exchange.output and shard.sequence_parallel)):
         for kernel in casts(shard, y, module):
             op.back(kernel)
     for kernel in column_casts(shard, weight, module) if behind else ():
@@ -269,8 +278,12 @@ def _backward(
         arrived = [x] if exchange.gathered_from is not None else []
         arrived += [y] if exchange.output and shard.sequence_parallel else []
         own = [y, *([x] if layer.cast_input else [])]
-        for kernel in turned(shard, own, arrived, module) if fp8 else []:
-            op.back(kernel, "weight", waits=tuple(arrivals))
+        if fp8 and casts_at_use(shard):
+            op.back(requantised(y, module, kept=False), "weight")
+            op.back(requantised(x, module, kept=True), "weight")
+        else:
+            for kernel in turned(shard, own, arrived, module) if fp8 else []:
+                op.back(kernel, "weight", waits=tuple(arrivals))
         _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(arrivals))
     elif exchange.output_grad:
         op.after.extend(exchange.output_grad)
@@ -290,7 +303,7 @@ def _weight_gradient(
     main_grad = Tensor(weight.shape, shard.main_grad_dtype)
     ins = [operand(y.like(y.shape[1], y.shape[0]), fp8), operand(x, fp8)]
     fused = shard.software.grad_accumulation_fusion
-    name = "wgrad_gemm_accum" if fused else product_name(shard, fp8)
+    name = weight_product_name(shard, fp8) if fused else product_name(shard, fp8)
     ins, outs = ([*ins, main_grad], [main_grad]) if fused else (ins, [weight])
     flops = 2 * y.numel * x.shape[-1]
     op.back(compute(name, ins, outs, op_class="gemm", flops=flops, module=module), "weight", waits=waits)

@@ -1,13 +1,16 @@
 """Selective recomputation of single modules: those whose forward runs again before their own backward.
 
-Names and contents as megatron/core/transformer/transformer_config.py has them (recompute_modules).  What the
-next product reads of a norm or an activation that runs again counts as kept, which Megatron drops.
+Names and contents as megatron/core/transformer/transformer_config.py has them (recompute_modules); with
+"mla_up_proj" positions and the assembly of keys run again, too (multi_latent_attention.py).  What the next
+product reads of a module that runs again counts as kept unless ``frees`` says otherwise.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import Final, Literal
 
 from workloads.models.tape import Tape
@@ -18,7 +21,7 @@ RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe",
 _PATTERNS: Final[Mapping[RecomputeModule, str]] = {
     "core_attn": r"\.core_attention$",
     "layernorm": r"\.(input|pre_mlp)_layernorm$",
-    "mla_up_proj": r"\.(linear_q_up_proj|linear_kv_up_proj|q_layernorm|kv_layernorm)$",
+    "mla_up_proj": r"\.(linear_q_up_proj|linear_kv_up_proj|q_layernorm|kv_layernorm|self_attention)$",
     "mlp": r"\.mlp\b",
     "moe": r"\.mlp\b",
     "moe_act": r"\.experts$",
@@ -26,10 +29,12 @@ _PATTERNS: Final[Mapping[RecomputeModule, str]] = {
 }
 
 
-def mark_recomputed(tape: Tape, modules: Collection[RecomputeModule], *, sparse: bool) -> None:
+def mark_recomputed(
+    tape: Tape, modules: Collection[RecomputeModule], *, sparse: bool, frees: bool = False
+) -> None:
     """Let ops of ``modules``, and no others, run again; none given: as marked already (core attention).
 
-    ``sparse``: the layer has experts.
+    ``sparse``: the layer has experts.  ``frees``: what runs again leaves nothing for what comes next.
     """
     if not modules:
         return
@@ -37,3 +42,8 @@ def mark_recomputed(tape: Tape, modules: Collection[RecomputeModule], *, sparse:
     wanted = re.compile("|".join(_PATTERNS[name] for name in modules if name != other) or r"$^")
     for op in tape.ops:
         op.again = bool(op.forward) and bool(wanted.search(tape.forward[op.forward[0]].kernel.module))
+    ran = [op for op in tape.ops if op.forward] if frees else []
+    for before, op in pairwise(ran):
+        if before.again and not op.again and op.reads < 0:
+            for k in op.forward:
+                tape.forward[k] = replace(tape.forward[k], saved_inputs=0)

@@ -42,8 +42,14 @@ class SoftwareSpec(BaseModel):
     ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), from its rows
     ("rowwise"), or from blocks of it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every"
     microbatch, at the "first" one, or "never" (kept in fp8).
+    ``fp8_transposes``: one pass writes a tensor and its transpose in fp8, or the transposes that gradients
+    read are made by passes of their own when they are wanted (from what was kept in fp8), of weights too.
+    ``fp8_kept_activations``: what SwiGLU reads is kept in fp8, attention's output in 12 bits, by casts there
+    and back (arXiv 2412.19437, section 3.3.3).
     ``recompute_early_stop``: recomputation ends at the last tensor that backward asks for (PyTorch's
     non-reentrant checkpoint); else it repeats the whole layer (Megatron).
+    ``recompute_frees_outputs``: what the next product reads of a module that runs again is not kept.
+    ``moe_weighted_early``: rows are weighted before the experts' last product, whose output need not be kept.
     ``vocab_multiple``: frameworks pad the vocabulary to a multiple of this (times tp for Megatron).
     ``moe_dispatcher``: how tokens reach their experts, see Note [Dispatch] of ``dispatch.py``.
     ``moe_permute_fusion``: one kernel sorts tokens by expert, else an index and a weighting.
@@ -51,6 +57,10 @@ class SoftwareSpec(BaseModel):
     ``moe_router_fp32``: the router's product is in fp32.  ``moe_grouped_gemm``: products of all experts at
     once, else a kernel for each; ``moe_launch_each``: at once, but each launched for itself on one of several
     streams (Transformer Engine's cuBLAS).  ``moe_fp8_padding``: copies pad each expert's rows for fp8.
+    ``moe_exchange_sms``: SMs that "flex" exchanges hold, see Note [Routed exchange] of
+    ``simcore/collectives/routed.py`` (0: planned as NCCL's all_to_all).  ``moe_dispatch_fp8``: tokens, and
+    gradients on the way back to experts, are cast before they are sent (arXiv 2412.19437, section 3.3.3).
+    ``product_sms_left``: SMs that no matrix product takes, as exchanges have them.
     ``moe_host_us``: what the host does beside launches, forward or backward, for the experts of a layer
     (router, dispatcher, modules in Python); half of it where capacities make all sizes known.
     ``moe_clamp_apart``: what is gated is cut off by kernels before the fused one, and the host waits there.
@@ -86,7 +96,10 @@ class SoftwareSpec(BaseModel):
     optimizer_kernels: Literal["fused", "foreach"] = "fused"
     qkv_grad_copy: bool = True
     recompute_early_stop: bool = False
+    recompute_frees_outputs: bool = False
     fp8_recipe: Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"] = "delayed"
+    fp8_transposes: Literal["at_cast", "at_use"] = "at_cast"
+    fp8_kept_activations: bool = False
     fp8_weight_cast: Literal["every", "first", "never"] = "first"
     vocab_multiple: int = Field(default=128, ge=1)
     vocab_multiple_times_tp: bool = True
@@ -95,9 +108,13 @@ class SoftwareSpec(BaseModel):
     moe_router_fusion: bool = False
     moe_router_fp32: bool = True
     moe_grouped_gemm: bool = True
+    moe_weighted_early: bool = False
     moe_launch_each: bool = False
     moe_fp8_padding: bool = False
     moe_clamp_apart: bool = False
+    moe_exchange_sms: int = Field(default=0, ge=0)
+    moe_dispatch_fp8: bool = False
+    product_sms_left: int = Field(default=0, ge=0)
     moe_host_us: float = Field(default=0.0, ge=0.0)
     host_us_per_kernel: float = Field(default=0.0, ge=0.0)
     cuda_graphs: bool = False

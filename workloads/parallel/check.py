@@ -171,6 +171,10 @@ def _check_pipeline(parallel: ParallelSpec) -> None:
         raise InputError(
             f"parallel.virtual_stages={virtual}: {schedule} has two chunks per stage; nearest: 2"
         )
+    if parallel.placement == "both_ways" and virtual != 1:
+        raise InputError(
+            f"parallel.virtual_stages={virtual}: {schedule} has one chunk of each copy per stage; nearest: 1"
+        )
     if parallel.pp == 1 and virtual > 1:
         raise InputError(
             f"parallel.virtual_stages={virtual}: model chunks need a pipeline; nearest: virtual_stages=1"
@@ -178,6 +182,11 @@ def _check_pipeline(parallel: ParallelSpec) -> None:
 
 
 def _check_data(parallel: ParallelSpec, training: TrainingSpec) -> None:
+    if parallel.copies > 1 and training.sharding not in ("ddp", "zero1"):
+        raise InputError(
+            f"training.sharding={training.sharding}: {parallel.schedule} keeps two whole copies of the"
+            " parameters; nearest: zero1"
+        )
     if parallel.dp_shard:
         divides("data-parallel ranks", parallel.dp, parallel.dp_shard, "parallel.dp_shard")
     each = training.micro_batch * parallel.dp

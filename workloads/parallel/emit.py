@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -33,6 +33,7 @@ class Writer:
         software = software or SoftwareSpec()
         self.template = template
         self._paired = paired
+        self._late: list[tuple[Kernel, int]] = []  # weight gradients that nobody waits for, and their layers
         self._host_ps = 0 if software.cuda_graphs else round(software.host_us_per_kernel * PS_PER_US)
         self._launch = _GRAPH if software.cuda_graphs else -1
         self.last: OpHandle | None = None  # latest op on the compute stream
@@ -86,6 +87,42 @@ class Writer:
             if after and position in after:
                 after[position]()
 
+    def steps(self, kernels: Sequence[Kernel], *, phase: str, layer: int = -1) -> Iterator[None]:
+        """Append ``kernels``; stop behind each exchange of experts, which the next kernel waits for.
+
+        Gradients of weights come behind the next exchange: it needs only the gradient of the input.
+        """
+        handles: dict[int, OpHandle] = {}
+        for position, kernel in enumerate(kernels):
+            if kernel.weight_gradient:
+                self._late.append((kernel, layer))
+                continue
+            waits: list[Source] = [handles[source] for source in kernel.waits_for if source in handles]
+            if kernel.stream == COMPUTE:
+                waits += self.taken()
+            self._on_host(_launches(kernel), kernel.host_us)
+            handle = self._write(kernel, waits, "recompute" if kernel.recomputed else phase, layer)
+            if kernel.name == HOST_SYNC:
+                continue
+            handles[position] = handle
+            if kernel.stream == COMPUTE:
+                self.last = handle
+                continue
+            if kernel.stream == EP_STREAM:
+                self.write_late(phase)
+            self.wait_for(handle)
+            if kernel.stream == EP_STREAM:
+                yield
+
+    def write_late(self, phase: str) -> None:
+        """Append the gradients of weights that have been put off."""
+        waiting, self._open = self._open, []
+        for kernel, layer in self._late:
+            self._on_host(_launches(kernel), kernel.host_us)
+            self.last = self._write(replace(kernel, stream=COMPUTE), [], phase, layer)
+        self._late = []
+        self._open = waiting
+
     def compute(self, kernel: Kernel, *, phase: str, layer: int = -1, stream: str = "",
                 waits: Iterable[Source] = ()) -> OpHandle:  # fmt: skip
         """One compute kernel, by default on the compute stream."""
@@ -136,6 +173,8 @@ class Writer:
             return self.template.recv(kernel.group, -kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
         columns["reduce_op"] = kernel.reduce_op
         columns["op_class"] = kernel.op_class
+        if ":" in kernel.collective:  # an exchange of tokens by kernels of its own
+            columns["name"] = kernel.name
         return self.template.collective(kernel.collective, kernel.group, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
 
     def _compute(

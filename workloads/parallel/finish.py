@@ -24,9 +24,13 @@ def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -
     if not any(job.numel((piece,), trainable=True) for piece in job.pieces.all_pieces):
         return
     local = local_numel(job, stage)
+    if job.parallel.copies > 1:
+        _with_other_copy(writer, job, stage, local, element_bytes(job.training.grad_reduce_dtype))
     _clip(writer, job, chunks, local)
     if local:
         _update(writer, job, local)
+        if job.parallel.copies > 1 and job.training.sharding != "ddp":
+            _with_other_copy(writer, job, stage, local, element_bytes(job.training.param_gather_dtype))
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
         _gather_parameters(writer, job, chunks)
 
@@ -37,7 +41,21 @@ def local_numel(job: Job, stage: int) -> int:
     dense, experts = (job.numel(pieces, group, trainable=True) for group in ("dp", "expert_dp"))
     if job.training.sharding == "ddp":
         return dense + experts
-    return -(-dense // job.mesh.shard_ranks) + -(-experts // job.mesh.expert_replicas)
+    owned = -(-dense // job.mesh.shard_ranks) + -(-experts // job.mesh.expert_replicas)
+    return -(-owned // job.parallel.copies)
+
+
+def _with_other_copy(writer: Writer, job: Job, stage: int, numel: int, size: int) -> None:
+    """Swap shards with the stage that holds the other copy of the same parameters (DualPipe).
+
+    Each of the two owns half of what its data-parallel shard of both chunks is: it gets the other's sums of
+    gradients of its half, adds them, and hands out what it has updated.
+    """
+    to = (job.parallel.pp - 1 - 2 * stage) % job.parallel.pp
+    waits = writer.taken() + ([writer.last] if writer.last is not None else [])
+    for what in (writer.template.send, writer.template.recv):
+        got = what("pp", to, numel * size, stream=f"pp.copy.{what.__name__}", waits=waits, phase="grad_sync")
+        writer.wait_for(got)
 
 
 def _sum_duplicated(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
@@ -59,7 +77,7 @@ def _sum_duplicated(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
 
 def _sum_tied(writer: Writer, job: Job, stage: int) -> None:
     """First and last stage add up the gradients of the embedding that they share."""
-    if not job.model.tied_embeddings or job.parallel.pp == 1 or job.parallel.placement == "v":
+    if not job.model.tied_embeddings or job.parallel.pp == 1 or job.parallel.placement != "loop":
         return
     if stage in (0, job.parallel.pp - 1):
         weight = job.pieces.embedding.parameters[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simcore.graph import Graph, GraphBuilder, TemplateBuilder
@@ -9,25 +10,30 @@ from simcore.graph.schedules import (
     Action,
     Placement,
     Schedule,
+    dual_pipe,
     dual_pipe_v,
     gpipe,
     home,
     interleaved_one_f_one_b,
+    num_virtual,
+    overlapped_pairs,
     zb_v,
     zero_bubble,
 )
-from simcore.graph.template_builder import OpHandle, Source, external
+from simcore.graph.template_builder import Source, external
 from workloads.models.pieces import EP_STREAM
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel import replicated, sharded
 from workloads.parallel.check import check_job, check_trains
-from workloads.parallel.emit import Writer
+from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.finish import finish_step
 from workloads.parallel.halves import Gradients, backward_part
 from workloads.parallel.job import Job
 from workloads.parallel.memory import memory_profile
-from workloads.parallel.messages import Exchange, Flow, Message, p2p_stream, plan_messages
+from workloads.parallel.message_ops import MessageWriter
+from workloads.parallel.messages import Exchange, Message, plan_messages
+from workloads.parallel.overlapped import backward_pass, exchanges_tokens, forward_pass, take_turns
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk
 
@@ -59,6 +65,8 @@ def schedule_of(
 def _schedule(p: ParallelSpec, count: int) -> Schedule:
     if p.schedule == "gpipe":
         return gpipe(p.pp, count, p.virtual_stages)
+    if p.schedule == "dualpipe":
+        return dual_pipe(p.pp, count)
     if p.schedule == "dualpipe_v":
         return dual_pipe_v(p.pp, count)
     if p.schedule == "zb_v":
@@ -79,6 +87,15 @@ class _Variant:
     before: tuple[Message, ...]  # receives posted ahead of everything
     exchange: Exchange
     paired: bool  # another microbatch's opposite pass runs at the same time, where experts' exchanges overlap
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """What makes templates of two overlapped actions differ; ``shift``: of the layers' numbers of each."""
+
+    forward: _Variant
+    backward: _Variant
+    shift: tuple[int, int]
 
 
 class _Generator:
@@ -110,7 +127,8 @@ class _Generator:
             },
         )
         job.mesh.declare(self._build)
-        self._templates: dict[_Variant, TemplateBuilder] = {}
+        self._messages = MessageWriter(job)
+        self._templates: dict[_Variant | _Pair, TemplateBuilder] = {}
 
     def graph(self) -> Graph:
         job = self._job
@@ -134,27 +152,39 @@ class _Generator:
         chunks = job.chunks[stage]
         skeleton: list[tuple[TemplateBuilder, int, int]] = []
         firsts, lasts = _ends(actions)
-        for number, (action, exchange) in enumerate(zip(actions, exchanges, strict=True)):
-            chunk = chunks[action.chunk]
-            variant = _Variant(
+        together = self._together(stage, actions, firsts | lasts)
+        variants = [
+            _Variant(
                 kind=action.kind,
-                pieces=tuple(id(piece) for piece in chunk.pieces),
-                layers=chunk.layers,
+                pieces=tuple(id(piece) for piece in chunks[action.chunk].pieces),
+                layers=chunks[action.chunk].layers,
                 first=number in firsts
                 and (action.kind == "F" or job.gradients_start_empty or job.reduces_at_the_end),
                 last=number in lasts,
                 before=() if number else before,
                 exchange=exchange,
-                paired=self._job.training.ep_overlap and _paired(actions, number),
+                paired=job.training.ep_overlap and not job.overlaps_passes and _paired(actions, number),
             )
-            template = self._templates.get(variant)
-            if template is None:
-                template = self._templates[variant] = self._action(variant, chunk)
+            for number, (action, exchange) in enumerate(zip(actions, exchanges, strict=True))
+        ]
+        for number, (action, variant) in enumerate(zip(actions, variants, strict=True)):
+            if number in together:
+                other = actions[together[number]]
+                template = self._pair(variant, variants[together[number]], chunks, action, other)
+                # Layers count from the chunk that comes first in the model.
+                action = min(action, other, key=lambda one: chunks[one.chunk].first_layer)
+            elif number in together.values():
+                continue
+            else:
+                found = self._templates.get(variant)
+                template = found or self._action(variant, chunks[action.chunk])
+                self._templates[variant] = template
             if len(template):
                 skeleton.append((template, action.microbatch, action.chunk))
         if any(action.kind != "F" for action in actions):
             end = self._build.template("optimizer")
-            overlaps = any(_paired(actions, number) for number in range(len(actions)))
+            beside = range(len(actions)) if not job.overlaps_passes else ()
+            overlaps = bool(together) or any(_paired(actions, number) for number in beside)
             finish_step(Writer(end, job.software), job, stage, self._under_way(stage, overlaps))
             if len(end):
                 skeleton.append((end, -1, 0))
@@ -171,27 +201,68 @@ class _Generator:
         forward, exchange = variant.kind == "F", variant.exchange
         template = self._build.template("fwd" if forward else "bwd")
         writer = Writer(template, self._job.software, paired=variant.paired)
-        ahead = self._post(template, variant.before, ())
+        ahead = self._messages.post(template, variant.before, ())
         for flow in exchange.awaits:
-            writer.wait_for(external(self._stream("send", flow)))
+            writer.wait_for(external(self._messages.stream("send", flow)))
         if exchange.own is not None:
             message, back = exchange.own
-            stream = self._stream("recv", message.flow)
+            stream = self._messages.stream("recv", message.flow)
             here = [
                 got
                 for got, one in zip(ahead, variant.before, strict=True)
-                if self._stream("recv", one.flow) == stream
+                if self._messages.stream("recv", one.flow) == stream
             ]
             before = external(stream, back)
-            self._take(writer, message, here[-1 - back] if here else before)
+            self._messages.take(writer, message, here[-1 - back] if here else before)
         self._body(writer, variant, chunk)
-        done = (writer.last,) if writer.last is not None else ()
-        for flow, num_bytes in exchange.sends:
-            template.send(
-                self._group(flow), flow.delta, self._sent(num_bytes), stream=self._stream("send", flow),
-                waits=(*done, *writer.beside), phase=_phase(flow),
-            )  # fmt: skip
-        self._post(template, exchange.posts, done)
+        done = self._messages.send(writer, exchange)
+        self._messages.post(template, exchange.posts, done)
+        return template
+
+    def _together(self, stage: int, actions: list[Action], apart: set[int]) -> dict[int, int]:
+        """Positions of forwards and of the backwards that run with them; see Note [Overlapped passes]."""
+        job = self._job
+        if not job.overlaps_passes:
+            return {}
+        beside = [exchanges_tokens(chunk) for chunk in job.chunks[stage]]
+        return {
+            forward: backward
+            for forward, backward in overlapped_pairs(actions).items()
+            if not {forward, backward} & apart
+            and (beside[actions[forward].chunk] or beside[actions[backward].chunk])
+        }
+
+    def _pair(
+        self, forward: _Variant, backward: _Variant, chunks: list[Chunk], first: Action, second: Action
+    ) -> TemplateBuilder:
+        """One template of a forward and the backward of another microbatch."""
+        there, back = chunks[first.chunk], chunks[second.chunk]
+        start = min(there.first_layer, back.first_layer)
+        pair = _Pair(forward, backward, (there.first_layer - start, back.first_layer - start))
+        if pair in self._templates:
+            return self._templates[pair]
+        template = self._templates[pair] = self._build.template("fwd+bwd")
+        one, other = (Writer(template, self._job.software) for _ in range(2))
+        for flow in forward.exchange.awaits:
+            one.wait_for(external(self._messages.stream("send", flow)))
+        self._messages.await_own(one, forward.exchange)
+        early = self._messages.early(forward.exchange.posts, backward.exchange)
+        posted = self._messages.post(template, early, (external(COMPUTE),))
+        late = forward.exchange.posts[len(early) :]
+        self._messages.await_own(other, backward.exchange, list(zip(early, posted, strict=True)), late)
+
+        def forwards() -> Iterator[None]:
+            yield from forward_pass(one, there, pair.shift[0])
+            done = self._messages.send(one, forward.exchange)
+            self._messages.post(template, late, done)
+
+        def backwards() -> Iterator[None]:
+            yield from backward_pass(other, back, pair.shift[1], backward_part("B"))
+            self._messages.post(
+                template, backward.exchange.posts, self._messages.send(other, backward.exchange)
+            )
+
+        take_turns(backwards(), forwards())
         return template
 
     def _body(self, writer: Writer, variant: _Variant, chunk: Chunk) -> None:
@@ -214,45 +285,12 @@ class _Generator:
                 writer, job, chunk, last=variant.last, kernels=kernels, reduces=complete
             )  # fmt: skip
 
-    def _take(self, writer: Writer, message: Message, received: Source) -> None:
-        """What follows waits for the message; each tensor-parallel rank may have got a slice of it."""
-        writer.wait_for(received)
-        if self._scattered:
-            phase = _phase(message.flow)
-            writer.collective("all_gather", "tp", message.num_bytes, stream="compute", phase=phase)
-
-    def _post(
-        self, template: TemplateBuilder, messages: tuple[Message, ...], waits: tuple[OpHandle, ...]
-    ) -> list[OpHandle]:
-        """Receives behind what the compute stream has done."""
-        return [
-            template.recv(
-                self._group(flow), -flow.delta, self._sent(num_bytes), stream=self._stream("recv", flow),
-                waits=waits, phase=_phase(flow),
-            )
-            for flow, num_bytes in messages
-        ]  # fmt: skip
-
-    def _group(self, flow: Flow) -> str:
-        apart = self._job.mesh.two_way and not self._job.p2p_per_peer
-        return "pp_bwd" if flow.gradients and apart else "pp"
-
-    def _stream(self, what: str, flow: Flow) -> str:
-        return p2p_stream(what, flow, self._job.parallel.pp, per_peer=self._job.p2p_per_peer)
-
-    @property
-    def _scattered(self) -> bool:
-        job = self._job
-        return job.training.scatter_gather_p2p and job.parallel.tp > 1 and not job.shard.sequence_parallel
-
-    def _sent(self, num_bytes: int) -> int:
-        """What one rank sends of a message."""
-        return num_bytes // (self._job.parallel.tp if self._scattered else 1)
-
     def _boundary_bytes(self, placement: Placement) -> list[int]:
         """What each virtual stage hands on: the output of its last piece."""
         chunks, pp = self._job.chunks, self._job.parallel.pp
-        places = [home(virtual, pp, placement) for virtual in range(pp * len(chunks[0]))]
+        places = [
+            home(virtual, pp, placement) for virtual in range(num_virtual(pp, len(chunks[0]), placement))
+        ]
         return [chunks[stage][chunk].pieces[-1].output_bytes for stage, chunk in places]
 
     def _under_way(self, stage: int, overlaps: bool) -> list[Source]:
@@ -286,10 +324,6 @@ def _ends(actions: list[Action]) -> tuple[set[int], set[int]]:
         if action.kind != "F":
             lasts[action.chunk] = number
     return set(firsts.values()), set(lasts.values())
-
-
-def _phase(flow: Flow) -> str:
-    return "bwd" if flow.gradients else "fwd"
 
 
 def _paired(actions: list[Action], number: int) -> bool:

@@ -86,7 +86,7 @@ class Mesh:
     def two_way(self) -> bool:
         """Whether activations and gradients go from one stage to the same other one."""
         p = self.parallel
-        return p.pp > 1 and (p.placement == "v" or (p.pp == 2 and p.virtual_stages > 1))
+        return p.pp > 1 and (p.placement != "loop" or (p.pp == 2 and p.virtual_stages > 1))
 
     def declare(self, build: GraphBuilder) -> None:
         """Declare the groups that have more than one member."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from simcore.graph.schedules import Action, Placement, Schedule, home, needs, virtual_stage
+from simcore.graph.schedules import Action, Placement, Schedule, needs, neighbour, virtual_stage
 from simcore.graph.schedules.play import num_chunks
 
 
@@ -214,12 +214,11 @@ def _receiver(
     """Who gets what an action makes, and the boundary it crosses; None when nobody else needs it."""
     if action.kind == "W":
         return None
-    own = virtual_stage(stage, action.chunk, count, placement)
-    virtual = own + (1 if action.kind == "F" else -1)
-    if not 0 <= virtual < count * chunks:
+    own, step = virtual_stage(stage, action.chunk, count, placement), 1 if action.kind == "F" else -1
+    other = neighbour(stage, action.chunk, step, count, chunks, placement)
+    if other is None or other[0] == stage:
         return None
-    where = home(virtual, count, placement)[0]
-    return None if where == stage else (where, _flow(action, stage, where, count), min(own, virtual))
+    return other[0], _flow(action, stage, other[0], count), min(own, own + step)
 
 
 def _flow(action: Action, source: int, to: int, count: int) -> Flow:

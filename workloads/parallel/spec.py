@@ -32,7 +32,9 @@ class ParallelSpec(_Frozen):
     sequence_parallel: bool = False
     virtual_stages: PositiveInt = 1
     microbatch_group: int = Field(default=0, ge=0)  # interleaved: microbatches a chunk takes at once; 0: pp
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe_v", "zb_v"] = "1f1b"
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe", "dualpipe_v", "zb_v"] = (
+        "1f1b"
+    )
     stage_layers: tuple[int, ...] = ()
     embedding_as_layer: bool = False
     head_as_layer: bool = False
@@ -47,7 +49,14 @@ class ParallelSpec(_Frozen):
     @property
     def placement(self) -> Placement:
         """How model chunks lie on stages."""
+        if self.schedule == "dualpipe":
+            return "both_ways"
         return "v" if self.schedule in ("dualpipe_v", "zb_v") else "loop"
+
+    @property
+    def copies(self) -> int:
+        """Copies of each parameter among the stages of a pipeline."""
+        return 2 if self.placement == "both_ways" else 1
 
     @property
     def world_size(self) -> int:

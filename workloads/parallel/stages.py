@@ -52,6 +52,25 @@ def split_layers(num_layers: int, parallel: ParallelSpec) -> tuple[int, ...]:
     return tuple(layers)
 
 
+def even_as_possible(layers: int, stages: int, further: int) -> tuple[int, ...]:
+    """Layers of each (virtual) stage, the fewer where embedding, head and ``further`` predicted tokens are.
+
+    InputError for fewer layers than stages.
+    """
+    if layers < stages:
+        raise InputError(f"{layers} layers on {stages} pipeline stages")
+    all_parts = layers + 2 + further
+    if further and all_parts % stages == 0 and all_parts // stages > further:
+        each = all_parts // stages
+        return (each - 1, *[each] * (stages - 2), each - 1 - further)
+    each, more = divmod(layers, stages)
+    counts = [each] * stages
+    order = sorted(range(stages), key=lambda k: (k == stages - 1, k == 0, k))
+    for k in order[:more]:
+        counts[k] += 1
+    return tuple(counts)
+
+
 def _nearest_split(given: tuple[int, ...], count: int, num_layers: int) -> list[int]:
     """``given`` cut or filled up to ``count`` numbers, then the difference taken from the end."""
     found = [*given[:count], *[0] * (count - len(given))]
@@ -66,7 +85,8 @@ def _nearest_split(given: tuple[int, ...], count: int, num_layers: int) -> list[
 def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
     """``[stage][chunk]``; virtual stage v is chunk v // pp of stage v % pp.
 
-    In a V the second chunk goes back up: stage s holds virtual stages s and 2 pp - 1 - s.
+    In a V the second chunk goes back up: stage s holds virtual stages s and 2 pp - 1 - s.  Both ways
+    (DualPipe) stage s holds virtual stages s and pp - 1 - s of two copies.
     """
     counts = split_layers(len(model.layers), parallel)
     stages: list[list[Chunk]] = [[] for _ in range(parallel.pp)]
@@ -82,12 +102,14 @@ def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
             pieces.append(model.head)
             layers.append(-1)
         stage, _ = home(number, parallel.pp, parallel.placement)
-        if number == last and stage == 0:
+        if number == last and (stage == 0 or parallel.copies > 1):
             pieces[-1] = _without_tied(pieces[-1])
         stages[stage].append(
             Chunk(tuple(pieces), tuple(layers), first, has_embedding=number == 0, has_head=number == last)
         )
         first += count
+    if parallel.copies > 1:
+        stages = [[*one, *other] for one, other in zip(stages, reversed(stages), strict=True)]
     return stages
 
 

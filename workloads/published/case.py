@@ -22,7 +22,7 @@ from workloads.published.cluster import cluster_of
 from workloads.published.layout import plausible_chunks, said_of_layout
 from workloads.published.model import model_of, told_columns
 from workloads.published.row import RunRow
-from workloads.published.sharding import sharding_of
+from workloads.published.sharding import resharding, sharding_of
 from workloads.published.words import fp8_recipe_of, precision_of, recompute_of
 
 #: Of more combinations of unpublished inputs than this, the corners are simulated.
@@ -111,6 +111,10 @@ def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
             continue
         if len(values) > 1:
             found[key] = list(values)
+    kind = sharding_of(row, preset.values("training").get("sharding", "ddp"))
+    if row.count("pp", 1) > 1 and kind.get("sharding", preset.values("training").get("sharding")) == "fsdp2":
+        choices = resharding(f"{row.text('zero_fsdp')} {row.text('notes')}", pipeline=True)
+        found |= {"reshard_after_forward": list(choices)} if len(choices) > 1 else {}
     if re.search(r"\bpacked\b", row.text("overlap_notes"), re.IGNORECASE):
         # Tokens attend within their own document; its length is published nowhere.
         found["document_length"] = [row.count("seq"), row.count("seq") // 8]
@@ -161,7 +165,7 @@ def _content(
     row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """The row's words as a description: what a user would write in a YAML file."""
-    parallel = said_of_layout(row, model)
+    parallel = said_of_layout(row, preset, model)
     software: dict[str, Any] = {"preset": preset.name, **(_dispatcher(row) if model.moe else {})}
     recipe = fp8_recipe_of(row)
     if recipe:
@@ -169,7 +173,7 @@ def _content(
     training = _training(row, preset, model, parallel, assumed)
     for section, keys in (
         (parallel, ("virtual_stages", "sequence_parallel")),
-        (training, ("recompute", "sharding")),
+        (training, ("recompute", "sharding", "reshard_after_forward")),
         (software, ("attention",)),
     ):
         section |= {key: assumed[key] for key in keys if key in assumed}

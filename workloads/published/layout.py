@@ -7,13 +7,15 @@ from typing import Any, Final
 
 from simcore.errors import InputError
 from workloads.models.spec import ModelSpec
+from workloads.presets import Preset
 from workloads.published.row import RunRow
-from workloads.published.sharding import shard_ranks
+from workloads.published.sharding import shard_ranks, sharding_of
 from workloads.published.words import says_yes
 
 #: Schedules by the words that name them, and the chunks a stage has in them (0: as the row says).
 _SCHEDULES: Final = (
-    (r"dual-?pipe", "dualpipe_v", 2),
+    (r"dual-?pipe.?v\b", "dualpipe_v", 2),
+    (r"dual-?pipe", "dualpipe", 1),
     (r"\bzb-?v\b", "zb_v", 2),
     (r"zero[ -]?bubble|\bzb-?h1\b", "zero_bubble", 0),
     (r"\bgpipe\b", "gpipe", 0),
@@ -27,7 +29,7 @@ _CP_STYLES: Final = (
 )
 
 
-def said_of_layout(row: RunRow, model: ModelSpec) -> dict[str, Any]:
+def said_of_layout(row: RunRow, preset: Preset, model: ModelSpec) -> dict[str, Any]:
     """What the row says of degrees, schedule and experts, as the section ``parallel`` of a description.
 
     Errors: InputError for degrees that do not divide the GPUs.
@@ -44,6 +46,12 @@ def said_of_layout(row: RunRow, model: ModelSpec) -> dict[str, Any]:
         if row.says("vpp") and row.number("vpp", 0):
             found["virtual_stages"] = row.count("vpp")
         named, chunks = _schedule(said, model.layers // degrees["pp"])
+        if (named or preset.values("parallel").get("schedule")) == "dualpipe":
+            # Two whole copies, whose middle is between two stages; else the V that goes by the name, too.
+            sharding = preset.values("training").get("sharding", "ddp")
+            sharding = sharding_of(row, sharding).get("sharding", sharding)
+            both_ways = degrees["pp"] % 2 == 0 and sharding in ("ddp", "zero1")
+            named, chunks = ("dualpipe", 1) if both_ways else ("dualpipe_v", 2)
         found |= {"schedule": named} if named else {}
         found |= {"virtual_stages": chunks} if chunks else {}
     style = next((style for pattern, style in _CP_STYLES if re.search(pattern, said, re.IGNORECASE)), "")

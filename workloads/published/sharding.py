@@ -47,13 +47,33 @@ def sharding_of(row: RunRow, usual: str) -> dict[str, Any]:
         found["sharding"] = kind
     elif usual not in _FSDP and _finds(_TORCH, said):
         found["sharding"] = "fsdp2" if _finds(r"sdp\s*2|fully_shard|dp_shard", said) else "zero3"
-    if _finds("shard_grad_op", said):
-        found["reshard_after_forward"] = False
+    if kind in ("zero1", "zero2") and usual in _FSDP and _finds("[fh]sdp", said):
+        # "FSDP (ZeRO-2 style)": parameters are sharded, but not again behind each forward.
+        found["sharding"] = usual
+    if found.get("sharding", usual) in _FSDP:
+        choices = resharding(f"{said} {row.text('notes')}", pipeline=row.count("pp", 1) > 1)
+        if len(choices) == 1 and choices[0] is not None:
+            found["reshard_after_forward"] = choices[0]
     mode = re.search(r"mp_mode=(\w+)", said)
     if mode:
         # Composer's PURE gathers and reduces in the low precision; DEFAULT reduces in fp32.
         found["grad_reduce_dtype"] = "bf16" if mode[1] == "PURE" else "fp32"
     return found
+
+
+def resharding(said: str, *, pipeline: bool) -> tuple[bool | None, ...]:
+    """Whether FSDP gives up gathered parameters behind each forward: what is plausible, the likely first.
+
+    ``said``: a run's words on sharding.  One value where they settle it.  Where they do not, (None,), the
+    software's own choice, without a pipeline; with one both are done: torchtitan and Llama 3 (arXiv
+    2407.21783, section 3.3.2) gather once a step, as a gather for each microbatch could not be hidden, while
+    FSDP left to itself, or ZeRO-3, gathers for each microbatch, forward and backward.
+    """
+    if _finds(r"shard_grad_op|no(t|n)?[\s-]+re-?shard|without re-?shard|zero[\s_-]*(1/2|[12])\b", said):
+        return (False,)
+    if _finds(rf"full_?shard|{_STAGE}3|re-?shards? after|reshard_after_forward[\s=:]*true", said):
+        return (True,)
+    return (False, True) if pipeline else (None,)
 
 
 def shard_ranks(row: RunRow, dp: int) -> int:

@@ -31,7 +31,7 @@ _ORDINALS: Final = {"other": 2, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fo
 #: Parts of a layer that cost next to nothing to run again, and Megatron-Core's names of modules.
 _RECOMPUTED: Final = {
     "layernorm": r"norm",
-    "mla_up_proj": r"mla_?up",
+    "mla_up_proj": r"mla[\s_-]*up",
     "mlp": r"\bmlp",
     "moe": r"\bmoe\b(?![ _-]?act)",
     "moe_act": r"\bact|moe[ _-]?act",

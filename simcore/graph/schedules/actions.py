@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 #: How ``v`` chunks a stage lie on ``p`` stages: "loop" goes round (arXiv 2104.04473), "v" comes back up.
-Placement = Literal["loop", "v"]
+#: "both_ways": two copies of a model of ``p`` chunks, the second laid out from the last stage to the first,
+#: so that microbatches enter at both ends (arXiv 2412.19437, section 3.2.1).
+Placement = Literal["loop", "v", "both_ways"]
 
 
 class Action(NamedTuple):
@@ -32,17 +34,38 @@ class Action(NamedTuple):
 Schedule = list[list[Action]]
 
 
+def num_virtual(num_stages: int, num_chunks: int, placement: Placement = "loop") -> int:
+    """Chunks that a model is cut into."""
+    return num_stages if placement == "both_ways" else num_stages * num_chunks
+
+
 def virtual_stage(stage: int, chunk: int, num_stages: int, placement: Placement = "loop") -> int:
     """Position of a chunk in the model, counted in chunks."""
+    if placement == "both_ways":
+        return num_stages - 1 - stage if chunk else stage
     if placement == "v" and chunk % 2:
         return (chunk + 1) * num_stages - 1 - stage
     return chunk * num_stages + stage
 
 
 def home(virtual: int, num_stages: int, placement: Placement = "loop") -> tuple[int, int]:
-    """(stage, chunk) of a virtual stage."""
+    """(stage, chunk) of a virtual stage; of two copies the first."""
+    if placement == "both_ways":
+        return virtual, 0
     chunk, place = divmod(virtual, num_stages)
     return (num_stages - 1 - place if placement == "v" and chunk % 2 else place), chunk
+
+
+def neighbour(
+    stage: int, chunk: int, step: int, num_stages: int, num_chunks: int, placement: Placement = "loop"
+) -> tuple[int, int] | None:
+    """(stage, chunk) that is ``step`` chunks further in the model, of the same copy; None beyond its ends."""
+    virtual = virtual_stage(stage, chunk, num_stages, placement) + step
+    if not 0 <= virtual < num_virtual(num_stages, num_chunks, placement):
+        return None
+    if placement == "both_ways":
+        return (num_stages - 1 - virtual if chunk else virtual), chunk
+    return home(virtual, num_stages, placement)
 
 
 def needs(
@@ -53,16 +76,13 @@ def needs(
     The next stage's backward is named "B"; "I" of the same microbatch and chunk does as well.
     """
     microbatch, chunk = action.microbatch, action.chunk
-    virtual = virtual_stage(stage, chunk, num_stages, placement)
     if action.kind == "F":
-        if not virtual:
-            return []
-        before, its_chunk = home(virtual - 1, num_stages, placement)
-        return [(before, Action("F", microbatch, its_chunk))]
+        before = neighbour(stage, chunk, -1, num_stages, num_chunks, placement)
+        return [] if before is None else [(before[0], Action("F", microbatch, before[1]))]
     if action.kind == "W":
         return [(stage, Action("I", microbatch, chunk))]
     found = [(stage, Action("F", microbatch, chunk))]
-    if virtual < num_stages * num_chunks - 1:
-        later, its_chunk = home(virtual + 1, num_stages, placement)
-        found.append((later, Action("B", microbatch, its_chunk)))
+    later = neighbour(stage, chunk, 1, num_stages, num_chunks, placement)
+    if later is not None:
+        found.append((later[0], Action("B", microbatch, later[1])))
     return found

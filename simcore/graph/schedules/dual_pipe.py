@@ -1,12 +1,17 @@
-"""DualPipeV: DeepSeek's DualPipe cut in half (arXiv 2412.19437, section 3.2.1; Qi et al., "cut-in-half").
+"""DeepSeek's DualPipe (arXiv 2412.19437, section 3.2.1), and DualPipeV, its cut in half (Qi et al.).
 
-Stage s holds two chunks of the model, s from its beginning and s from its end, so that the first stage has
-embedding and head, and the last turns round.  Microbatches go down the V and come back up.
+DualPipe: every stage holds two chunks, s of one copy of the model and s from the end of another.  Half of the
+microbatches enter at the first stage, half at the last one.
+DualPipeV: stage s holds two chunks of one model, s from its beginning and s from its end, so that the first
+stage has embedding and head, and the last turns round.  Microbatches go down the V and come back up.
+A V of p stages folded open is a DualPipe of 2 p: its stages do what those of the V do, in either half.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from simcore.errors import InputError
 from simcore.graph.schedules.actions import Action, Schedule
@@ -25,6 +30,46 @@ def dual_pipe_v(num_stages: int, num_microbatches: int) -> Schedule:
             f" stage, {2 * num_stages}"
         )
     return [_stage(num_stages, num_microbatches, stage) for stage in range(num_stages)]
+
+
+def dual_pipe(num_stages: int, num_microbatches: int) -> Schedule:
+    """DualPipe's eight phases; place chunks with ``placement="both_ways"``.
+
+    Chunk 0 takes the first half of the microbatches, from the first stage on, chunk 1 the others, from the
+    last.  InputError for an odd number of stages or microbatches, or fewer than two microbatches a stage.
+    """
+    check_counts(num_stages, num_microbatches, 2)
+    if num_stages % 2:
+        near = f"{num_stages - 1} or {num_stages + 1}" if num_stages > 1 else "2"
+        raise InputError(f"dualpipe: {num_stages} stages have no middle; nearest: {near}")
+    if num_microbatches % 2 or num_microbatches < 2 * num_stages:
+        more = max(2 * num_stages, num_microbatches + num_microbatches % 2)
+        raise InputError(
+            f"dualpipe: {num_microbatches} microbatches on {num_stages} stages; it takes an even number, at"
+            f" least two for each stage; nearest: {more}"
+        )
+    half, from_each_end = num_stages // 2, num_microbatches // 2
+    schedule = []
+    for stage in range(num_stages):
+        behind_middle = stage >= half
+        actions = _stage(half, from_each_end, min(stage, num_stages - 1 - stage))
+        both = [action._replace(chunk=action.chunk ^ behind_middle) for action in actions]
+        schedule.append([a._replace(microbatch=a.microbatch + a.chunk * from_each_end) for a in both])
+    return schedule
+
+
+def overlapped_pairs(actions: Sequence[Action]) -> dict[int, int]:
+    """Positions of forwards whose next action is a whole backward of another microbatch, and of those.
+
+    DualPipe runs the two together: the exchanges of the one behind the compute of the other.
+    """
+    found: dict[int, int] = {}
+    taken = -1
+    for at, (first, second) in enumerate(pairwise(actions)):
+        kinds = first.kind + second.kind
+        if at > taken and kinds == "FB" and first.microbatch != second.microbatch:
+            found[at] = taken = at + 1
+    return found
 
 
 @dataclass
