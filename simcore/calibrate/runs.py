@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from simcore.graph import Graph
 from simcore.hardware import load_cluster
 from simcore.hardware.sustained import Sustained
-from simcore.run import run
+from simcore.run import Ran, run
+from simcore.units import s_from_ps
 from workloads.parallel.generate import generate
-from workloads.parallel.steady import continued, shorter_counts
+from workloads.parallel.steady import between_groups, continued, shorter_counts
 from workloads.published import Case
 
 Overrides = tuple[tuple[str, str], ...]
@@ -36,8 +38,12 @@ def predict_case(case: Case, physics: Physics | None = None) -> float:
     count = case.microbatches
     counts = shorter_counts(case.parallel, count)
     if counts is not None:
-        shorter = [simulated_s(case, number, physics) for number in counts]
-        whole = continued(counts, shorter, count)
+        few, more = counts
+        shorter = simulated_s(case, few, physics)
+        graph, longer = _simulated(case, more, physics)
+        whole = continued(
+            counts, (shorter, longer.step_s), _between_groups_s(graph, longer, more - few), count
+        )
         if whole is not None:
             return whole
     return simulated_s(case, count, physics)
@@ -45,12 +51,26 @@ def predict_case(case: Case, physics: Physics | None = None) -> float:
 
 def simulated_s(case: Case, microbatches: int, physics: Physics | None = None) -> float:
     """Seconds of a step of so many microbatches, all of them simulated."""
+    return _simulated(case, microbatches, physics)[1].step_s
+
+
+def _simulated(case: Case, microbatches: int, physics: Physics | None) -> tuple[Graph, Ran]:
     held = (physics or {}).get(case.die)
     load = () if held is None else overrides_of(held)
     cluster = load_cluster(case.cluster, case.overrides + load)
     batch = microbatches * case.training.micro_batch * case.parallel.dp
     training = case.training.model_copy(update={"global_batch": batch})
-    return run(generate(case.model, case.parallel, training, case.software), cluster).step_s
+    graph = generate(case.model, case.parallel, training, case.software)
+    return graph, run(graph, cluster)
+
+
+def _between_groups_s(graph: Graph, ran: Ran, group: int) -> float:
+    """Time between the ends of the first two groups of microbatches on the last stage."""
+    result = ran.result
+    programs = [graph.programs[int(graph.program_of_rank[rank])] for rank in result.representatives.tolist()]
+    last = max(range(len(programs)), key=lambda number: programs[number].stage)
+    microbatch = graph.flat_ops(programs[last]).microbatch
+    return s_from_ps(between_groups(microbatch, result.times[last].end_ps, group))
 
 
 def overrides_of(held: Sustained) -> Overrides:

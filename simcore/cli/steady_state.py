@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from simcore.cli.loading import loaded
 from simcore.cli.progress import Stages
 from simcore.cli.scenario import Scenario
@@ -15,7 +17,8 @@ from simcore.cli.simulation import Outcome, run_scenario
 from simcore.errors import InputError
 from simcore.report import json_object
 from simcore.timeline.schema import TIMELINE_FILE
-from workloads.parallel.steady import continued, shorter_counts
+from simcore.units import s_from_ps
+from workloads.parallel.steady import between_groups, continued, shorter_counts
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,23 @@ def run_steady_state(
     memory, _ = whole.fits(whole.graph, whole.cluster, refuse=scenario.settings.refuse_memory)
     out_dir = out_dir or Path("runs") / whole.graph.workload.name
     each = job.training.micro_batch * job.parallel.dp
+    few, more = counts
     with tempfile.TemporaryDirectory() as scratch:
-        shorter = [
-            _shown(run(_with(scenario, each * number), Path(scratch) / f"{number}", stages))
-            for number in counts[:-1]
-        ]
-    outcome = run(_with(scenario, each * counts[-1]), out_dir, stages)
-    longest = _shown(outcome)
-    shown = _whole_step([*shorter, longest], counts, count)
-    if shown is None:
+        shorter = _shown(run(_with(scenario, each * few), Path(scratch) / "run", stages))
+    outcome = run(_with(scenario, each * more), out_dir, stages)
+    longer = _shown(outcome)
+    steps_s = (shorter["step_time_s"], longer["step_time_s"])
+    step_s = continued(counts, steps_s, _between_groups_s(outcome, more - few), count)
+    if step_s is None:
         return run(scenario, out_dir, stages)
+    shown = _whole_step(shorter, longer, step_s, (count - more) / (more - few), count / more)
     shown["peak_memory_bytes"] = max(one.total for one in memory)
-    few, more = counts[0], counts[-1]
     note = (
-        f"steady state: {shown['step_time_s']:.4g} s for {count} microbatches is a straight line through"
-        f" steps of {few} ({shorter[0]['step_time_s']:.4g} s) to {more} ({longest['step_time_s']:.4g} s);"
+        f"steady state: {step_s:.4g} s for {count} microbatches is a straight line through"
+        f" steps of {few} ({steps_s[0]:.4g} s) and {more} ({steps_s[1]:.4g} s);"
         f" tables and timeline show the step of {more}"
     )
-    shown["warnings"] = [*longest["warnings"], note]
+    shown["warnings"] = [*longer["warnings"], note]
     return Continued(outcome, shown, note)
 
 
@@ -77,25 +79,26 @@ def _shown(outcome: Outcome) -> dict[str, Any]:
     return dict(json_object(outcome.info, outcome.analysis, outcome.run_dir / TIMELINE_FILE, 0.0))
 
 
+def _between_groups_s(outcome: Outcome, group: int) -> float:
+    """Time between the ends of the first two groups of microbatches on the last stage."""
+    columns = ["rank", "stage", "microbatch", "end_ps"]
+    ops = pq.read_table(outcome.run_dir / TIMELINE_FILE, columns=columns).to_pandas()
+    last = ops[ops["rank"] == ops["rank"][ops["stage"].idxmax()]]
+    return s_from_ps(between_groups(last["microbatch"].to_numpy(), last["end_ps"].to_numpy(), group))
+
+
 def _whole_step(
-    steps: list[dict[str, Any]], counts: tuple[int, int, int], count: int
-) -> dict[str, Any] | None:
-    """Times of ``count`` microbatches from steps of smaller ``counts``, rates by them; None if not a line."""
-    longest = steps[-1]
-    step_s = continued(counts, [one["step_time_s"] for one in steps], count)
-    if step_s is None:
-        return None
-    grown = (count - counts[2]) / (counts[2] - counts[1])
-    parts = [one["breakdown_s"] for one in steps[1:]]
-    shown = {**longest, "step_time_s": step_s}
-    shown["breakdown_s"] = {
-        name: parts[1][name] + grown * (parts[1][name] - parts[0][name]) for name in parts[1]
-    }
-    if longest["band"]:
-        ends = {end: longest["band"][end] * step_s / longest["step_time_s"] for end in ("low_s", "high_s")}
-        shown["band"] = {**longest["band"], **ends}
-    faster = count / counts[2] * longest["step_time_s"] / step_s
+    shorter: dict[str, Any], longer: dict[str, Any], step_s: float, beyond: float, work: float
+) -> dict[str, Any]:
+    """A step of ``step_s``: parts ``beyond`` differences further on, rates of ``work`` times the longer's."""
+    shown = {**longer, "step_time_s": step_s}
+    parts, before = longer["breakdown_s"], shorter["breakdown_s"]
+    shown["breakdown_s"] = {name: value + beyond * (value - before[name]) for name, value in parts.items()}
+    if longer["band"]:
+        ends = {end: longer["band"][end] * step_s / longer["step_time_s"] for end in ("low_s", "high_s")}
+        shown["band"] = {**longer["band"], **ends}
+    faster = work * longer["step_time_s"] / step_s
     for rate in ("mfu", "model_tflops_per_gpu", "tokens_per_s"):
-        shown[rate] = longest[rate] * faster
-    shown["engine_events"] = sum(one["engine_events"] for one in steps)
+        shown[rate] = longer[rate] * faster
+    shown["engine_events"] = shorter["engine_events"] + longer["engine_events"]
     return shown

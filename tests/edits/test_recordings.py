@@ -141,7 +141,7 @@ def test_another_network_gives_the_planned_time(tmp_path):
 def test_another_gpu_scales_by_what_bounds_a_class(tmp_path):
     from simcore.hardware import load_gpu
 
-    old, new = load_gpu("a100-80"), load_gpu("h200")
+    old, new = (load_gpu(name).under_load(1) for name in ("a100-80", "h200"))
     job = one_stream(tmp_path, deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}])
     flops = old.peak_flops["bf16"] * old.gemm_efficiency / (new.peak_flops["bf16"] * new.gemm_efficiency)
     memory = old.hbm_bytes_per_s * old.hbm_efficiency / (new.hbm_bytes_per_s * new.hbm_efficiency)
