@@ -18,6 +18,7 @@ from typing import Final
 
 from simcore.calibrate.runs import Physics
 from simcore.errors import InputError
+from simcore.hardware import dies
 from workloads.published import Case
 
 #: What decides a step time beside the case: packages and modules whose text is part of the key.
@@ -60,7 +61,7 @@ class StepTimes:
 
     def key(self, case_key: str, case: Case, physics: Physics | None) -> str:
         """Hash of all that decides the time."""
-        held = (physics or {}).get(case.die)
+        held = (dies() if physics is None else physics).get(case.die)
         return hashlib.sha256(f"{case_key} {held!r} {code_digest()}".encode()).hexdigest()
 
     def get(self, key: str) -> float | str | None:
