@@ -28,7 +28,7 @@ def repeat_lines(scores: Sequence[RowScore]) -> list[str]:
                 found.rows,
                 percent(found.spread),
                 percent(mean),
-                f"{mean / found.spread:.1f}",
+                f"{mean / found.spread:.1f}" if found.spread else "-",
             )
         )
     return [
