@@ -18,6 +18,8 @@ from simcore.calibrate.runs_score import Scored, score_rows
 from simcore.cli.scenario import resolve_scenario
 from simcore.errors import InputError
 from simcore.hardware import hardware_hash, load_cluster
+from simcore.run import run
+from workloads.jobs import complete
 from workloads.published import RunRow, describe, read_run_rows
 
 #: The cheapest run of each family of the table that docs/validation.md is written from, with its source.
@@ -53,6 +55,18 @@ def test_a_user_is_told_what_was_validated(family: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["run-sim", str(path), "--json", "--out", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["step_time_s"] == pytest.approx(predict_case(case), rel=1e-3)
+
+
+def test_python_and_the_command_line_say_the_same(tmp_path: Path) -> None:
+    """As docs/architecture.md has it, on fewer layers."""
+    from simcore.cli.main import app
+
+    said = {"model": {"model": "llama3-8b", "layers": 2}, "parallel": {"tp": 2}}
+    job = complete(said, "a job", num_gpus=8, generation="hopper")
+    ran = run(job.graph(), load_cluster("h100-8", job.gpu))
+    changes = ["--set", "parallel.tp=2", "--set", "model.layers=2", "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, ["run-sim", "llama3-8b", "--cluster", "h100-8", *changes, "--json"])
+    assert json.loads(result.stdout)["step_time_s"] == ran.step_s
 
 
 def test_a_row_is_shown_with_its_other_cases(capsys: pytest.CaptureFixture[str]) -> None:

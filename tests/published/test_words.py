@@ -348,3 +348,16 @@ def test_rows_that_name_deepseeks_stack_run_dualpipe() -> None:
     assert case.parallel.stage_layers == (3, *[4] * 14, 2)
     assert case.training.recompute_modules == ("layernorm", "mla_up_proj")
     assert case.software.moe_exchange_sms == 20
+
+
+@pytest.mark.parametrize(
+    ("notes", "rank", "targets"),
+    [
+        ("LoRA r16 on attention projections", 16, "linear_qkv|linear_proj"),
+        ("LoRA, rank 8", 8, "linear_qkv"),
+        ("PEFT", 32, "linear_qkv"),  # NeMo's default rank, and what its recipes target
+    ],
+)
+def test_adapters_are_as_their_words_say(notes: str, rank: int, targets: str) -> None:
+    training = describe(_row(notes=notes)).cases[0].training
+    assert (training.trainable, training.lora_rank, training.lora_targets) == ("lora", rank, targets)

@@ -209,7 +209,7 @@ def _training(
     found |= {"seq": row.count("seq"), **_batches(row, parallel["dp"], assumed)}
     said = f"{row.id} {row.text('model')} {row.text('notes')} {row.text('overlap_notes')}".replace("_", " ")
     if re.search(r"\b(lora|peft)\b", said, re.IGNORECASE):
-        found |= {"trainable": "lora", "lora_rank": _LORA_RANK, "lora_targets": _LORA_TARGETS}
+        found |= {"trainable": "lora", **_adapters(said)}
     notes = row.text("overlap_notes").lower()
     if re.search(
         r"1f1b overlap|a2a.overlap|ep.overlap|expert.parallel.*overlap", notes + row.text("notes").lower()
@@ -222,6 +222,18 @@ def _training(
     if re.search(r"(fp8|float8) all-?gather", notes):
         found["param_gather_dtype"] = "fp8"
     return found
+
+
+def _adapters(said: str) -> dict[str, Any]:
+    """Rank and targets of adapters: "LoRA r16", "on attention projections"; NeMo's where unsaid."""
+    rank = re.search(r"\brank[\s=:]*(\d+)|\blora\W{0,2}r\s?=?\s?(\d+)\b", said, re.IGNORECASE)
+    both = re.search(
+        r"attention projections|q\w*kv and proj|linear_qkv.{0,5}linear_proj", said, re.IGNORECASE
+    )
+    return {
+        "lora_rank": int(next(filter(None, rank.groups()))) if rank else _LORA_RANK,
+        "lora_targets": "linear_qkv|linear_proj" if both else _LORA_TARGETS,
+    }
 
 
 def _batches(row: RunRow, dp: int, assumed: Mapping[str, Any]) -> dict[str, int]:
