@@ -81,6 +81,9 @@ def _remarks(row: RunRow, band: Band, number: int) -> Iterable[str]:
         yield f"case {number} of {len(band.cases)}; not published: {', '.join(band.unpublished)}"
         for other, case in enumerate(band.cases, start=1):
             yield f"  --case {other}: {case.assumed}"
+    chosen = band.cases[number - 1]
+    yield from (f"assumed: {line}" for line in chosen.assumptions)
+    yield from (f"warning: {line}" for line in chosen.warnings)
 
 
 def ask(scores: Sequence[RowScore]) -> list[Asked]:

@@ -37,7 +37,8 @@ def _object(row: RunRow, score: RowScore | None, reason: str) -> dict[str, Any]:
         "gpus": row.count("gpus"), "predicted_step_s": score.predicted_s, "low_step_s": score.low_s,
         "middle_step_s": (score.low_s + score.high_s) / 2, "high_step_s": score.high_s,
         "preset": described.band.preset, "unpublished": list(described.band.unpublished),
-        "assumed": notes_of(row), "odd_reason": described.odd,
+        "assumed": [*notes_of(row), *described.band.cases[0].warnings],
+        "odd_reason": described.odd,
     }  # fmt: skip
     if not described.unscored:
         found |= {"measured_step_s": score.measured_s, "error": score.error}
