@@ -39,7 +39,7 @@ class Asked:
     @property
     def differs(self) -> bool:
         """Whether a user is told something else."""
-        return bool(self.reason) or abs(self.told_s / self.validated_s - 1) > TOLERANCE
+        return bool(self.reason) or abs(self.told_s - self.validated_s) > TOLERANCE * self.validated_s
 
 
 def case_yaml(case: Case) -> str:
@@ -103,9 +103,9 @@ def ask(scores: Sequence[RowScore]) -> list[Asked]:
 
 def _ask(row: str, case: Case) -> Asked:
     try:
-        validated = predict_case(case)
-    except SimcoreError:  # this corner of a band cannot be, and a user is told the same
-        return Asked(row, 1.0, 1.0)
+        validated, refused = predict_case(case), ""
+    except SimcoreError as error:  # a corner of a band that cannot be: a user must be refused, too
+        validated, refused = 0.0, str(error)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.yaml"
         path.write_text(case_yaml(case), encoding="utf-8")
@@ -115,7 +115,7 @@ def _ask(row: str, case: Case) -> Asked:
             command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": root}
         )
     if done.returncode:
-        return Asked(
-            row, validated, 0.0, done.stderr.strip().splitlines()[-1] if done.stderr else "no answer"
-        )
-    return Asked(row, validated, float(json.loads(done.stdout)["step_time_s"]))
+        said = done.stderr.strip().splitlines() or ["no answer"]
+        return Asked(row, validated, 0.0, "" if refused else said[-1])
+    told = float(json.loads(done.stdout)["step_time_s"])
+    return Asked(row, validated, told, f"answered, but validation refuses: {refused}" if refused else "")
