@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from simcore.cli.bench import main
+from simcore.apps.bench.command import main
 
 if __name__ == "__main__":
     main()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from simcore.calibrate.command import calibrate
-from simcore.study.contention.command import calibrate_interference
+from simcore.apps.fit.command import calibrate
+from simcore.apps.studies.contention.command import calibrate_interference
 
 if __name__ == "__main__":
     learns = "--interference" in sys.argv[1:]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from simcore.study.contention.command import contention_study
+from simcore.apps.studies.contention.command import contention_study
 
 if __name__ == "__main__":
     sys.exit(contention_study(sys.argv[1:]))

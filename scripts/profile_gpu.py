@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from simcore.calibrate.profile.command import profile_gpu
+from simcore.apps.fit.profile.command import profile_gpu
 
 if __name__ == "__main__":
     sys.exit(profile_gpu(sys.argv[1:]))

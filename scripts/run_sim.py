@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from simcore.cli.run_sim import main
+from simcore.apps.run.run_sim import main
 
 if __name__ == "__main__":
     main()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from simcore.calibrate.command import validate
+from simcore.apps.validate.command import validate
 
 if __name__ == "__main__":
     sys.exit(validate(sys.argv[1:]))

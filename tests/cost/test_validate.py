@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from simcore.calibrate.command import calibrate, validate
-from simcore.calibrate.fit import fit_gemm
-from simcore.calibrate.kernels import COLUMNS, KernelRow, predict_rows, read_kernel_rows
+from simcore.apps.fit.command import calibrate
+from simcore.apps.fit.kernels import fit_gemm
+from simcore.apps.validate.command import validate
+from simcore.apps.validate.kernels import COLUMNS, KernelRow, predict_rows, read_kernel_rows
 from simcore.cost import Kernel, RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import load_gpu

@@ -7,7 +7,7 @@ import json
 import numpy as np
 from typer.testing import CliRunner
 
-from simcore.cli.main import app
+from simcore.apps.main import app
 from simcore.graph import OpKind, load_graph
 from tests.edits.test_programs import GRAPHS
 

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from simcore.cli.main import app
+from simcore.apps.main import app
 from simcore.graph.schedules import one_f_one_b
 from simcore.memory import peak_memory
 from tests.edits.test_programs import GRAPHS, edited, load

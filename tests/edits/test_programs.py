@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from simcore.cli.edits import traced_job
-from simcore.cli.main import app
+from simcore.apps.main import app
+from simcore.apps.run.edits import traced_job
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
 from simcore.engine import simulate

@@ -6,8 +6,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from simcore.cli.edits import edit_recording
-from simcore.cli.main import app
+from simcore.apps.main import app
+from simcore.apps.run.edits import edit_recording
 from simcore.errors import InputError
 from simcore.graph import apply_kernels
 from simcore.report import write_kineto

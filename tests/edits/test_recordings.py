@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from simcore.cli.edits import edit_recording, nccl_planner
-from simcore.cli.main import app
+from simcore.apps.main import app
+from simcore.apps.run.edits import edit_recording, nccl_planner
 from simcore.errors import InputError
 from tests.imports.traces import call, kernel, launched, step, sync_record, write
 from workloads.edits import EditableJob, apply_edit

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.cli.edits import edit_recording
+from simcore.apps.replay.play import play
+from simcore.apps.run.edits import edit_recording
 from simcore.errors import InputError
-from simcore.replay import play
 from tests.imports.traces import launched, step, write
 from workloads.edits.repeats import Run, levels
 from workloads.imports import import_kineto

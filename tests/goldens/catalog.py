@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from simcore.cli.bench import measure
+from simcore.apps.bench.command import measure
 from workloads import catalog
 
 PATH = Path(__file__).with_name("catalog.json")

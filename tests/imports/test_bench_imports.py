@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from simcore.cli.bench import app
-from simcore.cli.bench_imports import FORMATS
+from simcore.apps.bench.command import app
+from simcore.apps.bench.imports import FORMATS
 from workloads.imports import import_traces
 
 

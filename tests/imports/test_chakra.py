@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from simcore.cli.export_chakra import export
+from simcore.apps.replay.play import replay_job
+from simcore.apps.run.export_chakra import export
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder, save_graph, verify
 from simcore.graph.flatten import resolve_edges
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.graph.schedules import one_f_one_b, pipeline_graph
-from simcore.replay import replay_job
 from workloads.imports import import_traces
 from workloads.imports.chakra import export_chakra
 from workloads.imports.chakra.schema import NodeType

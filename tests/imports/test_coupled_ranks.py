@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.replay import replay_job
+from simcore.apps.replay.play import replay_job
 from tests.imports.traces import call, kernel, launched, sync_record, write
 from workloads.imports import import_kineto
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from simcore.apps.replay.play import replay_job
 from simcore.errors import InputError
 from simcore.graph import verify
 from simcore.graph.ops import EdgeKind, OpKind
-from simcore.replay import replay_job
 from tests.imports.traces import launched, write
 from workloads.imports import import_traces
 

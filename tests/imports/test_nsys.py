@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
+from simcore.apps.replay.play import replay_job
 from simcore.errors import InputError
 from simcore.graph.ops import OpKind
-from simcore.replay import replay_job
 from tests.imports.nsys_files import PID, call, kernel, strings, write
 from workloads.imports import import_traces
 from workloads.imports.json_events import TraceFile

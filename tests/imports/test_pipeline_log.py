@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from simcore.cli.edits import edit_recording
+from simcore.apps.replay.play import replay_job
+from simcore.apps.run.edits import edit_recording
 from simcore.errors import InputError
 from simcore.graph.schedules import end_times, gpipe, interleaved_one_f_one_b, one_f_one_b
-from simcore.replay import replay_job
 from workloads.imports import import_traces
 
 FOLDER = Path(os.environ.get("REAL_TRACES", "no-such-folder")) / "primus-pp8-mi300"

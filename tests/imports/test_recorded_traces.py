@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simcore.replay import replay_job
+from simcore.apps.replay.play import replay_job
 from workloads.imports import import_traces
 
 FOLDER = Path(os.environ.get("REAL_TRACES", "no-such-folder"))

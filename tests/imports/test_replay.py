@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from simcore.cli.main import app
+from simcore.apps.main import app
+from simcore.apps.replay.play import replay_job, simulate_job
 from simcore.graph import OpKind, graph_hash, load_graph, save_graph, verify
-from simcore.replay import replay_job, simulate_job
 from tests.imports.traces import call, framework_call, kernel, launched, step, sync_record, write
 from workloads.imports import import_kineto
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simcore.replay import replay_job
+from simcore.apps.replay.play import replay_job
 from tests.imports.traces import framework_call, launched, write
 from workloads.imports import import_traces
 

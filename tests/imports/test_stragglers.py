@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simcore.cli.replay import main as replay_command
+from simcore.apps.replay.command import main as replay_command
+from simcore.apps.replay.longest_path import LongestPaths
+from simcore.apps.replay.play import replay_job, simulate_job
+from simcore.apps.replay.stragglers import analyse_stragglers
 from simcore.errors import InputError
-from simcore.replay import replay_job, simulate_job
-from simcore.replay.longest_path import LongestPaths
-from simcore.replay.stragglers import analyse_stragglers
 from workloads.imports import import_traces
 
 HEADER = "dp_rank,stage,rank,step,optype,start_ts,duration,seq_id,mc,mb_id,gmc"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from simcore.apps.replay.play import replay_job
 from simcore.errors import InputError
-from simcore.replay import replay_job
 from tests.imports.traces import write
 from workloads.imports import import_traces
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from simcore.apps.replay.play import replay_job
 from simcore.errors import InputError
-from simcore.replay import replay_job
 from workloads.imports import import_traces
 
 TRACE = (

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from simcore.cli.main import app
+from simcore.apps.main import app
+from simcore.apps.studies.contention.command import calibrate_interference, contention_study
 from simcore.engine import simulate
 from simcore.errors import InputError
 from simcore.interference import FEATURES, LearnedInterference, Neighbours, features, load_interference
 from simcore.interference.train import TrainingRow, train, without_kernels, without_trace
 from simcore.interference.trees import Tree
-from simcore.study.contention.command import calibrate_interference, contention_study
 from tests.engine.lab import US, C, K, TableCost, TablePlanner, cluster, end_us, single
 from tests.imports.traces import launched, step, write
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from simcore.cli.main import app
+from simcore.apps.main import app
+from simcore.apps.studies.cases import Job, Scenario, fabric, scenarios
+from simcore.apps.studies.command import fidelity_study
+from simcore.apps.studies.compare import compare
+from simcore.apps.studies.explain import explanation
+from simcore.apps.studies.picture import scatter_svg
+from simcore.apps.studies.references import check_references
 from simcore.collectives import NcclPlanner
-from simcore.study import Job, Scenario, check_references, compare, scenarios
-from simcore.study.cases import fabric
-from simcore.study.command import fidelity_study
-from simcore.study.explain import explanation
-from simcore.study.picture import scatter_svg
 from simcore.units import MIB
 
 
@@ -90,9 +91,9 @@ def test_scenarios_cover_what_the_study_promises():
 
 def test_json_is_one_object(monkeypatch, capsys, tmp_path):
     small = [alone("all_reduce", MIB)]
-    monkeypatch.setattr("simcore.study.command.scenarios", lambda quick: small)
-    monkeypatch.setattr("simcore.study.command.check_references", lambda quick: [])
-    monkeypatch.setattr("simcore.study.command.check_convergence", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.command.scenarios", lambda quick: small)
+    monkeypatch.setattr("simcore.apps.studies.command.check_references", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.command.check_convergence", lambda quick: [])
     picture = tmp_path / "fidelity.svg"
     assert fidelity_study(["--json", "--plot", str(picture)]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -107,9 +108,9 @@ def test_json_is_one_object(monkeypatch, capsys, tmp_path):
 
 
 def test_a_plot_that_cannot_be_written_is_bad_input(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("simcore.study.command.scenarios", lambda quick: [])
-    monkeypatch.setattr("simcore.study.command.check_references", lambda quick: [])
-    monkeypatch.setattr("simcore.study.command.check_convergence", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.command.scenarios", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.command.check_references", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.command.check_convergence", lambda quick: [])
     assert fidelity_study(["--plot", str(tmp_path / "missing" / "x.svg")]) == 2
     assert "cannot write" in capsys.readouterr().err
 

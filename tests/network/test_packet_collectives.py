@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from simcore.apps.studies.wire import wire_plan
 from simcore.clock import Clock
 from simcore.collectives import steps
 from simcore.errors import InputError
 from simcore.network import Flow, FluidNetwork
 from simcore.network.packet import PacketSettings, program_of
-from simcore.study.wire import wire_plan
 from tests.network.packet_fabric import MB, planner, run, topology
 
 

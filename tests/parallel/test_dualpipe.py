@@ -16,6 +16,7 @@ from simcore.graph import verify
 from simcore.hardware import Topology, load_cluster
 from tests.parallel.jobs import model as tiny
 from tests.parallel.jobs import step
+from workloads.jobs.presets import load_preset
 from workloads.models.public import named_model
 from workloads.models.software import SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
@@ -23,7 +24,6 @@ from workloads.parallel.check import check_job
 from workloads.parallel.finish import local_numel
 from workloads.parallel.generate import generate
 from workloads.parallel.job import Job
-from workloads.presets import load_preset
 
 TRAINING = TrainingSpec(global_batch=64, seq=4096, sharding="zero1", overlap_p2p=True, ep_overlap=True)
 FLEX = SoftwareSpec(moe_dispatcher="flex", moe_exchange_sms=20)

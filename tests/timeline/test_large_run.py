@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from simcore.cli.main import app
+from simcore.apps.main import app
 from simcore.timeline import Timeline
 from simcore.timeline.schema import RANK_CLASSES_FILE, TIMELINE_FILE
 

@@ -1,7 +1,7 @@
 """From what is said of a job to the complete job, by one ordered list of rules for users and published rows.
 
 What is said comes from a YAML file, ``--set``, a Hugging Face config.json, or the columns of a published run
-(``workloads/published``).  Each rule fills in what was left open and says what it took for granted and why.
+(``workloads/jobs/published``).  Each rule fills in what was left open and says what it assumed and why.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
 from workloads.jobs.draft import Assumed, Draft
+from workloads.jobs.presets import Preset, load_preset, preset_names
 from workloads.jobs.rules import RULES
 from workloads.jobs.values import checked, value_of
 from workloads.models.hugging_face import model_fields
@@ -27,7 +28,6 @@ from workloads.models.spec import ModelSpec
 from workloads.parallel.check import check_job
 from workloads.parallel.generate import generate, schedule_of
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
-from workloads.presets import Preset, load_preset, preset_names
 
 #: Parts of a description; ``--set SECTION.KEY=VALUE`` changes one key.
 SECTIONS: Final = ("model", "parallel", "training", "software")

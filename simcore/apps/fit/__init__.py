@@ -1,0 +1,1 @@
+"""Fits of constants to measurements: kernels, collectives, clocks, a GPU's own profile."""

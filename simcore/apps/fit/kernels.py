@@ -1,0 +1,175 @@
+"""Fits of kernel constants to measured rows: one parameter set per GPU generation, all rows at once.
+
+The objective is the mean absolute logarithmic error, so a row counts the same whatever its duration.
+It is piecewise smooth (tile choices change), hence a simplex search in the logarithms of the constants,
+restarted from its best point.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+
+from simcore.apps.validate.kernels import KernelRow, predict_row
+from simcore.cost.gemm import estimate_gemm, gemm_dims
+from simcore.cost.parameters import AttentionParameters, GemmParameters, GenerationParameters, load_parameters
+from simcore.cost.roofline import RooflineCost
+from simcore.errors import InputError
+from simcore.hardware import load_gpu
+from simcore.hardware.specs import GpuSpec
+
+FloatArray = npt.NDArray[np.float64]
+
+GEMM_CONSTANTS = (
+    "efficiency", "operand_intensity", "tile_latency_s", "epilogue_s", "tail_share",
+    "split_latency_s", "warm_l2_share", "hbm_share", "overlap_loss", "throttle_s", "prologue_s",
+)  # fmt: skip
+
+#: Constants that are shares: a fit may not leave 0..1.
+_SHARES = {
+    "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
+    "backward_efficiency", "backward_overlap_loss", "wide_share", "reduction.bandwidth_share",
+}  # fmt: skip
+
+#: Start of a constant that is zero, so that its logarithm exists.
+_TINY = 1e-9
+
+_EVALUATIONS_PER_CONSTANT = 70
+
+_Parameters = TypeVar("_Parameters", GemmParameters, AttentionParameters)
+
+
+def fit_gemm(generation: str, rows: Sequence[KernelRow], rounds: int = 3) -> tuple[dict[str, float], float]:
+    """Tensor-core GEMM constants of ``generation`` from its bf16 rows, and the error reached.
+
+    Errors: InputError when no row is of this generation.
+    """
+    parameters = load_parameters(generation)
+    columns = [_gemm_columns(gpu, found) for gpu, found in _bf16_gemms(generation, rows).items()]
+    if not columns:
+        raise InputError(f"no bf16 GEMM row of a {generation} GPU")
+
+    def error(values: dict[str, float]) -> float:
+        p = _with(parameters.tensor, values)
+        errors = [np.abs(np.log(_gemm_seconds(p, gpu, dims) / measured)) for gpu, dims, measured in columns]
+        return float(np.mean(np.concatenate(errors)))
+
+    start = {name: float(getattr(parameters.tensor, name)) for name in GEMM_CONSTANTS}
+    return search(error, start, rounds)
+
+
+def fit_attention(
+    generation: str, rows: Sequence[KernelRow], rounds: int = 3
+) -> Iterator[tuple[str, dict[str, float], float]]:
+    """Constants and error of each attention family of ``generation`` that has rows.
+
+    Forward constants are only fitted where rows time forward alone, since a sum does not tell its parts, and
+    backward constants where rows time backward; otherwise they stay what the file's source says.
+    """
+    parameters = load_parameters(generation)
+    by_family: dict[str, list[KernelRow]] = defaultdict(list)
+    for row in rows:
+        last = row.kernels[-1]
+        if last.op_class.startswith("attention") and load_gpu(row.gpu).generation == generation:
+            by_family[last.name.split("_")[0]].append(row)
+    for family, found in sorted(by_family.items()):
+        if family in parameters.attention:
+            yield family, *_fit_family(parameters, family, found, rounds)
+
+
+def _fit_family(
+    parameters: GenerationParameters, family: str, rows: Sequence[KernelRow], rounds: int
+) -> tuple[dict[str, float], float]:
+    start = parameters.attention[family]
+    names = ["block_s"]
+    if any(row.kernels[-1].op_class == "attention_fwd" for row in rows):
+        names += ["math_efficiency", "overlap_loss"]
+    if any(row.kernels[-1].op_class == "attention_bwd" for row in rows):
+        names += ["backward_efficiency", "backward_overlap_loss"]
+    if any(kernel.in_shapes[0][-1] > start.wide_head_dim for row in rows for kernel in row.kernels[-1:]):
+        names.append("wide_share")
+    if family == "trtllm":
+        names.append("prologue_s")
+    # Many rows differ in batch and heads alone; every few of them tell the same.
+    sample = rows[:: max(1, len(rows) // 400)]
+    gpus = {row.gpu: load_gpu(row.gpu) for row in sample}
+    measured = np.array([row.seconds for row in sample])
+
+    def error(values: dict[str, float]) -> float:
+        p = _with(start, values)
+        changed = replace(parameters, attention={**parameters.attention, family: p})
+        costs = {name: RooflineCost(gpu, parameters=changed) for name, gpu in gpus.items()}
+        predicted = np.array([predict_row(row, costs[row.gpu]) for row in sample])
+        # A weak pull to the start keeps constants that the rows hardly tell apart (one head size only).
+        pull = sum(np.log(values[name] / max(getattr(start, name), _TINY)) ** 2 for name in names)
+        return float(np.mean(np.abs(np.log(predicted / measured)))) + 1e-4 * float(pull)
+
+    return search(error, {name: float(getattr(start, name)) for name in names}, rounds)
+
+
+def _bf16_gemms(generation: str, rows: Sequence[KernelRow]) -> dict[str, list[KernelRow]]:
+    found: dict[str, list[KernelRow]] = defaultdict(list)
+    for row in rows:
+        kernel = row.kernels[-1]
+        if kernel.op_class == "gemm" and kernel.dtype == "bfloat16":
+            found[row.gpu].append(row)
+    return {gpu: kept for gpu, kept in found.items() if load_gpu(gpu).generation == generation}
+
+
+def _gemm_columns(gpu: str, rows: Sequence[KernelRow]) -> tuple[GpuSpec, FloatArray, FloatArray]:
+    dims = np.array([gemm_dims(row.kernels[-1]) for row in rows], dtype=np.float64).T
+    return load_gpu(gpu), dims, np.array([row.seconds for row in rows])
+
+
+def _gemm_seconds(p: GemmParameters, gpu: GpuSpec, dims: FloatArray) -> FloatArray:
+    m, n, k, batch = dims
+    estimate = estimate_gemm(
+        m, n, k, batch, gpu=gpu, parameters=p, peak_flops=gpu.peak_flops["bf16"],
+        sustained_efficiency=gpu.gemm_efficiency, element_bytes=2, out_bytes=2,
+    )  # fmt: skip
+    memory = estimate.hbm_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
+    total: FloatArray = np.maximum(estimate.sm_s, memory) + estimate.exposed_s
+    total += gpu.kernel_gap_s + p.prologue_s
+    return total
+
+
+def _with(parameters: _Parameters, values: dict[str, float]) -> _Parameters:
+    """Constants with some of them changed."""
+    return replace(parameters, **values)  # type: ignore[arg-type]
+
+
+def search(
+    error: Callable[[dict[str, float]], float], start: dict[str, float], rounds: int
+) -> tuple[dict[str, float], float]:
+    """Simplex search over the logarithms of positive constants, restarted ``rounds`` times."""
+    names = list(start)
+    scale = np.array([max(start[name], _TINY) for name in names])
+
+    def values(x: FloatArray) -> dict[str, float]:
+        found = scale * np.exp(x)
+        return {
+            name: min(float(value), 1.0) if name in _SHARES else float(value)
+            for name, value in zip(names, found, strict=True)
+        }
+
+    evaluations = _EVALUATIONS_PER_CONSTANT * len(names)
+    best = np.zeros(len(names))
+    reached = error(values(best))
+    for turn in range(rounds):
+        spread = 0.2 if turn % 2 == 0 else -0.2
+        simplex = np.vstack([best, best + spread * np.eye(len(names))])
+        result = minimize(
+            lambda x: error(values(x)),
+            best,
+            method="Nelder-Mead",
+            options={"maxfev": evaluations, "adaptive": True, "initial_simplex": simplex},
+        )
+        if result.fun < reached:
+            best, reached = result.x, float(result.fun)
+    return values(best), reached

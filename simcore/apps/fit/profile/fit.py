@@ -1,0 +1,182 @@
+"""A hardware profile from measurements: a datasheet's profile with what was measured in its place."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simcore.apps.fit.profile.tables import MeasuredGpu, OverlapRow
+from simcore.errors import InputError
+from simcore.hardware.profiles import read_gpu
+
+_GPU_PROFILES = Path(__file__).parents[4] / "hardware_profiles" / "gpu"
+#: Profiles by words in a GPU's name, the more special first.
+_BASES = (
+    ("h800", "h800"), ("h200", "h200"), ("h100", "h100-sxm"), ("a800", "a800"), ("a100-sxm4-40gb", "a100-40"),
+    ("a100-pg509", "a100-40"), ("a100", "a100-80"), ("v100", "v100"),
+)  # fmt: skip
+#: A product this large runs long enough for its clock to settle.
+_LARGE_FLOPS = 5e11
+_STREAMING = ("elementwise", "copy")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A number that was measured, in the unit of the profile's key, and the one that the datasheet gave."""
+
+    key: str
+    value: float
+    unit: str
+    before: float
+    how: str
+
+
+@dataclass(frozen=True)
+class SmsPerBlock:
+    """SMs that a kernel loses to each thread block beside it, from the slope of 1 - 1/slowdown over blocks.
+
+    1 where a block takes one SM and the kernel's work spreads over the others; 0 where memory is what counts.
+    """
+
+    kernel: str
+    sms: float
+    worst_residual: float
+
+
+def base_profile(gpu: str) -> str:
+    """The project's profile of a GPU by its name.  InputError, with the known ones, for none."""
+    words = gpu.lower().replace(" ", "-")
+    found = next((name for word, name in _BASES if word in words), None)
+    if found is None:
+        known = ", ".join(sorted(path.stem for path in _GPU_PROFILES.glob("*.toml")))
+        raise InputError(f"there is no profile of {gpu!r} to start from: name one with --base ({known})")
+    return found
+
+
+def fit_numbers(measured: MeasuredGpu, base: str) -> list[Fitted]:
+    """What the measurements say of a profile's numbers; nothing for what was not measured.
+
+    * ``gemm_efficiency``: median over bf16 products of 0.5 Tflop and more, of the datasheet's peak
+    * ``hbm_efficiency``: 90th percentile over streaming kernels of 64 MiB and more, of the datasheet's rate
+    * ``launch_overhead_s``: host time of one launch; ``launch_latency_s``: a launch and the wait for it,
+      less that and the kernel, whose time is the spacing of queued ones
+
+    Errors: InputError for an unknown base, or times that beat the datasheet by more than a tenth: then it is
+    another GPU.
+    """
+    profile = read_gpu(base)
+    found = []
+    if measured.num_sms != round(profile.numbers["num_sms"]):
+        raise InputError(
+            f"{measured.gpu} has {measured.num_sms} SMs, profile {base!r} {profile.numbers['num_sms']:.0f}"
+        )
+    peak = profile.peaks.get("bf16") or profile.peaks.get("fp16", 0.0)
+    rates = [
+        row.flops_per_s
+        for row in measured.kernels
+        if row.op_class == "gemm" and row.dtype in ("bfloat16", "float16") and row.flops >= _LARGE_FLOPS
+    ]
+    if rates and peak:
+        share = _share("bf16 GEMM", float(np.median(rates)), peak, "flop/s")
+        how = f"median of {len(rates)} products of at least 0.5 Tflop"
+        found.append(Fitted("gemm_efficiency", share, "ratio", profile.numbers["gemm_efficiency"], how))
+    rates = [
+        row.bytes_per_s
+        for row in measured.kernels
+        if row.op_class in _STREAMING and row.num_bytes >= 64 << 20
+    ]
+    if rates:
+        share = _share(
+            "streaming kernel", float(np.quantile(rates, 0.9)), profile.numbers["hbm_bytes_per_s"], "bytes/s"
+        )
+        how = f"90th percentile of {len(rates)} elementwise and copy kernels of at least 64 MiB"
+        found.append(Fitted("hbm_efficiency", share, "ratio", profile.numbers["hbm_efficiency"], how))
+    launch = measured.launch
+    if launch.get("launch_us"):
+        before = profile.numbers["launch_overhead_s"] * 1e6
+        found.append(
+            Fitted(
+                "launch_overhead_s", launch["launch_us"], "us", before, "mean of 200 launches of a small op"
+            )
+        )
+        latency = (
+            launch.get("round_trip_us", 0.0) - launch["launch_us"] - launch.get("stream_spacing_us", 0.0)
+        )
+        if latency > 0:
+            before = profile.numbers["launch_latency_s"] * 1e6
+            how = "median of 50: launch and wait for it, less the launch call and the kernel"
+            found.append(Fitted("launch_latency_s", latency, "us", before, how))
+    return found
+
+
+def _share(what: str, rate: float, peak: float, unit: str) -> float:
+    share = rate / peak
+    if share > 1.1:
+        raise InputError(
+            f"a {what} reaches {rate:.3g} of {peak:.3g} {unit}: the base is another GPU's profile"
+        )
+    return min(1.0, share)
+
+
+def fit_overlaps(measured: MeasuredGpu) -> list[SmsPerBlock]:
+    """SMs lost per copying block, by kernel, worst first."""
+    by_kernel: dict[str, list[OverlapRow]] = defaultdict(list)
+    for row in measured.overlaps:
+        by_kernel[f"{row.op} {row.shapes}"].append(row)
+    found = []
+    for kernel, rows in by_kernel.items():
+        blocks = np.array([row.copy_blocks for row in rows], dtype=np.float64)
+        lost = np.array([1.0 - 1.0 / max(1.0, row.slowdown) for row in rows]) * measured.num_sms
+        slope = float((blocks * lost).sum() / (blocks * blocks).sum())
+        left = np.maximum(1.0, measured.num_sms - slope * blocks)
+        modelled = measured.num_sms / left
+        actual = np.array([row.slowdown for row in rows])
+        found.append(SmsPerBlock(kernel, slope, float(np.abs(modelled / actual - 1).max())))
+    return sorted(found, key=lambda one: -one.sms)
+
+
+def write_profile(measured: MeasuredGpu, base: str, fitted: list[Fitted], path: Path) -> None:
+    """Write the base profile with the fitted numbers in place of its own, each with its source."""
+    try:
+        content = tomllib.loads((_GPU_PROFILES / f"{base}.toml").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read profile {base!r}: {error.strerror}") from None
+    content["name"] = f"{content['name']}, measured"
+    day = measured.measured or "day not recorded"
+    for one in fitted:
+        source = f"scripts/profile_gpu.py on {measured.gpu} ({day}): {one.how}"
+        content[one.key] = {"value": _rounded(one.value), "unit": one.unit, "source": source}
+    lines = [f"# {measured.gpu}: profile {base!r} with what scripts/profile_gpu.py measured ({day})."]
+    tables = {key: value for key, value in content.items() if _is_table(value)}
+    lines += [f"{key} = {_toml(value)}" for key, value in content.items() if key not in tables]
+    for key, table in tables.items():
+        lines += ["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in table.items())]
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    read_gpu(str(path))  # what was written is a profile
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) and "value" not in value
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}") if math.isfinite(value) else value
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(entry)}" for key, entry in value.items()) + " }"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)

@@ -1,0 +1,1 @@
+"""Recordings played back: played by the engine, compared with the recording, explained."""

@@ -1,0 +1,168 @@
+"""Recorded kernels as demands on a GPU: how long each lasts alone, and what it then shares with others.
+
+A recorded duration contains what the kernel shared its GPU with.  A kernel that nothing overlapped is its own
+time alone; one that only communication overlapped takes the median of the same kernels (name, grid, and
+shapes where recorded) that nothing overlapped, if those are alike; any other keeps its recorded duration,
+whatever runs beside it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.apps.replay.categories import CATEGORIES, categories
+from simcore.cost.demand import Demands
+from simcore.cost.recorded import RecordedCost
+from simcore.engine.sequence import Demand
+from simcore.graph.ops import IntArray, OpTable
+from simcore.hardware.specs import GpuSpec
+from simcore.units import PS_PER_S, ps_from_s
+from workloads.imports import ImportedJob
+from workloads.imports.recorded import BoolArray, RecordedOps
+
+#: Kernels limited by their thread blocks' arithmetic; the others stream HBM.
+_COMPUTE_BOUND = ("gemm/conv", "attention")
+
+_ALIKE = 1.5  # longest over shortest of kernels that do the same work, tenths of outliers left out
+
+#: Resident threads of an SM (CUDA programming guide, compute capability 7.0 to 9.0) times the widest load and
+#: store, 16 bytes each.
+_WAVE_BYTES_PER_SM = 2048 * 2 * 16
+
+
+def duration_alone(ops: RecordedOps, simulated: BoolArray) -> tuple[IntArray, BoolArray]:
+    """(time alone, whether it is known) of each op, ps; where it is not, the recorded duration.
+
+    ``simulated`` marks the communication that a network decides about: what other communication did to a
+    kernel is in its duration, and stays.
+    """
+    length = ops.end_ps - ops.start_ps
+    kernel = ops.is_kernel & ~ops.is_comm
+    free = kernel & ~overlapped(ops, np.ones(len(ops), dtype=np.bool_))
+    by_comm = kernel & ~free & ~overlapped(ops, ~simulated)
+    shapes = np.full(len(ops), -1, dtype=np.int64)
+    if ops.shapes is not None:
+        called = ops.shapes.of_op >= 0
+        shapes[called] = ops.shapes.in_shapes.codes[ops.shapes.of_op[called]]
+    same = np.unique(np.stack([ops.name.codes, ops.blocks, shapes]), axis=1, return_inverse=True)[1].reshape(
+        -1
+    )
+    samples: dict[int, list[int]] = defaultdict(list)
+    for op in np.flatnonzero(free).tolist():
+        samples[int(same[op])].append(int(length[op]))
+    typical = {number: int(np.median(found)) for number, found in samples.items() if _alike(found)}
+    alone, known = length.copy(), free.copy()
+    for op in np.flatnonzero(by_comm).tolist():
+        usual = typical.get(int(same[op]))
+        if usual is not None:
+            alone[op] = min(int(length[op]), usual)
+            known[op] = True
+    return alone, known
+
+
+def _alike(lengths: list[int]) -> bool:
+    """Whether kernels did the same work: one name and grid may stand for several shapes."""
+    short, long = np.quantile(lengths, [0.1, 0.9])
+    return bool(long <= _ALIKE * short)
+
+
+def overlapped(ops: RecordedOps, by: BoolArray) -> BoolArray:
+    """Whether an op ran beside one of ``by`` on another stream.  Ops are sorted by start."""
+    found = np.zeros(len(ops), dtype=np.bool_)
+    begins = ops.start_ps[by]
+    reach = np.maximum.accumulate(ops.end_ps[by]) if by.any() else begins
+    numbers = np.flatnonzero(by)
+    place = np.searchsorted(begins, ops.end_ps)  # those that began before an op ended
+    for op in range(len(ops)):
+        at = int(place[op]) - 1
+        while at >= 0 and reach[at] > ops.start_ps[op]:
+            if numbers[at] != op and ops.end_ps[numbers[at]] > ops.start_ps[op]:
+                found[op] = True
+                break
+            at -= 1
+    return found
+
+
+def start_cost_ps(ops: RecordedOps, alone: BoolArray, gpu: GpuSpec) -> int:
+    """What starting and ending any kernel costs, ps: the shortest hundredth of those that ran alone.
+
+    No more than a launch on an idle stream takes, for recordings of few kernels.
+    """
+    length = (ops.end_ps - ops.start_ps)[alone & ops.is_kernel]
+    return shortest_ps(length[length > 0], gpu)
+
+
+def shortest_ps(alone_ps: IntArray, gpu: GpuSpec) -> int:
+    """:func:`start_cost_ps` from the times alone of kernels."""
+    if not len(alone_ps):
+        return 0
+    return min(int(np.quantile(alone_ps, 0.01)), ps_from_s(gpu.launch_latency_s))
+
+
+def demand_alone(
+    alone_ps: int, start_ps: int, kind: str, blocks: int, blocks_per_sm: int, gpu: GpuSpec
+) -> Demand:
+    """Demand of a recorded kernel that lasts ``alone_ps`` with the GPU to itself.
+
+    All of them take SM time: a compute-bound kernel (GEMM, convolution, attention; ``kind`` is its category)
+    in waves of its recorded thread blocks, any other spread evenly, since its many small blocks keep as much
+    memory traffic in flight as there are SMs to run them (Little's law).  Those also draw HBM at the rate
+    that streaming kernels reach.  One without a recorded grid that is too short to move more than the GPU's
+    threads hold at a time leaves SMs free, and loses nothing with some.  ``start_ps`` of the time is shared
+    with nothing.
+    """
+    fixed = min(start_ps, alone_ps)
+    rest = alone_ps - fixed
+    if kind in _COMPUTE_BOUND:
+        known = blocks > 0 and blocks_per_sm > 0
+        return rest, blocks if known else 0, blocks_per_sm if known else 1, 0, fixed, True
+    # Rounded down, so that the memory time never exceeds the SM time and time alone stays exact.
+    moved = int(rest * gpu.hbm_efficiency * (gpu.hbm_bytes_per_s / PS_PER_S))
+    one_wave = blocks <= 0 and moved <= gpu.num_sms * _WAVE_BYTES_PER_SM
+    return rest, 1 if one_wave else 0, 1, moved, fixed, True
+
+
+class SharedGpu:
+    """Prices recorded kernels so that communication beside them matters; implements ``CostModel``.
+
+    Demands are those of :func:`demand_alone`.  ``predicted`` (rows, demands) replaces what is recorded.
+    """
+
+    def __init__(
+        self,
+        job: ImportedJob,
+        row_of: list[IntArray],
+        simulated: list[BoolArray],
+        gpu: GpuSpec,
+        predicted: tuple[IntArray, Demands] | None = None,
+    ) -> None:
+        self._job = job
+        self._row_of = row_of
+        self._simulated = simulated
+        self._gpu = gpu
+        self._predicted = predicted
+
+    def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
+        """As :class:`RecordedCost`, with demands of kernels whose time alone is known."""
+        demands = RecordedCost().demands(ops, used)
+        for rank, row, simulated in zip(self._job.ranks, self._row_of, self._simulated, strict=True):
+            recorded = rank.recorded
+            alone, known = duration_alone(recorded, simulated)
+            start = start_cost_ps(recorded, known, self._gpu)
+            kinds = categories(recorded)
+            for op in np.flatnonzero(known).tolist():
+                found = demand_alone(
+                    int(alone[op]), start, CATEGORIES[int(kinds[op])], int(recorded.blocks[op]),
+                    int(recorded.blocks_per_sm[op]), self._gpu,
+                )  # fmt: skip
+                at = row[op]
+                demands.sm_ps[at], demands.blocks[at], demands.blocks_per_sm[at] = found[:3]
+                demands.hbm_bytes[at], demands.fixed_ps[at] = found[3:5]
+        if self._predicted is not None:
+            rows, priced = self._predicted
+            for name in ("sm_ps", "blocks", "blocks_per_sm", "hbm_bytes", "fixed_ps", "origin"):
+                getattr(demands, name)[rows] = getattr(priced, name)
+        return demands

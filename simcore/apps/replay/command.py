@@ -1,0 +1,129 @@
+"""``replay``: recorded profiler traces played back by the engine, step by step beside the recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simcore.apps.errors import reported_errors
+from simcore.apps.process import one_command
+
+
+def replay(
+    traces: Annotated[list[Path], typer.Argument(help="Trace files (.json, .json.gz, .tar.gz) or folders.")],
+    step: Annotated[int | None, typer.Option(help="Only this step (its ProfilerStep number).")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on without files that are bad.")] = False,
+    gaps: Annotated[
+        str, typer.Option(help="Launch latencies and gaps between kernels: 'recorded', or 'typical' for all.")
+    ] = "recorded",
+    edits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edit",
+            metavar="KEY=VALUE",
+            help="What if: change the graph; repeatable, in the order given. Keys: docs/what-if.md.",
+        ),
+    ] = None,
+    level: Annotated[
+        str,
+        typer.Option(
+            metavar="recorded|communication|shapes",
+            help="What is predicted anew: nothing but waits; collectives on a simulated network; kernels with"
+            " recorded shapes too.",
+        ),
+    ] = "recorded",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Cluster profile for the levels communication and shapes, and of edits that ask what was"
+            " recorded on. Default: the recorded GPU's.",
+        ),
+    ] = None,
+    interference: Annotated[
+        str,
+        typer.Option(
+            metavar="shared|learned[:FILE]",
+            help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
+            " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
+        ),
+    ] = "shared",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say which ops, streams and waits make the spans differ.")
+    ] = False,
+    sm_series: Annotated[
+        bool, typer.Option("--sm-series", help="With --json: SM utilisation per 1 ms, step by step.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write a run folder, for report, compare and Perfetto.")
+    ] = None,
+    kineto: Annotated[
+        Path | None, typer.Option(help="Also write the replay as profiler traces (JSON, gzip); needs --out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Replay recorded traces and compare with the recording."""
+    with reported_errors():
+        import json
+
+        from simcore.apps.output import print_wide
+        from simcore.apps.progress import Stages
+        from simcore.apps.replay.insight import step_insights
+        from simcore.apps.replay.levels import play_level
+        from simcore.apps.replay.record import write_replay
+        from simcore.apps.replay.show import replay_object, replay_tables
+        from simcore.apps.replay.straggler_show import straggler_tables
+        from simcore.apps.replay.stragglers import analyse_stragglers
+        from simcore.apps.run.edits import edit_recording, edit_table
+        from simcore.apps.run.interference import chosen_interference
+        from simcore.errors import InputError
+        from simcore.report import write_kineto
+        from simcore.timeline import Timeline
+        from workloads.imports import import_traces
+
+        if kineto is not None and out is None:
+            raise InputError("--kineto is written from a run folder: name one with --out")
+        learned = chosen_interference(interference)
+        if learned is not None and level == "recorded":
+            raise InputError(
+                "--interference needs --level communication or shapes: durations are the recorded ones"
+            )
+        stages = Stages()
+        with stages.stage("reading traces"):
+            job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
+        if not job.ranks:
+            raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
+        stragglers = analyse_stragglers(job)
+        with stages.stage("editing"):
+            job, changes = edit_recording(job, edits or (), step, level, cluster)
+        with stages.stage("replaying"):
+            on = None if edits and level == "recorded" else cluster  # then it is what edits ask for
+            replayed = play_level(job, level, on, learned)
+            steps = replayed.steps(step)
+        with stages.stage("finding critical paths"):
+            insights = step_insights(replayed, steps)
+        if out is not None:
+            with stages.stage("writing"):
+                write_replay(out, replayed, {"gaps": gaps, "level": level})
+                if kineto is not None:
+                    write_kineto(Timeline.open(out), kineto, range(len(job.ranks)))
+        if as_json:
+            found = replay_object(job, steps, insights, series=sm_series, explained=explain)
+            shown = {**found, "edits": [change.as_object() for change in changes]}
+            if stragglers is not None:
+                shown["stragglers"] = stragglers.as_object()
+            print(json.dumps(shown))
+        else:
+            print_wide(replay_tables(replayed, steps, insights, explained=explain))
+            if stragglers is not None:
+                print_wide(straggler_tables(stragglers))
+            if changes:
+                print_wide(edit_table(changes))
+
+
+def main() -> None:
+    """Run the command alone (``scripts/replay.py``)."""
+    with one_command():
+        typer.run(replay)

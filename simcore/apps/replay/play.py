@@ -1,0 +1,120 @@
+"""Playing an imported recording: the engine runs its graph, and the steps are read off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from simcore.apps.replay.split import ReplayedStep, split
+from simcore.collectives.recorded import RecordedPlanner
+from simcore.cost.recorded import RecordedCost
+from simcore.engine import SimulationResult
+from simcore.errors import InputError
+from simcore.graph import Graph
+from simcore.graph.ops import IntArray
+from simcore.hardware import ClusterSpec, load_cluster
+from simcore.run import Setup, run
+from workloads.imports import ImportedJob
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recording and its replay: ``graph`` was played on ``cluster``, rank ``i`` of the import as rank
+    ``rank_of[i]`` of the graph.
+
+    ``start_ps[i]``, ``end_ps[i]`` are the times of the recorded ops of rank ``i`` of the import, as a
+    profiler would see them: a communication kernel starts when it is placed, long before its last peer comes.
+    ``notes`` say what was assumed; ``origins`` is the share of kernel time by origin of its estimate.
+    """
+
+    job: ImportedJob
+    graph: Graph
+    cluster: ClusterSpec
+    network: str
+    result: SimulationResult
+    rank_of: tuple[int, ...]
+    start_ps: tuple[IntArray, ...]
+    end_ps: tuple[IntArray, ...]
+    notes: tuple[str, ...] = ()
+    origins: Mapping[str, float] = field(default_factory=dict)
+
+    def doubts(self) -> list[str]:
+        """What limits trust in it, worst first; what the network decides is no longer in doubt."""
+        report = self.job.report
+        return (replace(report, lone_collectives=0) if self.network == "fluid" else report).doubts()
+
+    def steps(self, step: int | None = None) -> list[ReplayedStep]:
+        """All steps of all ranks, or those numbered ``step``.  InputError for a step that no trace has."""
+        known = sorted({found.number for rank in self.job.ranks for found in rank.steps})
+        if step is not None and step not in known:
+            numbers = (
+                ", ".join(map(str, known[:12])) if known != [-1] else "none (no ProfilerStep annotations)"
+            )
+            raise InputError(f"no step {step} in the traces; steps: {numbers}")
+        rows = []
+        for index, rank in enumerate(self.job.ranks):
+            for found, members in zip(rank.steps, rank.step_ops, strict=True):
+                if step is None or found.number == step:
+                    recorded = split(rank, members, rank.recorded.start_ps, rank.recorded.end_ps)
+                    replayed = split(rank, members, self.start_ps[index], self.end_ps[index])
+                    rows.append(ReplayedStep(rank.number, found.number, recorded, replayed, index, members))
+        return rows
+
+
+def play(job: ImportedJob) -> Replay:
+    """Replay with recorded durations.  Errors: DeadlockError when the imported graph hangs."""
+    cluster = recorded_cluster(job)
+    ranks = tuple(range(len(job.ranks)))
+    return replay_of(job, job.graph, cluster, "recorded", simulate_job(job), ranks, origins={"recorded": 1.0})
+
+
+def replay_of(
+    job: ImportedJob,
+    graph: Graph,
+    cluster: ClusterSpec,
+    network: str,
+    result: SimulationResult,
+    rank_of: tuple[int, ...],
+    *,
+    notes: tuple[str, ...] = (),
+    origins: Mapping[str, float] | None = None,
+) -> Replay:
+    """The replay that ``result`` is, with times of the recorded ops."""
+    starts, ends = [], []
+    for number, rank in zip(rank_of, job.ranks, strict=True):
+        times = result.times_of(number)
+        start = times.ready_ps[rank.flat]
+        computes = ~rank.recorded.is_comm
+        start[computes] = times.start_ps[rank.flat][computes]
+        starts.append(start)
+        ends.append(times.end_ps[rank.flat])
+    return Replay(
+        job, graph, cluster, network, result, rank_of, tuple(starts), tuple(ends), notes, origins or {}
+    )
+
+
+def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
+    """Replay with recorded durations; all steps, or the one numbered ``step``.
+
+    Errors: InputError for a step that no trace has, DeadlockError when the imported graph hangs.
+    """
+    return play(job).steps(step)
+
+
+def simulate_job(job: ImportedJob) -> SimulationResult:
+    """Play the graph of an import: every op as long as recorded, every wait resolved by the engine."""
+    setup = Setup(network="alphabeta", fold=False)
+    cluster = recorded_cluster(job)
+    return run(job.graph, cluster, setup, cost=RecordedCost(), planner=RecordedPlanner()).result
+
+
+def recorded_cluster(job: ImportedJob) -> ClusterSpec:
+    """Any cluster that is large enough: what its hardware can do is not asked."""
+    cluster = load_cluster("h800-96", {})
+    # Launches and copies cost what was recorded: the host's times are ops of the graph.
+    gpu = replace(
+        cluster.gpu, launch_overhead_s=0.0, launch_latency_s=0.0, copy_engines=len(job.ranks[0].recorded)
+    )
+    nodes = -(-len(job.ranks) // cluster.gpus_per_node)
+    name = next((rank.gpu for rank in job.ranks if rank.gpu), "unknown GPU")
+    return replace(cluster, name="recorded", gpu=replace(gpu, name=name), num_nodes=nodes)

@@ -1,0 +1,179 @@
+"""What a replay shows: the JSON object and the tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from simcore.apps.replay.explain import Contribution, by_stream
+from simcore.apps.replay.insight import StepInsight
+from simcore.apps.replay.play import Replay
+from simcore.apps.replay.split import ReplayedStep
+from simcore.apps.replay.utilisation import Utilisation
+from simcore.units import PS_PER_US, s_from_ps
+from workloads.imports import ImportedJob
+
+_LONGEST_NAME = 60
+
+
+def replay_object(
+    job: ImportedJob,
+    steps: list[ReplayedStep],
+    insights: list[StepInsight],
+    *,
+    series: bool = False,
+    explained: bool = False,
+) -> dict[str, Any]:
+    """The JSON object of a replay.
+
+    Each step also holds what it consists of; ``series`` adds SM utilisation per ms, ``explained`` the
+    contributions to the difference of the spans.  Where an edit made a rank of several, nothing was recorded
+    of it: ``recorded_s`` is 0 and ``error`` null.
+    """
+    rows = []
+    for row, insight in zip(steps, insights, strict=True):
+        shown: dict[str, Any] = {
+            "rank": row.rank,
+            "step": row.step,
+            "recorded_s": row.recorded.span,
+            "predicted_s": row.replayed.span,
+            "error": row.error if row.recorded.span else None,
+            "breakdown_s": row.replayed.parts(),
+            "recorded_breakdown_s": row.recorded.parts(),
+        }
+        rows.append(shown | _insight_object(insight, series, explained))
+    return {"steps": rows, "import_report": job.report.as_object()}
+
+
+def _insight_object(insight: StepInsight, series: bool, explained: bool) -> dict[str, Any]:
+    recorded, replayed = insight.kernel_time
+    sms = insight.sms
+    found: dict[str, Any] = {
+        "kernel_time_s": replayed,
+        "recorded_kernel_time_s": recorded,
+        "sm_utilisation": _sms_object(sms[1], series) if sms is not None else None,
+        "recorded_sm_utilisation": _sms_object(sms[0], series) if sms is not None else None,
+        "critical_path_s": insight.path,
+        "host_bound_share": insight.host_bound_share,
+    }
+    if explained:
+        found["contributions"] = [
+            {
+                "name": entry.name,
+                "stream": entry.stream,
+                "calls": entry.calls,
+                "work_difference_s": s_from_ps(entry.work_difference_ps),
+                "wait_difference_s": s_from_ps(entry.wait_difference_ps),
+            }
+            for entry in insight.contributions
+        ]
+    return found
+
+
+def _sms_object(sms: Utilisation, series: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"mean": sms.mean, "peak": sms.peak}
+    return {**found, "per_ms": [round(value, 4) for value in sms.series.tolist()]} if series else found
+
+
+def replay_tables(
+    replay: Replay,
+    steps: list[ReplayedStep],
+    insights: list[StepInsight],
+    *,
+    explained: bool = False,
+    top: int = 10,
+) -> RenderableType:
+    """Tables of a replay for a terminal; ``explained`` adds what makes the spans differ."""
+    parts: list[RenderableType] = [_spans(steps), _kernels(steps, insights), _paths(steps, insights)]
+    if explained:
+        parts += [_explanation(row, found, top) for row, found in zip(steps, insights, strict=True)]
+    if replay.notes:
+        parts += ["Assumed:", *(f"- {note}" for note in replay.notes)]
+    doubts = [f"- {doubt}" for doubt in replay.doubts()]
+    return Group(*parts, *(["What the traces do not show:", *doubts] if doubts else []))
+
+
+def _name(row: ReplayedStep) -> str:
+    return str(row.step) if row.step >= 0 else "all"
+
+
+def _spans(steps: list[ReplayedStep]) -> Table:
+    table = Table(title="replayed (recorded), ms")
+    for column in ("rank", "step", "span", "error", *steps[0].recorded.parts()):
+        table.add_column(column.replace("_", " "), justify="right")
+    for row in steps:
+        spans = [(row.replayed.span, row.recorded.span)]
+        parts = zip(row.replayed.parts().values(), row.recorded.parts().values(), strict=True)
+        told = row.recorded.span > 0
+        cells = [
+            f"{1e3 * ours:.3f}" + (f" ({1e3 * theirs:.3f})" if told else "")
+            for ours, theirs in (*spans, *parts)
+        ]
+        error = f"{row.error:+.2%}" if told else "-"
+        table.add_row(str(row.rank), _name(row), cells[0], error, *cells[1:])
+    return table
+
+
+def _kernels(steps: list[ReplayedStep], insights: list[StepInsight]) -> Table:
+    totals: dict[str, list[float]] = {}
+    for insight in insights:
+        for side, times in enumerate(insight.kernel_time):
+            for category, seconds in times.items():
+                totals.setdefault(category, [0.0, 0.0])[side] += seconds / len(steps)
+    table = Table(title="kernel time by category, ms, mean of the steps")
+    for column in ("category", "replayed", "recorded"):
+        table.add_column(column, justify="left" if column == "category" else "right")
+    for category, (recorded, replayed) in sorted(totals.items(), key=lambda item: -item[1][1]):
+        table.add_row(category, f"{1e3 * replayed:.3f}", f"{1e3 * recorded:.3f}")
+    return table
+
+
+def _paths(steps: list[ReplayedStep], insights: list[StepInsight]) -> Table:
+    kinds = list(dict.fromkeys(kind for insight in insights for kind in insight.path))
+    table = Table(title="critical path, share of the step; SMs in use, mean (recorded) and peak per ms")
+    for column in ("rank", "step", *kinds, "SMs", "peak"):
+        table.add_column(column, justify="right")
+    for row, insight in zip(steps, insights, strict=True):
+        span = sum(insight.path.values()) or 1.0
+        shares = [f"{insight.path.get(kind, 0.0) / span:.1%}" for kind in kinds]
+        sms = insight.sms
+        used = (f"{sms[1].mean:.1%} ({sms[0].mean:.1%})", f"{sms[1].peak:.1%}") if sms else ("-", "-")
+        table.add_row(str(row.rank), _name(row), *shares, *used)
+    return table
+
+
+def _explanation(row: ReplayedStep, insight: StepInsight, top: int) -> RenderableType:
+    difference = row.replayed.span - row.recorded.span
+    title = f"rank {row.rank}, step {_name(row)}: {1e6 * difference:+.1f} us, by op on the critical path"
+    if not insight.contributions:
+        return Text(f"{title}: nothing differs")
+    table = Table(title=title)
+    for column in ("op", "stream", "calls", "works longer, us", "waits longer, us"):
+        table.add_column(column, justify="left" if column in ("op", "stream") else "right")
+    shown, rest = insight.contributions[:top], insight.contributions[top:]
+    for entry in shown:
+        table.add_row(_short(entry.name), entry.stream, str(entry.calls), *_differences(entry))
+    if rest:
+        other = Contribution(f"{len(rest)} others", "")
+        for entry in rest:
+            other.calls += entry.calls
+            other.work_ps[1] += entry.work_difference_ps
+            other.wait_ps[1] += entry.wait_difference_ps
+        table.add_row(other.name, "", str(other.calls), *_differences(other))
+    streams = ", ".join(
+        f"{stream} {(work + wait) / PS_PER_US:+.1f}"
+        for stream, (work, wait) in by_stream(insight.contributions).items()
+        if stream
+    )
+    return Group(table, Text(f"by stream, us: {streams}"))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
+
+
+def _differences(entry: Contribution) -> tuple[str, str]:
+    return f"{entry.work_difference_ps / PS_PER_US:+.1f}", f"{entry.wait_difference_ps / PS_PER_US:+.1f}"

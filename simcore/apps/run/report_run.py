@@ -1,0 +1,92 @@
+"""``report``: look at a finished run again, export other ranks, draw its picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simcore.apps.errors import reported_errors
+from simcore.apps.process import one_command
+
+
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="Run folder that a simulation wrote.")],
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(help="Write a Perfetto file of --ranks: gzipped JSON, or packets (.pftrace)."),
+    ] = None,
+    kineto: Annotated[
+        Path | None, typer.Option(help="Write --ranks as profiler traces (Kineto JSON, gzip), one file each.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the step of --ranks (.png, .svg or .pdf).")] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(metavar="0,8,16|0-7", help="Ranks to export. Default: the lowest of each stage."),
+    ] = None,
+    host: Annotated[
+        bool,
+        typer.Option("--host", help="Perfetto also shows the host's calls and waits; left out otherwise."),
+    ] = False,
+    path: Annotated[
+        bool, typer.Option("--critical-path", help="Also say what the step time consists of.")
+    ] = False,
+    top: Annotated[int, typer.Option(min=1, help="Rows in the tables of kernels and communication.")] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Summarise a run; with --perfetto, --kineto or --plot, also export it."""
+    with reported_errors():
+        import json
+
+        from simcore.analysis import analyse, critical_path
+        from simcore.apps.output import left_out_notes, print_summary, print_wide
+        from simcore.report import (
+            critical_path_tables,
+            default_ranks,
+            json_object,
+            write_kineto,
+            write_perfetto,
+            write_plot,
+        )
+        from simcore.timeline import Timeline
+
+        timeline = Timeline.open(run_dir)
+        info, analysis = timeline.info, analyse(timeline)
+        chosen = parse_ranks(ranks) if ranks is not None else default_ranks(timeline, analysis)
+        notes = [f"run folder: {run_dir}"]
+        if perfetto is not None:
+            export = write_perfetto(timeline, perfetto, chosen, host=host)
+            events = f"{export.num_events:,} events"
+            notes.append(f"Perfetto (ui.perfetto.dev): {perfetto}, {events}, ranks: {len(chosen)}")
+            notes += left_out_notes(export.left_out)
+        if kineto is not None:
+            notes += [f"profiler trace: {file}" for file in write_kineto(timeline, kineto, chosen)]
+        if plot is not None:
+            write_plot(timeline, plot, chosen)
+            notes.append(f"picture: {plot}")
+        if as_json:
+            print(json.dumps(json_object(info, analysis, timeline.path, sum(info.wall_s.values()))))
+        else:
+            print_summary(info, analysis, top, notes)
+            if path:
+                print_wide(critical_path_tables(critical_path(timeline), top=top))
+
+
+def parse_ranks(text: str) -> list[int]:
+    """``"0,8,16-19"`` as rank numbers, in that order.  InputError for anything else."""
+    from simcore.errors import InputError
+
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(f"--ranks {text!r}: expected numbers and ranges, such as 0,8,16-19")
+        ranks += range(int(first), int(last if dash else first) + 1)
+    return list(dict.fromkeys(ranks))
+
+
+def main() -> None:
+    """Run the command alone (``scripts/report.py``)."""
+    with one_command():
+        typer.run(report)

@@ -1,0 +1,149 @@
+"""``run-sim``: simulate one training step and say how long it takes, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simcore.apps.errors import reported_errors
+from simcore.apps.process import one_command
+
+if TYPE_CHECKING:
+    from simcore.apps.progress import Stages
+    from simcore.apps.run.scenario import Scenario
+    from simcore.apps.run.simulation import Outcome
+
+
+def run_sim(
+    workload: Annotated[
+        str | None,
+        typer.Argument(
+            help="Catalog name, graph folder, model name, Hugging Face config.json, or YAML file with"
+            " workload (or model, parallel, training, software), cluster, network, seed and set."
+            " Default: gpt-175b-pp12-tp8-dp1."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="Cluster profile. Default: h800-96.")
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="alphabeta|fluid|packet",
+            help="Network model; packet is for small jobs: every rank and packet. Default: fluid.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change one thing; repeatable. gpu.*, cluster.*, link.<name>.*, workload.kernels="
+            "unfused|megatron|flash|cudnn, workload.fp32_math=ieee|tf32,"
+            " workload.kernel_times=FILE.csv (measured), nccl.algorithm, nccl.protocol, nccl.min_channels,"
+            " nccl.max_channels, nccl.buffer_bytes, rank.<n>.gpu.clock and the like,"
+            " node.<n>.extra_latency_s, noise.sigma, gpu.conditions=sustained|cool, memory.check=refuse|warn,"
+            " network.transport=infiniband|roce,"
+            " network.routing=spread|ecmp, network.max_events (the last three for --network packet).",
+        ),
+    ] = None,
+    edits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edit",
+            metavar="KEY=VALUE",
+            help="What if: change the workload; repeatable, in the order given. Keys: docs/what-if.md.",
+        ),
+    ] = None,
+    interference: Annotated[
+        str,
+        typer.Option(
+            metavar="shared|learned[:FILE]",
+            help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
+            " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
+        ),
+    ] = "shared",
+    no_fold: Annotated[
+        bool, typer.Option("--no-fold", help="Simulate every rank by itself. The result is the same.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of anything random. Default: 0.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/<workload>.")] = None,
+    show_schedule: Annotated[
+        bool, typer.Option("--show-schedule", help="Print a described job's pipeline schedule and stop.")
+    ] = False,
+    steady_state: Annotated[
+        bool,
+        typer.Option(
+            "--steady-state",
+            help="Described jobs: simulate two steps of few microbatches, continue in a straight line.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Simulate one training step of WORKLOAD on a cluster."""
+    with reported_errors():
+        # Imported here: --help and usage errors answer at once.
+        import json
+        import time
+
+        from simcore.apps.progress import Stages
+        from simcore.apps.run.interference import chosen_interference
+        from simcore.apps.run.scenario import resolve_scenario
+        from simcore.apps.run.settings import split_pairs
+
+        began = time.perf_counter()
+        stages = Stages()
+        learned = chosen_interference(interference)
+        scenario = resolve_scenario(
+            workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
+        )
+        if show_schedule:
+            from simcore.apps.run.loading import schedule_text
+
+            print(schedule_text(scenario, as_json=as_json))
+            return
+        from simcore.apps.run.simulation import run_scenario
+
+        def run(scenario: Scenario, out: Path | None, stages: Stages) -> Outcome:
+            return run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)
+
+        continued = None
+        if steady_state:
+            from simcore.apps.run.steady_state import Continued, run_steady_state
+
+            found = run_steady_state(scenario, out, stages, run)
+            continued = found if isinstance(found, Continued) else None
+            outcome = found.outcome if isinstance(found, Continued) else found
+        else:
+            outcome = run(scenario, out, stages)
+        wall_s = time.perf_counter() - began
+        if as_json:
+            from simcore.report import json_object
+            from simcore.timeline.schema import TIMELINE_FILE
+
+            path = outcome.run_dir / TIMELINE_FILE
+            shown = json_object(outcome.info, outcome.analysis, path, wall_s)
+            if continued is not None:
+                shown = {**continued.shown, "wall_s": wall_s}
+            if outcome.edits:
+                shown["edits"] = [change.as_object() for change in outcome.edits]
+            print(json.dumps(shown))
+        else:
+            from simcore.apps.output import print_outcome
+
+            print_outcome(outcome, wall_s)
+            if continued is not None:
+                print(continued.note)
+            if outcome.edits:
+                from simcore.apps.output import print_wide
+                from simcore.apps.run.edits import edit_table
+
+                print_wide(edit_table(outcome.edits))
+
+
+def main() -> None:
+    """Run the command alone (``scripts/run_sim.py``)."""
+    with one_command():
+        typer.run(run_sim)

@@ -1,0 +1,246 @@
+"""What to simulate: a workload, a cluster, a network model and settings, from arguments or a YAML file.
+
+A workload is a graph (a catalog name, a folder) or a description: a YAML file that says model, parallel,
+training and software, a Hugging Face config.json, or the name of a model.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from simcore.apps.run.settings import Settings, parse_settings
+from simcore.errors import InputError, nearest
+from simcore.hardware import DEFAULT_CLUSTER
+from workloads import catalog
+
+if TYPE_CHECKING:
+    from workloads.jobs import Description
+
+T = TypeVar("T")
+
+NETWORKS: Final = ("alphabeta", "fluid", "packet")
+_FILE_KEYS: Final = ("workload", "cluster", "network", "seed", "set")
+#: Parts of a description (``workloads.jobs.SECTIONS``).
+SECTIONS: Final = ("model", "parallel", "training", "software")
+_DESCRIBED_KEYS: Final = (*SECTIONS, "cluster", "network", "seed", "set")
+#: What a description runs on when nothing is said: one scalable unit of a DGX SuperPOD.
+_DESCRIBED_CLUSTER: Final = "h100-256"
+
+
+@dataclass(frozen=True)
+class Described:
+    """A description as written: its sections, where it stands, and settings that change it."""
+
+    content: Mapping[str, Any]
+    where: str
+    folder: Path
+    overrides: Mapping[str, str]
+
+    def complete(self, num_gpus: int, generation: str = "") -> Description:
+        """The job on ``num_gpus`` GPUs of a generation.  InputError as for ``workloads.jobs``."""
+        from workloads.jobs import complete  # most scenarios are graphs: they start without it
+
+        return complete(
+            self.content, self.where, overrides=self.overrides, num_gpus=num_gpus, generation=generation,
+            folder=self.folder,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A complete question.
+
+    ``graph_dir`` is where the execution graph is (None: it follows from ``described``); ``from_catalog`` that
+    it comes with the project, verified.
+    """
+
+    graph_dir: Path | None
+    from_catalog: bool
+    cluster: str
+    network: str
+    seed: int
+    settings: Settings
+    described: Described | None = None
+
+
+@dataclass(frozen=True)
+class _File:
+    """A scenario file's content; None where it says nothing."""
+
+    workload: str | None = None
+    cluster: str | None = None
+    network: str | None = None
+    seed: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    described: Mapping[str, Any] | None = None
+
+
+def resolve_scenario(
+    workload: str | None,
+    *,
+    cluster: str | None = None,
+    network: str | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, str],
+) -> Scenario:
+    """The scenario that arguments describe; what they leave open comes from a scenario file, then defaults.
+
+    ``workload`` is a catalog name, a graph folder, a YAML file with the keys workload (or model, parallel,
+    training, software), cluster, network, seed and set, a config.json or a model's name.
+    Errors: InputError for anything unknown, with the nearest known name.
+    """
+    file = _File(workload)
+    if workload is not None and Path(workload).suffix.lower() in (".yaml", ".yml"):
+        file = _read_file(Path(workload))
+    given_network = _first(network, file.network, "fluid")
+    _check_network(given_network)
+    given_settings = {**file.settings, **settings}
+    for key in given_settings:
+        if key.startswith("network.") and given_network != "packet":
+            raise InputError(f"{key} says something about packets: it needs --network packet")
+    given_seed = _first(seed, file.seed, 0)
+    if given_seed < 0:
+        raise InputError(f"seed {given_seed} must not be negative")
+    described = _described(workload, file, given_settings)
+    graph_dir, from_catalog = None, False
+    if described is None:
+        graph_dir, from_catalog = _graph_dir(_first(file.workload, None, catalog.DEFAULT))
+    default = DEFAULT_CLUSTER if described is None else _DESCRIBED_CLUSTER
+    of_job: Mapping[str, str] = {}
+    if described is not None:
+        of_job = described.overrides
+        if "workload.kernels" in given_settings:
+            raise InputError("workload.kernels maps traced kernels; a described job has software (a preset)")
+    return Scenario(
+        graph_dir=graph_dir,
+        from_catalog=from_catalog,
+        cluster=_first(cluster, file.cluster, default),
+        network=given_network,
+        seed=given_seed,
+        settings=parse_settings({key: text for key, text in given_settings.items() if key not in of_job}),
+        described=described,
+    )
+
+
+def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -> Described | None:
+    """The description, if the workload is one; settings of its sections go with it."""
+    overrides = {key: text for key, text in settings.items() if key.partition(".")[0] in SECTIONS}
+    for key in settings.keys() - overrides.keys():
+        section, _, name = key.partition(".")
+        close = difflib.get_close_matches(section, SECTIONS, n=1, cutoff=0.8) if name else _sections_of(key)
+        if close:
+            raise InputError(f"unknown setting {key!r}; did you mean '{close[0]}.{name or key}'?")
+    if file.described is not None:
+        path = Path(workload or "")
+        return Described(file.described, str(path), path.parent, overrides)
+    named = file.workload
+    if named is not None and not Path(named).is_dir():
+        if named.endswith(".json") or (Path(named).is_file() and "." not in named):
+            return Described({"model": named}, named, Path(), overrides)
+        if named not in catalog.names() and _is_model(named):
+            return Described({"model": named}, named, Path(), overrides)
+    return None
+
+
+def _sections_of(key: str) -> list[str]:
+    """Sections of a description that have a key of that name."""
+    from workloads.jobs import sections_of
+
+    return sections_of(key)
+
+
+def _is_model(name: str) -> bool:
+    from workloads.jobs import model_names
+
+    return name in model_names()
+
+
+def _first(argument: T | None, in_file: T | None, default: T) -> T:
+    """What was given, by precedence."""
+    if argument is not None:
+        return argument
+    return default if in_file is None else in_file
+
+
+def _check_network(network: str) -> None:
+    if network not in NETWORKS:
+        raise InputError(f"unknown network {network!r}{nearest(network, NETWORKS)}")
+
+
+def _graph_dir(workload: str) -> tuple[Path, bool]:
+    """Where the graph of a folder or catalog name is, and whether it is the catalog's."""
+    if not workload.strip():
+        raise InputError(f"unknown workload {workload!r}{nearest(workload, catalog.names())}")
+    folder = Path(workload)
+    if folder.is_dir():
+        if not (folder / "graph.json").is_file():
+            raise InputError(f"{folder} is not a graph folder: it has no graph.json")
+        return folder, False
+    if folder.suffix == ".json" or folder.is_file():
+        raise InputError(
+            f"{workload}: a workload is a catalog name, a graph folder, a YAML file, a Hugging Face"
+            " config.json or a model's name"
+        )
+    if "/" in workload:
+        raise InputError(f"{workload}: no such graph folder")
+    if workload not in catalog.names():
+        from workloads.jobs import model_names
+
+        raise InputError(
+            f"unknown workload {workload!r}{nearest(workload, (*catalog.names(), *model_names()))}"
+        )
+    return catalog.path(workload), True
+
+
+def _read_file(path: Path) -> _File:
+    import yaml
+
+    from simcore.apps.run.strict_yaml import load_yaml
+
+    try:
+        content: Any = load_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such scenario file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected keys ({', '.join(_FILE_KEYS)}), got {type(content).__name__}")
+    is_description = any(key in SECTIONS for key in content)
+    if is_description and "workload" in content:
+        raise InputError(f"{path}: either workload, or a description ({', '.join(SECTIONS)})")
+    keys = _DESCRIBED_KEYS if is_description else _FILE_KEYS
+    for key in content:
+        if key not in keys:
+            raise InputError(f"{path}: unknown key {key!r}{nearest(str(key), keys)}")
+    texts = {key: content.get(key) for key in ("workload", "cluster", "network")}
+    for key, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{path}: {key} must be text, not {value!r}")
+    seed = content.get("seed")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise InputError(f"{path}: seed must be a whole number, not {seed!r}")
+    settings = {} if content.get("set") is None else content["set"]
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: set must map keys to values, such as workload.kernels: flash")
+    for key, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
+            raise InputError(f"{path}: set: {key} needs a text or a number, not {value!r}")
+    return _File(
+        workload=_beside(path, texts["workload"]),
+        cluster=_beside(path, texts["cluster"]),
+        network=texts["network"],
+        seed=seed,
+        settings={str(key): str(value) for key, value in settings.items()},
+        described={key: content[key] for key in SECTIONS if key in content} if is_description else None,
+    )
+
+
+def _beside(path: Path, name: str | None) -> str | None:
+    """``name``, as a path when a folder or file of that name is beside the scenario file."""
+    if name is not None and name.strip() and (path.parent / name).exists():
+        return str(path.parent / name)
+    return name

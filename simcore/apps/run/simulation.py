@@ -1,0 +1,282 @@
+"""From a scenario to a run folder: load, check, simulate, write, analyse."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simcore.analysis import StepAnalysis, analyse
+from simcore.apps.progress import Stages
+from simcore.apps.run.band import stated_band
+from simcore.apps.run.irregular import rank_gpus
+from simcore.apps.run.loading import check_dims, check_world, loaded
+from simcore.apps.run.scenario import Scenario
+from simcore.cost import ORIGINS
+from simcore.engine import SimulationResult
+from simcore.graph import Graph, graph_hash, verify
+from simcore.hardware import ClusterSpec, assumptions, hardware_hash
+from simcore.hardware.measured_fabric import unmeasured_fabric
+from simcore.memory import ProgramMemory
+from simcore.report import default_ranks, write_perfetto
+from simcore.run import Ran, Setup, run
+from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
+from simcore.timeline.facts import origin_shares
+from simcore.timeline.folder import run_folder
+from simcore.units import s_from_ps
+
+if TYPE_CHECKING:
+    from simcore.apps.run.edits import EditStep
+    from simcore.apps.run.settings import Settings
+    from simcore.interference import LearnedInterference
+    from workloads.edits import Applied
+
+PERFETTO_FILE = "perfetto.json.gz"
+#: Share of kernel time: were rooflines off by a factor of two, a smaller one would add less than what fitted
+#: products are off by (6.3%, docs/validation-kernels.md).  The summary names every share.
+_ROOFLINE_WARNED = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: its folder, what ``run.json`` says, its analysis, what the Perfetto file shows."""
+
+    run_dir: Path
+    info: RunInfo
+    analysis: StepAnalysis
+    perfetto_ranks: tuple[int, ...]
+    perfetto_left_out: tuple[str, ...]
+    edits: tuple[EditStep, ...] = ()
+
+
+def run_scenario(
+    scenario: Scenario,
+    out_dir: Path | None,
+    stages: Stages,
+    *,
+    fold: bool = True,
+    edits: Sequence[str] = (),
+    learned: LearnedInterference | None = None,
+) -> Outcome:
+    """Simulate ``scenario`` into ``out_dir`` (default: ``runs/<workload>``), atomically.
+
+    With ``fold`` one rank stands for all that must behave like it; the result is the same without.
+    ``edits`` (``KEY=VALUE``) change the workload first; the step time is found before each of them too.
+    ``learned`` says how communication slows kernels, instead of what they share.
+
+    Errors: InputError for what does not fit together, OutOfMemoryError when a stage does not fit its GPUs,
+    DeadlockError when the workload hangs.
+    """
+    settings = scenario.settings
+    with stages.stage("loading"):
+        found = loaded(scenario)
+        graph, cluster = found.graph, found.cluster
+        check_dims(graph)
+        unordered = [] if scenario.from_catalog else verify(graph)
+        kernels = str(graph.workload.options["kernels"]) if scenario.described else _mapping(graph, settings)
+        states: list[tuple[Graph, ClusterSpec]] = [(graph, cluster)]
+        done: list[Applied] = []
+        if edits:
+            from simcore.apps.run.edits import (  # and importers, slow to import
+                edit_program,
+                timed,
+                traced_job,
+            )
+
+            jobs, done = edit_program(traced_job(graph, cluster, kernels, settings.fp32_math), edits)
+            states = [(job.graph, job.cluster or cluster) for job in jobs]
+        elif kernels:
+            from simcore.graph import apply_kernels  # a described job has its kernels already
+
+            states = [(apply_kernels(graph, kernels), cluster)]
+        graph, cluster = states[-1]
+        for state in states:
+            check_world(*state)
+        memory, too_large = found.fits(graph, cluster, refuse=settings.refuse_memory)
+    if out_dir is None:
+        out_dir = Path("runs") / (graph.workload.name + ("-edited" if done else ""))
+    setup = setup_of(scenario, fold=fold, learned=learned)
+    plain = dataclasses.replace(setup, fold=True, noise_sigma=0.0, rank_gpus={})
+    with stages.stage("simulating before edits"):
+        before_s = [run(*state, plain).step_s for state in states[:-1]]
+    # Opened before the long part: what cannot be written is known at once.
+    with run_folder(out_dir) as folder:
+        with stages.stage("simulating") as update:
+            ran = run(graph, cluster, setup, progress=_throttled(update))
+        result = ran.result
+        facts = _facts(scenario, graph, cluster, ran, memory, stages)
+        changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
+        band, nearest = stated_band(
+            s_from_ps(result.step_ps), graph.workload, cluster.gpu,
+            settings=settings.given, network=scenario.network, edited=bool(done),
+        )  # fmt: skip
+        facts = dataclasses.replace(
+            facts,
+            band=band,
+            nearest=nearest,
+            warnings=(*filter(None, (too_large,)), *unordered, *found.warnings, *facts.warnings),
+            assumptions=(
+                *facts.assumptions,
+                *found.assumptions,
+                *(line for change in changes for line in change.lines()),
+            ),
+        )
+        with stages.stage("writing the timeline"):
+            info = write_tables(folder, graph, result, facts)
+        with stages.stage("analysing"):
+            timeline = Timeline.open(folder)
+            analysis = analyse(timeline)
+        with stages.stage("writing for Perfetto"):
+            ranks = default_ranks(timeline, analysis)
+            export = write_perfetto(timeline, folder / PERFETTO_FILE, ranks)
+        info = info.model_copy(update={"wall_s": dict(stages.seconds)})
+        info.write(folder)
+    return Outcome(out_dir, info, analysis, tuple(ranks), export.left_out, changes)
+
+
+def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterference | None = None) -> Setup:
+    """How the scenario says that its job is simulated."""
+    settings = scenario.settings
+    return Setup(
+        network=scenario.network,
+        nccl={**settings.nccl_texts, **settings.nccl_numbers, "nvls": settings.nvls},
+        fp32_math=settings.fp32_math,
+        tables=settings.tables,
+        packets=settings.packets,
+        rank_gpus=rank_gpus(settings, scenario.cluster),
+        noise_sigma=settings.noise_sigma,
+        seed=scenario.seed,
+        learned=learned,
+        fold=fold,
+    )
+
+
+def _mapping(graph: Graph, settings: Settings) -> str:
+    """The kernel mapping of a traced program: what was set, else what is usual."""
+    if settings.kernels:
+        return settings.kernels
+    from simcore.graph import usual_kernels
+
+    return usual_kernels(graph)
+
+
+def _build(graph: Graph, settings: Settings) -> str:
+    """Which build's kernels a traced program is said to launch."""
+    applied = graph.workload.options.get("kernels", "unfused")
+    chosen = "" if settings.kernels else f", as is usual for {graph.workload.precision}"
+    return f"kernels as a {applied!r} build launches them{chosen}"
+
+
+def _throttled(update: Callable[[float], None]) -> Callable[[float], None]:
+    """Pass on whole percents only: an update takes a lock that the display shares."""
+    last = -1
+
+    def progress(done: float) -> None:
+        nonlocal last
+        if int(100 * done) != last:
+            last = int(100 * done)
+            update(done)
+
+    return progress
+
+
+def _facts(
+    scenario: Scenario,
+    graph: Graph,
+    cluster: ClusterSpec,
+    ran: Ran,
+    memory: tuple[ProgramMemory, ...],
+    stages: Stages,
+) -> RunFacts:
+    gpu, demands = cluster.gpu, ran.demands
+    math_mode = peak_math(graph.workload.precision, _fp32_math(scenario, graph))
+    origins = {}
+    if demands is not None:
+        alone_ps = demands.alone_ps(gpu.hbm_bytes_per_s)
+        origins = origin_shares(graph, alone_ps, demands.origin, ORIGINS)
+    warnings = list(ran.warnings)
+    if origins.get("roofline", 0.0) > _ROOFLINE_WARNED:
+        warnings.append(
+            f"{origins['roofline']:.1%} of kernel time is a roofline estimate: published or assumed rates,"
+            " not fitted to measured kernels"
+        )
+    if scenario.settings.tables and not origins.get("measured"):
+        names = ", ".join(table.source for table in scenario.settings.tables)
+        warnings.append(f"{names} covers no kernel of this workload")
+    unmeasured = unmeasured_fabric(cluster)
+    if unmeasured and graph.world_size > cluster.gpus_per_node:
+        warnings.append(unmeasured)
+    return RunFacts(
+        cluster=dataclasses.asdict(cluster),
+        network=scenario.network,
+        graph_hash=graph_hash(graph),
+        profile_hash=hardware_hash(cluster),
+        seed=scenario.seed,
+        settings={**scenario.settings.given, **(scenario.described.overrides if scenario.described else {})},
+        memory=memory,
+        capacity_bytes=gpu.hbm_bytes - gpu.reserved_bytes,
+        peak_flops_per_s=gpu.peak_flops.get(math_mode, 0.0),
+        peak_math=math_mode,
+        origins=origins,
+        assumptions=(*_run_assumptions(scenario, graph, cluster, ran), *assumptions(cluster)),
+        warnings=tuple(warnings),
+        wall_s=dict(stages.seconds),
+    )
+
+
+def _fp32_math(scenario: Scenario, graph: Graph) -> str:
+    return "tf32" if graph.workload.precision == "tf32" else scenario.settings.fp32_math
+
+
+def peak_math(precision: str, fp32_math: str) -> str:
+    """The math mode whose peak MFU is measured against: what the matrix products run in."""
+    if precision in ("fp32", "float32", ""):
+        return "tf32" if fp32_math == "tf32" else "fp32"
+    return {"bfloat16": "bf16", "float16": "fp16"}.get(precision, precision)
+
+
+def placement(graph: Graph, cluster: ClusterSpec) -> str:
+    """Which GPUs of the cluster the ranks run on."""
+    if cluster.placement == "round_robin":
+        return f"ranks are dealt to the {cluster.num_nodes} nodes of {cluster.name} in turn"
+    if cluster.placement == "listed":
+        gpus = cluster.placed_gpus[: graph.world_size]
+        used = len({gpu // cluster.gpus_per_node for gpu in gpus})
+        return f"ranks run on {len(gpus)} listed GPUs of {cluster.name}, on {used} nodes"
+    if graph.world_size == cluster.num_gpus:
+        return f"ranks fill nodes in order: all {cluster.num_gpus} GPUs of {cluster.name}"
+    last = (graph.world_size - 1) // cluster.gpus_per_node
+    nodes = f"nodes 0 to {last}" if last else "node 0"
+    return (
+        f"ranks fill nodes in order: {graph.world_size} of the {cluster.num_gpus} GPUs of {cluster.name},"
+        f" {nodes}; the others stay idle"
+    )
+
+
+def _randomness(scenario: Scenario) -> str:
+    sigma = scenario.settings.noise_sigma
+    if not sigma:
+        return "nothing is random: the seed is recorded and not used"
+    return f"kernel times have log-normal noise of sigma {sigma:g}, seed {scenario.seed}"
+
+
+def _folding(result: SimulationResult) -> str:
+    simulated, ranks = len(result.representatives), len(result.class_of)
+    if simulated == ranks:
+        return "every rank is simulated by itself; none stands for another"
+    return f"{simulated} ranks are simulated, one for each class of ranks that must behave alike; exact"
+
+
+def _run_assumptions(scenario: Scenario, graph: Graph, cluster: ClusterSpec, ran: Ran) -> tuple[str, ...]:
+    return (
+        placement(graph, cluster),
+        *ran.assumptions,
+        *(() if scenario.described else (_build(graph, scenario.settings),)),
+        f"fp32 matrix products in {_fp32_math(scenario, graph)} math",
+        *(f"measured times of {table.source} where it covers a kernel" for table in scenario.settings.tables),
+        _folding(ran.result),
+        _randomness(scenario),
+        "MFU counts forward and backward flops, causal attention once; HFU all that is executed",
+    )

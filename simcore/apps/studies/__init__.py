@@ -1,0 +1,1 @@
+"""How far the fluid network is from packets, and the packet network from other packet simulators."""

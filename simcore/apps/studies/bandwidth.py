@@ -1,0 +1,150 @@
+"""What a slower network costs traced data-parallel jobs, against Echo's table 10.
+
+Echo (arXiv 2412.12487, table 10) slows the network of 16 nodes of 8 A100 from 1.6 Tb/s to 100 Gb/s per node
+and measures VGG19, ResNet152, BERT-Large and GPT-2.  Batch sizes and precision are unpublished: every case is
+run over some that are usual (tf32: products of fp32 numbers on tensor cores), and the band of slow-downs
+stands beside what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from simcore.errors import InputError, SimcoreError, nearest
+
+GPUS = 128
+CLUSTER = f"a100-{GPUS}"
+#: Of each of a node's 8 ports: 1.6 Tb/s and 100 Gb/s per node.
+NIC_GBITS_PER_S = (200.0, 12.5)
+
+
+@dataclass(frozen=True)
+class Model:
+    """One row of the table.  ``options``: of the recipe ``script``; ``batches``: per GPU, in samples;
+    ``half``: what makes the script compute in bf16, ``full`` in fp32.
+    """
+
+    script: str
+    options: str
+    batches: tuple[int, ...]
+    half: str
+    full: str
+    measured: float
+
+
+MODELS = {
+    "vgg19": Model("vision.py", "--model vgg19", (16, 32, 64), "--amp", "", 1.091),
+    "resnet152": Model("vision.py", "--model resnet152", (16, 32, 64), "--amp", "", 1.046),
+    "bert-large": Model("hugging_face.py", "--model bert-large --seq 512", (2, 4, 16), "", "--fp32", 1.276),
+    "gpt2": Model("hugging_face.py", "--model gpt2 --seq 1024", (2, 4, 16), "", "--fp32", 1.192),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One batch size.  Seconds per step on the fast and on the slow network; ``slow_down``: their ratio."""
+
+    model: str
+    batch: int
+    precision: str
+    fast_s: float
+    slow_s: float
+    slow_down: float
+    measured: float
+
+
+def rows(names: Sequence[str], say: Callable[[str], None]) -> Iterator[Row]:
+    """Trace and simulate every batch size of the models ``names``."""
+    from workloads.tracing.pool import workers
+    from workloads.tracing.script import rank_script
+    from workloads.tracing.script.trace_script import ScriptReport
+
+    with tempfile.TemporaryDirectory() as folder, workers(rank_script.prepare) as pool:
+        for name in names:
+            model = MODELS[name]
+            for option, precisions in ((model.full, ("fp32", "tf32")), (model.half, ("bf16",))):
+                for batch in model.batches:
+                    say(f"{name}, {'/'.join(precisions)}, {batch} samples per GPU")
+                    target = Path(folder) / f"{name}-{precisions[0]}-{batch}"
+                    options = [*model.options.split(), "--batch", str(batch), *option.split()]
+                    _trace(pool, model.script, options, ScriptReport(), target)
+                    for precision in precisions:
+                        tf32 = precision == "tf32"
+                        fast_s, slow_s = (_step_s(target, gbits, tf32=tf32) for gbits in NIC_GBITS_PER_S)
+                        yield Row(name, batch, precision, fast_s, slow_s, slow_s / fast_s, model.measured)
+
+
+def _trace(pool: object, script: str, options: list[str], report: object, target: Path) -> None:
+    import workloads.tracing.recipes
+    from simcore.graph import save_graph
+    from workloads.tracing.script.job import ScriptJob
+    from workloads.tracing.script.trace_script import trace_script_in
+
+    path = Path(workloads.tracing.recipes.__file__).parent / script
+    job = ScriptJob(path, tuple(options), world_size=GPUS)
+    save_graph(trace_script_in(pool, job, report, name=target.name), target)  # type: ignore[arg-type]
+
+
+def _step_s(graph: Path, gbits_per_s: float, *, tf32: bool) -> float:
+    """Seconds per step, as the command ``run_sim`` finds them."""
+    arguments = [str(graph), "--cluster", CLUSTER, "--json", "--out", str(graph) + ".run"]
+    arguments += ["--set", f"cluster.nic_bytes_per_s={gbits_per_s}Gb/s"]
+    arguments += ["--set", f"workload.fp32_math={'tf32' if tf32 else 'ieee'}"]
+    command = [sys.executable, "-c", "from simcore.apps.run.run_sim import main; main()", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"{graph.name}: {done.stderr.strip()[-500:]}")
+    return float(json.loads(done.stdout)["step_time_s"])
+
+
+def bandwidth_study(argv: Sequence[str]) -> int:
+    """``[MODEL...] [--json]``: the table.  Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="bandwidth_study.py", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; none: all")
+    parser.add_argument("--json", action="store_true", help="one object on stdout")
+    options = parser.parse_args(argv)
+    try:
+        for name in options.models:
+            if name not in MODELS:
+                raise InputError(f"unknown model {name!r}{nearest(name, tuple(MODELS))}")
+        found = list(rows(options.models or tuple(MODELS), _say))
+    except SimcoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    if options.json:
+        print(json.dumps({"rows": [asdict(row) for row in found]}))
+    else:
+        print(table(found))
+    return 0
+
+
+def table(found: Sequence[Row]) -> str:
+    """Markdown: a line per model and precision, with the band over batch sizes."""
+    lines = [
+        "| model | precision | samples per GPU | step at 1.6 Tb/s, ms | slow-down | measured |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model, precision in dict.fromkeys((row.model, row.precision) for row in found):
+        same = [row for row in found if (row.model, row.precision) == (model, precision)]
+        batches, steps, slow_downs = (
+            ", ".join(texts)
+            for texts in zip(
+                *((str(row.batch), f"{1e3 * row.fast_s:.1f}", f"{row.slow_down:.3f}") for row in same),
+                strict=True,
+            )
+        )
+        lines.append(f"| {model} | {precision} | {batches} | {steps} | {slow_downs} | {same[0].measured} |")
+    return "\n".join(lines)
+
+
+def _say(text: str) -> None:
+    print(f"{text} ...", file=sys.stderr, flush=True)

@@ -1,0 +1,214 @@
+"""Runs each scenario on the fluid and on the packet network and says why they differ where they do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from simcore.apps.studies.cases import Job, Scenario
+from simcore.apps.studies.explain import EXPLAIN_ABOVE_PERCENT, explanation
+from simcore.apps.studies.wire import wire_plan
+from simcore.clock import Clock
+from simcore.collectives.plan import CollectivePlan
+from simcore.hardware.topology import Topology
+from simcore.network.flow import Flow, Network
+from simcore.network.fluid import fluid_network
+from simcore.network.packet import PacketNetwork, PacketSettings, program_of
+from simcore.units import MIB, PS_PER_US
+
+#: A message is at least so many segments, unless they are the smallest there are.
+_SEGMENTS: Final = 4
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One job of one scenario on both networks; ``percent`` is fluid against packet, signed."""
+
+    name: str
+    collective: str
+    num_bytes: int
+    ranks: int
+    topology: str
+    fluid_us: float
+    packet_us: float
+    explanation: str | None = None
+
+    @property
+    def percent(self) -> float:
+        """100 (fluid - packet) / packet."""
+        return 100.0 * (self.fluid_us / self.packet_us - 1.0)
+
+    def as_dict(self) -> dict[str, object]:
+        """The case as ``--json`` prints it."""
+        row: dict[str, object] = {
+            "name": self.name,
+            "collective": self.collective,
+            "bytes": self.num_bytes,
+            "ranks": self.ranks,
+            "topology": self.topology,
+            "fluid_us": self.fluid_us,
+            "packet_us": self.packet_us,
+            "percent": self.percent,
+        }
+        if self.explanation is not None:
+            row["explanation"] = self.explanation
+        return row
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All cases, and the processor time that each network took for them."""
+
+    cases: tuple[CaseResult, ...]
+    fluid_cpu_s: float
+    packet_cpu_s: float
+    packet_events: int
+
+    @property
+    def speedup(self) -> float:
+        """Processor time of packets over that of fluid."""
+        return self.packet_cpu_s / max(self.fluid_cpu_s, 1e-9)
+
+    def percents(self, from_bytes: int = 0) -> list[float]:
+        """Absolute differences of the cases from ``from_bytes`` up, in percent."""
+        return [abs(case.percent) for case in self.cases if case.num_bytes >= from_bytes]
+
+    def by_topology(self, from_bytes: int = 0) -> dict[str, dict[str, float]]:
+        """Number, mean and worst of the absolute differences of each topology."""
+        found: dict[str, list[float]] = {}
+        for case in self.cases:
+            if case.num_bytes >= from_bytes:
+                found.setdefault(case.topology, []).append(abs(case.percent))
+        return {
+            name: {"n": len(values), "mean_percent": sum(values) / len(values), "worst_percent": max(values)}
+            for name, values in found.items()
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that ``--json`` prints; the mean and worst are of the cases from 1 MiB up."""
+        large, everything = self.percents(MIB), self.percents()
+        return {
+            "mean_percent": sum(large) / max(1, len(large)),
+            "worst_percent": max(large, default=0.0),
+            "mean_percent_all_sizes": sum(everything) / max(1, len(everything)),
+            "worst_percent_all_sizes": max(everything, default=0.0),
+            "above_5_percent": sum(percent > EXPLAIN_ABOVE_PERCENT for percent in large),
+            "by_topology": self.by_topology(MIB),
+            "speedup": self.speedup,
+            "fluid_cpu_s": self.fluid_cpu_s,
+            "packet_cpu_s": self.packet_cpu_s,
+            "packet_events": self.packet_events,
+            "cases": [case.as_dict() for case in self.cases],
+        }
+
+
+def compare(
+    chosen: Iterable[Scenario],
+    settings: PacketSettings | None = None,
+    progress: Callable[[CaseResult], None] | None = None,
+) -> Comparison:
+    """Run every scenario on both networks.  InputError as the networks raise it."""
+    cases: list[CaseResult] = []
+    fluid_cpu = packet_cpu = 0.0
+    events = 0
+    for scenario in chosen:
+        began = time.process_time()
+        fluid, _ = run_fluid(scenario)
+        split = time.process_time()
+        packet, packet_events = run_packet(scenario, settings)
+        packet_cpu += time.process_time() - split
+        fluid_cpu += split - began
+        events += packet_events
+        for number, job in enumerate(scenario.jobs):
+            if job.reported:
+                case = _case(scenario, job, fluid[number], packet[number])
+                cases.append(case)
+                if progress is not None:
+                    progress(case)
+    return Comparison(tuple(cases), fluid_cpu, packet_cpu, events)
+
+
+def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
+    """(duration of each job in ps, events) on the fluid network, wires only."""
+    topology = scenario.topology
+    clock = Clock()
+    network = fluid_network(clock, topology)
+    known: dict[CollectivePlan, CollectivePlan] = {}
+
+    def on_wires(plan: CollectivePlan) -> CollectivePlan:
+        if plan not in known:
+            known[plan] = wire_plan(topology, plan)
+        return known[plan]
+
+    jobs = [replace(job, plans=tuple(on_wires(plan) for plan in job.plans)) for job in scenario.jobs]
+    return _run(clock, network, jobs)
+
+
+def run_packet(scenario: Scenario, settings: PacketSettings | None = None) -> tuple[list[int], int]:
+    """(duration of each job in ps, events) on the packet network, all jobs with the same segments."""
+    clock = Clock()
+    settings = settings or PacketSettings()
+    settings = replace(settings, segment_bytes=segment_bytes(scenario, settings), max_segments=sys.maxsize)
+    return _run(clock, PacketNetwork(clock, scenario.topology, settings), scenario.jobs)
+
+
+def segment_bytes(scenario: Scenario, settings: PacketSettings) -> int:
+    """Segment with which the largest job of the scenario stays within ``settings.max_segments``."""
+    largest = 0
+    for plan in {plan for job in scenario.jobs for plan in job.plans}:
+        program = program_of(scenario.topology, plan, settings.slices)
+        segment = settings.segment_for(sum(program.link_bytes.values()))
+        # Whole messages would follow one another where segments take turns.
+        message = max((send.num_bytes for lane in program.lanes for send in lane.sends[:1]), default=0)
+        largest = max(largest, min(segment, max(settings.segment_bytes, -(-message // _SEGMENTS))))
+    return largest
+
+
+def time_alone(topology: Topology, plan: CollectivePlan, settings: PacketSettings | None = None) -> int:
+    """Time of one plan alone on the packet network, ps."""
+    job = Job(plan.collective, (plan,))
+    return run_packet(Scenario(plan.collective, "", topology, (job,)), settings)[0][0]
+
+
+def _run(clock: Clock, network: Network, jobs: Iterable[Job]) -> tuple[list[int], int]:
+    players = [_Player(clock, network, job) for job in jobs]
+    events = clock.drain()
+    return [player.end_ps - player.start_ps for player in players], events
+
+
+class _Player:
+    """Starts a job's plans one after another."""
+
+    def __init__(self, clock: Clock, network: Network, job: Job) -> None:
+        self.start_ps = self.end_ps = job.start_ps
+        self._clock, self._network = clock, network
+        self._plans = iter(job.plans)
+        clock.timeout(job.start_ps).callbacks.append(self._next)
+
+    def _next(self, _: object) -> None:
+        self.end_ps = self._clock.now
+        plan = next(self._plans, None)
+        if plan is not None:
+            flow = Flow(self._clock, plan, ())
+            flow.callbacks.append(self._next)
+            self._network.start(flow)
+
+
+def _case(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> CaseResult:
+    plan = job.plans[0]
+    name = scenario.name if len(scenario.jobs) == 1 else f"{scenario.name}: {job.name}"
+    case = CaseResult(
+        name=name,
+        collective=plan.collective,
+        num_bytes=plan.num_bytes,
+        ranks=len(plan.ranks),
+        topology=scenario.topology_name,
+        fluid_us=fluid_ps / PS_PER_US,
+        packet_us=packet_ps / PS_PER_US,
+    )
+    if abs(case.percent) <= EXPLAIN_ABOVE_PERCENT:
+        return case
+    return replace(case, explanation=explanation(scenario, job, fluid_ps, packet_ps))

@@ -1,0 +1,155 @@
+"""A trace's overlapped kernels with what the engine's GPU predicts for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simcore.apps.replay.alone import demand_alone, shortest_ps
+from simcore.apps.studies.contention.pairs import Neighbour, OverlappedKernel, Pairs, overlapped_kernels
+from simcore.apps.studies.contention.predict import Holding, time_beside
+from simcore.collectives import NcclPlanner
+from simcore.engine.sequence import Demand
+from simcore.errors import InputError
+from simcore.hardware import ClusterSpec, Topology
+from simcore.hardware.specs import GpuSpec
+from simcore.interference import LearnedInterference, Neighbours, features
+from simcore.interference.features import EXCHANGES
+from simcore.interference.train import TrainingRow
+from workloads.imports import ImportedJob
+
+_FOREVER = 1 << 56  # ps: communication that outlives the kernel holds its SMs as long as the kernel runs
+#: A kernel is a training row when communication was beside it nearly all the time.
+_TRAINING_COVERED = 0.9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recorded kernel beside communication, and what it should have taken.
+
+    ``predicted_ps`` comes from shared SMs and HBM; ``sms`` is what communication held, weighted by how long;
+    ``features`` are those of :mod:`simcore.interference`.
+    """
+
+    kernel: OverlappedKernel
+    predicted_ps: int
+    sms: float
+    exchanges: bool
+    features: tuple[float, ...]
+
+    def learned_ps(self, slowdown: float) -> float:
+        """Time with a learned slowdown where communication ran beside the kernel."""
+        kernel = self.kernel
+        free = min(kernel.alone_ps, (1.0 - kernel.covered) * kernel.recorded_ps)
+        return free + (kernel.alone_ps - free) * slowdown
+
+
+@dataclass(frozen=True)
+class TraceRows:
+    """The rows of one trace set, by what name it is shown, and the pairs that they come from."""
+
+    trace: str
+    gpu: GpuSpec
+    rows: tuple[Row, ...]
+    pairs: Pairs
+
+    def training_rows(self) -> list[TrainingRow]:
+        """What a learned predictor is trained on."""
+        return [
+            TrainingRow(self.trace, row.kernel.name, row.features, row.kernel.slowdown)
+            for row in self.rows
+            if row.kernel.covered >= _TRAINING_COVERED
+        ]
+
+
+def trace_rows(
+    trace: str,
+    job: ImportedJob,
+    cluster: ClusterSpec,
+    progress: Callable[[int, int], None] | None = None,
+    sms_per_channel: float = 1.0,
+) -> TraceRows:
+    """Predict every overlapped kernel of ``job`` on the GPU of ``cluster``.
+
+    Channels that the trace does not tell are those that NCCL would use on the cluster; each holds
+    ``sms_per_channel`` SMs.
+    ``progress`` gets (rows done, rows in all).
+    """
+    pairs = overlapped_kernels(job)
+    undisturbed = [alone for _, alone in pairs.noise] + [kernel.alone_ps for kernel in pairs.kernels]
+    start = shortest_ps(np.array(undisturbed, dtype=np.int64), cluster.gpu)
+    channels = _Channels(cluster, sms_per_channel)
+    rows = []
+    for done, kernel in enumerate(pairs.kernels):
+        rows.append(_row(kernel, start, cluster.gpu, channels))
+        if progress is not None:
+            progress(done + 1, len(pairs.kernels))
+    return TraceRows(trace, cluster.gpu, tuple(rows), pairs)
+
+
+class _Channels:
+    """SMs of a recorded communication kernel: its thread blocks, else the channels that NCCL would use, each
+    on so many SMs.
+    """
+
+    def __init__(self, cluster: ClusterSpec, sms_per_channel: float) -> None:
+        self._sms_per_channel = sms_per_channel
+        self._planner = NcclPlanner(Topology(cluster))
+        self._num_gpus = cluster.num_gpus
+        self._limit = cluster.gpu.num_sms - 1
+        self._known: dict[tuple[str, int, int], int] = {}
+
+    def of(self, neighbour: Neighbour) -> int:
+        """SMs that ``neighbour`` holds; 0 where nothing is known of it."""
+        if neighbour.blocks:
+            return self._sms(neighbour.blocks)
+        size = min(neighbour.group_size, self._num_gpus)
+        if size < 2 or neighbour.num_bytes <= 0:
+            return 0
+        key = neighbour.collective, neighbour.num_bytes, size
+        found = self._known.get(key)
+        if found is None:
+            collective = "all_to_all" if neighbour.collective == "send_recv" else neighbour.collective
+            try:
+                found = self._planner.plan(collective, neighbour.num_bytes, tuple(range(size))).channels
+            except InputError:
+                found = 0
+            self._known[key] = found
+        return self._sms(found)
+
+    def _sms(self, channels: int) -> int:
+        return min(round(channels * self._sms_per_channel), self._limit)
+
+
+def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Channels) -> Row:
+    demand = demand_alone(
+        kernel.alone_ps, start_ps, kernel.category, kernel.blocks, kernel.blocks_per_sm, gpu
+    )
+    holdings, weighted, exchanges = [], 0.0, False
+    for neighbour in kernel.neighbours:
+        sms = channels.of(neighbour)
+        lasts = neighbour.end_ps >= kernel.recorded_ps
+        holdings.append(Holding(neighbour.begin_ps, _FOREVER if lasts else neighbour.end_ps, sms))
+        shared = min(neighbour.end_ps, kernel.recorded_ps) - max(neighbour.begin_ps, 0)
+        weighted += sms * shared / kernel.recorded_ps
+        exchanges = exchanges or neighbour.collective in EXCHANGES
+    predicted = time_beside(gpu, demand, kernel.alone_ps, holdings)
+    sms = round(weighted / kernel.covered)
+    return Row(
+        kernel, predicted, weighted, exchanges, tuple(_features(demand, gpu, Neighbours(sms, exchanges)))
+    )
+
+
+def _features(demand: Demand, gpu: GpuSpec, beside: Neighbours) -> list[float]:
+    sm_ps, blocks, blocks_per_sm, hbm_bytes, fixed_ps, _ = demand
+    return features(
+        sm_ps=sm_ps, hbm_ps=hbm_bytes / gpu.hbm_bytes_per_s * 1e12, fixed_ps=fixed_ps, blocks=blocks,
+        blocks_per_sm=blocks_per_sm, num_sms=gpu.num_sms, beside=beside,
+    )  # fmt: skip
+
+
+def learned_times(rows: TraceRows, model: LearnedInterference) -> list[float]:
+    """Times of the rows as ``model`` tells them, ps."""
+    return [row.learned_ps(model.of_features(row.features)) for row in rows.rows]

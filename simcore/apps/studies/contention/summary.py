@@ -1,0 +1,115 @@
+"""How near predictions come: shares within bounds, by trace, kernel class and length."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.apps.studies.contention.rows import Row, TraceRows
+from simcore.interference import FEATURES
+from simcore.units import PS_PER_US
+
+BOUNDS = (0.05, 0.10, 0.15)
+#: Echo's shares of kernels whose predicted slowdown lies within BOUNDS (arXiv 2412.12487).
+ECHO = {"H800": (0.43, 0.52, 0.58), "A800": (0.61, 0.52, 0.75), "RTX 3090": (0.61, 0.74, 0.77)}
+#: Bands of time alone, us: a profiler that rounds to 1 us is 10% off below 10 us.
+BANDS_US = ((0, 10), (10, 50), (50, 1 << 30))
+SHORT_US = 10
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of predicted times of ``num_kernels``; ``within`` are shares within :data:`BOUNDS`.
+
+    ``recorded_excess`` and ``predicted_excess`` are the time added by communication relative to the time
+    alone, over all kernels together.  ``lost_per_held`` is the median number of SMs whose loss would explain
+    the recorded slowdown of work that spreads evenly, for each SM that communication held.
+    """
+
+    what: str
+    num_kernels: int
+    within: tuple[float, ...]
+    median_error: float
+    recorded_median: float
+    recorded_p90: float
+    recorded_excess: float
+    predicted_excess: float
+    lost_per_held: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The score as JSON values."""
+        return asdict(self)
+
+
+def score(what: str, rows: Sequence[Row], predicted_ps: Sequence[float]) -> Score:
+    """Score predictions of at least one row."""
+    recorded = np.array([row.kernel.recorded_ps for row in rows], dtype=np.float64)
+    alone = np.array([row.kernel.alone_ps for row in rows], dtype=np.float64)
+    predicted = np.array(predicted_ps, dtype=np.float64)
+    error = predicted / recorded - 1
+    median, p90 = np.quantile(recorded / alone, (0.5, 0.9))
+    return Score(
+        what, len(rows), within(error), float(np.median(error)), float(median), float(p90),
+        float(recorded.sum() / alone.sum() - 1), float(predicted.sum() / alone.sum() - 1),
+        _lost_per_held(rows),
+    )  # fmt: skip
+
+
+def _lost_per_held(rows: Sequence[Row]) -> float:
+    size = FEATURES.index("num_sms")
+    ratios = [row.features[size] * (1 - 1 / row.kernel.slowdown) / row.sms for row in rows if row.sms > 0]
+    return float(np.median(ratios)) if ratios else 0.0
+
+
+def within(errors: Floats) -> tuple[float, ...]:
+    """Shares of ``errors`` within :data:`BOUNDS`."""
+    return tuple(float((np.abs(errors) <= bound).mean()) for bound in BOUNDS)
+
+
+def scores(trace: TraceRows, predicted_ps: Sequence[float]) -> list[Score]:
+    """All kernels of a trace, those of at least 10 us, and groups by class and length."""
+    rows = trace.rows
+    if not rows:
+        return []
+    chosen: dict[str, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        kernel = row.kernel
+        chosen["all"].append(i)
+        if kernel.alone_ps >= SHORT_US * PS_PER_US:
+            chosen[f"at least {SHORT_US} us"].append(i)
+            chosen[f"{kernel.category}, at least {SHORT_US} us"].append(i)
+        low, high = next(band for band in BANDS_US if kernel.alone_ps < band[1] * PS_PER_US)
+        chosen[f"{low}-{high} us" if high < 1 << 30 else f"{low} us and more"].append(i)
+    first = ["all", f"at least {SHORT_US} us"]
+    names = [name for name in first if name in chosen] + sorted(set(chosen) - set(first))
+    return [
+        score(name, [rows[i] for i in chosen[name]], [predicted_ps[i] for i in chosen[name]])
+        for name in names
+    ]
+
+
+def noise_floor(trace: TraceRows) -> tuple[float, ...]:
+    """Shares within :data:`BOUNDS` of kernels alone beside the same kernels alone: what repeats differ by."""
+    differences = np.array([difference for difference, _ in trace.pairs.noise], dtype=np.float64)
+    return within(differences) if len(differences) else ()
+
+
+def step_effect(trace: TraceRows, predicted_ps: Sequence[float]) -> dict[str, float]:
+    """What communication adds to all compute time of the trace, recorded and predicted, and the error."""
+    total = trace.pairs.compute_ps
+    if not total:
+        return {}
+    recorded = sum(row.kernel.recorded_ps for row in trace.rows)
+    alone = sum(row.kernel.alone_ps for row in trace.rows)
+    return {
+        "recorded_added": (recorded - alone) / total,
+        "predicted_added": (sum(predicted_ps) - alone) / total,
+        "compute_error": (sum(predicted_ps) - recorded) / total,
+    }

@@ -1,0 +1,1 @@
+"""Predicted against measured: readers of measurement files, errors by family."""

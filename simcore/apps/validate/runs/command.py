@@ -1,0 +1,212 @@
+"""``validate.py --runs``: published training runs predicted, summarised and written down."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from simcore.apps.validate.errors import ErrorTable, error_table
+from simcore.apps.validate.runs.ablations import Worth, ablate, explain
+from simcore.apps.validate.runs.asked import ask
+from simcore.apps.validate.runs.cache import StepTimes
+from simcore.apps.validate.runs.fit import counts, curves, fit, fit_lines
+from simcore.apps.validate.runs.page import Extras, coverage_object, drawings, far_off, report
+from simcore.apps.validate.runs.ranking import search
+from simcore.apps.validate.runs.residuals import measured_runs_of
+from simcore.apps.validate.runs.rows import row_objects
+from simcore.apps.validate.runs.score import Described, RowScore, Scored, score_rows
+from simcore.apps.validate.runs.sweeps import layouts, orders, repeats, scalings
+from simcore.errors import InputError, nearest
+from simcore.hardware import dies
+from workloads.evidence import write_runs
+from workloads.jobs.published import RunRow, read_run_rows
+
+
+def validate_runs(
+    path: str, *, family: str = "", limit: int = 0, worst: int = 10, as_json: bool = False, page: str = "",
+    cache: str = "", leave_one_out: bool = False, sample: int = 0, ablations: int = 0, residuals: str = "",
+) -> None:  # fmt: skip
+    """Predict the rows of ``path`` (of one ``family``, ``limit`` of each family) and print errors.
+
+    ``page``: file that the report is written to.  ``cache``: file of step times simulated before.
+    ``leave_one_out``: also each family by numbers fitted to the others, on ``sample`` rows of each (0: all).
+    ``ablations``: also so many rows of each family without each piece of physics.  ``residuals``: file that
+    the rows are written to as evidence for bands, with ``leave_one_out``.
+
+    Errors: InputError for a bad file or unknown family, for ``residuals`` without ``leave_one_out``, and for
+    a page where a user is told something else.
+    """
+    if residuals and not leave_one_out:
+        raise InputError("--residuals are what predictions without a family miss by: add --leave-one-out")
+    rows = read_run_rows(path)
+    if family:
+        known = sorted({row.family for row in rows})
+        if family not in known:
+            raise InputError(f"no family {family!r}{nearest(family, known)}")
+        rows = [row for row in rows if row.family == family]
+    rows = spread(rows, limit)
+    times = StepTimes(Path(cache)) if cache else None
+    began = time.monotonic()
+    scored = score_rows(rows, times=times)
+    wall_s = time.monotonic() - began
+    described = [score.described for score in scored.scores]
+    chosen = _sampled(described, sample)
+    fitted = fit(curves(chosen, dies(), times)) if leave_one_out else None
+    evidence = measured_runs_of(scored, fitted, times) if fitted is not None else []
+    if residuals:
+        Path(residuals).write_text(write_runs(evidence), encoding="utf-8")
+        print(f"written: {residuals}", file=sys.stderr)
+    # Rows of the fit: their step times over the clock are known by then.
+    worths = _ablate(_sampled(chosen, ablations), times) if ablations else []
+    table = table_of(scored.scores, scored.skipped)
+    if page:
+        _refuse_differences(scored)
+        parts = [f"family {family}"] if family else []
+        parts += [f"at most {limit} rows of each family, evenly spread"] if limit else []
+        scope = f"Only a part of the table was predicted for this page: {', '.join(parts)}." if parts else ""
+        misses = explain(far_off(scored.scores), dies(), times) if ablations else []
+        extras = Extras(scope, fitted, worths, misses, search(times=times), evidence)
+        _write_page(Path(page), scored, extras)
+    if as_json:
+        found = {
+            "rows": row_objects(rows, scored), "families": table.families, "overall": table.overall,
+            "quality_a": goals(scored.scores), "rank_order": rank_order(scored.scores),
+            "skipped": table.skipped, "wall_s": wall_s,
+        }  # fmt: skip
+        if fitted is not None:
+            numbers = {die: asdict(p) for die, p in fitted.numbers.items()}
+            found["bands"] = coverage_object(evidence)
+            found["left_out"] = {"numbers": numbers, "in_fit": fitted.inside, "left_out": fitted.outside}
+        if worths:
+            found["ablations"] = [asdict(worth) for worth in worths]
+        print(json.dumps(found))
+        return
+    print(text(scored, table, worst))
+    if fitted is not None:
+        print("\n".join(fit_lines(fitted, left_out=True)))
+    for worth in worths:
+        errors = "".join(f"  {die} {100 * error:.1f}%" for die, error in worth.errors.items())
+        print(f"{worth.name:60}{errors}")
+    print(f"{len(rows)} rows in {wall_s:.0f} s")
+
+
+def _refuse_differences(scored: Scored) -> None:
+    """InputError when a user is told something else than what was validated."""
+    told = [asked for asked in ask(scored.scores) if asked.differs]
+    if told:
+        lines = "; ".join(
+            f"{asked.row}: {asked.reason or f'{asked.told_s:.4f} s, validated {asked.validated_s:.4f} s'}"
+            for asked in told
+        )
+        raise InputError(f"the page is not written: run_sim answers otherwise for {lines}")
+
+
+def _ablate(described: Sequence[Described], times: StepTimes | None) -> list[Worth]:
+    return ablate(curves(described, dies(), times), dies(), times)
+
+
+def _sampled(described: Sequence[Described], limit: int) -> list[Described]:
+    """At most ``limit`` rows of each family among those that a fit uses; 0: all."""
+    by_row = {entry.row.id: entry for entry in described if counts(entry)}
+    return [by_row[row.id] for row in spread([entry.row for entry in by_row.values()], limit)]
+
+
+def _write_page(target: Path, scored: Scored, extras: Extras) -> None:
+    images = target.parent / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    target.write_text(report(scored, extras), encoding="utf-8")
+    for name, drawing in drawings(scored, extras).items():
+        (images / f"{name}.svg").write_text(drawing, encoding="utf-8")
+    print(f"written: {target}", file=sys.stderr)
+
+
+def spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
+    """At most ``limit`` rows of each family, evenly over its rows; 0: all."""
+    if not limit:
+        return list(rows)
+    families: dict[str, list[RunRow]] = {}
+    for row in rows:
+        families.setdefault(row.family, []).append(row)
+    return [row for found in families.values() for row in found[:: -(-len(found) // limit)]]
+
+
+def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ()) -> ErrorTable:
+    """Errors by family and overall."""
+    plain = [
+        {"id": s.described.row.id, "family": s.described.row.family, "measured": s.measured_s,
+         "predicted": s.predicted_s}
+        for s in scores
+    ]  # fmt: skip
+    return error_table(plain, skipped)
+
+
+def rank_order(scores: Sequence[RowScore]) -> list[dict[str, Any]]:
+    """Kendall's tau of every sweep, over layouts and over numbers of GPUs."""
+    known = repeats(scores)
+    kinds = {"layouts": layouts(scores), "scaling": scalings(scores)}
+    return [
+        {"kind": kind, **found.as_dict()} for kind, sweeps in kinds.items() for found in orders(sweeps, known)
+    ]
+
+
+def goals(scores: Sequence[RowScore]) -> dict[str, Any]:
+    """What the project aims at, over rows of quality A that are not odd."""
+    table = table_of([score for score in scores if score.quality == "A" and not score.described.odd])
+    means = [summary["mape"] for summary in table.families.values()]
+    large = {name: s["mape"] for name, s in table.families.items() if s["n"] >= 5 and s["mape"] > 0.12}
+    return {
+        **table.overall,
+        "mean_over_families": sum(means) / len(means) if means else None,
+        "families_above_12_percent": large,
+    }
+
+
+def text(scored: Scored, table: ErrorTable, worst: int) -> str:
+    """Tables for a terminal."""
+    lines = [f"{'family':22}{'n':>5}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}{'bias':>9}"]
+    bias: dict[str, list[float]] = {}
+    for score in scored.scores:
+        bias.setdefault(score.described.row.family, []).append(score.error)
+    bias["overall"] = [score.error for score in scored.scores]
+    for name, s in [*table.families.items(), ("overall", table.overall)]:
+        if s["n"]:
+            mean = sum(bias[name]) / len(bias[name])
+            numbers = "".join(f"{100 * s[key]:9.1f}" for key in ("mape", "median", "p90", "max"))
+            lines.append(f"{name:22}{s['n']:>5}{numbers}{100 * mean:+9.1f}")
+    found = goals(scored.scores)
+    if found["n"]:
+        lines.append(
+            f"quality A, odd rows apart: n {found['n']}, mean over families"
+            f" {100 * found['mean_over_families']:.1f}%, over rows {100 * found['mape']:.1f}%, median"
+            f" {100 * found['median']:.1f}%, p90 {100 * found['p90']:.1f}%, families above 12%:"
+            f" {', '.join(found['families_above_12_percent']) or 'none'}"
+        )
+    lines.extend(_order_line(kind, rank_order(scored.scores)) for kind in ("layouts", "scaling"))
+    lines.append(f"skipped: {len(scored.skipped)}")
+    lines.extend(f"  {row['id']}: {row['reason'][:150]}" for row in scored.skipped)
+    lines.extend(_row_line(score) for score in sorted(scored.scores, key=lambda s: -abs(s.error))[:worst])
+    return "\n".join(lines)
+
+
+def _order_line(kind: str, found: Sequence[dict[str, Any]]) -> str:
+    taus = [row["tau_apart"] for row in found if row["kind"] == kind and row["tau_apart"] is not None]
+    mean = f"mean tau {sum(taus) / len(taus):.2f}, least {min(taus):.2f}" if taus else "none"
+    return f"rank order over {kind}, pairs apart by more than noise: {len(taus)} sweeps, {mean}"
+
+
+def _row_line(score: RowScore) -> str:
+    row = score.described.row
+    columns = " ".join(
+        f"{name} {row.text(name)}" for name in ("gpus", "tp", "pp", "micro_batch") if row.text(name)
+    )
+    band = f" [{score.low_s:.3f}, {score.high_s:.3f}]" if score.high_s > score.low_s else ""
+    odd = f" ODD: {score.described.odd}" if score.described.odd else ""
+    return (
+        f"{row.id:42} measured {score.measured_s:8.3f} s, predicted {score.predicted_s:8.3f}{band}"
+        f" ({100 * score.error:+.1f}%) {columns}{odd}"
+    )

@@ -1,0 +1,80 @@
+"""Scored rows as evidence for other jobs: what is predicted of each without its family, and its features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from simcore.apps.validate.runs.predict import case_key
+from simcore.apps.validate.runs.cache import StepTimes
+from simcore.apps.validate.runs.fit import Fit
+from simcore.apps.validate.runs.score import Progress, RowScore, Scored, predict_cases
+from simcore.hardware import dies, load_cluster
+from simcore.hardware.sustained import Sustained
+from workloads.evidence import Features, MeasuredRun, job_features, with_reaches
+from workloads.jobs.published import Case
+
+
+def measured_runs_of(scored: Scored, fitted: Fit, times: StepTimes | None = None) -> list[MeasuredRun]:
+    """A :class:`MeasuredRun` for each scored row, in their order, each with its reach.
+
+    Rows of the fit have their left-out times from it.  Others of their families (quality B, those beyond a
+    sample) are simulated by the numbers without the family.  Rows of families that no fit has seen stand as
+    they are, and so do odd rows, which no band uses.
+    """
+    left_out = {**_simulated(_beside(scored.scores, fitted), times), **fitted.left_out_s}
+    return with_reaches([_measured(score, left_out) for score in scored.scores])
+
+
+def row_features(score: RowScore) -> Features:
+    """Features of a row: of the first of its cases, where inputs are open."""
+    band = score.described.band
+    case = band.cases[0]
+    board = load_cluster(case.cluster).gpu.name
+    return job_features(
+        case.model.model_dump(), case.parallel.model_dump(), case.training.model_dump(),
+        framework=band.preset, source="row", board=board, die=case.die or board,
+    )  # fmt: skip
+
+
+def _measured(score: RowScore, left_out: Mapping[str, tuple[float, float]]) -> MeasuredRun:
+    row = score.described.row
+    low, high = left_out.get(row.id, (score.low_s, score.high_s))
+    return MeasuredRun(
+        id=row.id, family=row.family, quality=score.quality, features=row_features(score),
+        measured_s=score.measured_s, predicted_s=score.predicted_s,
+        left_out_s=min(max(score.measured_s, low), high),
+        low_s=score.low_s, high_s=score.high_s, odd=score.described.odd,
+    )  # fmt: skip
+
+
+def _beside(scores: Sequence[RowScore], fitted: Fit) -> dict[str, list[tuple[RowScore, Sustained]]]:
+    """By family: rows that the fit has no left-out time of, and the numbers of their die without it."""
+    found: dict[str, list[tuple[RowScore, Sustained]]] = {}
+    for score in scores:
+        row, die = score.described.row, score.described.band.cases[0].die
+        numbers = fitted.numbers_without.get(row.family, {}).get(die)
+        if row.id not in fitted.left_out_s and not score.described.odd and numbers is not None:
+            found.setdefault(row.family, []).append((score, numbers))
+    return found
+
+
+def _simulated(
+    beside: Mapping[str, Sequence[tuple[RowScore, Sustained]]], times: StepTimes | None
+) -> dict[str, tuple[float, float]]:
+    """Ends of each row's band by its numbers."""
+    found: dict[str, tuple[float, float]] = {}
+    for family, rows in beside.items():
+        physics = dict(dies())
+        cases: dict[str, Case] = {}
+        for score, numbers in rows:
+            die = score.described.band.cases[0].die
+            physics[die] = replace(physics[die], clock=numbers.clock, fp8=numbers.fp8)
+            cases |= {case_key(case): case for case in score.described.band.cases}
+        predicted = predict_cases(cases, physics, progress=Progress(f"without {family}"), times=times)
+        for score, _ in rows:
+            seconds = [predicted[case_key(case)] for case in score.described.band.cases]
+            known = [value for value in seconds if not isinstance(value, str)]
+            if known:
+                found[score.described.row.id] = min(known), max(known) * score.described.widened
+    return found

@@ -1,0 +1,209 @@
+"""Published runs predicted in parallel and scored, row by row."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simcore.apps.validate.runs.predict import Physics, case_key, predict_case
+from simcore.apps.validate.runs.cache import StepTimes
+from simcore.errors import InputError, SimcoreError
+from simcore.hardware import GpuSpec, load_cluster
+from workloads.models.spec import ModelSpec
+from workloads.parallel.steady import shorter_counts
+from workloads.jobs.published import (
+    Band,
+    Case,
+    RunRow,
+    causal_ratio,
+    describe,
+    measured_step_s,
+    oddity,
+)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A row, its cases and what was measured, seconds per step.
+
+    ``unscored``: why ``measured_s`` is not a number: nothing was measured, or in no known metric.
+    """
+
+    row: RunRow
+    band: Band
+    measured_s: float
+    widened: float  # further factor by which the upper end may lie above (open conventions)
+    odd: str
+    unscored: str = ""
+
+
+@dataclass(frozen=True)
+class RowScore:
+    """One prediction: ``predicted_s`` is the value of ``low_s``..``high_s`` nearest to ``measured_s``."""
+
+    described: Described
+    low_s: float
+    high_s: float
+
+    @property
+    def measured_s(self) -> float:
+        """What was measured, seconds per step."""
+        return self.described.measured_s
+
+    @property
+    def predicted_s(self) -> float:
+        """What is compared with it; the middle of the band where nothing was measured."""
+        if self.described.unscored:
+            return (self.low_s + self.high_s) / 2
+        return min(max(self.measured_s, self.low_s), self.high_s)
+
+    @property
+    def error(self) -> float:
+        """Relative, signed; 0 within the band."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def quality(self) -> str:
+        """A: every input is published; B: some are not."""
+        return self.described.row.text("quality").upper() or "A"
+
+
+@dataclass
+class Scored:
+    """All rows of a table: scores, what could not be scored with the reason, and what of it was predicted."""
+
+    scores: list[RowScore] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    unscored: list[RowScore] = field(default_factory=list)
+
+
+def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[str, Any]]]:
+    """Rows as cases, and the refused ones as ``{id, family, reason}``."""
+    found, skipped = [], []
+    for row in rows:
+        try:
+            band = describe(row)
+            case = band.cases[0]
+            gpu = load_cluster(case.cluster, case.overrides).gpu
+            measured, unscored = _measured(row, case.model, gpu)
+            ratio = causal_ratio(row, case.model)
+            found.append(Described(row, band, measured, ratio, oddity(row), unscored))
+        except SimcoreError as error:
+            skipped.append({"id": row.id, "family": row.family, "reason": str(error)})
+        except Exception as error:  # one row must not end a table of hundreds
+            reason = f"bug: {type(error).__name__}: {error}"
+            skipped.append({"id": row.id, "family": row.family, "reason": reason})
+    return found, skipped
+
+
+def _measured(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> tuple[float, str]:
+    """Seconds per step, or NaN and why there are none."""
+    try:
+        return measured_step_s(row, model, gpu), ""
+    except InputError as error:
+        return math.nan, str(error)
+
+
+def score_rows(
+    rows: Sequence[RunRow], physics: Physics | None = None, times: StepTimes | None = None
+) -> Scored:
+    """Predict and score ``rows`` on all cores; equal cases are simulated once.  Progress goes to stderr.
+
+    ``physics``: numbers of dies instead of the profiles'.  ``times``: step times that are known already.
+    """
+    described, skipped = describe_rows(rows)
+    cases = {case_key(case): case for entry in described for case in entry.band.cases}
+    predicted = predict_cases(cases, physics, progress=Progress("runs"), times=times)
+    return scored(described, skipped, predicted)
+
+
+def scored(
+    described: Iterable[Described], skipped: Sequence[Mapping[str, Any]], predicted: Mapping[str, float | str]
+) -> Scored:
+    """Scores from the step time (or the reason of a refusal) of each case by its key."""
+    out = Scored(skipped=[dict(row) for row in skipped])
+    for entry in described:
+        results = [predicted[case_key(case)] for case in entry.band.cases]
+        times = [result for result in results if not isinstance(result, str)]
+        refusals = [result for result in results if isinstance(result, str)]
+        bugs = [result for result in refusals if result.startswith("bug")]
+        if bugs:  # what is refused leaves a band, what failed must not hide behind the other cases
+            times, refusals = [], bugs
+        if times:
+            score = RowScore(entry, min(times), max(times) * entry.widened)
+            (out.unscored if entry.unscored else out.scores).append(score)
+        reason = entry.unscored if times else refusals[0]
+        if reason:
+            out.skipped.append({"id": entry.row.id, "family": entry.row.family, "reason": reason})
+    return out
+
+
+def predict_cases(
+    cases: Mapping[str, Case], physics: Physics | None = None, *,
+    progress: Callable[[int, int], None] | None = None, times: StepTimes | None = None,
+) -> dict[str, float | str]:  # fmt: skip
+    """Step time of every case, seconds, or why it has none; ``times`` knows earlier ones and learns these."""
+    found: dict[str, float | str] = {}
+    if times is not None:
+        known = {key: times.get(times.key(key, case, physics)) for key, case in cases.items()}
+        found = {key: result for key, result in known.items() if result is not None}
+    # The long ones first, so that no core waits at the end.
+    order = sorted(cases.items(), key=lambda item: -case_weight(item[1]))
+    jobs = [(key, case, physics) for key, case in order if key not in found]
+    for done, (key, result) in enumerate(_results(jobs), start=1):
+        found[key] = result
+        if times is not None:
+            times.put(times.key(key, cases[key], physics), result)
+        if progress is not None:
+            progress(done, len(jobs))
+    return found
+
+
+def _results(jobs: Sequence[tuple[str, Case, Physics | None]]) -> Iterator[tuple[str, float | str]]:
+    """Results as they come, from all cores."""
+    workers = min(len(jobs), len(os.sched_getaffinity(0)))
+    if workers <= 1:
+        yield from map(_job, jobs)
+        return
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        yield from pool.imap_unordered(_job, jobs)
+
+
+def _job(job: tuple[str, Case, Physics | None]) -> tuple[str, float | str]:
+    key, case, physics = job
+    try:
+        return key, predict_case(case, physics)
+    except SimcoreError as error:
+        return key, str(error)
+    except Exception as error:
+        return key, f"bug: {type(error).__name__}: {error}"
+
+
+def case_weight(case: Case) -> float:
+    """Rough number of kernels of the simulation; ranks of a context-parallel ring differ."""
+    p = case.parallel
+    rounds = sum(shorter_counts(p, case.microbatches) or (min(case.microbatches, 3 * p.pp + 2),))
+    return float(rounds * case.model.layers * p.cp)
+
+
+class Progress:
+    """One line on stderr, rewritten, with the time left."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._began, self._shown = what, time.monotonic(), 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` are through."""
+        now = time.monotonic()
+        if now - self._shown < 1 and done < total:
+            return
+        self._shown = now
+        left = (now - self._began) / done * (total - done)
+        end = "\n" if done == total else ""
+        print(f"\r{self._what}: {done}/{total}, {left:.0f} s left ", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,199 @@
+"""What is predicted anew at each level; times in us."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from simcore.apps.main import app
+from simcore.apps.replay.levels import play_level
+from simcore.collectives import NcclPlanner
+from simcore.cost import Kernel, RooflineCost
+from simcore.errors import InputError
+from simcore.hardware import Topology, load_cluster
+from simcore.units import ps_from_s
+from tests.imports.traces import kernel, launched, write
+from workloads.imports import import_traces
+
+MIB = 1 << 20
+ELEMENTS = 16 * MIB
+
+
+def all_reduce(called, ts, dur, corr, *, ranks=(0, 1), elements=ELEMENTS, **more):
+    args = {
+        "Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements,
+        "Group size": len(ranks), "dtype": "Float", "Process Group Name": "dp",
+        "Process Group Ranks": json.dumps(list(ranks)),
+    }  # fmt: skip
+    return launched("ncclDevKernel_AllReduce", called, ts, dur, corr=corr, stream=20, **args, **more)
+
+
+def trace(path, events, rank=0, world=2, gpu="NVIDIA A100-SXM4-80GB"):
+    header = {"rank": rank, "world_size": world}
+    return write(path, events, distributedInfo=header, deviceProperties=[{"name": gpu, "numSms": 108}])
+
+
+def planned_ps(ranks, elements=ELEMENTS, cluster="a100-8"):
+    return NcclPlanner(Topology(load_cluster(cluster, {}))).plan("all_reduce", 4 * elements, ranks).alone_ps
+
+
+def test_a_missing_peer_is_stood_in_for(tmp_path):
+    # The recorded 5 ms hold the wait for a peer; alone on its links the collective takes what NCCL takes.
+    path = trace(tmp_path / "t.json", [*launched("a", 0, 8, 20, corr=1), *all_reduce(10, 40, 5000, 2)])
+    replay = play_level(import_traces([path]), "communication")
+    lasted = int(replay.end_ps[0][1] - replay.start_ps[0][1])
+    assert lasted == planned_ps((0, 1))
+    assert lasted < 1_000_000_000
+    assert any("1 ranks were not recorded" in note for note in replay.notes)
+    assert not any("last as recorded" in doubt for doubt in replay.doubts())
+    recorded = play_level(import_traces([path]))
+    assert recorded.steps()[0].error == 0
+    assert any("last as recorded" in doubt for doubt in recorded.doubts())
+
+
+def test_ranks_far_apart_use_the_network(tmp_path):
+    # Ranks 0 and 8 are on two nodes: slower than two in one.
+    path = trace(tmp_path / "t.json", all_reduce(0, 10, 5000, 1, ranks=(0, 8)), world=16)
+    replay = play_level(import_traces([path]), "communication")
+    lasted = int(replay.end_ps[0][0] - replay.start_ps[0][0])
+    assert lasted == planned_ps((0, 8), cluster="a100-16") > 2 * planned_ps((0, 1))
+    assert replay.graph.world_size == 9
+
+
+def test_recorded_ranks_meet(tmp_path):
+    # Rank 1 comes 1 ms later: rank 0's kernel waits for it.
+    events = [
+        [*launched("a", 0, 8, 12, corr=1), *all_reduce(10, 30, 1500 + 400, 2)],
+        [*launched("a", 0, 8, 1012, corr=1), *all_reduce(10, 1030, 500 + 400, 2)],
+    ]
+    paths = [trace(tmp_path / f"{rank}.json", found, rank) for rank, found in enumerate(events)]
+    replay = play_level(import_traces(paths), "communication")
+    ends = [int(end[1]) for end in replay.end_ps]
+    starts = [int(start[1]) for start in replay.start_ps]
+    assert ends[0] == ends[1] == max(starts) + planned_ps((0, 1))
+    assert replay.notes == (
+        "collectives on a100-8, as NCCL 2.27.3 runs them",
+        "kernels beside communication start from the time of the same kernels alone, where recorded",
+    )
+
+
+def test_the_largest_part_of_an_uneven_exchange_decides(tmp_path):
+    def exchange(elements):
+        args = {
+            "Collective name": "all_to_allv", "In msg nelems": elements, "Out msg nelems": ELEMENTS,
+            "Group size": 2, "dtype": "Float", "Process Group Name": "ep", "Process Group Ranks": "[0, 1]",
+        }  # fmt: skip
+        return launched("ncclDevKernel_SendRecv", 0, 10, 900, corr=1, stream=20, **args)
+
+    sizes = (ELEMENTS // 4, ELEMENTS)
+    paths = [trace(tmp_path / f"{rank}.json", exchange(size), rank) for rank, size in enumerate(sizes)]
+    replay = play_level(import_traces(paths), "communication")
+    planner = NcclPlanner(Topology(load_cluster("a100-8", {})))
+    expected = planner.plan("all_to_all", 4 * ELEMENTS, (0, 1)).alone_ps
+    lengths = [int(end[0] - start[0]) for start, end in zip(replay.start_ps, replay.end_ps, strict=True)]
+    assert lengths == [expected, expected]
+
+
+def test_what_is_not_known_lasts_as_recorded(tmp_path):
+    unknown = launched("ncclDevKernel_SendRecv", 0, 10, 300, corr=1, stream=20)
+    path = trace(tmp_path / "t.json", [*unknown, *all_reduce(400, 420, 800, 2)])
+    replay = play_level(import_traces([path]), "communication")
+    lengths = (replay.end_ps[0] - replay.start_ps[0]).tolist()
+    assert lengths == [300_000_000, planned_ps((0, 1))]
+    # 300 of 1,100.
+    assert any("27% of the communication time lasts as recorded" in note for note in replay.notes)
+
+
+def test_a_kernel_beside_communication_starts_from_its_time_alone(tmp_path):
+    grid = {"grid": [108, 1, 1], "block": [256, 1, 1], "registers per thread": 128}
+    alone = launched("sgemm", 0, 10, 100, corr=1, **grid)
+    beside = launched("sgemm", 150, 205, 180, corr=3, **grid)
+    path = trace(tmp_path / "t.json", [*alone, *all_reduce(150, 200, 5000, 2), *beside])
+    replay = play_level(import_traces([path]), "communication")
+    lengths = (replay.end_ps[0] - replay.start_ps[0]).tolist()
+    assert lengths[0] == 100_000_000
+    # Recorded 180.  One block per SM, some of them taken by channels: 100 in one wave, 200 in two.
+    assert 100_000_000 < lengths[2] <= 200_000_000
+
+
+def test_kernels_of_one_name_that_do_different_work_say_nothing_of_each_other(tmp_path):
+    # No grid, as on AMD: 20 and 100 alone cannot tell what the 180 beside communication would be alone.
+    alone = [*launched("gemm", 0, 10, 20, corr=1), *launched("gemm", 20, 35, 100, corr=4)]
+    beside = launched("gemm", 150, 205, 180, corr=3)
+    path = trace(tmp_path / "t.json", [*alone, *all_reduce(150, 200, 5000, 2), *beside])
+    replay = play_level(import_traces([path]), "communication")
+    assert (replay.end_ps[0] - replay.start_ps[0]).tolist()[3] == 180_000_000
+
+
+def test_kernels_are_priced_from_shapes(tmp_path):
+    def op(name, dims, types, ts, dur):
+        args = {"Input Dims": dims, "Input type": types}
+        return {
+            "ph": "X", "cat": "cpu_op", "name": name, "pid": 9, "tid": 1, "ts": ts, "dur": dur, "args": args,
+        }  # fmt: skip
+
+    half = "c10::BFloat16"
+    events = [
+        op("aten::linear", [[4096, 1024], [2048, 1024], []], [half, half, ""], 0, 20),
+        op("aten::mm", [[4096, 1024], [1024, 2048]], [half, half], 1, 10),  # the inner op counts
+        *launched("gemm", 2, 10, 500, corr=1),
+        op("aten::add", [[1024, 8192], [8192], []], [half, half, "Scalar"], 30, 10),
+        *launched("elementwise", 32, 510, 900, corr=2),
+        op("mine::secret", [[10]], ["float"], 50, 10),
+        *launched("secret", 52, 1410, 70, corr=3),
+    ]
+    job = import_traces([trace(tmp_path / "t.json", events, world=1)])
+    replay = play_level(job, "shapes")
+    cost = RooflineCost(load_cluster("a100-8", {}).gpu)
+    gemm = Kernel(
+        "aten::mm", "gemm", "bfloat16", ((4096, 1024), (1024, 2048)), ((4096, 2048),), 2 * 4096 * 1024 * 2048
+    )
+    added = 1024 * 8192 * 2
+    add = Kernel(
+        "aten::add", "elementwise", "bfloat16", ((1024, 8192), (8192,)), ((1024, 8192),), 0,
+        added + 8192 * 2, added,
+    )  # fmt: skip
+    lengths = (replay.end_ps[0] - replay.start_ps[0]).tolist()
+    assert lengths[0] == pytest.approx(ps_from_s(cost.seconds(gemm)), rel=0.01)
+    assert lengths[1] == pytest.approx(ps_from_s(cost.seconds(add)), rel=0.01)
+    assert lengths[2] == 70_000_000
+    # 1,400 of 1,470.
+    assert "95% of the kernel time is priced from shapes, 5% lasts as recorded" in replay.notes
+    assert replay.origins["fitted"] == pytest.approx(1400 / 1470)
+
+
+def test_one_op_of_two_kernels_keeps_their_proportion(tmp_path):
+    args = {"Input Dims": [[1024, 1024], [1024, 1024]], "Input type": ["float", "float"]}
+    around = {
+        "ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 9, "tid": 1, "ts": 0, "dur": 30, "args": args,
+    }  # fmt: skip
+    events = [around, *launched("splitk", 2, 10, 30, corr=1), *launched("reduce", 4, 40, 10, corr=2)]
+    replay = play_level(import_traces([trace(tmp_path / "t.json", events, world=1)]), "shapes")
+    first, second = (replay.end_ps[0] - replay.start_ps[0]).tolist()
+    assert first / second == pytest.approx(3, rel=0.01)
+
+
+def test_what_cannot_be_done(tmp_path):
+    path = trace(tmp_path / "t.json", all_reduce(0, 10, 500, 1), gpu="AMD Instinct MI300X")
+    job = import_traces([path])
+    with pytest.raises(InputError, match="no profile of the recorded GPU 'AMD Instinct MI300X'"):
+        play_level(job, "communication")
+    with pytest.raises(InputError, match="unknown level 'shape'; did you mean 'shapes'"):
+        play_level(job, "shape")
+    with pytest.raises(InputError, match="needs --level"):
+        play_level(job, "recorded", "h100-8")
+    far = trace(tmp_path / "far.json", all_reduce(0, 10, 500, 1, ranks=(0, 99)), world=100)
+    with pytest.raises(InputError, match="100 ranks, cluster 'h100-8' 8 GPUs"):
+        play_level(import_traces([far]), "communication", "h100-8")
+    found = CliRunner().invoke(
+        app, ["replay", str(path), "--level", "communication", "--cluster", "h100-8", "--json"]
+    )
+    assert found.exit_code == 0
+    (row,) = json.loads(found.stdout)["steps"]
+    assert row["predicted_s"] < row["recorded_s"]
+
+
+def test_the_engine_of_copies_is_the_recording(tmp_path):
+    copies = [kernel("Memcpy HtoD (Pinned -> Device)", 10, 50, stream=s, cat="gpu_memcpy") for s in range(9)]
+    replay = play_level(import_traces([trace(tmp_path / "t.json", copies, world=1)]), "communication")
+    assert replay.steps()[0].replayed.span == pytest.approx(50e-6)

@@ -1,0 +1,81 @@
+"""The console script: every command is there, and answers without what it does not need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simcore.apps.main import app
+from tests.synthetic import write_two_stage_run
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["run-sim"], "--cluster"),
+        (["report"], "--perfetto"),
+        (["report"], "Perfetto also shows the host's calls and waits; left out otherwise."),
+        (["compare"], "--top"),
+        (["bench", "run"], "--no-coalesce"),
+        (["validate"], "--kernels"),
+    ],
+)
+def test_help(command: list[str], told: str) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert told in result.output
+
+
+def test_all_commands_are_listed() -> None:
+    listed = CliRunner().invoke(app, ["--help"]).output
+    for command in ("run-sim", "report", "compare", "bench", "trace-workload", "validate"):
+        assert command in listed
+
+
+def test_help_needs_neither_torch_nor_numpy() -> None:
+    program = (
+        "import sys\nsys.argv = ['simcore', '--help']\nfrom simcore.apps.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('torch', 'numpy', 'pyarrow', 'simpy') if m in sys.modules], file=sys.stderr)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True)
+    assert found.stderr.decode().strip() == "[]"
+
+
+def test_validate_passes_its_exit_code_on() -> None:
+    assert CliRunner().invoke(app, ["validate", "--kernels", "nosuch.csv"]).exit_code == 2
+
+
+def test_a_run_compared_with_itself_and_with_a_slower_one(tmp_path: Path) -> None:
+    write_two_stage_run(tmp_path / "a")
+    run = str(tmp_path / "a")
+    same = CliRunner().invoke(app, ["compare", run, run])
+    assert same.exit_code == 0, same.output
+    assert "same workload, cluster, settings and version" in same.stdout
+    assert "every op takes the same time" in same.stdout
+
+    slower = tmp_path / "b"
+    write_two_stage_run(slower)
+    facts = json.loads((slower / "run.json").read_text())
+    facts["step_ps"] *= 2
+    facts["cluster"]["gpu"]["name"] = "tinier"
+    (slower / "run.json").write_text(json.dumps(facts))
+    found = json.loads(CliRunner().invoke(app, ["compare", run, str(slower), "--json"]).stdout)
+    # 300,000 ps against twice that: half the speed.
+    assert found["step_time_s"] == pytest.approx([300e-9, 600e-9])
+    assert found["speedup"] == pytest.approx(0.5)
+    assert found["inputs"] == {"cluster.gpu.name": ["tiny", "tinier"]}
+
+
+def test_compare_refuses_what_is_no_run(tmp_path: Path) -> None:
+    write_two_stage_run(tmp_path / "a")
+    result = CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(tmp_path)])
+    assert result.exit_code == 2
+    assert "not a run folder" in " ".join(result.stderr.split())

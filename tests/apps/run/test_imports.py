@@ -1,0 +1,26 @@
+"""What a run does not import: each would cost it more time than simulating a small job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_a_run_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from simcore.apps.run.run_sim import main\n"
+        "sys.argv = ['run', 'bert-large', '--cluster', 'h100-8', '--json', '--out', 'run']\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "found = {'pandas', 'scipy', 'torch', 'matplotlib', 'workloads.imports'} & set(sys.modules)\n"
+        "print(sorted(found), file=sys.stderr)\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == "[]"

@@ -1,0 +1,89 @@
+"""A row's cluster: a profile by GPU type, with what the row says of network and board."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from simcore.errors import InputError
+from simcore.hardware import load_cluster
+from simcore.hardware.named_fabrics import fabric_profile
+from workloads.jobs.published.row import RunRow
+
+#: GPU type in a table (pattern, ignoring case) to a profile in hardware_profiles/cluster.
+_PROFILES: Final = (
+    (r"h200", "h200"),
+    (r"h800", "h800"),
+    (r"h100.*96\s*gb", "h100-96gb"),
+    (r"h100", "h100"),
+    (r"\bh20\b", "h20"),
+    (r"a800", "a800"),
+    (r"a100.*40\s*gb", "a100-40gb"),
+    (r"a100", "a100"),
+    (r"\ba10g?\b", "a10"),
+    (r"v100.*(sxm3|dgx-?2)", "v100"),
+    (r"v100", "dgx1v"),
+)
+
+#: GPUs that a profile stands in for, and what is said of it.
+STAND_INS: Final = {
+    r"\b(pcie|nvl)\b": "predicted as the SXM board of the same name",
+    r"gh200": "predicted as H200",
+    r"a10g": "predicted as A10",
+}
+
+_FOUR_PER_NODE: Final = r"\b4\s*(x\s*)?(gpus?|a100s?)\s*(per|/|a)\s*node|(4|four)-gpu nodes"
+
+#: Share of an Omni-Path port's rate that NCCL moves over it: all_reduce of 4 GB,
+#: 32 A100 of 4 nodes of Jean Zay, NCCL 2.10.3: 40.5 of 100 Gb/s, one port out of each node and one into it
+#: (bigscience-workshop/bigscience, experiments/bandwidth/all_reduce_bench-a100-n4.txt).
+_OMNI_PATH_EFFICIENCY: Final = "0.405"
+
+
+def cluster_of(row: RunRow) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """Board, name of a cluster that is large enough, and overrides as ``load_cluster`` takes them.
+
+    Errors: InputError for a GPU without profile.
+    """
+    kind = row.text("gpu_type")
+    profile = next((name for pattern, name in _PROFILES if re.search(pattern, kind, re.IGNORECASE)), None)
+    if profile is None:
+        known = ", ".join(dict.fromkeys(name for _, name in _PROFILES))
+        raise InputError(f"{row.id}: no profile for GPU {kind!r}; known: {known}")
+    if profile.startswith("a100") and re.search(_FOUR_PER_NODE, _said(row), re.IGNORECASE):
+        profile = "hgx4-a100"
+    on_fabric = fabric_profile(profile, _said(row))
+    family, board = on_fabric or (profile, None)
+    per_node = load_cluster(family).gpus_per_node
+    nodes = -(-row.count("gpus") // per_node)
+    # How racks are wired, and where in them a job ran, is published nowhere: one fabric that blocks nobody.
+    wiring = ("cluster.nodes_per_leaf", str(nodes))
+    gpu = (("cluster.gpu", board),) if board else ()
+    return profile, f"{family}-{per_node * nodes}", (*gpu, wiring, *_network(row, family))
+
+
+def _said(row: RunRow) -> str:
+    return f"{row.text('overlap_notes')} {row.text('notes')} {row.text('gpu_type')}"
+
+
+def _network(row: RunRow, profile: str) -> tuple[tuple[str, str], ...]:
+    said = _said(row)
+    cards = re.search(r"(\d+)\s*x\s*OmniPath", said, re.IGNORECASE)
+    if cards:
+        # Omni-Path 100: 100 Gb/s per port.
+        return (
+            ("cluster.nics_per_node", cards[1]), ("cluster.nic_bytes_per_s", "100Gb/s"),
+            ("cluster.nic_efficiency", _OMNI_PATH_EFFICIENCY),
+        )  # fmt: skip
+    usual = load_cluster(profile).nics_per_node
+    node = re.search(r"(\d+)\s*G(?:b/s|bps|bit/s|bE)?\s*(?:\w+\s+)?(?:per|/)\s*node", said, re.IGNORECASE)
+    if node:
+        return (("cluster.nic_bytes_per_s", f"{float(node[1]) / usual}Gb/s"),)
+    ports = re.search(r"\b([1-8])\s*x\s*(\d{2,3})\s*G(?:b/s|bps|bit/s|bE)?\b", said, re.IGNORECASE)
+    if ports:
+        found = {"cluster.nics_per_node": ports[1], "cluster.nic_bytes_per_s": f"{ports[2]}Gb/s"}
+        plain = load_cluster(profile)
+        told = load_cluster(profile, tuple(found.items()))
+        if (told.nics_per_node, told.nic_bytes_per_s) != (plain.nics_per_node, plain.nic_bytes_per_s):
+            return tuple(found.items())
+    return ()

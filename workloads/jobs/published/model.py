@@ -1,0 +1,164 @@
+"""A row's model."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from pydantic import ValidationError
+
+from simcore.errors import InputError
+from workloads.jobs.presets import Preset
+from workloads.jobs.published.row import RunRow
+from workloads.models.public import find_model
+from workloads.models.spec import ModelSpec, MoeSpec
+
+#: GPT-2's vocabulary as Megatron-LM pads it, where a row gives none.
+_DEFAULT_VOCAB = 51200
+
+#: Elements of a head where neither the row nor the name tells how many heads there are.
+_USUAL_HEAD = 128
+
+_DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "moe", "mla")
+
+
+def model_of(row: RunRow, preset: Preset) -> ModelSpec:
+    """The model that a row names and measures.
+
+    Errors: InputError for layers that are not modelled, or dimensions that neither the row nor the public
+    model of that name gives.
+    """
+    name = row.text("model")
+    for entry in _blocks()["refused"]:
+        if re.search(entry["pattern"], f"{name} ", re.IGNORECASE):
+            raise InputError(f"{row.id}: {name}: {entry['reason']}")
+    public = _public(row)
+    hidden = _count(row, "hidden", public)
+    usual = hidden // _USUAL_HEAD if hidden % _USUAL_HEAD == 0 else None
+    heads = _count(row, "heads", public, usual)
+    try:
+        moe = _moe(row, public)
+    except ValidationError as error:
+        raise InputError(f"{row.id}: experts: {error.errors()[0]['msg']}") from None
+    ffn = _ffn(row, public, hidden, moe)
+    sizes = {
+        "layers": _count(row, "layers", public),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": _count(row, "kv_heads", public, 0) or heads,
+        "ffn": ffn,
+        "vocab": _count(row, "vocab", public, 0 if public.get("family") == "vit" else _DEFAULT_VOCAB),
+        "moe": moe,
+    }
+    blocks = _block(name, ffn, hidden) if not public else {}
+    settings = {**blocks, **public, **preset.values("model"), **sizes}
+    try:
+        return ModelSpec(**{"name": name or "model", **settings})
+    except ValidationError as error:
+        raise InputError(f"{row.id}: {error.errors()[0]['msg']}") from None
+
+
+def told_columns(row: RunRow) -> Mapping[str, str]:
+    """The row's columns, and of its public model whether it has experts."""
+    experts = _public(row).get("moe")
+    if experts is None or row.says("moe_experts"):
+        return row.columns
+    return {**row.columns, "moe_experts": str(experts["num_experts"])}
+
+
+def assumed_sizes(row: RunRow) -> list[str]:
+    """Dimensions that neither the row nor the name gives and that were taken for granted, as remarks."""
+    public = _public(row)
+    remarks = []
+    if not row.says("vocab") and "vocab" not in public and public.get("family") != "vit":
+        remarks.append(f"vocab is not given: {_DEFAULT_VOCAB}")
+    if not row.says("heads") and "heads" not in public:
+        remarks.append(f"heads are not given: hidden / {_USUAL_HEAD}")
+    if not row.says("ffn") and "ffn" not in public:
+        remarks.append("ffn is not given: 4 x hidden")
+    return remarks
+
+
+def knows(name: str) -> bool:
+    """Whether blocks of models of this name are known."""
+    return bool(find_model(name)) or bool(_named(name).get("pattern"))
+
+
+@cache
+def _blocks() -> dict[str, list[dict[str, Any]]]:
+    text = (resources.files("workloads.jobs.published") / "blocks.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def _public(row: RunRow) -> dict[str, Any]:
+    """The public model of the row's name; only its blocks where the row's width says that it is another."""
+    public = dict(find_model(row.text("model")))
+    if public and row.says("hidden") and row.count("hidden") != public["hidden"]:
+        return {key: value for key, value in public.items() if key not in _DIMENSIONS}
+    return public
+
+
+def _named(name: str) -> dict[str, Any]:
+    return next(e for e in _blocks()["block"] if re.search(e["pattern"], name, re.IGNORECASE))
+
+
+def _block(name: str, ffn: int, hidden: int) -> dict[str, Any]:
+    """Blocks by name; of an unknown model Llama's where its FFN is narrower than 4 x hidden: gated."""
+    block = _named(name)
+    if not block["pattern"] and ffn < 4 * hidden:
+        block = _named("llama")
+    return {key: value for key, value in block.items() if key not in ("pattern", "source")}
+
+
+def _count(row: RunRow, column: str, public: Mapping[str, Any], default: int | None = None) -> int:
+    """The row's own number, else the public model's, else ``default``."""
+    if row.says(column):
+        return row.count(column)
+    if column in public:
+        return int(public[column])
+    if default is None:
+        raise InputError(f"{row.id}: {column} is not given and {row.text('model')!r} is no known model")
+    return default
+
+
+def _ffn(row: RunRow, public: Mapping[str, Any], hidden: int, moe: MoeSpec | None) -> int:
+    """Width of dense blocks: a number, "dense18432/moe2048", or 4 x hidden."""
+    numbers = [int(float(number)) for number in re.findall(r"\d+(?:\.\d+)?", row.text("ffn"))]
+    if numbers:
+        return numbers[0]
+    return int(public.get("ffn", moe.ffn if moe else 4 * hidden))
+
+
+def _moe(row: RunRow, public: Mapping[str, Any]) -> MoeSpec | None:
+    """Experts: "8", "256+1shared", "64+shared 20480 (8x2560)"; width of one from ``ffn``."""
+    known = dict(public.get("moe", {}))
+    said = re.match(r"\s*(\d+)", row.text("moe_experts"))
+    if said and not int(said[1]):
+        return None
+    if said:
+        known["num_experts"] = int(said[1])
+    if not known:
+        return None
+    if row.says("moe_topk"):
+        known["top_k"] = row.count("moe_topk")
+    widths = [int(float(number)) for number in re.findall(r"\d+(?:\.\d+)?", row.text("ffn"))]
+    if widths:
+        known["ffn"] = widths[-1]
+    if "top_k" not in known or "ffn" not in known:
+        raise InputError(f"{row.id}: experts without moe_topk or ffn")
+    shared = re.search(r"shared\s*(\d+)", row.text("moe_experts"))
+    count = re.search(r"\+\s*(\d+)\s*shared", row.text("moe_experts"))
+    if shared:
+        known["shared_ffn"] = int(shared[1])
+    elif count:
+        known["shared_ffn"] = int(count[1]) * known["ffn"]
+    capacity = re.search(r"capacity factor (\d+(?:\.\d+)?)", row.text("overlap_notes"))
+    if capacity:
+        known["capacity_factor"] = float(capacity[1])
+    elif re.search(r"token.?drop", f"{row.text('model')} {row.text('notes')}", re.IGNORECASE):
+        known["capacity_factor"] = 1.0
+    return MoeSpec(**known)

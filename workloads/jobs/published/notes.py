@@ -1,0 +1,55 @@
+"""What was taken for granted where a row's words were not understood."""
+
+from __future__ import annotations
+
+import re
+
+from simcore.errors import InputError
+from simcore.hardware import load_cluster
+from workloads.jobs.presets import assumption, recognise
+from workloads.jobs.published.cluster import STAND_INS, cluster_of
+from workloads.jobs.published.model import assumed_sizes, knows, told_columns
+from workloads.jobs.published.row import RunRow
+from workloads.jobs.published.words import precision_of, recompute_of
+
+
+def notes_of(row: RunRow) -> list[str]:
+    """Remarks for the reader of a prediction; none where everything was understood.
+
+    Errors: InputError for a row that cannot be described.
+    """
+    found = []
+    if not knows(row.text("model")):
+        found.append(f"model {row.text('model')!r} is not known by name: its dimensions decide its blocks")
+    found += assumed_sizes(row)
+    columns = told_columns(row)
+    preset, assumed = recognise(columns), assumption(columns)
+    if assumed:
+        found.append(f"software: {assumed}; predicted as {preset}")
+    for column, understood in (("precision", precision_of(row)), ("recompute", recompute_of(row, 2))):
+        if row.says(column) and not understood:
+            found.append(f"{column} {row.text(column)!r}: as the preset {preset} has it")
+    return found + _of_cluster(row) + _of_degrees(row)
+
+
+def _of_cluster(row: RunRow) -> list[str]:
+    kind = row.text("gpu_type")
+    found = [
+        f"{kind}: {remark}"
+        for pattern, remark in STAND_INS.items()
+        if re.search(pattern, kind, re.IGNORECASE)
+    ]
+    _, warning = load_cluster(cluster_of(row)[0]).gpu.load_remarks(row.count("gpus"))
+    return [*found, warning] if warning else found
+
+
+def _of_degrees(row: RunRow) -> list[str]:
+    """A dp that is not what the GPUs leave."""
+    try:
+        said = row.count("dp", 0) if row.says("dp") else 0
+    except InputError:
+        return [f"dp {row.text('dp')!r} is no number: what tp, pp and cp leave of the GPUs"]
+    left = row.count("gpus") // (row.count("tp", 1) * row.count("pp", 1) * row.count("cp", 1))
+    if said and said != left:
+        return [f"dp {said}: {left} is what tp, pp and cp leave of the GPUs"]
+    return []

@@ -1,0 +1,32 @@
+"""Rows that contradict their neighbours: flagged, never dropped."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from importlib import resources
+
+from workloads.jobs.published.row import RunRow
+
+
+def oddity(row: RunRow) -> str:
+    """Why a row stands apart; "" for most.  The rules are data: ``odd.toml``."""
+    for rule in _rules():
+        patterns = {key: pattern for key, pattern in rule.items() if key != "reason"}
+        if all(re.search(pattern, _value(row, key), re.IGNORECASE) for key, pattern in patterns.items()):
+            return rule["reason"]
+    return ""
+
+
+def _value(row: RunRow, key: str) -> str:
+    if key == "head_size":
+        hidden, heads = row.number("hidden", 0), row.number("heads", 0)
+        return "misaligned" if heads and hidden % (8 * heads) else "aligned"
+    return " ".join(row.text(name) for name in key.split("+"))
+
+
+@cache
+def _rules() -> tuple[dict[str, str], ...]:
+    text = (resources.files("workloads.jobs.published") / "odd.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["odd"])

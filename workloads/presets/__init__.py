@@ -1,6 +1,0 @@
-"""What a framework version does by default: kernels, fusions, dtypes, overlap; one TOML file each."""
-
-from workloads.presets.preset import Preset, Setting, load_preset, preset_names
-from workloads.presets.recognise import assumption, recognise
-
-__all__ = ["Preset", "Setting", "assumption", "load_preset", "preset_names", "recognise"]
