@@ -1,8 +1,8 @@
-"""Simulated time on SimPy: an environment that counts events, signals and movable timers.
+"""Simulated time on SimPy: an environment with an agenda of its own, signals and movable timers.
 
 Three small things on top of SimPy that its stock events do not offer: time is whole picoseconds and the
-queue is drained in one loop that counts events; a :class:`Signal` resumes its waiters at once instead of
-queueing another event at the same time; a :class:`Movable` event has a due time that can be moved, as a
+agenda is drained in one loop that counts events; a :class:`Signal` resumes its waiters at once instead of
+scheduling another event at the same time; a :class:`Movable` event has a due time that can be moved, as a
 completion must be when the rate of what it waits for changes.
 """
 
@@ -12,10 +12,11 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
-from typing import Any
+from itertools import count
 
 from simpy import Environment
-from simpy.events import NORMAL, PENDING, Event
+from simpy.core import EmptySchedule, StopSimulation
+from simpy.events import NORMAL, Event, EventPriority
 
 from simcore.errors import InputError
 
@@ -38,77 +39,105 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+Entry = tuple[int, int, int, Event]  # due time, priority, order of scheduling
+
+
 class Clock(Environment):
-    """A SimPy environment whose time is an int in picoseconds, starting at 0."""
+    """A SimPy environment whose time is an int in picoseconds, starting at 0.
+
+    It keeps what is scheduled itself (``schedule``, ``peek`` and ``step`` are what SimPy asks of an
+    environment), so that a part of it can be played on an agenda of its own: :meth:`catching_up`.
+    """
 
     def __init__(self) -> None:
         super().__init__(0)
         self.num_events = 0
-        self._caught_up = 0  # events processed while the clock was set back
+        self._agenda: list[Entry] = []
+        self._numbers = count()
+        self._caught_up = 0  # events processed while others were ahead
 
     @property
     def now(self) -> int:
         """Current simulated time, ps."""
         return self._now  # type: ignore[return-value]
 
+    def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: float = 0) -> None:
+        """Have ``event`` processed ``delay`` ps from now."""
+        heappush(self._agenda, (self._now + delay, priority, next(self._numbers), event))  # type: ignore[misc]
+
+    def schedule_at(self, event: Event, time_ps: int) -> None:
+        """Have ``event`` processed at ``time_ps``."""
+        heappush(self._agenda, (time_ps, NORMAL, next(self._numbers), event))
+
+    def peek(self) -> float:
+        """Time of the next event, infinity without any."""
+        return self._agenda[0][0] if self._agenda else float("inf")
+
+    def step(self) -> None:
+        """Process the next event.  EmptySchedule without any."""
+        if not self._agenda:
+            raise EmptySchedule
+        self._now, _, _, event = heappop(self._agenda)
+        callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+        for place, callback in enumerate(callbacks):
+            try:
+                callback(event)
+            except StopSimulation:  # who waits for the same event goes on when the simulation does
+                event.callbacks = callbacks[place + 1 :]
+                self.schedule(event, EventPriority(-1))
+                raise
+        if not event._ok and not hasattr(event, "_defused"):
+            raise event._value
+        self.num_events += 1
+
     def drain(self, progress: Progress | None = None) -> int:
         """Process events until none is left; returns how many were processed in all.
 
-        The body is SimPy's own ``step`` written out, since it runs once per event.  ``progress`` is
-        called with the event count from time to time.
+        The body is :meth:`step` written out, since it runs once per event.  ``progress`` is called with the
+        event count from time to time.
         """
-        queue = self._queue
-        count = self.num_events
+        agenda, done = self._agenda, self.num_events
         with uncollected():  # nothing here makes cycles, and millions of young objects would be scanned
-            count = self._process_all(queue, count, progress)
-        self.num_events = count + self._caught_up
+            while agenda:
+                self._now, _, _, event = heappop(agenda)
+                callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+                for callback in callbacks:
+                    callback(event)
+                if not event._ok and not hasattr(event, "_defused"):
+                    raise event._value
+                done += 1
+                if progress is not None and not done % _REPORT_EVERY:
+                    progress(done)
+        self.num_events = done + self._caught_up
         self._caught_up = 0
         return self.num_events
 
     @contextmanager
-    def back_to(self, time_ps: int) -> Iterator[None]:
-        """Set the clock back: what the block starts, and what follows from it, happens up to now.
+    def catching_up(self, since_ps: int) -> Iterator[None]:
+        """What the block starts at ``since_ps``, and what follows from it, happens up to now.
 
-        For what has had nothing to do with anything else since ``time_ps``.  Events due now or later join
-        the queue.
+        For what has had nothing to do with anything else since then: it has an agenda of its own until it has
+        caught up.  What it has due now or later joins the others' agenda.
         """
-        queue, now = self._queue, self._now
-        self._queue, self._now = [], time_ps
+        others, now = self._agenda, self._now
+        own = self._agenda = []
+        self._now = since_ps
         yield
-        own = self._queue
         while own and own[0][0] < now:
             self._now, _, _, event = heappop(own)
             callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
             for callback in callbacks:
                 callback(event)
             self._caught_up += 1
-        self._queue, self._now = queue, now
+        self._agenda, self._now = others, now
         for entry in own:
-            heappush(queue, entry)
-
-    def _process_all(self, queue: list[Any], count: int, progress: Progress | None) -> int:
-        while queue:
-            self._now, _, _, event = heappop(queue)
-            callbacks, event.callbacks = event.callbacks, None
-            for callback in callbacks:
-                callback(event)
-            if not event._ok and not hasattr(event, "_defused"):
-                raise event._value
-            count += 1
-            if progress is not None and not count % _REPORT_EVERY:
-                progress(count)
-        return count
+            heappush(others, entry)
 
 
 class Signal(Event):
     """An event that happens when it is fired: its waiters run at once, in the order they came."""
 
     env: Clock
-
-    def __init__(self, clock: Clock) -> None:
-        self.env = clock
-        self.callbacks = []
-        self._value = PENDING
 
     def fire(self) -> None:
         """Resume everybody who waits.  Firing twice is an error of the caller."""
@@ -121,10 +150,11 @@ class Signal(Event):
 
 
 class _Wake(Event):
-    """One entry of a movable event in SimPy's queue; stale when the event has been moved since."""
+    """One entry of a movable event on the agenda; stale when the event has been moved since."""
 
     def __init__(self, event: Movable) -> None:
-        self.callbacks = [event._woken]
+        super().__init__(event.env)
+        self.callbacks.append(event._woken)
         self._ok = True
         self._value = None
 
@@ -136,9 +166,7 @@ class Movable(Signal):
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.env = clock
-        self.callbacks = []
-        self._value = PENDING
+        super().__init__(clock)
         self._wake: _Wake | None = None
 
     def set(self, time_ps: int) -> None:
@@ -149,8 +177,7 @@ class Movable(Signal):
         if time_ps > LAST_PS:
             raise InputError("the step takes more than 53 days, which 64 bits of ps cannot tell; check rates")
         wake = self._wake = _Wake(self)
-        clock = self.env
-        heappush(clock._queue, (time_ps, NORMAL, next(clock._eid), wake))
+        self.env.schedule_at(wake, time_ps)
 
     def unset(self) -> None:
         """Do not become due until set again."""

@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives import AlphaBetaPlanner, NcclPlanner
+from simcore.collectives.plan import Planner
 from simcore.cost import CostModel, Demands, MeasuredTable, RooflineCost
-from simcore.engine import Noise, SimulationResult, Variants, simulate
-from simcore.errors import InputError
+from simcore.engine import Noise, SimulationResult, Variants
+from simcore.engine.shortcuts import SHORTCUTS, simulate
+from simcore.errors import InputError, nearest
 from simcore.graph import Graph, OpTable
 from simcore.hardware import ClusterSpec, GpuSpec, Topology, hardware_hash
 from simcore.network.packet import PacketSettings
@@ -24,7 +26,6 @@ from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
     from simcore.interference import LearnedInterference
-    from simcore.symmetry import Planner
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Setup:
     :class:`NcclPlanner` that the user chose.  ``fp32_math`` and ``tables`` (measured kernel times) go to the
     cost model.  ``rank_gpus``: GPUs of single ranks that differ from the cluster's.  ``noise_sigma`` and
     ``seed``: log-normal noise of kernel times.  ``learned``: how communication slows kernels, instead of what
-    they share.  ``fold`` and ``coalesce``: exact shortcuts, as :func:`simulate` has them.
+    they share.  ``fold`` and ``shortcuts``: what :mod:`simcore.engine.shortcuts` may answer for; the result
+    is the same.
     """
 
     network: str = "fluid"
@@ -48,7 +50,7 @@ class Setup:
     seed: int = 0
     learned: LearnedInterference | None = None
     fold: bool = True
-    coalesce: bool = True
+    shortcuts: frozenset[str] = frozenset(SHORTCUTS)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,18 @@ class Ran:
     def step_s(self) -> float:
         """Step time, seconds."""
         return s_from_ps(self.result.step_ps)
+
+
+def shortcuts_of(text: str) -> frozenset[str]:
+    """``all``, ``none`` or names of shortcuts with commas between.  InputError for another."""
+    if text in ("all", "none"):
+        return frozenset(SHORTCUTS if text == "all" else ())
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in SHORTCUTS:
+            known = ("all", "none", *SHORTCUTS)
+            raise InputError(f"unknown shortcut {name!r} (known: {', '.join(known)}){nearest(name, known)}")
+    return frozenset(names)
 
 
 def run(
@@ -103,7 +117,7 @@ def run(
         network=setup.network,
         packets=replace(setup.packets, seed=setup.seed),
         fold=setup.fold,
-        coalesce=setup.coalesce,
+        shortcuts=setup.shortcuts,
         variants=variants,
         learned=setup.learned,
         noise=Noise(setup.noise_sigma, setup.seed) if setup.noise_sigma else None,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simcore.engine.result import RankTimes, SimulationResult
+from simcore.engine.result import LinkCounters, RankTimes, SimulationResult
 from simcore.graph import Graph, GraphBuilder
 from simcore.timeline import write_run
 from tests.synthetic import FACTS, K, plan
@@ -68,9 +68,11 @@ def ring_result() -> SimulationResult:
         step_ps=290 * K,
         engine_events=9,
         resources=_RESOURCES,
-        counter_time_ps=np.array(time, dtype=np.int64) * K,
-        counter_resource=np.array([_RESOURCES.index(name) for name in resource], dtype=np.int32),
-        counter_value=np.array(value),
+        counters=LinkCounters(
+            np.array(time, dtype=np.int64) * K,
+            np.array([_RESOURCES.index(name) for name in resource], dtype=np.int32),
+            np.array(value),
+        ),
         warnings=(),
     )
 

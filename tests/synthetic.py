@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from simcore.collectives.plan import CollectivePlan
-from simcore.engine.result import RankTimes, SimulationResult
+from simcore.engine.result import LinkCounters, RankTimes, SimulationResult
 from simcore.graph import Graph, GraphBuilder, MemoryProfile
 from simcore.timeline import RunFacts, RunInfo, write_run
 
@@ -130,9 +130,11 @@ def two_stage_result() -> SimulationResult:
         step_ps=STEP_PS,
         engine_events=17,
         resources=("nvlink.0.out",),
-        counter_time_ps=np.array([100 * K, 120 * K], dtype=np.int64),
-        counter_resource=np.zeros(2, dtype=np.int32),
-        counter_value=np.array([1e9, 0.0]),
+        counters=LinkCounters(
+            np.array([100 * K, 120 * K], dtype=np.int64),
+            np.zeros(2, dtype=np.int32),
+            np.array([1e9, 0.0]),
+        ),
         warnings=("from the engine",),
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class LinkUse:
     inputs: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CollectivePlan:
-    """One collective (or send/recv pair) on given ranks.
+    """One collective (or send/recv pair) on given ranks; told apart by identity, as requests for one are.
 
     It lasts ``latency_ps`` (launch, protocol and step latencies that do not overlap with data), then
     moves ``volume_bytes`` of progress at a rate x <= ``rate_cap_bytes_per_s`` (channels x what one channel
@@ -76,3 +77,15 @@ class CollectivePlan:
         if not self.between_ps or not self.volume_bytes > 0:
             return self.rate_cap_bytes_per_s
         return min(self.rate_cap_bytes_per_s, self.volume_bytes * 1e12 / (self.alone_ps - self.lead_ps))
+
+
+class Planner(Protocol):
+    """Decides how NCCL would carry out a collective or a send/recv."""
+
+    def plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
+        """Plan of a collective; ``num_bytes`` in nccl-tests' convention."""
+        ...
+
+    def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> CollectivePlan:
+        """Plan of a send/recv pair."""
+        ...

@@ -17,41 +17,32 @@ import math
 from typing import TYPE_CHECKING
 
 import simpy
-from simpy.events import PENDING
 from simpy.resources import base
 
-from simcore.engine.run import Run
+from simcore.engine.execution import Execution
 from simcore.errors import InputError
 from simcore.network.maxmin import share
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simcore.clock import Clock
+    from simcore.engine.execution import Processor
     from simcore.engine.sequence import Environment, KernelSequence
-    from simcore.engine.span import Span
     from simcore.network.flow import Flow, Network
+    from simcore.network.link import Observer
 
 
 class Hold(base.Put["SmPool"]):
     """A request for SMs; happens when they are granted.  As a context manager it gives them back."""
 
     def __init__(self, pool: SmPool, num_sms: int, purpose: str) -> None:
-        pool.wake()
-        self.env = pool._env
-        self.resource = pool
         self.num_sms = num_sms
         self.purpose = purpose
-        if pool.grant_at_once(num_sms, purpose):  # as if it had happened already: nobody has to be resumed
-            self.callbacks = None  # type: ignore[assignment]
-            self._ok = True
-            self._value = None
-        else:
-            self.callbacks = []
-            self._value = PENDING
-            pool.put_queue.append(self)
-            pool._trigger_put()
+        super().__init__(pool)
 
     def grant(self) -> None:
-        """Resume the holder at once."""
+        """Resume the holder at once; whoever asks only now goes on without having waited."""
         self._ok = True
         self._value = None
         callbacks, self.callbacks = self.callbacks, None  # type: ignore[assignment]
@@ -88,45 +79,35 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         """
         if not 0 <= num_sms <= self.num_sms:
             raise InputError(f"a kernel cannot hold {num_sms} of {self.num_sms} SMs")
+        self._gpu.touched()
         return Hold(self, num_sms, purpose)
 
     def release(self, num_sms: int, purpose: str = "") -> None:
         """Give back SMs of a granted hold."""
-        self.wake()
         gpu = self._gpu
-        if not gpu.runs:
-            self._count(-num_sms, purpose)
-            if self.put_queue:
-                self._trigger_put()
-            return
+        gpu.touched()
+        computes = bool(gpu.executions)
         gpu.settle()
         self._count(-num_sms, purpose)
+        self.grant_waiting()
+        if computes:
+            gpu.rerate()
+
+    def grant_waiting(self) -> None:
+        """Grant holds that wait, in order, as far as SMs are free."""
         if self.put_queue:
-            self._trigger_put()
-        gpu.rerate()
-
-    def wake(self) -> None:
-        """Somebody is about to change what is held."""
-        if self._gpu.span is not None:
-            self._gpu.span.interrupt()
-
-    def _count(self, num_sms: int, purpose: str) -> None:
-        self.held += num_sms
-        self.held_for[purpose] = self.held_for.get(purpose, 0) + num_sms
+            self._trigger_put(None)
 
     @property
     def waiting(self) -> int:
         """SMs that waiting holds ask for: blocks that retire leave them free."""
         return sum(hold.num_sms for hold in self.put_queue) if self.put_queue else 0
 
-    def grant_at_once(self, num_sms: int, purpose: str) -> bool:
-        """The common case: nothing computes, nobody waits, enough SMs are free."""
-        if self.put_queue or self._gpu.runs or self.held + num_sms > self.num_sms:
-            return False
-        self._count(num_sms, purpose)
-        return True
+    def _count(self, num_sms: int, purpose: str) -> None:
+        self.held += num_sms
+        self.held_for[purpose] = self.held_for.get(purpose, 0) + num_sms
 
-    def _trigger_put(self, get_event: base.Get[SmPool] | None = None) -> None:  # noqa: ARG002
+    def _trigger_put(self, get_event: base.Get[SmPool] | None) -> None:  # noqa: ARG002
         # SimPy's own loop leaves a granted request in the queue while its process already runs on.
         while self.put_queue and self._do_put(self.put_queue[0]):
             pass
@@ -134,13 +115,13 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
     def _do_put(self, event: Hold) -> bool:
         gpu = self._gpu
         gpu.settle()
-        free = self.num_sms - self.held - gpu.sms_in_use()
-        if event.num_sms > free:
+        if event.num_sms > self.num_sms - self.held - gpu.sms_in_use():
             gpu.rerate()  # waiting holds want to know when blocks retire
             return False
         self.put_queue.remove(event)
         self._count(event.num_sms, event.purpose)
-        gpu.rerate()
+        if gpu.executions:
+            gpu.rerate()
         event.grant()
         return True
 
@@ -149,8 +130,8 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
 
 
 class Gpu:
-    """One simulated GPU.  ``hbm_bytes_per_s`` is what its kernels share; ``coalesce`` allows one event for a
-    run of undisturbed kernels (the result is the same either way).
+    """One simulated GPU.  ``hbm_bytes_per_s`` is what its kernels share, ``execution`` what a sequence of
+    them runs as.  An ``observer`` is told before anything on the GPU changes.
     """
 
     def __init__(
@@ -161,45 +142,45 @@ class Gpu:
         num_sms: int,
         hbm_bytes_per_s: float,
         copy_engines: int = 1,
-        coalesce: bool = True,
+        execution: Callable[[Processor, KernelSequence, int], Execution] = Execution,
     ) -> None:
         self.clock = clock
         self.network = network
         self.num_sms = num_sms
+        self.hbm_bytes_per_s = hbm_bytes_per_s
         self.hbm_bytes_per_ps = hbm_bytes_per_s * 1e-12
-        self.coalesce = coalesce
         self.alone: Environment = (num_sms, self.hbm_bytes_per_ps)  # the whole GPU
         self.sms = SmPool(self, num_sms)
         self.copy_engines = simpy.Resource(clock, copy_engines)
-        self.runs: list[Run] = []
+        self.executions: list[Execution] = []
         self.draws: dict[Flow, tuple[float, float]] = {}  # HBM bytes/ps: actual, desired
         self._limited: dict[Flow, float] = {}
         self._sharing = False
         self._stale = False  # a flow has ended and kernels have not been re-rated yet
-        self.span: Span | None = None  # what the GPU is doing as one event, see Note [Catching up]
+        self.observer: Observer | None = None
+        self._execution = execution
 
-    def twin(self, clock: Clock, network: Network) -> Gpu:
-        """A GPU of the same kind on which nothing runs."""
-        twin = Gpu(clock, network, num_sms=self.num_sms, hbm_bytes_per_s=0.0)
-        twin.hbm_bytes_per_ps, twin.alone = self.hbm_bytes_per_ps, self.alone
-        return twin
+    def touched(self) -> None:
+        """Something on the GPU is about to change."""
+        if self.observer is not None:
+            self.observer.touched()
 
     def taken(self) -> tuple[int, tuple[tuple[float, float], ...]] | None:
         """What others have of the GPU, if nothing else is under way or wanted: SMs held, and the HBM bytes/ps
         (actual, desired) of each flow.
         """
-        if self.runs or self.sms.put_queue or self._limited or self.span is not None:
+        if self.executions or self.sms.put_queue or self._limited or self.observer is not None:
             return None
         return self.sms.held, tuple(self.draws.values())
 
     def environment(self) -> Environment | None:
-        """(SMs, HBM bytes/ps) that the only run has as long as nothing comes or goes.
+        """(SMs, HBM bytes/ps) that the only execution has as long as nothing comes or goes.
 
-        None while that is not so simple: another run, a hold that waits for blocks to retire, no SM left,
-        or a flow that the run's kernels could slow down through HBM.
+        None while that is not so simple: another one, a hold that waits for blocks to retire, no SM left,
+        or a flow that its kernels could slow down through HBM.
         """
         sms = self.sms
-        if len(self.runs) > 1 or sms.put_queue or sms.held >= self.num_sms:
+        if len(self.executions) > 1 or sms.put_queue or sms.held >= self.num_sms:
             return None
         if not self.draws:
             return (self.num_sms - sms.held, self.hbm_bytes_per_ps) if sms.held else self.alone
@@ -211,24 +192,27 @@ class Gpu:
             0.0, self.hbm_bytes_per_ps - sum(a for a, _ in self.draws.values())
         )
 
-    def execute(self, kernels: KernelSequence, launch_ps: int = 0) -> Run:
-        """Run ``kernels`` one after the other; the result is an event and the record of times.
+    def execute(self, kernels: KernelSequence, launch_ps: int = 0) -> Execution:
+        """Execute ``kernels`` one after the other; the result is an event and the record of times.
 
         ``launch_ps`` is when the first launch reaches the GPU (the others follow as the sequence says).
         """
-        if self.span is not None:
-            self.span.interrupt()
-        if self.runs:
+        self.touched()
+        if self.executions:
             self.settle()
-        run = Run(self, kernels, launch_ps)
-        self.runs.append(run)
-        run.next_kernel()
-        return run
+        execution = self._execution(self, kernels, launch_ps)
+        self.executions.append(execution)
+        execution.next_kernel()
+        return execution
 
-    def finished(self, run: Run) -> None:
-        """``run`` has no kernel left."""
-        self.runs.remove(run)
-        if self.runs:
+    def sms_fell_free(self) -> None:
+        """Blocks have retired: holds that wait may be granted."""
+        self.sms.grant_waiting()
+
+    def finished(self, execution: Execution) -> None:
+        """``execution`` has no kernel left."""
+        self.executions.remove(execution)
+        if self.executions:
             self.settle()
             self.rerate()
         elif self._limited:
@@ -236,9 +220,8 @@ class Gpu:
 
     def draw_changed(self, flow: Flow, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
-        if self.span is not None:
-            self.span.interrupt()
-        busy = bool(self.runs) and not self._sharing
+        self.touched()
+        busy = bool(self.executions) and not self._sharing
         if busy:
             self.settle()
         if desired_bytes_per_ps > 0.0:
@@ -248,9 +231,8 @@ class Gpu:
 
     def draw_ended(self, flow: Flow) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
-        if self.span is not None:
-            self.span.interrupt()
-        if self.runs:
+        self.touched()
+        if self.executions:
             self.settle()
             self._stale = True
         self.draws.pop(flow, None)
@@ -265,41 +247,41 @@ class Gpu:
 
     def sms_in_use(self) -> int:
         """SMs that the running kernels' blocks keep from a communication kernel now."""
-        return sum(run.sms_in_use for run in self.runs)
+        return sum(execution.sms_in_use for execution in self.executions)
 
-    def stretch(self, run: Run) -> float:  # noqa: ARG002
+    def stretch(self, execution: Execution) -> float:  # noqa: ARG002
         """By how much a kernel is slower than its share of the GPU says: 1, since sharing says it all."""
         return 1.0
 
     def settle(self) -> None:
         """Book the progress of all kernels up to now, at the rates they had."""
-        for run in self.runs:
-            run.settle()
+        for execution in self.executions:
+            execution.settle()
 
     def rerate(self) -> None:
         """Share SMs and HBM among the kernels now running and set their completion times."""
         self._stale = False
-        running = [run for run in self.runs if run.kernel is not None]
+        running = [one for one in self.executions if one.kernel is not None]
         if not running:
             if self._limited:
                 self._limit_flows(math.inf)
             return
         waiting = self.sms.waiting
         free = self.num_sms - self.sms.held - waiting
-        for run in running:
-            free -= run.take_sms(max(0, free))
+        for execution in running:
+            free -= execution.take_sms(max(0, free))
         if len(running) == 1 and not self.draws:
-            run = running[0]
-            run.set_speed(min(run.hbm_wish, self.hbm_bytes_per_ps), retirements=waiting > 0)
+            alone = running[0]
+            alone.set_speed(min(alone.hbm_wish, self.hbm_bytes_per_ps), retirements=waiting > 0)
             return
-        wishes = [min(run.hbm_wish, self.hbm_bytes_per_ps) for run in running]
+        wishes = [min(one.hbm_wish, self.hbm_bytes_per_ps) for one in running]
         level, _ = share(self.hbm_bytes_per_ps, [desired for _, desired in self.draws.values()] + wishes)
         if self._limited or level < math.inf:
             self._limit_flows(level)
         drawn = sum(actual for actual, _ in self.draws.values())
         _, shares = share(max(0.0, self.hbm_bytes_per_ps - drawn), wishes)
-        for run, bytes_per_ps in zip(running, shares, strict=True):
-            run.set_speed(bytes_per_ps, retirements=waiting > 0)
+        for execution, bytes_per_ps in zip(running, shares, strict=True):
+            execution.set_speed(bytes_per_ps, retirements=waiting > 0)
 
     def _limit_flows(self, level: float) -> None:
         """Tell the network about flows that would take more than their fair share of HBM."""

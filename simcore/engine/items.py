@@ -14,7 +14,7 @@ from simcore.graph import OpKind
 if TYPE_CHECKING:
     from simcore.cost.demand import Demands
     from simcore.engine.launches import Launches
-    from simcore.engine.layout import BoolArray, Completion, Layout
+    from simcore.engine.layout import BoolArray, Completion, StreamLayout
     from simcore.engine.sequence import Demand
     from simcore.graph import Graph
     from simcore.graph.ops import IntArray
@@ -109,7 +109,7 @@ class ItemMaker:
     def __init__(
         self,
         graph: Graph,
-        layout: Layout,
+        layout: StreamLayout,
         launches: Launches,
         rows: IntArray,
         table: ItemTable,

@@ -12,7 +12,7 @@ import math
 _EMPTY = 1e-6  # ps of SM time, far below the clock's resolution: a block with less left is done
 
 
-class Kernel:
+class RunningKernel:
     """State of one running kernel.  Times in ps (float inside a kernel), sizes in bytes.
 
     ``blocks == 0`` is the fluid limit: work spreads over the SMs that are free.  Otherwise equal blocks of

@@ -17,6 +17,7 @@ from simcore.graph.ops import IntArray
 from simcore.units import ps_from_s
 
 if TYPE_CHECKING:
+    from simcore.engine.result import RankTimes
     from simcore.hardware import GpuSpec
 
 QUEUE_DEPTH = 1024  # launches that may be outstanding; CUDA blocks at about 650-1024
@@ -92,3 +93,19 @@ def _window_starts(
     since = launched - done_at[np.searchsorted(syncs, np.arange(len(launched)), side="right")]
     starts: npt.NDArray[np.bool_] = (since > QUEUE_DEPTH - _WINDOW) & (since % _WINDOW == 1) & ~not_here
     return starts
+
+
+def set_host_times(
+    launches: Launches,
+    host_ops: IntArray,
+    is_sync: npt.NDArray[np.bool_],
+    begin_ps: IntArray,
+    base_ps: IntArray,
+    times: RankTimes,
+) -> None:
+    """HOST ops last their host time; a SYNC lasts from when the host began to wait until it went on."""
+    segment = launches.segment[host_ops]
+    base = base_ps[segment]
+    reached = base + launches.offset[host_ops]
+    times.ready_ps[host_ops] = times.start_ps[host_ops] = np.where(is_sync, begin_ps[segment], reached)
+    times.end_ps[host_ops] = np.where(is_sync, base, reached + launches.host_ps[host_ops])

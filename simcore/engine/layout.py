@@ -29,7 +29,7 @@ def communicates(kind: IntArray) -> BoolArray:
 
 
 @dataclass(frozen=True)
-class Layout:
+class StreamLayout:
     """Where each op stands and which item it belongs to; what items and the host wait for."""
 
     order: IntArray  # flat ops, streams one after the other
@@ -46,7 +46,7 @@ class Layout:
     sync_waits: dict[int, list[int]]  # flat SYNC op -> ops that it waits for by an edge
 
     @classmethod
-    def of(cls, graph: Graph, flat: FlatOps, launches: Launches, is_comm: BoolArray) -> Layout:
+    def of(cls, graph: Graph, flat: FlatOps, launches: Launches, is_comm: BoolArray) -> StreamLayout:
         """The layout of a program; ``is_comm`` marks its communication ops."""
         rows, kind = flat.row, graph.ops.kind[flat.row]
         of_host = on_host(kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simcore.engine.gpu import Gpu
 from simcore.interference import Neighbours
@@ -12,7 +12,7 @@ from simcore.network.maxmin import share
 
 if TYPE_CHECKING:
     from simcore.clock import Clock
-    from simcore.engine.run import Run
+    from simcore.engine.execution import Execution
     from simcore.engine.sequence import Environment
     from simcore.interference import LearnedInterference
     from simcore.network.flow import Network
@@ -25,26 +25,13 @@ class LearnedGpu(Gpu):
     not slow its flows: recordings of kernels say nothing of either.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        network: Network,
-        learned: LearnedInterference,
-        *,
-        num_sms: int,
-        hbm_bytes_per_s: float,
-        copy_engines: int = 1,
-        coalesce: bool = True,
-    ) -> None:
-        super().__init__(
-            clock, network, num_sms=num_sms, hbm_bytes_per_s=hbm_bytes_per_s, copy_engines=copy_engines,
-            coalesce=coalesce,
-        )  # fmt: skip
+    def __init__(self, clock: Clock, network: Network, learned: LearnedInterference, **sizes: Any) -> None:
+        super().__init__(clock, network, **sizes)
         self._learned = learned
 
     def environment(self) -> Environment | None:
         """The whole GPU, as long as nothing else computes and nobody communicates."""
-        if len(self.runs) > 1 or self.sms.held or self.sms.put_queue:
+        if len(self.executions) > 1 or self.sms.held or self.sms.put_queue:
             return None
         return self.alone
 
@@ -55,23 +42,23 @@ class LearnedGpu(Gpu):
     def rerate(self) -> None:
         """Share the GPU among the kernels now running, as if nobody communicated."""
         self._stale = False
-        running = [run for run in self.runs if run.kernel is not None]
+        running = [one for one in self.executions if one.kernel is not None]
         if not running:
             return
         free = self.num_sms
-        for run in running:
-            free -= run.take_sms(max(0, free))
-        wishes = [min(run.hbm_wish, self.hbm_bytes_per_ps) for run in running]
+        for execution in running:
+            free -= execution.take_sms(max(0, free))
+        wishes = [min(one.hbm_wish, self.hbm_bytes_per_ps) for one in running]
         _, shares = share(self.hbm_bytes_per_ps, wishes)
-        for run, bytes_per_ps in zip(running, shares, strict=True):
-            run.set_speed(bytes_per_ps, retirements=False)
+        for execution, bytes_per_ps in zip(running, shares, strict=True):
+            execution.set_speed(bytes_per_ps, retirements=False)
 
-    def stretch(self, run: Run) -> float:
-        """What was learned of kernels like the run's beside what holds SMs now."""
+    def stretch(self, execution: Execution) -> float:
+        """What was learned of kernels like this one beside what holds SMs now."""
         beside = Neighbours(
             self.sms.held, any(self.sms.held_for.get(collective, 0) > 0 for collective in EXCHANGES)
         )
-        sm_ps, blocks, blocks_per_sm, hbm_bytes, fixed_ps, uses_sms = run.demand
+        sm_ps, blocks, blocks_per_sm, hbm_bytes, fixed_ps, uses_sms = execution.demand
         if not uses_sms or not beside.num_sms:
             return 1.0
         rate = self.hbm_bytes_per_ps

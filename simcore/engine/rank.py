@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from simpy.events import Event, Timeout
 
@@ -18,9 +18,23 @@ if TYPE_CHECKING:
     from simcore.collectives.plan import CollectivePlan
     from simcore.engine.gpu import Gpu
     from simcore.engine.rendezvous import Communicator, Communicators
-    from simcore.engine.solo import Solo
 
 Coroutine = Generator[Event, None, None]
+
+
+class Player(Protocol):
+    """Somebody who may answer for a stretch of a rank's stream with one event.
+
+    ``stream``: the one that it may answer for.
+    """
+
+    stream: int
+
+    def play(self, item: int) -> Event | None:
+        """What happens when the stream goes on, the items up to there done and recorded; None: the stream
+        plays ``item`` itself.
+        """
+        ...
 
 
 class Rank:
@@ -33,9 +47,9 @@ class Rank:
     """
 
     __slots__ = (
-        "_bound", "_clock", "_host_waiters", "_waiters", "by_itself", "communicators", "done", "gpu",
-        "host_base", "host_begin", "item_end", "item_ready", "item_start", "number", "op_end", "op_start",
-        "solo", "tape",
+        "_bound", "_clock", "_host_waiters", "_waiters", "communicators", "done", "gpu", "host_base",
+        "host_begin", "item_end", "item_ready", "item_start", "number", "op_end", "op_start", "player",
+        "tape",
     )  # fmt: skip
 
     def __init__(self, number: int, tape: Tape, gpu: Gpu, communicators: Communicators, clock: Clock) -> None:
@@ -56,8 +70,7 @@ class Rank:
         self._bound: dict[Call, tuple[Communicator, CollectivePlan]] = {}
         self._waiters: dict[tuple[int, int], Signal] = {}
         self._host_waiters: dict[int, Signal] = {}
-        self.solo: Solo | None = None  # set where cells are played as one event
-        self.by_itself = -1  # item of the main stream from which a cell is played event by event
+        self.player: Player | None = None
 
     @property
     def calls(self) -> dict[Call, CollectivePlan]:
@@ -113,39 +126,38 @@ class Rank:
     def _stream(self, stream: int) -> Coroutine:
         done, base, gpu, clock = self.done, self.host_base, self.gpu, self._clock
         items, first = self.tape.streams[stream], self.tape.first_item[stream]
-        solo = self.solo if self.solo is not None and self.solo.main == stream else None
-        chain = solo.cells.chain if solo is not None else ()
+        player = self.player if self.player is not None and self.player.stream == stream else None
         while (here := done[stream]) < len(items):
             segment, launch, waits, watched, work, on_copy_engine = items[here]
             for other, item in waits:
                 if done[other] <= item:
                     yield self._completion(other, item)
-                    if done[stream] != here:  # a span has taken the stream further meanwhile
+                    if done[stream] != here:  # a player has taken the stream further meanwhile
                         break
             if done[stream] != here:
                 continue
             if segment >= len(base):
                 yield self._launched(segment)
-            if solo is not None and chain[here] >= 0 and here != self.by_itself:
-                span = solo.span(self, here)
-                if span is not None:
-                    yield span
+            if player is not None:
+                stretch = player.play(here)
+                if stretch is not None:
+                    yield stretch
                     continue
             number = first + here
             launch += base[segment]
             if isinstance(work, KernelSequence):
                 if not on_copy_engine:
-                    run = gpu.execute(work, launch)
-                    yield run
+                    execution = gpu.execute(work, launch)
+                    yield execution
                 else:
                     with gpu.copy_engines.request() as engine:
                         yield engine
-                        run = gpu.execute(work, launch)
-                        yield run
-                if run.origin_ps is not None:
-                    self.item_start[number] = run.origin_ps
+                        execution = gpu.execute(work, launch)
+                        yield execution
+                if execution.origin_ps is not None:
+                    self.item_start[number] = execution.origin_ps
                 else:
-                    self._note(number, run.starts, run.ends)
+                    self._note(number, execution.starts, execution.ends)
             else:
                 if launch > clock.now:
                     yield Timeout(clock, launch - clock.now)

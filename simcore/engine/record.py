@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 from operator import itemgetter
@@ -13,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives.plan import CollectivePlan
-from simcore.engine.host_times import set_host_times
+from simcore.engine.launches import set_host_times
 from simcore.engine.rank import Rank
-from simcore.engine.result import RankTimes
-from simcore.engine.solo import Played, log_of
-from simcore.engine.steady import SteadyState
+from simcore.engine.result import LinkCounters, LinkLog, RankTimes
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from simcore.network.fluid import FluidNetwork
 from simcore.units import PS_PER_S
+
+FloatArray = npt.NDArray[np.float64]
 
 _BLOCK_ROWS = 1 << 20  # rows of link counters that are worked out at a time
 
@@ -67,42 +66,29 @@ def _rank_times(rank: Rank, kind: IntArray) -> RankTimes:
     return flat
 
 
-@dataclass(frozen=True)
-class LinkCounters:
-    """Step functions of link use: ``value[i]`` bytes/s on ``resource[i]`` from ``time_ps[i]`` on."""
-
-    time_ps: IntArray
-    resource: npt.NDArray[np.int32]
-    value: npt.NDArray[np.float64]
-
-
-def link_counters(
-    network: FluidNetwork, played: Sequence[Played] = (), steady: SteadyState | None = None
-) -> LinkCounters:
-    """Rates of all links from the network's log of plan rates and from spans, some links at a time; a
-    ``steady`` state goes on as often as it says.
-    """
-    number = {key: i for i, key in enumerate(network.plans)}
-    in_spans = log_of(played)
-    time = np.concatenate([np.array(network.log_time, dtype=np.int64), in_spans[0]])
+def link_log(network: FluidNetwork, aside: tuple[IntArray, IntArray, FloatArray] | None) -> LinkLog:
+    """The network's log, with what happened ``aside`` of it: (time, number of the plan, change) columns."""
+    log = network.log
+    time, plan, change = np.array(log.time_ps, np.int64), np.array(log.plan, np.int64), np.array(log.change)
+    if aside is not None:
+        time, plan, change = (np.concatenate(pair) for pair in zip((time, plan, change), aside, strict=True))
     order = np.argsort(time, kind="stable")
-    keys = np.array([*network.log_plan, *in_spans[1].tolist()], dtype=np.int64)[order].tolist()
-    plan_of = np.array([number[key] for key in keys], dtype=np.int64)
-    time = time[order]
-    change = np.concatenate([np.array(network.log_change, dtype=np.float64), in_spans[2]])[order]
-    if steady is not None:
-        entry, later = steady.repeated(time)
-        time, plan_of, change = time[entry] + later * steady.period_ps, plan_of[entry], change[entry]
+    return LinkLog(time[order], plan[order], change[order].astype(np.float64), network.plans)
+
+
+def link_counters(log: LinkLog) -> LinkCounters:
+    """Rates of all links from the rates of plans, some links at a time."""
+    time, plan_of, change = log.time_ps, log.plan, log.change
     entries = np.argsort(plan_of, kind="stable")  # log entries plan by plan
-    num_entries = np.bincount(plan_of, minlength=len(number))
+    num_entries = np.bincount(plan_of, minlength=len(log.plans))
     first_entry = np.cumsum(num_entries) - num_entries
-    uses = [(use.link, i, use.weight) for i, plan in enumerate(network.plans.values()) for use in plan.links]
+    uses = [(use.link, i, use.weight) for i, plan in enumerate(log.plans) for use in plan.links]
     uses.sort(key=itemgetter(0))
     link = np.array([link for link, _, _ in uses], dtype=np.int64)
     plan = np.array([plan for _, plan, _ in uses], dtype=np.int64)
     weight = np.array([weight for _, _, weight in uses], dtype=np.float64)
     repeats = num_entries[plan]
-    parts = [LinkCounters(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0))]
+    parts = [LinkCounters()]
     for block in _blocks(link, repeats):
         count = repeats[block]
         if not count.sum():
@@ -128,7 +114,7 @@ def _blocks(link: IntArray, repeats: IntArray) -> Iterator[slice]:
     yield from (slice(lo, hi) for lo, hi in pairwise([*heads.tolist(), len(link)]))
 
 
-def _steps(link: IntArray, entry: IntArray, time: IntArray, delta: npt.NDArray[np.float64]) -> LinkCounters:
+def _steps(link: IntArray, entry: IntArray, time: IntArray, delta: FloatArray) -> LinkCounters:
     """Step functions of some links from changes of their use; ``time`` by log entry."""
     order = np.lexsort((entry, link))
     link, when, delta = link[order], time[entry[order]], delta[order]
@@ -155,7 +141,7 @@ class PlanTable:
         """Index into ``plans`` for each flat op of a rank, -1 where it does not communicate."""
         tape = rank.tape
         by_call = {call: self._number(plan) for call, plan in rank.calls.items()}
-        choice = (id(tape), *sorted((int(call.rows[0]), number) for call, number in by_call.items()))
+        choice = (tape, *sorted((int(call.rows[0]), number) for call, number in by_call.items()))
         found = self._columns.get(choice)
         if found is None:
             found = self._columns[choice] = np.full(len(tape.flat), -1, dtype=np.int32)

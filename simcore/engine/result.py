@@ -1,4 +1,4 @@
-"""What a simulation returns: times per rank and op, as arrays."""
+"""What a simulation returns: times per rank and op, use of links, and who answered for what."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simcore.collectives.plan import CollectivePlan
 from simcore.graph.ops import IntArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RankTimes:
     """Times of one rank's ops, ps, indexed like ``Graph.flat_ops`` of its program.
 
@@ -26,14 +26,54 @@ class RankTimes:
 
 
 @dataclass(frozen=True)
+class LinkCounters:
+    """Step functions of link use: ``value[i]`` bytes/s on ``resource[i]`` from ``time_ps[i]`` on."""
+
+    time_ps: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    resource: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    value: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0, dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class LinkLog:
+    """Changes of rates in order of time: at ``time_ps[i]`` that of ``plans[plan[i]]`` by ``change[i]``
+    bytes/ps.
+    """
+
+    time_ps: IntArray
+    plan: IntArray
+    change: npt.NDArray[np.float64]
+    plans: Sequence[CollectivePlan]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Op executions of all ranks in a step, and how many of them others answered for than the engine.
+
+    ``folded``: by ranks that behave alike; ``steady``: by repetitions of a steady state; ``cells`` and
+    ``runs``: within one event.  The others were played one by one.
+    """
+
+    num_ops: int = 0
+    folded: int = 0
+    steady: int = 0
+    cells: int = 0
+    runs: int = 0
+
+    @property
+    def played(self) -> int:
+        """Op executions that nobody else answered for."""
+        return self.num_ops - self.folded - self.steady - self.cells - self.runs
+
+
+@dataclass(frozen=True)
 class SimulationResult:
     """One simulated step of all ranks, stored by class of ranks that behave alike.
 
     ``class_of[rank]`` is a rank's class, ``representatives[c]`` the rank that was simulated for class
     ``c``; the other tuples are by class.  ``alone_ps[c]`` is the time alone of each flat op (0 for
     communication), ``plan_of[c]`` the index into ``plans`` of the plan that carried it out (-1: none; a
-    plan's ranks and links are one example's). ``counters`` hold ``(time_ps, resource index, value)`` rows
-    for ``resources``.
+    plan's ranks and links are one example's).  ``counters`` are those of ``resources``, made from ``log``.
     """
 
     class_of: npt.NDArray[np.int64]
@@ -45,9 +85,9 @@ class SimulationResult:
     step_ps: int
     engine_events: int
     resources: Sequence[str] = ()
-    counter_time_ps: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    counter_resource: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-    counter_value: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0, dtype=np.float64))
+    counters: LinkCounters = field(default_factory=LinkCounters)
+    log: LinkLog | None = None
+    answered: Answered = field(default_factory=Answered)
     warnings: tuple[str, ...] = ()
 
     def times_of(self, rank: int) -> RankTimes:

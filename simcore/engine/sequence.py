@@ -8,7 +8,7 @@ import numpy as np
 
 from simcore.graph.ops import IntArray
 
-Demand = tuple[int, int, int, int, int, bool]  # arguments of Kernel after num_sms
+Demand = tuple[int, int, int, int, int, bool]  # arguments of RunningKernel after num_sms
 Environment = tuple[int, float]  # SMs, HBM bytes/ps
 
 _MAX_TIMINGS = 256  # remembered per sequence; flows that never repeat a rate must not fill the memory
@@ -35,9 +35,9 @@ class Timing:
         return cls(before.tolist(), after.tolist(), lag.tolist())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class KernelSequence:
-    """What a run executes.  ``demand[i]`` are kernel ``i``'s arguments, ``launch[i]`` is when its launch
+    """What a GPU executes.  ``demand[i]`` are kernel ``i``'s arguments, ``launch[i]`` is when its launch
     reaches the GPU after the first one's, ps; ``alone`` are the times with the GPU to itself.
     """
 

@@ -10,36 +10,67 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcore.clock import Clock, uncollected
-from simcore.engine.cell_times import CellBook
-from simcore.engine.fluid_planner import FluidPlanner
+from simcore.collectives.plan import Planner
+from simcore.engine.execution import Execution
 from simcore.engine.gpu import Gpu
 from simcore.engine.launches import host_costs
 from simcore.engine.layout import communicates
-from simcore.engine.periods import shortened
 from simcore.engine.rank import Rank
-from simcore.engine.record import PlanTable, all_times, link_counters
+from simcore.engine.record import PlanTable, all_times, link_counters, link_log
 from simcore.engine.rendezvous import Communicators
-from simcore.engine.result import SimulationResult
-from simcore.engine.solo import Solos, are_worthwhile
-from simcore.engine.steady import steady_state, whole_result
+from simcore.engine.result import Answered, SimulationResult
 from simcore.engine.stuck import deadlock
 from simcore.engine.tape import Tape, TapeCompiler
 from simcore.engine.variants import Noise, Variants
-from simcore.errors import InputError, SimcoreError, nearest
+from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.network.fluid import FixedNetwork, FluidNetwork, fluid_network
+from simcore.network.fluid_planner import FluidPlanner
 from simcore.network.packet import PacketSettings
-from simcore.symmetry import Partition, Planner, Quotient, partition
+from simcore.symmetry import Partition, Quotient, partition
 
 if TYPE_CHECKING:
     from simcore.cost.demand import CostModel
-    from simcore.engine.periods import Shortened
-    from simcore.engine.steady import SteadyState
+    from simcore.engine.execution import Processor
+    from simcore.engine.rank import Player
+    from simcore.engine.record import FloatArray
+    from simcore.engine.sequence import KernelSequence
+    from simcore.graph.ops import IntArray
     from simcore.hardware import GpuSpec, Topology
     from simcore.interference import LearnedInterference
     from simcore.network.packet import PacketNetwork
 
 NETWORKS = ("alphabeta", "fluid", "packet")
+
+
+class Aid:
+    """Who may answer for the engine in places (:mod:`simcore.engine.shortcuts`); this one never does.
+
+    ``num_events``: what was played apart.  ``num_ops``: op executions that were no event of their own, by who
+    answered for them.
+    """
+
+    num_events: int = 0
+
+    @property
+    def num_ops(self) -> dict[str, int]:
+        """Op executions answered for."""
+        return {}
+
+    def execute(self, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> Execution:
+        """What a sequence of kernels runs as."""
+        return Execution(gpu, kernels, launch_ps)
+
+    def begin(self, graph: Graph, network: FluidNetwork, communicators: Communicators) -> None:
+        """A job is about to be played on a network of links that flows share."""
+
+    def player(self, rank: Rank) -> Player | None:  # noqa: ARG002
+        """Who answers for stretches of the rank's stream, if anybody does."""
+        return None
+
+    def log(self) -> tuple[IntArray, IntArray, FloatArray] | None:
+        """Changes of rates that the network was not told: (time, number of the plan, bytes/ps) columns."""
+        return None
 
 
 def simulate(
@@ -50,21 +81,21 @@ def simulate(
     *,
     network: str = "fluid",
     packets: PacketSettings | None = None,
-    coalesce: bool = True,
     fold: bool = True,
     variants: Variants | None = None,
     learned: LearnedInterference | None = None,
     noise: Noise | None = None,
+    aid: Aid | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> SimulationResult:
-    """Simulate one training step of all ranks of ``graph`` on ``topology``.
+    """Simulate one training step of all ranks of ``graph`` on ``topology``, from its first event to the last.
 
-    ``cost`` prices kernels, ``planner`` collectives.  ``coalesce`` plays undisturbed kernels as one event,
-    ``fold`` one rank for all that must behave like it; without them every kernel is an event, every rank is
-    simulated, and the result is the same.  ``variants`` are ranks whose GPUs differ; ``learned`` decides how
-    communication slows kernels on GPUs that it covers (with a warning about others); ``noise`` makes every
-    rank different, which unfolds the job (with a warning), as does network "packet", which ``packets`` says
-    more about.  ``progress`` gets the share done, 0..1.
+    ``cost`` prices kernels, ``planner`` collectives.  ``fold`` plays one rank for all that must behave like
+    it; without, every rank is simulated, and the result is the same.  ``variants`` are ranks whose GPUs
+    differ; ``learned`` decides how communication slows kernels on GPUs that it covers (with a warning about
+    others); ``noise`` makes every rank different, which unfolds the job (with a warning), as does network
+    "packet", which ``packets`` says more about.  ``aid`` may answer for stretches; without, every kernel is
+    an event.  ``progress`` gets the share done, 0..1.
 
     Errors: InputError (unknown network, more ranks than GPUs, a job too large for packets), GraphError
     (members of a group disagree), DeadlockError (no rank can go on).
@@ -82,63 +113,45 @@ def simulate(
     fold = fold and noise is None and network != "packet"
     if network == "fluid":
         planner = FluidPlanner(planner, topology.links.bytes_per_s)
-    job = _Job(topology, planner, network, packets, coalesce, fold, variants, learned, noise, progress)
+    job = _Job(
+        graph, topology, planner, network, packets, fold, variants, learned, noise, aid or Aid(), progress
+    )
     with uncollected():  # hundreds of thousands of objects that last until the end would be scanned
-        if coalesce and noise is None and network != "packet":
-            short = shortened(graph)
-            result = job.repeated(short) if short is not None else None
-            if result is not None:
-                return result
-        return job.play(graph).result()
+        return job.play().result()
 
 
 @dataclass(frozen=True)
 class _Job:
-    """Everything that :func:`simulate` is told but for the graph."""
+    """Everything that :func:`simulate` is told."""
 
+    graph: Graph
     topology: Topology
     planner: Planner
     network: str
     packets: PacketSettings | None
-    coalesce: bool
     fold: bool
     variants: Variants
     learned: LearnedInterference | None
     noise: Noise | None
+    aid: Aid
     progress: Callable[[float], None] | None
 
-    def repeated(self, short: Shortened) -> SimulationResult | None:
-        """The result of a whole job from its shortened one, None where that has no steady state."""
-        try:
-            played = self.play(short.graph)
-        except SimcoreError:  # the whole job says it in its own words
-            return None
-        result = played.result(counted=False)
-        steady = steady_state(short, result)
-        if steady is None:
-            return None
-        of_class = self.variants.of_rank[result.representatives].tolist()
-        hosts = [host_costs(self.variants.gpus[number]) for number in of_class]
-        whole = whole_result(short, result, steady, hosts)
-        return played.counted(whole, steady) if whole is not None else None
-
-    def play(self, graph: Graph) -> _Played:
-        """Simulate a graph from its first event to the last."""
-        topology, planner, network, variants = self.topology, self.planner, self.network, self.variants
+    def play(self) -> _Played:
+        """From the first event to the last."""
+        graph, topology, planner, variants = self.graph, self.topology, self.planner, self.variants
         parts = partition(graph, topology, planner, variants.of_rank, fold=self.fold)
         clock = Clock()
-        fluid = fluid_network(clock, topology) if network == "fluid" else None
+        fluid = fluid_network(clock, topology) if self.network == "fluid" else None
         packet = None
-        if network == "packet":
+        if self.network == "packet":
             from simcore.network.packet import PacketNetwork  # few runs need it: the others start sooner
 
             settings = replace(self.packets or PacketSettings(), software=True)
             packet = PacketNetwork(clock, topology, settings)
         carrier = fluid or packet or FixedNetwork(clock)
         communicators = Communicators(Quotient(parts, topology, planner), graph.groups, carrier, clock)
-        solos = None
-        if fluid is not None and self.coalesce and self.learned is None and are_worthwhile(graph):
-            solos = Solos(fluid, CellBook(topology.links.bytes_per_s, communicators))
+        if fluid is not None:
+            self.aid.begin(graph, fluid, communicators)
         tapes = _Tapes(graph, variants, self.noise)
         ranks: list[Rank] = []
         for number in parts.representatives.tolist():
@@ -149,11 +162,11 @@ class _Job:
                 num_sms=spec.num_sms,
                 hbm_bytes_per_s=spec.hbm_bytes_per_s,
                 copy_engines=spec.copy_engines,
-                coalesce=self.coalesce,
+                execution=self.aid.execute,
             )
             rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
-            if solos is not None:
-                rank.solo = solos.of(rank)
+            if fluid is not None:
+                rank.player = self.aid.player(rank)
             for coroutine in rank.coroutines():
                 clock.process(coroutine)
             ranks.append(rank)
@@ -165,8 +178,7 @@ class _Job:
         events = clock.drain(_share_done(ranks, progress) if progress is not None else None)
         if any(rank.is_stuck for rank in ranks):
             raise deadlock(graph, ranks, parts.class_of)
-        events += solos.book.num_events if solos is not None else 0
-        return _Played(self, graph, ranks, parts, events, fluid, solos, packet)
+        return _Played(self, ranks, parts, events + self.aid.num_events, fluid, packet)
 
     def _gpu_type(self, spec: GpuSpec) -> Callable[..., Gpu]:
         learned = self.learned
@@ -179,22 +191,21 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Played:
-    """A graph that has been played: its ranks' records."""
+    """A job that has been played: its ranks' records."""
 
     job: _Job
-    graph: Graph
     ranks: list[Rank]
     parts: Partition
     events: int
     fluid: FluidNetwork | None
-    solos: Solos | None
     packet: PacketNetwork | None
 
-    def result(self, *, counted: bool = True) -> SimulationResult:
-        """Times by op, and warnings; what links carried, if ``counted``.  Uses the records up."""
-        job, ranks, parts, ops = self.job, self.ranks, self.parts, self.graph.ops
-        times = all_times(ranks, ops.kind)
-        is_comm = communicates(ops.kind)
+    def result(self) -> SimulationResult:
+        """Times by op, the links' log, and warnings.  Uses the records up."""
+        job, ranks, parts = self.job, self.ranks, self.parts
+        kind = job.graph.ops.kind
+        times = all_times(ranks, kind)
+        is_comm = communicates(kind)
         table = PlanTable()
         plan_of = tuple(table.of_rank(rank, is_comm) for rank in ranks)
         warnings: list[str] = []
@@ -204,7 +215,11 @@ class _Played:
             warnings += _not_learned(job.learned, job.variants)
         if self.packet is not None:
             warnings += self.packet.remarks()
-        result = SimulationResult(
+        for rank in ranks:
+            rank.player = None  # the one circle by which ranks, and with them their tapes, would be kept
+        sizes = np.array([len(rank.tape.flat) for rank in ranks])
+        total = int(sizes[parts.class_of].sum())
+        return SimulationResult(
             class_of=parts.class_of,
             representatives=parts.representatives,
             times=times,
@@ -213,24 +228,16 @@ class _Played:
             plans=tuple(table.plans),
             step_ps=max((int(t.end_ps.max()) for t in times if len(t.end_ps)), default=0),
             engine_events=self.events,
+            resources=job.topology.links.names if self.fluid is not None else (),
+            log=link_log(self.fluid, job.aid.log()) if self.fluid is not None else None,
+            answered=Answered(total, total - int(sizes.sum()), **job.aid.num_ops),
             warnings=tuple(warnings),
         )
-        for rank in ranks:
-            rank.solo = None  # the one circle by which ranks, and with them their tapes, would be kept
-        return self.counted(result) if counted else result
 
-    def counted(self, result: SimulationResult, steady: SteadyState | None = None) -> SimulationResult:
-        """With what links carried, through a ``steady`` state as often as it says."""
-        if self.fluid is None:
-            return result
-        counters = link_counters(self.fluid, self.solos.played if self.solos is not None else (), steady)
-        return replace(
-            result,
-            resources=self.job.topology.links.names,
-            counter_time_ps=counters.time_ps,
-            counter_resource=counters.resource,
-            counter_value=counters.value,
-        )
+
+def counted(result: SimulationResult) -> SimulationResult:
+    """With the use of links that its log says."""
+    return result if result.log is None else replace(result, counters=link_counters(result.log), log=None)
 
 
 def _not_learned(learned: LearnedInterference, variants: Variants) -> list[str]:

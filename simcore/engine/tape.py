@@ -17,7 +17,7 @@ import numpy.typing as npt
 from simcore.cost.demand import Demands
 from simcore.engine.items import Call, Item, ItemMaker, Items, ItemTable, Kernels, calls_by_row
 from simcore.engine.launches import HostCosts, Launches, plan_launches
-from simcore.engine.layout import Completion, Layout, communicates
+from simcore.engine.layout import Completion, StreamLayout, communicates
 from simcore.engine.sequence import KernelSequence
 from simcore.graph import FlatOps, Graph, OpKind, Program
 from simcore.graph.ops import IntArray
@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class HostSegment:
     """Launches between two points where the host may block.
 
     The host begins a segment when ``waits`` are complete, spends ``cost_ps`` launching, and goes on.
@@ -38,9 +38,9 @@ class Segment:
     sync: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tape:
-    """A program ready to run on any of its ranks.
+    """A program ready to run on any of its ranks; told apart by identity.
 
     ``order[p]`` is the flat op at position ``p`` (streams one after the other, issue order inside);
     ``item_of[p]`` its item, counted over all streams; ``before``/``after`` its time alone from the start of
@@ -53,7 +53,7 @@ class Tape:
     stream_names: tuple[str, ...]
     first_item: tuple[int, ...]  # number of the stream's first item, over all streams
     first_op: IntArray  # position of each item's first op
-    segments: tuple[Segment, ...]
+    segments: tuple[HostSegment, ...]
     order: IntArray
     item_of: IntArray
     before: IntArray
@@ -92,7 +92,7 @@ class TapeCompiler:
         flat = graph.flat_ops(program)
         rows = flat.row
         launches = plan_launches(graph, rows, self._host)
-        layout = Layout.of(graph, flat, launches, self._is_comm[rows])
+        layout = StreamLayout.of(graph, flat, launches, self._is_comm[rows])
         item_at = np.full(len(rows), -1, dtype=np.int64)
         item_at[layout.order] = layout.item_of
         if factor is None:
@@ -108,7 +108,7 @@ class TapeCompiler:
         segments, host_waits = [], []
         for sync, room, cost in zip(launches.sync, launches.room, launches.cost_ps, strict=True):
             needed = item_at[layout.host_waits(graph, rows, sync, room)].tolist()
-            segments.append(Segment(layout.latest(needed), cost, sync))
+            segments.append(HostSegment(layout.latest(needed), cost, sync))
             host_waits += needed
         first = layout.first_item
         table = _item_table(graph, layout, launches, rows, item_at, host_waits)
@@ -122,7 +122,12 @@ class TapeCompiler:
 
 
 def _item_table(
-    graph: Graph, layout: Layout, launches: Launches, rows: IntArray, item_at: IntArray, host_waits: list[int]
+    graph: Graph,
+    layout: StreamLayout,
+    launches: Launches,
+    rows: IntArray,
+    item_at: IntArray,
+    host_waits: list[int],
 ) -> ItemTable:
     bounds = np.concatenate([layout.heads, [len(layout.order)]])
     first, last = layout.order[bounds[:-1]], layout.order[bounds[1:] - 1] if len(layout.heads) else bounds[:0]

@@ -36,7 +36,6 @@ class Flow(Movable):
         super().__init__(clock)
         self.plan = plan
         self.cap = plan.pace_bytes_per_s * 1e-12
-        self.inputs = {use.link: use.inputs for use in plan.links if use.inputs}
         self.members = members
         self.network: Network | None = None
         self.moving = False

@@ -9,8 +9,8 @@ nothing else.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
 from simcore.errors import InputError
+from simcore.network.link import Link
 from simcore.network.maxmin import max_min, max_min_by_share
 
 if TYPE_CHECKING:
@@ -34,6 +35,28 @@ def finish(flow: Flow) -> None:
     flow.fire()
     for member in flow.members:
         member.refresh()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Route:
+    """A plan on the links of a network: how fast alone, bytes/ps, and its number in the network's log.
+
+    ``uses`` are (link, link bytes per byte of progress, inputs), see
+    :class:`~simcore.collectives.plan.LinkUse`.
+    """
+
+    uses: tuple[tuple[Link, float, float], ...]
+    alone: float
+    number: int
+
+
+@dataclass(eq=False, slots=True)
+class RateLog:
+    """When rates of plans changed, in the order of events: ``change[i]`` bytes/ps of plan ``plan[i]``."""
+
+    time_ps: list[int] = field(default_factory=list)
+    plan: list[int] = field(default_factory=list)
+    change: list[float] = field(default_factory=list)
 
 
 class FluidNetwork:
@@ -54,23 +77,36 @@ class FluidNetwork:
         *,
         nics: range = range(0),
     ) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.log = RateLog()
+        self.plans: list[CollectivePlan] = []  # by their number in the log
         self._clock = clock
         self._nics = nics
-        self._capacity = (bytes_per_s * 1e-12).tolist()
         self._names = names
-        self._on_link: defaultdict[int, dict[Flow, float]] = defaultdict(dict)  # active flows, weight
-        self._alone: dict[int, float] = {}  # plan id -> rate alone
-        self._plans: dict[int, CollectivePlan] = {}
-        self.bytes_per_s = bytes_per_s
-        self.watched: dict[int, Callable[[], None]] = {}  # link -> to be called before a flow joins it
-        self.log_time: list[int] = []
-        self.log_plan: list[int] = []
-        self.log_change: list[float] = []  # change of the plan's rate, bytes/ps
+        self._links: dict[int, Link] = {}
+        self._routes: dict[CollectivePlan, Route] = {}
 
-    @property
-    def plans(self) -> dict[int, CollectivePlan]:
-        """Plans seen so far by the id used in the log."""
-        return self._plans
+    def link(self, index: int) -> Link:
+        """The link of that index; made when somebody first asks for it."""
+        link = self._links.get(index)
+        if link is None:
+            name = self._names[index] if self._names else str(index)
+            link = self._links[index] = Link(self._clock, self, index, float(self.bytes_per_s[index]), name)
+        return link
+
+    def route(self, plan: CollectivePlan) -> Route:
+        """The links of a plan.  InputError where one of them has no bandwidth."""
+        route = self._routes.get(plan)
+        if route is None:
+            rate = plan.pace_bytes_per_s * 1e-12
+            uses = tuple([(self.link(use.link), use.weight, use.inputs) for use in plan.links])
+            for link, weight, _ in uses:
+                if link.bytes_per_ps <= 0.0:
+                    raise InputError(f"link {link.name} has no bandwidth but {plan.collective} must cross it")
+                rate = min(rate, link.bytes_per_ps / weight)
+            route = self._routes[plan] = Route(uses, rate, len(self.plans))
+            self.plans.append(plan)
+        return route
 
     def start(self, flow: Flow) -> None:
         """Begin with the latency before the plan's data, then move its volume."""
@@ -92,48 +128,28 @@ class FluidNetwork:
             flow.hbm_caps[member] = cap
         self._resolve(self._component(flow))
 
-    def rate_alone(self, plan: CollectivePlan) -> float:
-        """Rate of the plan when nobody else uses its links, bytes/ps."""
-        rate = self._alone.get(id(plan))
-        if rate is None:
-            rate = plan.pace_bytes_per_s * 1e-12
-            for use in plan.links:
-                if self._capacity[use.link] <= 0.0:
-                    name = self._names[use.link] if self._names else str(use.link)
-                    raise InputError(f"link {name} has no bandwidth but {plan.collective} must cross it")
-                rate = min(rate, self._capacity[use.link] / use.weight)
-            self._alone[id(plan)] = rate
-            self._plans[id(plan)] = plan
-        return rate
-
-    def is_used(self, link: int) -> bool:
-        """Whether a flow is on a link."""
-        return bool(self._on_link.get(link))
-
     # -- joining and leaving ---------------------------------------------------------------------
 
     def _join(self, flow: Flow) -> None:
-        plan = flow.plan
-        if self.watched:
-            for use in plan.links:
-                if use.link in self.watched:
-                    self.watched[use.link]()
-        alone = self.rate_alone(plan)
+        plan, route = flow.plan, self.route(flow.plan)
+        for link, _, _ in route.uses:
+            if link.observer is not None:
+                link.observer.touched()
         if not plan.volume_bytes > 0.0:
             flow.fire()
             return
         flow.moving = True
-        fits = True
-        for use in plan.links:
-            on_link = self._on_link[use.link]
-            if on_link:
+        alone, fits = route.alone, True
+        for link, weight, inputs in route.uses:
+            others = link.flows
+            if others:
                 # Where switches part a link by ports, one more flow may take from some and give to others:
                 # rates that were held down before it came do not stand.
-                if use.inputs and self._nics and not all(f.at_its_cap for f in on_link):
+                if inputs and self._nics and not all(other.at_its_cap for other in others):
                     fits = False
-                load = sum([weight * max(f.rate, f.desired) for f, weight in on_link.items()])
-                fits = fits and load + use.weight * alone <= self._capacity[use.link] * (1.0 + _SLACK)
-            on_link[flow] = use.weight
+                load = sum([by * max(other.rate, other.desired) for other, by in others.items()])
+                fits = fits and load + weight * alone <= link.bytes_per_ps * (1.0 + _SLACK)
+            link.request(flow, weight)
         flow.since = self._clock.now
         if fits:
             self._apply(flow, alone, alone)
@@ -143,11 +159,10 @@ class FluidNetwork:
 
     def _leave(self, flow: Flow) -> None:
         neighbours: dict[Flow, None] = {}
-        for use in flow.plan.links:
-            on_link = self._on_link[use.link]
-            del on_link[flow]
-            neighbours.update(dict.fromkeys([f for f in on_link if not f.at_its_cap]))
-        self._log(flow, -flow.rate)
+        for link, _, _ in self.route(flow.plan).uses:
+            link.release(flow)
+            neighbours.update(dict.fromkeys([other for other in link.flows if not other.at_its_cap]))
+        self._note(flow, -flow.rate)
         for member in flow.members:
             member.draw_ended(flow)
         done: set[Flow] = set()
@@ -165,15 +180,16 @@ class FluidNetwork:
         found = {seed: None}
         stack = [seed]
         while stack:
-            for use in stack.pop().plan.links:
-                for other in self._on_link[use.link]:
+            for link, _, _ in self.route(stack.pop().plan).uses:
+                for other in link.flows:
                     if other not in found:
                         found[other] = None
                         stack.append(other)
         return list(found)
 
     def _resolve(self, flows: list[Flow]) -> None:
-        capacity = {use.link: self._capacity[use.link] for flow in flows for use in flow.plan.links}
+        routes = [self.route(flow.plan).uses for flow in flows]
+        capacity = {link.index: link.bytes_per_ps for uses in routes for link, _, _ in uses}
         caps = [flow.cap for flow in flows]
         share = self._sharing(flows)
         desired = share(capacity, caps)
@@ -191,7 +207,9 @@ class FluidNetwork:
 
     def _sharing(self, flows: list[Flow]) -> Callable[[dict[int, float], list[float]], list[float]]:
         """By connection; by input port where a switch that arbitrates so has several flows on a link."""
-        if self._nics and any(len(self._on_link[link]) > 1 for flow in flows for link in flow.inputs):
+        if self._nics and any(
+            inputs and len(link.flows) > 1 for flow in flows for link, _, inputs in self.route(flow.plan).uses
+        ):
             shares = [self._shares(flow) for flow in flows]
             return lambda capacity, caps: max_min_by_share(capacity, shares, caps)
         uses = [[(use.link, use.weight) for use in flow.plan.links] for flow in flows]
@@ -203,13 +221,13 @@ class FluidNetwork:
         nic = next((use.link for use in plan.links if use.link in self._nics), None)
         part = 1.0
         if nic is not None and plan.feed_weight:
-            part = plan.feed_weight / sum(self._on_link[nic].values())
+            part = plan.feed_weight / sum(self.link(nic).flows.values())
         return [(use.link, use.weight, use.inputs * part if use.inputs else use.weight) for use in plan.links]
 
     def _apply(self, flow: Flow, rate: float, desired: float) -> None:
         now = self._clock.now
         flow.remaining = max(0.0, flow.remaining - flow.rate * (now - flow.since))
-        self._log(flow, rate - flow.rate)
+        self._note(flow, rate - flow.rate)
         flow.since = now
         flow.rate, flow.desired = rate, desired
         if rate > 0.0:
@@ -230,11 +248,12 @@ class FluidNetwork:
         for member in flow.members:
             member.draw_changed(flow, flow.rate * hbm, flow.desired * hbm)
 
-    def _log(self, flow: Flow, change: float) -> None:
+    def _note(self, flow: Flow, change: float) -> None:
         if change:
-            self.log_time.append(self._clock.now)
-            self.log_plan.append(id(flow.plan))
-            self.log_change.append(change)
+            log = self.log
+            log.time_ps.append(self._clock.now)
+            log.plan.append(self._routes[flow.plan].number)
+            log.change.append(change)
 
 
 def fluid_network(clock: Clock, topology: Topology) -> FluidNetwork:

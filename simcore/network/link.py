@@ -1,9 +1,18 @@
-"""A link as a SimPy user sees it: ``yield link.transfer(num_bytes)``."""
+"""A link as a SimPy resource: ``yield link.transfer(num_bytes)``, and what flows on it at any time.
+
+Note [Requests that are granted at once]
+    A resource of SimPy is asked for, granted and given back.  Bandwidth can be divided, so nobody waits in a
+    line for it: a flow's request is granted at once, with a max-min fair share that changes as others come
+    and go, and it is given back with the flow's last byte.  A flow asks for all links of its route together;
+    the network (:mod:`simcore.network.fluid`) says what the shares are.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+from simpy.resources.base import BaseResource
 
 from simcore.collectives.plan import CollectivePlan, LinkUse
 from simcore.errors import InputError
@@ -14,13 +23,47 @@ if TYPE_CHECKING:
     from simcore.network.flow import Network
 
 
-class Link:
-    """One direction of a link, shared max-min fairly with everything else that crosses it."""
+class Observer(Protocol):
+    """Somebody who has to know before anything about a link or a GPU changes."""
 
-    def __init__(self, clock: Clock, network: Network, index: int) -> None:
+    def touched(self) -> None:
+        """A flow, a kernel or a hold is about to come or go, now."""
+        ...
+
+
+class Link(BaseResource[Any, Any]):
+    """One direction of a link.  ``capacity`` is in bytes/s, link ``index`` that of the topology.
+
+    ``flows`` are who holds it now, with the link bytes that each moves per byte of its progress.
+    """
+
+    def __init__(self, clock: Clock, network: Network, index: int, bytes_per_s: float, name: str) -> None:
+        super().__init__(clock, bytes_per_s)
+        self.index = index
+        self.name = name
+        self.bytes_per_ps = bytes_per_s * 1e-12
+        self.flows: dict[Flow, float] = {}
+        self.observer: Observer | None = None
         self._clock = clock
         self._network = network
-        self.index = index
+
+    @property
+    def rate(self) -> float:
+        """What the flows move over the link now, bytes/s."""
+        return 1e12 * sum([weight * flow.rate for flow, weight in self.flows.items()])
+
+    @property
+    def level(self) -> float:
+        """The part of the capacity that is in use now, 0 to 1."""
+        return self.rate / self.capacity if self.flows else 0.0
+
+    def request(self, flow: Flow, weight: float) -> None:
+        """Grant ``flow`` a share of the link; see Note [Requests that are granted at once]."""
+        self.flows[flow] = weight
+
+    def release(self, flow: Flow) -> None:
+        """Take the flow's share back."""
+        del self.flows[flow]
 
     def transfer(
         self, num_bytes: float, *, latency_ps: int = 0, rate_cap_bytes_per_s: float = math.inf

@@ -2,6 +2,6 @@
 
 from simcore.symmetry.partition import Partition, partition
 from simcore.symmetry.quotient import Membership, Quotient
-from simcore.symmetry.relations import Planner, Relation, relations_of
+from simcore.symmetry.relations import Relation, relations_of
 
-__all__ = ["Membership", "Partition", "Planner", "Quotient", "Relation", "partition", "relations_of"]
+__all__ = ["Membership", "Partition", "Quotient", "Relation", "partition", "relations_of"]

@@ -23,9 +23,10 @@ from simcore.graph import Graph
 from simcore.graph.ops import IntArray
 from simcore.symmetry.colours import add_at, mix, refined, unique_rows
 from simcore.symmetry.fabric import Fabric
-from simcore.symmetry.relations import Planner, Relation, relations_of
+from simcore.symmetry.relations import Relation, relations_of
 
 if TYPE_CHECKING:
+    from simcore.collectives.plan import Planner
     from simcore.hardware import Topology
 
 

@@ -14,10 +14,10 @@ from simcore.errors import GraphError
 from simcore.graph.ops import IntArray
 from simcore.symmetry.fabric import Fabric
 from simcore.symmetry.partition import Partition
-from simcore.symmetry.relations import Planner, Relation
+from simcore.symmetry.relations import Relation
 
 if TYPE_CHECKING:
-    from simcore.collectives.plan import CollectivePlan
+    from simcore.collectives.plan import CollectivePlan, Planner
     from simcore.hardware import Topology
 
 

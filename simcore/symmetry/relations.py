@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,20 +21,8 @@ from simcore.symmetry.colours import first_seen, unique_rows
 from simcore.symmetry.fabric import Fabric
 
 if TYPE_CHECKING:
-    from simcore.collectives.plan import CollectivePlan
+    from simcore.collectives.plan import CollectivePlan, Planner
     from simcore.hardware import Topology
-
-
-class Planner(Protocol):
-    """Decides how NCCL would carry out a collective or a send/recv."""
-
-    def plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
-        """Plan of a collective; ``num_bytes`` in nccl-tests' convention."""
-        ...
-
-    def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> CollectivePlan:
-        """Plan of a send/recv pair."""
-        ...
 
 
 @dataclass(frozen=True)

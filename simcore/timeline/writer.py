@@ -169,14 +169,14 @@ def _write_group(writer: pq.ParquetWriter, waiting: list[pa.Table]) -> None:
 def _write_counters(path: Path, result: SimulationResult) -> None:
     # Most of a large cluster's half a million links are those of ranks that others stand for: not named.
     used = np.zeros(len(result.resources), dtype=np.bool_)
-    used[result.counter_resource] = True
+    used[result.counters.resource] = True
     names = texts([result.resources[link] for link in np.flatnonzero(used).tolist()])
-    codes = numbers((np.cumsum(used) - 1)[result.counter_resource].astype(np.int32))
+    codes = numbers((np.cumsum(used) - 1)[result.counters.resource].astype(np.int32))
     table = pa.Table.from_arrays(
         [
-            numbers(result.counter_time_ps),
+            numbers(result.counters.time_ps),
             pa.DictionaryArray.from_arrays(codes, names),
-            numbers(result.counter_value),
+            numbers(result.counters.value),
         ],
         schema=COUNTERS,
     )

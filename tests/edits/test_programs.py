@@ -16,7 +16,7 @@ from simcore.apps.main import app
 from simcore.apps.run.edits import traced_job
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
-from simcore.engine import simulate
+from simcore.engine.shortcuts import simulate
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, load_graph, verify
 from simcore.hardware import Topology, load_cluster

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from simcore.collectives.plan import CollectivePlan, LinkUse
 from simcore.cost.demand import Demands
-from simcore.engine import SimulationResult, simulate
+from simcore.engine import SimulationResult
+from simcore.engine.shortcuts import SHORTCUTS, simulate
 from simcore.graph import Graph, GraphBuilder, OpKind, OpTable
 from simcore.hardware import Topology, load_cluster
 
@@ -110,17 +111,17 @@ def run(
     check_both: bool = True,
     network: str = "fluid",
 ) -> SimulationResult:
-    """Simulate every rank; also without coalescing, and folded: times must agree to the picosecond."""
+    """Simulate every rank; also without shortcuts, and folded: times must agree to the picosecond."""
     topology = topology or cluster()
 
-    def once(coalesce: bool, fold: bool) -> SimulationResult:
+    def once(shortcuts: tuple[str, ...], fold: bool) -> SimulationResult:
         planner = TablePlanner(transfers or {}, topology)
         cost = TableCost(kernels or {})
-        return simulate(graph, topology, cost, planner, coalesce=coalesce, fold=fold, network=network)
+        return simulate(graph, topology, cost, planner, shortcuts=shortcuts, fold=fold, network=network)
 
-    result = once(True, False)
+    result = once(SHORTCUTS, False)
     if check_both:
-        for other in (once(False, False), once(True, True)):
+        for other in (once((), False), once(SHORTCUTS, True)):
             for rank in range(graph.world_size):
                 ours, theirs = result.times_of(rank), other.times_of(rank)
                 np.testing.assert_array_equal(ours.start_ps, theirs.start_ps)

@@ -92,7 +92,9 @@ def test_link_counters_are_a_step_function_of_what_flows():
     link = result.resources.index("nic.0.0.out")
     picked = [
         (int(t), float(v))
-        for t, r, v in zip(result.counter_time_ps, result.counter_resource, result.counter_value, strict=True)
+        for t, r, v in zip(
+            result.counters.time_ps, result.counters.resource, result.counters.value, strict=True
+        )
         if r == link
     ]
     assert picked == [(15 * US, pytest.approx(50e9)), (35 * US, 0.0)]

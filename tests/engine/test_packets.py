@@ -3,7 +3,7 @@
 import pytest
 
 from simcore.collectives import NcclPlanner
-from simcore.engine import simulate
+from simcore.engine.shortcuts import simulate
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder
 from simcore.network.packet import PacketSettings

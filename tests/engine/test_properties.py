@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.engine import Kernel
+from simcore.engine import RunningKernel
 from simcore.graph import Graph, GraphBuilder, OpKind, external, resolve_waits
 from tests.engine.lab import C, K, cluster, run
 
@@ -117,9 +117,9 @@ def test_permuting_ranks_permutes_the_timeline(order, delays):
 def test_flows_never_exceed_a_link(order, delays):
     topology = cluster()
     result = run(job(order, delays), KERNELS, TRANSFERS, topology=topology, check_both=False)
-    capacity = topology.links.bytes_per_s[result.counter_resource]
-    assert (result.counter_value <= capacity * (1 + 1e-9)).all()
-    assert (result.counter_value >= 0).all()
+    capacity = topology.links.bytes_per_s[result.counters.resource]
+    assert (result.counters.value <= capacity * (1 + 1e-9)).all()
+    assert (result.counters.value >= 0).all()
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
@@ -127,7 +127,7 @@ def test_flows_never_exceed_a_link(order, delays):
 def test_more_of_the_gpu_never_slows_a_kernel(name, sms, bandwidth):
     def time(free_sms: int, bytes_per_ps: float) -> float:
         k = KERNELS[name]
-        kernel = Kernel(132, int(k.us * 1e6), k.blocks, k.occ, k.hbm_bytes, int(k.fixed_us * 1e6))
+        kernel = RunningKernel(132, int(k.us * 1e6), k.blocks, k.occ, k.hbm_bytes, int(k.fixed_us * 1e6))
         kernel.place(free_sms)
         memory = k.hbm_bytes / bytes_per_ps
         return kernel.fixed_left + max(kernel.sm_time_left(free_sms), memory)

@@ -7,14 +7,14 @@ import simpy
 from simcore.clock import Clock
 from simcore.engine import Gpu
 from simcore.errors import InputError
-from simcore.network import FluidNetwork, Link
+from simcore.network import FluidNetwork
 from tests.engine.lab import US
 
 
 def bench(*gb_per_s: float):
     clock = Clock()
     network = FluidNetwork(clock, np.array(gb_per_s) * 1e9)
-    return clock, network, [Link(clock, network, i) for i in range(len(gb_per_s))]
+    return clock, network, [network.link(i) for i in range(len(gb_per_s))]
 
 
 def test_two_transfers_on_one_link():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simcore.collectives import NcclPlanner
-from simcore.engine import simulate, solo
+from simcore.engine.shortcuts import simulate, solo
 from simcore.graph.schedules import interleaved_one_f_one_b, one_f_one_b
 from simcore.hardware import Topology
 from tests.engine.lab import TableCost
@@ -24,7 +24,7 @@ def run(graph, where, **options):
 
 def both(graph, where):
     """With spans, after comparing with an event per kernel, to the picosecond."""
-    spans, plain = run(graph, where), run(graph, where, coalesce=False)
+    spans, plain = run(graph, where), run(graph, where, shortcuts=())
     for ours, theirs in zip(spans.times, plain.times, strict=True):
         for column in ("ready_ps", "start_ps", "end_ps"):
             np.testing.assert_array_equal(getattr(ours, column), getattr(theirs, column))
@@ -37,9 +37,9 @@ def both(graph, where):
 def counters(result):
     """Bytes by link: the integral of its use."""
     used = {}
-    for link in np.unique(result.counter_resource).tolist():
-        mine = result.counter_resource == link
-        time, value = result.counter_time_ps[mine], result.counter_value[mine]
+    for link in np.unique(result.counters.resource).tolist():
+        mine = result.counters.resource == link
+        time, value = result.counters.time_ps[mine], result.counters.value[mine]
         used[link] = float((value[:-1] * np.diff(time)).sum()) / 1e12
     return used
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +11,11 @@ from hypothesis import strategies as st
 
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
-from simcore.engine import Variants, simulate, solo
-from simcore.engine.host_times import HostSchedule
+from simcore.engine import Variants
 from simcore.engine.launches import host_costs
-from simcore.engine.periods import KEPT, Repeats, shortened
+from simcore.engine.shortcuts import simulate, solo
+from simcore.engine.shortcuts.host_times import HostSchedule
+from simcore.engine.shortcuts.repeats import KEPT, Repeats, shortened
 from simcore.graph import GraphBuilder, external
 from simcore.graph.schedules import gpipe, one_f_one_b
 from simcore.hardware import Topology, load_cluster
@@ -48,7 +48,7 @@ def run(graph, where, cost=None, **options):
 
 def both(graph, where, **options):
     """With steady states, after comparing with an event per kernel of the whole job, to the picosecond."""
-    quick, plain = run(graph, where, **options), run(graph, where, coalesce=False, **options)
+    quick, plain = run(graph, where, **options), run(graph, where, shortcuts=(), **options)
     assert quick.step_ps == plain.step_ps
     for name in ("times", "alone_ps"):
         for ours, theirs in zip(getattr(quick, name), getattr(plain, name), strict=True):
@@ -70,8 +70,7 @@ def share_simulated(graph, where):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(solo, "WORTH_OPS", float("inf"))
         events = run(graph, where).engine_events
-        patch.setattr(sys.modules["simcore.engine.simulate"], "shortened", lambda graph: None)
-        return events / run(graph, where).engine_events
+        return events / run(graph, where, shortcuts=("runs",)).engine_events
 
 
 def test_one_f_one_b_repeats_a_forward_and_a_backward():
@@ -186,7 +185,7 @@ def test_a_host_is_worked_out_as_the_engine_plays_it(overhead_s):
     # Stages that begin late make the host wait for room in its queue; the optimizer's sync makes it wait too.
     graph = job(16)
     where = cluster(graph, overhead_s)
-    result = run(graph, where, coalesce=False)
+    result = run(graph, where, shortcuts=())
     costs = host_costs(where.cluster.gpu)
     for rank, times in zip(result.representatives.tolist(), result.times, strict=True):
         schedule = HostSchedule.of(graph, graph.programs[graph.program_of_rank[rank]], costs)

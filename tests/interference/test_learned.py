@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from simcore.apps.main import app
 from simcore.apps.studies.contention.command import calibrate_interference, contention_study
-from simcore.engine import simulate
+from simcore.engine.shortcuts import SHORTCUTS, simulate
 from simcore.errors import InputError
 from simcore.interference import FEATURES, LearnedInterference, Neighbours, features, load_interference
 from simcore.interference.train import TrainingRow, train, without_kernels, without_trace
@@ -23,10 +23,10 @@ def constant(slowdown, num_sms=(132,)):
     return LearnedInterference(math.log(slowdown), (leaf,), num_sms, "by hand", 1)
 
 
-def run(graph, kernels, transfers, learned, *, coalesce=True):
+def run(graph, kernels, transfers, learned, *, shortcuts=SHORTCUTS):
     topology = cluster()
     planner = TablePlanner(transfers, topology)
-    return simulate(graph, topology, TableCost(kernels), planner, learned=learned, coalesce=coalesce)
+    return simulate(graph, topology, TableCost(kernels), planner, learned=learned, shortcuts=shortcuts)
 
 
 def beside():
@@ -68,7 +68,7 @@ def test_a_kernel_beside_communication_is_stretched_by_what_was_learned():
     kernels, transfers = {"kernel": K(100)}, {1: C(120, 16)}
     result = run(beside(), kernels, transfers, constant(1.5))
     assert [end_us(result, op) for op in (0, 1, 2)] == [120.0, 140.0, 240.0]
-    for_itself = run(beside(), kernels, transfers, constant(1.5), coalesce=False)
+    for_itself = run(beside(), kernels, transfers, constant(1.5), shortcuts=())
     np.testing.assert_array_equal(result.times[0].end_ps, for_itself.times[0].end_ps)
     assert not result.warnings
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
-from simcore.engine import SimulationResult, simulate
+from simcore.engine import SimulationResult
+from simcore.engine.shortcuts import simulate
 from simcore.graph import Graph
 from simcore.hardware import Topology, load_cluster
 from workloads.models.spec import ModelSpec, MoeSpec

@@ -10,7 +10,7 @@ import pytest
 
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
-from simcore.engine import simulate
+from simcore.engine.shortcuts import simulate
 from simcore.errors import InputError
 from simcore.graph import verify
 from simcore.hardware import Topology, load_cluster

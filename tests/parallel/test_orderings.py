@@ -9,7 +9,7 @@ import pytest
 
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
-from simcore.engine import simulate
+from simcore.engine.shortcuts import simulate
 from simcore.hardware import Topology, load_cluster
 from workloads.jobs import complete
 from workloads.jobs.advice import peak_bytes

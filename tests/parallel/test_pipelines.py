@@ -6,7 +6,7 @@ import pytest
 
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
-from simcore.engine import simulate
+from simcore.engine.shortcuts import simulate
 from simcore.graph import OpKind, one_f_one_b
 from simcore.graph.schedules import interleaved_one_f_one_b
 from simcore.hardware import Topology, load_cluster

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simcore.engine import LinkCounters
 from simcore.report import write_perfetto
 from simcore.timeline import Timeline, write_run
 from tests.ring import WORLD_SIZE, ring_graph, ring_result, write_ring_run
@@ -142,9 +143,11 @@ def test_every_counter_begins_at_the_origin(written: Callable[..., Written]) -> 
 def test_time_begins_at_the_origin_without_counters_too(tmp_path: Path) -> None:
     result = replace(
         ring_result(),
-        counter_time_ps=np.zeros(0, dtype=np.int64),
-        counter_resource=np.zeros(0, dtype=np.int32),
-        counter_value=np.zeros(0),
+        counters=LinkCounters(
+            np.zeros(0, dtype=np.int64),
+            np.zeros(0, dtype=np.int32),
+            np.zeros(0),
+        ),
     )
     write_run(tmp_path / "run", ring_graph(), result, FACTS)
     path = tmp_path / "trace.json.gz"

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from simcore.collectives import NcclPlanner
-from simcore.engine import SimulationResult, Variants, simulate
+from simcore.engine import SimulationResult, Variants
+from simcore.engine.shortcuts import simulate
 from simcore.graph import Graph, GraphBuilder, external
 from simcore.graph.schedules import Schedule, interleaved_one_f_one_b, one_f_one_b
 from simcore.hardware import Topology, load_cluster

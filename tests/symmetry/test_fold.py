@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from simcore.collectives import NcclPlanner
-from simcore.engine import Noise, simulate
+from simcore.engine import Noise
+from simcore.engine.shortcuts import simulate
 from simcore.errors import InputError
 from simcore.symmetry import partition
 from tests.engine.lab import TableCost

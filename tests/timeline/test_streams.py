@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
-from simcore.engine import simulate
+from simcore.engine.shortcuts import simulate
 from simcore.graph import GraphBuilder
 from simcore.hardware import Topology, load_cluster
 from simcore.timeline import Timeline, write_run

@@ -35,7 +35,7 @@ class Bench:
 
 
 def measure(
-    workload: str | None, cluster: str | None = None, *, coalesce: bool = True, fold: bool = True
+    workload: str | None, cluster: str | None = None, *, shortcuts: str = "all", fold: bool = True
 ) -> dict[str, Any]:
     """Run the parts of a simulation up to its result and say what each cost.
 
@@ -48,7 +48,7 @@ def measure(
     from simcore.apps.run.loading import loaded
     from simcore.apps.run.scenario import resolve_scenario
     from simcore.graph import apply_kernels, usual_kernels
-    from simcore.run import Setup, run
+    from simcore.run import Setup, run, shortcuts_of
 
     bench = Bench()
     scenario = resolve_scenario(workload, cluster=cluster, settings={})
@@ -59,7 +59,7 @@ def measure(
         if not scenario.described:
             graph = apply_kernels(graph, usual_kernels(graph))
     with bench.part("simulate"):
-        result = run(graph, hardware, Setup(coalesce=coalesce, fold=fold)).result
+        result = run(graph, hardware, Setup(shortcuts=shortcuts_of(shortcuts), fold=fold)).result
     of_class = [sha256(times.start_ps.tobytes() + times.end_ps.tobytes()).digest() for times in result.times]
     digest = sha256(b"".join(of_class[number] for number in result.class_of.tolist()))
     kernels = sum(len(times.end_ps) for times in result.times)
@@ -84,12 +84,13 @@ def bench_run(
     cluster: Annotated[
         str | None, typer.Option(metavar="NAME|FILE", help="Cluster profile. Default: h800-96.")
     ] = None,
-    no_coalesce: Annotated[
-        bool,
+    shortcuts: Annotated[
+        str,
         typer.Option(
-            "--no-coalesce", help="An event for every kernel, for comparison: the digest must be the same."
+            metavar="all|none|NAMES",
+            help="What may answer for the engine (runs,cells,steady), for comparison: the same digest.",
         ),
-    ] = False,
+    ] = "all",
     no_fold: Annotated[
         bool, typer.Option("--no-fold", help="Every rank by itself, for comparison: the same digest again.")
     ] = False,
@@ -97,7 +98,7 @@ def bench_run(
 ) -> None:
     """Time the parts of one simulation of WORKLOAD (default: the catalog's main job), without writing it."""
     with reported_errors():
-        found = measure(workload, cluster, coalesce=not no_coalesce, fold=not no_fold)
+        found = measure(workload, cluster, shortcuts=shortcuts, fold=not no_fold)
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
         return

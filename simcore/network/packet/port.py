@@ -26,10 +26,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappush
 from typing import TYPE_CHECKING, Final
 
-from simpy.events import NORMAL, Event
+from simpy.events import Event
 
 from simcore.clock import Clock
 from simcore.network.packet.turns import Line, Turns
@@ -52,10 +51,11 @@ class Alarm(Event):
     """Calls ``action`` at a time."""
 
     def __init__(self, clock: Clock, time_ps: int, action: Arrival) -> None:
+        super().__init__(clock)
         self._ok = True
         self._value = None
-        self.callbacks = [lambda _: action()]
-        heappush(clock._queue, (time_ps, NORMAL, next(clock._eid), self))
+        self.callbacks.append(lambda _: action())
+        clock.schedule_at(self, time_ps)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Port(Event):
         pause: Pause | None = None,
         marker: Marker | None = None,
     ) -> None:
-        self.env = clock
+        super().__init__(clock)
         self._ok = True
         self._value = None
         self._on_end = [self._end]
@@ -192,7 +192,7 @@ class Port(Event):
         self.busy_ps += took
         self._current = (connection, hop, size, ready, arrived, marked)
         self.callbacks = self._on_end  # type: ignore[assignment]
-        heappush(clock._queue, (begin + took, NORMAL, next(clock._eid), self))
+        clock.schedule_at(self, begin + took)
         self._handed_over = False
         if not last:
             self._credit -= size

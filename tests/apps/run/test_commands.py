@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
         (["report"], "--perfetto"),
         (["report"], "Perfetto also shows the host's calls and waits; left out otherwise."),
         (["compare"], "--top"),
-        (["bench", "run"], "--no-coalesce"),
+        (["bench", "run"], "--shortcuts"),
         (["validate"], "--kernels"),
     ],
 )

@@ -9,8 +9,8 @@ import numpy as np
 from simpy.events import Event, Timeout
 
 from simcore.clock import Clock
+from simcore.engine.execution import Execution
 from simcore.engine.gpu import Gpu
-from simcore.engine.run import Run
 from simcore.engine.sequence import Demand, KernelSequence
 from simcore.hardware.specs import GpuSpec
 from simcore.network.fluid import FixedNetwork
@@ -34,7 +34,7 @@ def time_beside(gpu: GpuSpec, demand: Demand, alone_ps: int, holdings: Sequence[
     clock = Clock()
     device = Gpu(clock, FixedNetwork(clock), num_sms=gpu.num_sms, hbm_bytes_per_s=gpu.hbm_bytes_per_s)
     sequence = KernelSequence.of([demand], np.array([alone_ps]), np.zeros(1, dtype=np.int64))
-    running: list[Run] = []
+    running: list[Execution] = []
     for one in sorted(holdings, key=lambda holding: holding.begin_ps):
         clock.process(_communicate(clock, device, one))
     clock.process(_compute(device, sequence, running))
@@ -53,7 +53,7 @@ def _communicate(clock: Clock, gpu: Gpu, holding: Holding) -> Generator[Event, N
             yield Timeout(clock, holding.end_ps - clock.now)
 
 
-def _compute(gpu: Gpu, sequence: KernelSequence, running: list[Run]) -> Generator[Event, None, None]:
+def _compute(gpu: Gpu, sequence: KernelSequence, running: list[Execution]) -> Generator[Event, None, None]:
     run = gpu.execute(sequence)
     running.append(run)
     yield run

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from simcore.collectives.plan import CollectivePlan
-    from simcore.symmetry import Planner
+    from simcore.collectives.plan import CollectivePlan, Planner
 
 
 class FluidPlanner:
@@ -36,21 +35,21 @@ class FluidPlanner:
         self._planner = planner
         self._bytes_per_s = bytes_per_s
         self._packet_bytes = packet_bytes
-        self._known: dict[int, tuple[CollectivePlan, CollectivePlan]] = {}  # by id: as planned, as told
+        self._told_as: dict[CollectivePlan, CollectivePlan] = {}
 
     def plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
-        """See :class:`simcore.symmetry.Planner`."""
+        """See :class:`simcore.collectives.plan.Planner`."""
         return self._told(self._planner.plan(collective, num_bytes, ranks))
 
     def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> CollectivePlan:
-        """See :class:`simcore.symmetry.Planner`."""
+        """See :class:`simcore.collectives.plan.Planner`."""
         return self._told(self._planner.plan_p2p(num_bytes, src_rank, dst_rank))
 
     def _told(self, plan: CollectivePlan) -> CollectivePlan:
-        known = self._known.get(id(plan))
-        if known is None:
-            known = self._known[id(plan)] = plan, self._without_small_loads(plan)
-        return known[1]
+        told = self._told_as.get(plan)
+        if told is None:
+            told = self._told_as[plan] = self._without_small_loads(plan)
+        return told
 
     def _without_small_loads(self, plan: CollectivePlan) -> CollectivePlan:
         most = max((use.weight for use in plan.links), default=0.0) * plan.volume_bytes

@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from simcore.engine.cell_times import CellBook, Share
-from simcore.engine.cells import Cell, Cells, Chain, Pattern, Patterns, find_cells
-from simcore.engine.chain_times import FIRST_OF_OPS, ChainTimes, strung
-from simcore.engine.span import Span
+from simcore.engine.shortcuts.cell_times import CellBook, Share
+from simcore.engine.shortcuts.cells import Cell, Cells, Chain, Pattern, Patterns, find_cells
+from simcore.engine.shortcuts.chain_times import FIRST_OF_OPS, ChainTimes, strung
+from simcore.engine.shortcuts.span import Span
 
 if TYPE_CHECKING:
-    from simcore.collectives.plan import CollectivePlan
+    import numpy.typing as npt
+
     from simcore.engine.items import Call
     from simcore.engine.layout import BoolArray
     from simcore.engine.rank import Rank
     from simcore.engine.tape import Tape
     from simcore.graph import Graph
+    from simcore.graph.ops import IntArray
     from simcore.network.fluid import FluidNetwork
+    from simcore.network.link import Link
 
 
 Signature = tuple[object, ...]  # a GPU, numbers of plans
@@ -47,7 +50,7 @@ class Played:
     first: int
     stop: int
     begin_ps: int
-    plans: tuple[CollectivePlan, ...]
+    plans: tuple[int, ...]  # by call, their number in the network's log
 
 
 @dataclass
@@ -56,17 +59,18 @@ class Solos:
 
     network: FluidNetwork
     book: CellBook
+    num_ops: int = 0
     played: list[Played] = field(default_factory=list)
     patterns: Patterns = field(default_factory=Patterns)
     cells: dict[tuple[object, ...], Cells] = field(default_factory=dict)
     chains: dict[tuple[Pattern, Signature, Share], ChainTimes] = field(default_factory=dict)
 
-    def times(self, rank: Rank, pattern: Pattern, signature: Signature, share: Share) -> ChainTimes:
-        """Times of a chain; ``signature`` says how the rank carries out its calls."""
-        key = (pattern, signature, share)
+    def times(self, solo: Solo, pattern: Pattern, share: Share) -> ChainTimes:
+        """Times of a chain as a rank carries out its calls."""
+        key = (pattern, solo.signature(pattern), share)
         found = self.chains.get(key)
         if found is None:
-            found = self.chains[key] = strung(self.book.cells(rank, pattern, share), pattern)
+            found = self.chains[key] = strung(self.book.cells(solo, pattern, share), pattern)
         return found
 
     def of(self, rank: Rank) -> Solo | None:
@@ -88,7 +92,7 @@ class Solos:
             and _of_stream(tape, stream, tape.table.communicates).all()
             and _is_joined(tape, main, stream)
         ]
-        key = (id(tape), main, *streams, alone)
+        key = (tape, main, *streams, alone)
         cells = self.cells.get(key)
         if cells is None:
             foreign = [call.rows for call in calls if call not in alone]
@@ -106,52 +110,56 @@ class Solos:
 
 
 class Solo:
-    """Cells of one rank."""
+    """Cells of one rank: who answers for stretches of its main stream.
+
+    ``by_itself``: item of that stream from which a cell is played event by event, -1: none.
+    """
 
     def __init__(self, shared: Solos, rank: Rank, main: int, cells: Cells, calls: Sequence[Call]) -> None:
-        self._shared = shared
-        self.main = main
+        self.rank = rank
+        self.stream = main
         self.cells = cells
+        self.by_itself = -1
         self.ports = rank.communicators.ports(rank.number)
-        self._rank = rank
+        self._shared = shared
         self._spans = self._cells_played = 0
         self._signatures: dict[Pattern | Cell, Signature] = {}
         self._number_of_plan: dict[Call, int] = {}
-        self._plans: dict[Pattern, tuple[tuple[CollectivePlan, ...], tuple[int, ...]]] = {}
+        self._used: dict[Pattern, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
         self._views = tuple(
             np.frombuffer(column, dtype=np.int64) if len(column) else np.zeros(0, dtype=np.int64)
             for column in (rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end)
         )
-        gpu = rank.gpu
-
-        def wake() -> None:
-            if gpu.span is not None:
-                gpu.span.interrupt()
-
         for call in calls:
-            _, plan = rank.bound(call)
-            shared.network.rate_alone(plan)
-            shared.network.watched.update({use.link: wake for use in plan.links})
+            for link, _, _ in shared.network.route(rank.bound(call)[1]).uses:
+                link.observer = rank.gpu  # they are its own: what happens on them it has to know
+
+    def play(self, item: int) -> Span | None:
+        """See :class:`simcore.engine.rank.Player`."""
+        if self.cells.chain[item] < 0 or item == self.by_itself:
+            return None
+        return self._span(item)
 
     def signature(self, part: Pattern | Cell) -> Signature:
         """How the rank carries out the calls of a part of its tape, and on what GPU."""
         found = self._signatures.get(part)
         if found is None:
             plans = [self.number_of_plan(call) for call in part.distinct]
-            found = self._signatures[part] = (self._rank.gpu.alone, *plans)
+            found = self._signatures[part] = (self.rank.gpu.alone, *plans)
         return found
 
     def number_of_plan(self, call: Call) -> int:
         """See :meth:`CellBook.number_of_plan`."""
         found = self._number_of_plan.get(call)
         if found is None:
-            found = self._number_of_plan[call] = self._shared.book.number_of_plan(self._rank, call)
+            found = self._number_of_plan[call] = self._shared.book.number_of_plan(self, call)
         return found
 
-    def span(self, rank: Rank, item: int) -> Span | None:
-        """Play the chain from an item of the main stream on, where a cell begins, as one event, as far as
-        nothing is in the way.
+    def _span(self, item: int) -> Span | None:
+        """The chain from an item of the stream on, where a cell begins, as one event, as far as nothing is in
+        the way.
         """
+        rank = self.rank
         if self._spans >= _TRIALS and self._cells_played < self._spans:
             return None
         number, cell = self.cells.chain[item], self.cells.cell[item]
@@ -159,7 +167,7 @@ class Solo:
         share = rank.gpu.taken()
         if share is None:
             return None
-        times = self._shared.times(rank, chain.pattern, self.signature(chain.pattern), share)
+        times = self._shared.times(self, chain.pattern, share)
         stop, now = times.usable[cell], rank.gpu.clock.now
         if stop == cell:
             return None
@@ -171,20 +179,21 @@ class Solo:
                     break
         if sum(chain.at[stop]) - sum(chain.at[cell]) < 2:
             return None
-        _, links = self._used(rank, chain.pattern)
-        if any(self._shared.network.is_used(link) for link in links):
+        if any(link.flows for link in self._plans_and_links(chain.pattern)[1]):
             return None
         self._spans += 1
-        return Span(rank, chain, times, cell, stop)
+        return Span(self, chain, times, cell, stop)
 
-    def book(self, rank: Rank, chain: Chain, times: ChainTimes, first: int, stop: int, begin_ps: int) -> None:
+    def book(self, chain: Chain, times: ChainTimes, first: int, stop: int, begin_ps: int) -> None:
         """Cells ``first`` to ``stop`` of a chain that began at ``begin_ps`` are over."""
         self._cells_played += stop - first
-        tape, streams = rank.tape, self.cells.streams
+        rank, streams = self.rank, self.cells.streams
+        tape = rank.tape
         for s, stream in enumerate(streams):
             (item_lo, op_lo), (item_hi, op_hi) = times.first[first][s], times.first[stop][s]
             if item_lo == item_hi:
                 continue
+            self._shared.num_ops += op_hi - op_lo
             item = tape.first_item[stream] + chain.at[first][s]
             op = int(tape.first_op[item])
             for number, column, is_complete in times.streams[s]:
@@ -194,18 +203,18 @@ class Solo:
                     np.add(part, begin_ps, out=record)
                 else:
                     record[:] = np.where(part >= 0, part + begin_ps, -1)
-        plans, _ = self._used(rank, chain.pattern)
+        plans, _ = self._plans_and_links(chain.pattern)
         if plans:
             self._shared.played.append(Played(times, first, stop, begin_ps, plans))
         rank.pass_by(streams, chain.at[stop])
 
-    def _used(self, rank: Rank, pattern: Pattern) -> tuple[tuple[CollectivePlan, ...], tuple[int, ...]]:
-        """Plans of a pattern's calls, and the links that they use."""
-        found = self._plans.get(pattern)
+    def _plans_and_links(self, pattern: Pattern) -> tuple[tuple[int, ...], tuple[Link, ...]]:
+        """Numbers in the network's log of the plans of a pattern's calls, and the links that they use."""
+        found = self._used.get(pattern)
         if found is None:
-            plans = tuple(rank.bound(call)[1] for call in pattern.calls)
-            links = dict.fromkeys(use.link for plan in plans for use in plan.links)
-            found = self._plans[pattern] = plans, tuple(links)
+            routes = [self._shared.network.route(self.rank.bound(call)[1]) for call in pattern.calls]
+            links = dict.fromkeys(link for route in routes for link, _, _ in route.uses)
+            found = self._used[pattern] = tuple(route.number for route in routes), tuple(links)
         return found
 
 
@@ -240,13 +249,12 @@ def _is_joined(tape: Tape, main: int, stream: int) -> bool:
     return 2 * len(np.unique(table.wait_from[joins])) > len(tape.streams[stream])
 
 
-def log_of(played: Sequence[Played]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(time, id of the plan, change of its rate) of all flows in spans."""
+def log_of(played: Sequence[Played]) -> tuple[IntArray, IntArray, npt.NDArray[np.float64]]:
+    """(time, number of the plan, change of its rate) of all flows in spans."""
     times, plans, changes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
     for one in played:
         part = slice(one.times.first_change[one.first], one.times.first_change[one.stop])
-        ids = np.array([id(plan) for plan in one.plans], dtype=np.int64)
         times.append(one.times.change_ps[part] + one.begin_ps)
-        plans.append(ids[one.times.change_call[part]])
+        plans.append(np.array(one.plans, dtype=np.int64)[one.times.change_call[part]])
         changes.append(one.times.change[part])
     return np.concatenate(times), np.concatenate(plans), np.concatenate(changes)

@@ -2,36 +2,41 @@
 
 Note [Steady state]
     A pipeline repeats the same instances of templates from microbatch to microbatch.  The job is simulated
-    with most of these repetitions left out (:mod:`simcore.engine.periods`).  If at some instant ``until``,
-    on all ranks, everything under way is what was under way one period before and has been so since it
-    began, then what follows next is what followed then: the whole job repeats that period as often as
-    repetitions were left out, and goes on as the shortened one did.
+    with most of these repetitions left out (:mod:`.repeats`).  If at some instant ``until``, on all ranks,
+    everything under way is what was under way one period before and has been so since it began, then what
+    follows next is what followed then: the whole job repeats that period as often as repetitions were left
+    out, and goes on as the shortened one did.
 
     The host runs ahead by a bounded number of launches, whatever a microbatch is.  When it launches in the
     whole job is worked out afterwards; where that is not when it did, shifted, the launch must have
     held up nothing, neither in the shortened job nor in the whole one.
 
-    Without a steady state, or with launches that matter, the whole job is simulated.
+    Without a steady state, or with launches that matter, there is no result, and the whole job has to be
+    simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simcore.engine.host_times import HostSchedule, set_host_times
+from simcore.engine.launches import set_host_times
 from simcore.engine.layout import on_host
-from simcore.engine.result import RankTimes
+from simcore.engine.result import Answered, LinkLog, RankTimes
+from simcore.engine.shortcuts.host_times import HostSchedule
+from simcore.engine.shortcuts.repeats import shortened
+from simcore.errors import SimcoreError
 
 if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts
     from simcore.engine.layout import BoolArray
-    from simcore.engine.periods import Repeats, Shortened
     from simcore.engine.result import SimulationResult
+    from simcore.engine.shortcuts.repeats import Repeats, Shortened
     from simcore.graph import Graph
     from simcore.graph.ops import IntArray
 
@@ -70,14 +75,36 @@ class _Steady:
     until_ps: int
 
 
+def repeated(
+    graph: Graph,
+    play: Callable[[Graph], SimulationResult],
+    host_costs_of: Callable[[IntArray], Sequence[HostCosts]],
+) -> SimulationResult | None:
+    """The result of ``graph`` from that of a shorter job, as ``play`` finds it; None without a steady state.
+
+    ``host_costs_of``: what launches cost the hosts of some ranks.
+    """
+    short = shortened(graph)
+    if short is None:
+        return None
+    try:
+        result = play(short.graph)
+    except SimcoreError:  # the whole job says it in its own words
+        return None
+    steady = steady_state(short, result)
+    if steady is None:
+        return None
+    return whole_result(short, result, steady, host_costs_of(result.representatives))
+
+
 def steady_state(short: Shortened, result: SimulationResult) -> SteadyState | None:
     """The steady state of a shortened job, None where there is none."""
     graph = short.graph
     program_of = graph.program_of_rank[result.representatives].tolist()
     period = 0
-    parts: dict[tuple[int, int], _Steady] = {}
+    parts: dict[tuple[int, RankTimes], _Steady] = {}
     for program, times in zip(program_of, result.times, strict=True):
-        if (program, id(times)) in parts:
+        if (program, times) in parts:
             continue
         shifts = _shifts(short, program, times)
         period = period or int(shifts[len(shifts) // 2])
@@ -86,7 +113,7 @@ def steady_state(short: Shortened, result: SimulationResult) -> SteadyState | No
         found = _steady_part(short, program, times, shifts, period)
         if found is None:
             return None
-        parts[program, id(times)] = found
+        parts[program, times] = found
     since = max((part.since_ps for part in parts.values()), default=_NEVER)
     until = min((part.until_ps for part in parts.values()), default=0)
     before = until - period
@@ -96,7 +123,7 @@ def steady_state(short: Shortened, result: SimulationResult) -> SteadyState | No
         under_way = (times.ready_ps < before) & (times.end_ps >= before) & _on_gpu(graph, program)
         if (times.ready_ps[under_way] < since).any():
             return None
-    copies = [parts[program, id(times)].last for program, times in zip(program_of, result.times, strict=True)]
+    copies = [parts[program, times].last for program, times in zip(program_of, result.times, strict=True)]
     return SteadyState(period, until, short.left_out, tuple(copies))
 
 
@@ -151,17 +178,19 @@ def whole_result(
 ) -> SimulationResult | None:
     """The result of the whole job from that of the shortened one; None where launches matter.
 
-    ``costs_of_class``: what launches cost the host of each class.  Link counters are not touched.
+    ``costs_of_class``: what launches cost the host of each class.
     """
     program_of = short.whole.program_of_rank[result.representatives].tolist()
     hosts: dict[tuple[int, HostCosts], tuple[HostSchedule, HostSchedule]] = {}
     made: dict[tuple[object, ...], RankTimes] = {}
-    columns: dict[tuple[int, int, int], npt.NDArray[Any]] = {}
-    times, alone, plans = [], [], []
+    columns: dict[tuple[int, int, bytes], npt.NDArray[Any]] = {}
+    times: list[RankTimes] = []
+    alone: list[npt.NDArray[Any]] = []
+    plans: list[npt.NDArray[Any]] = []
     for c, (program, costs) in enumerate(zip(program_of, costs_of_class, strict=True)):
         copy = steady.copy[c]
         origin, later = short.origin(program, copy)
-        key = (program, costs, id(result.times[c]))
+        key = (program, costs, result.times[c])
         if key not in made:
             if (program, costs) not in hosts:
                 hosts[program, costs] = (
@@ -173,16 +202,34 @@ def whole_result(
                 return None
             made[key] = found
         times.append(made[key])
-
-        alone.append(columns.setdefault((program, copy, id(result.alone_ps[c])), result.alone_ps[c][origin]))
-        plans.append(columns.setdefault((program, copy, id(result.plan_of[c])), result.plan_of[c][origin]))
+        for column, by_class in ((result.alone_ps[c], alone), (result.plan_of[c], plans)):
+            of = (program, copy, blake2b(column.data).digest())
+            by_class.append(columns[of] if of in columns else columns.setdefault(of, column[origin]))
     return replace(
         result,
         times=tuple(times),
         alone_ps=tuple(alone),
         plan_of=tuple(plans),
         step_ps=max((int(t.end_ps.max()) for t in times if len(t.end_ps)), default=0),
+        log=_whole_log(result.log, steady) if result.log is not None else None,
+        answered=_answered(result, times),
     )
+
+
+def _whole_log(log: LinkLog, steady: SteadyState) -> LinkLog:
+    entry, later = steady.repeated(log.time_ps)
+    return LinkLog(
+        log.time_ps[entry] + later * steady.period_ps, log.plan[entry], log.change[entry], log.plans
+    )
+
+
+def _answered(short: SimulationResult, times: Sequence[RankTimes]) -> Answered:
+    """Who answered for the op executions of the whole job, whose classes have ``times``."""
+    sizes = np.array([len(one.end_ps) for one in times])
+    total, simulated = int(sizes[short.class_of].sum()), int(sizes.sum())
+    before = short.answered
+    steady = simulated - (before.num_ops - before.folded)
+    return replace(before, num_ops=total, folded=total - simulated, steady=steady)
 
 
 def _whole_times(

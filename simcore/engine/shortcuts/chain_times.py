@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from simcore.engine.cell_times import CellTimes, StreamTimes
+from simcore.engine.shortcuts.cell_times import CellTimes, StreamTimes
 from simcore.graph.ops import IntArray
 
 if TYPE_CHECKING:
-    from simcore.engine.cells import Pattern
+    from simcore.engine.shortcuts.cells import Pattern
 
 #: Columns from this one on are by op, those before by item.
 FIRST_OF_OPS: Final = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,21 +13,25 @@ import numpy.typing as npt
 
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
-from simcore.engine.cells import calls_of, num_ops
+from simcore.engine.execution import Execution, Processor
 from simcore.engine.gpu import Gpu
 from simcore.engine.rank import Rank
 from simcore.engine.rendezvous import Communicator
 from simcore.engine.sequence import KernelSequence
+from simcore.engine.shortcuts.cells import calls_of, num_ops
 from simcore.graph.ops import IntArray
 from simcore.network.flow import Flow
 from simcore.network.fluid import FluidNetwork
 
 if TYPE_CHECKING:
-    from simcore.engine.cells import Cell, Pattern
     from simcore.engine.items import Call, Item
     from simcore.engine.rendezvous import Communicators
+    from simcore.engine.shortcuts.cells import Cell, Pattern
+    from simcore.engine.shortcuts.solo import Solo
     from simcore.engine.tape import Tape
     from simcore.network.flow import Endpoint
+
+Executed = Callable[[Processor, KernelSequence, int], Execution]
 
 #: What others have of a GPU: SMs held, and (actual, desired) HBM bytes/ps of each flow.
 Share = tuple[int, tuple[tuple[float, float], ...]]
@@ -105,7 +109,10 @@ class _Soloist(Rank):
 class CellBook:
     """Times of cells by what is in them and by the share of the GPU that they get."""
 
-    def __init__(self, bytes_per_s: npt.NDArray[np.float64], communicators: Communicators) -> None:
+    def __init__(
+        self, bytes_per_s: npt.NDArray[np.float64], communicators: Communicators, execution: Executed
+    ) -> None:
+        self._execution = execution
         self._clock = Clock()
         self._network = _Apart(self._clock, bytes_per_s)
         self._communicators = communicators
@@ -114,31 +121,30 @@ class CellBook:
         self._kinds: dict[tuple[Cell, tuple[object, ...]], int] = {}
         self._plans: dict[object, int] = {}
         self._works: dict[tuple[object, ...], int] = {}
-        self._work_of: dict[int, tuple[KernelSequence, int]] = {}
+        self._work_of: dict[KernelSequence, int] = {}
         self.num_events = 0
 
-    def cells(self, rank: Rank, pattern: Pattern, share: Share) -> list[CellTimes | None]:
-        """Times of the cells of ``pattern`` on ``rank``'s GPU with ``share`` taken by others.
+    def cells(self, solo: Solo, pattern: Pattern, share: Share) -> list[CellTimes | None]:
+        """Times of the cells of ``pattern`` on a rank's GPU with ``share`` taken by others.
 
         None for a cell that would slow the others down.
         """
-        return [self._cell(rank, cell, share) for cell in pattern.cells]
+        return [self._cell(solo, cell, share) for cell in pattern.cells]
 
-    def number_of_plan(self, rank: Rank, call: Call) -> int:
+    def number_of_plan(self, solo: Solo, call: Call) -> int:
         """Number of how a rank carries out a call, but for where it stands."""
-        return self._plans.setdefault(self._of_plan(rank, call), len(self._plans))
+        return self._plans.setdefault(self._of_plan(solo, call), len(self._plans))
 
-    def _cell(self, rank: Rank, cell: Cell, share: Share) -> CellTimes | None:
-        assert rank.solo is not None
-        key = (cell, rank.solo.signature(cell))
+    def _cell(self, solo: Solo, cell: Cell, share: Share) -> CellTimes | None:
+        key = (cell, solo.signature(cell))
         kind = self._kinds.get(key)
         if kind is None:
             content = (
-                rank.gpu.alone,
-                *(self._of_item(rank, item) for of in cell.items for item in (*of, None)),
+                solo.rank.gpu.alone,
+                *(self._of_item(solo, item) for of in cell.items for item in (*of, None)),
             )
             kind = self._kinds[key] = self._contents.setdefault(content, len(self._contents))
-        return self._cell_of_kind(rank, cell.items, kind, share)
+        return self._cell_of_kind(solo.rank, cell.items, kind, share)
 
     def _cell_of_kind(
         self, rank: Rank, items: Sequence[Sequence[Item]], kind: int, share: Share
@@ -153,40 +159,39 @@ class CellBook:
                 self._network = _Apart(self._clock, self._network.bytes_per_s)
         return self._cells[key]
 
-    def _of_item(self, rank: Rank, item: Item | None) -> object:
+    def _of_item(self, solo: Solo, item: Item | None) -> object:
         """What an item is, whoever plays it."""
         if item is None:
             return None
         if isinstance(item.work, KernelSequence):
             return (self._of_work(item.work), item.waits)
-        assert rank.solo is not None
-        plans = tuple(rank.solo.number_of_plan(call) for call in item.work.calls)
+        plans = tuple(solo.number_of_plan(call) for call in item.work.calls)
         return (plans, item.on_copy_engine, item.waits)
 
     def _of_work(self, work: KernelSequence) -> int:
-        known = self._work_of.get(id(work))
-        if known is None:
+        number = self._work_of.get(work)
+        if number is None:
             content = (tuple(work.demand), tuple(work.alone.after))
-            number = self._works.setdefault(content, len(self._works))
-            known = self._work_of[id(work)] = work, number
-        return known[1]
+            number = self._work_of[work] = self._works.setdefault(content, len(self._works))
+        return number
 
-    def _of_plan(self, rank: Rank, call: Call) -> object:
-        plan = rank.bound(call)[1]
-        assert rank.solo is not None
-        ports = rank.solo.ports
+    def _of_plan(self, solo: Solo, call: Call) -> object:
+        plan, ports = solo.rank.bound(call)[1], solo.ports
         links = tuple([(ports[use.link], use.weight, use.inputs) for use in plan.links])
         return (
             call.group, call.kind, call.peer_delta, plan.collective, plan.channels, plan.latency_ps,
             plan.between_ps, plan.volume_bytes, plan.rate_cap_bytes_per_s, plan.hbm_bytes_per_byte,
-            plan.alone_ps, self._network.rate_alone(plan), links,
+            plan.alone_ps, self._network.route(plan).alone, links,
         )  # fmt: skip
 
     def _played(self, rank: Rank, items: Sequence[Sequence[Item]], share: Share) -> CellTimes:
         """Simulate a cell by itself."""
         clock, network = self._clock, self._network
         begin, before = clock.now, clock.num_events
-        gpu = rank.gpu.twin(clock, network)
+        gpu = Gpu(
+            clock, network, num_sms=rank.gpu.num_sms, hbm_bytes_per_s=rank.gpu.hbm_bytes_per_s,
+            execution=self._execution,
+        )  # fmt: skip
         held, draws = share
         gpu.sms.held = held
         gpu.draws.update({Flow(clock, _OUTSIDE, ()): draw for draw in draws})
@@ -196,9 +201,10 @@ class CellBook:
             plan = replace(rank.bound(call)[1])  # an object of its own: the log tells calls apart
             if call not in bound:
                 bound[call] = self._communicators.apart(rank.number, call, network, clock), plan
-            number_of.setdefault(id(bound[call][1]), number)
+            number_of.setdefault(network.route(bound[call][1]).number, number)
         soloist = _Soloist(rank, _tape_of(rank.tape, items), gpu, clock, bound)
-        logged = len(network.log_time)
+        log = network.log
+        logged = len(log.time_ps)
         for coroutine in soloist.coroutines()[1:]:
             clock.process(coroutine)
         clock.drain()
@@ -208,7 +214,7 @@ class CellBook:
         return _times(soloist, items, begin, [
             (time - begin, number_of[plan], change)
             for time, plan, change in zip(
-                network.log_time[logged:], network.log_plan[logged:], network.log_change[logged:], strict=True
+                log.time_ps[logged:], log.plan[logged:], log.change[logged:], strict=True
             )
         ])  # fmt: skip
 

@@ -5,7 +5,7 @@ Note [Cells]
     ends at the next such point.  Local streams hold nothing but collectives whose members are all of the
     rank's own class, over its own ports (tensor parallelism, say).  What happens inside a cell then depends
     on nothing but the share of the GPU that others leave it, and cells follow one another without gaps: a
-    *chain* of them is one event as long as nobody comes or goes (:mod:`simcore.engine.span`).
+    *chain* of them is one event as long as nobody comes or goes (:mod:`simcore.engine.shortcuts.span`).
 """
 
 from __future__ import annotations

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcore.engine.launches import Launches, plan_launches
-from simcore.engine.layout import Layout, communicates, on_host
+from simcore.engine.layout import StreamLayout, communicates, on_host
 from simcore.graph import OpKind
 
 if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts
     from simcore.engine.layout import BoolArray
-    from simcore.engine.result import RankTimes
     from simcore.graph import Graph, Program
     from simcore.graph.ops import IntArray
 
@@ -48,7 +47,7 @@ class HostSchedule:
         flat = graph.flat_ops(program)
         kind = graph.ops.kind[flat.row]
         launches = plan_launches(graph, flat.row, costs)
-        layout = Layout.of(graph, flat, launches, communicates(kind))
+        layout = StreamLayout.of(graph, flat, launches, communicates(kind))
         item_at = np.full(len(flat), -1, dtype=np.int64)
         item_at[layout.order] = layout.item_of
         waits = [
@@ -79,19 +78,3 @@ class HostSchedule:
         base_ps = np.array(base, dtype=np.int64)
         launched = base_ps[self.launches.segment] + self.launches.offset
         return HostPlay(np.array(begin, dtype=np.int64), base_ps, launched)
-
-
-def set_host_times(
-    launches: Launches,
-    host_ops: IntArray,
-    is_sync: BoolArray,
-    begin_ps: IntArray,
-    base_ps: IntArray,
-    times: RankTimes,
-) -> None:
-    """HOST ops last their host time; a SYNC lasts from when the host began to wait until it went on."""
-    segment = launches.segment[host_ops]
-    base = base_ps[segment]
-    reached = base + launches.offset[host_ops]
-    times.ready_ps[host_ops] = times.start_ps[host_ops] = np.where(is_sync, begin_ps[segment], reached)
-    times.end_ps[host_ops] = np.where(is_sync, base, reached + launches.host_ps[host_ops])

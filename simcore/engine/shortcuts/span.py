@@ -2,9 +2,9 @@
 
 Note [Catching up]
     While a span is under way its rank's streams sleep.  When a flow or a kernel of others touches the GPU or
-    the links of the span, cells that are over are booked, and the one that is under way is played again
-    from its start, event by event, up to now: the clock is set back for it, and only its own events are
-    processed, which concern nobody else.  From there on the rank goes on as if it had never slept.
+    the links of the span, cells that are over are booked, and the one that is under way is played from its
+    start, event by event, up to now (:meth:`simcore.clock.Clock.catching_up`): its events concern nobody
+    else.  From there on the rank goes on as if it had never slept.
 """
 
 from __future__ import annotations
@@ -15,46 +15,45 @@ from typing import TYPE_CHECKING
 from simcore.clock import Movable
 
 if TYPE_CHECKING:
-    from simcore.engine.cells import Chain
-    from simcore.engine.chain_times import ChainTimes
-    from simcore.engine.rank import Rank
+    from simcore.engine.shortcuts.cells import Chain
+    from simcore.engine.shortcuts.chain_times import ChainTimes
+    from simcore.engine.shortcuts.solo import Solo
 
 
 class Span(Movable):
     """Cells ``first`` to ``stop`` of a chain on a rank's GPU; fires when the main stream goes on."""
 
-    def __init__(self, rank: Rank, chain: Chain, times: ChainTimes, first: int, stop: int) -> None:
-        super().__init__(rank.gpu.clock)
-        self._rank = rank
+    def __init__(self, solo: Solo, chain: Chain, times: ChainTimes, first: int, stop: int) -> None:
+        super().__init__(solo.rank.gpu.clock)
+        self._solo = solo
         self._chain = chain
         self._times = times
         self._first = first
         self._stop = stop
         self._begin_ps = self.env.now - times.begin_ps[first]  # when the chain would have begun
-        rank.gpu.span = self
+        solo.rank.gpu.observer = self
         self.set(self._begin_ps + times.begin_ps[stop])
 
     def due(self) -> None:
         """All cells are over."""
         self._go_on(self._stop)
 
-    def interrupt(self) -> None:
-        """Somebody is about to touch the GPU or the links: be where the rank is now."""
+    def touched(self) -> None:
+        """Somebody is about to use the GPU or the links: be where the rank is now."""
         self.unset()
         now, times = self.env.now, self._times
         over = bisect_right(times.begin_ps, now - self._begin_ps, self._first, self._stop + 1) - 1
         if over >= self._stop:
             self._go_on(self._stop)
         else:
-            with self.env.back_to(self._begin_ps + times.begin_ps[over]):
+            with self.env.catching_up(self._begin_ps + times.begin_ps[over]):
                 self._go_on(over)
 
     def _go_on(self, cell: int) -> None:
         """Book what is over; the streams go on at the start of ``cell``."""
-        rank = self._rank
-        rank.gpu.span = None
+        solo = self._solo
+        solo.rank.gpu.observer = None
         if cell > self._first:
-            assert rank.solo is not None
-            rank.solo.book(rank, self._chain, self._times, self._first, cell, self._begin_ps)
-        rank.by_itself = self._chain.at[cell][0] if cell < self._stop else -1
+            solo.book(self._chain, self._times, self._first, cell, self._begin_ps)
+        solo.by_itself = self._chain.at[cell][0] if cell < self._stop else -1
         self.fire()

@@ -1,0 +1,119 @@
+"""Exact shortcuts: who may answer for the engine in places, so that fewer things have to happen.
+
+``runs``: kernels that follow one another undisturbed are one event (:mod:`.runs`).  ``cells``: so are
+stretches in which a rank meets nobody but its own class (:mod:`.solo`).  ``steady``: what repeats to the
+picosecond from microbatch to microbatch is played a few times (:mod:`.steady`).  Each can be left out; the
+result is the same.
+
+Note [The seam]
+    The engine knows none of them.  It has an *aid* (:class:`simcore.engine.simulate.Aid`), which says what
+    kernels run as, and who, as a *player*, may answer for a stretch of a stream with one event.  Who sleeps
+    through what it answers for *observes* the GPU and the links concerned, and is told before anybody touches
+    them.  Steady states are a function from a graph to a result, or to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from simcore.engine.execution import Execution
+from simcore.engine.launches import host_costs
+from simcore.engine.shortcuts.cell_times import CellBook
+from simcore.engine.shortcuts.runs import Runs
+from simcore.engine.shortcuts.solo import Solos, are_worthwhile, log_of
+from simcore.engine.shortcuts.steady import repeated
+from simcore.engine.simulate import Aid, counted
+from simcore.engine.simulate import simulate as simulate_unaided
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from simcore.collectives.plan import Planner
+    from simcore.cost.demand import CostModel
+    from simcore.engine.execution import Processor
+    from simcore.engine.launches import HostCosts
+    from simcore.engine.rank import Player, Rank
+    from simcore.engine.rendezvous import Communicators
+    from simcore.engine.result import SimulationResult
+    from simcore.engine.sequence import KernelSequence
+    from simcore.graph import Graph
+    from simcore.graph.ops import IntArray
+    from simcore.hardware import Topology
+    from simcore.network.fluid import FluidNetwork
+
+SHORTCUTS: Final = ("runs", "cells", "steady")
+
+
+def simulate(
+    graph: Graph,
+    topology: Topology,
+    cost: CostModel,
+    planner: Planner,
+    *,
+    shortcuts: Collection[str] = SHORTCUTS,
+    **options: Any,
+) -> SimulationResult:
+    """:func:`simcore.engine.simulate.simulate`, whose ``options`` it takes, with ``shortcuts``.
+
+    A learned interference has no cells; noise and packets have no steady states.
+    """
+
+    def play(graph: Graph) -> SimulationResult:
+        aid = _Shortcuts(shortcuts, cells=options.get("learned") is None)
+        return simulate_unaided(graph, topology, cost, planner, aid=aid, **options)
+
+    def costs_of(ranks: IntArray) -> list[HostCosts]:
+        variants = options.get("variants")
+        if variants is None:
+            return [host_costs(topology.cluster.gpu)] * len(ranks)
+        return [host_costs(variants.gpus[number]) for number in variants.of_rank[ranks].tolist()]
+
+    noise = options.get("noise")
+    repeats = "steady" in shortcuts and options.get("network") != "packet"
+    if repeats and (noise is None or noise.sigma == 0.0):
+        result = repeated(graph, play, costs_of)
+        if result is not None:
+            return counted(result)
+    return counted(play(graph))
+
+
+class _Shortcuts(Aid):
+    """Runs and cells of one job."""
+
+    def __init__(self, names: Collection[str], *, cells: bool) -> None:
+        self._runs = Runs() if "runs" in names else None
+        self._has_cells = "cells" in names and cells
+        self._solos: Solos | None = None
+
+    @property
+    def num_events(self) -> int:  # type: ignore[override]
+        """What timing cells took."""
+        return self._solos.book.num_events if self._solos is not None else 0
+
+    @property
+    def num_ops(self) -> dict[str, int]:
+        """See :class:`simcore.engine.simulate.Aid`."""
+        counted = {"runs": self._runs, "cells": self._solos}
+        return {name: book.num_ops for name, book in counted.items() if book is not None}
+
+    def execute(self, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> Execution:
+        """See :class:`simcore.engine.simulate.Aid`."""
+        make = self._runs.execute if self._runs is not None else Execution
+        return make(gpu, kernels, launch_ps)
+
+    def begin(self, graph: Graph, network: FluidNetwork, communicators: Communicators) -> None:
+        """See :class:`simcore.engine.simulate.Aid`."""
+        if self._has_cells and are_worthwhile(graph):
+            apart = _Shortcuts(() if self._runs is None else ("runs",), cells=False)
+            self._solos = Solos(network, CellBook(network.bytes_per_s, communicators, apart.execute))
+
+    def player(self, rank: Rank) -> Player | None:
+        """See :class:`simcore.engine.simulate.Aid`."""
+        return self._solos.of(rank) if self._solos is not None else None
+
+    def log(self) -> tuple[IntArray, IntArray, npt.NDArray[np.float64]] | None:
+        """See :class:`simcore.engine.simulate.Aid`."""
+        return log_of(self._solos.played) if self._solos is not None else None

@@ -1,0 +1,147 @@
+"""Kernels that follow one another undisturbed, as one event.
+
+Note [Runs of kernels]
+    Kernels that have a constant share of the GPU (all of it, or what a communication leaves) follow one
+    another at known times, so that a run of them is a single timer at its end.  When the share changes at
+    time t, the run is *split*: a binary search in the prefix sums of the kernels' times finds the one that is
+    running at t, its state is computed as if it had been simulated, and it gets an event of its own; the
+    kernels after it become a run again.  The arithmetic is the same kernel by kernel, and so are the times.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simcore.engine.execution import Execution
+from simcore.engine.kernel import RunningKernel
+
+if TYPE_CHECKING:
+    from simcore.engine.execution import Processor
+    from simcore.engine.sequence import Environment, KernelSequence, Timing
+
+
+@dataclass
+class Runs:
+    """Executes kernels in runs, and counts those that were no event of their own."""
+
+    num_ops: int = 0
+
+    def execute(self, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> Execution:
+        """See :class:`simcore.engine.gpu.Gpu`."""
+        return _Run(self, gpu, kernels, launch_ps)
+
+
+class _Run(Execution):
+    """Kernels under one timer as long as their share of the GPU is constant."""
+
+    def __init__(self, runs: Runs, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> None:
+        super().__init__(gpu, kernels, launch_ps)
+        self._runs = runs
+        self._first = -1  # of the kernels under the pending timer, -1: none are
+        self._limited_starts: list[int] | None = None  # their starts where launches hold them up
+
+    def next_kernel(self) -> None:
+        """Begin all kernels that are left, when nobody disturbs them."""
+        if self.index < self._kernels.num_kernels:
+            environment = self._gpu.environment()
+            if environment is not None:
+                self._begin_run(environment)
+                return
+        super().next_kernel()
+
+    def due(self) -> None:
+        """The last kernel of the run has ended; else as kernel by kernel."""
+        if self._first < 0:
+            super().due()
+            return
+        self._record_run(self._kernels.num_kernels)
+        self._gpu.finished(self)
+        self.fire()
+
+    def settle(self) -> None:
+        """Book progress up to now: the share of the GPU is about to change."""
+        if self._first >= 0:
+            self._split()
+        else:
+            super().settle()
+
+    def _begin_run(self, environment: Environment) -> None:
+        """One timer for all kernels from ``index`` on."""
+        gpu, kernels, i = self._gpu, self._kernels, self.index
+        now = gpu.clock.now
+        self._first = i
+        self._environment = environment
+        timing = self._timing = kernels.alone if environment is gpu.alone else self._timing_in(environment)
+        if now >= self._launch_base + timing.lag[i]:  # the host is ahead: kernels follow back to back
+            self._limited_starts = None
+            self._since = now - timing.before[i]
+            self.set(self._since + timing.after[-1])
+        else:
+            before = np.asarray(timing.before[i:], dtype=np.int64)
+            launch = np.asarray(kernels.launch[i:], dtype=np.int64)
+            behind = np.maximum.accumulate(launch - before) + self._launch_base
+            starts = before + np.maximum(behind, now - timing.before[i])
+            self._limited_starts = starts.tolist()
+            self.set(self._limited_starts[-1] + timing.after[-1] - timing.before[-1])
+
+    def _timing_in(self, environment: Environment) -> Timing:
+        """Times of the kernels with a constant share of the GPU (remembered on the sequence)."""
+        timing = self._kernels.timings.get(environment)
+        if timing is None:
+            sms, hbm = environment
+            durations = []
+            for demand in self._kernels.demand:
+                kernel = self.kernel = RunningKernel(self._gpu.num_sms, *demand)
+                self.take_sms(sms)
+                durations.append(round(kernel.fixed_left + self._book(min(self.hbm_wish, hbm))))
+            self.kernel = None
+            timing = self._kernels.remember(environment, durations)
+        return timing
+
+    def _record_run(self, stop: int) -> None:
+        """Kernels of the run up to ``stop`` have run as planned."""
+        timing, first = self._timing, self._first
+        self._runs.num_ops += stop - first
+        if self._limited_starts is not None:
+            starts = self._limited_starts[: stop - first]
+            alone = zip(timing.after[first:stop], timing.before[first:stop], strict=True)
+            self.starts += starts
+            self.ends += [
+                start + after - before for start, (after, before) in zip(starts, alone, strict=True)
+            ]
+        elif first == 0 and stop == self._kernels.num_kernels and timing is self._kernels.alone:
+            self.origin_ps = self._since
+        else:
+            self.starts += [self._since + offset for offset in timing.before[first:stop]]
+            self.ends += [self._since + offset for offset in timing.after[first:stop]]
+
+    def _split(self) -> None:
+        """The share of the GPU changes now: find the kernel that is running."""
+        timing, gpu, first = self._timing, self._gpu, self._first
+        now, num_ops = gpu.clock.now, self._kernels.num_kernels
+        if self._limited_starts is None:
+            current = bisect_right(timing.after, now - self._since, lo=first)
+            start = self._since + timing.before[current] if current < num_ops else now
+        else:
+            current = first + max(0, bisect_right(self._limited_starts, now) - 1)
+            start = self._limited_starts[current - first]
+            if start + timing.after[current] - timing.before[current] <= now:
+                current += 1
+                start = self._limited_starts[current - first] if current < num_ops else now
+        if current == num_ops:
+            return  # the timer is due now: leave it
+        self._record_run(current)
+        self._first = -1
+        self.index = current
+        if start > now:
+            self.set(start)
+            return
+        self._begin(start)
+        sms, hbm = self._environment
+        self.take_sms(sms)
+        self._book(min(self.hbm_wish, hbm))
+        super().settle()
