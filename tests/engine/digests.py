@@ -38,7 +38,8 @@ def digests(result: SimulationResult) -> dict[str, str | int]:
     the bit; only links of ranks that were simulated have some.
     """
     kinds = [
-        repr((p.collective, p.num_bytes, p.algorithm, p.protocol, p.channels, p.alone_ps)) for p in result.plans
+        repr((p.collective, p.num_bytes, p.algorithm, p.protocol, p.channels, p.alone_ps))
+        for p in result.plans
     ]
     numbers = np.array([_digest(kind.encode()) for kind in ["", *kinds]], dtype="S32")
     times = [(t.ready_ps, t.start_ps, t.end_ps) for t in result.times]
@@ -132,7 +133,9 @@ def _compare(names: Sequence[str]) -> int:
                 found = differences(result, default, setting)
             bad += bool(found)
             said = ", ".join(found[:5]) or "same"
-            print(f"{name:32} {setting} {seconds:7.2f} s {result.engine_events:9,} events: {said}", flush=True)
+            print(
+                f"{name:32} {setting} {seconds:7.2f} s {result.engine_events:9,} events: {said}", flush=True
+            )
     return bad
 
 

@@ -24,7 +24,9 @@ def test_a_job_of_the_catalog(name):
     assert digests(from_catalog(name).play().result) == goldens()[name]
 
 
-@pytest.mark.xfail(reason="a window of launches ends between two kernels once in many microbatches, not in each")
+@pytest.mark.xfail(
+    reason="a window of launches ends between two kernels once in many microbatches, not in each"
+)
 def test_launch_windows_that_part_kernels_on_two_streams():
     # The host looks whether its queue has room once per 256 launches; the run of kernels that is launched then is
     # parted, and its second half comes after those of other streams that were there first and keep their SMs.

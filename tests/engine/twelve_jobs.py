@@ -76,7 +76,7 @@ def moe() -> Job:
 
 
 def interleaved() -> Job:
-    return described({"tp": 2, "pp": 2, "dp": 2, "virtual_stages": 2, "schedule": "interleaved"}, 32)
+    return described({"tp": 4, "pp": 2, "virtual_stages": 2, "schedule": "interleaved"}, 36)
 
 
 def zero_bubble() -> Job:
@@ -100,7 +100,7 @@ def deepspeed() -> Job:
 
 
 def straggler() -> Job:
-    return described({"tp": 2, "pp": 2, "dp": 2}, 40, hardware=TWO_NODES, straggler=5)
+    return described({"tp": 2, "pp": 4}, 20, hardware=TWO_NODES, straggler=5)
 
 
 def two_jobs() -> Job:
@@ -115,12 +115,12 @@ def two_jobs() -> Job:
 
 
 def slow_link() -> Job:
-    hardware = {**TWO_NODES, "link.nic.1.0.out.bytes_per_s": "5GB/s", "link.nvlink.1.in.latency_s": "20us"}
-    return described({"tp": 2, "pp": 2, "dp": 2}, 40, hardware=hardware)
+    hardware = {**TWO_NODES, "link.nic.1.2.out.bytes_per_s": "5GB/s", "link.nvlink.1.in.latency_s": "20us"}
+    return described({"tp": 2, "pp": 4}, 20, hardware=hardware)
 
 
 def noise() -> Job:
-    return described({"tp": 2, "pp": 2, "dp": 2}, 16, setup=Setup(noise_sigma=0.05, seed=3))
+    return described({"tp": 2, "pp": 2, "dp": 2}, 12, setup=Setup(noise_sigma=0.05, seed=3))
 
 
 TWELVE: dict[str, Callable[[], Job]] = {
