@@ -1,7 +1,7 @@
 """Digests of results, recorded in ``tests/goldens/results.json``: a refactor moves none of them.
 
-Run this file with ``--write`` to record what the engine says now (the commit that moves a digest says why), or
-with ``--all-settings [JOB...]`` to compare all settings of the engine on the twelve jobs and the catalog's.
+Run this file with ``--write`` to record what the engine says now (the commit that moves a digest says why),
+or with ``--all-settings [JOB...]`` to compare all settings on the twelve jobs and those of the catalog.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Counters = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def digests(result: SimulationResult) -> dict[str, str | int]:
-    """What a result says, whoever stands for whom in it, but for the last two.
+    """What a result says; all but the last two do not depend on which ranks stand for others.
 
-    ``times``: ready, start and end of every op; ``alone``: its time alone; ``plans``: how it was carried out; of
-    every rank in turn.  ``classes``: which ranks stand for which.  ``counters``: use of links by name and time, to
-    the bit; only links of ranks that were simulated have some.
+    ``times``: ready, start and end of every op; ``alone``: its time alone; ``plans``: how it was carried out;
+    of every rank in turn.  ``classes``: which ranks stand for which.  ``counters``: use of links by name and
+    time, to the bit; only links of ranks that were simulated have some.
     """
     kinds = [
         repr((p.collective, p.num_bytes, p.algorithm, p.protocol, p.channels, p.alone_ps))
@@ -73,8 +73,9 @@ def counters(result: SimulationResult) -> Counters:
 def differences(result: SimulationResult, default: SimulationResult, setting: Mapping[str, Any]) -> list[str]:
     """What differs between a result and that of the default settings: nothing may.
 
-    Ranks that do not fold have classes of their own and more counters.  What a link carries is a sum, and in which
-    order it is added up depends on which links and flows there are: without folding it may differ by rounding.
+    Ranks that do not fold have classes of their own and more counters.  What a link carries is a sum, and in
+    which order it is added up depends on which links and flows there are: without folding it may differ by
+    rounding.
     """
     ours, theirs = digests(result), digests(default)
     found = [key for key in ("step_ps", "times", "alone", "plans") if ours[key] != theirs[key]]

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engine.digests import SETTINGS, differences, digests, goldens
-from tests.engine.twelve_jobs import TWELVE, described, from_catalog
+from tests.engine.twelve_jobs import TWELVE, from_catalog
 from workloads import catalog
 
 #: Takes as long as all the others: ``tests/engine/digests.py --all-settings`` plays it.
@@ -22,16 +22,3 @@ def test_a_described_job_with_all_settings(name):
 @pytest.mark.parametrize("name", [name for name in catalog.names() if name != LARGE])
 def test_a_job_of_the_catalog(name):
     assert digests(from_catalog(name).play().result) == goldens()[name]
-
-
-@pytest.mark.xfail(
-    reason="a window of launches ends between two kernels once in many microbatches, not in each"
-)
-def test_launch_windows_that_part_kernels_on_two_streams():
-    # The host looks whether its queue has room once per 256 launches; the run of kernels that is launched then is
-    # parted, and its second half comes after those of other streams that were there first and keep their SMs.
-    job = described({"dp": 8}, 128, software="deepspeed", sharding="zero3", hardware={
-        "cluster.num_nodes": "2", "cluster.gpus_per_node": "4", "cluster.nics_per_node": "4",
-    })  # fmt: skip
-    steady, whole = job.play().result, job.play(coalesce=False).result
-    assert steady.step_ps == whole.step_ps

@@ -1,6 +1,6 @@
 """Twelve small described jobs that between them use whatever the engine does, and the catalog's: by name.
 
-Each of the twelve takes a second at most, even with every rank and every kernel on its own, and repeats enough
+Each of the twelve takes under a second, even with every rank and every kernel on its own, and repeats enough
 microbatches, with tensor-parallel layers in most, for every shortcut to have something to shorten.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from simcore.cost import CostModel
 from simcore.graph import Graph, apply_kernels, usual_kernels
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.ops import Strings
@@ -33,9 +34,10 @@ class Job:
     graph: Graph
     cluster: ClusterSpec
     setup: Setup = field(default_factory=Setup)
+    cost: CostModel | None = None
 
     def play(self, **changes: Any) -> Ran:
-        return run(self.graph, self.cluster, replace(self.setup, **changes))
+        return run(self.graph, self.cluster, replace(self.setup, **changes), cost=self.cost)
 
 
 def described(
@@ -50,7 +52,7 @@ def described(
     setup: Setup | None = None,
     **training: Any,
 ) -> Job:
-    """``batch``: sequences of 2,048 tokens; ``hardware``: overrides; ``straggler``: a rank at half the clock."""
+    """``batch``: sequences of 2,048 tokens; ``hardware``: overrides; ``straggler``: a rank at half clock."""
     found = load_cluster(cluster, hardware or {})
     content = {
         "model": dict(model),
