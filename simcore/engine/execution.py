@@ -43,6 +43,7 @@ class Execution(Movable):
         self._gpu = gpu
         self._kernels = kernels
         self._launch_base = launch_ps
+        self.stream = 0  # on which the kernels are
         self.index = 0
         self.kernel: RunningKernel | None = None
         self.origin_ps: int | None = None
@@ -91,7 +92,7 @@ class Execution(Movable):
     def _begin(self, start: int) -> None:
         kernels, gpu = self._kernels, self._gpu
         self.kernel = RunningKernel(gpu.num_sms, *kernels.demand[self.index])
-        self._start = self._since = start
+        self.start_ps = self._since = start
 
     def due(self) -> None:
         """A kernel ended, a launch arrived, or blocks retired."""
@@ -105,7 +106,7 @@ class Execution(Movable):
             return
         gpu.settle()
         self.kernel = None
-        self.starts.append(self._start)
+        self.starts.append(self.start_ps)
         self.ends.append(gpu.clock.now)
         self.index += 1
         gpu.sms_fell_free()
@@ -152,15 +153,15 @@ class Execution(Movable):
         kernel, gpu = self.kernel, self._gpu
         assert kernel is not None
         needed = self._book(hbm_bytes_per_ps)
-        if self._since == self._start and gpu.environment() is gpu.alone:
+        if self._since == self.start_ps and gpu.environment() is gpu.alone:
             alone, i = self._kernels.alone, self.index
-            self._end_ps = self._start + alone.after[i] - alone.before[i]
+            self._end_ps = self.start_ps + alone.after[i] - alone.before[i]
         elif needed < math.inf:
             self._end_ps = self._since + round(kernel.fixed_left + needed)
         else:
             self._end_ps = NEVER
         wake = self._end_ps
-        if retirements and self._sm_rate > 0.0 and not kernel.is_fluid:
+        if retirements and self._sm_rate > 0.0 and kernel.placed:
             wake = min(
                 wake, self._since + math.ceil(kernel.fixed_left + kernel.next_retirement() / self._sm_rate)
             )

@@ -14,6 +14,7 @@ Concurrent compute kernels take SMs in order of arrival, later ones the leftover
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import simpy
@@ -192,15 +193,17 @@ class Gpu:
             0.0, self.hbm_bytes_per_ps - sum(a for a, _ in self.draws.values())
         )
 
-    def execute(self, kernels: KernelSequence, launch_ps: int = 0) -> Execution:
+    def execute(self, kernels: KernelSequence, launch_ps: int = 0, stream: int = 0) -> Execution:
         """Execute ``kernels`` one after the other; the result is an event and the record of times.
 
-        ``launch_ps`` is when the first launch reaches the GPU (the others follow as the sequence says).
+        ``launch_ps`` is when the first launch reaches the GPU (the others follow as the sequence says);
+        ``stream`` decides between kernels that come at the same instant.
         """
         self.touched()
         if self.executions:
             self.settle()
         execution = self._execution(self, kernels, launch_ps)
+        execution.stream = stream
         self.executions.append(execution)
         execution.next_kernel()
         return execution
@@ -245,6 +248,13 @@ class Gpu:
 
     # -- sharing ---------------------------------------------------------------------------------
 
+    def running(self) -> list[Execution]:
+        """Executions with a kernel under way, in the order in which these kernels came."""
+        running = [one for one in self.executions if one.kernel is not None]
+        if len(running) > 1:
+            running.sort(key=attrgetter("start_ps", "stream"))
+        return running
+
     def sms_in_use(self) -> int:
         """SMs that the running kernels' blocks keep from a communication kernel now."""
         return sum(execution.sms_in_use for execution in self.executions)
@@ -261,7 +271,7 @@ class Gpu:
     def rerate(self) -> None:
         """Share SMs and HBM among the kernels now running and set their completion times."""
         self._stale = False
-        running = [one for one in self.executions if one.kernel is not None]
+        running = self.running()
         if not running:
             if self._limited:
                 self._limit_flows(math.inf)

@@ -42,7 +42,7 @@ class LearnedGpu(Gpu):
     def rerate(self) -> None:
         """Share the GPU among the kernels now running, as if nobody communicated."""
         self._stale = False
-        running = [one for one in self.executions if one.kernel is not None]
+        running = self.running()
         if not running:
             return
         free = self.num_sms

@@ -147,12 +147,12 @@ class Rank:
             launch += base[segment]
             if isinstance(work, KernelSequence):
                 if not on_copy_engine:
-                    execution = gpu.execute(work, launch)
+                    execution = gpu.execute(work, launch, stream)
                     yield execution
                 else:
                     with gpu.copy_engines.request() as engine:
                         yield engine
-                        execution = gpu.execute(work, launch)
+                        execution = gpu.execute(work, launch, stream)
                         yield execution
                 if execution.origin_ps is not None:
                     self.item_start[number] = execution.origin_ps

@@ -12,19 +12,24 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from simcore.engine import SimulationResult
+from simcore.engine.shortcuts import SHORTCUTS as ALL
 from tests.engine.twelve_jobs import TWELVE, Job, job_of
 from workloads import catalog
 
 PATH = Path(__file__).parents[1] / "goldens" / "results.json"
 #: The engine's exact shortcuts, as fields of ``Setup``; the first are the defaults.
-SHORTCUTS: list[dict[str, Any]] = [{"coalesce": True}, {"coalesce": False}]
+SHORTCUTS: list[dict[str, Any]] = [
+    {"shortcuts": frozenset(names)}
+    for number in range(len(ALL), -1, -1)
+    for names in combinations(ALL, number)
+]
 #: Every setting that must not change a result; the first is the default.
 SETTINGS = [{**shortcuts, "fold": fold} for shortcuts, fold in product(SHORTCUTS, (True, False))]
 Counters = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -61,11 +66,11 @@ def digests(result: SimulationResult) -> dict[str, str | int]:
 
 def counters(result: SimulationResult) -> Counters:
     """Use of each link: times and bytes/s from then on."""
-    order = np.argsort(result.counter_resource, kind="stable")
-    links, first = np.unique(result.counter_resource[order], return_index=True)
+    order = np.argsort(result.counters.resource, kind="stable")
+    links, first = np.unique(result.counters.resource[order], return_index=True)
     parts = np.split(order, first[1:]) if len(links) else []
     return {
-        result.resources[link]: (result.counter_time_ps[part], result.counter_value[part])
+        result.resources[link]: (result.counters.time_ps[part], result.counters.value[part])
         for link, part in zip(links.tolist(), parts, strict=True)
     }
 

@@ -1,13 +1,12 @@
-"""Twelve described jobs and the catalog's give what they gave before, with every shortcut and without."""
+"""Twelve described jobs give what they gave before, with every shortcut and without.
+
+Those of the catalog, with default settings, are in ``tests/goldens``; with all settings ``digests.py`` plays them.
+"""
 
 import pytest
 
 from tests.engine.digests import SETTINGS, differences, digests, goldens
-from tests.engine.twelve_jobs import TWELVE, from_catalog
-from workloads import catalog
-
-#: Takes as long as all the others: ``tests/engine/digests.py --all-settings`` plays it.
-LARGE = "scale-gpt-175b-pp16-tp8-dp1024"
+from tests.engine.twelve_jobs import TWELVE
 
 
 @pytest.mark.parametrize("name", TWELVE)
@@ -17,8 +16,3 @@ def test_a_described_job_with_all_settings(name):
     assert digests(default) == goldens()[name]
     for setting in SETTINGS[1:]:
         assert not differences(job.play(**setting).result, default, setting), setting
-
-
-@pytest.mark.parametrize("name", [name for name in catalog.names() if name != LARGE])
-def test_a_job_of_the_catalog(name):
-    assert digests(from_catalog(name).play().result) == goldens()[name]

@@ -98,7 +98,7 @@ def context_parallel() -> Job:
 
 
 def deepspeed() -> Job:
-    return described({"dp": 8}, 96, software="deepspeed", hardware=TWO_NODES, sharding="zero3")
+    return described({"dp": 8}, 128, software="deepspeed", hardware=TWO_NODES, sharding="zero3")
 
 
 def straggler() -> Job:
