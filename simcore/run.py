@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from simcore.interference import LearnedInterference
 
 
+ALL_SHORTCUTS: Final = frozenset(SHORTCUTS)
+
+
 @dataclass(frozen=True)
 class Setup:
     """How a job is simulated, beside the job and its cluster.
@@ -50,7 +53,7 @@ class Setup:
     seed: int = 0
     learned: LearnedInterference | None = None
     fold: bool = True
-    shortcuts: frozenset[str] = frozenset(SHORTCUTS)
+    shortcuts: frozenset[str] = ALL_SHORTCUTS
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,16 @@ class Ran:
 
 
 def shortcuts_of(text: str) -> frozenset[str]:
-    """``all``, ``none`` or names of shortcuts with commas between.  InputError for another."""
+    """Shortcuts by ``engine.shortcuts``: all, none, or names with commas between.  InputError for another."""
     if text in ("all", "none"):
-        return frozenset(SHORTCUTS if text == "all" else ())
+        return ALL_SHORTCUTS if text == "all" else frozenset()
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in SHORTCUTS:
             known = ("all", "none", *SHORTCUTS)
-            raise InputError(f"unknown shortcut {name!r} (known: {', '.join(known)}){nearest(name, known)}")
+            raise InputError(
+                f"engine.shortcuts: unknown {name!r} (known: {', '.join(known)}){nearest(name, known)}"
+            )
     return frozenset(names)
 
 

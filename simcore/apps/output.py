@@ -13,6 +13,7 @@ from simcore.timeline import RunInfo
 
 if TYPE_CHECKING:
     from simcore.apps.run.simulation import Outcome
+    from simcore.engine import Answered
 
 _MIN_WIDTH = 100
 
@@ -45,6 +46,27 @@ def left_out_notes(left_out: Sequence[str]) -> tuple[str, ...]:
     return (f"too much for Perfetto, see counters.parquet: {'; '.join(left_out)}",)
 
 
+def answered_line(answered: Answered, events: int) -> str:
+    """Who answered for which share of a step's op executions, and what happened for the rest."""
+    shares = [
+        (answered.folded, "folded"), (answered.steady, "steady state"), (answered.cells, "cells"),
+        (answered.runs, "runs"), (answered.played, "one by one"),
+    ]  # fmt: skip
+    said = ", ".join(f"{_percent(number / answered.num_ops)} {name}" for number, name in shares if number > 0)
+    return f"{_short(answered.num_ops)} op executions ({said}), {events:,} events"
+
+
+def _short(number: int) -> str:
+    for scale, name in ((1e9, " G"), (1e6, " M")):
+        if number >= scale:
+            return f"{number / scale:.3g}{name}"
+    return f"{number:,}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
+
+
 def print_outcome(outcome: Outcome, wall_s: float) -> None:
     """Print a run's summary, and where its files are."""
     from simcore.apps.run.simulation import PERFETTO_FILE
@@ -54,7 +76,7 @@ def print_outcome(outcome: Outcome, wall_s: float) -> None:
     shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
     notes = (
         outcome.info.assumptions[0],
-        f"simulated in {wall_s:.1f} s, {outcome.info.engine_events:,} events",
+        f"simulated in {wall_s:.1f} s: {answered_line(outcome.answered, outcome.info.engine_events)}",
         f"run folder: {run_dir} (timeline.parquet, counters.parquet, rank_classes.parquet, run.json)",
         f"Perfetto (ui.perfetto.dev): {run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}",
         *left_out_notes(outcome.perfetto_left_out),

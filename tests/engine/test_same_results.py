@@ -1,6 +1,6 @@
 """Twelve described jobs give what they gave before, with every shortcut and without.
 
-Those of the catalog, with default settings, are in ``tests/goldens``; with all settings ``digests.py`` plays them.
+Those of the catalog, with default settings, are in ``tests/goldens``; ``digests.py`` plays them with all.
 """
 
 import pytest

@@ -12,6 +12,7 @@ from simcore.errors import InputError, nearest
 from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
 from simcore.hardware.quantities import Number
 from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
+from simcore.run import ALL_SHORTCUTS, shortcuts_of
 
 KERNELS: Final = ("unfused", "megatron", "flash", "cudnn")
 FP32_MATH: Final = ("ieee", "tf32")
@@ -45,6 +46,7 @@ NCCL_VARIABLES: Final = {
 }
 _KERNEL_TIMES: Final = "workload.kernel_times"
 _NOISE: Final = "noise.sigma"
+_SHORTCUTS: Final = "engine.shortcuts"
 _SIGMA: Final = Number("ratio", zero_allowed=True, at_most=1)
 #: What may differ from rank to rank: how fast its GPU is.
 RANK_KEYS: Final = (
@@ -64,6 +66,7 @@ KEYS: Final = (
     *NCCL_VARIABLES,
     *(f"network.{name}" for name in (*_NETWORK_TEXTS, "max_events")),
     _NOISE,
+    _SHORTCUTS,
     *OVERRIDE_KEYS,
 )
 _RANK: Final = re.compile(r"rank\.([0-9]{1,9})\.(.+)")
@@ -80,7 +83,7 @@ class Settings:
     planner; ``ranks`` are overrides of single ranks' GPUs, ``nodes`` extra latencies of single nodes,
     ``noise_sigma`` the spread of kernel times, ``packets`` what the packet network assumes; ``tables`` hold
     measured kernel times that override formulas.  ``refuse_memory``: a job that is predicted not to fit is
-    refused.
+    refused.  ``shortcuts``: who may answer for the engine; the result is the same.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -96,6 +99,7 @@ class Settings:
     nodes: Mapping[int, str] = field(default_factory=dict)
     noise_sigma: float = 0.0
     packets: PacketSettings = field(default_factory=PacketSettings)
+    shortcuts: frozenset[str] = ALL_SHORTCUTS
 
 
 def split_pairs(pairs: Iterable[str]) -> dict[str, str]:
@@ -130,6 +134,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
     nvls = True
     packets = PacketSettings()
     tables: tuple[MeasuredTable, ...] = ()
+    shortcuts = ALL_SHORTCUTS
     for key, value in without_variables(given).items():
         name = key.removeprefix("nccl.")
         if key in _CHOICES:
@@ -160,6 +165,8 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
             packets = replace(packets, max_events=int(_MAX_EVENTS.from_text(value, key)))
         elif key == _NOISE:
             sigma = _SIGMA.from_text(value, key)
+        elif key == _SHORTCUTS:
+            shortcuts = shortcuts_of(value)
         elif match := _RANK.fullmatch(key):
             ranks.setdefault(int(match[1]), {})[_rank_key(match[1], match[2])] = value
         elif match := _NODE.fullmatch(key):
@@ -182,6 +189,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
         nodes=nodes,
         noise_sigma=sigma,
         packets=packets,
+        shortcuts=shortcuts,
     )
 
 

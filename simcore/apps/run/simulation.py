@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from simcore.apps.run.irregular import rank_gpus
 from simcore.apps.run.loading import check_dims, check_world, loaded
 from simcore.apps.run.scenario import Scenario
 from simcore.cost import ORIGINS
-from simcore.engine import SimulationResult
+from simcore.engine import Answered, SimulationResult
 from simcore.graph import Graph, graph_hash, verify
 from simcore.hardware import ClusterSpec, assumptions, hardware_hash
 from simcore.hardware.measured_fabric import unmeasured_fabric
@@ -41,7 +41,9 @@ _ROOFLINE_WARNED = 0.05
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its folder, what ``run.json`` says, its analysis, what the Perfetto file shows."""
+    """A finished run: its folder, what ``run.json`` says, its analysis, what the Perfetto file shows, and
+    who answered for which op executions.
+    """
 
     run_dir: Path
     info: RunInfo
@@ -49,6 +51,7 @@ class Outcome:
     perfetto_ranks: tuple[int, ...]
     perfetto_left_out: tuple[str, ...]
     edits: tuple[EditStep, ...] = ()
+    answered: Answered = field(default_factory=Answered)
 
 
 def run_scenario(
@@ -133,7 +136,7 @@ def run_scenario(
             export = write_perfetto(timeline, folder / PERFETTO_FILE, ranks)
         info = info.model_copy(update={"wall_s": dict(stages.seconds)})
         info.write(folder)
-    return Outcome(out_dir, info, analysis, tuple(ranks), export.left_out, changes)
+    return Outcome(out_dir, info, analysis, tuple(ranks), export.left_out, changes, answered=result.answered)
 
 
 def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterference | None = None) -> Setup:
@@ -150,6 +153,7 @@ def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterfere
         seed=scenario.seed,
         learned=learned,
         fold=fold,
+        shortcuts=settings.shortcuts,
     )
 
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from simcore.engine.items import Call, Item
     from simcore.engine.rendezvous import Communicators
     from simcore.engine.shortcuts.cells import Cell, Pattern
-    from simcore.engine.shortcuts.solo import Solo
     from simcore.engine.tape import Tape
     from simcore.network.flow import Endpoint
 
+Signature = tuple[object, ...]  # a GPU, numbers of plans
 Executed = Callable[[Processor, KernelSequence, int], Execution]
 
 #: What others have of a GPU: SMs held, and (actual, desired) HBM bytes/ps of each flow.
@@ -106,6 +106,38 @@ class _Soloist(Rank):
         self.host_base.append(_LONG_AGO)
 
 
+class OwnCalls:
+    """How a rank carries out the calls of its cells, but for where it stands."""
+
+    def __init__(self, book: CellBook, rank: Rank) -> None:
+        self.rank = rank
+        self._book = book
+        self._ports = rank.communicators.ports(rank.number)
+        self._signatures: dict[Pattern | Cell, Signature] = {}
+        self._numbers: dict[Call, int] = {}
+
+    def signature(self, part: Pattern | Cell) -> Signature:
+        """How the calls of a part of the rank's tape are carried out, and on what GPU."""
+        found = self._signatures.get(part)
+        if found is None:
+            plans = [self.number_of_plan(call) for call in part.distinct]
+            found = self._signatures[part] = (self.rank.gpu.alone, *plans)
+        return found
+
+    def number_of_plan(self, call: Call) -> int:
+        """Number of how a call is carried out, the same for all ranks that do so."""
+        found = self._numbers.get(call)
+        if found is None:
+            plan = self.rank.bound(call)[1]
+            links = tuple([(self._ports[use.link], use.weight, use.inputs) for use in plan.links])
+            found = self._numbers[call] = self._book.number_of_plan((
+                call.group, call.kind, call.peer_delta, plan.collective, plan.channels, plan.latency_ps,
+                plan.between_ps, plan.volume_bytes, plan.rate_cap_bytes_per_s, plan.hbm_bytes_per_byte,
+                plan.alone_ps, links,
+            ), plan)  # fmt: skip
+        return found
+
+
 class CellBook:
     """Times of cells by what is in them and by the share of the GPU that they get."""
 
@@ -124,27 +156,28 @@ class CellBook:
         self._work_of: dict[KernelSequence, int] = {}
         self.num_events = 0
 
-    def cells(self, solo: Solo, pattern: Pattern, share: Share) -> list[CellTimes | None]:
+    def cells(self, own: OwnCalls, pattern: Pattern, share: Share) -> list[CellTimes | None]:
         """Times of the cells of ``pattern`` on a rank's GPU with ``share`` taken by others.
 
         None for a cell that would slow the others down.
         """
-        return [self._cell(solo, cell, share) for cell in pattern.cells]
+        return [self._cell(own, cell, share) for cell in pattern.cells]
 
-    def number_of_plan(self, solo: Solo, call: Call) -> int:
-        """Number of how a rank carries out a call, but for where it stands."""
-        return self._plans.setdefault(self._of_plan(solo, call), len(self._plans))
+    def number_of_plan(self, content: tuple[object, ...], plan: CollectivePlan) -> int:
+        """Number of a plan with that content on the links of the cells."""
+        key = (*content, self._network.route(plan).alone)
+        return self._plans.setdefault(key, len(self._plans))
 
-    def _cell(self, solo: Solo, cell: Cell, share: Share) -> CellTimes | None:
-        key = (cell, solo.signature(cell))
+    def _cell(self, own: OwnCalls, cell: Cell, share: Share) -> CellTimes | None:
+        key = (cell, own.signature(cell))
         kind = self._kinds.get(key)
         if kind is None:
             content = (
-                solo.rank.gpu.alone,
-                *(self._of_item(solo, item) for of in cell.items for item in (*of, None)),
+                own.rank.gpu.alone,
+                *(self._of_item(own, item) for of in cell.items for item in (*of, None)),
             )
             kind = self._kinds[key] = self._contents.setdefault(content, len(self._contents))
-        return self._cell_of_kind(solo.rank, cell.items, kind, share)
+        return self._cell_of_kind(own.rank, cell.items, kind, share)
 
     def _cell_of_kind(
         self, rank: Rank, items: Sequence[Sequence[Item]], kind: int, share: Share
@@ -159,13 +192,13 @@ class CellBook:
                 self._network = _Apart(self._clock, self._network.bytes_per_s)
         return self._cells[key]
 
-    def _of_item(self, solo: Solo, item: Item | None) -> object:
+    def _of_item(self, own: OwnCalls, item: Item | None) -> object:
         """What an item is, whoever plays it."""
         if item is None:
             return None
         if isinstance(item.work, KernelSequence):
             return (self._of_work(item.work), item.waits)
-        plans = tuple(solo.number_of_plan(call) for call in item.work.calls)
+        plans = tuple(own.number_of_plan(call) for call in item.work.calls)
         return (plans, item.on_copy_engine, item.waits)
 
     def _of_work(self, work: KernelSequence) -> int:
@@ -174,15 +207,6 @@ class CellBook:
             content = (tuple(work.demand), tuple(work.alone.after))
             number = self._work_of[work] = self._works.setdefault(content, len(self._works))
         return number
-
-    def _of_plan(self, solo: Solo, call: Call) -> object:
-        plan, ports = solo.rank.bound(call)[1], solo.ports
-        links = tuple([(ports[use.link], use.weight, use.inputs) for use in plan.links])
-        return (
-            call.group, call.kind, call.peer_delta, plan.collective, plan.channels, plan.latency_ps,
-            plan.between_ps, plan.volume_bytes, plan.rate_cap_bytes_per_s, plan.hbm_bytes_per_byte,
-            plan.alone_ps, self._network.route(plan).alone, links,
-        )  # fmt: skip
 
     def _played(self, rank: Rank, items: Sequence[Sequence[Item]], share: Share) -> CellTimes:
         """Simulate a cell by itself."""

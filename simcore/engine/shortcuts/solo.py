@@ -1,17 +1,25 @@
-"""A rank's cells as one event: which ranks have them, when a span may begin, what is recorded of it."""
+"""A rank's cells as one event: which ranks have them, when a span may begin, what is recorded of it.
+
+Note [Catching up]
+    While a span is under way its rank's streams sleep.  When a flow or a kernel of others touches the GPU or
+    the links of the span, cells that are over are booked, and the one that is under way is played from its
+    start, event by event, up to now (:meth:`simcore.clock.Clock.catching_up`): its events concern nobody
+    else.  From there on the rank goes on as if it had never slept.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from simcore.engine.shortcuts.cell_times import CellBook, Share
-from simcore.engine.shortcuts.cells import Cell, Cells, Chain, Pattern, Patterns, find_cells
+from simcore.clock import Movable
+from simcore.engine.shortcuts.cell_times import CellBook, OwnCalls, Share, Signature
+from simcore.engine.shortcuts.cells import Cells, Chain, Pattern, Patterns, find_cells
 from simcore.engine.shortcuts.chain_times import FIRST_OF_OPS, ChainTimes, strung
-from simcore.engine.shortcuts.span import Span
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -25,8 +33,6 @@ if TYPE_CHECKING:
     from simcore.network.fluid import FluidNetwork
     from simcore.network.link import Link
 
-
-Signature = tuple[object, ...]  # a GPU, numbers of plans
 
 #: Finding the cells of a template and timing them costs about as much as playing so many ops.
 WORTH_OPS: Final = 150
@@ -65,12 +71,12 @@ class Solos:
     cells: dict[tuple[object, ...], Cells] = field(default_factory=dict)
     chains: dict[tuple[Pattern, Signature, Share], ChainTimes] = field(default_factory=dict)
 
-    def times(self, solo: Solo, pattern: Pattern, share: Share) -> ChainTimes:
+    def times(self, own: OwnCalls, pattern: Pattern, share: Share) -> ChainTimes:
         """Times of a chain as a rank carries out its calls."""
-        key = (pattern, solo.signature(pattern), share)
+        key = (pattern, own.signature(pattern), share)
         found = self.chains.get(key)
         if found is None:
-            found = self.chains[key] = strung(self.book.cells(solo, pattern, share), pattern)
+            found = self.chains[key] = strung(self.book.cells(own, pattern, share), pattern)
         return found
 
     def of(self, rank: Rank) -> Solo | None:
@@ -120,11 +126,9 @@ class Solo:
         self.stream = main
         self.cells = cells
         self.by_itself = -1
-        self.ports = rank.communicators.ports(rank.number)
+        self._own = OwnCalls(shared.book, rank)
         self._shared = shared
         self._spans = self._cells_played = 0
-        self._signatures: dict[Pattern | Cell, Signature] = {}
-        self._number_of_plan: dict[Call, int] = {}
         self._used: dict[Pattern, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
         self._views = tuple(
             np.frombuffer(column, dtype=np.int64) if len(column) else np.zeros(0, dtype=np.int64)
@@ -140,21 +144,6 @@ class Solo:
             return None
         return self._span(item)
 
-    def signature(self, part: Pattern | Cell) -> Signature:
-        """How the rank carries out the calls of a part of its tape, and on what GPU."""
-        found = self._signatures.get(part)
-        if found is None:
-            plans = [self.number_of_plan(call) for call in part.distinct]
-            found = self._signatures[part] = (self.rank.gpu.alone, *plans)
-        return found
-
-    def number_of_plan(self, call: Call) -> int:
-        """See :meth:`CellBook.number_of_plan`."""
-        found = self._number_of_plan.get(call)
-        if found is None:
-            found = self._number_of_plan[call] = self._shared.book.number_of_plan(self, call)
-        return found
-
     def _span(self, item: int) -> Span | None:
         """The chain from an item of the stream on, where a cell begins, as one event, as far as nothing is in
         the way.
@@ -167,7 +156,7 @@ class Solo:
         share = rank.gpu.taken()
         if share is None:
             return None
-        times = self._shared.times(self, chain.pattern, share)
+        times = self._shared.times(self._own, chain.pattern, share)
         stop, now = times.usable[cell], rank.gpu.clock.now
         if stop == cell:
             return None
@@ -216,6 +205,45 @@ class Solo:
             links = dict.fromkeys(link for route in routes for link, _, _ in route.uses)
             found = self._used[pattern] = tuple(route.number for route in routes), tuple(links)
         return found
+
+
+class Span(Movable):
+    """Cells ``first`` to ``stop`` of a chain on a rank's GPU; fires when the main stream goes on."""
+
+    def __init__(self, solo: Solo, chain: Chain, times: ChainTimes, first: int, stop: int) -> None:
+        super().__init__(solo.rank.gpu.clock)
+        self._solo = solo
+        self._chain = chain
+        self._times = times
+        self._first = first
+        self._stop = stop
+        self._begin_ps = self.env.now - times.begin_ps[first]  # when the chain would have begun
+        solo.rank.gpu.observer = self
+        self.set(self._begin_ps + times.begin_ps[stop])
+
+    def due(self) -> None:
+        """All cells are over."""
+        self._go_on(self._stop)
+
+    def touched(self) -> None:
+        """Somebody is about to use the GPU or the links: be where the rank is now."""
+        self.unset()
+        now, times = self.env.now, self._times
+        over = bisect_right(times.begin_ps, now - self._begin_ps, self._first, self._stop + 1) - 1
+        if over >= self._stop:
+            self._go_on(self._stop)
+        else:
+            with self.env.catching_up(self._begin_ps + times.begin_ps[over]):
+                self._go_on(over)
+
+    def _go_on(self, cell: int) -> None:
+        """Book what is over; the streams go on at the start of ``cell``."""
+        solo = self._solo
+        solo.rank.gpu.observer = None
+        if cell > self._first:
+            solo.book(self._chain, self._times, self._first, cell, self._begin_ps)
+        solo.by_itself = self._chain.at[cell][0] if cell < self._stop else -1
+        self.fire()
 
 
 def _of_stream(tape: Tape, stream: int, column: BoolArray) -> BoolArray:
