@@ -48,18 +48,17 @@ class Communicator:
         self._quotient = quotient
         self._network = network
         self._clock = clock
-        self._plans: dict[tuple[str, int, int], CollectivePlan] = {}
+        self._recorded: dict[tuple[CollectivePlan, int], CollectivePlan] = {}
 
     def plan(self, call: Call) -> CollectivePlan:
         """How a call is carried out (the same object for the same request)."""
-        request = (call.collective or "send_recv", call.num_bytes, call.recorded_ps)
-        plan = self._plans.get(request)
-        if plan is None:
-            plan = self._quotient.plan(self._place, *request[:2])
-            if call.recorded_ps >= 0:
-                plan = as_recorded(plan, call.recorded_ps)
-            self._plans[request] = plan
-        return plan
+        plan = self._quotient.plan(self._place, call.collective or "send_recv", call.num_bytes)
+        if call.recorded_ps < 0:
+            return plan
+        found = self._recorded.get((plan, call.recorded_ps))
+        if found is None:
+            found = self._recorded[plan, call.recorded_ps] = as_recorded(plan, call.recorded_ps)
+        return found
 
     def arrive(self, call: Call, sequence: int, plan: CollectivePlan, rank: int, gpu: Gpu) -> Meeting:
         """``rank`` has its SMs and is ready to exchange data; the last to arrive starts the transfer.
