@@ -152,7 +152,7 @@ class Looker:
 
 
 def test_what_holds_links_can_be_asked_at_any_time():
-    # 200 MB on both links at 0, 40 MB on the spine alone at 1 ms.  Alone the first moves the NIC's 50 GB/s; from
+    # 200 MB on both links at 0, 40 MB on the spine at 1 ms.  The first moves the NIC's 50 GB/s alone; from
     # 1 ms on both want the spine's 60 GB/s, 30 each.  40 MB take 4/3 ms; then 50 GB/s again.
     clock, network, (nic, spine) = bench(50, 60)
     assert isinstance(nic, BaseResource)
