@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from simcore.errors import GraphError, nearest
 from simcore.graph.graph import Graph, Program
-from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpKind, OpTable, Strings
+from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpKind, OpTable, Strings, stored_name
 
 PHASES = ("fwd", "bwd", "recompute", "optimizer", "grad_sync", "")
 COLLECTIVES = (
@@ -84,7 +84,7 @@ def _check_ops(graph: Graph, where: str) -> None:
         column = getattr(ops, spec.name)
         if isinstance(column, np.ndarray) and spec.name != "kind":
             low = -1 if spec.name in _FROM_MINUS_ONE else 0
-            _check_range(column, low, None, f"{where}: ops.{spec.name}")
+            _check_range(column, low, None, f"{where}: ops.{stored_name(spec.name)}")
     for name, known in (("phase", PHASES), ("collective", (*COLLECTIVES, ""))):
         strings: Strings = getattr(ops, name)
         for code in np.unique(strings.codes):

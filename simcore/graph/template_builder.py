@@ -219,7 +219,7 @@ class TemplateBuilder:
         **columns: object,
     ) -> OpHandle:
         self._group_size(group)
-        columns = {"group": group, "comm_bytes": num_bytes, "stream": stream or group, **columns}
+        columns = {"group": group, "num_bytes": num_bytes, "stream": stream or group, **columns}
         return self._add(kind, waits, data, **columns)
 
     def _p2p(

@@ -143,7 +143,7 @@ class _GroupCheck:
     def collectives(self) -> None:
         """Every member issues the same collectives in the same order."""
         ops = self.graph.ops
-        content = np.stack([ops.collective.codes.astype(np.int64), ops.comm_bytes, ops.reduce_op.codes])
+        content = np.stack([ops.collective.codes.astype(np.int64), ops.num_bytes, ops.reduce_op.codes])
         places = self._places(OpKind.COLLECTIVE)
         numbers = _number([content[:, one.flat.row[at]] for one, at in zip(self.played, places, strict=True)])
         mine = numbers[self.program]
@@ -167,7 +167,7 @@ class _GroupCheck:
                 f"member of process group {self.name!r} of {size}"
             )
         deltas = np.where(ops.kind == OpKind.SEND, ops.peer_delta, size - ops.peer_delta)
-        content = ops.comm_bytes[None, :]
+        content = ops.num_bytes[None, :]
         for delta in np.unique(deltas[is_p2p]).tolist():
             sends, recvs = self._places(OpKind.SEND, delta), self._places(OpKind.RECV, size - delta)
             parts = [
@@ -231,6 +231,6 @@ def describe_op(graph: Graph, flat: FlatOps, place: int) -> str:
     what = repr(ops.name[row])
     if ops.kind[row] in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
         reduce_op = f" {ops.reduce_op[row]}" if ops.reduce_op[row] else ""
-        what += f" of {int(ops.comm_bytes[row])} bytes{reduce_op}"
+        what += f" of {int(ops.num_bytes[row])} bytes{reduce_op}"
     where = f"op {place}, {template!r}" + (f" of microbatch {microbatch}" if microbatch >= 0 else "")
     return f"{what} ({where})"

@@ -81,7 +81,7 @@ def relations_of(graph: Graph, topology: Topology, planner: Planner) -> list[Rel
     for row in np.flatnonzero(used).tolist():
         is_send = ops.kind[row] == OpKind.SEND
         key = (ops.group[row], int(ops.peer_delta[row]) if is_send else 0)
-        what = ("send_recv" if is_send else ops.collective[row], int(ops.comm_bytes[row]))
+        what = ("send_recv" if is_send else ops.collective[row], int(ops.num_bytes[row]))
         calls.setdefault(key, {})[what] = None
     fabric = Fabric(topology, graph.world_size)
     found = []

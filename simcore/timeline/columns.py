@@ -69,7 +69,7 @@ class ProgramColumns:
             "bytes": numbers(
                 np.where(
                     np.isin(kind, _COMMUNICATION),
-                    ops.comm_bytes[row],
+                    ops.num_bytes[row],
                     ops.bytes_read[row] + ops.bytes_written[row],
                 )
             ),

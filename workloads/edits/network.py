@@ -62,7 +62,7 @@ def _planned_on(job: EditableJob, other: ClusterSpec) -> Edited:
     planner = job.planner(replace(other, num_nodes=nodes))
     coupled = {name for name, group in graph.groups.items() if group.size > 1}
     met = np.array([name in coupled for name in ops.group.values], dtype=np.bool_)[ops.group.codes]
-    rows = (ops.kind == OpKind.COLLECTIVE) & (ops.comm_bytes > 0) & met
+    rows = (ops.kind == OpKind.COLLECTIVE) & (ops.num_bytes > 0) & met
     times = planned_times(graph, rows, planner)
     lone, of_world = _plan_lone(job, planner, met, times)
     changed = rows | lone

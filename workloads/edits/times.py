@@ -61,7 +61,7 @@ def planned_times(graph: Graph, rows: npt.NDArray[np.bool_], planner: Planner) -
                 if ops.kind[row] != OpKind.COLLECTIVE:
                     other = members[(members.index(rank) + int(ops.peer_delta[row])) % len(members)]
                     members, what = (rank, other), "send_recv"
-                key = (what, int(ops.comm_bytes[row]), tuple(placed[member] for member in members))
+                key = (what, int(ops.num_bytes[row]), tuple(placed[member] for member in members))
                 if key not in memo:
                     plan = (
                         planner.plan_p2p(key[1], key[2][0], key[2][1])

@@ -75,7 +75,7 @@ def _write(trace: ExecutionTrace, rank: int, ops: OpColumns, group: Groups) -> N
                 {
                     "name": f"nccl::{kind}", "collective": kind, "stream": "comm",
                     "reduce_op": "sum" if kind in _REDUCES else "",
-                    "group": group(rank, meta.group_ranks), "comm_bytes": collective_bytes(kind, meta),
+                    "group": group(rank, meta.group_ranks), "num_bytes": collective_bytes(kind, meta),
                 },
             )  # fmt: skip
             communicates.add(row)

@@ -271,5 +271,5 @@ def _write_ops(
         at_row = op_row[op]
         strings["group"][at_row] = names["group"].code(symbol)
         strings["collective"][at_row] = names["collective"].code(_graph_word(meeting.collective))
-        ints["comm_bytes"][at_row] = meeting.num_bytes
+        ints["num_bytes"][at_row] = meeting.num_bytes
         ints["recorded_ps"][at_row] = meeting.transfer_ps

@@ -257,8 +257,8 @@ def _routed(
     tokens = round(x.shape[0] * reached * load)
     sums = tokens * x.shape[1] * x.num_bytes // x.numel
     sent = tokens * fp8_row_bytes(x.shape[1]) if dispatches_fp8(shard) else sums
-    dispatch = replace(plain, collective=how, comm_bytes=sent)
-    return dispatch, replace(plain, collective=how, comm_bytes=sums, name="deepep::combine")
+    dispatch = replace(plain, collective=how, num_bytes=sent)
+    return dispatch, replace(plain, collective=how, num_bytes=sums, name="deepep::combine")
 
 
 def _turned(steps: Sequence[Kernel]) -> list[Kernel]:

@@ -76,7 +76,7 @@ def collective(
         stream=stream,
         group=group,
         collective=what,
-        comm_bytes=tensor.num_bytes,
+        num_bytes=tensor.num_bytes,
         reduce_op=reduce_op or ("sum" if "reduce" in what else ""),
         peer_delta=peer_delta,
     )

@@ -169,13 +169,13 @@ class Writer:
         if kernel.collective == "send_recv":
             columns["batch"] = self._batch
             self._batch += 1
-            self.template.send(kernel.group, kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
-            return self.template.recv(kernel.group, -kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
+            self.template.send(kernel.group, kernel.peer_delta, kernel.num_bytes, **columns)  # type: ignore[arg-type]
+            return self.template.recv(kernel.group, -kernel.peer_delta, kernel.num_bytes, **columns)  # type: ignore[arg-type]
         columns["reduce_op"] = kernel.reduce_op
         columns["op_class"] = kernel.op_class
         if ":" in kernel.collective:  # an exchange of tokens by kernels of its own
             columns["name"] = kernel.name
-        return self.template.collective(kernel.collective, kernel.group, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
+        return self.template.collective(kernel.collective, kernel.group, kernel.num_bytes, **columns)  # type: ignore[arg-type]
 
     def _compute(
         self, kernel: Kernel, waits: Sequence[Source], phase: str, layer: int, stream: str

@@ -207,7 +207,7 @@ class Communication:
                 launch=launch,
                 group=symbol,
                 collective=call.collective,
-                comm_bytes=size,
+                num_bytes=size,
                 reduce_op=reduce_op if call.collective in _REDUCING else "",
             )
             for (inputs, outputs), size in zip(call.parts, call.sizes, strict=True)
@@ -255,7 +255,7 @@ class Communication:
             # Negative numbers keep batches apart from coalesced collectives, which count up.
             launch=-2 - fake_dist.current_batch if batched else -1,
             group=symbol,
-            comm_bytes=sum(map(num_bytes, tensors)),
+            num_bytes=sum(map(num_bytes, tensors)),
             peer_delta=delta,
         )
         return (index,)

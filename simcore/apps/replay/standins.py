@@ -119,7 +119,7 @@ def _calls(job: ImportedJob) -> tuple[list[_Call], int, int]:
             present = tuple(job.ranks[i].number for i in group.ranks_of(index)) if group is not None else ()
             members = known.members[op] if known is not None else ()
             kind = known.collective[op] if known is not None else graph.ops.collective[row]
-            size = int(known.num_bytes[op]) if known is not None else int(graph.ops.comm_bytes[row])
+            size = int(known.num_bytes[op]) if known is not None else int(graph.ops.num_bytes[row])
             if not members and world > 0:
                 members = tuple(range(world))
             if size <= 0:
@@ -154,12 +154,12 @@ def _agreed(calls: list[_Call]) -> list[_Call]:
 
 def _with_calls(ops: OpTable, calls: list[_Call]) -> OpTable:
     group, collective = ops.group.tolist(), ops.collective.tolist()
-    num_bytes, recorded = ops.comm_bytes.copy(), ops.recorded_ps.copy()
+    num_bytes, recorded = ops.num_bytes.copy(), ops.recorded_ps.copy()
     for call in calls:
         group[call.row], collective[call.row] = call.symbol, call.kind
         num_bytes[call.row], recorded[call.row] = call.num_bytes, -1
     return replace(
-        ops, group=Strings.encode(group), collective=Strings.encode(collective), comm_bytes=num_bytes,
+        ops, group=Strings.encode(group), collective=Strings.encode(collective), num_bytes=num_bytes,
         recorded_ps=recorded,
     )  # fmt: skip
 
@@ -186,7 +186,7 @@ def _add_calls(
     for call in sorted(chosen, key=lambda call: call.row):
         rows.append(
             name=call.kind, kind=int(OpKind.COLLECTIVE), stream=call.symbol, group=call.symbol,
-            collective=call.kind, comm_bytes=call.num_bytes,
+            collective=call.kind, num_bytes=call.num_bytes,
         )  # fmt: skip
 
 

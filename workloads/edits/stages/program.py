@@ -93,7 +93,7 @@ class ProgramWriter:
         self.patches[at] = {
             "kind": int(planned.kind), "stream": planned.stream, "group": planned.group, "collective": "",
             "peer_delta": planned.peer_delta, "batch": launch,
-            "recorded_ps": planned.transfer_ps, "comm_bytes": 0, "reduce_op": "",
+            "recorded_ps": planned.transfer_ps, "num_bytes": 0, "reduce_op": "",
         }  # fmt: skip
         source = self._on_stream.get(self.main_stream)
         if waits and source is not None:

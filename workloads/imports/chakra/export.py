@@ -18,7 +18,7 @@ from workloads.imports.chakra.schema import COLLECTIVES, NodeType, messages
 from workloads.imports.chakra.stream import ChakraNode, write_nodes
 
 #: Columns that are written under Chakra's own names, or that are the node itself.
-_OWN = {"name", "kind", "flops", "comm_bytes", "forward_op"}
+_OWN = {"name", "kind", "flops", "num_bytes", "forward_op"}
 _TYPES = {
     OpKind.COLLECTIVE: NodeType.COMM_COLL, OpKind.SEND: NodeType.COMM_SEND, OpKind.RECV: NodeType.COMM_RECV,
     OpKind.MEMCPY: NodeType.MEM_LOAD,
@@ -152,7 +152,7 @@ class _Body:
         group = self.graph.groups[ops.group[row]]
         members = group.ranks_of(rank)
         found["pg_name"] = numbers[ops.group[row], members]
-        found["comm_bytes"] = size = int(ops.comm_bytes[row])
+        found["comm_bytes"] = size = int(ops.num_bytes[row])
         if kind == OpKind.COLLECTIVE:
             collective = ops.collective[row]
             if collective not in COLLECTIVES:

@@ -25,7 +25,7 @@ _MAX_NUMBER = 1 << 62
 _READ = {
     name: str if what == "str" else int
     for name, (what, _) in OP_COLUMNS.items()
-    if name not in ("name", "kind", "group", "forward_op", "recorded_ps", "flops", "comm_bytes", "stream")
+    if name not in ("name", "kind", "group", "forward_op", "recorded_ps", "flops", "num_bytes", "stream")
 }
 _OF_TYPE = {
     NodeType.COMM_COLL: OpKind.COLLECTIVE, NodeType.COMM_SEND: OpKind.SEND, NodeType.COMM_RECV: OpKind.RECV,
@@ -252,14 +252,14 @@ class _Writer:
             self.rank.guessed_groups = True
             symbol = _ALL
         members = [self.place[r] for r in self.known.get(name, tuple(self.place)) if r in self.place]
-        columns: dict[str, object] = {"group": symbol, "comm_bytes": size}
+        columns: dict[str, object] = {"group": symbol, "num_bytes": size}
         if kind == OpKind.COLLECTIVE:
             code = given.get("comm_type", -1)
             if not (type(code) is int and 0 <= code < len(COLLECTIVES)):
                 raise InputError(f"{where}: comm_type {code!r} is no collective of Chakra's")
             collective = COLLECTIVES[code]
             if collective == "all_gather":
-                columns["comm_bytes"] = size * len(members)
+                columns["num_bytes"] = size * len(members)
             columns["collective"] = str(given.get("collective", _NEAREST.get(collective, collective)))
         else:
             key = "comm_dst" if kind == OpKind.SEND else "comm_src"
@@ -280,7 +280,7 @@ class _Writer:
             columns["peer_delta"] = delta % len(members)
         exact = given.get("comm_bytes")
         if type(exact) is int and 0 <= exact < _MAX_BYTES:
-            columns["comm_bytes"] = exact
+            columns["num_bytes"] = exact
         return columns
 
     def _size(self, node: ChakraNode, key: str, most: int) -> int:
