@@ -34,7 +34,7 @@ class Settings:
 class Decision:
     """Everything about a plan that does not name links or ranks.
 
-    ``data_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
+    ``sent_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
     fills; ``fill_inside_bytes``, ``fill_between_bytes``: the same where it is known that hops within nodes
     fill (at NVLink's rate) or hops between them (at the NICs').
     ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
@@ -49,7 +49,7 @@ class Decision:
     chunking: Chunking
     num_steps: int
     latency_s: float
-    data_bytes: float
+    sent_bytes: float
     fill_bytes: float
     copy_bytes_per_s: float
     copy_share: float
@@ -72,9 +72,9 @@ class Costs:
         """What a GPU's NVLink port carries per direction, bytes/s."""
         return self.cluster.nvswitch_bytes_per_s
 
-    def warm_up_s(self, scale_s: float, data_bytes: float) -> float:
-        """What the drift of channels costs in all, of ``data_bytes`` per rank."""
-        return scale_s * math.log1p(data_bytes / self.timing.warm_up_bytes)
+    def warm_up_s(self, scale_s: float, sent_bytes: float) -> float:
+        """What the drift of channels costs in all, of ``sent_bytes`` per rank."""
+        return scale_s * math.log1p(sent_bytes / self.timing.warm_up_bytes)
 
     def network_hop_s(self, protocol: Protocol, layout: Layout) -> float:
         """One hop between nodes, wire included."""

@@ -103,7 +103,7 @@ class Decider:
             told_s = self._costs.cluster.nccl_net_latency_s or layout.network_s
             network_s = told_s if layout.num_nodes > 1 else None
             latency = tuner.message_latency_s(decision.protocol.name, network_s)
-            return latency, latency + decision.data_bytes * decision.protocol.wire_overhead / wire_bytes_per_s
+            return latency, latency + decision.sent_bytes * decision.protocol.wire_overhead / wire_bytes_per_s
         choice = self.choice(collective, num_bytes, layout)
         return choice.latency_s, choice.time_s
 
@@ -126,12 +126,12 @@ class Decider:
         # The root of a chain is not known here: every edge of the ring is charged as one of its n - 1.
         chain = collective in ("broadcast", "reduce")
         tail = timing.scatter_tail_step if collective == "reduce_scatter" else timing.tail_step
-        data_bytes = num_bytes if chain else sent_share(collective, ranks) * num_bytes
+        sent_bytes = num_bytes if chain else sent_share(collective, ranks) * num_bytes
         lead_s, between_s = self._latencies_s(
-            protocol, channels, inner, outer, layout, data_bytes, in_step=not chain
+            protocol, channels, inner, outer, layout, sent_bytes, in_step=not chain
         )
         # See Note [Chains] in simcore.collectives.timing.
-        chunk_bytes = data_bytes / chunking.num_chunks
+        chunk_bytes = sent_bytes / chunking.num_chunks
         inside, between = _stores(inner, outer) if protocol is SIMPLE else (0, outer)
         return Decision(
             algorithm="ring",
@@ -141,7 +141,7 @@ class Decider:
             num_steps=steps,
             latency_s=lead_s + between_s,
             between_s=between_s,
-            data_bytes=data_bytes,
+            sent_bytes=sent_bytes,
             fill_bytes=0.0,
             fill_inside_bytes=inside * chunk_bytes if chain else 0.0,
             fill_between_bytes=between * chunk_bytes if chain else 0.0,
@@ -166,16 +166,16 @@ class Decider:
             self._costs.settings.buffer_bytes,
             self._release,
         )
-        data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
+        sent_bytes = sent_share(collective, layout.num_ranks) * num_bytes
         split = self._costs.timing.tree_ll128_share if protocol is LL128 else 1.0
         # Each level stores a chunk before it forwards it, in all channels at once.  Under LL128 threads
         # forward line by line and only the proxy waits for a chunk; LL's are too small to tell.
         in_flight = chunking.chunk_bytes * channels
         stored = {LL.name: steps - 1, LL128.name: 2 * outer}.get(protocol.name, 0) * in_flight
         # A chunk crosses between nodes once over all NICs of a node, which carry a message in the time in
-        # which an average rank sends data_bytes.
+        # which an average rank sends sent_bytes.
         inside, between = _stores(2 * inner, 2 * outer) if protocol is SIMPLE else (0, 0)
-        lead_s, between_s = self._latencies_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes)
+        lead_s, between_s = self._latencies_s(protocol, channels, 2 * inner, 2 * outer, layout, sent_bytes)
         return Decision(
             algorithm="tree",
             protocol=protocol,
@@ -184,10 +184,10 @@ class Decider:
             num_steps=steps,
             latency_s=lead_s + between_s,
             between_s=between_s,
-            data_bytes=data_bytes,
+            sent_bytes=sent_bytes,
             fill_bytes=stored,
             fill_inside_bytes=inside * in_flight,
-            fill_between_bytes=between * in_flight * data_bytes / num_bytes,
+            fill_between_bytes=between * in_flight * sent_bytes / num_bytes,
             copy_bytes_per_s=channels * split * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=self._costs.timing.tree_efficiency,
             network_share=self._costs.timing.tree_efficiency,
@@ -199,11 +199,11 @@ class Decider:
         timing = self._costs.timing.protocols[protocol.name]
         ranks = layout.num_ranks
         steps = (ranks - 1).bit_length()
-        data_bytes = sent_share(collective, ranks) * num_bytes
+        sent_bytes = sent_share(collective, ranks) * num_bytes
         # A chunk of every rank passes through the kernel's loop, one after the other.  Nobody has published
         # measurements of PAT: what a chunk costs and what is left of the wire is what NCCL's own table says.
         serial_s = ranks * PAT_RANK_LATENCY_US * 1e-6
-        lead_s, between_s = self._latencies_s(protocol, channels, 0, steps, layout, data_bytes)
+        lead_s, between_s = self._latencies_s(protocol, channels, 0, steps, layout, sent_bytes)
         return Decision(
             algorithm="pat",
             protocol=protocol,
@@ -214,7 +214,7 @@ class Decider:
             num_steps=steps,
             latency_s=lead_s + between_s + serial_s,
             between_s=between_s + serial_s,
-            data_bytes=data_bytes,
+            sent_bytes=sent_bytes,
             fill_bytes=0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=1.0,
@@ -231,9 +231,9 @@ class Decider:
         stages = 2 + 2 * levels if levels else 3 if reduces else 2
         filling = 1 + levels * nodes / (nodes - 1) if levels else stages - 1
         chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
-        data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
+        sent_bytes = sent_share(collective, layout.num_ranks) * num_bytes
         hops = 2 * levels * self._costs.network_hop_s(SIMPLE, layout)
-        warm_up_s = self._costs.warm_up_s(self._costs.timing.nvls_warm_up_s, data_bytes)
+        warm_up_s = self._costs.warm_up_s(self._costs.timing.nvls_warm_up_s, sent_bytes)
         # Between nodes the tree's sends take turns with the switch's reads and writes.
         shared = self._costs.timing.tree_efficiency if levels else 1.0
         return Decision(
@@ -244,8 +244,8 @@ class Decider:
             num_steps=stages,
             latency_s=self._costs.timing.nvls_base_s + hops + warm_up_s,
             between_s=hops + warm_up_s,
-            data_bytes=data_bytes,
-            fill_bytes=filling * data_bytes / chunking.num_loops,
+            sent_bytes=sent_bytes,
+            fill_bytes=filling * sent_bytes / chunking.num_loops,
             # A channel's threads serve both directions of an all_reduce: for one, half of its progress.
             copy_bytes_per_s=channels
             * self._costs.timing.nvls_channel_bytes_per_s
@@ -261,7 +261,7 @@ class Decider:
         inner: int,
         outer: int,
         layout: Layout,
-        data_bytes: float,
+        sent_bytes: float,
         *,
         in_step: bool = True,
     ) -> tuple[float, float]:
@@ -273,7 +273,7 @@ class Decider:
         inside, network = timing.nvlink_hop_s + layout.inside_s, self._costs.network_hop_s(protocol, layout)
         generation = self._costs.timing
         warms = in_step and protocol is SIMPLE
-        warm_up = self._costs.warm_up_s(generation.warm_up_s, data_bytes) if warms else 0.0
+        warm_up = self._costs.warm_up_s(generation.warm_up_s, sent_bytes) if warms else 0.0
         skew = generation.block_skew_s * (channels - 1) / (channels + 1)
         first = (inside if inner else network) if inner + outer else 0.0
         hops = inner * inside + outer * network

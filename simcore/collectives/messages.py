@@ -72,14 +72,14 @@ class Messages:
 
     def _messages(
         self,
-        data_bytes: float,
+        sent_bytes: float,
         message_bytes: int,
         channels: int,
         layout: Layout,
         peers: int,
         own_copy: bool,
     ) -> Decision:
-        """Messages of ``message_bytes`` from each rank to ``peers`` others, ``data_bytes`` together."""
+        """Messages of ``message_bytes`` from each rank to ``peers`` others, ``sent_bytes`` together."""
         crosses = layout.num_nodes > 1
         channels = self._costs.settings.bounded(channels)
         collective = "all_to_all" if own_copy else "send_recv"
@@ -94,7 +94,7 @@ class Messages:
         base = timed.p2p_ll_base_s if protocol is LL else timed.p2p_simple_base_s
         # One pair has the wire for itself: profiled send/recv kernels leave no room for a warm-up.
         warm_up = (
-            self._costs.warm_up_s(timed.warm_up_s, data_bytes) if own_copy and protocol is SIMPLE else 0.0
+            self._costs.warm_up_s(timed.warm_up_s, sent_bytes) if own_copy and protocol is SIMPLE else 0.0
         )
         together = self._costs.timing.all_to_all_efficiency if own_copy else 1.0
         own = self._costs.timing.own_copy_step / peers if own_copy else 0.0
@@ -103,12 +103,12 @@ class Messages:
             protocol=protocol,
             channels=channels,
             chunking=p2p_chunking(
-                protocol, math.ceil(data_bytes), channels, crosses, self._costs.settings.buffer_bytes
+                protocol, math.ceil(sent_bytes), channels, crosses, self._costs.settings.buffer_bytes
             ),
             num_steps=peers,
             latency_s=base + hop + (peers - 1) * timed.peer_s + warm_up,
             between_s=(peers - 1) * timed.peer_s + warm_up,
-            data_bytes=data_bytes,
+            sent_bytes=sent_bytes,
             fill_bytes=0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=together / (1 + own),

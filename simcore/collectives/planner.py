@@ -273,7 +273,7 @@ def _assembled(
     error: float,
 ) -> CollectivePlan:
     overhead = decision.protocol.wire_overhead
-    volume = decision.data_bytes * overhead
+    volume = decision.sent_bytes * overhead
     inside = decision.copy_share * min(decision.copy_bytes_per_s, load.nvlink_bytes_per_s)
     between = decision.network_share * load.network_bytes_per_s
     rate = min(inside, between)

@@ -30,13 +30,13 @@ _WORD_BYTES: Final = 8
 class Protocol:
     """One wire protocol.
 
-    ``data_bytes`` of every ``line_bytes`` on the wire are payload.  ``buffer_bytes`` is the buffer of one
+    ``payload_bytes`` of every ``line_bytes`` on the wire are payload.  ``buffer_bytes`` is the buffer of one
     connection and channel, wire bytes.  ``max_threads`` of a thread block each want at least
     ``thread_threshold_bytes`` of the message before NCCL adds a channel.
     """
 
     name: str
-    data_bytes: int
+    payload_bytes: int
     line_bytes: int
     buffer_bytes: int
     max_threads: int
@@ -45,7 +45,7 @@ class Protocol:
     @property
     def wire_overhead(self) -> float:
         """Wire bytes per data byte (>= 1)."""
-        return self.line_bytes / self.data_bytes
+        return self.line_bytes / self.payload_bytes
 
     def step_bytes(self, buffer_bytes: int | None = None) -> int:
         """Data bytes in one buffer slot; ``buffer_bytes`` replaces Simple's buffer.
@@ -53,12 +53,12 @@ class Protocol:
         NCCL_BUFFSIZE speaks of Simple alone (src/init.cc, computeBuffSizes).
         """
         wire = (buffer_bytes if buffer_bytes and self.name == "Simple" else self.buffer_bytes) // NCCL_STEPS
-        return wire // self.line_bytes * self.data_bytes
+        return wire // self.line_bytes * self.payload_bytes
 
 
 LL: Final = Protocol(
     "LL",
-    data_bytes=8,
+    payload_bytes=8,
     line_bytes=_LL_LINE_BYTES,
     buffer_bytes=_LL_LINES_PER_THREAD * _LL_THREADS * NCCL_STEPS * _LL_LINE_BYTES,  # 512 KiB
     max_threads=_LL_THREADS,
@@ -66,14 +66,14 @@ LL: Final = Protocol(
 )
 LL128: Final = Protocol(
     "LL128",
-    data_bytes=120,
+    payload_bytes=120,
     line_bytes=128,
     buffer_bytes=_LL128_ELEMENTS_PER_THREAD * _LL128_THREADS * NCCL_STEPS * _WORD_BYTES,  # 4.69 MiB
     max_threads=_LL128_THREADS,
     thread_threshold_bytes=8,
 )
 SIMPLE: Final = Protocol(
-    "Simple", data_bytes=1, line_bytes=1, buffer_bytes=4 * MIB, max_threads=512, thread_threshold_bytes=64
+    "Simple", payload_bytes=1, line_bytes=1, buffer_bytes=4 * MIB, max_threads=512, thread_threshold_bytes=64
 )
 
 #: By NCCL_PROTO's spelling, in NCCL's order.

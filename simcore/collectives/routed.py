@@ -66,7 +66,7 @@ def routed_decision(exchange: TokenExchange, costs: Costs, num_bytes: int, layou
         chunking=Chunking(_CHUNK_BYTES, 1, max(1, -(-num_bytes // (_CHUNK_BYTES * exchange.sms))), 1),
         num_steps=layout.num_nodes,
         latency_s=costs.timing.p2p_simple_base_s + hops_s,
-        data_bytes=float(num_bytes),
+        sent_bytes=float(num_bytes),
         fill_bytes=0.0,
         copy_bytes_per_s=exchange.sms * SM_BYTES_PER_S / handed_on,
         copy_share=NVLINK_SHARE,

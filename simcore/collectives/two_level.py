@@ -69,7 +69,7 @@ def one_after_the_other(
         num_steps=within.num_steps + between.num_steps,
         latency_s=within.latency_s + between.latency_s,
         between_s=within.between_s + between.latency_s,
-        data_bytes=within.data_bytes / inner,
+        sent_bytes=within.sent_bytes / inner,
         copy_bytes_per_s=within.copy_bytes_per_s / inner,
         copy_share=within.copy_share * inner_s / (inner_s + outer_s),
         network_share=between.network_share * outer_s / (inner_s + outer_s),

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from simcore.errors import GraphError, nearest
 from simcore.graph.graph import Graph, Program
+from simcore.graph.kinds import is_communication
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpKind, OpTable, Strings, stored_name
 
 PHASES = ("fwd", "bwd", "recompute", "optimizer", "grad_sync", "")
@@ -93,7 +94,7 @@ def _check_ops(graph: Graph, where: str) -> None:
                 value = strings.values[code]
                 row = int(np.flatnonzero(strings.codes == code)[0])
                 raise GraphError(f"{where}: ops.{name} row {row}: unknown {value!r}{nearest(value, known)}")
-    communicates = np.isin(ops.kind, (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV))
+    communicates = is_communication(ops.kind)
     for code in np.unique(ops.group.codes[communicates]):
         value = ops.group.values[code]
         if value not in graph.groups:

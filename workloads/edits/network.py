@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from simcore.errors import InputError
 from simcore.graph import OpKind
+from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec, load_cluster
-from workloads.edits.job import EditableJob, Edited, Planner, count_changed, is_communication
+from workloads.edits.job import EditableJob, Edited, Planner, count_changed
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.registry import FACTOR, TEXT, Call, edit
 from workloads.edits.times import planned_times
@@ -37,7 +38,7 @@ def network(job: EditableJob, call: Call) -> Edited:
             nvlink_efficiency=other.gpu.nvlink_efficiency,
         ))  # fmt: skip
         nodes = max(moved.num_nodes, -(-job.graph.world_size // moved.gpus_per_node))
-        rows = is_communication(job.graph)
+        rows = is_communication(job.graph.ops.kind)
         assumed = (f"GPUs of {here.name}, links, nodes and fabric of {other.name}",)
         return Edited(
             replace(job, cluster=replace(moved, num_nodes=nodes)), assumed, count_changed(job.graph, rows)
@@ -68,7 +69,7 @@ def _planned_on(job: EditableJob, other: ClusterSpec) -> Edited:
     changed = rows | lone
     if not changed.any():
         raise InputError("the recording tells of no collective what it carried between whom")
-    kept = is_communication(graph) & ~changed
+    kept = is_communication(graph.ops.kind) & ~changed
     assumed = [f"ranks fill the nodes of {other.name} in order; each transfer has the links to itself"]
     if lone.any():
         assumed.append(
@@ -128,7 +129,7 @@ def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArr
 )
 def network_bandwidth(job: EditableJob, call: Call) -> Edited:
     """Bandwidths times the factor; latencies stay where they are known apart."""
-    rows = is_communication(job.graph)
+    rows = is_communication(job.graph.ops.kind)
     if not rows.any():
         raise InputError("the job has no communication")
     if job.ranks:

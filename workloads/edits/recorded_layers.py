@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from simcore.errors import InputError
 from simcore.graph import OpKind
+from simcore.graph.kinds import is_on_host
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob, Edited
 from workloads.edits.kernel_classes import op_classes
@@ -135,7 +136,7 @@ def _repeated(job: EditableJob, call: Call, *, inner: bool) -> Edited:
     assumed.append(
         "each group more is a copy of one in the middle, with its host time, waits and communication"
     )
-    on_gpu = ~np.isin(graph.ops.kind, (OpKind.HOST, OpKind.SYNC, OpKind.EVENT_WAIT))
+    on_gpu = ~(is_on_host(graph.ops.kind) | (graph.ops.kind == OpKind.EVENT_WAIT))
     times = np.bincount(played, minlength=len(graph.ops))
     changed = int(np.abs(times - 1)[on_gpu].sum())
     if inner:

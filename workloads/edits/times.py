@@ -8,11 +8,10 @@ import numpy.typing as npt
 from simcore.cost import RooflineCost
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind
+from simcore.graph.kinds import is_communication, is_priced
 from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec
-from workloads.edits.job import EditableJob, Planner, is_communication
-
-_ON_GPU = (OpKind.COMPUTE, OpKind.MEMCPY)
+from workloads.edits.job import EditableJob, Planner
 
 
 def alone_times(job: EditableJob, rows: npt.NDArray[np.bool_]) -> IntArray:
@@ -23,14 +22,14 @@ def alone_times(job: EditableJob, rows: npt.NDArray[np.bool_]) -> IntArray:
     ops = job.graph.ops
     times = np.where(rows, np.maximum(ops.recorded_ps, 0), 0)
     unknown = rows & (ops.recorded_ps < 0)
-    kernels = unknown & np.isin(ops.kind, _ON_GPU)
+    kernels = unknown & is_priced(ops.kind)
     if kernels.any():
         gpu = _cluster(job).gpu.under_load(job.graph.world_size)
         priced = (
             RooflineCost(gpu, fp32_math=job.fp32_math).demands(ops, kernels).alone_ps(gpu.hbm_bytes_per_s)
         )
         times[kernels] = priced[kernels]
-    transfers = unknown & is_communication(job.graph)
+    transfers = unknown & is_communication(ops.kind)
     if transfers.any():
         if job.planner is None:
             raise InputError("the time of communication is known only where a run plans it")

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from simcore.errors import InputError
 from simcore.graph import Action, gpipe, interleaved_one_f_one_b
+from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
 from simcore.graph.schedules import Schedule
-from workloads.edits.job import EditableJob, is_communication
+from workloads.edits.job import EditableJob
 from workloads.edits.recorded_groups import Members, pattern
 from workloads.edits.stages.actions import RankStep, is_whole, rank_steps
 from workloads.imports.recorded import ImportedRank
@@ -110,7 +111,7 @@ def _exchanges(job: EditableJob, index: int) -> tuple[IntArray, list[Members]]:
     rows = first + rank.flat[chosen]
     order = np.argsort(rows)
     members = [known.members[op] if known is not None else () for op in chosen[order].tolist()]
-    kinds = is_communication(job.graph)[rows[order]]
+    kinds = is_communication(job.graph.ops.kind[rows[order]])
     return rows[order][kinds], [m for m, keep in zip(members, kinds.tolist(), strict=True) if keep]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.builder import GraphBuilder
+from simcore.graph.kinds import COMMUNICATION, ON_GPU
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from workloads.imports.chakra.order import in_order
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
@@ -202,7 +203,7 @@ class _Writer:
         self._edges(row, EdgeKind.DATA, data)
         self._edges(row, EdgeKind.WAIT, waits)
         self.stream_of[node.id] = stream
-        if kind not in (OpKind.HOST, OpKind.SYNC, OpKind.EVENT_WAIT, OpKind.EVENT_RECORD):
+        if kind in ON_GPU:
             self.rank.placed.append((node, row - first))
 
     def _edges(self, row: int, kind: EdgeKind, sources: list[int]) -> None:
@@ -224,14 +225,14 @@ class _Writer:
             columns |= {"bytes_read": size, "bytes_written": size, "op_class": "copy"}
         elif kind == OpKind.COMPUTE and size and "bytes_read" not in given and "bytes_written" not in given:
             columns["bytes_read"] = size
-        if kind in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
+        if kind in COMMUNICATION:
             columns |= self._communication(node, kind, size)
         if isinstance(given.get("stream"), str):
             columns["stream"] = given["stream"]
         else:
             self.rank.guessed_streams = self.rank.guessed_streams or "stream" not in given
             default = {OpKind.HOST: "host", OpKind.MEMCPY: "copy"}.get(kind, "compute")
-            if kind in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
+            if kind in COMMUNICATION:
                 default = (
                     f"comm {columns['group']} {node.type.name if kind != OpKind.COLLECTIVE else ''}".strip()
                 )
