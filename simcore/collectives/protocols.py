@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from simcore.collectives.kinds import Collective
 from simcore.errors import InputError, nearest
 from simcore.units import KIB, MIB
 
@@ -105,15 +106,6 @@ def _ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-#: (slots per chunk, slots per slice) of ring collectives under Simple (src/include/collectives.h).
-_RING_SIMPLE_SLOTS: Final = {
-    "all_reduce": (NCCL_STEPS // 2, NCCL_STEPS // 4),
-    "all_gather": (NCCL_STEPS // 2, NCCL_STEPS // 4),
-    "reduce_scatter": (NCCL_STEPS // 2, NCCL_STEPS // 4),
-    "broadcast": (1, 1),
-    "reduce": (1, 1),
-}
-
 #: A tree halves its chunks until there are enough of them to fill its depth: (chunks per level, floor).
 #: Up to release 2.19: the planner of 2.20 leaves a tree under Simple whole slots (src/enqueue.cc of v2.19.3
 #: has these three loops in computeColl, that of v2.20.3 has none in calcCollChunking).
@@ -122,7 +114,7 @@ _TREE_SIMPLE_WHOLE_FROM: Final = (2, 20)
 
 
 def ring_chunking(
-    collective: str,
+    kind: Collective,
     protocol: Protocol,
     num_bytes: int,
     num_ranks: int,
@@ -131,13 +123,13 @@ def ring_chunking(
 ) -> Chunking:
     """Chunks of a ring, per channel (src/enqueue.cc, calcCollChunking).
 
-    all_reduce, all_gather and reduce_scatter handle one chunk per rank and loop; broadcast and reduce are
-    chains, one chunk per loop.  A last, smaller loop spreads evenly: chunks shrink rather than go missing.
+    A ring handles one chunk per rank and loop, a chain to or from a root one per loop.  A last, smaller loop
+    spreads evenly: chunks shrink rather than go missing.
     """
     chunk_slots, slice_slots = (1, 1)
     if protocol is SIMPLE:
-        chunk_slots, slice_slots = _RING_SIMPLE_SLOTS[collective]
-    per_loop = 1 if collective in ("broadcast", "reduce") else num_ranks
+        chunk_slots, slice_slots = kind.chunk_slots, kind.slice_slots
+    per_loop = 1 if kind.root_chain else num_ranks
     limit = protocol.step_bytes(buffer_bytes) * chunk_slots
     share = max(1, _ceil_div(num_bytes, channels))
     loops = max(1, _ceil_div(share, limit * per_loop))

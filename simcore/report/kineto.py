@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import kind_of
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, HOST_KINDS, P2P_KINDS
 from simcore.report.kineto_host import (
     HOST_TID,
@@ -234,8 +235,10 @@ class _Constants:
         members = self._info.groups[text["group"]].group(text["group"]).ranks_of(self._rank)
         size = len(members)
         # Sizes in bytes: a timeline knows no element types.
-        sent = num_bytes // size if what == "all_gather" else num_bytes
-        received = num_bytes // size if what == "reduce_scatter" else num_bytes
+        sent, received = (
+            kind_of(what).given_bytes(num_bytes, size),
+            kind_of(what).received_bytes(num_bytes, size),
+        )
         shown_members = [_recorded_rank(self._info, member) for member in members]
         towards = "Dst Rank" if what == "send" else "Src Rank"
         return f"ncclDevKernel_{'_'.join(words)}", {

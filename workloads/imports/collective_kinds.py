@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from simcore.collectives.kinds import kind_of
 from workloads.imports.recording import CollectiveMeta
 
 #: Words in the names of NCCL's kernels and of torch's calls, the more special first.
@@ -36,5 +37,5 @@ def collective_bytes(kind: str, meta: CollectiveMeta | None) -> int:
     """Size in nccl-tests' convention; 0 where the recording does not say."""
     if meta is None:
         return 0
-    elements = meta.out_elements if kind == "all_gather" else meta.in_elements
+    elements = meta.out_elements if kind_of(kind).gives_part else meta.in_elements
     return max(0, elements) * _ELEMENT_BYTES.get(meta.dtype.lower().removeprefix("c10::"), 0)

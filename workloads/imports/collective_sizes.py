@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from math import prod
 
+from simcore.collectives.kinds import kind_of
 from simcore.cost.framework_op import described_inputs
 from simcore.cost.kernel import ELEMENT_BYTES
 from workloads.imports.recorded import RecordedOps
@@ -24,4 +25,4 @@ def collective_by_shapes(ops: RecordedOps, op: int, kind: str, num_ranks: int) -
         kind = "all_to_all"
     inputs = described_inputs(ops.shapes.in_shapes[call], ops.shapes.in_types[call])
     size = prod(inputs[0][0]) * ELEMENT_BYTES[inputs[0][1]] if inputs else 0
-    return kind, size * (num_ranks if kind == "all_gather" else 1)
+    return kind, size * (num_ranks if kind_of(kind).gives_part else 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from simcore.collectives.kinds import kind_of
 from simcore.graph import EdgeKind, Graph, OpKind
 from simcore.graph.builder import GraphBuilder
 from workloads.imports.collective_kinds import collective_bytes, collective_kind
@@ -27,7 +28,6 @@ _VIEWS = """
 """
 _NO_KERNEL = frozenset(_VIEWS.split())
 _GPUS = ("cuda", "hip", "xpu")
-_REDUCES = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def build_programs(traces: list[ExecutionTrace]) -> tuple[Graph, list[str]]:
@@ -74,7 +74,7 @@ def _write(trace: ExecutionTrace, rank: int, ops: OpColumns, group: Groups) -> N
                 OpKind.COLLECTIVE,
                 {
                     "name": f"nccl::{kind}", "collective": kind, "stream": "comm",
-                    "reduce_op": "sum" if kind in _REDUCES else "",
+                    "reduce_op": "sum" if kind_of(kind).reduces else "",
                     "group": group(rank, meta.group_ranks), "num_bytes": collective_bytes(kind, meta),
                 },
             )  # fmt: skip

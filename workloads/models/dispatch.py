@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simcore.graph.exchanges import TokenExchange
+from simcore.collectives.kinds.all_to_all import TokenExchange
 from workloads.models.fp8 import cast_for_product, fp8_row_bytes, operand
 from workloads.models.local import Shard
 from workloads.models.pieces import EP_STREAM, HOST_SYNC, Kernel

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simcore.collectives.kinds import kind_of
 from workloads.models.pieces import Kernel
 
 ELEMENT_BYTES = {
@@ -77,6 +78,6 @@ def collective(
         group=group,
         collective=what,
         num_bytes=tensor.num_bytes,
-        reduce_op=reduce_op or ("sum" if "reduce" in what else ""),
+        reduce_op=reduce_op or ("sum" if kind_of(what).reduces else ""),
         peer_delta=peer_delta,
     )

@@ -16,6 +16,7 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
+from simcore.collectives.kinds import kind_of
 from simcore.graph.ops import OpKind
 from workloads.tracing import fake_dist, streams
 from workloads.tracing.aten_ops import is_on_device, num_bytes, tensors_in
@@ -31,7 +32,6 @@ from workloads.tracing.ordering import StreamKey
 if TYPE_CHECKING:
     from workloads.tracing.recorder import Recorder
 
-_REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 _KEEP_WORKS = 4096
 
 
@@ -208,7 +208,7 @@ class Communication:
                 group=symbol,
                 collective=call.collective,
                 num_bytes=size,
-                reduce_op=reduce_op if call.collective in _REDUCING else "",
+                reduce_op=reduce_op if kind_of(call.collective).reduces else "",
             )
             for (inputs, outputs), size in zip(call.parts, call.sizes, strict=True)
         )

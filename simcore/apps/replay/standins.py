@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simcore.collectives.kinds import COLLECTIVES
 from simcore.graph import Graph, OpKind, OpRows, OpTable, ProcessGroup, Program
 from simcore.graph.ops import OP_COLUMNS, IntArray, Strings
 from workloads.imports import ImportedJob
 from workloads.imports.collective_sizes import collective_by_shapes
 
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier")
 _ALONE_SIZE = 1
 
 
@@ -126,7 +126,7 @@ def _calls(job: ImportedJob) -> tuple[list[_Call], int, int]:
                 kind, size = collective_by_shapes(rank.recorded, op, kind, len(members))
             # Recorded ranks that are members but do not meet here would have to be two ranks at once.
             meets = set(present) == numbers & set(members)
-            if kind not in _KINDS or not meets or (size <= 0 and kind != "barrier"):
+            if kind not in COLLECTIVES or not meets or (size <= 0 and not COLLECTIVES[kind].fixed_bytes):
                 kept += lasted
                 continue
             simulated += lasted

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.flatten import StreamOrder, resolve_edges
@@ -157,7 +158,7 @@ class _Body:
                 raise InputError(f"collective {collective!r}: Chakra has no word for it")
             found["comm_type"] = COLLECTIVES.index(collective)
             # Chakra counts what a rank puts in: of an all_gather its share.
-            size = size // len(members) if collective == "all_gather" else size
+            size = kind_of(collective).given_bytes(size, len(members))
         else:
             peer = members[(members.index(rank) + int(ops.peer_delta[row])) % len(members)]
             ends = (rank, peer) if kind == OpKind.SEND else (peer, rank)

@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.builder import GraphBuilder
@@ -259,7 +260,7 @@ class _Writer:
             if not (type(code) is int and 0 <= code < len(COLLECTIVES)):
                 raise InputError(f"{where}: comm_type {code!r} is no collective of Chakra's")
             collective = COLLECTIVES[code]
-            if collective == "all_gather":
+            if kind_of(collective).gives_part:
                 columns["num_bytes"] = size * len(members)
             columns["collective"] = str(given.get("collective", _NEAREST.get(collective, collective)))
         else:
