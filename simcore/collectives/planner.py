@@ -19,7 +19,7 @@ from simcore.collectives.decision import Decision, ForcedSettings
 from simcore.collectives.decisions import Decider
 from simcore.collectives.environment import parse_environment
 from simcore.collectives.forced import forced_algorithms, forced_protocols
-from simcore.collectives.kinds import SEND_RECV, Collective, collective_named, unknown
+from simcore.collectives.kinds import SEND_RECV, Collective, collective_named, unknown_collective
 from simcore.collectives.layout import GroupLayout, layout_of
 from simcore.collectives.loads import (
     LoadPerByte,
@@ -132,7 +132,7 @@ class NcclPlanner:
         layout = self._layout(group)
         kind = SEND_RECV if collective == SEND_RECV.name else collective_named(collective)
         if kind.kernel is not None:
-            raise unknown(collective)
+            raise unknown_collective(collective)
         kind, moved = kind.carrier or kind, kind.fixed_bytes or _checked_bytes(num_bytes)
         decision = self._decision(kind, moved, layout)
         load = self._load(decision.algorithm, kind, group, layout)

@@ -96,8 +96,8 @@ OP_COLUMNS: dict[str, tuple[str, object]] = {
     "bytes_read": ("int", 0),
     "bytes_written": ("int", 0),
     "group": ("str", ""),  # process-group symbol for collective/send/recv
-    "collective": ("str", ""),  # all_reduce all_gather reduce_scatter broadcast all_to_all barrier
-    "num_bytes": ("int", 0),  # nccl-tests' size: all_gather whole output, reduce_scatter whole input
+    "collective": ("str", ""),  # its kind's name: all_reduce, ... (simcore/collectives/kinds)
+    "num_bytes": ("int", 0),  # a message's size, as nccl-tests counts it (see the kind)
     "reduce_op": ("str", ""),  # sum, avg, max, ...
     "peer_delta": ("int", 0),  # send/recv: (peer's index - own index) mod group size
     "batch": ("int", -1),  # ops of one stream with equal batch >= 0 are one fused launch (NCCL group)

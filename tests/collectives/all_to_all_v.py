@@ -1,7 +1,7 @@
 """all_to_all_v, a collective that the simulator does not have, as somebody would add it: in one file.
 
 Every rank has ``num_bytes``, and member d of the group gets the share of them that the name gives it:
-``all_to_all_v:5,1,1,1`` sends five eighths of everything to the first member, as experts do that all tokens want.
+``all_to_all_v:5,1,1,1`` sends five eighths of everything to the first member, whose experts all tokens want.
 torch.distributed calls it all_to_all_single with split sizes.
 """
 

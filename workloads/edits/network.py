@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.graph.kinds import is_communication
@@ -112,7 +113,7 @@ def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArr
             kind, num_bytes = ops.collective[row], int(known.num_bytes[op])
             if not num_bytes:
                 kind, num_bytes = collective_by_shapes(rank.recorded, op, known.collective[op], len(members))
-            if not num_bytes or kind == "send_recv":
+            if not num_bytes or kind == SEND_RECV.name:
                 continue
             of_world += guessed
             key = (kind, num_bytes, members)

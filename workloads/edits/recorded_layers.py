@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.graph.kinds import is_on_host
@@ -161,7 +162,7 @@ def _pipelines(job: EditableJob) -> Recorded | None:
 def _exchanges(rank: ImportedRank) -> bool:
     """Whether a rank sends to or receives from single others."""
     known = rank.recorded.collectives
-    return known is not None and bool(known.collective.equals("send_recv").any())
+    return known is not None and bool(known.collective.equals(SEND_RECV.name).any())
 
 
 def _copy(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.cost import RooflineCost
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind
@@ -59,12 +60,12 @@ def planned_times(graph: Graph, rows: npt.NDArray[np.bool_], planner: Planner) -
                 what = ops.collective[row]
                 if ops.kind[row] != OpKind.COLLECTIVE:
                     other = members[(members.index(rank) + int(ops.peer_delta[row])) % len(members)]
-                    members, what = (rank, other), "send_recv"
+                    members, what = (rank, other), SEND_RECV.name
                 key = (what, int(ops.num_bytes[row]), tuple(placed[member] for member in members))
                 if key not in memo:
                     plan = (
                         planner.plan_p2p(key[1], key[2][0], key[2][1])
-                        if what == "send_recv"
+                        if what == SEND_RECV.name
                         else planner.plan(*key)
                     )
                     memo[key] = plan.alone_ps

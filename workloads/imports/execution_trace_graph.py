@@ -8,7 +8,7 @@ from collections.abc import Callable
 from simcore.collectives.kinds import kind_of
 from simcore.graph import EdgeKind, Graph, OpKind
 from simcore.graph.builder import GraphBuilder
-from workloads.imports.collective_kinds import collective_bytes, collective_kind
+from workloads.imports.collective_kinds import among_several, collective_bytes, collective_kind
 from workloads.imports.described_ops import describe
 from workloads.imports.execution_trace import ExecutionTrace, Node
 from workloads.imports.execution_trace_join import collective_of
@@ -68,8 +68,7 @@ def _write(trace: ExecutionTrace, rank: int, ops: OpColumns, group: Groups) -> N
         sources = list(dict.fromkeys(writer[t.storage] for t in node.inputs if t.storage in writer))
         meta = collective_of(node, by_id, trace) if _communicates(node) else None
         if meta is not None:
-            kind = collective_kind(node.name, meta)
-            kind = "all_to_all" if kind == "send_recv" else kind
+            kind = among_several(collective_kind(node.name, meta))
             row = ops.op(
                 OpKind.COLLECTIVE,
                 {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source
 from simcore.units import PS_PER_US
@@ -166,7 +167,7 @@ class Writer:
             "module": kernel.module, "in_shapes": _shapes(kernel.in_shapes),
             "out_shapes": _shapes(kernel.out_shapes),
         }  # fmt: skip
-        if kernel.collective == "send_recv":
+        if kernel.collective == SEND_RECV.name:
             columns["batch"] = self._batch
             self._batch += 1
             self.template.send(kernel.group, kernel.peer_delta, kernel.num_bytes, **columns)  # type: ignore[arg-type]

@@ -7,7 +7,13 @@ A file of this folder is found by being here; see Note [A new collective] in
 from importlib import import_module
 from pkgutil import iter_modules
 
-from simcore.collectives.kinds.collective import COLLECTIVES, Collective, collective_named, register, unknown
+from simcore.collectives.kinds.collective import (
+    COLLECTIVES,
+    Collective,
+    collective_named,
+    register,
+    unknown_collective,
+)
 from simcore.collectives.kinds.schedule import Schedule, Transfer, split
 from simcore.collectives.kinds.send_recv import SEND_RECV
 
@@ -33,5 +39,5 @@ __all__ = [
     "kind_of",
     "register",
     "split",
-    "unknown",
+    "unknown_collective",
 ]

@@ -149,7 +149,7 @@ def register(kind: Collective) -> Collective:
     return kind
 
 
-def unknown(name: str) -> InputError:
+def unknown_collective(name: str) -> InputError:
     """What is raised for a name that NCCL has no collective of, with the nearest that it has."""
     return InputError(f"unknown collective {name!r}{nearest(name, COLLECTIVES)}")
 
@@ -161,5 +161,5 @@ def collective_named(name: str) -> Collective:
     if kind is not None and colon and kind.variant is not None:
         return kind.variant(name)
     if kind is None or colon:
-        raise unknown(name)
+        raise unknown_collective(name)
     return kind
