@@ -30,7 +30,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from simcore.analysis import Intervals, analyse, break_down
-from simcore.analysis.breakdown import COMMUNICATION_KINDS
+from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS
 from simcore.report import default_ranks, write_kineto, write_perfetto
 from simcore.timeline import Timeline
 
@@ -118,9 +118,7 @@ def kineto_checks(timeline: Timeline, rank: int, folder: Path, environment: Path
     name, names = rows.strings("name")
     is_comm = np.isin(kind, [code for code, text in enumerate(kinds) if text in COMMUNICATION_KINDS])
     is_memory = np.isin(name, [code for code, text in enumerate(names) if text.startswith("Memset")])
-    on_gpu = is_comm | np.isin(
-        kind, [code for code, text in enumerate(kinds) if text in ("compute", "memcpy")]
-    )
+    on_gpu = is_comm | np.isin(kind, [code for code, text in enumerate(kinds) if text in COMPUTE_KINDS])
     computes = on_gpu & ~is_comm & ~is_memory & (kind != _code(kinds, "memcpy"))
     # The files keep whole nanoseconds.
     begin = np.where(is_comm, rows.ints("ready_ps"), rows.ints("start_ps")) // 1000

@@ -7,10 +7,6 @@ from dataclasses import dataclass
 
 from simcore.analysis.intervals import Intervals
 
-COMPUTE_KINDS = ("compute", "memcpy")
-COMMUNICATION_KINDS = ("collective", "send", "recv")
-P2P_KINDS = ("send", "recv")
-
 
 @dataclass(frozen=True)
 class Breakdown:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simcore.analysis.breakdown import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.analysis.totals import Key, Total
+from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.reader import RankRows, Timeline
 
 _COLUMNS = (

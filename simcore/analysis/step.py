@@ -8,9 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis.breakdown import (
-    COMMUNICATION_KINDS,
-    COMPUTE_KINDS,
-    P2P_KINDS,
     Breakdown,
     break_down,
     mean_breakdown,
@@ -18,6 +15,7 @@ from simcore.analysis.breakdown import (
 from simcore.analysis.intervals import Intervals
 from simcore.analysis.metrics import Throughput, throughput
 from simcore.analysis.totals import Key, Total, Totals
+from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.reader import RankRows, Timeline
 from simcore.units import s_from_ps
 

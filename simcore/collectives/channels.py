@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from simcore.collectives.kinds import Collective
 from simcore.collectives.protocols import Protocol
 from simcore.collectives.ring_search import NodeRings
 
@@ -114,7 +115,7 @@ def bounded(channels: int, min_channels: int | None, max_channels: int | None) -
 def channels_for(
     protocol: Protocol,
     algorithm: str,
-    collective: str,
+    kind: Collective,
     num_bytes: int,
     num_ranks: int,
     available: int,
@@ -123,11 +124,11 @@ def channels_for(
     """Channels that a message gets out of ``available`` (topoGetAlgoInfo in src/enqueue.cc).
 
     Every thread must have work: ``thread_threshold_bytes`` each, times the ranks for a ring under LL.  A
-    channel must also be worth its start: 32 KiB of traffic (twice the bytes of an all_reduce, n times those
-    of an all_gather or reduce_scatter), LL counting four times.
+    channel must also be worth its start: 32 KiB of traffic (:meth:`Collective.channel_traffic`), LL counting
+    four times.
     """
     threshold = protocol.max_threads * protocol.thread_threshold_bytes
-    traffic = {"all_reduce": 2, "all_gather": num_ranks, "reduce_scatter": num_ranks}.get(collective, 1)
+    traffic = kind.channel_traffic(num_ranks)
     if protocol.name == "LL":
         threshold *= num_ranks if algorithm == "ring" else 1
         traffic *= 4

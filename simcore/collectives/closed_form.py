@@ -1,14 +1,41 @@
-"""Closed forms: a plan's time alone, and what it asks of HBM."""
+"""From a decision and its load on links to a plan: closed forms of its time alone and of what HBM carries."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from simcore.collectives.plan import LinkUse
-from simcore.units import PS_PER_S
+from simcore.collectives.decision import Decision
+from simcore.collectives.kinds import Collective
+from simcore.collectives.plan import CollectivePlan, LinkUse
+from simcore.errors import InputError
+from simcore.units import PS_PER_S, ps_from_s
+
+#: A day: a step with a slower collective comes from a mistyped bandwidth, and overflows 64 bits of ps soon.
+_LONGEST_S: Final = 86_400.0
+
+
+@dataclass(frozen=True)
+class PlannedLoad:
+    """Links of one group under one algorithm.
+
+    ``nvlink_bytes_per_s``, ``network_bytes_per_s``: the smallest capacity / weight among the members' NVLink
+    ports and among all other links, per byte of an average rank.  The weights of ``uses`` are per byte of
+    one connection, ``connections`` of which carry what an average rank sends
+    (:class:`simcore.collectives.loads.LoadPerByte`).  ``network_share``: of what an average rank sends, the
+    part that crosses nodes.
+    """
+
+    uses: tuple[LinkUse, ...]
+    nvlink_bytes_per_s: float
+    network_bytes_per_s: float
+    network_share: float
+    connections: float
+    feed_weight: float
 
 
 def max_min_rate(rate_cap_bytes_per_s: float, capacities: npt.ArrayLike, weights: npt.ArrayLike) -> float:
@@ -39,44 +66,106 @@ def link_uses(links: npt.ArrayLike, weights: npt.ArrayLike, inputs: npt.ArrayLik
 
 
 def hbm_bytes_per_wire_byte(
-    collective: str, algorithm: str, num_ranks: int, wire_overhead: float, network_share: float
+    kind: Collective, algorithm: str, num_ranks: int, wire_overhead: float, network_share: float
 ) -> float:
     """HBM traffic of a member per wire byte that an average member sends.
 
     Every wire byte that arrives is written to a FIFO and read from it: 2.  One that crosses nodes is also
     written to the sender's FIFO and read from there by the NIC: 2 more (``network_share`` of all).  On top
-    come the user buffers, in shares of B/n, per data byte sent (NCCL src/device/all_reduce.h and others):
-
-    * all_reduce: n reads of the input (each share once) and n writes of the output; 2 (n-1) shares sent.
-    * reduce_scatter: n reads, 1 write; n-1 sent.  all_gather: 1 read, n writes; n-1 sent.
-    * all_to_all: n reads, n writes (one of each copies the rank's own share); n-1 sent.
-    * broadcast, reduce: every rank but the last of a chain sends B.  n-1 ranks store it and one reads it; all
-      n add their own to it and one stores it.
-    * send_recv: read once where it starts, written once where it ends: 2 per byte sent.
+    come the users' buffers (NCCL src/device/all_reduce.h and others): each n-th of what a rank gives is read
+    once and of what it gets written once (an all_to_all copies its own share), see
+    :meth:`Collective.user_bytes_per_sent`.
 
     NVLS copies the input to a buffer that the switch can address (read, write), the switch reads it and
-    writes the sum, which is copied out (read, write): 6 n shares for 2 (n-1).  An all_gather stores its own
-    share into everybody's buffer and copies all out, 1 + 3 n shares; a reduce_scatter copies all in, the
-    switch reads it, one share is written, 3 n + 1; n-1 sent.
+    writes the sum, which is copied out (read, write): 6 n shares for 2 (n-1).  Where ranks give a part, it
+    is stored into everybody's buffer and all is copied out, 1 + 3 n shares; where they get one, all is
+    copied in, the switch reads it, one share is written, 3 n + 1; n-1 sent.
 
-    Of a send_recv one member sends and the other receives: its progress counts the message once, so that
-    an average member has half of the sum.
+    Of a pair one member sends and the other receives: its progress counts the message once, so that an
+    average member has half of the sum.
     """
-    if algorithm == "nvls" and collective in ("all_gather", "reduce_scatter"):
+    if algorithm == "nvls" and kind.one_way:
         return (3 * num_ranks + 1) / (num_ranks - 1)
     if algorithm in ("nvls", "nvls_tree"):
         return 6 * num_ranks / (2 * (num_ranks - 1)) + 2.0 * network_share
-    if collective in ("all_reduce", "barrier"):
-        user = 2 * num_ranks / (2 * (num_ranks - 1))
-    elif collective in ("all_gather", "reduce_scatter"):
-        user = (num_ranks + 1) / (num_ranks - 1)
-    elif collective == "all_to_all":
-        user = 2 * num_ranks / (num_ranks - 1)
-    elif collective == "broadcast":
-        user = 1.0
-    elif collective == "reduce":
-        user = (num_ranks + 1) / num_ranks
-    else:
-        user = 2.0
-    total = 2.0 + 2.0 * network_share + user / wire_overhead
-    return total / 2 if collective == "send_recv" else total
+    total = 2.0 + 2.0 * network_share + kind.user_bytes_per_sent(num_ranks) / wire_overhead
+    return total / 2 if kind.pair else total
+
+
+def plan_of(
+    kind: Collective,
+    num_bytes: int,
+    ranks: tuple[int, ...],
+    decision: Decision,
+    load: PlannedLoad,
+    error: float,
+) -> CollectivePlan:
+    """What ``decision`` asks of the links in ``load``, and how long that takes alone.
+
+    InputError for one that takes longer than a day.
+    """
+    overhead = decision.protocol.wire_overhead
+    volume = decision.sent_bytes * overhead
+    inside = decision.copy_share * min(decision.copy_bytes_per_s, load.nvlink_bytes_per_s)
+    between = decision.network_share * load.network_bytes_per_s
+    rate = min(inside, between)
+    fill_s = overhead * (
+        decision.fill_bytes / rate
+        + decision.fill_inside_bytes / inside
+        + decision.fill_between_bytes / between
+    )
+    seconds = decision.latency_s + volume / rate + fill_s
+    if not seconds <= _LONGEST_S:
+        raise InputError(
+            f"{kind.name} of {num_bytes} bytes among {len(ranks)} ranks would take {seconds:.3g} s at"
+            f" {rate:.3g} B/s, more than the {_LONGEST_S:g} s that one may take; check the links' bandwidths"
+        )
+    latency_ps = ps_from_s(decision.latency_s + fill_s)
+    hbm_bytes = decision.hbm_bytes_per_byte
+    if hbm_bytes is None:
+        hbm_bytes = hbm_bytes_per_wire_byte(
+            kind, decision.algorithm, len(ranks), overhead, load.network_share
+        )
+    # Progress counts the bytes of one connection, so that max-min sharing is fair between connections.
+    return CollectivePlan(
+        collective=kind.name,
+        num_bytes=num_bytes,
+        ranks=ranks,
+        algorithm=decision.algorithm,
+        protocol=decision.protocol.name,
+        channels=decision.channels,
+        chunk_bytes=decision.chunking.chunk_bytes,
+        num_chunks=decision.chunking.num_chunks,
+        num_steps=decision.num_steps,
+        latency_ps=latency_ps,
+        volume_bytes=volume / load.connections,
+        rate_cap_bytes_per_s=rate / load.connections,
+        hbm_bytes_per_byte=hbm_bytes * load.connections,
+        links=load.uses,
+        alone_ps=alone_ps(latency_ps, volume, rate),
+        relative_error=error,
+        copy_bytes_per_s=decision.copy_share * decision.copy_bytes_per_s / load.connections,
+        between_ps=ps_from_s(decision.between_s + fill_s),
+        feed_weight=load.feed_weight,
+    )
+
+
+def empty_plan(kind: Collective, num_bytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
+    """The plan of a group of one, or of no bytes: NCCL returns at once, nothing is launched."""
+    return CollectivePlan(
+        collective=kind.name,
+        num_bytes=num_bytes,
+        ranks=ranks,
+        algorithm="none",
+        protocol="Simple",
+        channels=0,
+        chunk_bytes=0,
+        num_chunks=0,
+        num_steps=0,
+        latency_ps=0,
+        volume_bytes=0.0,
+        rate_cap_bytes_per_s=math.inf,
+        hbm_bytes_per_byte=0.0,
+        links=(),
+        alone_ps=0,
+    )

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from simcore.collectives import tuner
 from simcore.collectives.channels import ChannelGraph, bounded, search_channels
 from simcore.collectives.forced import Forced
-from simcore.collectives.layout import Layout
+from simcore.collectives.layout import GroupLayout
 from simcore.collectives.protocols import Chunking, Protocol
 from simcore.collectives.timing import GenerationTiming
 from simcore.hardware.specs import ClusterSpec
 
 
 @dataclass(frozen=True)
-class Settings:
+class ForcedSettings:
     """What the user forces; the defaults leave it to NCCL.  See :class:`simcore.collectives.NcclPlanner`."""
 
     algorithms: Forced = tuner.ANY
@@ -34,13 +34,14 @@ class Settings:
 class Decision:
     """Everything about a plan that does not name links or ranks.
 
-    ``data_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
+    ``sent_bytes``: what an average rank sends.  ``fill_bytes``: how much it could send while the pipeline
     fills; ``fill_inside_bytes``, ``fill_between_bytes``: the same where it is known that hops within nodes
     fill (at NVLink's rate) or hops between them (at the NICs').
     ``copy_bytes_per_s``: what the copy loops of all channels sustain, wire bytes.
     ``copy_share``, ``network_share``: the part of the time that the loops feed NVLink, and that NICs have
-    something to send.  Of ``latency_s``, ``between_s`` passes between steps.  See Note [Time of a
-    collective] in :mod:`simcore.collectives.timing`.
+    something to send.  ``hbm_bytes_per_byte``: HBM traffic of a member per byte that it sends, None where it
+    follows from the kind (:mod:`simcore.collectives.closed_form`).  Of ``latency_s``, ``between_s`` passes
+    between steps.  See Note [Time of a collective] in :mod:`simcore.collectives.timing`.
     """
 
     algorithm: str
@@ -49,7 +50,7 @@ class Decision:
     chunking: Chunking
     num_steps: int
     latency_s: float
-    data_bytes: float
+    sent_bytes: float
     fill_bytes: float
     copy_bytes_per_s: float
     copy_share: float
@@ -57,6 +58,7 @@ class Decision:
     between_s: float = 0.0
     fill_inside_bytes: float = 0.0
     fill_between_bytes: float = 0.0
+    hbm_bytes_per_byte: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Costs:
     """One cluster with its forced settings: what every decision about it needs."""
 
     cluster: ClusterSpec
-    settings: Settings
+    settings: ForcedSettings
     timing: GenerationTiming
 
     @property
@@ -72,15 +74,15 @@ class Costs:
         """What a GPU's NVLink port carries per direction, bytes/s."""
         return self.cluster.nvswitch_bytes_per_s
 
-    def warm_up_s(self, scale_s: float, data_bytes: float) -> float:
-        """What the drift of channels costs in all, of ``data_bytes`` per rank."""
-        return scale_s * math.log1p(data_bytes / self.timing.warm_up_bytes)
+    def warm_up_s(self, scale_s: float, sent_bytes: float) -> float:
+        """What the drift of channels costs in all, of ``sent_bytes`` per rank."""
+        return scale_s * math.log1p(sent_bytes / self.timing.warm_up_bytes)
 
-    def network_hop_s(self, protocol: Protocol, layout: Layout) -> float:
+    def network_hop_s(self, protocol: Protocol, layout: GroupLayout) -> float:
         """One hop between nodes, wire included."""
         return layout.network_s + self.timing.protocols[protocol.name].network_hop_s
 
-    def graph(self, layout: Layout) -> ChannelGraph:
+    def graph(self, layout: GroupLayout) -> ChannelGraph:
         """The group's channels, within the forced limits."""
         graph = search_channels(
             self.cluster.gpu.generation,

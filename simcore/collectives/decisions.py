@@ -6,13 +6,14 @@ Nothing here names a rank or a link: groups of equal shape share a :class:`Decis
 from __future__ import annotations
 
 from simcore.collectives import tuner
-from simcore.collectives.algorithms import sent_share
 from simcore.collectives.channels import (
     NVLS_CHANNELS,
     channels_for,
 )
-from simcore.collectives.decision import Costs, Decision, Settings
-from simcore.collectives.layout import Layout
+from simcore.collectives.decision import Costs, Decision, ForcedSettings
+from simcore.collectives.kinds import Collective
+from simcore.collectives.layout import GroupLayout
+from simcore.collectives.loads import tree_levels
 from simcore.collectives.messages import Messages
 from simcore.collectives.protocols import (
     LL,
@@ -24,7 +25,7 @@ from simcore.collectives.protocols import (
     ring_chunking,
     tree_chunking,
 )
-from simcore.collectives.rings import tree_levels
+from simcore.collectives.routed import routed_decision
 from simcore.collectives.timing import GenerationTiming, timing_of
 from simcore.collectives.tuning_constants import PAT_EFFICIENCY, PAT_RANK_LATENCY_US
 from simcore.hardware.specs import ClusterSpec
@@ -34,7 +35,7 @@ class Decider:
     """Decides for one cluster and one set of forced settings."""
 
     def __init__(
-        self, cluster: ClusterSpec, settings: Settings, timing: GenerationTiming | None = None
+        self, cluster: ClusterSpec, settings: ForcedSettings, timing: GenerationTiming | None = None
     ) -> None:
         self._costs = Costs(cluster, settings, timing or timing_of(cluster.gpu.generation))
         self._messages = Messages(self._costs)
@@ -50,30 +51,31 @@ class Decider:
         """Share of an NVLink port that multicast and in-switch reads reach."""
         return self._costs.timing.nvls_efficiency
 
-    def collective(self, collective: str, num_bytes: int, layout: Layout) -> Decision:
-        """A collective of at least two ranks."""
-        if collective == "all_to_all":
-            return self._messages.all_to_all(num_bytes, layout)
-        base = "all_reduce" if collective == "barrier" else collective
-        choice = self.choice(base, num_bytes, layout)
+    def decision(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
+        """A collective of at least two ranks, or a message between two."""
+        if kind.kernel is not None:
+            return routed_decision(kind.kernel, self._costs, num_bytes, layout)
+        if kind.grouped:
+            return self._messages.decision(kind, num_bytes, layout)
+        choice = self.choice(kind, num_bytes, layout)
         graph = self._costs.graph(layout)
         protocol = protocol_named(choice.protocol)
         if choice.algorithm in ("nvls", "nvls_tree"):
-            return self._nvls(base, choice.algorithm, num_bytes, layout)
+            return self._nvls(kind, choice.algorithm, num_bytes, layout)
         channels = channels_for(
             protocol,
             choice.algorithm,
-            base,
+            kind,
             num_bytes,
             layout.num_ranks,
             graph.channels,
             self._costs.settings.min_channels,
         )
         decide = {"tree": self._tree, "pat": self._pat}.get(choice.algorithm, self._ring)
-        return decide(base, protocol, num_bytes, channels, layout)
+        return decide(kind, protocol, num_bytes, channels, layout)
 
-    def choice(self, collective: str, num_bytes: int, layout: Layout) -> tuner.Choice:
-        """What NCCL's tuner takes for a collective other than all_to_all, and the time it expects."""
+    def choice(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> tuner.Choice:
+        """What NCCL's tuner takes for a collective that it has a kernel for, and the time it expects."""
         shape = tuner.GroupShape(
             num_ranks=layout.num_ranks,
             num_nodes=layout.num_nodes,
@@ -88,50 +90,50 @@ class Decider:
             switched=self._costs.cluster.intra_node == "nvswitch",
         )
         return tuner.choose(
-            collective, num_bytes, shape, self._costs.settings.algorithms, self._costs.settings.protocols
+            kind, num_bytes, shape, self._costs.settings.algorithms, self._costs.settings.protocols
         )
 
     def expected_s(
-        self, collective: str, num_bytes: int, layout: Layout, decision: Decision, wire_bytes_per_s: float
+        self,
+        kind: Collective,
+        num_bytes: int,
+        layout: GroupLayout,
+        decision: Decision,
+        wire_bytes_per_s: float,
     ) -> tuple[float, float]:
         """(latency, whole time) by NCCL's tuner, seconds.
 
         It knows no messages: send/recv and all_to_all have the latency of one step of its ring and move what
         an average rank sends at ``wire_bytes_per_s``, as fast as the group's links let them.
         """
-        if collective in ("all_to_all", "send_recv"):
+        if kind.grouped:
             told_s = self._costs.cluster.nccl_net_latency_s or layout.network_s
             network_s = told_s if layout.num_nodes > 1 else None
             latency = tuner.message_latency_s(decision.protocol.name, network_s)
-            return latency, latency + decision.data_bytes * decision.protocol.wire_overhead / wire_bytes_per_s
-        choice = self.choice(collective, num_bytes, layout)
+            return latency, latency + decision.sent_bytes * decision.protocol.wire_overhead / wire_bytes_per_s
+        choice = self.choice(kind, num_bytes, layout)
         return choice.latency_s, choice.time_s
 
-    def send_recv(self, num_bytes: int, layout: Layout) -> Decision:
-        """One message between two ranks."""
-        return self._messages.send_recv(num_bytes, layout)
-
     def _ring(
-        self, collective: str, protocol: Protocol, num_bytes: int, channels: int, layout: Layout
+        self, kind: Collective, protocol: Protocol, num_bytes: int, channels: int, layout: GroupLayout
     ) -> Decision:
         ranks, nodes = layout.num_ranks, layout.num_nodes
         timing = self._costs.timing.protocols[protocol.name]
-        passes = 2 if collective == "all_reduce" else 1
-        outer = passes * (nodes - 1)
-        inner = passes * (ranks - 1) - outer
+        outer = kind.passes * (nodes - 1)
+        inner = kind.passes * (ranks - 1) - outer
         steps = inner + outer
         chunking = ring_chunking(
-            collective, protocol, num_bytes, ranks, channels, self._costs.settings.buffer_bytes
+            kind, protocol, num_bytes, ranks, channels, self._costs.settings.buffer_bytes
         )
         # The root of a chain is not known here: every edge of the ring is charged as one of its n - 1.
-        chain = collective in ("broadcast", "reduce")
-        tail = timing.scatter_tail_step if collective == "reduce_scatter" else timing.tail_step
-        data_bytes = num_bytes if chain else sent_share(collective, ranks) * num_bytes
+        chain = kind.root_chain
+        tail = timing.scatter_tail_step if kind.gets_part else timing.tail_step
+        sent_bytes = num_bytes if chain else kind.sent_share(ranks) * num_bytes
         lead_s, between_s = self._latencies_s(
-            protocol, channels, inner, outer, layout, data_bytes, in_step=not chain
+            protocol, channels, inner, outer, layout, sent_bytes, in_step=not chain
         )
         # See Note [Chains] in simcore.collectives.timing.
-        chunk_bytes = data_bytes / chunking.num_chunks
+        chunk_bytes = sent_bytes / chunking.num_chunks
         inside, between = _stores(inner, outer) if protocol is SIMPLE else (0, outer)
         return Decision(
             algorithm="ring",
@@ -141,7 +143,7 @@ class Decider:
             num_steps=steps,
             latency_s=lead_s + between_s,
             between_s=between_s,
-            data_bytes=data_bytes,
+            sent_bytes=sent_bytes,
             fill_bytes=0.0,
             fill_inside_bytes=inside * chunk_bytes if chain else 0.0,
             fill_between_bytes=between * chunk_bytes if chain else 0.0,
@@ -151,7 +153,7 @@ class Decider:
         )
 
     def _tree(
-        self, collective: str, protocol: Protocol, num_bytes: int, channels: int, layout: Layout
+        self, kind: Collective, protocol: Protocol, num_bytes: int, channels: int, layout: GroupLayout
     ) -> Decision:
         timing = self._costs.timing.protocols[protocol.name]
         inner, outer = tree_levels(layout)
@@ -166,16 +168,16 @@ class Decider:
             self._costs.settings.buffer_bytes,
             self._release,
         )
-        data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
+        sent_bytes = kind.sent_share(layout.num_ranks) * num_bytes
         split = self._costs.timing.tree_ll128_share if protocol is LL128 else 1.0
         # Each level stores a chunk before it forwards it, in all channels at once.  Under LL128 threads
         # forward line by line and only the proxy waits for a chunk; LL's are too small to tell.
         in_flight = chunking.chunk_bytes * channels
         stored = {LL.name: steps - 1, LL128.name: 2 * outer}.get(protocol.name, 0) * in_flight
         # A chunk crosses between nodes once over all NICs of a node, which carry a message in the time in
-        # which an average rank sends data_bytes.
+        # which an average rank sends sent_bytes.
         inside, between = _stores(2 * inner, 2 * outer) if protocol is SIMPLE else (0, 0)
-        lead_s, between_s = self._latencies_s(protocol, channels, 2 * inner, 2 * outer, layout, data_bytes)
+        lead_s, between_s = self._latencies_s(protocol, channels, 2 * inner, 2 * outer, layout, sent_bytes)
         return Decision(
             algorithm="tree",
             protocol=protocol,
@@ -184,56 +186,56 @@ class Decider:
             num_steps=steps,
             latency_s=lead_s + between_s,
             between_s=between_s,
-            data_bytes=data_bytes,
+            sent_bytes=sent_bytes,
             fill_bytes=stored,
             fill_inside_bytes=inside * in_flight,
-            fill_between_bytes=between * in_flight * data_bytes / num_bytes,
+            fill_between_bytes=between * in_flight * sent_bytes / num_bytes,
             copy_bytes_per_s=channels * split * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=self._costs.timing.tree_efficiency,
             network_share=self._costs.timing.tree_efficiency,
         )
 
     def _pat(
-        self, collective: str, protocol: Protocol, num_bytes: int, channels: int, layout: Layout
+        self, kind: Collective, protocol: Protocol, num_bytes: int, channels: int, layout: GroupLayout
     ) -> Decision:
         timing = self._costs.timing.protocols[protocol.name]
         ranks = layout.num_ranks
         steps = (ranks - 1).bit_length()
-        data_bytes = sent_share(collective, ranks) * num_bytes
+        sent_bytes = kind.sent_share(ranks) * num_bytes
         # A chunk of every rank passes through the kernel's loop, one after the other.  Nobody has published
         # measurements of PAT: what a chunk costs and what is left of the wire is what NCCL's own table says.
         serial_s = ranks * PAT_RANK_LATENCY_US * 1e-6
-        lead_s, between_s = self._latencies_s(protocol, channels, 0, steps, layout, data_bytes)
+        lead_s, between_s = self._latencies_s(protocol, channels, 0, steps, layout, sent_bytes)
         return Decision(
             algorithm="pat",
             protocol=protocol,
             channels=channels,
             chunking=ring_chunking(
-                collective, protocol, num_bytes, ranks, channels, self._costs.settings.buffer_bytes
+                kind, protocol, num_bytes, ranks, channels, self._costs.settings.buffer_bytes
             ),
             num_steps=steps,
             latency_s=lead_s + between_s + serial_s,
             between_s=between_s + serial_s,
-            data_bytes=data_bytes,
+            sent_bytes=sent_bytes,
             fill_bytes=0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=1.0,
             network_share=PAT_EFFICIENCY,
         )
 
-    def _nvls(self, collective: str, algorithm: str, num_bytes: int, layout: Layout) -> Decision:
+    def _nvls(self, kind: Collective, algorithm: str, num_bytes: int, layout: GroupLayout) -> Decision:
         channels = self._costs.settings.bounded(NVLS_CHANNELS)
         nodes, levels = layout.num_nodes, tree_levels(layout)[1]
-        reduces = collective == "all_reduce"
+        both_ways = not kind.one_way
         # Copy in, reduce, copy out; a gather has nothing to reduce, a scatter nothing to copy out.  Between
         # nodes up and down the tree in place of the middle one: one hop carries a chunk of B once, in
         # N / (2 (N-1)) of the time that a NIC needs for the 2 (N-1)/N of it that it sends in all.
-        stages = 2 + 2 * levels if levels else 3 if reduces else 2
+        stages = 2 + 2 * levels if levels else 3 if both_ways else 2
         filling = 1 + levels * nodes / (nodes - 1) if levels else stages - 1
         chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
-        data_bytes = sent_share(collective, layout.num_ranks) * num_bytes
+        sent_bytes = kind.sent_share(layout.num_ranks) * num_bytes
         hops = 2 * levels * self._costs.network_hop_s(SIMPLE, layout)
-        warm_up_s = self._costs.warm_up_s(self._costs.timing.nvls_warm_up_s, data_bytes)
+        warm_up_s = self._costs.warm_up_s(self._costs.timing.nvls_warm_up_s, sent_bytes)
         # Between nodes the tree's sends take turns with the switch's reads and writes.
         shared = self._costs.timing.tree_efficiency if levels else 1.0
         return Decision(
@@ -244,12 +246,12 @@ class Decider:
             num_steps=stages,
             latency_s=self._costs.timing.nvls_base_s + hops + warm_up_s,
             between_s=hops + warm_up_s,
-            data_bytes=data_bytes,
-            fill_bytes=filling * data_bytes / chunking.num_loops,
+            sent_bytes=sent_bytes,
+            fill_bytes=filling * sent_bytes / chunking.num_loops,
             # A channel's threads serve both directions of an all_reduce: for one, half of its progress.
             copy_bytes_per_s=channels
             * self._costs.timing.nvls_channel_bytes_per_s
-            * (1.0 if reduces else 0.5),
+            * (1.0 if both_ways else 0.5),
             copy_share=shared,
             network_share=shared,
         )
@@ -260,8 +262,8 @@ class Decider:
         channels: int,
         inner: int,
         outer: int,
-        layout: Layout,
-        data_bytes: float,
+        layout: GroupLayout,
+        sent_bytes: float,
         *,
         in_step: bool = True,
     ) -> tuple[float, float]:
@@ -273,7 +275,7 @@ class Decider:
         inside, network = timing.nvlink_hop_s + layout.inside_s, self._costs.network_hop_s(protocol, layout)
         generation = self._costs.timing
         warms = in_step and protocol is SIMPLE
-        warm_up = self._costs.warm_up_s(generation.warm_up_s, data_bytes) if warms else 0.0
+        warm_up = self._costs.warm_up_s(generation.warm_up_s, sent_bytes) if warms else 0.0
         skew = generation.block_skew_s * (channels - 1) / (channels + 1)
         first = (inside if inner else network) if inner + outer else 0.0
         hops = inner * inside + outer * network

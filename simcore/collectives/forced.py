@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from simcore.collectives.algorithms import ALGORITHMS, COLLECTIVES
+from simcore.collectives.kinds import COLLECTIVES
 from simcore.collectives.protocols import PROTOCOLS
 from simcore.errors import InputError, nearest
 
+#: Algorithms that NCCL_ALGO may force, and one for all_to_all that NCCL itself does not have.
+ALGORITHMS: Final = ("ring", "tree", "nvls", "nvls_tree", "pat", "hierarchical")
 #: NCCL's names that no cluster here can run: the switches between nodes would have to add.
 _NEEDS_SHARP: Final = ("collnetchain", "collnetdirect")
 _EVERY: Final = ""

@@ -3,106 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Final, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final
 
 from simcore.collectives.ring_search import NodeRings, find_rings
 from simcore.errors import InputError
-from simcore.hardware.nics import NicPorts
 from simcore.hardware.node import Node
-from simcore.hardware.specs import ClusterSpec
-from simcore.hardware.topology import Links
+from simcore.hardware.topology import Topology
 
 #: Rings over several nodes: no more than this many different ones.
 _MAX_JOINED: Final = 48
 
 
-class Fabric(Protocol):
-    """What is asked of a topology; :class:`simcore.hardware.Topology` is one.  Links are indices."""
-
-    @property
-    def cluster(self) -> ClusterSpec:
-        """The hardware behind the links."""
-        ...
-
-    @property
-    def links(self) -> Links:
-        """Capacity and latency of every link."""
-        ...
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of the whole cluster."""
-        ...
-
-    def gpu_of_rank(self, rank: int) -> int:
-        """GPU that runs ``rank``."""
-        ...
-
-    def node_of(self, gpu: int) -> int:
-        """Node that holds ``gpu``."""
-        ...
-
-    def local_of(self, gpu: int) -> int:
-        """Position of ``gpu`` within its node."""
-        ...
-
-    def route(self, src_gpu: int, dst_gpu: int) -> tuple[int, ...]:
-        """Links from one GPU to another, in order."""
-        ...
-
-    def latency_s(self, src_gpu: int, dst_gpu: int) -> float:
-        """One-way latency of a small message."""
-        ...
-
-    @property
-    def node(self) -> Node:
-        """Wiring inside each node."""
-        ...
-
-    @property
-    def ports(self) -> NicPorts:
-        """NICs of each GPU."""
-        ...
-
-    def inside_links(self, gpus: Iterable[int]) -> npt.NDArray[np.int64]:
-        """Links inside nodes that belong to ``gpus``."""
-        ...
-
-    def message_route(self, src_gpu: int, dst_gpu: int) -> tuple[int, ...]:
-        """Links of a single message, over the GPU that hands it to the network."""
-        ...
-
-    def nvlink_out(self, gpu: int) -> int:
-        """Link from ``gpu`` into its node's switch."""
-        ...
-
-    def nvlink_in(self, gpu: int) -> int:
-        """Link from the node's switch to ``gpu``."""
-        ...
-
-    def nic_out(self, gpu: int) -> int:
-        """Sending side of the NIC of ``gpu``."""
-        ...
-
-    def nic_in(self, gpu: int) -> int:
-        """Receiving side of the NIC of ``gpu``."""
-        ...
-
-    @property
-    def sending_nics(self) -> range:
-        """Links that leave a node."""
-        ...
-
-
 @dataclass(frozen=True)
-class Layout:
+class GroupLayout:
     """A group on its hardware: ``nodes[m]`` are the GPUs on the group's m-th node, by local index.
 
     ``local_gpus`` are the same as positions within the node.  ``nics_used``: NICs of the group's GPUs on the
@@ -150,7 +67,7 @@ class Layout:
         return self.num_ranks, self.num_nodes, self.nics_used, self.network_s, shape
 
 
-def checked_ranks(fabric: Fabric, ranks: Sequence[int]) -> None:
+def checked_ranks(fabric: Topology, ranks: Sequence[int]) -> None:
     """InputError for an empty group, a rank twice, or a rank that the topology has no GPU for."""
     if not ranks:
         raise InputError("a collective needs at least one rank")
@@ -168,7 +85,7 @@ def checked_ranks(fabric: Fabric, ranks: Sequence[int]) -> None:
         )
 
 
-def layout_of(fabric: Fabric, ranks: Sequence[int]) -> Layout:
+def layout_of(fabric: Topology, ranks: Sequence[int]) -> GroupLayout:
     """The layout of ``ranks`` in any order.  InputError as :func:`checked_ranks`."""
     checked_ranks(fabric, ranks)
     by_node: dict[int, list[int]] = {}
@@ -180,15 +97,17 @@ def layout_of(fabric: Fabric, ranks: Sequence[int]) -> Layout:
     nics = min(sum(int(cables[nic]) for nic in {fabric.nic_out(gpu) for gpu in gpus}) for gpus in nodes)
     network_s = _mean_network_s(fabric, nodes)
     if fabric.cluster.intra_node == "nvswitch":
-        return Layout(nodes, local, nics, network_s)
+        return GroupLayout(nodes, local, nics, network_s)
     found = [find_rings(fabric.node, members) for members in local]
     slowest = min(found, key=lambda rings: rings.total_bytes_per_s)
     inside_s = max(_hop_s(fabric.node, rings.orders[0]) for rings in found) - fabric.cluster.nvlink_latency_s
-    return Layout(nodes, local, nics, network_s, _joined(fabric, nodes, found), slowest, max(0.0, inside_s))
+    return GroupLayout(
+        nodes, local, nics, network_s, _joined(fabric, nodes, found), slowest, max(0.0, inside_s)
+    )
 
 
 def _joined(
-    fabric: Fabric, nodes: tuple[tuple[int, ...], ...], found: list[NodeRings]
+    fabric: Topology, nodes: tuple[tuple[int, ...], ...], found: list[NodeRings]
 ) -> tuple[tuple[int, ...], ...]:
     """Rings of all nodes put together: each node's ring is cut where it leaves by the NIC whose turn it is.
 
@@ -235,7 +154,7 @@ def _hop_s(node: Node, order: tuple[int, ...]) -> float:
     return math.fsum(hops) / len(hops)
 
 
-def _mean_network_s(fabric: Fabric, nodes: tuple[tuple[int, ...], ...]) -> float:
+def _mean_network_s(fabric: Topology, nodes: tuple[tuple[int, ...], ...]) -> float:
     if len(nodes) == 1:
         return 0.0
     first = fabric.local_of(nodes[0][0])

@@ -1,4 +1,4 @@
-"""What NCCL decides about messages: send/recv, and all_to_all, which is made of them."""
+"""What NCCL decides about messages: send/recv, and collectives that are made of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from simcore.collectives.algorithms import algorithms_of, sent_share
 from simcore.collectives.channels import p2p_channels
 from simcore.collectives.decision import Costs, Decision
-from simcore.collectives.layout import Layout
+from simcore.collectives.kinds import Collective
+from simcore.collectives.layout import GroupLayout
 from simcore.collectives.protocols import (
     LL,
     P2P_LL_THRESHOLD_BYTES,
@@ -30,38 +30,41 @@ class Messages:
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
 
-    def send_recv(self, num_bytes: int, layout: Layout) -> Decision:
-        """One message between two ranks."""
+    def decision(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
+        """One message between two ranks, or messages between all of a group."""
+        return self._pair(kind, num_bytes, layout) if kind.pair else self._group(kind, num_bytes, layout)
+
+    def _pair(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
         crosses = layout.num_nodes > 1
         limit = P2P_NETWORK_CHUNK_BYTES if crosses else P2P_NVLINK_CHUNK_BYTES
         channels = p2p_channels(num_bytes, crosses, self._costs.graph(layout), limit)
-        decision = self._messages(num_bytes, num_bytes, channels, layout, 1, own_copy=False)
+        decision = self._messages(kind, num_bytes, num_bytes, channels, layout, 1)
         return replace(decision, algorithm="p2p")
 
-    def all_to_all(self, num_bytes: int, layout: Layout) -> Decision:
+    def _group(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
         """Messages from everybody to everybody, or two levels of them where that is forced."""
-        wanted = self._costs.settings.algorithms.among("all_to_all", algorithms_of("all_to_all"))
+        wanted = self._costs.settings.algorithms.among(kind.family, kind.algorithms)
         if wanted == ("hierarchical",) and fits_two_levels(layout):
-            return self._two_levels(num_bytes, layout)
+            return self._two_levels(kind, num_bytes, layout)
         peers = layout.num_ranks - 1
         graph = self._costs.graph(layout)
         crosses = layout.num_nodes > 1
         limit = P2P_NETWORK_CHUNK_BYTES if crosses else P2P_NVLINK_CHUNK_BYTES
-        message = -(-num_bytes // layout.num_ranks)
+        message = kind.largest_message(num_bytes, layout.num_ranks)
         # Each peer gets channels of its own until they run out.
         channels = min(p2p_channels(message, crosses, graph, limit) * peers, graph.p2p_channels)
-        sent = sent_share("all_to_all", layout.num_ranks) * num_bytes
-        return self._messages(sent, message, channels, layout, peers, own_copy=True)
+        sent = kind.sent_share(layout.num_ranks) * num_bytes
+        return self._messages(kind, sent, message, channels, layout, peers)
 
-    def _two_levels(self, num_bytes: int, layout: Layout) -> Decision:
-        sent = sent_share("all_to_all", layout.num_ranks) * num_bytes
+    def _two_levels(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
+        sent = kind.sent_share(layout.num_ranks) * num_bytes
         inner, outer = two_level_shares(layout)
         nodes, local = layout.num_nodes, layout.max_per_node
-        message = -(-num_bytes // layout.num_ranks) * max(nodes, local)
+        message = kind.largest_message(num_bytes, layout.num_ranks) * max(nodes, local)
         channels = self._costs.graph(layout).p2p_channels
         one_node = replace(layout, nodes=layout.nodes[:1], local_gpus=layout.local_gpus[:1], network_s=0.0)
-        within = self._messages(inner * sent, message, channels, one_node, local - 1, own_copy=True)
-        between = self._messages(outer * sent, message, channels, layout, nodes - 1, own_copy=True)
+        within = self._messages(kind, inner * sent, message, channels, one_node, local - 1)
+        between = self._messages(kind, outer * sent, message, channels, layout, nodes - 1)
         nic = (
             self._costs.cluster.nic_bytes_per_s
             * self._costs.cluster.nic_efficiency
@@ -72,18 +75,18 @@ class Messages:
 
     def _messages(
         self,
-        data_bytes: float,
+        kind: Collective,
+        sent_bytes: float,
         message_bytes: int,
         channels: int,
-        layout: Layout,
+        layout: GroupLayout,
         peers: int,
-        own_copy: bool,
     ) -> Decision:
-        """Messages of ``message_bytes`` from each rank to ``peers`` others, ``data_bytes`` together."""
+        """Messages of ``message_bytes`` from each rank to ``peers`` others, ``sent_bytes`` together."""
         crosses = layout.num_nodes > 1
         channels = self._costs.settings.bounded(channels)
-        collective = "all_to_all" if own_copy else "send_recv"
-        allowed = self._costs.settings.protocols.among(collective, _P2P_PROTOCOLS)
+        own_copy = not kind.pair
+        allowed = self._costs.settings.protocols.among(kind.family, _P2P_PROTOCOLS)
         small = message_bytes <= P2P_LL_THRESHOLD_BYTES and LL.name in allowed
         protocol = LL if small or allowed == (LL.name,) else SIMPLE
         timing = self._costs.timing.protocols[protocol.name]
@@ -94,7 +97,7 @@ class Messages:
         base = timed.p2p_ll_base_s if protocol is LL else timed.p2p_simple_base_s
         # One pair has the wire for itself: profiled send/recv kernels leave no room for a warm-up.
         warm_up = (
-            self._costs.warm_up_s(timed.warm_up_s, data_bytes) if own_copy and protocol is SIMPLE else 0.0
+            self._costs.warm_up_s(timed.warm_up_s, sent_bytes) if own_copy and protocol is SIMPLE else 0.0
         )
         together = self._costs.timing.all_to_all_efficiency if own_copy else 1.0
         own = self._costs.timing.own_copy_step / peers if own_copy else 0.0
@@ -103,12 +106,12 @@ class Messages:
             protocol=protocol,
             channels=channels,
             chunking=p2p_chunking(
-                protocol, math.ceil(data_bytes), channels, crosses, self._costs.settings.buffer_bytes
+                protocol, math.ceil(sent_bytes), channels, crosses, self._costs.settings.buffer_bytes
             ),
             num_steps=peers,
             latency_s=base + hop + (peers - 1) * timed.peer_s + warm_up,
             between_s=(peers - 1) * timed.peer_s + warm_up,
-            data_bytes=data_bytes,
+            sent_bytes=sent_bytes,
             fill_bytes=0.0,
             copy_bytes_per_s=channels * timing.channel_bytes_per_s * protocol.wire_overhead,
             copy_share=together / (1 + own),

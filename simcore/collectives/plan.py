@@ -6,8 +6,15 @@ The seam between ``collectives`` (which knows NCCL) and ``engine``/``network`` (
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+from simcore.collectives.kinds import Collective, kind_of
+
+#: Channels of one launch, as far as a message does not have more of its own: those of a communicator's
+#: send/recv (src/include/device.h, MAXCHANNELS of the releases that the profiles run).
+_MAX_SHARED_CHANNELS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,10 @@ class CollectivePlan:
     ``feed_weight``: the plan's connections on each NIC that it sends through (0: none).
     ``copy_bytes_per_s``: the part of the cap that is the channels' copy loops, which no link sets.
     ``relative_error``: one standard deviation of ``alone_ps`` on a fabric that was not measured, relative.
+    ``num_bytes`` is the message's size, as in a graph and a timeline.  ``volume_bytes`` is another quantity,
+    what one connection carries on the wire: ``num_bytes`` times what an average rank sends of each
+    byte (2 (n-1)/n in an all_reduce), times the protocol's wire bytes per data byte, divided by the
+    connections over which an average rank sends.
     ``shape`` fields say what was decided and why a row of the timeline looks as it does.
     """
 
@@ -67,6 +78,11 @@ class CollectivePlan:
     feed_weight: float = 0.0
 
     @property
+    def kind(self) -> Collective:
+        """What kind of collective it is."""
+        return kind_of(self.collective)
+
+    @property
     def lead_ps(self) -> int:
         """Latency before the first byte moves."""
         return self.latency_ps - self.between_ps
@@ -89,3 +105,13 @@ class Planner(Protocol):
     def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> CollectivePlan:
         """Plan of a send/recv pair."""
         ...
+
+
+def launch_channels(plans: Iterable[CollectivePlan]) -> int:
+    """Thread blocks of the one kernel that carries out all calls of an NCCL group.
+
+    NCCL gives the calls of a group different channels until they run out, then several to each
+    (src/enqueue.cc, scheduleCollTasksToPlan and scheduleP2pTasksToPlan).
+    """
+    channels = [plan.channels for plan in plans]
+    return max(min(_MAX_SHARED_CHANNELS, sum(channels)), max(channels, default=0))

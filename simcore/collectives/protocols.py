@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from simcore.collectives.kinds import Collective
 from simcore.errors import InputError, nearest
 from simcore.units import KIB, MIB
 
@@ -30,13 +31,13 @@ _WORD_BYTES: Final = 8
 class Protocol:
     """One wire protocol.
 
-    ``data_bytes`` of every ``line_bytes`` on the wire are payload.  ``buffer_bytes`` is the buffer of one
+    ``payload_bytes`` of every ``line_bytes`` on the wire are payload.  ``buffer_bytes`` is the buffer of one
     connection and channel, wire bytes.  ``max_threads`` of a thread block each want at least
     ``thread_threshold_bytes`` of the message before NCCL adds a channel.
     """
 
     name: str
-    data_bytes: int
+    payload_bytes: int
     line_bytes: int
     buffer_bytes: int
     max_threads: int
@@ -45,7 +46,7 @@ class Protocol:
     @property
     def wire_overhead(self) -> float:
         """Wire bytes per data byte (>= 1)."""
-        return self.line_bytes / self.data_bytes
+        return self.line_bytes / self.payload_bytes
 
     def step_bytes(self, buffer_bytes: int | None = None) -> int:
         """Data bytes in one buffer slot; ``buffer_bytes`` replaces Simple's buffer.
@@ -53,12 +54,12 @@ class Protocol:
         NCCL_BUFFSIZE speaks of Simple alone (src/init.cc, computeBuffSizes).
         """
         wire = (buffer_bytes if buffer_bytes and self.name == "Simple" else self.buffer_bytes) // NCCL_STEPS
-        return wire // self.line_bytes * self.data_bytes
+        return wire // self.line_bytes * self.payload_bytes
 
 
 LL: Final = Protocol(
     "LL",
-    data_bytes=8,
+    payload_bytes=8,
     line_bytes=_LL_LINE_BYTES,
     buffer_bytes=_LL_LINES_PER_THREAD * _LL_THREADS * NCCL_STEPS * _LL_LINE_BYTES,  # 512 KiB
     max_threads=_LL_THREADS,
@@ -66,14 +67,14 @@ LL: Final = Protocol(
 )
 LL128: Final = Protocol(
     "LL128",
-    data_bytes=120,
+    payload_bytes=120,
     line_bytes=128,
     buffer_bytes=_LL128_ELEMENTS_PER_THREAD * _LL128_THREADS * NCCL_STEPS * _WORD_BYTES,  # 4.69 MiB
     max_threads=_LL128_THREADS,
     thread_threshold_bytes=8,
 )
 SIMPLE: Final = Protocol(
-    "Simple", data_bytes=1, line_bytes=1, buffer_bytes=4 * MIB, max_threads=512, thread_threshold_bytes=64
+    "Simple", payload_bytes=1, line_bytes=1, buffer_bytes=4 * MIB, max_threads=512, thread_threshold_bytes=64
 )
 
 #: By NCCL_PROTO's spelling, in NCCL's order.
@@ -105,15 +106,6 @@ def _ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-#: (slots per chunk, slots per slice) of ring collectives under Simple (src/include/collectives.h).
-_RING_SIMPLE_SLOTS: Final = {
-    "all_reduce": (NCCL_STEPS // 2, NCCL_STEPS // 4),
-    "all_gather": (NCCL_STEPS // 2, NCCL_STEPS // 4),
-    "reduce_scatter": (NCCL_STEPS // 2, NCCL_STEPS // 4),
-    "broadcast": (1, 1),
-    "reduce": (1, 1),
-}
-
 #: A tree halves its chunks until there are enough of them to fill its depth: (chunks per level, floor).
 #: Up to release 2.19: the planner of 2.20 leaves a tree under Simple whole slots (src/enqueue.cc of v2.19.3
 #: has these three loops in computeColl, that of v2.20.3 has none in calcCollChunking).
@@ -122,7 +114,7 @@ _TREE_SIMPLE_WHOLE_FROM: Final = (2, 20)
 
 
 def ring_chunking(
-    collective: str,
+    kind: Collective,
     protocol: Protocol,
     num_bytes: int,
     num_ranks: int,
@@ -131,13 +123,13 @@ def ring_chunking(
 ) -> Chunking:
     """Chunks of a ring, per channel (src/enqueue.cc, calcCollChunking).
 
-    all_reduce, all_gather and reduce_scatter handle one chunk per rank and loop; broadcast and reduce are
-    chains, one chunk per loop.  A last, smaller loop spreads evenly: chunks shrink rather than go missing.
+    A ring handles one chunk per rank and loop, a chain to or from a root one per loop.  A last, smaller loop
+    spreads evenly: chunks shrink rather than go missing.
     """
     chunk_slots, slice_slots = (1, 1)
     if protocol is SIMPLE:
-        chunk_slots, slice_slots = _RING_SIMPLE_SLOTS[collective]
-    per_loop = 1 if collective in ("broadcast", "reduce") else num_ranks
+        chunk_slots, slice_slots = kind.chunk_slots, kind.slice_slots
+    per_loop = 1 if kind.root_chain else num_ranks
     limit = protocol.step_bytes(buffer_bytes) * chunk_slots
     share = max(1, _ceil_div(num_bytes, channels))
     loops = max(1, _ceil_div(share, limit * per_loop))

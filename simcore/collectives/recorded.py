@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.plan import CollectivePlan
 
 
@@ -31,4 +32,4 @@ class RecordedPlanner:
 
     def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> CollectivePlan:
         """As :meth:`plan`, of a pair."""
-        return self.plan("send_recv", num_bytes, (src_rank, dst_rank))
+        return self.plan(SEND_RECV.name, num_bytes, (src_rank, dst_rank))

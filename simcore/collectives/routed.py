@@ -5,7 +5,7 @@ Note [Routed exchange]
     of its experts, to the GPU with the sender's place in the node, which hands it on over NVLink to those
     GPUs of the node that need it; sums come back the same way.  All of it runs in one kernel on a number of
     SMs that the program sets, NICs and NVLink at the same time, chunk by chunk
-    (:class:`simcore.graph.exchanges.TokenExchange`).
+    (:class:`simcore.collectives.kinds.all_to_all.TokenExchange`).
     Of n nodes (n-1)/n of the size crosses NICs; of k GPUs of the group on a node, NVLink carries ``gpus``
     (k-1)/k times the size.  HBM: the token is read; what crosses is written for the NIC and read by it,
     written by the other NIC and read by who hands it on; each GPU that it is for writes it.  Buffers of the
@@ -17,10 +17,11 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.collectives.decision import Costs, Decision
-from simcore.collectives.layout import Fabric, Layout
+from simcore.collectives.kinds.all_to_all import TokenExchange
+from simcore.collectives.layout import GroupLayout
+from simcore.collectives.loads import LinkLoad, LoadPerByte
 from simcore.collectives.protocols import SIMPLE, Chunking
-from simcore.collectives.rings import LinkLoad, Load
-from simcore.graph.exchanges import TokenExchange
+from simcore.hardware.topology import Topology
 
 #: Bytes that one SM moves over NVLink for such a kernel, per second.  Source: DeepEP's normal kernels on one
 #: node of H100, 4 to 16 SMs held, fp8 dispatch and bf16 combine of 13 shapes (ai-dynamo/aiconfigurator at
@@ -37,7 +38,7 @@ NVLINK_SHARE: Final = 0.94
 _CHUNK_BYTES: Final = 86_016
 
 
-def routed_load(exchange: TokenExchange, fabric: Fabric, layout: Layout) -> Load:
+def routed_load(exchange: TokenExchange, fabric: Topology, layout: GroupLayout) -> LoadPerByte:
     """Load of each link per byte of the exchange's size; see Note [Routed exchange]."""
     load = LinkLoad(fabric)
     nodes = layout.nodes
@@ -52,7 +53,7 @@ def routed_load(exchange: TokenExchange, fabric: Fabric, layout: Layout) -> Load
     return load.per_byte(1.0)
 
 
-def routed_decision(exchange: TokenExchange, costs: Costs, num_bytes: int, layout: Layout) -> Decision:
+def routed_decision(exchange: TokenExchange, costs: Costs, num_bytes: int, layout: GroupLayout) -> Decision:
     """What runs: one kernel, one hop over NICs and one over NVLink behind each other's chunks."""
     timing = costs.timing.protocols[SIMPLE.name]
     crosses = layout.num_nodes > 1
@@ -66,15 +67,16 @@ def routed_decision(exchange: TokenExchange, costs: Costs, num_bytes: int, layou
         chunking=Chunking(_CHUNK_BYTES, 1, max(1, -(-num_bytes // (_CHUNK_BYTES * exchange.sms))), 1),
         num_steps=layout.num_nodes,
         latency_s=costs.timing.p2p_simple_base_s + hops_s,
-        data_bytes=float(num_bytes),
+        sent_bytes=float(num_bytes),
         fill_bytes=0.0,
         copy_bytes_per_s=exchange.sms * SM_BYTES_PER_S / handed_on,
         copy_share=NVLINK_SHARE,
         network_share=NETWORK_SHARE,
+        hbm_bytes_per_byte=_hbm_bytes(exchange, layout),
     )
 
 
-def routed_hbm_bytes(exchange: TokenExchange, layout: Layout) -> float:
+def _hbm_bytes(exchange: TokenExchange, layout: GroupLayout) -> float:
     """HBM traffic of a member per byte of the size; see Note [Routed exchange]."""
     crossing = (layout.num_nodes - 1) / layout.num_nodes
     return 1.0 + 4.0 * crossing + exchange.gpus

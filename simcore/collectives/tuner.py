@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from simcore.collectives import tuning_constants as table
-from simcore.collectives.algorithms import algorithms_of
 from simcore.collectives.channels import NVLS_CHANNELS, ChannelGraph
 from simcore.collectives.forced import Forced
+from simcore.collectives.kinds import Collective
 from simcore.collectives.protocols import LL128, PROTOCOLS
 from simcore.errors import InputError
 
@@ -81,12 +81,6 @@ def available(algorithm: str, protocol: str, shape: GroupShape) -> bool:
     return supported and fits and protocol == "Simple" and shape.local_ranks >= _NVLS_MIN_LOCAL_RANKS
 
 
-def _ring_steps(collective: str, num: int) -> int:
-    if collective in ("all_reduce", "barrier"):
-        return 2 * (num - 1)
-    return num - 1 if collective in ("all_gather", "reduce_scatter") else num
-
-
 def _ring_bus(protocol: str, shape: GroupShape, wires: float) -> float:
     vendor_row = shape.generation if shape.num_nodes == 1 else "volta"  # see LL_MAX_GB_PER_S
     ll_max = table.LL_MAX_GB_PER_S[vendor_row][table.scale_column(shape.num_nodes)]
@@ -116,11 +110,11 @@ def _tree_bus(protocol: str, shape: GroupShape, wires: float) -> float:
     }[protocol]
 
 
-def _nvls_bus(algorithm: str, collective: str, shape: GroupShape, wires: float) -> float:
+def _nvls_bus(algorithm: str, kind: Collective, shape: GroupShape, wires: float) -> float:
     efficiency = table.NVLS_EFFICIENCY[shape.generation]
     nvlink = shape.graph.nvlink_bytes_per_s / 1e9
     within = nvlink * efficiency * (NVLS_CHANNELS - 1) / NVLS_CHANNELS
-    if collective in ("all_gather", "reduce_scatter"):
+    if kind.one_way:
         return within * (shape.num_ranks - 1) / shape.num_ranks
     within *= 2
     if algorithm == "nvls":
@@ -131,7 +125,7 @@ def _nvls_bus(algorithm: str, collective: str, shape: GroupShape, wires: float) 
     return min(within, between, NVLS_CHANNELS * table.NVLS_TREE_CHANNEL_GB_PER_S[shape.generation][column])
 
 
-def bus_bandwidth(collective: str, algorithm: str, protocol: str, shape: GroupShape) -> float:
+def bus_bandwidth(kind: Collective, algorithm: str, protocol: str, shape: GroupShape) -> float:
     """Bus bandwidth that NCCL expects, bytes/s (the busbw of nccl-tests)."""
     wires = shape.graph.channels * shape.graph.bytes_per_s / 1e9
     if algorithm == "ring":
@@ -141,7 +135,7 @@ def bus_bandwidth(collective: str, algorithm: str, protocol: str, shape: GroupSh
     elif algorithm == "pat":
         bus = table.PAT_EFFICIENCY * wires
     else:
-        bus = _nvls_bus(algorithm, collective, shape, wires)
+        bus = _nvls_bus(algorithm, kind, shape, wires)
     return bus * 1e9
 
 
@@ -158,7 +152,7 @@ def message_latency_s(protocol: str, network_s: float | None) -> float:
     return base + table.NETWORK_LATENCY_US["ring"][column] * 1e-6 + wire_s
 
 
-def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape) -> float:
+def latency_s(kind: Collective, algorithm: str, protocol: str, shape: GroupShape) -> float:
     """Latency that NCCL expects, seconds."""
     num_ranks, num_nodes = shape.num_ranks, shape.num_nodes
     simple = protocol == "Simple"
@@ -180,35 +174,35 @@ def latency_s(collective: str, algorithm: str, protocol: str, shape: GroupShape)
     inter = table.NETWORK_LATENCY_US[inter_row][column] + wire
     if algorithm == "tree":
         return (base + 2 * ((num_ranks // num_nodes - 1) * intra + levels * inter)) * 1e-6
-    steps = _ring_steps(collective, num_ranks)
-    if collective in ("broadcast", "reduce") and shape.same_rings:
+    steps = kind.ring_steps(num_ranks)
+    if kind.root_chain and shape.same_rings:
         # One hop, whatever the length of the ring: NCCL expects the rest to be hidden.
         hop_us = intra if num_nodes == 1 else table.NETWORK_LATENCY_US["ring"][column]
         return (base + hop_us) * 1e-6
-    if collective in ("broadcast", "reduce"):
+    if kind.root_chain:
         hop = table.NVLINK_LATENCY_US if num_nodes == 1 else table.NETWORK_LATENCY_US
         return (base + steps * hop["tree" if simple else "ring"][column]) * 1e-6
-    inter_steps = 0 if num_nodes == 1 else _ring_steps(collective, num_nodes)
+    inter_steps = 0 if num_nodes == 1 else kind.ring_steps(num_nodes)
     if num_nodes > 1:
         intra = max(intra, table.NETWORK_OVERHEAD_US * (3 if simple else 1))
     return (base + (steps - inter_steps) * intra + inter_steps * inter) * 1e-6
 
 
-def expected(collective: str, algorithm: str, protocol: str, num_bytes: int, shape: GroupShape) -> Choice:
+def expected(kind: Collective, algorithm: str, protocol: str, num_bytes: int, shape: GroupShape) -> Choice:
     """Time that NCCL expects: its alpha-beta model with its corrections."""
-    bus = bus_bandwidth(collective, algorithm, protocol, shape)
-    latency = latency_s(collective, algorithm, protocol, shape)
+    bus = bus_bandwidth(kind, algorithm, protocol, shape)
+    latency = latency_s(kind, algorithm, protocol, shape)
     if algorithm == "tree":
         algbw = bus / 2
         log_size = (num_bytes >> 6).bit_length() - 1
         correction = table.TREE_CORRECTION[protocol]
         if 0 <= log_size < len(correction):
             algbw *= correction[log_size]
-    elif algorithm != "ring" and collective in ("all_gather", "reduce_scatter"):
+    elif algorithm != "ring" and kind.one_way:
         algbw = bus  # here NCCL takes the one for the other
     else:
-        algbw = bus * shape.num_ranks / _ring_steps(collective, shape.num_ranks)
-    if algorithm == "ring" and protocol == "Simple" and shape.num_nodes > 1 and collective == "all_reduce":
+        algbw = bus * shape.num_ranks / kind.ring_steps(shape.num_ranks)
+    if algorithm == "ring" and protocol == "Simple" and shape.num_nodes > 1 and kind.passes == 2:
         per_chunk = num_bytes // (shape.graph.channels * shape.num_ranks)
         if per_chunk >= table.RING_PLATEAU_FROM_BYTES:
             latency *= table.RING_PLATEAU[shape.generation]
@@ -216,7 +210,7 @@ def expected(collective: str, algorithm: str, protocol: str, num_bytes: int, sha
 
 
 def choose(
-    collective: str,
+    kind: Collective,
     num_bytes: int,
     shape: GroupShape,
     algorithms: Forced = ANY,
@@ -227,16 +221,13 @@ def choose(
     A forced algorithm that does not exist for the collective or the group is ignored, as NCCL_ALGO=Tree is
     for an all_gather.  InputError when a forced pair contradicts itself (NVLS under LL).
     """
-    present = tuple(a for a in algorithms_of(collective) if any(available(a, p, shape) for p in PROTOCOLS))
-    picked = algorithms.among(collective, present)
-    speaking = protocols.among(collective, tuple(PROTOCOLS))
+    present = tuple(a for a in kind.algorithms if any(available(a, p, shape) for p in PROTOCOLS))
+    picked = algorithms.among(kind.family, present)
+    speaking = protocols.among(kind.family, tuple(PROTOCOLS))
     if not shape.nvlink and len(speaking) > 1:
         speaking = tuple(name for name in speaking if name != LL128.name)
     options = [
-        expected(collective, a, p, num_bytes, shape)
-        for a in picked
-        for p in speaking
-        if available(a, p, shape)
+        expected(kind, a, p, num_bytes, shape) for a in picked for p in speaking if available(a, p, shape)
     ]
     if not options:
         raise InputError(

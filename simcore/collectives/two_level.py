@@ -12,20 +12,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from simcore.collectives.layout import Fabric, Layout
-from simcore.collectives.rings import LinkLoad, Load
+from simcore.collectives.layout import GroupLayout
+from simcore.collectives.loads import LinkLoad, LoadPerByte
+from simcore.hardware.topology import Topology
 
 if TYPE_CHECKING:
     from simcore.collectives.decision import Decision
 
 
-def fits_two_levels(layout: Layout) -> bool:
+def fits_two_levels(layout: GroupLayout) -> bool:
     """Whether every node holds as many ranks, more than one, on more than one node."""
     sizes = {len(gpus) for gpus in layout.nodes}
     return layout.num_nodes > 1 and len(sizes) == 1 and layout.max_per_node > 1
 
 
-def two_level_shares(layout: Layout) -> tuple[float, float]:
+def two_level_shares(layout: GroupLayout) -> tuple[float, float]:
     """Of what a rank sends to others in all, what the level in the node and the one between nodes carry.
 
     N (K-1) and K (N-1) pieces, where a pairwise exchange has N K - 1: what changes both node and rail is sent
@@ -36,7 +37,7 @@ def two_level_shares(layout: Layout) -> tuple[float, float]:
     return nodes * (local - 1) / others, local * (nodes - 1) / others
 
 
-def two_level_load(fabric: Fabric, layout: Layout) -> Load:
+def two_level_load(fabric: Topology, layout: GroupLayout) -> LoadPerByte:
     """Load of both levels, per byte that each rank has for all others together."""
     load = LinkLoad(fabric)
     nodes = layout.nodes
@@ -54,7 +55,11 @@ def two_level_load(fabric: Fabric, layout: Layout) -> Load:
 
 
 def one_after_the_other(
-    within: Decision, between: Decision, layout: Layout, nvlink_bytes_per_s: float, nic_bytes_per_s: float
+    within: Decision,
+    between: Decision,
+    layout: GroupLayout,
+    nvlink_bytes_per_s: float,
+    nic_bytes_per_s: float,
 ) -> Decision:
     """One decision for both levels, each with its own start.
 
@@ -69,7 +74,7 @@ def one_after_the_other(
         num_steps=within.num_steps + between.num_steps,
         latency_s=within.latency_s + between.latency_s,
         between_s=within.between_s + between.latency_s,
-        data_bytes=within.data_bytes / inner,
+        sent_bytes=within.sent_bytes / inner,
         copy_bytes_per_s=within.copy_bytes_per_s / inner,
         copy_share=within.copy_share * inner_s / (inner_s + outer_s),
         network_share=between.network_share * outer_s / (inner_s + outer_s),

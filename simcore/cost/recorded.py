@@ -7,9 +7,8 @@ import numpy.typing as npt
 
 from simcore.cost.demand import ORIGINS, Demands
 from simcore.errors import InputError
+from simcore.graph.kinds import is_priced
 from simcore.graph.ops import OpKind, OpTable
-
-_ON_GPU = (OpKind.COMPUTE, OpKind.MEMCPY, OpKind.EVENT_WAIT)
 
 
 class RecordedCost:
@@ -22,7 +21,7 @@ class RecordedCost:
     def demands(self, ops: OpTable, used: npt.NDArray[np.bool_] | None = None) -> Demands:
         """Recorded times as fixed times.  InputError for a kernel or copy without one."""
         demands = Demands.zeros(len(ops))
-        priced = np.isin(ops.kind, _ON_GPU)
+        priced = is_priced(ops.kind) | (ops.kind == OpKind.EVENT_WAIT)
         if used is not None:
             priced &= used
         missing = np.flatnonzero(priced & (ops.recorded_ps < 0) & (ops.kind != OpKind.EVENT_WAIT))

@@ -16,6 +16,7 @@ from simcore.cost.memory_bound import instructions_s, memcpy_work, num_elements
 from simcore.cost.parameters import GenerationParameters, load_parameters
 from simcore.cost.table import MeasuredTable
 from simcore.errors import InputError, nearest
+from simcore.graph.kinds import is_priced
 from simcore.graph.ops import OpKind, OpTable
 from simcore.hardware.specs import GpuSpec
 from simcore.units import PS_PER_S, ps_from_s
@@ -90,7 +91,7 @@ class RooflineCost:
 
         A graph has few distinct kernels: each is priced once.
         """
-        priced = (ops.kind == int(OpKind.COMPUTE)) | (ops.kind == int(OpKind.MEMCPY))
+        priced = is_priced(ops.kind)
         if used is not None:
             priced &= used
         rows = np.flatnonzero(priced)

@@ -14,9 +14,10 @@ from simcore.graph import OpKind
 if TYPE_CHECKING:
     from simcore.cost.demand import Demands
     from simcore.engine.launches import Launches
-    from simcore.engine.layout import BoolArray, Completion, StreamLayout
+    from simcore.engine.layout import Completion, StreamLayout
     from simcore.engine.sequence import Demand
     from simcore.graph import Graph
+    from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
 
 
@@ -206,14 +207,14 @@ def calls_by_row(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
     if not len(rows):
         return {}
     delta = np.where(ops.kind[rows] == OpKind.COLLECTIVE, 0, ops.peer_delta[rows])
-    columns = (ops.kind[rows], ops.group.codes[rows], ops.collective.codes[rows], ops.comm_bytes[rows], delta)
+    columns = (ops.kind[rows], ops.group.codes[rows], ops.collective.codes[rows], ops.num_bytes[rows], delta)
     _, first, which = np.unique(
         np.stack([*columns, ops.recorded_ps[rows]]), axis=1, return_index=True, return_inverse=True
     )
     calls = [
         Call(
             rows[which == number], OpKind(int(ops.kind[row])), ops.group[row], ops.collective[row],
-            int(ops.comm_bytes[row]), int(delta[at]), int(ops.recorded_ps[row]),
+            int(ops.num_bytes[row]), int(delta[at]), int(ops.recorded_ps[row]),
         )
         for number, (at, row) in enumerate(zip(first.tolist(), rows[first].tolist(), strict=True))
     ]  # fmt: skip

@@ -6,26 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from simcore.engine.launches import Launches
 from simcore.graph import FlatOps, Graph, OpKind, resolve_waits
+from simcore.graph.kinds import BoolArray, is_on_host
 from simcore.graph.ops import IntArray
 
-BoolArray = npt.NDArray[np.bool_]
 Completion = tuple[int, int]  # (stream index, item number on that stream)
-COMM_KINDS = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
-
-
-def on_host(kind: IntArray) -> BoolArray:
-    """Ops that the host spends time on, not the GPU."""
-    marks: BoolArray = (kind == OpKind.HOST) | (kind == OpKind.SYNC)
-    return marks
-
-
-def communicates(kind: IntArray) -> BoolArray:
-    """Ops that meet others."""
-    return np.isin(kind, COMM_KINDS)
 
 
 @dataclass(frozen=True)
@@ -49,7 +36,7 @@ class StreamLayout:
     def of(cls, graph: Graph, flat: FlatOps, launches: Launches, is_comm: BoolArray) -> StreamLayout:
         """The layout of a program; ``is_comm`` marks its communication ops."""
         rows, kind = flat.row, graph.ops.kind[flat.row]
-        of_host = on_host(kind)
+        of_host = is_on_host(kind)
         code = graph.ops.stream.codes[rows]
         on_gpu = np.flatnonzero(~of_host)
         order = on_gpu[np.argsort(code[on_gpu], kind="stable")]

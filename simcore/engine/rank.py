@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from simpy.events import Event, Timeout
 
 from simcore.clock import Clock, Signal
-from simcore.collectives.group_launch import launch_channels
+from simcore.collectives.plan import launch_channels
 from simcore.engine.items import Call, Communication
 from simcore.engine.sequence import KernelSequence
 from simcore.engine.tape import Tape

@@ -14,7 +14,6 @@ from simcore.collectives.plan import Planner
 from simcore.engine.execution import Execution
 from simcore.engine.gpu import Gpu
 from simcore.engine.launches import host_costs
-from simcore.engine.layout import communicates
 from simcore.engine.rank import Rank
 from simcore.engine.record import PlanTable, all_times, link_counters, link_log
 from simcore.engine.rendezvous import Communicators
@@ -24,6 +23,7 @@ from simcore.engine.tape import Tape, TapeCompiler
 from simcore.engine.variants import Noise, Variants
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
+from simcore.graph.kinds import is_communication
 from simcore.network.fluid import FixedNetwork, FluidNetwork, fluid_network
 from simcore.network.fluid_planner import FluidPlanner
 from simcore.network.packet import PacketSettings
@@ -205,7 +205,7 @@ class _Played:
         job, ranks, parts = self.job, self.ranks, self.parts
         kind = job.graph.ops.kind
         times = all_times(ranks, kind)
-        is_comm = communicates(kind)
+        is_comm = is_communication(kind)
         table = PlanTable()
         plan_of = tuple(table.of_rank(rank, is_comm) for rank in ranks)
         warnings: list[str] = []

@@ -17,9 +17,10 @@ import numpy.typing as npt
 from simcore.cost.demand import Demands
 from simcore.engine.items import Call, Item, ItemMaker, Items, ItemTable, Kernels, calls_by_row
 from simcore.engine.launches import HostCosts, Launches, plan_launches
-from simcore.engine.layout import Completion, StreamLayout, communicates
+from simcore.engine.layout import Completion, StreamLayout
 from simcore.engine.sequence import KernelSequence
 from simcore.graph import FlatOps, Graph, OpKind, Program
+from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -82,7 +83,7 @@ class TapeCompiler:
         self._demands = demands
         self._hbm_bytes_per_s = hbm_bytes_per_s
         self._by_row = Kernels.of(demands, hbm_bytes_per_s)
-        self._is_comm = communicates(graph.ops.kind)
+        self._is_comm = is_communication(graph.ops.kind)
         self._calls = calls_by_row(graph, self._is_comm)
         self._sequences: dict[tuple[int, int], KernelSequence] = {}
 
@@ -133,6 +134,6 @@ def _item_table(
     first, last = layout.order[bounds[:-1]], layout.order[bounds[1:] - 1] if len(layout.heads) else bounds[:0]
     return ItemTable(
         launches.segment[first], launches.offset[last], graph.ops.kind[rows[first]] == OpKind.MEMCPY,
-        communicates(graph.ops.kind[rows[first]]),
+        is_communication(graph.ops.kind[rows[first]]),
         item_at[layout.wait_src], item_at[layout.wait_dst], np.array(host_waits, dtype=np.int64),
     )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from simcore.graph.graph import Graph, Program
 from simcore.graph.groups import ProcessGroup
-from simcore.graph.ops import EdgeTable, FreeTable, OpTable, Strings
+from simcore.graph.ops import EdgeTable, FreeTable, OpTable, Strings, stored_name
 
 #: Workload fields that say what a graph is called and how it was made, not what it is.
 PROVENANCE = ("name", "command", "versions")
@@ -78,7 +78,7 @@ def graph_hash(graph: Graph) -> str:
 def _feed_table(digest: hashlib._Hash, table: OpTable | EdgeTable | FreeTable) -> None:
     for spec in fields(table):
         column = getattr(table, spec.name)
-        _feed_text(digest, spec.name)
+        _feed_text(digest, stored_name(spec.name) if isinstance(table, OpTable) else spec.name)
         if isinstance(column, Strings):
             same = canonical(column)
             _feed_text(digest, json.dumps(same.values))

@@ -96,8 +96,8 @@ OP_COLUMNS: dict[str, tuple[str, object]] = {
     "bytes_read": ("int", 0),
     "bytes_written": ("int", 0),
     "group": ("str", ""),  # process-group symbol for collective/send/recv
-    "collective": ("str", ""),  # all_reduce all_gather reduce_scatter broadcast all_to_all barrier
-    "comm_bytes": ("int", 0),  # nccl-tests' size: all_gather whole output, reduce_scatter whole input
+    "collective": ("str", ""),  # its kind's name: all_reduce, ... (simcore/collectives/kinds)
+    "num_bytes": ("int", 0),  # a message's size, as nccl-tests counts it (see the kind)
     "reduce_op": ("str", ""),  # sum, avg, max, ...
     "peer_delta": ("int", 0),  # send/recv: (peer's index - own index) mod group size
     "batch": ("int", -1),  # ops of one stream with equal batch >= 0 are one fused launch (NCCL group)
@@ -106,6 +106,15 @@ OP_COLUMNS: dict[str, tuple[str, object]] = {
     "alloc_bytes": ("int", 0),  # storage that first exists when this op runs
     "blocking": ("int", 0),  # 1: the host waits for this op (cudaStreamSynchronize, item())
 }
+
+
+#: Columns that files call by another name (ops.parquet, what is hashed of a graph, messages about either).
+_STORED_NAMES = {"num_bytes": "comm_bytes"}
+
+
+def stored_name(column: str) -> str:
+    """What files call a column of :data:`OP_COLUMNS`."""
+    return _STORED_NAMES.get(column, column)
 
 
 @dataclass(frozen=True)
@@ -127,7 +136,7 @@ class OpTable:
     bytes_written: IntArray
     group: Strings
     collective: Strings
-    comm_bytes: IntArray
+    num_bytes: IntArray
     reduce_op: Strings
     peer_delta: IntArray
     batch: IntArray

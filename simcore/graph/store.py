@@ -24,7 +24,7 @@ from simcore.errors import GraphError, InputError, nearest
 from simcore.graph.graph import Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import canonical, group_record, program_record
-from simcore.graph.ops import OP_COLUMNS, EdgeTable, FreeTable, IntArray, OpTable, Strings
+from simcore.graph.ops import OP_COLUMNS, EdgeTable, FreeTable, IntArray, OpTable, Strings, stored_name
 from simcore.graph.structure import check_structure
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ SCHEMA_VERSION: Final = 1
 
 Table = Mapping[str, Strings | npt.NDArray[np.integer]]
 
-_OPS = {name: kind for name, (kind, _) in OP_COLUMNS.items()}
+_OPS = {stored_name(name): kind for name, (kind, _) in OP_COLUMNS.items()}
 _EDGES = {"dst": "int", "src": "int", "kind": "int", "ext_stream": "str", "ext_back": "int"}
 _FREES = {spec.name: "int" for spec in fields(FreeTable)}
 _SKELETON = dict.fromkeys(("program", "template", "microbatch", "chunk"), "int")
@@ -86,7 +86,7 @@ def load_graph(folder: str | os.PathLike[str]) -> Graph:
             workload=Workload(**header.workload.model_dump()),
             groups={record.name: _group(record) for record in header.groups},
             programs=_programs(header.programs, skeleton),
-            ops=OpTable(**ops),  # type: ignore[arg-type]
+            ops=OpTable(**{name: ops[stored_name(name)] for name in OP_COLUMNS}),  # type: ignore[arg-type]
             edges=EdgeTable(**edges),  # type: ignore[arg-type]
             frees=FreeTable(**frees),  # type: ignore[arg-type]
             template_start=np.array(header.template_start, dtype=np.int64),
@@ -113,7 +113,7 @@ def _write_files(graph: Graph, folder: Path) -> None:
     }
     text = json.dumps(header, indent=1, sort_keys=True, allow_nan=False) + "\n"
     (folder / "graph.json").write_text(text, encoding="utf-8")
-    _write_table(folder / "ops.parquet", {name: getattr(graph.ops, name) for name in _OPS})
+    _write_table(folder / "ops.parquet", {stored_name(name): getattr(graph.ops, name) for name in OP_COLUMNS})
     _write_table(folder / "edges.parquet", {name: getattr(graph.edges, name) for name in _EDGES})
     _write_table(folder / "frees.parquet", {name: getattr(graph.frees, name) for name in _FREES})
     lengths = [len(program.template) for program in graph.programs]

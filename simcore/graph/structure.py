@@ -10,22 +10,15 @@ from dataclasses import fields
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import COLLECTIVES
 from simcore.errors import GraphError, nearest
 from simcore.graph.graph import Graph, Program
-from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpKind, OpTable, Strings
+from simcore.graph.kinds import is_communication
+from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpKind, OpTable, Strings, stored_name
 
 PHASES = ("fwd", "bwd", "recompute", "optimizer", "grad_sync", "")
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "gather",
-    "scatter",
-    "barrier",
-)
+#: Traced and recorded programs issue these, too; a replay knows how long they took, no planner does.
+_RECORDED_ONLY = ("gather", "scatter")
 
 #: Columns whose smallest meaningful value is -1 ("none"); all other integer columns start at 0.
 _FROM_MINUS_ONE = frozenset({"layer", "batch", "forward_op", "recorded_ps"})
@@ -84,16 +77,16 @@ def _check_ops(graph: Graph, where: str) -> None:
         column = getattr(ops, spec.name)
         if isinstance(column, np.ndarray) and spec.name != "kind":
             low = -1 if spec.name in _FROM_MINUS_ONE else 0
-            _check_range(column, low, None, f"{where}: ops.{spec.name}")
-    for name, known in (("phase", PHASES), ("collective", (*COLLECTIVES, ""))):
+            _check_range(column, low, None, f"{where}: ops.{stored_name(spec.name)}")
+    for name, known in (("phase", PHASES), ("collective", (*COLLECTIVES, *_RECORDED_ONLY, ""))):
         strings: Strings = getattr(ops, name)
         for code in np.unique(strings.codes):
-            # Exchanges of experts say behind a colon how they run (exchanges.py).
+            # Behind a colon a name says how it runs.
             if strings.values[code].partition(":")[0] not in known:
                 value = strings.values[code]
                 row = int(np.flatnonzero(strings.codes == code)[0])
                 raise GraphError(f"{where}: ops.{name} row {row}: unknown {value!r}{nearest(value, known)}")
-    communicates = np.isin(ops.kind, (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV))
+    communicates = is_communication(ops.kind)
     for code in np.unique(ops.group.codes[communicates]):
         value = ops.group.values[code]
         if value not in graph.groups:

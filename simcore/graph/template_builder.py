@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError, nearest
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 
@@ -124,8 +125,7 @@ class TemplateBuilder:
         **columns: object,
     ) -> OpHandle:
         """A collective of ``num_bytes`` (nccl-tests' size), by default on the group's own stream."""
-        reduces = collective in ("all_reduce", "reduce_scatter", "reduce")
-        reduce_op = "sum" if reduces else ""
+        reduce_op = "sum" if kind_of(collective).reduces else ""
         columns = {"name": f"nccl::{collective}", "collective": collective, "reduce_op": reduce_op, **columns}
         return self._comm(OpKind.COLLECTIVE, group, num_bytes, stream, waits, data, **columns)
 
@@ -219,7 +219,7 @@ class TemplateBuilder:
         **columns: object,
     ) -> OpHandle:
         self._group_size(group)
-        columns = {"group": group, "comm_bytes": num_bytes, "stream": stream or group, **columns}
+        columns = {"group": group, "num_bytes": num_bytes, "stream": stream or group, **columns}
         return self._add(kind, waits, data, **columns)
 
     def _p2p(

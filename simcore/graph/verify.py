@@ -16,6 +16,7 @@ from simcore.errors import GraphError
 from simcore.graph.flatten import play_edges
 from simcore.graph.graph import FlatOps, Graph
 from simcore.graph.groups import ProcessGroup
+from simcore.graph.kinds import COMMUNICATION, is_communication, is_on_host, is_p2p
 from simcore.graph.ops import IntArray, OpKind
 from simcore.graph.races import missing_waits
 from simcore.graph.structure import check_structure
@@ -47,7 +48,7 @@ def verify(graph: Graph) -> list[str]:
 
 def _check_has_work(graph: Graph, flat: FlatOps) -> None:
     program = flat.program
-    if np.isin(graph.ops.kind[flat.row], (OpKind.HOST, OpKind.SYNC)).all():
+    if is_on_host(graph.ops.kind[flat.row]).all():
         raise GraphError(
             f"program {program.name!r} (rank {program.rank_list()[0]} and {program.num_ranks - 1} more) runs"
             " nothing on its GPU"
@@ -66,8 +67,7 @@ class _Played:
     @classmethod
     def of(cls, graph: Graph, program: int) -> _Played:
         flat = graph.flat_ops(graph.programs[program])
-        kinds = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
-        place = np.flatnonzero(np.isin(graph.ops.kind, kinds)[flat.row])
+        place = np.flatnonzero(is_communication(graph.ops.kind)[flat.row])
         return cls(program, flat, place, flat.row[place])
 
     def select(self, mask: npt.NDArray[np.bool_]) -> IntArray:
@@ -143,7 +143,7 @@ class _GroupCheck:
     def collectives(self) -> None:
         """Every member issues the same collectives in the same order."""
         ops = self.graph.ops
-        content = np.stack([ops.collective.codes.astype(np.int64), ops.comm_bytes, ops.reduce_op.codes])
+        content = np.stack([ops.collective.codes.astype(np.int64), ops.num_bytes, ops.reduce_op.codes])
         places = self._places(OpKind.COLLECTIVE)
         numbers = _number([content[:, one.flat.row[at]] for one, at in zip(self.played, places, strict=True)])
         mine = numbers[self.program]
@@ -159,16 +159,16 @@ class _GroupCheck:
     def point_to_point(self) -> None:
         """Every send meets a recv of equal size, in order, for each pair of ranks."""
         ops, size = self.graph.ops, self.matrix.shape[1]
-        is_p2p = ops.group.equals(self.name) & np.isin(ops.kind, (OpKind.SEND, OpKind.RECV))
-        if (ops.peer_delta[is_p2p] >= size).any() or (ops.peer_delta[is_p2p] == 0).any():
-            row = int(np.flatnonzero(is_p2p & ((ops.peer_delta >= size) | (ops.peer_delta == 0)))[0])
+        pairs = ops.group.equals(self.name) & is_p2p(ops.kind)
+        if (ops.peer_delta[pairs] >= size).any() or (ops.peer_delta[pairs] == 0).any():
+            row = int(np.flatnonzero(pairs & ((ops.peer_delta >= size) | (ops.peer_delta == 0)))[0])
             raise GraphError(
                 f"op {ops.name[row]!r} (row {row}): peer_delta {int(ops.peer_delta[row])} names no other "
                 f"member of process group {self.name!r} of {size}"
             )
         deltas = np.where(ops.kind == OpKind.SEND, ops.peer_delta, size - ops.peer_delta)
-        content = ops.comm_bytes[None, :]
-        for delta in np.unique(deltas[is_p2p]).tolist():
+        content = ops.num_bytes[None, :]
+        for delta in np.unique(deltas[pairs]).tolist():
             sends, recvs = self._places(OpKind.SEND, delta), self._places(OpKind.RECV, size - delta)
             parts = [
                 content[:, one.flat.row[at]]
@@ -229,8 +229,8 @@ def describe_op(graph: Graph, flat: FlatOps, place: int) -> str:
     template = graph.template_names[int(flat.program.template[instance])]
     microbatch = int(flat.program.microbatch[instance])
     what = repr(ops.name[row])
-    if ops.kind[row] in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
+    if ops.kind[row] in COMMUNICATION:
         reduce_op = f" {ops.reduce_op[row]}" if ops.reduce_op[row] else ""
-        what += f" of {int(ops.comm_bytes[row])} bytes{reduce_op}"
+        what += f" of {int(ops.num_bytes[row])} bytes{reduce_op}"
     where = f"op {place}, {template!r}" + (f" of microbatch {microbatch}" if microbatch >= 0 else "")
     return f"{what} ({where})"

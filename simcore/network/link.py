@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from simpy.resources.base import BaseResource
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.plan import CollectivePlan, LinkUse
 from simcore.errors import InputError
 from simcore.network.flow import Flow
@@ -77,7 +78,7 @@ class Link(BaseResource[Any, Any]):
         if not rate_cap_bytes_per_s > 0.0:
             raise InputError(f"a transfer needs a rate cap above 0 bytes/s, not {rate_cap_bytes_per_s}")
         plan = CollectivePlan(
-            collective="send_recv", num_bytes=math.ceil(num_bytes), ranks=(), algorithm="transfer",
+            collective=SEND_RECV.name, num_bytes=math.ceil(num_bytes), ranks=(), algorithm="transfer",
             protocol="Simple", channels=0, chunk_bytes=math.ceil(num_bytes), num_chunks=1, num_steps=1,
             latency_ps=latency_ps, volume_bytes=float(num_bytes), rate_cap_bytes_per_s=rate_cap_bytes_per_s,
             hbm_bytes_per_byte=0.0, links=(LinkUse(self.index, 1.0),), alone_ps=latency_ps,

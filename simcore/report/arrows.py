@@ -11,8 +11,6 @@ import numpy.typing as npt
 from simcore.report.event_text import Events, IntArray, integers, microseconds, numbered
 from simcore.timeline.reader import RankRows
 
-P2P_KINDS = ("send", "recv")
-
 _NAMED = '"name":"send_recv","cat":"send_recv"'
 _LEAVES, _ARRIVES = f'"ph":"s",{_NAMED}', f'"ph":"f","bp":"e",{_NAMED}'
 

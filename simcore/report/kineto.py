@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcore.analysis.breakdown import COMMUNICATION_KINDS, COMPUTE_KINDS
+from simcore.collectives.kinds import kind_of
+from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, HOST_KINDS, P2P_KINDS
 from simcore.report.kineto_host import (
     HOST_TID,
     in_us,
@@ -122,10 +123,10 @@ def _events(timeline: Timeline, rank: int) -> Iterator[str]:
     is_comm, on_gpu = is_one_of(kind, kinds, COMMUNICATION_KINDS), is_one_of(kind, kinds, COMPUTE_KINDS)
     begin = np.where(is_comm, ready, start)
     stream, names = rows.strings("stream")
-    exchanged = is_one_of(kind, kinds, ("send", "recv"))
+    exchanged = is_one_of(kind, kinds, P2P_KINDS)
     inside, several = _one_launch(np.flatnonzero(exchanged), stream, begin, end)
     # Host ops and synchronisations end when the host goes on: what follows them is launched then.
-    on_host = is_one_of(kind, kinds, ("host", "sync"))
+    on_host = is_one_of(kind, kinds, HOST_KINDS)
     called = np.maximum.accumulate(np.where(on_host, end, 0))
     called = np.minimum(called + _launching_ns(info, on_host, is_comm | on_gpu), begin)
     yield from step_events(info, rank, host, called, end, is_comm | on_gpu)
@@ -226,7 +227,7 @@ class _Constants:
         self, text: dict[str, str], num_bytes: int, peer: int
     ) -> tuple[str, dict[str, object]]:
         name, kind = text["name"], text["kind"]
-        what = kind if kind in ("send", "recv") else name.removeprefix("nccl::")
+        what = kind if kind in P2P_KINDS else name.removeprefix("nccl::")
         if what not in _NCCL_NAMES:
             return name, {}  # a recorded kernel keeps its name
         collective, kernel = _NCCL_NAMES[what]
@@ -234,8 +235,10 @@ class _Constants:
         members = self._info.groups[text["group"]].group(text["group"]).ranks_of(self._rank)
         size = len(members)
         # Sizes in bytes: a timeline knows no element types.
-        sent = num_bytes // size if what == "all_gather" else num_bytes
-        received = num_bytes // size if what == "reduce_scatter" else num_bytes
+        sent, received = (
+            kind_of(what).given_bytes(num_bytes, size),
+            kind_of(what).received_bytes(num_bytes, size),
+        )
         shown_members = [_recorded_rank(self._info, member) for member in members]
         towards = "Dst Rank" if what == "send" else "Src Rank"
         return f"ncclDevKernel_{'_'.join(words)}", {

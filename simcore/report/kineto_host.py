@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from simcore.analysis.breakdown import COMMUNICATION_KINDS, COMPUTE_KINDS
+from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import RankRows
 

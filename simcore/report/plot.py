@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from simcore.analysis.breakdown import COMMUNICATION_KINDS, COMPUTE_KINDS
 from simcore.analysis.intervals import IntArray, Intervals
 from simcore.errors import InputError
+from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.reader import Timeline
 from simcore.units import PS_PER_S, format_time
 
@@ -81,7 +81,7 @@ def _bars(timeline: Timeline, rank: int) -> Bars:
     ) -> npt.NDArray[np.bool_]:
         return np.isin(codes, [code for code, name in enumerate(names) if name in wanted])
 
-    p2p = mask(kind, kind_names, ("send", "recv"))
+    p2p = mask(kind, kind_names, P2P_KINDS)
     work = mask(kind, kind_names, COMPUTE_KINDS + COMMUNICATION_KINDS) & ~p2p
     bars = {"": Intervals.union(start[p2p], end[p2p])}
     for name in _PHASES:

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from simcore.analysis.breakdown import COMMUNICATION_KINDS
 from simcore.analysis.critical_path import CriticalPath
 from simcore.analysis.step import StepAnalysis
 from simcore.analysis.totals import Key, Total
+from simcore.graph.kinds import COMMUNICATION_KINDS
 from simcore.report.band_tables import band_parts, band_range
 from simcore.timeline.info import RunInfo, StageMemory
 from simcore.units import format_bytes, format_time

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from simcore.analysis.breakdown import COMMUNICATION_KINDS
-from simcore.report.arrows import P2P_KINDS, Arrows
+from simcore.graph.kinds import COMMUNICATION_KINDS, HOST_KINDS, P2P_KINDS
+from simcore.report.arrows import Arrows
 from simcore.report.event_text import Events, by_value, microseconds, numbered
 from simcore.timeline.reader import RankRows
 
@@ -23,8 +23,6 @@ IntArray = npt.NDArray[np.int64]
 
 #: Threads of rank r count from this times r + 1; see Note [Thread identifiers].
 _TIDS_PER_RANK = 100
-
-_HOST_KINDS = ("host", "sync")
 
 _TEXTS = ("stream", "name", "kind", "phase", "group", "algorithm", "protocol")
 _INTS = ("peer", "channels", "flops", "bytes", "alone_ps")
@@ -41,7 +39,7 @@ def rank_events(rows: RankRows, pid: int, arrows: Arrows, *, host: bool = False)
     start_ps, end_ps = rows.ints("start_ps"), rows.ints("end_ps")
     wanted = end_ps > start_ps
     if not host:
-        wanted &= ~_of_kind(rows, _HOST_KINDS)
+        wanted &= ~_of_kind(rows, HOST_KINDS)
     shown = np.flatnonzero(wanted)
     if len(shown) == 0:
         return
@@ -128,7 +126,7 @@ def _labels(rows: RankRows, shown: IntArray) -> tuple[list[str], IntArray]:
     roles: dict[str, set[str]] = {}
     found = []
     for name, of_kind in ((streams[stream[row]], kinds[kind[row]]) for row in shown[first].tolist()):
-        lane = "host" if of_kind in _HOST_KINDS else name
+        lane = "host" if of_kind in HOST_KINDS else name
         role = of_kind if of_kind in P2P_KINDS else ""
         roles.setdefault(lane, set()).add(role)
         found.append((lane, role))
@@ -166,7 +164,7 @@ def _title(text: dict[str, str]) -> str:
 def _arguments(text: dict[str, str], number: dict[str, int]) -> str:
     """The constant arguments of an event as a JSON object that is left open."""
     shown: dict[str, object] = {}
-    on_gpu = text["kind"] not in _HOST_KINDS
+    on_gpu = text["kind"] not in HOST_KINDS
     if on_gpu:
         shown["alone_us"] = number["alone_ps"] / 1e6
     shown["phase"] = text["phase"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.graph import Graph, OpKind, ProcessGroup
 from simcore.graph.ops import IntArray
 from simcore.symmetry.colours import first_seen, unique_rows
@@ -69,7 +70,7 @@ def relations_of(graph: Graph, topology: Topology, planner: Planner) -> list[Rel
     for row in np.flatnonzero(used).tolist():
         is_send = ops.kind[row] == OpKind.SEND
         key = (ops.group[row], int(ops.peer_delta[row]) if is_send else 0)
-        what = ("send_recv" if is_send else ops.collective[row], int(ops.comm_bytes[row]))
+        what = (SEND_RECV.name if is_send else ops.collective[row], int(ops.num_bytes[row]))
         calls.setdefault(key, {})[what] = None
     fabric = Fabric(topology, graph.world_size)
     found = []

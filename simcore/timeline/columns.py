@@ -13,18 +13,12 @@ from simcore.collectives.plan import CollectivePlan
 from simcore.engine.result import RankTimes, SimulationResult
 from simcore.graph.arrow import numbers, texts
 from simcore.graph.graph import FlatOps, Graph, Program
-from simcore.graph.ops import IntArray, OpKind, Strings
+from simcore.graph.kinds import KIND_NAMES, is_communication, is_on_host, is_p2p, is_priced
+from simcore.graph.ops import IntArray, Strings
 from simcore.timeline.schema import TIMELINE
-
-#: ``kind`` as written, by the number of :class:`OpKind`.
-KIND_NAMES = tuple(kind.name.lower() for kind in sorted(OpKind))
 
 #: ``stream`` of host ops and synchronisations.
 HOST = "host"
-
-_COMMUNICATION = (int(OpKind.COLLECTIVE), int(OpKind.SEND), int(OpKind.RECV))
-_TIMED = (int(OpKind.COMPUTE), int(OpKind.MEMCPY))
-_ON_HOST = (int(OpKind.HOST), int(OpKind.SYNC))
 
 
 @dataclass(frozen=True)
@@ -68,8 +62,8 @@ class ProgramColumns:
             "flops": numbers(ops.flops[row]),
             "bytes": numbers(
                 np.where(
-                    np.isin(kind, _COMMUNICATION),
-                    ops.comm_bytes[row],
+                    is_communication(kind),
+                    ops.num_bytes[row],
                     ops.bytes_read[row] + ops.bytes_written[row],
                 )
             ),
@@ -110,8 +104,7 @@ def _text(column: Strings) -> pa.DictionaryArray:
 def _streams(stream: Strings, kind: IntArray) -> Strings:
     """Where each op runs: what the host does, waiting for a stream included, is on no stream of the GPU."""
     values = stream.values if HOST in stream.values else (*stream.values, HOST)
-    on_host = np.isin(kind, _ON_HOST)
-    return Strings(np.where(on_host, values.index(HOST), stream.codes).astype(np.int32), values)
+    return Strings(np.where(is_on_host(kind), values.index(HOST), stream.codes).astype(np.int32), values)
 
 
 def _constant(value: int, length: int) -> pa.Array:
@@ -123,7 +116,7 @@ def _alone_ps(
 ) -> IntArray:
     """Time alone of each flat op: its plan's for communication, its own for kernels, else 0."""
     plan_alone = np.array([plan.alone_ps for plan in result.plans] + [0], dtype=np.int64)
-    kernel_alone = np.where(np.isin(kind, _TIMED), alone_ps, 0)
+    kernel_alone = np.where(is_priced(kind), alone_ps, 0)
     return np.where(plan_of >= 0, plan_alone[plan_of], kernel_alone)
 
 
@@ -152,7 +145,7 @@ def _peer_keys(
 ) -> tuple[npt.NDArray[np.int64], tuple[tuple[str, int], ...]]:
     """Distinct (group, peer delta) of the sends and recvs, and which one each flat op has."""
     key = np.full(len(row), -1, dtype=np.int64)
-    p2p = np.flatnonzero((kind == OpKind.SEND) | (kind == OpKind.RECV))
+    p2p = np.flatnonzero(is_p2p(kind))
     pairs = np.stack(
         [graph.ops.group.codes[row[p2p]].astype(np.int64), graph.ops.peer_delta[row[p2p]]], axis=1
     )

@@ -31,7 +31,7 @@ def link_rate(plan: CollectivePlan, topology: Topology) -> float:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    collective=st.sampled_from(COLLECTIVES),
+    collective=st.sampled_from(tuple(COLLECTIVES)),
     num_bytes=st.integers(1, 4 * GIB),
     ranks=st.sets(st.integers(0, 95), min_size=2, max_size=24),
 )

@@ -3,7 +3,9 @@
 import pytest
 
 from simcore.collectives.channels import channels_for, search_channels
+from simcore.collectives.kinds.all_reduce import ALL_REDUCE
 from simcore.collectives.layout import layout_of
+from simcore.collectives.loads import tree_levels
 from simcore.collectives.protocols import (
     LL,
     LL128,
@@ -14,7 +16,6 @@ from simcore.collectives.protocols import (
     ring_chunking,
     tree_chunking,
 )
-from simcore.collectives.rings import tree_levels
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
 from simcore.units import KIB, MIB
@@ -51,19 +52,19 @@ def test_tree_chunks_are_those_that_echo_read_from_nccl_on_32_h800(megabytes: in
 
 def test_ring_chunks_hold_a_rank_share_up_to_four_slots() -> None:
     # 8 MiB over 8 ranks and 16 channels: 64 KiB each, one loop, two slices.
-    small = ring_chunking("all_reduce", SIMPLE, 8 * MIB, 8, 16)
+    small = ring_chunking(ALL_REDUCE, SIMPLE, 8 * MIB, 8, 16)
     assert (small.chunk_bytes, small.num_loops, small.num_chunks, small.slices) == (64 * KIB, 1, 8, 2)
     # 1 GiB: 64 MiB a channel; a loop holds 8 x 4 x 512 KiB = 16 MiB: 4 loops of full chunks.
-    large = ring_chunking("all_reduce", SIMPLE, 1024 * MIB, 8, 16)
+    large = ring_chunking(ALL_REDUCE, SIMPLE, 1024 * MIB, 8, 16)
     assert (large.chunk_bytes, large.num_loops, large.num_chunks) == (2 * MIB, 4, 32)
     # A double buffer halves the loops.
-    assert ring_chunking("all_reduce", SIMPLE, 1024 * MIB, 8, 16, 8 * MIB).num_loops == 2
+    assert ring_chunking(ALL_REDUCE, SIMPLE, 1024 * MIB, 8, 16, 8 * MIB).num_loops == 2
 
 
 def test_chunks_cover_the_message() -> None:
     for num_bytes in (1, 4095, 10**6, 10**9 + 7):
         for protocol in (LL, LL128, SIMPLE):
-            ring = ring_chunking("all_reduce", protocol, num_bytes, 6, 5)
+            ring = ring_chunking(ALL_REDUCE, protocol, num_bytes, 6, 5)
             assert ring.chunk_bytes * ring.num_chunks * 5 >= num_bytes
             tree = tree_chunking(protocol, num_bytes, 32, 4, 5, 9)
             assert tree.chunk_bytes * tree.num_chunks * 5 >= num_bytes
@@ -111,9 +112,9 @@ def test_channels_that_nccl_opens(
 
 def test_small_messages_get_few_channels() -> None:
     # LL in a ring of 8: 8 B x 512 threads x 8 ranks = 32 KiB a channel.
-    assert channels_for(LL, "ring", "all_reduce", 32 * KIB, 8, 24) == 1
-    assert channels_for(LL, "ring", "all_reduce", 256 * KIB, 8, 24) == 8
+    assert channels_for(LL, "ring", ALL_REDUCE, 32 * KIB, 8, 24) == 1
+    assert channels_for(LL, "ring", ALL_REDUCE, 256 * KIB, 8, 24) == 8
     # Simple: 64 B x 512 threads = 32 KiB a channel.
-    assert channels_for(SIMPLE, "ring", "all_reduce", 320 * KIB, 8, 24) == 10
-    assert channels_for(SIMPLE, "ring", "all_reduce", 4, 8, 24, min_channels=4) == 4
-    assert channels_for(SIMPLE, "ring", "all_reduce", 1 << 30, 8, 24) == 24
+    assert channels_for(SIMPLE, "ring", ALL_REDUCE, 320 * KIB, 8, 24) == 10
+    assert channels_for(SIMPLE, "ring", ALL_REDUCE, 4, 8, 24, min_channels=4) == 4
+    assert channels_for(SIMPLE, "ring", ALL_REDUCE, 1 << 30, 8, 24) == 24

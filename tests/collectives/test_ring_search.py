@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from simcore.collectives import NcclPlanner
 from simcore.collectives.layout import layout_of
+from simcore.collectives.loads import ring_order, tree_edges, tree_rotations
 from simcore.collectives.ring_search import find_rings
-from simcore.collectives.rings import ring_order, tree_edges, tree_rotations
 from simcore.hardware import Topology, load_cluster
 from tests.hardware.clusters import PCIE, topology
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from simcore.collectives import NcclPlanner
+from simcore.collectives.kinds.all_to_all import TokenExchange
 from simcore.collectives.routed import NETWORK_SHARE, NVLINK_SHARE, SM_BYTES_PER_S
 from simcore.errors import InputError
-from simcore.graph.exchanges import TokenExchange
 from simcore.hardware import Topology, load_cluster
 
 #: 4,096 tokens for 4 of 8 nodes in bf16, 7,168 wide.

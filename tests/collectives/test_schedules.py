@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.collectives import Transfer, steps
-from simcore.collectives.algorithms import algorithms_of, sent_share
+from simcore.collectives import Transfer, collective_named
 from simcore.collectives.tree import double_binary_tree
 from simcore.errors import InputError
 from tests.collectives.play import pieces, play
@@ -20,7 +19,7 @@ CHUNKS = st.integers(1, 3)
 def schedule(
     algorithm: str, collective: str, n: int, num_bytes: int, channels: int = 1, chunks: int = 1
 ) -> list[Transfer]:
-    return list(steps(algorithm, collective, n, num_bytes, channels, chunks))
+    return list(collective_named(collective).steps(algorithm, n, num_bytes, channels, chunks))
 
 
 def sent_per_rank(transfers: list[Transfer]) -> Counter[int]:
@@ -51,7 +50,7 @@ def test_all_reduce_leaves_every_contribution_on_every_rank(
 def test_reduce_scatter_leaves_chunk_r_complete_on_rank_r(
     n: int, channels: int, unit: int, rest: int, data: st.DataObject
 ) -> None:
-    algorithm = data.draw(st.sampled_from(algorithms_of("reduce_scatter")))
+    algorithm = data.draw(st.sampled_from(collective_named("reduce_scatter").algorithms))
     transfers = schedule(algorithm, "reduce_scatter", n, n * channels * unit + rest, channels)
     parts = pieces(transfers)
     end = play(transfers, {rank: dict.fromkeys(parts, frozenset([rank])) for rank in range(n)})
@@ -64,7 +63,7 @@ def test_reduce_scatter_leaves_chunk_r_complete_on_rank_r(
 def test_all_gather_brings_chunk_r_of_rank_r_to_all(
     n: int, channels: int, unit: int, rest: int, data: st.DataObject
 ) -> None:
-    algorithm = data.draw(st.sampled_from(algorithms_of("all_gather")))
+    algorithm = data.draw(st.sampled_from(collective_named("all_gather").algorithms))
     transfers = schedule(algorithm, "all_gather", n, n * channels * unit + rest, channels)
     parts = pieces(transfers)
     start = {
@@ -117,7 +116,9 @@ def test_ring_all_reduce_sends_2_n_minus_1_over_n_to_the_byte(n: int) -> None:
     # B = 960 n bytes in 3 channels: chunks of 320 bytes; 2 (n - 1) sends of 3 chunks = 1920 (n - 1) bytes.
     transfers = schedule("ring", "all_reduce", n, 960 * n, 3)
     assert set(sent_per_rank(transfers).values()) == {1920 * (n - 1)}
-    assert set(sent_per_rank(transfers).values()) == {round(sent_share("all_reduce", n) * 960 * n)}
+    assert set(sent_per_rank(transfers).values()) == {
+        round(collective_named("all_reduce").sent_share(n) * 960 * n)
+    }
     assert max(t.step for t in transfers) + 1 == 2 * (n - 1)
 
 
@@ -128,7 +129,7 @@ def test_gather_and_scatter_send_n_minus_1_over_n(collective: str, algorithm: st
     # Chunks of 100 bytes; every chunk goes n - 1 ways, and every rank sends as many as any other.
     transfers = schedule(algorithm, collective, n, 100 * n)
     assert set(sent_per_rank(transfers).values()) == {100 * (n - 1)}
-    assert sent_share(collective, n) * 100 * n == pytest.approx(100 * (n - 1))
+    assert collective_named(collective).sent_share(n) * 100 * n == pytest.approx(100 * (n - 1))
 
 
 @pytest.mark.parametrize(("n", "steps"), [(2, 1), (3, 2), (8, 3), (9, 4), (64, 6)])

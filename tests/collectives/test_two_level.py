@@ -3,7 +3,7 @@
 import pytest
 
 from simcore.collectives import NcclPlanner
-from simcore.collectives.algorithms import hierarchical_all_to_all
+from simcore.collectives.kinds.all_to_all import hierarchical_all_to_all
 from simcore.collectives.layout import layout_of
 from simcore.collectives.two_level import two_level_shares
 from simcore.hardware import Topology, load_cluster

@@ -52,7 +52,7 @@ def facts(graph: Graph) -> dict:
         rows = graph.flat_ops(program).row
         comm = rows[np.isin(ops.kind[rows], (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV))]
         named = Counter(
-            (ops.phase[r], ops.name[r], ops.stream[r], ops.group[r], int(ops.comm_bytes[r])) for r in comm
+            (ops.phase[r], ops.name[r], ops.stream[r], ops.group[r], int(ops.num_bytes[r])) for r in comm
         )
         found[program.ranks] = (
             program.stage, int(ops.flops[rows].sum()), int((ops.kind[rows] == OpKind.COMPUTE).sum()), named
@@ -128,7 +128,7 @@ def test_a_bucket_of_every_size_is_reduced_once():
     graph = edited(DP8, "dp=1024")
     first = next(program for program in graph.programs if program.stage == 0)
     rows = graph.flat_ops(first).row
-    sizes = graph.ops.comm_bytes[rows[graph.ops.group.equals("dp")[rows]]]
+    sizes = graph.ops.num_bytes[rows[graph.ops.group.equals("dp")[rows]]]
     assert sizes.tolist() == [4229283840, 1623797760]
     assert sizes.sum() == 4 * 1463270400
 

@@ -149,7 +149,7 @@ def test_nodes_with_times_replay(tmp_path, since_s):
         assert row.replayed.span == pytest.approx(88e-6)
         assert row.replayed.exposed_communication == pytest.approx(30e-6)
     collective = job.graph.ops.kind == int(OpKind.COLLECTIVE)
-    assert set(job.graph.ops.comm_bytes[collective].tolist()) == {4096}
+    assert set(job.graph.ops.num_bytes[collective].tolist()) == {4096}
     assert any("streams are not recorded" in doubt for doubt in job.report.doubts())
 
 

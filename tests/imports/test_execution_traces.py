@@ -140,7 +140,7 @@ def test_ranks_of_execution_traces_meet_in_their_groups(tmp_path):
     graph = import_traces([tmp_path]).graph
     assert graph.world_size == 2
     assert graph.ops.kind.tolist() == [int(OpKind.COLLECTIVE)] * 2
-    assert graph.ops.comm_bytes.tolist() == [256, 256]
+    assert graph.ops.num_bytes.tolist() == [256, 256]
     assert graph.groups[graph.ops.group[0]].size == 2
     assert not verify(graph)
 

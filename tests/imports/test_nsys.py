@@ -121,7 +121,7 @@ def test_nccl_ranges_name_communicators_and_sizes(tmp_path):
     assert [rank.recorded.collectives.num_bytes.tolist() for rank in job.ranks] == [[2000, 500]] * 2
     ops = job.graph.ops
     collective = ops.kind == int(OpKind.COLLECTIVE)
-    assert ops.comm_bytes[collective].tolist() == [2000, 500, 2000, 500]
+    assert ops.num_bytes[collective].tolist() == [2000, 500, 2000, 500]
     assert ops.recorded_ps[collective].tolist() == [25_000_000, 10_000_000] * 2
     assert all("communicator 7" in name for name in ops.group.take(np.flatnonzero(collective)).tolist())
 

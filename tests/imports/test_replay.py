@@ -209,7 +209,7 @@ def test_collectives_start_with_the_last_arrival_and_take_the_shortest_time(tmp_
     assert job.report.coupled_collectives == 1
     assert job.report.clock_shift_us == (0.0, -skew)  # aligned by the collective's end
     ops = job.graph.ops
-    (bytes_of_all_reduce,) = {int(b) for b in ops.comm_bytes[ops.kind == OpKind.COLLECTIVE]}
+    (bytes_of_all_reduce,) = {int(b) for b in ops.num_bytes[ops.kind == OpKind.COLLECTIVE]}
     assert bytes_of_all_reduce == 2048
     first, second = replay_job(job)
     assert first.recorded.span == first.replayed.span == pytest.approx(100e-6, abs=1e-12)

@@ -125,7 +125,7 @@ def test_sizes_and_kinds(tmp_path):
     job = import_traces([write(tmp_path / "trace.json.gz", trace())])
     ops = job.graph.ops
     found = {
-        ops.name[row]: (ops.collective[row], int(ops.comm_bytes[row]))
+        ops.name[row]: (ops.collective[row], int(ops.num_bytes[row]))
         for row in job.graph.template_rows(0)
         if ops.collective[row]
     }

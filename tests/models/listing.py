@@ -100,7 +100,7 @@ def _lines(graph: Graph, template: int) -> tuple[Line, ...]:
         Line(
             ops.name[row], ops.module[row], ops.phase[row], ops.stream[row], int(ops.flops[row]),
             int(ops.bytes_read[row]), int(ops.bytes_written[row]), ops.collective[row],
-            sizes.get(ops.group[row], 0), int(ops.comm_bytes[row]), " ".join(sorted(waits[row])),
+            sizes.get(ops.group[row], 0), int(ops.num_bytes[row]), " ".join(sorted(waits[row])),
         )
         for row in range(start, stop) if ops.kind[row] in (OpKind.COMPUTE, OpKind.COLLECTIVE)
     )  # fmt: skip

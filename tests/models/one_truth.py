@@ -29,7 +29,7 @@ class Op:
     bytes_read: int
     bytes_written: int
     group: str
-    comm_bytes: int
+    num_bytes: int
     reduce_op: str
     waits: tuple[str, ...]
 
@@ -113,7 +113,7 @@ def exchanges(graph: Graph, stage: int) -> dict[tuple[str, int], list[int]]:
             kind = int(graph.ops.kind[row])
             if kind in (OpKind.SEND, OpKind.RECV):
                 peer = int(graph.ops.peer_delta[row]) % members[graph.ops.group[row]]
-                found["send" if kind == OpKind.SEND else "recv", peer].append(int(graph.ops.comm_bytes[row]))
+                found["send" if kind == OpKind.SEND else "recv", peer].append(int(graph.ops.num_bytes[row]))
     return dict(found)
 
 
@@ -132,7 +132,7 @@ def _ops(graph: Graph, template: int) -> list[Op]:
             name=ops.name[row], module=ops.module[row], phase=ops.phase[row], stream=ops.stream[row],
             flops=int(ops.flops[row]), bytes_read=int(ops.bytes_read[row]),
             bytes_written=int(ops.bytes_written[row]), group=ops.group[row],
-            comm_bytes=int(ops.comm_bytes[row]), reduce_op=ops.reduce_op[row],
+            num_bytes=int(ops.num_bytes[row]), reduce_op=ops.reduce_op[row],
             waits=tuple(sorted(waits[row])),
         )
         for row in range(start, stop) if ops.kind[row] in (OpKind.COMPUTE, OpKind.COLLECTIVE)

@@ -35,7 +35,7 @@ def pieces(
 
 
 def exchanged(kernels: Sequence[Kernel]) -> list[tuple[str, str, int]]:
-    return [(k.name, k.group, k.comm_bytes) for k in kernels if k.collective and k.dtype == "bfloat16"]
+    return [(k.name, k.group, k.num_bytes) for k in kernels if k.collective and k.dtype == "bfloat16"]
 
 
 def test_deepep_sends_a_token_once_to_each_rank_of_a_node() -> None:
@@ -83,7 +83,7 @@ def test_tokens_cross_to_four_nodes_in_fp8_and_come_back_in_16_bits() -> None:
     assert nodes == pytest.approx(4, rel=0.001)
     tokens = round(TOKENS * nodes)
     sizes = [tokens * HIDDEN * 33 // 32, tokens * HIDDEN * 2]
-    assert [k.comm_bytes for k in exchanges] == sizes * 2
+    assert [k.num_bytes for k in exchanges] == sizes * 2
     gpus = owners_hit(moe, 64) / nodes
     assert {k.collective for k in exchanges} == {f"all_to_all:sms=20,gpus={gpus:.4g}"}
     # The first product reads what has arrived: nothing is cast between, rows are copied in fp8.

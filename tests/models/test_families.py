@@ -25,7 +25,7 @@ def pieces(model: ModelSpec, *, software: dict[str, Any] | None = None, **shard:
 
 
 def exchanged(kernels: tuple[Kernel, ...]) -> list[tuple[str, str, int]]:
-    return [(k.collective, k.group, k.comm_bytes) for k in kernels if k.collective]
+    return [(k.collective, k.group, k.num_bytes) for k in kernels if k.collective]
 
 
 def test_bert_attends_both_ways_and_has_two_losses() -> None:
@@ -125,7 +125,7 @@ def test_fp8(recipe: str) -> None:
     wide = pieces(LLAMA3_8B, tp=2, sequence_parallel=True)
     layer = made.layers[0]
     gathers = [
-        [k.comm_bytes for k in piece.forward if k.collective == "all_gather"]
+        [k.num_bytes for k in piece.forward if k.collective == "all_gather"]
         for piece in (layer, wide.layers[0])
     ]
     assert [2 * size for size in gathers[0]] == gathers[1]  # a byte an element, gathered after the cast
@@ -166,7 +166,7 @@ def test_asynchronous_tensor_parallelism_moves_exchanges_beside_products(sums: s
     # Behind its product comes the last of four parts of a sum, or an addition of what was copied.
     hidden, tokens = 4096, made.layers[0].output_shape[0] * 2
     forward = made.layers[0].forward
-    behind = [k.comm_bytes for k in forward if k.collective and k.stream == "compute"]
+    behind = [k.num_bytes for k in forward if k.collective and k.stream == "compute"]
     added = [k.bytes_written for k in forward if k.name == "sum_of_parts"]
     whole = 2 * tokens * hidden
     assert (behind, added) == (([whole // 4] * 2, []) if sums == "splits" else ([], [whole // 2] * 2))
@@ -243,7 +243,7 @@ def test_rows_with_scales_of_their_own_are_gathered_first_and_cast_for_each_prod
     turned = [k for k in layer.backward if k.op_class == "transpose"]
     assert len(turned) == 4 + products + products
     assert sum(k.name == "amax_fp8_columns" for k in layer.backward) == len(turned)
-    assert not any(k.collective and k.comm_bytes == 4 for k in (*layer.forward, *layer.backward))
+    assert not any(k.collective and k.num_bytes == 4 for k in (*layer.forward, *layer.backward))
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_kernels_read_and_write_the_same(pair: Pair) -> None:
 def test_collectives_are_the_same(pair: Pair) -> None:
     for traced, made, _ in pair.actions:
         calls = [
-            [(op.name, op.group, op.stream, op.comm_bytes, op.reduce_op) for op in ops if op.group]
+            [(op.name, op.group, op.stream, op.num_bytes, op.reduce_op) for op in ops if op.group]
             for ops in (traced, made)
         ]
         assert calls[0] == calls[1]
@@ -126,7 +126,7 @@ def test_gradients_and_the_optimizer(pair: Pair) -> None:
         traced, made = (
             of_first_rank(graph, stage, ("grad_sync", "optimizer")) for graph in (pair.traced, pair.made)
         )
-        calls = [[(op.name, op.group, op.comm_bytes) for op in ops if op.group] for ops in (traced, made)]
+        calls = [[(op.name, op.group, op.num_bytes) for op in ops if op.group] for ops in (traced, made)]
         assert calls[0] == calls[1]
         # Tensor by tensor or all at once, the same bytes are read and written.
         for names in (("aten::mul_.Tensor",), ("l2norm",), ("adam",), ("foreach_mul_", "multi_tensor_scale")):

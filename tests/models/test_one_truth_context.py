@@ -71,7 +71,7 @@ def steps(graph: Graph, rank: int, name: str, module: str) -> list[Step]:
     for row in rows:
         if ops.module[row] != module:
             continue
-        size = int(ops.comm_bytes[row])
+        size = int(ops.num_bytes[row])
         if ops.collective[row] == "all_to_all":
             size = size * (RANKS - 1) // RANKS
         moved = (int(ops.bytes_read[row]) // UNIT, int(ops.bytes_written[row]) // UNIT)

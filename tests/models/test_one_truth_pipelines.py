@@ -164,6 +164,6 @@ def test_bytes_of_messages_and_streams_are_the_same(traced: dict[str, Graph]) ->
         for graph in (made(name), traced[name]):
             rows = [row for row in range(len(graph.ops)) if graph.ops.kind[row] in (OpKind.SEND, OpKind.RECV)]
             # Two sequences of 128 tokens, 256 wide, in bf16.
-            assert {int(graph.ops.comm_bytes[row]) for row in rows} == {2 * SEQ * 256 * 2}
+            assert {int(graph.ops.num_bytes[row]) for row in rows} == {2 * SEQ * 256 * 2}
             if chunks > 1:  # all messages with the other stage are on one stream
                 assert len({graph.ops.stream[row] for row in rows}) == 1

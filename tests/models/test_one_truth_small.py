@@ -60,8 +60,8 @@ def test_same_kernels_collectives_and_waits(pair: Pair) -> None:
         assert [(op.name, op.phase, op.stream, op.flops) for op in traced] == [
             (op.name, op.phase, op.stream, op.flops) for op in made
         ]
-        assert [(op.group, op.comm_bytes, op.reduce_op) for op in traced] == [
-            (op.group, op.comm_bytes, op.reduce_op) for op in made
+        assert [(op.group, op.num_bytes, op.reduce_op) for op in traced] == [
+            (op.group, op.num_bytes, op.reduce_op) for op in made
         ]
         if not overlaps:
             assert [op.waits for op in traced] == [op.waits for op in made]
@@ -92,7 +92,7 @@ def test_a_steps_collectives_are_the_same(pair: Pair) -> None:
         for one, other in zip(traced, made, strict=True):
             assert (one.name, one.stream) == (other.name, other.stream)
             padding = 0.002 if one.group == "dp" else 0
-            assert other.comm_bytes <= one.comm_bytes <= (1 + padding) * other.comm_bytes
+            assert other.num_bytes <= one.num_bytes <= (1 + padding) * other.num_bytes
 
 
 def test_context_parallel_attention_is_shared_out_alike() -> None:
@@ -102,8 +102,8 @@ def test_context_parallel_attention_is_shared_out_alike() -> None:
     for theirs, ours, tokens in pair.actions:
         inside = [[op for op in ops if "core_attention" in op.module] for ops in (theirs, ours)]
         traced, made = ([op for op in ops if "core_attention" not in op.module] for ops in (theirs, ours))
-        assert [(op.name, op.stream, op.flops, op.group, op.comm_bytes) for op in traced] == [
-            (op.name, op.stream, op.flops, op.group, op.comm_bytes) for op in made
+        assert [(op.name, op.stream, op.flops, op.group, op.num_bytes) for op in traced] == [
+            (op.name, op.stream, op.flops, op.group, op.num_bytes) for op in made
         ]
         for one, other in zip(traced, made, strict=True):
             slack = LOSS_BYTES_PER_TOKEN * tokens if one.name in LOSS else 0
@@ -140,9 +140,9 @@ def test_experts_multiply_and_exchange_the_same() -> None:
             )
             calls.append(
                 [
-                    (op.name, op.group, op.stream, op.comm_bytes)
+                    (op.name, op.group, op.stream, op.num_bytes)
                     for op in ops
-                    if op.group and op.comm_bytes > SMALL_BYTES
+                    if op.group and op.num_bytes > SMALL_BYTES
                 ]
             )
         assert [op.flops for op in theirs if op.flops] == [op.flops for op in ours if op.flops]

@@ -97,9 +97,9 @@ def calls(graph: Graph, stage: int) -> dict[tuple[str, tuple[int, ...]], list[Ca
     found: dict[tuple[str, tuple[int, ...]], list[Call]] = {}
     ops = graph.ops
     for name, row in rows(graph, stage):
-        if ops.kind[row] == OpKind.COLLECTIVE and ops.comm_bytes[row] > SMALL:
+        if ops.kind[row] == OpKind.COLLECTIVE and ops.num_bytes[row] > SMALL:
             ranks = tuple(graph.groups[ops.group[row]].ranks_of(rank))
-            call = (ops.collective[row], ranks, int(ops.comm_bytes[row]))
+            call = (ops.collective[row], ranks, int(ops.num_bytes[row]))
             found.setdefault((name, ranks), []).append(call)
     return found
 

@@ -68,8 +68,8 @@ def test_work_and_memory_are_not_negative(job: tuple[ModelSpec, Shard]) -> None:
     for piece in built(job).all_pieces:
         assert piece.saved_bytes >= 0 and piece.output_bytes > 0
         for kernel in (*piece.forward, *piece.backward):
-            assert kernel.flops >= 0 and kernel.comm_bytes >= 0 and kernel.saved_bytes >= 0
-            assert bool(kernel.collective) == (kernel.comm_bytes > 0) == bool(kernel.group)
+            assert kernel.flops >= 0 and kernel.num_bytes >= 0 and kernel.saved_bytes >= 0
+            assert bool(kernel.collective) == (kernel.num_bytes > 0) == bool(kernel.group)
             if kernel.op_class in ("gemm", "bgemm"):
                 assert kernel.flops > 0 and kernel.bytes_read > 0
 

@@ -6,7 +6,7 @@ import pytest
 
 from simcore.apps.studies.wire import wire_plan
 from simcore.clock import Clock
-from simcore.collectives import steps
+from simcore.collectives import collective_named
 from simcore.errors import InputError
 from simcore.network import Flow, FluidNetwork
 from simcore.network.packet import PacketSettings, program_of
@@ -83,7 +83,7 @@ def test_what_is_sent_is_the_algorithms_volume_and_arrives(algorithm, collective
         if fabric.links.names[link].split(".")[0] in ("nvlink", "nic")
         and fabric.links.names[link].endswith("out")
     )
-    schedule = steps(plan.algorithm, collective, ranks, 8 * MB)
+    schedule = collective_named(collective).steps(plan.algorithm, ranks, 8 * MB)
     assert out == sum(transfer.num_bytes for transfer in schedule)
 
 

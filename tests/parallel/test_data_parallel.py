@@ -31,10 +31,10 @@ def exchanged(made: Job) -> dict[tuple[str, str], tuple[int, int]]:
     ops = graph.ops
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for row in graph.flat_ops(graph.programs[0]).row.tolist():
-        if ops.kind[row] == OpKind.COLLECTIVE and ops.comm_bytes[row] > 4:
+        if ops.kind[row] == OpKind.COLLECTIVE and ops.num_bytes[row] > 4:
             key = ops.collective[row], ops.group[row]
             count, size = found.get(key, (0, 0))
-            found[key] = count + 1, size + int(ops.comm_bytes[row])
+            found[key] = count + 1, size + int(ops.num_bytes[row])
     return found
 
 

@@ -34,7 +34,7 @@ def exchanged(
         inside = ".layers." in ops.module[row] and ops.phase[row] == phase
         if inside and ops.kind[row] in (OpKind.COLLECTIVE, OpKind.SEND):
             what = ops.collective[row] if ops.kind[row] == OpKind.COLLECTIVE else "send"
-            found[what, ops.group[row]].append(int(ops.comm_bytes[row]))
+            found[what, ops.group[row]].append(int(ops.num_bytes[row]))
     return dict(found)
 
 
@@ -167,7 +167,7 @@ def test_slices_of_several_sequences_are_copied_into_order(samples):
     )  # fmt: skip
     ops, whole = made.ops, samples * 128 * 256 * 2  # bytes of the microbatch, bf16
     inside = [row for row in range(len(ops)) if ".layers." in ops.module[row]]
-    exchanges = [row for row in inside if ops.group[row] == "tp" and ops.comm_bytes[row] == whole]
+    exchanges = [row for row in inside if ops.group[row] == "tp" and ops.num_bytes[row] == whole]
     copies = [row for row in inside if ops.name[row] == "aten::cat" and ops.bytes_read[row] == whole]
     # Two gathers and two scatters in a layer's forward, as many in its backward.
     assert len(exchanges) == 8

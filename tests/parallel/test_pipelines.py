@@ -93,7 +93,7 @@ def test_slices_of_activations_travel_and_are_gathered():
             WIDE, ParallelSpec(tp=4, pp=2), TrainingSpec(seq=256, global_batch=1, scatter_gather_p2p=scatter)
         )
         ops = made.ops
-        return {int(ops.comm_bytes[row]) for row in range(len(ops)) if ops.kind[row] == OpKind.SEND}
+        return {int(ops.num_bytes[row]) for row in range(len(ops)) if ops.kind[row] == OpKind.SEND}
 
     # 256 tokens x 4096 in bf16, a quarter on each of four ranks.
     assert sent(False) == {256 * 4096 * 2}

@@ -16,7 +16,7 @@ from simcore.graph.ops import EdgeKind, OpKind
 from tests.tracing.small_jobs import column
 from workloads.tracing.templates import CutProgram
 
-_COLUMNS = ("kind", "name", "collective", "comm_bytes", "stream", "peer_delta", "group")
+_COLUMNS = ("kind", "name", "collective", "num_bytes", "stream", "peer_delta", "group")
 
 
 class Event(NamedTuple):

@@ -40,6 +40,6 @@ def played(program: CutProgram, kind: str, microbatch: int | None = None) -> Cut
 
 def communication(template: CutTemplate) -> Counter[tuple[str, str, str, int]]:
     """(phase, collective, stream, bytes) of a template's collectives, counted."""
-    names = ("phase", "collective", "stream", "comm_bytes")
+    names = ("phase", "collective", "stream", "num_bytes")
     rows = zip(*(column(template, name) for name in names), strict=True)
     return Counter(row for row in rows if row[1])

@@ -66,7 +66,7 @@ def test_tensor_parallel_collectives_of_the_whole_job(case: tuple[str, Graph]) -
         expected = {"all_gather": 6 * layers + 3, "reduce_scatter": 4 * layers + 1, "all_reduce": 1}
     size = SEQ * hidden * (2 if name == catalog.DEFAULT else 4)
     mine = (
-        graph.ops.group.equals("tp") & (graph.ops.kind == OpKind.COLLECTIVE) & (graph.ops.comm_bytes == size)
+        graph.ops.group.equals("tp") & (graph.ops.kind == OpKind.COLLECTIVE) & (graph.ops.num_bytes == size)
     )
     issued: Counter[str] = Counter()
     for program in graph.programs:

@@ -49,7 +49,7 @@ def bytes_of(found: Any, collective: str) -> Counter[str]:
     counted: Counter[str] = Counter()
     for entry in found.trace.program.skeleton:
         template = found.trace.program.templates[entry.template]
-        names = ("phase", "collective", "comm_bytes")
+        names = ("phase", "collective", "num_bytes")
         for phase, name, size in zip(*(column(template, one) for one in names), strict=True):
             if name == collective and size > 16:
                 counted[phase] += size

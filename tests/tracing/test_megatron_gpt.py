@@ -91,7 +91,7 @@ def test_pipeline_exchange(pool: WorkerPool) -> None:
     assert column(steady, "phase")[-3:-1] == ["fwd", "bwd"]
     assert column(steady, "peer_delta")[-3:-1] == [1, 1]
     assert column(steady, "batch")[-3:-1] == [0, 0]
-    assert column(steady, "comm_bytes")[-3:-1] == [ACTIVATION, ACTIVATION]
+    assert column(steady, "num_bytes")[-3:-1] == [ACTIVATION, ACTIVATION]
     # Megatron waits for the device behind every batch (batch_p2p_sync).
     assert column(steady, "blocking")[-1] == 1 and column(steady, "stream")[-1] == ""
 
@@ -153,7 +153,7 @@ def calls(found: RankTrace) -> Counter[tuple[str, str, str, int]]:
     counted: Counter[tuple[str, str, str, int]] = Counter()
     for entry in found.program.skeleton:
         template = found.program.templates[entry.template]
-        names = ("phase", "name", "group", "comm_bytes")
+        names = ("phase", "name", "group", "num_bytes")
         rows = zip(*(column(template, name) for name in names), strict=True)
         counted.update((phase, name.removeprefix("nccl::"), *rest) for phase, name, *rest in rows if rest[0])
     return counted

@@ -142,7 +142,7 @@ def test_schedules_are_played_as_they_are_known(traced: dict[str, dict[int, Scri
 def test_activations_travel_forward_and_gradients_back(traced: dict[str, dict[int, ScriptTrace]]) -> None:
     sent: list[tuple[str, int, int]] = []
     for template in traced["1f1b"][1].trace.program.templates.values():
-        names = ("phase", "peer_delta", "comm_bytes", "name")
+        names = ("phase", "peer_delta", "num_bytes", "name")
         sent += [
             (str(phase), int(delta), int(size))
             for phase, delta, size, name in zip(*(column(template, each) for each in names), strict=True)

@@ -37,7 +37,7 @@ def test_collectives(pool: WorkerPool) -> None:
     assert found.ops[3].waits == () and found.ops[4].waits == (2,)
     # nccl-tests' sizes: the whole output of all_gather, the whole input of reduce_scatter: 16 floats
     assert values(found, "collective")[5:8] == ["all_gather", "reduce_scatter", "broadcast"]
-    assert values(found, "comm_bytes")[5:8] == [64, 64, 16]
+    assert values(found, "num_bytes")[5:8] == [64, 64, 16]
     assert values(found, "group")[5:8] == ["world", "world", "pair"]
     assert found.groups["pair"] == (1, 3) and "alone" not in found.groups
     # Rank 1 of 4 sends to 2: one further on; receives from 0: three further on.

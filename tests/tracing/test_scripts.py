@@ -54,7 +54,7 @@ def calls(found: Any) -> Counter[tuple[str, str, str, int]]:
     counted: Counter[tuple[str, str, str, int]] = Counter()
     for entry in found.trace.program.skeleton:
         template = found.trace.program.templates[entry.template]
-        names = ("phase", "collective", "group", "comm_bytes")
+        names = ("phase", "collective", "group", "num_bytes")
         rows = zip(*(column(template, name) for name in names), strict=True)
         counted.update(row for row in rows if row[1])
     return counted

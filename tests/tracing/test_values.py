@@ -59,7 +59,7 @@ def rows(found: Any, *names: str) -> list[tuple[Any, ...]]:
 
 def exchanged(found: Any) -> list[int]:
     """Bytes of the all_to_alls."""
-    return [size for name, size in rows(found, "collective", "comm_bytes") if name == "all_to_all"]
+    return [size for name, size in rows(found, "collective", "num_bytes") if name == "all_to_all"]
 
 
 def product_flops(found: Any) -> int:

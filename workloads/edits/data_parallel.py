@@ -205,7 +205,7 @@ class _Reductions:
         ))  # fmt: skip
         reduce = Piece(self._reduce, (
             ("name", "nccl::all_reduce"), ("collective", "all_reduce"), ("group", "dp"), ("stream", stream),
-            ("phase", "grad_sync"), ("in_shapes", shape), ("out_shapes", shape), ("comm_bytes", num_bytes),
+            ("phase", "grad_sync"), ("in_shapes", shape), ("out_shapes", shape), ("num_bytes", num_bytes),
             ("dtype", "float32"), ("blocking", 0), ("layer", -1), ("module", ""), ("reduce_op", "sum"),
         ), (at,) if self._overlap else ())  # fmt: skip
         return [scale, reduce]

@@ -10,14 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import InputError
-from simcore.graph import Graph, OpKind, apply_kernels
+from simcore.graph import Graph, apply_kernels
 from simcore.hardware import ClusterSpec
 from workloads.imports.recorded import ImportedRank
 
 #: Where a job came from: a profiler's recording, a traced or generated program, a log of stage times.
 KINDS = ("recorded", "traced", "pipeline_log")
-
-COMMUNICATION = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
 
 class Plan(Protocol):
@@ -89,11 +87,6 @@ class Edited:
     job: EditableJob
     assumed: tuple[str, ...]
     ops_changed: int
-
-
-def is_communication(graph: Graph) -> npt.NDArray[np.bool_]:
-    """By op row: collective, send or recv."""
-    return np.isin(graph.ops.kind, COMMUNICATION)
 
 
 def plays(graph: Graph) -> npt.NDArray[np.int64]:

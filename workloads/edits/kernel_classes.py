@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from simcore.cost.classify import OP_CLASSES, classify
 from simcore.graph import Graph, OpKind
-from workloads.edits.job import is_communication
+from simcore.graph.kinds import is_communication, is_priced
 
 COMMUNICATION: Final = "communication"
 
@@ -59,11 +59,10 @@ def op_classes(graph: Graph) -> npt.NDArray[np.str_]:
     """By op row: its class (one of :data:`CLASSES`), "" for what runs on no GPU."""
     ops = graph.ops
     found = np.full(len(ops), "", dtype="U16")
-    on_gpu = np.isin(ops.kind, (OpKind.COMPUTE, OpKind.MEMCPY))
-    found[is_communication(graph)] = COMMUNICATION
+    found[is_communication(ops.kind)] = COMMUNICATION
     recorded = graph.workload.framework == "recorded"
     by_name: dict[tuple[int, int], str] = {}
-    for row in np.flatnonzero(on_gpu).tolist():
+    for row in np.flatnonzero(is_priced(ops.kind)).tolist():
         key = (int(ops.name.codes[row]), int(ops.op_class.codes[row]))
         if key not in by_name:
             name, op_class = ops.name[row], ops.op_class[row]

@@ -11,16 +11,15 @@ import numpy.typing as npt
 
 from simcore.errors import InputError, nearest
 from simcore.graph import EdgeKind, Graph, OpKind, Strings
+from simcore.graph.kinds import is_communication, is_on_gpu, is_p2p
 from simcore.graph.passes.traffic import border
 from simcore.graph.passes.view import GraphView
-from workloads.edits.job import EditableJob, Edited, count_changed, is_communication
+from workloads.edits.job import EditableJob, Edited, count_changed
 from workloads.edits.kernel_classes import CLASSES, COMPUTE_BOUND, op_classes
 from workloads.edits.registry import FACTOR, FLAG, TEXT, Call, edit
 from workloads.edits.times import alone_times
 
 BoolArray = npt.NDArray[np.bool_]
-
-_ON_GPU = (OpKind.COMPUTE, OpKind.MEMCPY, OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
 
 def edited_kernels(job: EditableJob) -> EditableJob:
@@ -39,7 +38,7 @@ def matching(graph: Graph, pattern: str) -> BoolArray:
         raise InputError(f"{pattern!r} is no regular expression: {error}") from None
     names = graph.ops.name
     found = np.array([bool(wanted.search(name)) for name in names.values], dtype=np.bool_)[names.codes]
-    on_gpu = np.isin(graph.ops.kind, _ON_GPU)
+    on_gpu = is_on_gpu(graph.ops.kind)
     if not (found & on_gpu).any():
         used = sorted({names.values[code][:60] for code in np.unique(names.codes[on_gpu])})
         close = difflib.get_close_matches(pattern, used, n=1, cutoff=0.3)
@@ -117,7 +116,7 @@ def _of_class(graph: Graph, wanted: str) -> BoolArray:
 
 def _faster(job: EditableJob, rows: BoolArray, factor: float) -> Edited:
     assumed = ["launches, gaps and everything else as before"]
-    if (rows & is_communication(job.graph)).any():
+    if (rows & is_communication(job.graph.ops.kind)).any():
         assumed.append("communication still waits for its last rank, and no longer shares links with others")
     faster = lasting(job, rows, alone_times(job, rows) / factor)
     return Edited(faster, tuple(assumed), count_changed(job.graph, rows))
@@ -131,7 +130,7 @@ def _faster(job: EditableJob, rows: BoolArray, factor: float) -> Edited:
 def remove_communication(job: EditableJob, _: Call) -> Edited:
     """All communication without time; sends and receives stay as dependencies."""
     job = edited_kernels(job)
-    rows = is_communication(job.graph)
+    rows = is_communication(job.graph.ops.kind)
     if not rows.any():
         raise InputError("the job has no communication")
     return _without(job, rows)
@@ -147,7 +146,7 @@ def remove_kernels(job: EditableJob, call: Call) -> Edited:
 def _without(job: EditableJob, rows: BoolArray) -> Edited:
     """``rows`` become points in their streams: what ordered them orders still, and nothing takes time."""
     ops = job.graph.ops
-    pairs = rows & np.isin(ops.kind, (OpKind.SEND, OpKind.RECV))
+    pairs = rows & is_p2p(ops.kind)
     assumed = ["order within streams and waits stay"]
     if pairs.any():
         assumed.append("data of sends arrives at once, but not before it is sent")

@@ -13,8 +13,7 @@ from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, Program
 from simcore.graph.graph import MemoryProfile
 from simcore.graph.groups import ProcessGroup
-
-_PAIRS = (OpKind.SEND, OpKind.RECV)
+from simcore.graph.kinds import P2P, is_p2p
 
 
 @dataclass(frozen=True)
@@ -153,13 +152,13 @@ def stage_parts(graph: Graph, program: Program) -> StageParts:
 def _exchanges(graph: Graph, row: int) -> bool:
     """Whether an op belongs to a pipeline exchange: sends, receives and the host's wait for them."""
     kind = int(graph.ops.kind[row])
-    return kind in _PAIRS or (kind == OpKind.SYNC and graph.ops.name[row] == "cudaDeviceSynchronize")
+    return kind in P2P or (kind == OpKind.SYNC and graph.ops.name[row] == "cudaDeviceSynchronize")
 
 
 def exchange_rows(graph: Graph) -> dict[Any, int]:
     """One row of each part of an exchange: (kind, phase) of sends and receives, and "sync"."""
     found: dict[Any, int] = {}
-    for row in np.flatnonzero(np.isin(graph.ops.kind, _PAIRS)).tolist():
+    for row in np.flatnonzero(is_p2p(graph.ops.kind)).tolist():
         found.setdefault((OpKind(int(graph.ops.kind[row])), graph.ops.phase[row]), row)
     for row in np.flatnonzero(graph.ops.kind == OpKind.SYNC).tolist():
         if graph.ops.name[row] == "cudaDeviceSynchronize":

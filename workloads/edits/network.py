@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.errors import InputError
 from simcore.graph import OpKind
+from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec, load_cluster
-from workloads.edits.job import EditableJob, Edited, Planner, count_changed, is_communication
+from workloads.edits.job import EditableJob, Edited, Planner, count_changed
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.registry import FACTOR, TEXT, Call, edit
 from workloads.edits.times import planned_times
@@ -37,7 +39,7 @@ def network(job: EditableJob, call: Call) -> Edited:
             nvlink_efficiency=other.gpu.nvlink_efficiency,
         ))  # fmt: skip
         nodes = max(moved.num_nodes, -(-job.graph.world_size // moved.gpus_per_node))
-        rows = is_communication(job.graph)
+        rows = is_communication(job.graph.ops.kind)
         assumed = (f"GPUs of {here.name}, links, nodes and fabric of {other.name}",)
         return Edited(
             replace(job, cluster=replace(moved, num_nodes=nodes)), assumed, count_changed(job.graph, rows)
@@ -62,13 +64,13 @@ def _planned_on(job: EditableJob, other: ClusterSpec) -> Edited:
     planner = job.planner(replace(other, num_nodes=nodes))
     coupled = {name for name, group in graph.groups.items() if group.size > 1}
     met = np.array([name in coupled for name in ops.group.values], dtype=np.bool_)[ops.group.codes]
-    rows = (ops.kind == OpKind.COLLECTIVE) & (ops.comm_bytes > 0) & met
+    rows = (ops.kind == OpKind.COLLECTIVE) & (ops.num_bytes > 0) & met
     times = planned_times(graph, rows, planner)
     lone, of_world = _plan_lone(job, planner, met, times)
     changed = rows | lone
     if not changed.any():
         raise InputError("the recording tells of no collective what it carried between whom")
-    kept = is_communication(graph) & ~changed
+    kept = is_communication(graph.ops.kind) & ~changed
     assumed = [f"ranks fill the nodes of {other.name} in order; each transfer has the links to itself"]
     if lone.any():
         assumed.append(
@@ -111,7 +113,7 @@ def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArr
             kind, num_bytes = ops.collective[row], int(known.num_bytes[op])
             if not num_bytes:
                 kind, num_bytes = collective_by_shapes(rank.recorded, op, known.collective[op], len(members))
-            if not num_bytes or kind == "send_recv":
+            if not num_bytes or kind == SEND_RECV.name:
                 continue
             of_world += guessed
             key = (kind, num_bytes, members)
@@ -128,7 +130,7 @@ def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArr
 )
 def network_bandwidth(job: EditableJob, call: Call) -> Edited:
     """Bandwidths times the factor; latencies stay where they are known apart."""
-    rows = is_communication(job.graph)
+    rows = is_communication(job.graph.ops.kind)
     if not rows.any():
         raise InputError("the job has no communication")
     if job.ranks:

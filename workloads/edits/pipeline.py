@@ -222,7 +222,7 @@ class _Writer:
         if ratio == 1.0 or ops.group[row] == "embd":
             return ()
         patch: list[tuple[str, str | int]] = []
-        for column in ("flops", "bytes_read", "bytes_written", "comm_bytes"):
+        for column in ("flops", "bytes_read", "bytes_written", "num_bytes"):
             value = int(getattr(ops, column)[row])
             if value > 4096:
                 patch.append((column, round(value * ratio)))
@@ -277,5 +277,5 @@ class _Writer:
 
 _WAIT_PATCH: tuple[tuple[str, str | int], ...] = (
     ("kind", int(OpKind.EVENT_WAIT)), ("stream", "compute"), ("name", "cudaStreamWaitEvent"), ("group", ""),
-    ("comm_bytes", 0), ("peer_delta", 0), ("batch", -1), ("collective", ""),
+    ("num_bytes", 0), ("peer_delta", 0), ("batch", -1), ("collective", ""),
 )  # fmt: skip

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from simcore.errors import InputError
-from simcore.graph import OpKind
-from workloads.edits.job import EditableJob, is_communication
+from simcore.graph.kinds import is_p2p
+from workloads.edits.job import EditableJob
 from workloads.imports.pipeline_graph import ACTION_NAMES
 from workloads.imports.pipeline_job import PipelineOrigin
 from workloads.imports.pipeline_plan import PipelinePlan
@@ -21,7 +21,7 @@ def current_plan(job: EditableJob) -> PipelinePlan:
     """
     assert isinstance(job.origin, PipelineOrigin), "kind pipeline_log"
     plan, graph = job.origin.plan, job.graph
-    sends = graph.ops.recorded_ps[is_communication(graph) & (graph.ops.kind != OpKind.COLLECTIVE)]
+    sends = graph.ops.recorded_ps[is_p2p(graph.ops.kind)]
     known = [time for times in plan.p2p_ps.values() for time in times.values()]
     if not np.isin(sends, known).all():
         raise InputError("the sends were edited before; put edits of the schedule first")

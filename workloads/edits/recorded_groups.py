@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.errors import InputError
 from simcore.graph import OpKind
 from workloads.edits.job import EditableJob, Edited, Planner, count_changed
@@ -102,7 +103,7 @@ def _replicas(job: EditableJob, old: int | None) -> tuple[int, int, str]:
         for op in np.flatnonzero(known.num_bytes > 0).tolist() if known is not None else []:
             assert known is not None
             found = pattern(known.members[op])
-            if found is not None and known.collective[op] == "send_recv":
+            if found is not None and known.collective[op] == SEND_RECV.name:
                 stages = min(stages, found[1])
             elif found is not None:
                 time[found] += int(length[op])

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.errors import InputError
 from simcore.graph import OpKind
+from simcore.graph.kinds import is_on_host
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob, Edited
 from workloads.edits.kernel_classes import op_classes
@@ -135,7 +137,7 @@ def _repeated(job: EditableJob, call: Call, *, inner: bool) -> Edited:
     assumed.append(
         "each group more is a copy of one in the middle, with its host time, waits and communication"
     )
-    on_gpu = ~np.isin(graph.ops.kind, (OpKind.HOST, OpKind.SYNC, OpKind.EVENT_WAIT))
+    on_gpu = ~(is_on_host(graph.ops.kind) | (graph.ops.kind == OpKind.EVENT_WAIT))
     times = np.bincount(played, minlength=len(graph.ops))
     changed = int(np.abs(times - 1)[on_gpu].sum())
     if inner:
@@ -160,7 +162,7 @@ def _pipelines(job: EditableJob) -> Recorded | None:
 def _exchanges(rank: ImportedRank) -> bool:
     """Whether a rank sends to or receives from single others."""
     known = rank.recorded.collectives
-    return known is not None and bool(known.collective.equals("send_recv").any())
+    return known is not None and bool(known.collective.equals(SEND_RECV.name).any())
 
 
 def _copy(

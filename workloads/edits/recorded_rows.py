@@ -132,7 +132,7 @@ def met(job: EditableJob) -> EditableJob:
             )
         if len(of_member) > 1:
             together = np.stack(of_member)
-            for column in (ops.comm_bytes, ops.collective.codes):
+            for column in (ops.num_bytes, ops.collective.codes):
                 if (column[together] != column[together[0]]).any():
                     raise InputError(f"group {name}: its ranks would issue different collectives")
             recorded[together] = recorded[together].min(axis=0)

@@ -158,7 +158,7 @@ class _Patches:
         self._graph, self._before, self._after, self._relabel = graph, before, after, relabel
         self.columns: dict[str, dict[int, str | int]] = {
             name: {}
-            for name in ("in_shapes", "out_shapes", "flops", "bytes_read", "bytes_written", "comm_bytes")
+            for name in ("in_shapes", "out_shapes", "flops", "bytes_read", "bytes_written", "num_bytes")
         }
         self._memo: dict[tuple[object, ...], dict[str, str | int]] = {}
         self._ratio = {
@@ -182,7 +182,7 @@ class _Patches:
             key = (
                 name, module.rpartition(".")[2], ".mlp" in module, phase, first, ops.dtype[row],
                 ops.group[row], ops.in_shapes[row], ops.out_shapes[row], int(ops.bytes_read[row]),
-                int(ops.bytes_written[row]), int(ops.comm_bytes[row]), self._ratio[template],
+                int(ops.bytes_written[row]), int(ops.num_bytes[row]), self._ratio[template],
             )  # fmt: skip
             if key not in self._memo:
                 self._memo[key] = self._new(row, first, self._ratio[template])
@@ -219,10 +219,10 @@ class _Patches:
             work = math.prod(written[0]) * read[-2][-1]
             new_work = math.prod(new_written[0]) * new_read[-2][-1]
             values["flops"] = int(ops.flops[row]) * new_work // work
-        if ops.comm_bytes[row] > 0:
+        if ops.num_bytes[row] > 0:
             larger = read if sum(map(math.prod, read)) >= sum(map(math.prod, written)) else written
-            values["comm_bytes"] = _share(
-                int(ops.comm_bytes[row]), larger, new_read if larger is read else new_written
+            values["num_bytes"] = _share(
+                int(ops.num_bytes[row]), larger, new_read if larger is read else new_written
             )
         return values
 
@@ -235,7 +235,7 @@ class _Patches:
     def _scaled(self, row: int, ratio: float) -> dict[str, str | int]:
         ops = self._graph.ops
         values: dict[str, str | int] = {}
-        for column in ("flops", "bytes_read", "bytes_written", "comm_bytes"):
+        for column in ("flops", "bytes_read", "bytes_written", "num_bytes"):
             if (value := int(getattr(ops, column)[row])) > 4096:
                 values[column] = round(value * ratio)
         for column in ("in_shapes", "out_shapes"):

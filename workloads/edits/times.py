@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.cost import RooflineCost
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind
+from simcore.graph.kinds import is_communication, is_priced
 from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec
-from workloads.edits.job import EditableJob, Planner, is_communication
-
-_ON_GPU = (OpKind.COMPUTE, OpKind.MEMCPY)
+from workloads.edits.job import EditableJob, Planner
 
 
 def alone_times(job: EditableJob, rows: npt.NDArray[np.bool_]) -> IntArray:
@@ -23,14 +23,14 @@ def alone_times(job: EditableJob, rows: npt.NDArray[np.bool_]) -> IntArray:
     ops = job.graph.ops
     times = np.where(rows, np.maximum(ops.recorded_ps, 0), 0)
     unknown = rows & (ops.recorded_ps < 0)
-    kernels = unknown & np.isin(ops.kind, _ON_GPU)
+    kernels = unknown & is_priced(ops.kind)
     if kernels.any():
         gpu = _cluster(job).gpu.under_load(job.graph.world_size)
         priced = (
             RooflineCost(gpu, fp32_math=job.fp32_math).demands(ops, kernels).alone_ps(gpu.hbm_bytes_per_s)
         )
         times[kernels] = priced[kernels]
-    transfers = unknown & is_communication(job.graph)
+    transfers = unknown & is_communication(ops.kind)
     if transfers.any():
         if job.planner is None:
             raise InputError("the time of communication is known only where a run plans it")
@@ -60,12 +60,12 @@ def planned_times(graph: Graph, rows: npt.NDArray[np.bool_], planner: Planner) -
                 what = ops.collective[row]
                 if ops.kind[row] != OpKind.COLLECTIVE:
                     other = members[(members.index(rank) + int(ops.peer_delta[row])) % len(members)]
-                    members, what = (rank, other), "send_recv"
-                key = (what, int(ops.comm_bytes[row]), tuple(placed[member] for member in members))
+                    members, what = (rank, other), SEND_RECV.name
+                key = (what, int(ops.num_bytes[row]), tuple(placed[member] for member in members))
                 if key not in memo:
                     plan = (
                         planner.plan_p2p(key[1], key[2][0], key[2][1])
-                        if what == "send_recv"
+                        if what == SEND_RECV.name
                         else planner.plan(*key)
                     )
                     memo[key] = plan.alone_ps

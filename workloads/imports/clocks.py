@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.graph.ops import IntArray
 from simcore.units import PS_PER_US
 from workloads.imports.communicators import Communicator, spread
@@ -83,7 +84,7 @@ def _differences(ranks: list[RankOps], found: list[Communicator]) -> list[_Diffe
     differences = []
     for communicator in found:
         # Ends of a sender and its receiver differ a little more than those of a collective.
-        rough = any(kind == "send_recv" for kind, _ in communicator.what)
+        rough = any(kind == SEND_RECV.name for kind, _ in communicator.what)
         ends: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         for (first, op), *others in communicator.calls:
             for index, other in others:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from simcore.collectives.kinds import SEND_RECV, kind_of
+from simcore.collectives.kinds.all_to_all import ALL_TO_ALL
 from workloads.imports.recording import CollectiveMeta
 
 #: Words in the names of NCCL's kernels and of torch's calls, the more special first.
@@ -29,12 +31,17 @@ def collective_kind(name: str, meta: CollectiveMeta | None) -> str:
         for kind, pattern in _KINDS:
             if pattern.search(text):
                 return kind
-    return "send_recv"
+    return SEND_RECV.name
+
+
+def among_several(kind: str) -> str:
+    """What ``kind`` is for a group: NCCL's SendRecv kernel carries out any exchange, so an all_to_all."""
+    return ALL_TO_ALL.name if kind == SEND_RECV.name else kind
 
 
 def collective_bytes(kind: str, meta: CollectiveMeta | None) -> int:
     """Size in nccl-tests' convention; 0 where the recording does not say."""
     if meta is None:
         return 0
-    elements = meta.out_elements if kind == "all_gather" else meta.in_elements
+    elements = meta.out_elements if kind_of(kind).gives_part else meta.in_elements
     return max(0, elements) * _ELEMENT_BYTES.get(meta.dtype.lower().removeprefix("c10::"), 0)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import SEND_RECV
 from workloads.imports.collective_kinds import collective_bytes, collective_kind
 from workloads.imports.p2p_batches import batched_calls
 from workloads.imports.rank_ops import RankOps
@@ -62,7 +63,7 @@ def communicators(ranks: list[RankOps], numbers: list[int]) -> tuple[list[Commun
     joined = [
         Communicator(
             f"sends and receives of {', '.join(str(numbers[index]) for index in members)}",
-            [("send_recv", 0)] * len(calls), calls, certain=True,
+            [(SEND_RECV.name, 0)] * len(calls), calls, certain=True,
         )
         for members, calls in batched.items()
     ]  # fmt: skip
@@ -72,7 +73,9 @@ def communicators(ranks: list[RankOps], numbers: list[int]) -> tuple[list[Commun
             continue
         name, certain = str(key[0]), bool(key[1])
         # Stages of a pipeline send to some of their group: no shift makes such sequences one.
-        whole = len(by_rank) == 2 or all(kind != "send_recv" for s in by_rank.values() for kind, _ in s.what)
+        whole = len(by_rank) == 2 or all(
+            kind != SEND_RECV.name for s in by_rank.values() for kind, _ in s.what
+        )
         calls = _matched(ranks, by_rank, shifted=whole)
         if calls is None:
             refused.append(f"group {name or 'unnamed'}: ranks issued different sequences of collectives")
@@ -104,7 +107,7 @@ def _series(ops: RankOps, number: int, without: set[int]) -> dict[tuple[object, 
         sequence = [number for _, _, number in rows]
         # Sends and receives are numbered by each rank for itself; coalesced calls share a number.
         known = min(sequence) >= 0 and len(set(sequence)) == len(sequence)
-        known = known and all(kind != "send_recv" for _, (kind, _), _ in rows)
+        known = known and all(kind != SEND_RECV.name for _, (kind, _), _ in rows)
         series = Series([op for op, _, _ in rows], [what for _, what, _ in rows], sequence if known else None)
         if len(key) == 1:  # a stream: told by what it carries
             key = _free(("communication stream", False, tuple(series.what)), found)
@@ -127,7 +130,7 @@ def _key(meta: CollectiveMeta | None, kind: str, number: int) -> tuple[object, .
     if meta is None or not (meta.group or meta.group_ranks):
         return None
     name = f"{meta.group} {meta.group_ranks}".strip()
-    if kind == "send_recv" and meta.peer >= 0:
+    if kind == SEND_RECV.name and meta.peer >= 0:
         sends = "send" in meta.collective.lower()
         source, target = (number, meta.peer) if sends else (meta.peer, number)
         return f"{name}, {source} to {target}", True

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from simcore.collectives.kinds import kind_of
 from simcore.graph import EdgeKind, Graph, OpKind
 from simcore.graph.builder import GraphBuilder
-from workloads.imports.collective_kinds import collective_bytes, collective_kind
+from workloads.imports.collective_kinds import among_several, collective_bytes, collective_kind
 from workloads.imports.described_ops import describe
 from workloads.imports.execution_trace import ExecutionTrace, Node
 from workloads.imports.execution_trace_join import collective_of
@@ -27,7 +28,6 @@ _VIEWS = """
 """
 _NO_KERNEL = frozenset(_VIEWS.split())
 _GPUS = ("cuda", "hip", "xpu")
-_REDUCES = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def build_programs(traces: list[ExecutionTrace]) -> tuple[Graph, list[str]]:
@@ -68,14 +68,13 @@ def _write(trace: ExecutionTrace, rank: int, ops: OpColumns, group: Groups) -> N
         sources = list(dict.fromkeys(writer[t.storage] for t in node.inputs if t.storage in writer))
         meta = collective_of(node, by_id, trace) if _communicates(node) else None
         if meta is not None:
-            kind = collective_kind(node.name, meta)
-            kind = "all_to_all" if kind == "send_recv" else kind
+            kind = among_several(collective_kind(node.name, meta))
             row = ops.op(
                 OpKind.COLLECTIVE,
                 {
                     "name": f"nccl::{kind}", "collective": kind, "stream": "comm",
-                    "reduce_op": "sum" if kind in _REDUCES else "",
-                    "group": group(rank, meta.group_ranks), "comm_bytes": collective_bytes(kind, meta),
+                    "reduce_op": "sum" if kind_of(kind).reduces else "",
+                    "group": group(rank, meta.group_ranks), "num_bytes": collective_bytes(kind, meta),
                 },
             )  # fmt: skip
             communicates.add(row)

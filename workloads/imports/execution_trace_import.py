@@ -120,7 +120,7 @@ def import_execution_traces(sources: Sequence[TraceFile], skip_bad: bool, gaps: 
         ranks.append(
             RankReport(
                 rank=trace.rank if trace.rank >= 0 else index, file=trace.label, gpu="", gpu_ops=last - first,
-                communication_kernels=int((ops.comm_bytes[first:last] > 0).sum()), streams=2, steps=0,
+                communication_kernels=int((ops.num_bytes[first:last] > 0).sum()), streams=2, steps=0,
                 span_s=0.0,
             )
         )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simcore.collectives.kinds import SEND_RECV
 from workloads.imports.collective_kinds import collective_kind
 from workloads.imports.rank_ops import RankOps
 
@@ -91,7 +92,7 @@ def _batches(ops: RankOps) -> dict[int, list[tuple[str, int, bool]]]:
             row = int(ops.row[op])
             place = int(trace.gpu.meta[row])
             meta = trace.meta[place] if place >= 0 else None
-            exchanges = collective_kind(trace.names[int(trace.gpu.name[row])], meta) == "send_recv"
+            exchanges = collective_kind(trace.names[int(trace.gpu.name[row])], meta) == SEND_RECV.name
             if batch and exchanges and (meta is None or meta.peer < 0):
                 found[op] = batch
     return found

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from simcore.graph import Graph, OpKind, OpTable, ProcessGroup, Program, Workload
 from simcore.graph.graph import MemoryProfile
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, EdgeTable, FreeTable, IntArray, Strings
-from workloads.imports.collective_kinds import collective_kind
+from workloads.imports.collective_kinds import among_several, collective_kind
 from workloads.imports.collectives import Coupling, Meeting
 from workloads.imports.host import HostBlocks, LaunchTimes
 from workloads.imports.host_order import HostOrder
@@ -98,11 +98,6 @@ def build_graph(
         tuple(f"rank {number}" for number in numbers),
     )  # fmt: skip
     return graph, [part.op_row for part in parts]
-
-
-def _graph_word(collective: str) -> str:
-    """NCCL's SendRecv kernel carries out any exchange: all_to_all of those who take part."""
-    return "all_to_all" if collective == "send_recv" else collective
 
 
 def _families(
@@ -266,10 +261,10 @@ def _write_ops(
         kind = collective_kind(
             trace.names[int(gpu.name[row[op]])], trace.meta[number] if number >= 0 else None
         )
-        strings["collective"][op_row[op]] = names["collective"].code(_graph_word(kind))
+        strings["collective"][op_row[op]] = names["collective"].code(among_several(kind))
     for symbol, meeting, op in joined:
         at_row = op_row[op]
         strings["group"][at_row] = names["group"].code(symbol)
-        strings["collective"][at_row] = names["collective"].code(_graph_word(meeting.collective))
-        ints["comm_bytes"][at_row] = meeting.num_bytes
+        strings["collective"][at_row] = names["collective"].code(among_several(meeting.collective))
+        ints["num_bytes"][at_row] = meeting.num_bytes
         ints["recorded_ps"][at_row] = meeting.transfer_ps

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 
 _COLLECTIVES = {
@@ -85,7 +86,7 @@ class HloModule:
         result = self._wrapped.get(name, name)
         done = [user for user in self._users.get(result, ()) if self._by_name[user].opcode.endswith("-done")]
         size = found.in_bytes
-        if kind == "all_gather":
+        if kind_of(kind).gives_part:
             # The result of a start holds the operands as well.
             size = self._by_name[done[0]].out_bytes if done else found.out_bytes
         users = self._thunks_after(done or [result], thunks)

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simcore.graph.exchanges import TokenExchange
+from simcore.collectives.kinds.all_to_all import TokenExchange
 from workloads.models.fp8 import cast_for_product, fp8_row_bytes, operand
 from workloads.models.local import Shard
 from workloads.models.pieces import EP_STREAM, HOST_SYNC, Kernel
@@ -257,8 +257,8 @@ def _routed(
     tokens = round(x.shape[0] * reached * load)
     sums = tokens * x.shape[1] * x.num_bytes // x.numel
     sent = tokens * fp8_row_bytes(x.shape[1]) if dispatches_fp8(shard) else sums
-    dispatch = replace(plain, collective=how, comm_bytes=sent)
-    return dispatch, replace(plain, collective=how, comm_bytes=sums, name="deepep::combine")
+    dispatch = replace(plain, collective=how, num_bytes=sent)
+    return dispatch, replace(plain, collective=how, num_bytes=sums, name="deepep::combine")
 
 
 def _turned(steps: Sequence[Kernel]) -> list[Kernel]:

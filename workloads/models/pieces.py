@@ -21,7 +21,7 @@ class Kernel:
     """One launch: the columns of :data:`simcore.graph.ops.OP_COLUMNS` that a model decides.
 
     Shapes are local to the rank; ``flops`` count a multiply-add as 2.  With ``collective`` set it is one, on
-    process group ``group`` and stream ``stream`` ("compute": in line), of ``comm_bytes`` by nccl-tests'
+    process group ``group`` and stream ``stream`` ("compute": in line), of ``num_bytes`` by nccl-tests'
     convention; "send_recv" goes to the member ``peer_delta`` further on and receives as much from the one
     before.  ``waits_for`` are positions, within the same list, of kernels on other streams that must have
     ended; ``saved_bytes`` is what it leaves for the backward pass, then or when it runs again.  Of a backward
@@ -43,7 +43,7 @@ class Kernel:
     stream: str = "compute"
     group: str = ""
     collective: str = ""
-    comm_bytes: int = 0
+    num_bytes: int = 0
     reduce_op: str = ""
     peer_delta: int = 0
     waits_for: tuple[int, ...] = ()

@@ -186,7 +186,7 @@ class Tape:
             again = [_again(launch) for k, launch in enumerate(forward[:stop]) if k not in kept]
             backward = again + backward
             outputs = [forward[k].kernel for k in kept]
-            saved = input_bytes + sum(kernel.bytes_written or kernel.comm_bytes for kernel in outputs)
+            saved = input_bytes + sum(kernel.bytes_written or kernel.num_bytes for kernel in outputs)
         kernels = resolved(forward)
         peak = max((kernel.bytes_read + kernel.bytes_written for kernel in kernels), default=0)
         return Piece(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simcore.collectives.kinds import kind_of
 from workloads.models.pieces import Kernel
 
 ELEMENT_BYTES = {
@@ -76,7 +77,7 @@ def collective(
         stream=stream,
         group=group,
         collective=what,
-        comm_bytes=tensor.num_bytes,
-        reduce_op=reduce_op or ("sum" if "reduce" in what else ""),
+        num_bytes=tensor.num_bytes,
+        reduce_op=reduce_op or ("sum" if kind_of(what).reduces else ""),
         peer_delta=peer_delta,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source
 from simcore.units import PS_PER_US
@@ -166,16 +167,16 @@ class Writer:
             "module": kernel.module, "in_shapes": _shapes(kernel.in_shapes),
             "out_shapes": _shapes(kernel.out_shapes),
         }  # fmt: skip
-        if kernel.collective == "send_recv":
+        if kernel.collective == SEND_RECV.name:
             columns["batch"] = self._batch
             self._batch += 1
-            self.template.send(kernel.group, kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
-            return self.template.recv(kernel.group, -kernel.peer_delta, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
+            self.template.send(kernel.group, kernel.peer_delta, kernel.num_bytes, **columns)  # type: ignore[arg-type]
+            return self.template.recv(kernel.group, -kernel.peer_delta, kernel.num_bytes, **columns)  # type: ignore[arg-type]
         columns["reduce_op"] = kernel.reduce_op
         columns["op_class"] = kernel.op_class
         if ":" in kernel.collective:  # an exchange of tokens by kernels of its own
             columns["name"] = kernel.name
-        return self.template.collective(kernel.collective, kernel.group, kernel.comm_bytes, **columns)  # type: ignore[arg-type]
+        return self.template.collective(kernel.collective, kernel.group, kernel.num_bytes, **columns)  # type: ignore[arg-type]
 
     def _compute(
         self, kernel: Kernel, waits: Sequence[Source], phase: str, layer: int, stream: str

@@ -224,7 +224,7 @@ def reduced_bytes(graph: Graph) -> int:
     rows = graph.flat_ops(program).row
     phases = np.array(graph.ops.phase.tolist(), dtype=object)[rows]
     calls = np.array(graph.ops.collective.tolist(), dtype=object)[rows]
-    sizes = graph.ops.comm_bytes[rows]
+    sizes = graph.ops.num_bytes[rows]
     for collective in ("reduce_scatter", "all_reduce"):
         chosen = (calls == collective) & (phases == "grad_sync")
         if chosen.any():

@@ -16,6 +16,7 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
+from simcore.collectives.kinds import kind_of
 from simcore.graph.ops import OpKind
 from workloads.tracing import fake_dist, streams
 from workloads.tracing.aten_ops import is_on_device, num_bytes, tensors_in
@@ -31,7 +32,6 @@ from workloads.tracing.ordering import StreamKey
 if TYPE_CHECKING:
     from workloads.tracing.recorder import Recorder
 
-_REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 _KEEP_WORKS = 4096
 
 
@@ -207,8 +207,8 @@ class Communication:
                 launch=launch,
                 group=symbol,
                 collective=call.collective,
-                comm_bytes=size,
-                reduce_op=reduce_op if call.collective in _REDUCING else "",
+                num_bytes=size,
+                reduce_op=reduce_op if kind_of(call.collective).reduces else "",
             )
             for (inputs, outputs), size in zip(call.parts, call.sizes, strict=True)
         )
@@ -255,7 +255,7 @@ class Communication:
             # Negative numbers keep batches apart from coalesced collectives, which count up.
             launch=-2 - fake_dist.current_batch if batched else -1,
             group=symbol,
-            comm_bytes=sum(map(num_bytes, tensors)),
+            num_bytes=sum(map(num_bytes, tensors)),
             peer_delta=delta,
         )
         return (index,)

@@ -21,7 +21,7 @@ COLUMNS = (
     "bytes_written",
     "group",
     "collective",
-    "comm_bytes",
+    "num_bytes",
     "reduce_op",
     "peer_delta",
     "blocking",

@@ -17,6 +17,7 @@ from simcore.apps.child import run_python
 from simcore.apps.errors import reported_errors
 from simcore.apps.process import one_command
 from simcore.errors import InputError
+from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS
 
 #: Seconds that Echo needs, by GPUs (arXiv 2412.12487, table 8).
 ECHO_S: Final = {
@@ -92,7 +93,7 @@ def _num_kernels(run_dir: Path) -> int:
     """Kernels, copies and communication in the rows of a timeline: without what only the host does."""
     from simcore.timeline import Timeline
 
-    executed = ("compute", "memcpy", "collective", "send", "recv")
+    executed = COMPUTE_KINDS + COMMUNICATION_KINDS
     count = 0
     for rows in Timeline.open(run_dir).representatives(("kind",)):
         codes, names = rows.strings("kind")

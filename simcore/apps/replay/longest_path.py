@@ -13,9 +13,8 @@ import numpy as np
 
 from simcore.errors import GraphError
 from simcore.graph import Graph, OpKind
+from simcore.graph.kinds import COMMUNICATION
 from simcore.graph.ops import IntArray
-
-_COMMUNICATION = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 
 
 class LongestPaths:
@@ -106,7 +105,7 @@ def _meetings(graph: Graph) -> tuple[list[list[int]], list[int]]:
         (rank,) = program.rank_list()
         for row in graph.template_rows(int(program.template[0])):
             kind = OpKind(int(graph.ops.kind[row]))
-            if kind not in _COMMUNICATION:
+            if kind not in COMMUNICATION:
                 continue
             group = graph.groups[graph.ops.group[row]]
             members = group.ranks_of(rank)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simcore.collectives.kinds import COLLECTIVES
 from simcore.graph import Graph, OpKind, OpRows, OpTable, ProcessGroup, Program
 from simcore.graph.ops import OP_COLUMNS, IntArray, Strings
 from workloads.imports import ImportedJob
 from workloads.imports.collective_sizes import collective_by_shapes
 
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier")
 _ALONE_SIZE = 1
 
 
@@ -119,14 +119,14 @@ def _calls(job: ImportedJob) -> tuple[list[_Call], int, int]:
             present = tuple(job.ranks[i].number for i in group.ranks_of(index)) if group is not None else ()
             members = known.members[op] if known is not None else ()
             kind = known.collective[op] if known is not None else graph.ops.collective[row]
-            size = int(known.num_bytes[op]) if known is not None else int(graph.ops.comm_bytes[row])
+            size = int(known.num_bytes[op]) if known is not None else int(graph.ops.num_bytes[row])
             if not members and world > 0:
                 members = tuple(range(world))
             if size <= 0:
                 kind, size = collective_by_shapes(rank.recorded, op, kind, len(members))
             # Recorded ranks that are members but do not meet here would have to be two ranks at once.
             meets = set(present) == numbers & set(members)
-            if kind not in _KINDS or not meets or (size <= 0 and kind != "barrier"):
+            if kind not in COLLECTIVES or not meets or (size <= 0 and not COLLECTIVES[kind].fixed_bytes):
                 kept += lasted
                 continue
             simulated += lasted
@@ -154,12 +154,12 @@ def _agreed(calls: list[_Call]) -> list[_Call]:
 
 def _with_calls(ops: OpTable, calls: list[_Call]) -> OpTable:
     group, collective = ops.group.tolist(), ops.collective.tolist()
-    num_bytes, recorded = ops.comm_bytes.copy(), ops.recorded_ps.copy()
+    num_bytes, recorded = ops.num_bytes.copy(), ops.recorded_ps.copy()
     for call in calls:
         group[call.row], collective[call.row] = call.symbol, call.kind
         num_bytes[call.row], recorded[call.row] = call.num_bytes, -1
     return replace(
-        ops, group=Strings.encode(group), collective=Strings.encode(collective), comm_bytes=num_bytes,
+        ops, group=Strings.encode(group), collective=Strings.encode(collective), num_bytes=num_bytes,
         recorded_ps=recorded,
     )  # fmt: skip
 
@@ -186,7 +186,7 @@ def _add_calls(
     for call in sorted(chosen, key=lambda call: call.row):
         rows.append(
             name=call.kind, kind=int(OpKind.COLLECTIVE), stream=call.symbol, group=call.symbol,
-            collective=call.kind, comm_bytes=call.num_bytes,
+            collective=call.kind, num_bytes=call.num_bytes,
         )  # fmt: skip
 
 

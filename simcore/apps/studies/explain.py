@@ -32,7 +32,7 @@ def explanation(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> 
         if shared is not None:
             return shared
     plan = job.plans[0]
-    kind = "chain" if plan.collective in ("broadcast", "reduce") else plan.algorithm
+    kind = "chain" if plan.kind.root_chain else plan.algorithm
     schedule_us, packets_us = us_from_ps(fluid_ps - bandwidth_ps), us_from_ps(packet_ps - bandwidth_ps)
     return (
         f"{_WHY.get(kind, _WHY_ELSE)}: data fills the bottleneck for {100 * share:.0f}% of the time"

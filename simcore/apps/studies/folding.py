@@ -16,10 +16,10 @@ from itertools import pairwise
 from typing import Final
 
 from simcore.apps.studies.pipeline import Lane, Message, arrivals_s
-from simcore.collectives.layout import Layout
+from simcore.collectives.layout import GroupLayout
+from simcore.collectives.loads import ring_order
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.protocols import NCCL_STEPS
-from simcore.collectives.rings import ring_order
 from simcore.collectives.tree import double_binary_tree
 from simcore.hardware.topology import Topology
 from simcore.network.packet.program import RING_SLICES
@@ -33,11 +33,11 @@ _PLAYED_STEPS: Final = 128
 _NO_KEY: Final = -1
 
 
-def schedule_s(topology: Topology, plan: CollectivePlan, layout: Layout, least_s: float) -> float:
+def schedule_s(topology: Topology, plan: CollectivePlan, layout: GroupLayout, least_s: float) -> float:
     """Seconds that a ring, chain or tree takes alone on its wires; its tightest link alone: ``least_s``."""
     if plan.algorithm == "tree":
         return _paced(plan.num_chunks, lambda *chunks: _tree_s(topology, plan, layout, *chunks), least_s)
-    if plan.collective in ("broadcast", "reduce"):
+    if plan.kind.root_chain:
         return _paced(
             plan.num_chunks,
             # Longer than its chunks are many, a chain ends faster than it goes on: only whole plays compare.
@@ -64,7 +64,7 @@ def schedule_s(topology: Topology, plan: CollectivePlan, layout: Layout, least_s
 class _Ports:
     """Ports by what they stand for; ``period``: nodes that are told apart, ``rotations`` that share them."""
 
-    def __init__(self, topology: Topology, layout: Layout, period: int, rotations: int) -> None:
+    def __init__(self, topology: Topology, layout: GroupLayout, period: int, rotations: int) -> None:
         self._topology = topology
         self._rotations = rotations
         self._layout = layout
@@ -112,13 +112,13 @@ def _paced(chunks: int, played_s: Callable[[int, int], tuple[float, float]], lea
     return late + (chunks - _PLAYED_CHUNKS) * max((late - early) / _PACE_CHUNKS, least_s / chunks)
 
 
-def _ring_places(layout: Layout) -> list[tuple[int, int]]:
+def _ring_places(layout: GroupLayout) -> list[tuple[int, int]]:
     """(node, place) of each position of the ring of rotation 0."""
     place = {gpu: (node, k) for node, gpus in enumerate(layout.nodes) for k, gpu in enumerate(gpus)}
     return [place[gpu] for gpu in ring_order(layout, 0)]
 
 
-def _period(topology: Topology, layout: Layout) -> int:
+def _period(topology: Topology, layout: GroupLayout) -> int:
     """Nodes after which the hops of the ring repeat."""
     count = layout.num_nodes
     if len({len(gpus) for gpus in layout.nodes}) > 1:
@@ -139,7 +139,7 @@ def _period(topology: Topology, layout: Layout) -> int:
 
 
 def _ring_s(
-    topology: Topology, plan: CollectivePlan, layout: Layout, loops: int, played: int, early: int = 1
+    topology: Topology, plan: CollectivePlan, layout: GroupLayout, loops: int, played: int, early: int = 1
 ) -> tuple[float, float]:
     """The first ``early`` and all of ``played`` steps of a ring of ``loops`` loops: one period of nodes."""
     rotations = layout.max_per_node if layout.num_nodes > 1 else 1
@@ -169,7 +169,7 @@ def _ring_s(
     return arrivals_s(ports.bytes_per_s, lanes, early * slices)
 
 
-def _chain_s(topology: Topology, plan: CollectivePlan, layout: Layout, chunks: int) -> float:
+def _chain_s(topology: Topology, plan: CollectivePlan, layout: GroupLayout, chunks: int) -> float:
     """``chunks`` of those of a chain that starts at the first place of the ring."""
     rotations = layout.max_per_node if layout.num_nodes > 1 else 1
     ports = _Ports(topology, layout, layout.num_nodes, rotations)
@@ -185,7 +185,7 @@ def _chain_s(topology: Topology, plan: CollectivePlan, layout: Layout, chunks: i
 
 
 def _tree_s(
-    topology: Topology, plan: CollectivePlan, layout: Layout, chunks: int, early: int
+    topology: Topology, plan: CollectivePlan, layout: GroupLayout, chunks: int, early: int
 ) -> tuple[float, float]:
     """The first ``early`` and all of ``chunks`` of a double binary tree: both trees, chains in the nodes."""
     ports = _Ports(topology, layout, layout.num_nodes, layout.max_per_node)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from simcore.apps.validate.apart import reasons_apart
 from simcore.apps.validate.nccl_loop import ALONE_ON_A_THREAD, Loop, loop_of, reported_us
 from simcore.collectives import COLLECTIVES, CollectivePlan, NcclPlanner
+from simcore.collectives.kinds import SEND_RECV, kind_of
 from simcore.collectives.spread import band_name
 from simcore.collectives.timing import GenerationTiming
 from simcore.errors import InputError, nearest
@@ -35,8 +36,6 @@ _GPU: Final = re.compile(rf"(?<![A-Z0-9])({'|'.join(_CLUSTERS)})(?![0-9])", re.I
 _PCIE: Final = re.compile(r"PCI-?E|\bNVL\b", re.IGNORECASE)
 _A100_40GB: Final = re.compile(r"A100.*40\s?GB", re.IGNORECASE)
 #: nccl-tests and CSV files write some names their own way.
-_SPELLINGS: Final = {"alltoall": "all_to_all", "sendrecv": "send_recv", "allreduce": "all_reduce",
-                     "allgather": "all_gather", "reducescatter": "reduce_scatter"}  # fmt: skip
 #: What a switch cannot add (src/enqueue.cc, ncclNvlsSupported): NCCL takes a ring or tree instead.
 _NO_NVLS: Final = re.compile(r"\b(u?int8|fp8\w*|float8\w*)\b", re.IGNORECASE)
 _NVLS_OFF: Final = re.compile(r"NCCL_NVLS_ENABLE\s*=\s*0")
@@ -147,8 +146,9 @@ def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
     cells = {str(name): str(cell) for name, cell in columns.items()}
     said = f"{cells.get('notes', '')}; {cells.get('source', '')}"
     cluster, board = _cluster(cells["gpu"], said)
-    collective = _SPELLINGS.get(cells["collective"].lower(), cells["collective"].lower())
-    known = (*COLLECTIVES, "send_recv")
+    known = (*COLLECTIVES, SEND_RECV.name)
+    spellings = {name.replace("_", ""): name for name in known}  # nccl-tests writes sendrecv
+    collective = spellings.get(cells["collective"].lower(), cells["collective"].lower())
     if collective not in known:
         raise InputError(f"unknown collective {cells['collective']!r}{nearest(collective, known)}")
     nodes, gpus = _count(cells, "nodes"), _count(cells, "gpus")
@@ -189,22 +189,13 @@ def _cluster(gpu: str, said: str) -> tuple[str, str | None]:
     return fabric_profile(usual, said) or (usual, None)
 
 
-def bus_factor(collective: str, num_ranks: int) -> float:
-    """What nccl-tests multiplies algbw with to get busbw."""
-    if collective == "all_reduce":
-        return 2 * (num_ranks - 1) / num_ranks
-    if collective in ("all_gather", "reduce_scatter", "all_to_all"):
-        return (num_ranks - 1) / num_ranks
-    return 1.0
-
-
 def _measured_us(cells: Mapping[str, str], collective: str, gpus: int) -> float:
     if cells.get("time_us", "").strip():
         return _positive(cells, "time_us")
     if cells.get("algbw_GBps", "").strip():
         return _positive(cells, "bytes") / _positive(cells, "algbw_GBps") / 1e3
     if cells.get("busbw_GBps", "").strip():
-        algbw = _positive(cells, "busbw_GBps") / bus_factor(collective, gpus)
+        algbw = _positive(cells, "busbw_GBps") / kind_of(collective).bus_factor(gpus)
         return _positive(cells, "bytes") / algbw / 1e3
     raise InputError("no time and no bandwidth")
 
@@ -267,7 +258,7 @@ def plan_rows(
 
 
 def _plan(planner: NcclPlanner, row: NcclRow) -> CollectivePlan:
-    if row.collective == "send_recv":
+    if row.collective == SEND_RECV.name:
         # As sendrecv_perf does it: every rank sends to the next, all at once; the slowest pair counts.
         sent = [planner.plan_p2p(row.num_bytes, src, dst) for src, dst in _pairs(row.setup)]
         return max(sent, key=lambda plan: plan.alone_ps)
@@ -277,7 +268,7 @@ def _plan(planner: NcclPlanner, row: NcclRow) -> CollectivePlan:
 def tuner_us(rows: Sequence[NcclRow]) -> list[float]:
     """What NCCL's own tuner expects of each row, microseconds: network fidelity ``alphabeta``."""
     planners = _planners(rows, None)
-    groups = [_pairs(row.setup) if row.collective == "send_recv" else [_ranks(row.setup)] for row in rows]
+    groups = [_pairs(row.setup) if row.collective == SEND_RECV.name else [_ranks(row.setup)] for row in rows]
     return [
         1e6 * max(planners[row.setup].tuner_s(row.collective, row.num_bytes, ranks)[1] for ranks in group)
         for row, group in zip(rows, groups, strict=True)

@@ -28,8 +28,6 @@ _CALLS: Final = 20
 #: GitHub file id 24836070500): 1.2 us per channel and group of 8, at 3.0 us a launch (the profile of the GPU
 #: has 3.3, from a trace of another machine).
 _WORK_ENTRY_S: Final = 0.15e-6
-#: What overlaps with its own next call.
-_CHAINS: Final = ("broadcast", "reduce")
 _PER_THREAD: Final = re.compile(r"(?<![\w-])-g\s*(\d+)\b")
 _SAID_CALLS: Final = re.compile(r"(?<![\w-])-n\s*(\d+)\b|\biters\s+(\d+)\b")
 #: A profiler times calls one by one.
@@ -61,7 +59,7 @@ def loop_of(said: str) -> Loop:
 
 def reported_us(plan: CollectivePlan, gpu: GpuSpec, loop: Loop) -> float:
     """Microseconds per call that ``loop`` reports of a collective with this plan."""
-    hidden_ps = plan.between_ps if plan.collective in _CHAINS else 0
+    hidden_ps = plan.between_ps if plan.kind.root_chain else 0
     on_gpu_us = (plan.alone_ps - hidden_ps * (1 - 1 / loop.calls)) / PS_PER_US
     return max(on_gpu_us, host_us(plan.channels, gpu, loop))
 

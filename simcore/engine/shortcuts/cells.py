@@ -22,8 +22,8 @@ from simcore.engine.sequence import KernelSequence
 
 if TYPE_CHECKING:
     from simcore.engine.items import Call
-    from simcore.engine.layout import BoolArray
     from simcore.engine.tape import Tape
+    from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
 
 Place = tuple[int, ...]  # items done on each local stream, the main one first

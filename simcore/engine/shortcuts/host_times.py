@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simcore.engine.launches import Launches, plan_launches
-from simcore.engine.layout import StreamLayout, communicates, on_host
+from simcore.engine.layout import StreamLayout
 from simcore.graph import OpKind
+from simcore.graph.kinds import is_communication, is_on_host
 
 if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts
-    from simcore.engine.layout import BoolArray
     from simcore.graph import Graph, Program
+    from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
 
 
@@ -47,7 +48,7 @@ class HostSchedule:
         flat = graph.flat_ops(program)
         kind = graph.ops.kind[flat.row]
         launches = plan_launches(graph, flat.row, costs)
-        layout = StreamLayout.of(graph, flat, launches, communicates(kind))
+        layout = StreamLayout.of(graph, flat, launches, is_communication(kind))
         item_at = np.full(len(flat), -1, dtype=np.int64)
         item_at[layout.order] = layout.item_of
         waits = [
@@ -59,7 +60,7 @@ class HostSchedule:
             launches,
             host_ops,
             kind[host_ops] == OpKind.SYNC,
-            ~on_host(kind),
+            ~is_on_host(kind),
             layout.order,
             layout.heads,
             waits,

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from simcore.engine.items import Call
-    from simcore.engine.layout import BoolArray
     from simcore.engine.rank import Rank
     from simcore.engine.tape import Tape
     from simcore.graph import Graph
+    from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
     from simcore.network.fluid import FluidNetwork
     from simcore.network.link import Link

@@ -26,18 +26,18 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.engine.launches import set_host_times
-from simcore.engine.layout import on_host
 from simcore.engine.result import Answered, LinkLog, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
 from simcore.engine.shortcuts.repeats import shortened
 from simcore.errors import SimcoreError
+from simcore.graph.kinds import is_on_host
 
 if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts
-    from simcore.engine.layout import BoolArray
     from simcore.engine.result import SimulationResult
     from simcore.engine.shortcuts.repeats import Repeats, Shortened
     from simcore.graph import Graph
+    from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
 
 _NEVER = np.iinfo(np.int64).max
@@ -136,7 +136,7 @@ def _copies(short: Shortened, program: int) -> tuple[Repeats, int, int, int]:
 
 
 def _on_gpu(graph: Graph, program: int) -> BoolArray:
-    return ~on_host(graph.ops.kind[graph.flat_ops(graph.programs[program]).row])
+    return ~is_on_host(graph.ops.kind[graph.flat_ops(graph.programs[program]).row])
 
 
 def _shifts(short: Shortened, program: int, times: RankTimes) -> IntArray:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from simcore.collectives.algorithms import Transfer, split
+from simcore.collectives.kinds import Transfer, split
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.protocols import protocol_named
 from simcore.hardware.topology import Topology

@@ -3,7 +3,7 @@
 A buffer of B bytes among K GPUs of a node is K slices, one per owner.  To fetch its slice added up, the owner
 has the switch read it from all K ports and send the sum down its own; to give it to all, the owner stores it
 once and the switch sends a copy down each of the K ports.  So a port carries B + B/K each way, as in
-:func:`simcore.collectives.rings.nvls_load`.  The switch adds as packets come, so that messages here are
+:func:`simcore.collectives.loads.nvls_load`.  The switch adds as packets come, so that messages here are
 pieces that the switch stores as a whole: small ones, of :data:`_PIECE_BYTES`.  Between nodes an owner's sum
 climbs a double binary tree of the GPUs on its rail, piece by piece, before it is given to all.
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from simcore.collectives.algorithms import split
-from simcore.collectives.layout import Layout
+from simcore.collectives.kinds import split
+from simcore.collectives.layout import GroupLayout
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.tree import double_binary_tree
 from simcore.hardware.topology import Topology
@@ -29,7 +29,7 @@ _WINDOW: Final = 128
 _KINDS: Final = ("read", "sum", "stored", "copy", "up", "down")
 
 
-def nvls_program(topology: Topology, plan: CollectivePlan, layout: Layout) -> Program:
+def nvls_program(topology: Topology, plan: CollectivePlan, layout: GroupLayout) -> Program:
     """Messages of a collective inside the switches (and over the tree of nodes)."""
     builder = Builder(topology, plan, 1, _WINDOW, stores=True)
     num_bytes = max(plan.num_bytes, layout.num_ranks)
@@ -37,8 +37,7 @@ def nvls_program(topology: Topology, plan: CollectivePlan, layout: Layout) -> Pr
     per_piece = sum(2 * len(gpus) + 4 for gpus in layout.nodes) * members
     pieces = max(1, min(num_bytes // members // _PIECE_BYTES, _MAX_MESSAGES // per_piece))
     overhead = _port_overhead(topology, plan, layout, num_bytes)
-    reads = plan.collective != "all_gather"
-    stores = plan.collective != "reduce_scatter"
+    reads, stores = not plan.kind.gives_part, not plan.kind.gets_part
     for owner, (_, share) in enumerate(split(num_bytes, members)):
         for piece, (_, size) in enumerate(split(share, pieces)):
             _Piece(builder, topology, layout, owner, piece, size, overhead).move(reads, stores)
@@ -52,7 +51,7 @@ class _Piece:
         self,
         builder: Builder,
         topology: Topology,
-        layout: Layout,
+        layout: GroupLayout,
         owner: int,
         piece: int,
         num_bytes: int,
@@ -132,15 +131,15 @@ class _Piece:
         )
 
 
-def _port_overhead(topology: Topology, plan: CollectivePlan, layout: Layout, num_bytes: int) -> float:
+def _port_overhead(topology: Topology, plan: CollectivePlan, layout: GroupLayout, num_bytes: int) -> float:
     """Wire bytes per byte on NVLink: multicast and in-switch reads reach only a share of a port's rate.
 
     The plan charges it on the ports; what they carry is known.
     """
     gpus = layout.nodes[0]
     owned = num_bytes / len(gpus)
-    read = num_bytes if plan.collective != "all_gather" else 0
-    stored = num_bytes if plan.collective != "reduce_scatter" else 0
+    read = 0 if plan.kind.gives_part else num_bytes
+    stored = 0 if plan.kind.gets_part else num_bytes
     carried = {
         topology.nvlink_out(gpus[0]): read + (owned if stored else 0.0),
         topology.nvlink_in(gpus[0]): stored + (owned if read else 0.0),

@@ -2,7 +2,7 @@
 
 A program is a list of lanes.  A lane is one connection: its sends leave in order, each as soon as its sender
 has received what it passes on.  NCCL's channels that take the same ring are one lane with their chunks put
-together, since they run in step; rotations over the GPUs of a node (:mod:`simcore.collectives.rings`,
+together, since they run in step; rotations over the GPUs of a node (:mod:`simcore.collectives.loads`,
 Note [Rotation]) stay apart.  Chunks travel as slices, as NCCL's copy loops pass them on.
 """
 
@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from simcore.collectives.algorithms import Transfer, hierarchical_all_to_all, split, steps
-from simcore.collectives.layout import Layout, layout_of
+from simcore.collectives.kinds import Transfer, split
+from simcore.collectives.kinds.all_to_all import hierarchical_all_to_all
+from simcore.collectives.layout import GroupLayout, layout_of
+from simcore.collectives.loads import ring_order, tree_edges, tree_rotations
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.protocols import NCCL_STEPS
-from simcore.collectives.rings import ring_order, tree_edges, tree_rotations
 from simcore.collectives.tree import Tree
 from simcore.errors import InputError
 from simcore.hardware.topology import Topology
@@ -27,7 +28,6 @@ _MAX_MESSAGES: Final = 600_000
 #: Slices that a ring chunk of four buffer slots travels as under Simple (NCCL src/include/collectives.h).
 RING_SLICES: Final = 2
 _RING_SLOTS_PER_SLICE: Final = 2
-IN_STEPS: Final = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
 
 
 def program_of(topology: Topology, plan: CollectivePlan, slices: int | None = None) -> Program:
@@ -55,11 +55,11 @@ def program_of(topology: Topology, plan: CollectivePlan, slices: int | None = No
     raise InputError(f"the packet network has no messages of {plan.algorithm!r}; force another algorithm")
 
 
-def _ring(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int | None) -> Program:
+def _ring(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices: int | None) -> Program:
     rotations = layout.num_rings
     orders = [ring_order(layout, rotation) for rotation in range(rotations)]
     ranks = layout.num_ranks
-    in_steps = plan.collective in IN_STEPS
+    kind, in_steps = plan.kind, not plan.kind.root_chain
     if slices is None:
         slices = RING_SLICES if plan.protocol == "Simple" and in_steps else 1
     window = NCCL_STEPS // _RING_SLOTS_PER_SLICE if in_steps else NCCL_STEPS
@@ -70,15 +70,15 @@ def _ring(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int 
         for number, (_, size) in enumerate(split(num_bytes, loops)):
             if number:
                 builder.next_loop()
-            builder.add(steps("ring", plan.collective, ranks, size, rotations), orders, via_rail=False)
+            builder.add(kind.steps("ring", ranks, size, rotations), orders, via_rail=False)
     else:
         chunks = _affordable(plan.num_chunks, rotations * ranks * slices)
-        transfers = steps("ring", plan.collective, ranks, num_bytes, rotations, chunks)
+        transfers = kind.steps("ring", ranks, num_bytes, rotations, chunks)
         builder.add(transfers, orders, via_rail=False)
     return builder.program(plan.channels // rotations)
 
 
-def _tree(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int) -> Program:
+def _tree(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices: int) -> Program:
     """One channel per rotation and tree: a chain in each node, its head in one of two trees of nodes."""
     rotations = tree_rotations(layout)
     channels = 2 * rotations
@@ -91,7 +91,7 @@ def _tree(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int)
     return builder.program(plan.channels // rotations)
 
 
-def _rank_tree(layout: Layout, rotation: int, which: int) -> Tree:
+def _rank_tree(layout: GroupLayout, rotation: int, which: int) -> Tree:
     """Parents by position in the group, in the order of ``layout.nodes``."""
     position = {gpu: n for n, gpu in enumerate(gpu for gpus in layout.nodes for gpu in gpus)}
     parent = [-1] * layout.num_ranks
@@ -117,7 +117,7 @@ def _tree_transfers(tree: Tree, channel: int, num_bytes: int, chunks: int) -> It
                 )
 
 
-def _pairwise(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int) -> Program:
+def _pairwise(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices: int) -> Program:
     """Every rank's messages to all others, each cut into chunks that follow one another."""
     gpus = tuple(topology.gpu_of_rank(rank) for rank in plan.ranks)
     ranks = layout.num_ranks
@@ -125,12 +125,12 @@ def _pairwise(topology: Topology, plan: CollectivePlan, layout: Layout, slices: 
     chunks = -(-message // max(1, plan.chunk_bytes * plan.channels))
     pieces = max(1, _affordable(chunks, ranks * ranks * slices) * slices)
     builder = Builder(topology, plan, pieces, NCCL_STEPS, stores=False)
-    transfers = steps("pairwise", "all_to_all", ranks, max(plan.num_bytes, ranks))
+    transfers = plan.kind.steps("pairwise", ranks, max(plan.num_bytes, ranks))
     builder.add(transfers, [gpus], via_rail=True)
     return builder.program()
 
 
-def _two_levels(topology: Topology, plan: CollectivePlan, layout: Layout, slices: int) -> Program:
+def _two_levels(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices: int) -> Program:
     """Exchanges in each node, then along rails once a rank has the last message of its node."""
     gpus = tuple(gpu for members in layout.nodes for gpu in members)
     local = layout.max_per_node
@@ -155,7 +155,7 @@ def _pat(topology: Topology, plan: CollectivePlan, slices: int) -> Program:
     """Binomial trees of all ranks at once; chunks that go the same way follow each other on one lane."""
     gpus = tuple(topology.gpu_of_rank(rank) for rank in plan.ranks)
     builder = Builder(topology, plan, slices, NCCL_STEPS, stores=False)
-    transfers = steps("pat", plan.collective, len(gpus), max(plan.num_bytes, len(gpus)))
+    transfers = plan.kind.steps("pat", len(gpus), max(plan.num_bytes, len(gpus)))
     builder.add(transfers, [gpus], via_rail=False)
     return builder.program(plan.channels)
 

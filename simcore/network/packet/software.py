@@ -26,7 +26,6 @@ from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.timing import timing_of
 from simcore.hardware.topology import Topology
 from simcore.network.packet.lanes import Program
-from simcore.network.packet.program import IN_STEPS
 from simcore.units import PS_PER_S
 
 #: Channels slower than their links by less than this are as fast.
@@ -49,7 +48,7 @@ class Software:
         self.before_ps = max(0, plan.latency_ps - round(self._wires_ps(topology, plan, program)))
 
     def _wires_ps(self, topology: Topology, plan: CollectivePlan, program: Program) -> float:
-        if plan.algorithm == "ring" and plan.collective in IN_STEPS:
+        if plan.algorithm == "ring" and not plan.kind.root_chain:
             return self._ring_ps(topology, plan, program)
         if self.is_limited and program.stored_bytes:
             fullest = max(lane.num_bytes for lane in program.lanes) / plan.volume_bytes

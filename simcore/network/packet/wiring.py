@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from simcore.clock import Clock
-from simcore.collectives.algorithms import split
+from simcore.collectives.kinds import split
 from simcore.errors import InputError
 from simcore.hardware.topology import Topology
 from simcore.network.packet.connection import Connection

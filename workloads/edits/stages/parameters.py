@@ -35,14 +35,14 @@ class Parameters:
         for at in writer.plain_rows:
             row = writer.rows[at]
             if row in self.ends_only:
-                apart = plan.ends_ratio(int(ops.comm_bytes[row]))
+                apart = plan.ends_ratio(int(ops.num_bytes[row]))
                 writer.patches.setdefault(at, {})["recorded_ps"] = round(int(ops.recorded_ps[row]) * apart)
                 continue
-            large = ops.kind[row] == OpKind.COLLECTIVE and ops.comm_bytes[row] > _SMALL_BYTES
+            large = ops.kind[row] == OpKind.COLLECTIVE and ops.num_bytes[row] > _SMALL_BYTES
             if large or self._classes[row] in _PARAMETERS:
                 patch = writer.patches.setdefault(at, {})
                 patch["recorded_ps"] = round(int(ops.recorded_ps[row]) * ratio)
-                patch["comm_bytes"] = round(int(ops.comm_bytes[row]) * ratio)
+                patch["num_bytes"] = round(int(ops.num_bytes[row]) * ratio)
 
     def _ratio(self, stage: int, source: int) -> float:
         """Parameters of a new stage over those of the recorded one, by the time of the optimizer."""
@@ -76,6 +76,6 @@ def _between_ends(plan: Plan) -> frozenset[int]:
             rows = np.flatnonzero(graph.ops.group.equals(name))
             rows = rows[np.isin(owner[rows], np.concatenate(ends))]
             # Of two stages both are ends: small things concern all.
-            kept = rows if plan.old_pp > 2 else rows[graph.ops.comm_bytes[rows] > _SMALL_BYTES]
+            kept = rows if plan.old_pp > 2 else rows[graph.ops.num_bytes[rows] > _SMALL_BYTES]
             found += kept.tolist()
     return frozenset(found)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.errors import InputError
 from simcore.graph import Action, gpipe, interleaved_one_f_one_b
+from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
 from simcore.graph.schedules import Schedule
-from workloads.edits.job import EditableJob, is_communication
+from workloads.edits.job import EditableJob
 from workloads.edits.recorded_groups import Members, pattern
 from workloads.edits.stages.actions import RankStep, is_whole, rank_steps
 from workloads.imports.recorded import ImportedRank
@@ -94,7 +96,7 @@ def _sent_bytes(rank: ImportedRank) -> int:
     known = rank.recorded.collectives
     if known is None:
         return 0
-    return int(known.num_bytes[known.collective.equals("send_recv")].max(initial=0))
+    return int(known.num_bytes[known.collective.equals(SEND_RECV.name)].max(initial=0))
 
 
 def _exchanges(job: EditableJob, index: int) -> tuple[IntArray, list[Members]]:
@@ -105,12 +107,12 @@ def _exchanges(job: EditableJob, index: int) -> tuple[IntArray, list[Members]]:
     named = [bool(_EXCHANGE.search(recorded.name[op])) for op in ops.tolist()]
     if known is not None:
         told = [known.collective[op] for op in ops.tolist()]
-        named = [what == "send_recv" if what else name for what, name in zip(told, named, strict=True)]
+        named = [what == SEND_RECV.name if what else name for what, name in zip(told, named, strict=True)]
     chosen = ops[np.array(named, dtype=np.bool_)]
     rows = first + rank.flat[chosen]
     order = np.argsort(rows)
     members = [known.members[op] if known is not None else () for op in chosen[order].tolist()]
-    kinds = is_communication(job.graph)[rows[order]]
+    kinds = is_communication(job.graph.ops.kind[rows[order]])
     return rows[order][kinds], [m for m, keep in zip(members, kinds.tolist(), strict=True) if keep]
 
 

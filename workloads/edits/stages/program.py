@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simcore.graph import OpKind
+from simcore.graph.kinds import is_on_host
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob
 from workloads.edits.stages.actions import Piece
@@ -93,7 +94,7 @@ class ProgramWriter:
         self.patches[at] = {
             "kind": int(planned.kind), "stream": planned.stream, "group": planned.group, "collective": "",
             "peer_delta": planned.peer_delta, "batch": launch,
-            "recorded_ps": planned.transfer_ps, "comm_bytes": 0, "reduce_op": "",
+            "recorded_ps": planned.transfer_ps, "num_bytes": 0, "reduce_op": "",
         }  # fmt: skip
         source = self._on_stream.get(self.main_stream)
         if waits and source is not None:
@@ -146,6 +147,6 @@ def lead_parts(
         if not exchanges or like is None:
             return piece.lead, piece.lead[:0], piece.kind
         after = like.lead[like.before :]
-        return piece.lead, after[np.isin(kinds[after], (OpKind.HOST, OpKind.SYNC))], like.kind
+        return piece.lead, after[is_on_host(kinds[after])], like.kind
     before, after = piece.lead[: piece.before], piece.lead[piece.before :]
     return before, after if exchanges else after[kinds[after] != OpKind.SYNC], piece.kind

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from simcore.collectives.kinds import SEND_RECV
 from simcore.graph import EdgeTable, Graph, OpKind, ProcessGroup, Program, Strings
 from workloads.edits.assembly import patched_ops
 from workloads.edits.job import EditableJob
@@ -138,7 +139,7 @@ def _shifted(rank: ImportedRank, by: int, plan: Plan) -> ImportedRank:
         for members in set(known.members) - {()}:
             within = max(members) - min(members) < plan.width
             moved[members] = tuple(member + by for member in members) if within else members
-        sends = known.collective.equals("send_recv").tolist()
+        sends = known.collective.equals(SEND_RECV.name).tolist()
         known = replace(
             known,
             members=tuple(

@@ -8,22 +8,21 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.flatten import StreamOrder, resolve_edges
+from simcore.graph.kinds import COMMUNICATION, ON_HOST, is_on_host
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType, messages
 from workloads.imports.chakra.stream import ChakraNode, write_nodes
 
 #: Columns that are written under Chakra's own names, or that are the node itself.
-_OWN = {"name", "kind", "flops", "comm_bytes", "forward_op"}
+_OWN = {"name", "kind", "flops", "num_bytes", "forward_op"}
 _TYPES = {
     OpKind.COLLECTIVE: NodeType.COMM_COLL, OpKind.SEND: NodeType.COMM_SEND, OpKind.RECV: NodeType.COMM_RECV,
     OpKind.MEMCPY: NodeType.MEM_LOAD,
 }  # fmt: skip
-_ON_HOST = (OpKind.HOST, OpKind.SYNC)
 GROUPS_NODE = "## process_group:init ##"
 
 
@@ -83,7 +82,7 @@ class _Body:
         before = StreamOrder.of(graph, flat).predecessors()
         ops = graph.ops
         kinds = ops.kind[flat.row]
-        on_host = np.isin(kinds, [int(kind) for kind in _ON_HOST])
+        on_host = is_on_host(kinds)
         self.implied: list[tuple[int, ...]] = []
         self.host_before: list[int] = []
         last: dict[str, int] = {}
@@ -136,7 +135,7 @@ class _Body:
     ) -> dict[str, Any]:
         ops = self.graph.ops
         kind = OpKind(int(ops.kind[row]))
-        found: dict[str, Any] = {"op_kind": int(kind), "is_cpu_op": kind in _ON_HOST}
+        found: dict[str, Any] = {"op_kind": int(kind), "is_cpu_op": kind in ON_HOST}
         for name, (what, default) in OP_COLUMNS.items():
             value = getattr(ops, name)[row]
             value = str(value) if what == "str" else int(value)
@@ -147,19 +146,19 @@ class _Body:
             found["tensor_size"] = int(ops.bytes_read[row] + ops.bytes_written[row])
         elif kind == OpKind.MEMCPY:
             found["tensor_size"] = int(ops.bytes_read[row])
-        if kind not in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
+        if kind not in COMMUNICATION:
             return found
         group = self.graph.groups[ops.group[row]]
         members = group.ranks_of(rank)
         found["pg_name"] = numbers[ops.group[row], members]
-        found["comm_bytes"] = size = int(ops.comm_bytes[row])
+        found["comm_bytes"] = size = int(ops.num_bytes[row])
         if kind == OpKind.COLLECTIVE:
             collective = ops.collective[row]
             if collective not in COLLECTIVES:
                 raise InputError(f"collective {collective!r}: Chakra has no word for it")
             found["comm_type"] = COLLECTIVES.index(collective)
             # Chakra counts what a rank puts in: of an all_gather its share.
-            size = size // len(members) if collective == "all_gather" else size
+            size = kind_of(collective).given_bytes(size, len(members))
         else:
             peer = members[(members.index(rank) + int(ops.peer_delta[row])) % len(members)]
             ends = (rank, peer) if kind == OpKind.SEND else (peer, rank)

@@ -10,6 +10,7 @@ import numpy as np
 
 from simcore.errors import InputError
 from simcore.graph import Graph
+from simcore.graph.kinds import is_communication
 from simcore.graph.ops import OpKind, Strings
 from simcore.units import PS_PER_S
 from workloads.imports.chakra.schema import NodeType
@@ -106,7 +107,7 @@ def _recorded(graph: Graph, index: int, rank: RankNodes, origin_ps: int) -> Impo
     rows = np.array([row for _, row in placed], dtype=np.int64)
     ops = graph.ops
     kind = ops.kind[first + rows]
-    communicates = np.isin(kind, [int(OpKind.COLLECTIVE), int(OpKind.SEND), int(OpKind.RECV)])
+    communicates = is_communication(kind)
     recorded = RecordedOps(
         start, end, Strings.encode([node.name for node, _ in placed]), ops.stream.take(first + rows),
         communicates, kind != int(OpKind.MEMCPY), np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows)),

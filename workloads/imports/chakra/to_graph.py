@@ -8,9 +8,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.builder import GraphBuilder
+from simcore.graph.kinds import COMMUNICATION, ON_GPU
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from workloads.imports.chakra.order import in_order
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
@@ -25,7 +27,7 @@ _MAX_NUMBER = 1 << 62
 _READ = {
     name: str if what == "str" else int
     for name, (what, _) in OP_COLUMNS.items()
-    if name not in ("name", "kind", "group", "forward_op", "recorded_ps", "flops", "comm_bytes", "stream")
+    if name not in ("name", "kind", "group", "forward_op", "recorded_ps", "flops", "num_bytes", "stream")
 }
 _OF_TYPE = {
     NodeType.COMM_COLL: OpKind.COLLECTIVE, NodeType.COMM_SEND: OpKind.SEND, NodeType.COMM_RECV: OpKind.RECV,
@@ -202,7 +204,7 @@ class _Writer:
         self._edges(row, EdgeKind.DATA, data)
         self._edges(row, EdgeKind.WAIT, waits)
         self.stream_of[node.id] = stream
-        if kind not in (OpKind.HOST, OpKind.SYNC, OpKind.EVENT_WAIT, OpKind.EVENT_RECORD):
+        if kind in ON_GPU:
             self.rank.placed.append((node, row - first))
 
     def _edges(self, row: int, kind: EdgeKind, sources: list[int]) -> None:
@@ -224,14 +226,14 @@ class _Writer:
             columns |= {"bytes_read": size, "bytes_written": size, "op_class": "copy"}
         elif kind == OpKind.COMPUTE and size and "bytes_read" not in given and "bytes_written" not in given:
             columns["bytes_read"] = size
-        if kind in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
+        if kind in COMMUNICATION:
             columns |= self._communication(node, kind, size)
         if isinstance(given.get("stream"), str):
             columns["stream"] = given["stream"]
         else:
             self.rank.guessed_streams = self.rank.guessed_streams or "stream" not in given
             default = {OpKind.HOST: "host", OpKind.MEMCPY: "copy"}.get(kind, "compute")
-            if kind in (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV):
+            if kind in COMMUNICATION:
                 default = (
                     f"comm {columns['group']} {node.type.name if kind != OpKind.COLLECTIVE else ''}".strip()
                 )
@@ -252,14 +254,14 @@ class _Writer:
             self.rank.guessed_groups = True
             symbol = _ALL
         members = [self.place[r] for r in self.known.get(name, tuple(self.place)) if r in self.place]
-        columns: dict[str, object] = {"group": symbol, "comm_bytes": size}
+        columns: dict[str, object] = {"group": symbol, "num_bytes": size}
         if kind == OpKind.COLLECTIVE:
             code = given.get("comm_type", -1)
             if not (type(code) is int and 0 <= code < len(COLLECTIVES)):
                 raise InputError(f"{where}: comm_type {code!r} is no collective of Chakra's")
             collective = COLLECTIVES[code]
-            if collective == "all_gather":
-                columns["comm_bytes"] = size * len(members)
+            if kind_of(collective).gives_part:
+                columns["num_bytes"] = size * len(members)
             columns["collective"] = str(given.get("collective", _NEAREST.get(collective, collective)))
         else:
             key = "comm_dst" if kind == OpKind.SEND else "comm_src"
@@ -280,7 +282,7 @@ class _Writer:
             columns["peer_delta"] = delta % len(members)
         exact = given.get("comm_bytes")
         if type(exact) is int and 0 <= exact < _MAX_BYTES:
-            columns["comm_bytes"] = exact
+            columns["num_bytes"] = exact
         return columns
 
     def _size(self, node: ChakraNode, key: str, most: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simcore.graph import Graph, ProcessGroup, Workload, verify
-from simcore.graph.ops import OpKind
+from simcore.graph.kinds import P2P
 from simcore.graph.passes import fuse_regions
 from workloads.tracing import fake_device, group_families
 from workloads.tracing.assemble import assemble
@@ -139,9 +139,7 @@ def _pipelined(one: ScriptTrace) -> set[str]:
     """Symbols of the groups with point-to-point traffic."""
     program = one.trace.program
     kinds, groups = _columns(program, KIND), _columns(program, GROUP)
-    return {
-        str(group) for kind, group in zip(kinds, groups, strict=True) if kind in (OpKind.SEND, OpKind.RECV)
-    }
+    return {str(group) for kind, group in zip(kinds, groups, strict=True) if kind in P2P}
 
 
 def _families(one: ScriptTrace, world_size: int) -> dict[str, ProcessGroup]:

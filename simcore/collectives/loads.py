@@ -1,4 +1,4 @@
-"""Rings, trees and switch reductions over nodes, and the load that each puts on every link.
+"""Rings, trees, switches, messages: which way each algorithm goes, and its load on every link.
 
 A load is (link, link bytes per byte that an average rank sends), as in
 :class:`~simcore.collectives.plan.LinkUse`.
@@ -14,20 +14,23 @@ Note [Rotation]
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from simcore.collectives.layout import Fabric, Layout
+from simcore.collectives.kinds import Collective
+from simcore.collectives.kinds.schedule import aggregated_hops
+from simcore.collectives.layout import GroupLayout
 from simcore.collectives.tree import double_binary_tree
+from simcore.hardware.topology import Topology
 
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
 
 
-class Load(NamedTuple):
+class LoadPerByte(NamedTuple):
     """Load of a group: ``weights[i]`` bytes on link ``ids[i]`` per byte that an average rank sends.
 
     ``connections`` is how many bytes an average rank sends while one connection carries one: in a ring over
@@ -45,7 +48,7 @@ class Load(NamedTuple):
 class LinkLoad:
     """Accumulates link bytes, connection by connection, then gives them per byte of an average rank."""
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Topology) -> None:
         self._nics = fabric.sending_nics
         self._bytes: dict[int, float] = {}
         self._connections: dict[int, int] = {}
@@ -63,7 +66,7 @@ class LinkLoad:
         for link in links[nic + 1 : -1]:
             self._inputs.setdefault(link, set()).add(links[nic])
 
-    def add_all(self, hops: Iterable[tuple[int, int]], fabric: Fabric, num_bytes: float) -> None:
+    def add_all(self, hops: Iterable[tuple[int, int]], fabric: Topology, num_bytes: float) -> None:
         """A connection of ``num_bytes`` for each of ``hops`` (GPUs), to which no other size is added."""
         ids: list[int] = []
         times: list[int] = []
@@ -79,13 +82,13 @@ class LinkLoad:
         self._connections = dict(zip(links_used.tolist(), connections.tolist(), strict=True))
         self._bytes = dict(zip(links_used.tolist(), sums[connections - 1].tolist(), strict=True))
 
-    def per_byte(self, sent_bytes: float) -> Load:
+    def per_byte(self, sent_bytes: float) -> LoadPerByte:
         """Links ascending, link bytes per byte where an average rank sends ``sent_bytes``."""
         ids = np.array(sorted(self._bytes), dtype=np.int64)
         loads = np.array([self._bytes[int(link)] for link in ids], dtype=np.float64) / sent_bytes
         connections = np.array([self._connections[int(link)] for link in ids], dtype=np.float64)
         inputs = np.array([len(self._inputs.get(int(link), ())) for link in ids], dtype=np.float64)
-        return Load(ids, loads, float((connections / loads).max()) if len(ids) else 1.0, inputs)
+        return LoadPerByte(ids, loads, float((connections / loads).max()) if len(ids) else 1.0, inputs)
 
 
 def _exit_local(members: int, rotation: int, node: int) -> int:
@@ -97,7 +100,7 @@ def _entry_local(members: int, rotation: int, node: int) -> int:
     return (rotation + (node + 1) % 2) % members
 
 
-def ring_order(layout: Layout, rotation: int) -> tuple[int, ...]:
+def ring_order(layout: GroupLayout, rotation: int) -> tuple[int, ...]:
     """GPUs in the order of one channel's ring; see Note [Rotation].
 
     Within a node the ring goes round from where it enters to where it leaves, up or down: rotations then
@@ -117,7 +120,7 @@ def ring_order(layout: Layout, rotation: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def ring_load(fabric: Fabric, layout: Layout) -> Load:
+def ring_load(fabric: Topology, layout: GroupLayout) -> LoadPerByte:
     """Load of a ring over all rotations, per byte that each rank sends."""
     load = LinkLoad(fabric)
     orders = [ring_order(layout, rotation) for rotation in range(layout.num_rings)]
@@ -126,12 +129,12 @@ def ring_load(fabric: Fabric, layout: Layout) -> Load:
     return load.per_byte(1.0)
 
 
-def tree_rotations(layout: Layout) -> int:
+def tree_rotations(layout: GroupLayout) -> int:
     """Different pairs of trees that the group's channels take."""
     return len(layout.rings) or layout.max_per_node
 
 
-def _chains(layout: Layout, rotation: int) -> list[tuple[int, ...]]:
+def _chains(layout: GroupLayout, rotation: int) -> list[tuple[int, ...]]:
     """GPUs of each node, that in the tree of nodes first; without NVSwitches a piece of a ring."""
     if not layout.rings:
         starts = [rotation % len(gpus) for gpus in layout.nodes]
@@ -143,7 +146,7 @@ def _chains(layout: Layout, rotation: int) -> list[tuple[int, ...]]:
     return chains
 
 
-def tree_edges(layout: Layout, rotation: int, which: int) -> Iterator[tuple[int, int]]:
+def tree_edges(layout: GroupLayout, rotation: int, which: int) -> Iterator[tuple[int, int]]:
     """(child, parent) GPUs of one channel: a chain in each node, its head in one of the two node trees."""
     tree = double_binary_tree(layout.num_nodes)[which]
     chains = _chains(layout, rotation)
@@ -153,7 +156,7 @@ def tree_edges(layout: Layout, rotation: int, which: int) -> Iterator[tuple[int,
             yield chain[0], chains[tree.parent[node]][0]
 
 
-def tree_load(fabric: Fabric, layout: Layout) -> Load:
+def tree_load(fabric: Topology, layout: GroupLayout) -> LoadPerByte:
     """Load of the double binary tree over all rotations, per byte that an average rank sends.
 
     Every edge carries each byte once up and once down, so an average rank sends 2 (n-1)/n of them.
@@ -166,12 +169,12 @@ def tree_load(fabric: Fabric, layout: Layout) -> Load:
     return load.per_byte(2.0 * (num_ranks - 1) / num_ranks)
 
 
-def tree_levels(layout: Layout) -> tuple[int, int]:
+def tree_levels(layout: GroupLayout) -> tuple[int, int]:
     """(hops within nodes, hops between nodes) from the deepest leaf to the root."""
     return layout.max_per_node - 1, max(tree.depth for tree in double_binary_tree(layout.num_nodes))
 
 
-def nvls_load(fabric: Fabric, layout: Layout, efficiency: float) -> Load:
+def nvls_load(fabric: Topology, layout: GroupLayout, efficiency: float) -> LoadPerByte:
     """Load of an all_reduce inside the NVSwitch, per byte that an average rank sends in a ring.
 
     The switch reads every GPU's B bytes once to add them and delivers the sum to all: a GPU's port carries
@@ -195,23 +198,63 @@ def nvls_load(fabric: Fabric, layout: Layout, efficiency: float) -> Load:
     return load.per_byte(2.0 * (num_ranks - 1) / num_ranks)
 
 
-def all_to_all_load(fabric: Fabric, layout: Layout) -> Load:
-    """Load of a pairwise exchange, per byte that each rank sends to all others together.
+def nvls_one_way_load(
+    fabric: Topology, layout: GroupLayout, efficiency: float, *, gathers: bool
+) -> LoadPerByte:
+    """Load of an all_gather (``gathers``) or reduce_scatter in the switch, per byte that a ring would send.
+
+    One direction of a GPU's port carries the whole buffer, the other the GPU's own n-th of it, at
+    ``efficiency`` of the port: multicast stores and in-switch reads (NCCL src/device/all_gather.h and
+    reduce_scatter.h under NVLS).
+    """
+    load = LinkLoad(fabric)
+    share = 1.0 / layout.num_ranks
+    for gpus in layout.nodes:
+        for gpu in gpus:
+            own, others = (fabric.nvlink_out(gpu), fabric.nvlink_in(gpu))
+            if not gathers:
+                own, others = others, own
+            load.add((own,), share / efficiency)
+            for _ in range(layout.num_ranks):  # multicast of everybody, reads by everybody
+                load.add((others,), share / efficiency)
+    return load.per_byte(1.0 - share)
+
+
+def pat_load(fabric: Topology, layout: GroupLayout, *, gathers: bool) -> LoadPerByte:
+    """Load of parallel aggregated trees, per byte that each rank sends; sums travel the other way."""
+    load = LinkLoad(fabric)
+    order = [gpu for gpus in layout.nodes for gpu in gpus]
+    num_ranks = len(order)
+    for distance, come in aggregated_hops(num_ranks):
+        for rank, gpu in enumerate(order):
+            peer = order[(rank + (distance if gathers else -distance)) % num_ranks]
+            load.add(fabric.route(gpu, peer), float(len(come)))
+    return load.per_byte(num_ranks - 1.0)
+
+
+def message_load(
+    fabric: Topology, layout: GroupLayout, kind: Collective, ranks: Sequence[int]
+) -> LoadPerByte:
+    """Load of messages between all pairs, per byte that an average rank sends to all others together.
 
     Between nodes, with rail routing, NCCL hands data to the GPU on the destination's rail first (PXN), member
     of the group or not: rails are never crossed, NVLink carries the extra hop.
     """
     load = LinkLoad(fabric)
+    num_ranks, pieces = layout.num_ranks, kind.pieces
+    place = {fabric.gpu_of_rank(rank): member for member, rank in enumerate(ranks)} if pieces else {}
     for src_gpus in layout.nodes:
         for dst_gpus in layout.nodes:
             for src in src_gpus:
                 for dst in dst_gpus:
                     if src != dst:
-                        load.add(fabric.message_route(src, dst), 1.0)
-    return load.per_byte(layout.num_ranks - 1.0)
+                        size = pieces(place[src], place[dst], num_ranks) if pieces else 1.0
+                        if size:
+                            load.add(fabric.message_route(src, dst), size)
+    return load.per_byte(num_ranks - 1.0 if pieces is None else kind.sent_share(num_ranks) * num_ranks)
 
 
-def p2p_load(fabric: Fabric, src: int, dst: int) -> Load:
+def p2p_load(fabric: Topology, src: int, dst: int) -> LoadPerByte:
     """Load of one message, per byte."""
     load = LinkLoad(fabric)
     load.add(fabric.message_route(src, dst), 1.0)

@@ -1,0 +1,63 @@
+"""all_reduce: every rank ends with the sum of everybody's buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simcore.collectives.kinds.collective import Collective, register
+from simcore.collectives.kinds.schedule import Schedule, Transfer, channel_chunks, owners_and_peers, ring
+from simcore.collectives.tree import Tree, double_binary_tree
+
+
+def _ring(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
+    """Reduces for n - 1 steps, gathers for n - 1; each rank sends 2 (n - 1) / n of the bytes."""
+    del chunks  # one per rank
+    return ring(num_ranks, num_bytes, channels, 2 * (num_ranks - 1), num_ranks - 1, 0)
+
+
+def _tree_channel(tree: Tree, channel: int, pieces: Sequence[tuple[int, int]]) -> Schedule:
+    """Up with sums, down with results; chunk k starts k steps later, as soon as the leaves are free."""
+    depth = tree.depth
+    level, parent = tree.level, tree.parent
+    for chunk, (offset, size) in enumerate(pieces):
+        for member in sorted(range(len(parent)), key=lambda m: -level[m]):
+            if parent[member] >= 0:
+                step = depth - level[member] + chunk
+                yield Transfer(step, channel, member, parent[member], chunk, offset, size, True)
+        for member in sorted(range(len(parent)), key=lambda m: level[m]):
+            if parent[member] >= 0:
+                step = depth + level[member] - 1 + chunk
+                yield Transfer(step, channel, parent[member], member, chunk, offset, size, False)
+
+
+def _tree(num_ranks: int, num_bytes: int, channels: int = 2, chunks: int = 1) -> Schedule:
+    """Double binary tree: even channels use the first tree, odd channels the second."""
+    trees = double_binary_tree(num_ranks)
+    for channel, pieces in channel_chunks(num_bytes, channels, chunks):
+        yield from _tree_channel(trees[channel % 2], channel, pieces)
+
+
+def _switch(num_ranks: int, num_bytes: int, channels: int = 1, chunks: int = 1) -> Schedule:
+    """NVLS: rank r fetches slice r already added up, then stores it to all; adding and copying in the switch.
+
+    A transfer to the owner stands for the switch's read of one member, one from the owner for a multicast
+    copy.  Every port carries the buffer once and its own slice once more, each way; the schedule leaves out
+    what a rank exchanges with itself.
+    """
+    del chunks
+    for channel, slices in channel_chunks(num_bytes, channels, num_ranks):
+        for owner, peer, offset, size in owners_and_peers(slices):
+            yield Transfer(0, channel, peer, owner, owner, offset, size, True)
+        for owner, peer, offset, size in owners_and_peers(slices):
+            yield Transfer(1, channel, owner, peer, owner, offset, size, False)
+
+
+ALL_REDUCE = register(
+    Collective(
+        "all_reduce",
+        # Over nodes each slice of nvls_tree continues on a double binary tree of its rail.
+        {"ring": _ring, "tree": _tree, "nvls": _switch, "nvls_tree": _tree},
+        reduces=True,
+        passes=2,
+    )
+)
