@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from simcore.collectives.ring_search import NodeRings, find_rings
 from simcore.errors import InputError
-from simcore.hardware.nics import NicPorts
+from simcore.hardware.wiring import NicPorts
 from simcore.hardware.node import Node
 from simcore.hardware.specs import ClusterSpec
 from simcore.hardware.topology import Links

@@ -56,7 +56,7 @@ class RooflineCost:
     ) -> None:
         if fp32_math not in FP32_MATH:
             raise InputError(f"fp32_math {fp32_math!r}{nearest(fp32_math, FP32_MATH)}")
-        constants = parameters or load_parameters(gpu.generation)
+        constants = parameters or load_parameters(gpu.table("cost"))
         chosen = attention or constants.default_attention
         if chosen not in constants.attention:
             raise InputError(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from simcore.errors import InputError
 from simcore.hardware.links import LinkBlock, pair_block, pair_index, switch_block
-from simcore.hardware.nics import NicPorts
+from simcore.hardware.wiring import NicPorts
 from simcore.hardware.specs import ClusterSpec
 
 Floats = npt.NDArray[np.float64]

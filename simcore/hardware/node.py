@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import InputError
-from simcore.hardware.nics import NicPorts, nic_ports
+from simcore.hardware.wiring import NicPorts, nic_ports
 from simcore.hardware.specs import ClusterSpec
 from simcore.hardware.wiring import MAX_WIRED_GPUS, NodeWiring
 
@@ -259,7 +259,7 @@ class _Add(Protocol):
 
 
 def ports_of(cluster: ClusterSpec) -> NicPorts:
-    """NIC ports of each node.  InputError as :func:`simcore.hardware.nics.nic_ports`."""
+    """NIC ports of each node.  InputError as :func:`simcore.hardware.wiring.nic_ports`."""
     return nic_ports(cluster.gpus_per_node, cluster.nics_per_node, cluster.wiring.nic_of_gpu)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from simcore.errors import InputError
-from simcore.hardware.nics import nic_ports
+from simcore.hardware.wiring import nic_ports
 from simcore.hardware.wiring import PciePort
 from simcore.hardware.xml_tree import Element, read_xml
 

@@ -6,27 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from simcore.hardware.sustained import Conditions, Sustained
+from simcore.hardware.sustained import Sustained
 from simcore.hardware.wiring import NodeWiring
+from simcore.tables import names
 
 
 @dataclass(frozen=True)
 class GpuSpec:
     """One GPU model.  ``peak_flops`` maps a math mode to dense flop/s at the clock its datasheet rates.
 
-    Math modes: fp64, fp32 (CUDA cores), tf32, fp16, bf16, fp8, int8; absent = unsupported.
+    Math modes: fp64, fp32 (CUDA cores), tf32, fp16, bf16, fp8, fp4, int8; absent = unsupported.
     ``nvlink_bytes_per_s`` is per direction, all links together (datasheet), ``nvlink_links`` how many,
     ``nvlink_efficiency`` the share that data can use (the rest is packet headers and flow control).
     ``launch_overhead_s``: host time of one launch call; ``launch_latency_s``: launch call to start on an
     idle stream; ``kernel_gap_s``: start cost of back-to-back kernels on one stream.
     ``power_limit_w``: of the board; ``static_power_w``: what it draws at load whatever the clock; None where
-    they are not known (:mod:`simcore.hardware.power`).
+    they are not known (:mod:`simcore.hardware.sustained`).
+    ``generation`` names the tables that say how its kernels and collectives are written, ``like`` the
+    generation whose tables stand in where it has none.
     ``die`` names the chip, ``sustained`` what it keeps up in long training (None: no run of it is known);
     ``conditions`` whether that counts.  ``sources`` says for each number where it comes from.
     """
 
     name: str
-    generation: str  # volta, ampere, hopper
+    generation: str
     num_sms: int
     boost_clock_hz: float
     peak_flops: dict[str, float]
@@ -46,10 +49,16 @@ class GpuSpec:
     nvlink_efficiency: float = 1.0
     power_limit_w: float | None = None
     static_power_w: float | None = None
+    like: str = ""
     die: str = ""
     sustained: Sustained | None = None
-    conditions: Conditions = "sustained"
+    conditions: str = "sustained"
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def table(self, kind: str) -> str:
+        """Name of the table in ``hardware_profiles/<kind>`` ("cost", "nccl", "tuner") that holds for it."""
+        own = not self.like or self.generation in names("hardware_profiles", kind)
+        return self.generation if own else self.like
 
     def under_load(self, num_gpus: int) -> GpuSpec:
         """The slowest of ``num_gpus`` GPUs in a training step, as rated where ``conditions`` are "cool".

@@ -107,7 +107,7 @@ def _prices(cost: RooflineCost, table: OpRows, index: dict[Kernel, int], priced:
 
 def _attention(names: set[str], gpu: GpuSpec) -> str | None:
     """Family of the recorded attention kernels, where the GPU's generation has it in the model."""
-    known = load_parameters(gpu.generation).attention
+    known = load_parameters(gpu.table("cost")).attention
     found = (family for word, family in _ATTENTION_WORDS if any(word in name for name in names))
     return next((family for family in found if family in known), None)
 

@@ -10,7 +10,7 @@ from typing import Final
 from simcore.cost import MeasuredTable
 from simcore.errors import InputError, nearest
 from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
-from simcore.hardware.quantities import Number
+from simcore.units import Number
 from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
 
 KERNELS: Final = ("unfused", "megatron", "flash", "cudnn")
