@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints, overload
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from simcore.errors import InputError, nearest
 from simcore.units import Number
 
-_T = TypeVar("_T")
+#: Tables of fewer keys are spelt out in messages.
+_FEW: Final = 5
 _LISTED: Final = '{ value = [...], source = "..." }'
 _QUANTITY: Final = '{ value = ..., unit = "...", source = "..." }'
 
@@ -62,9 +63,7 @@ class Plain:
         """``value`` if it is such a number, else InputError."""
         known = int if self.integer else int | float
         if isinstance(value, bool) or not isinstance(value, known) or not 0 <= value < float("inf"):
-            raise InputError(
-                f"{where} = {value!r} must be a {'whole ' if self.integer else ''}number >= 0"
-            )
+            raise InputError(f"{where} = {value!r} must be a {'whole ' if self.integer else ''}number >= 0")
         if not self.zero_allowed and value == 0:
             raise InputError(f"{where} must be above 0")
         if self.share and value > 1:
@@ -169,10 +168,6 @@ def parse(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: not valid TOML: {error}") from None
 
 
-@overload
-def load(schema: type[_T], package: str, path: str) -> _T: ...
-@overload
-def load(schema: object, package: str, path: str) -> Any: ...
 def load(schema: Any, package: str, path: str) -> Any:
     """The table at ``path`` in ``package``, as :func:`read`."""
     text = resources.files(package).joinpath(path).read_text(encoding="utf-8")
@@ -196,13 +191,7 @@ def read_file(path: Path, what: str) -> dict[str, Any]:
     return parse(text, str(path))
 
 
-@overload
-def read(schema: type[_T], raw: str | Mapping[str, Any], where: str, sources: dict[str, str] | None = ...) -> _T: ...
-@overload
-def read(schema: object, raw: str | Mapping[str, Any], where: str, sources: dict[str, str] | None = ...) -> Any: ...
-def read(
-    schema: Any, raw: str | Mapping[str, Any], where: str, sources: dict[str, str] | None = None
-) -> Any:
+def read(schema: Any, raw: str | Mapping[str, Any], where: str, sources: dict[str, str] | None = None) -> Any:
     """What ``raw``, the text of a file or its parsed TOML, holds by ``schema``; see Note [Schemas].
 
     ``where`` names the file in messages.  A mapping is read as a dict of the keys that are there, a dataclass
@@ -226,14 +215,10 @@ class _Place:
     @property
     def key(self) -> str:
         """How messages call the value here."""
-        return f"{_Place(self.where, self.path[:-1], {}).table}: {self.path[-1]}" if self.path else self.where
+        return f"{replace(self, path=self.path[:-1]).table}: {self.path[-1]}" if self.path else self.where
 
     def at(self, key: str) -> _Place:
-        return _Place(self.where, (*self.path, key), self.sources)
-
-    def item(self, number: int) -> _Place:
-        *above, last = self.path
-        return _Place(self.where, (*above, f"{last}[{number}]"), self.sources)
+        return replace(self, path=(*self.path, key))
 
 
 def _read(schema: Any, value: Any, place: _Place) -> Any:
@@ -245,28 +230,27 @@ def _read(schema: Any, value: Any, place: _Place) -> Any:
         if not isinstance(value, list) or schema.length not in (None, len(value)):
             some = "a list" if schema.length is None else f"{schema.length} values"
             raise InputError(f"{place.key}: expected {some}, got {value!r}")
-        items = enumerate(value)
-        return tuple(_read(schema.schema, item, place.item(number)) for number, item in items)
+        return tuple(_read(schema.schema, item, place.at(str(row))) for row, item in enumerate(value))
     if schema is Any:
         return value
+    keys: Any = keys_of(schema) if isinstance(schema, type) else schema
     if not isinstance(value, dict):
-        raise InputError(f"{place.key}: expected a table, got {value!r}")
+        spelt = f" of {', '.join(keys)}" if isinstance(keys, Mapping) and len(keys) < _FEW else ""
+        raise InputError(f"{place.key}: expected a table{spelt}, got {value!r}")
     if isinstance(schema, Sourced):
-        rest = dict(value)
-        if not str(rest.pop("source", "")).strip():
+        if not str(value.get("source", "")).strip():
             raise InputError(f"{place.table}: source must say where the numbers come from")
-        return _read(schema.schema, rest, place)
+        return _read(schema.schema, {key: entry for key, entry in value.items() if key != "source"}, place)
     if isinstance(schema, Each):
-        known = value if schema.names is None else dict.fromkeys(schema.names)
-        return _read_keys({**{key: Maybe(schema.schema) for key in known}, **schema.must}, value, place)
-    if isinstance(schema, Mapping):
-        return _read_keys(schema, value, place)
-    return schema(**_read_keys(keys_of(schema), value, place))
+        known = value if schema.names is None else schema.names
+        keys = {**dict.fromkeys(known, Maybe(schema.schema)), **schema.must}
+    found = _read_keys(keys, value, place)
+    return schema(**found) if isinstance(schema, type) else found
 
 
 def _read_keys(schema: Mapping[str, Any], value: Mapping[str, Any], place: _Place) -> dict[str, Any]:
     _refuse_unknown(value, schema, place.table)
-    found = dict.fromkeys(value)  # in the order of the file
+    found: dict[str, Any] = dict.fromkeys(value)  # in the order of the file
     for key, entry in schema.items():
         if key in value:
             found[key] = _read(entry.schema if isinstance(entry, Maybe) else entry, value[key], place.at(key))
@@ -297,7 +281,7 @@ def _refuse_unknown(table: Mapping[str, Any], known: Mapping[str, Any] | tuple[s
 
 
 @cache
-def keys_of(kind: type) -> dict[str, Any]:
+def keys_of(kind: Any) -> dict[str, Any]:
     """The schema of a dataclass, by field."""
     hints = get_type_hints(kind, include_extras=True)
     found = {}

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from simcore.collectives.ring_search import NodeRings, find_rings
 from simcore.errors import InputError
-from simcore.hardware.wiring import NicPorts
-from simcore.hardware.node import Node
+from simcore.hardware.node import NodeLinks
 from simcore.hardware.specs import ClusterSpec
 from simcore.hardware.topology import Links
+from simcore.hardware.wiring import NicPorts
 
 #: Rings over several nodes: no more than this many different ones.
 _MAX_JOINED: Final = 48
@@ -62,7 +62,7 @@ class Fabric(Protocol):
         ...
 
     @property
-    def node(self) -> Node:
+    def node(self) -> NodeLinks:
         """Wiring inside each node."""
         ...
 
@@ -228,7 +228,7 @@ def _cut(rings: NodeRings, port_of: tuple[int, ...], ring: int) -> tuple[int, ..
     return cycles[0]
 
 
-def _hop_s(node: Node, order: tuple[int, ...]) -> float:
+def _hop_s(node: NodeLinks, order: tuple[int, ...]) -> float:
     """Latency of a ring's hop, averaged around it."""
     pairs = zip(order, (*order[1:], order[0]), strict=True)
     hops = [float(node.latency_s[list(node.route(src, dst))].sum()) for src, dst in pairs]

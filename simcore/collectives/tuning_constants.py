@@ -3,7 +3,8 @@
 Copied as facts from NVIDIA/nccl src/graph/tuning.cc at 5067397c (release 2.27 and later).  These numbers
 only *choose* algorithm and protocol, as NCCL does even where it is wrong; how long things really take is in
 :mod:`simcore.collectives.timing`.  What differs between GPU generations stands in
-``hardware_profiles/tuner/<generation>.toml``.  Latencies in microseconds, bandwidths in GB/s, columns LL, LL128, Simple.
+``hardware_profiles/tuner/<generation>.toml``.  Latencies in microseconds, bandwidths in GB/s, columns LL,
+LL128, Simple.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ RING_PLATEAU_FROM_BYTES: Final = 64
 class GenerationTuning:
     """What NCCL believes of one GPU generation; triples by :func:`scale_column`.
 
-    ``ll_max_gb_per_s``: most that LL moves within a node.  ``*_channel_gb_per_s``: most that one channel moves.
+    ``ll_max_gb_per_s``: most that LL moves within a node; ``*_channel_gb_per_s``: that one channel moves.
     ``nvls_efficiency``: share of NVLink's rate in reductions by the switch (0: it cannot add).
     ``ring_plateau``: latency of a ring over several nodes under Simple once its chunks are real, over that of
     small ones.  ``speeds_*``: rates that the search tries for one ring, fastest first;

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
@@ -29,12 +27,6 @@ OVERRIDE_KEYS: Final = (
     *(f"gpu.{key}" for key in GPU_OVERRIDES),
     *(f"cluster.{key}" for key in CLUSTER),
 )
-#: Fields that :func:`hardware_hash` reads where they are not at their defaults.
-_HASHED_IF_GIVEN: Final = (
-    "wiring", "leaves_per_pod", "core_oversubscription", "leaves_per_group", "local_cables", "global_cables",
-    "uplink_bytes_per_s", "routing", "transport", "placement", "placed_gpus",
-    "nccl_environment", "nccl_net_latency_s",
-)  # fmt: skip
 _SCOPES: Final = ("gpu", "cluster", "link")
 
 
@@ -78,43 +70,6 @@ def load_cluster(name_or_path: str = DEFAULT_CLUSTER, overrides: Overrides = ())
     gpu = _gpu(read_gpu(profile.values["gpu"], folder), changes["gpu"])
     cluster = _cluster(profile, gpu, placement_overridden="placement" in changes["cluster"])
     return replace(cluster, link_overrides=_link_overrides(cluster, changes["link"]))
-
-
-def hardware_hash(cluster: ClusterSpec) -> str:
-    """SHA-256 over every number and wiring choice (not names or sources): equal hash, equal hardware."""
-    content = asdict(cluster)
-    for spec in fields(
-        cluster
-    ):  # what a cluster leaves at its default does not count, so that keys can be added
-        default = spec.default_factory() if callable(spec.default_factory) else spec.default
-        if spec.name in _HASHED_IF_GIVEN and getattr(cluster, spec.name) == default:
-            del content[spec.name]
-    del content["fabric_measured"]
-    for table in (content, content["gpu"]):
-        del table["sources"], table["name"]
-    if held := content["gpu"]["sustained"]:
-        del held["sources"], held["measured_on"]
-    del content["gpu"]["die"]  # a name
-    for key in ("power_limit_w", "static_power_w"):  # they only say what the clock is, and it is in the peaks
-        del content["gpu"][key]
-    if not content["gpu"]["like"]:
-        del content["gpu"]["like"]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
-    """Numbers whose source is an assumption, ``gpu.key: source``, for the record of a run."""
-    scopes: tuple[tuple[str, Mapping[str, str]], ...] = (
-        ("gpu", cluster.gpu.sources),
-        ("gpu.sustained", cluster.gpu.sustained.sources if cluster.gpu.sustained else {}),
-        ("cluster", cluster.sources),
-    )
-    return tuple(
-        f"{scope}.{key}: {source}"
-        for scope, sources in scopes
-        for key, source in sources.items()
-        if source.startswith("assumption")
-    )
 
 
 def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
@@ -161,7 +116,8 @@ def _clock_under_load(profile: Profile, rated: GpuSpec, held: Sustained) -> floa
             f" {static_w:g} W"
         )
     reference = rated if rated.name in held.measured_on else load_gpu(held.reference)
-    return clock_at_limit(replace(rated, power_limit_w=limit_w, static_power_w=static_w), reference, held.clock)
+    board = replace(rated, power_limit_w=limit_w, static_power_w=static_w)
+    return clock_at_limit(board, reference, held.clock)
 
 
 def _by_scope(overrides: Overrides) -> dict[str, dict[str, str]]:

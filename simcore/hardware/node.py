@@ -17,16 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import InputError
-from simcore.hardware.wiring import NicPorts, nic_ports
 from simcore.hardware.specs import ClusterSpec
-from simcore.hardware.wiring import MAX_WIRED_GPUS, NodeWiring
+from simcore.hardware.wiring import MAX_WIRED_GPUS, NicPorts, NodeWiring, nic_ports
 
 Floats = npt.NDArray[np.float64]
 Way = tuple[int, ...]
 _NOTHING: Final[Way] = ()
 
 
-class Node(Protocol):
+class NodeLinks(Protocol):
     """Links of one node, numbered from 0, and the ways over them.
 
     ``stride`` links form one block in the numbering of all nodes; see :mod:`simcore.hardware.topology`.
@@ -268,7 +267,7 @@ def num_nic_links(cluster: ClusterSpec) -> int:
     return len(ports_of(cluster).nics)
 
 
-def node_of(cluster: ClusterSpec) -> Node:
+def node_of(cluster: ClusterSpec) -> NodeLinks:
     """The node that every node of ``cluster`` is like.  InputError for wiring that cannot be."""
     gpu = cluster.gpu
     link_bytes_per_s = gpu.nvlink_bytes_per_s * gpu.nvlink_efficiency / gpu.nvlink_links

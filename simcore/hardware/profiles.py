@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _SIZED_NAME: Final = re.compile(r"(?P<family>.+)-(?P<gpus>[0-9]{1,9})")
 #: Tables that a generation may have of its own, by folder of hardware_profiles.
-_OF_GENERATION: Final = {"cost": "kernels", "nccl": "times of collectives", "tuner": "NCCL's tuning table"}
+_OF_GENERATION: Final = {
+    "cost": "constants of kernels", "nccl": "timing of collectives", "tuner": "tuning table of NCCL",
+}  # fmt: skip
 #: Generations whose name is closer than this to one that has tables are taken for misspelt.
 _MISSPELT: Final = 0.8
 
@@ -29,8 +31,8 @@ _MISSPELT: Final = 0.8
 class Profile:
     """A profile's content in SI units, not yet a spec, so that overrides can still change it.
 
-    ``sustained`` is only used by GPUs, ``node`` (what its ``node_xml`` says) by clusters.  ``folder`` is where
-    paths in the file are relative to, None for a profile of the project.
+    ``sustained`` is only used by GPUs, ``node`` (what its ``node_xml`` says) by clusters.  ``folder`` is
+    where paths in the file are relative to, None for a profile of the project.
     """
 
     where: str
@@ -68,34 +70,30 @@ def settle_generation(gpu: Profile) -> None:
     InputError for a generation that seems misspelt.
     """
     values, where = gpu.values, gpu.where
-    generation, known = values["generation"], tables.names("hardware_profiles", "cost")
-    missing = [
-        what for kind, what in _OF_GENERATION.items()
-        if generation not in tables.names("hardware_profiles", kind)
-    ]  # fmt: skip
-    like = values.pop("like", None)
+    generation, like = values["generation"], values.pop("like", None)
+    named = {what: tables.names("hardware_profiles", kind) for kind, what in _OF_GENERATION.items()}
+    known = sorted(set.intersection(*map(set, named.values())))
     if like is not None:
-        Text(known).from_value(like, f"{where}: like")
+        Text(tuple(known)).from_value(like, f"{where}: like")
+    missing = [what for what, described in named.items() if generation not in described]
     if not missing:
         return
-    if like is None and generation not in known and difflib.get_close_matches(generation, known, 1, _MISSPELT):
-        hint = nearest(generation, known)
+    near = difflib.get_close_matches(generation, known, 1, _MISSPELT)
+    if like is None and near and len(missing) == len(named):
         raise InputError(
-            f"{where}: generation cannot be {generation!r}{hint}; a new one says which it is like, as in"
-            f' like = "{known[0]}"'
+            f"{where}: generation cannot be {generation!r}; did you mean {near[0]!r}? A new one says which it"
+            f' is like: like = "{near[0]}"'
         )
-    values["like"] = like or latest_generation()
+    values["like"] = like or max(known, key=_since)
+    why = "the latest generation that has them" if like is None else "which its file says it is like"
     gpu.sources["generation"] = (
-        f"assumption: {generation} has no table of its own of {', '.join(missing)}: those of {values['like']},"
-        f" {'the latest generation that has them' if like is None else 'as its file says'}"
+        f"assumption: {generation} has no {', '.join(missing)} of its own: those of {values['like']}, {why}"
     )
 
 
-@cache
-def latest_generation() -> str:
-    """The generation with tables whose first GPU is the youngest (``since``, a year)."""
-    known = tables.names("hardware_profiles", "cost")
-    return max(known, key=lambda name: int(tables.load(Any, "hardware_profiles", f"cost/{name}.toml")["since"]))
+def _since(generation: str) -> int:
+    """Year of the generation's first GPU."""
+    return int(tables.load(Any, "hardware_profiles", f"cost/{generation}.toml")["since"])
 
 
 def dies() -> dict[str, Sustained]:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from simcore.errors import InputError, nearest
-from simcore.hardware.keys import CLUSTER, FROM_XML
-from simcore.hardware.wiring import nic_ports
+from simcore.hardware.keys import CLUSTER, FROM_XML, LISTS
 from simcore.hardware.profiles import Profile
-from simcore.hardware.wiring import NodeWiring, PciePort
+from simcore.hardware.wiring import NodeWiring, PciePort, nic_ports
 
 if TYPE_CHECKING:
     from simcore.hardware.node_xml import NodeXml
@@ -61,8 +60,9 @@ def apply_node_xml(profile: Profile, overridden: set[str]) -> None:
         if key not in profile.values:
             raise InputError(f"{path}: no <net> of a NIC, and {profile.where} has no {key}")
     for key in FROM_XML:
-        profile.values.pop(key, None)
         profile.sources[key] = f"node_xml {path}"
+    for key in LISTS:
+        profile.values.pop(key, None)
     if node.left_out:
         profile.sources["nics_per_node"] = (
             f"assumption: GPUs send through the fastest NICs near them; left out of {path}:"
@@ -160,7 +160,7 @@ def _pcie_ports(profile: Profile, nic_of_gpu: tuple[tuple[int, ...], ...]) -> tu
     first_gpu = _first_gpu_of_nics(num_gpus, num_nics, nic_of_gpu)
 
     def listed(key: str, count: int, default: Sequence[int]) -> Sequence[int]:
-        found = values.get(key, default)
+        found: Sequence[int] = values.get(key, default)
         if len(found) != count:
             raise InputError(f"{where}: {key} lists {len(found)}, but there are {count}")
         return found

@@ -60,6 +60,11 @@ class GpuSpec:
         own = not self.like or self.generation in names("hardware_profiles", kind)
         return self.generation if own else self.like
 
+    @property
+    def borrowed(self) -> str:
+        """What its generation takes from another, as a warning; empty for nothing."""
+        return f"{self.name}: {self.sources['generation']}" if self.like else ""
+
     def under_load(self, num_gpus: int) -> GpuSpec:
         """The slowest of ``num_gpus`` GPUs in a training step, as rated where ``conditions`` are "cool".
 

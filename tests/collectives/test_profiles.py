@@ -35,7 +35,7 @@ def test_every_generation_has_constants() -> None:
         ("channel_bytes_per_s = ", "channel_bytes_per_s = 0 #", "channel_bytes_per_s must be above 0"),
         ("tree_efficiency = ", "tree_efficiency = 2 #", "is a share and must be at most 1"),
         ("source = ", "source = '' #", "source must say where"),
-        ("peer_s", "# peer_s", "missing key 'peer_s'"),
+        ("peer_s", "# peer_s", "key 'peer_s' is missing"),
         ("base_s = ", "base_s ", "not valid TOML"),
     ],
 )
@@ -73,10 +73,14 @@ def test_collectives_that_nobody_measured_have_the_error_of_all() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[one_node.any]", "[one_node.some]", r"\[one_node.any\] needs below_64_kib"),
+        ("[one_node.any]", "[one_node.some]", r"\[one_node\]: key 'any' is missing"),
         ("below_64_kib = ", "below_64_kib = -", "must be a number >= 0"),
-        ("[one_node.all_reduce]", "[one_node.all_reduce]\nbelow_2_mib = 0.1", "unknown size band"),
-        ("all_sizes", "al_sizes", r"\[tuner\] needs all_sizes"),
+        (
+            "[one_node.all_reduce]",
+            "[one_node.all_reduce]\nbelow_2_mib = 0.1",
+            "unknown key 'below_2_mib'; did you mean 'below_1_mib'",
+        ),
+        ("all_sizes", "al_sizes", r"\[tuner\]: unknown key 'al_sizes'"),
         ("=", "", "not valid TOML"),
     ],
 )

@@ -181,11 +181,11 @@ def test_bad_options_are_refused() -> None:
     ("old", "new", "message"),
     [
         ("tail_share", "tail_shares", "did you mean 'tail_share'"),
-        ("tile_k = 64\n", "", "missing key 'tile_k'"),
+        ("tile_k = 64\n", "", r"\[gemm.tensor\]: key 'tile_k' is missing"),
         ('persistent = "static"', 'persistent = "statik"', "did you mean 'static'"),
-        ("hbm_share = 0.", "hbm_share = 7.", "share and must be <= 1"),
+        ("hbm_share = 0.", "hbm_share = 7.", "is a share and must be at most 1"),
         ("prologue_s = ", "prologue_s = -", "must be a number >= 0"),
-        ("[gemm.simt]", "[gem.simt]", "missing 'simt'"),
+        ("[gemm.simt]", "[gem.simt]", "unknown key 'gem'; did you mean 'gemm'"),
         ("generation = ", "generation ", "TOML|Expected"),
     ],
 )

@@ -11,7 +11,7 @@ from simcore.errors import InputError, nearest
 from simcore.tables import TEXT, Each, Maybe, load
 from workloads.models.spec import ModelSpec
 
-_FIELDS: Final = {key: Maybe(Any) for key in ModelSpec.model_fields if key != "name"}
+_FIELDS: Final = dict.fromkeys(ModelSpec.model_fields.keys() - {"name"}, Maybe(Any))
 _SCHEMA: Final = {
     "base": Each({"extends": Maybe(TEXT), **_FIELDS}),
     "models": Each({"pattern": TEXT, "base": TEXT, "source": TEXT, **_FIELDS}),

@@ -25,7 +25,9 @@ _USUAL_HEAD = 128
 #: ``blocks.toml``; a block without pattern is any other's.
 _BLOCKS: Final = {
     "refused": Rows({"pattern": TEXT, "reason": TEXT}),
-    "block": Rows({"pattern": Maybe(TEXT), "source": TEXT, **{key: Maybe(Any) for key in ModelSpec.model_fields}}),
+    "block": Rows(
+        {"pattern": Maybe(TEXT), "source": TEXT, **{key: Maybe(Any) for key in ModelSpec.model_fields}}
+    ),
 }
 
 _DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "moe", "mla")

@@ -73,9 +73,7 @@ def fit_numbers(measured: MeasuredGpu, base: str) -> list[Fitted]:
     profile = load_gpu(base)
     found = []
     if measured.num_sms != profile.num_sms:
-        raise InputError(
-            f"{measured.gpu} has {measured.num_sms} SMs, profile {base!r} {profile.num_sms}"
-        )
+        raise InputError(f"{measured.gpu} has {measured.num_sms} SMs, profile {base!r} {profile.num_sms}")
     peak = profile.peak_flops.get("bf16") or profile.peak_flops.get("fp16", 0.0)
     rates = [
         row.flops_per_s
@@ -92,9 +90,7 @@ def fit_numbers(measured: MeasuredGpu, base: str) -> list[Fitted]:
         if row.op_class in _STREAMING and row.num_bytes >= 64 << 20
     ]
     if rates:
-        share = _share(
-            "streaming kernel", float(np.quantile(rates, 0.9)), profile.hbm_bytes_per_s, "bytes/s"
-        )
+        share = _share("streaming kernel", float(np.quantile(rates, 0.9)), profile.hbm_bytes_per_s, "bytes/s")
         how = f"90th percentile of {len(rates)} elementwise and copy kernels of at least 64 MiB"
         found.append(Fitted("hbm_efficiency", share, "ratio", profile.hbm_efficiency, how))
     launch = measured.launch
