@@ -23,6 +23,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from simcore.errors import InputError, nearest
@@ -300,4 +301,6 @@ def _of_hint(hint: Any) -> Any:
         return Rows(_of_hint(inner[0]), None if inner[-1] is ... else len(inner))
     if origin in (dict, Mapping):
         return Each(_of_hint(inner[1]))
+    if origin is UnionType:
+        return _of_hint(inner[0])
     return hint if is_dataclass(hint) else _OF_TYPE[hint]

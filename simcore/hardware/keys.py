@@ -6,53 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from simcore.hardware.wiring import FABRICS, NODE_KINDS
-from simcore.tables import TEXT, Each, Listed, Maybe, Text, names
+from simcore.hardware.specs import BANDWIDTH, CONDITIONS, LATENCY, MATH_MODES, RATIO, ClusterSpec, GpuSpec
+from simcore.hardware.sustained import Sustained
+from simcore.tables import TEXT, Listed, Maybe, Text, keys_of, names
 from simcore.units import Number
 
-MATH_MODES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
-
-# Nothing here is counted in more than 2**24; larger numbers overflow columns of integers.
-_count = Number("count", integer=True, at_most=2**24)
-_size = Number("size", integer=True)
-_bandwidth = Number("bandwidth")
-_share = Number("ratio", at_most=1)
-_factor = Number("ratio", at_least=1)
-# A latency of zero is a useful idealisation; a rate of zero only divides by zero.
-# No latency here reaches a second; beyond it, a step no longer fits in 64 bits of picoseconds.
-_latency = Number("time", zero_allowed=True, at_most=1)
-
-GPU: Final[dict[str, Any]] = {
-    "name": TEXT,
-    "generation": TEXT,
-    "like": Maybe(TEXT),
-    "die": Maybe(TEXT),
-    "num_sms": _count,
-    "boost_clock_hz": Number("frequency"),
-    "hbm_bytes": _size,
-    "hbm_bytes_per_s": _bandwidth,
-    "l2_bytes": _size,
-    "l2_bytes_per_s": _bandwidth,
-    "nvlink_bytes_per_s": _bandwidth,
-    "nvlink_links": _count,
-    "nvlink_efficiency": _share,
-    "copy_engines": _count,
-    "launch_overhead_s": _latency,
-    "launch_latency_s": _latency,
-    "kernel_gap_s": _latency,
-    "gemm_efficiency": _share,
-    "hbm_efficiency": _share,
-    "reserved_bytes": Number("size", integer=True, zero_allowed=True),
-    "power_limit_w": Maybe(Number("power")),
-    "static_power_w": Maybe(Number("power")),
-    "peak_flops": Each(Number("compute"), MATH_MODES),
-}
-#: What a die keeps up under load; what a file leaves out is as rated.
-SUSTAINED: Final[dict[str, Any]] = {
-    "clock": Maybe(Number("ratio")),
-    "fp8": Maybe(Number("ratio")),
-    "spread": Maybe(Number("ratio", zero_allowed=True, at_most=1)),
-}
+#: Numbers of a die; what its file leaves out is as rated.
+SUSTAINED: Final = {k: v for k, v in keys_of(Sustained).items() if k in ("clock", "fp8", "spread")}
+GPU: Final = {k: v for k, v in keys_of(GpuSpec).items() if k not in ("sustained", "conditions", "sources")}
 DIE: Final[dict[str, Any]] = {
     **SUSTAINED,
     "reference": TEXT,
@@ -92,39 +53,16 @@ LISTS: Final[dict[str, Any]] = {
     "cpu_of_pcie_switch": _list_of("whole numbers"),
     "cpu_of_gpu": _list_of("whole numbers"),
 }
+#: Fields that follow from others and from overrides.
+_BUILT: Final = ("wiring", "placed_gpus", "link_overrides", "sources")
 CLUSTER: Final[dict[str, Any]] = {
-    "name": TEXT,
+    **{key: rule for key, rule in keys_of(ClusterSpec).items() if key not in _BUILT},
     "gpu": TEXT,
-    "intra_node": Text(NODE_KINDS),
-    "fabric": Text(FABRICS),
-    "nccl_version": TEXT,
-    "num_nodes": _count,
-    "gpus_per_node": _count,
-    "nvlink_latency_s": _latency,
-    "nics_per_node": _count,
-    "nic_bytes_per_s": _bandwidth,
-    "nic_efficiency": _share,
-    "nic_latency_s": _latency,
-    "hop_latency_s": _latency,
-    "nodes_per_leaf": _count,
-    "spine_oversubscription": _factor,
-    "pcie_bytes_per_s": Maybe(_bandwidth),
-    "pcie_switch_bytes_per_s": Maybe(_bandwidth),
-    "pcie_efficiency": Maybe(_share),
-    "pcie_latency_s": Maybe(_latency),
-    "cpu_bytes_per_s": Maybe(_bandwidth),
-    "cpu_latency_s": Maybe(_latency),
-    "leaves_per_pod": Maybe(_count),
-    "core_oversubscription": Maybe(_factor),
-    "leaves_per_group": Maybe(_count),
-    "local_cables": Maybe(_count),
-    "global_cables": Maybe(_count),
-    "uplink_bytes_per_s": Maybe(_bandwidth),
-    "nccl_net_latency_s": Maybe(_latency),
-    "routing": Maybe(Text(("auto", "rail", "ecmp"))),
-    "transport": Maybe(Text(("infiniband", "roce", "efa", "tcpx", "tcpxo"))),
-    "nccl_environment": Maybe(TEXT),
-    "fabric_measured": Maybe(TEXT),
+    **dict.fromkeys(("pcie_bytes_per_s", "pcie_switch_bytes_per_s"), Maybe(BANDWIDTH)),
+    "pcie_efficiency": Maybe(RATIO),
+    "pcie_latency_s": Maybe(LATENCY),
+    "cpu_bytes_per_s": Maybe(BANDWIDTH),
+    "cpu_latency_s": Maybe(LATENCY),
     "placement": Maybe(_Placement()),
     "node_xml": Maybe(TEXT),
     **LISTS,
@@ -132,11 +70,8 @@ CLUSTER: Final[dict[str, Any]] = {
 #: What a node's XML says, so that a cluster with one does not say it.
 FROM_XML: Final = ("intra_node", "gpus_per_node", "nics_per_node", "nic_bytes_per_s", *LISTS)
 
-LINK: Final[dict[str, Any]] = {"bytes_per_s": _bandwidth, "latency_s": _latency}
-
-#: How a GPU runs: at the clocks of long training, or at the rated ones of a microbenchmark.
-CONDITIONS: Final = ("sustained", "cool")
-#: What overrides may say of a GPU beside a file, and of that all but what chooses tables.
+LINK: Final = {"bytes_per_s": BANDWIDTH, "latency_s": LATENCY}
+#: What overrides may say of a GPU: all but what chooses tables, and more.
 GPU_OVERRIDES: Final[Mapping[str, Any]] = {
     **{key: rule for key, rule in GPU.items() if key not in ("like", "die", "peak_flops")},
     "generation": Text(names("hardware_profiles", "cost")),

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from simcore.tables import load
 from simcore.units import Number
@@ -46,9 +46,9 @@ class Sustained:
     ``reference``: the profile of the board that they hold for, by whose power limit others are told.
     """
 
-    clock: float = 1.0
-    fp8: float = 1.0
-    spread: float = 0.0
+    clock: Annotated[float, Number("ratio")] = 1.0
+    fp8: Annotated[float, Number("ratio")] = 1.0
+    spread: Annotated[float, Number("ratio", zero_allowed=True, at_most=1)] = 0.0
     reference: str = field(default="", compare=False)
     measured_on: tuple[str, ...] = field(default=(), compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

@@ -70,7 +70,7 @@ def test_two_files_are_enough_for_a_step(tmp_path: Path, network: str) -> None:
     said = {"model": sizes, "parallel": {"tp": 8, "dp": 2}, "training": {"micro_batch": 1, "global_batch": 4}}
     job = complete(said, "a job", num_gpus=cluster.num_gpus, generation=cluster.gpu.generation)
     ran = run(job.graph(), cluster, Setup(network=network))
-    # (2 layers x 12 x 1024^2 + 32000 x 1024) parameters x 6 flop x 4 x 2048 tokens over 16 GPUs: 71 us at peak.
+    # (2 x 12 x 1024^2 + 32000 x 1024) parameters x 6 flop x 8192 tokens over 16 GPUs: 71 us at peak.
     assert 71e-6 < ran.step_s < 1
     assert any("xanadu has no constants of kernels" in warning for warning in ran.warnings)
     assert any(line.startswith("gpu.generation: assumption: xanadu") for line in assumptions(cluster))
