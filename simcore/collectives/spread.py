@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from simcore.tables import Each, Maybe, Plain, load, read
+from simcore.tables import Each, Maybe, Plain, load
 
 #: Bands of message size: upper end in bytes, key of the profile, name in reports.
 SIZE_BANDS: Final = (
@@ -24,12 +24,12 @@ _LARGEST: Final = ("from_64_mib", ">= 64 MiB")
 BAND_KEYS: Final = (*(key for _, key, _ in SIZE_BANDS), _LARGEST[0])
 #: What stands for collectives that no row measured.
 ANY_COLLECTIVE: Final = "any"
+#: ``[one_node.<collective>]`` and ``[several_nodes.<collective>]`` by size band, of which ``any`` has all;
+#: the error of NCCL's own tuner is of all sizes.
 _NODES: Final = Each(
     {band: Maybe(Plain()) for band in BAND_KEYS}, must={ANY_COLLECTIVE: dict.fromkeys(BAND_KEYS, Plain())}
 )
-_SCHEMA: Final = {"one_node": _NODES, "several_nodes": _NODES, "tuner": {"all_sizes": Plain()}}
-
-Spread = Mapping[str, Mapping[str, Any]]
+SCHEMA: Final = {"one_node": _NODES, "several_nodes": _NODES, "tuner": {"all_sizes": Plain()}}
 
 
 def band_key(num_bytes: float) -> str:
@@ -63,16 +63,6 @@ def tuner_error() -> float:
 
 
 @cache
-def _spread() -> Spread:
-    spread: Spread = load(_SCHEMA, "hardware_profiles", "measured/nccl_spread.toml")
-    return spread
-
-
-def parse_spread(text: str, where: str) -> Spread:
-    """Tables ``[one_node.<collective>]`` and ``[several_nodes.<collective>]``, shares of 1 by size band.
-
-    ``any`` must have every band; ``[tuner]`` has ``all_sizes``, the error of NCCL's own tuner.  Errors:
-    InputError as :func:`simcore.tables.read`.
-    """
-    spread: Spread = read(_SCHEMA, text, where)
-    return spread
+def _spread() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = load(SCHEMA, "hardware_profiles", "measured/nccl_spread.toml")
+    return found

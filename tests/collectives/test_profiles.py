@@ -7,10 +7,11 @@ from importlib import resources
 import pytest
 
 from simcore.collectives import NcclPlanner
-from simcore.collectives.spread import BAND_KEYS, parse_spread, relative_error
+from simcore.collectives.spread import BAND_KEYS, SCHEMA, relative_error
 from simcore.collectives.timing import generations, parse_timing, timing_of
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
+from simcore.tables import read
 from simcore.units import GIB, KIB, MIB
 
 HOPPER = (resources.files("hardware_profiles") / "nccl" / "hopper.toml").read_text(encoding="utf-8")
@@ -64,7 +65,7 @@ def test_collectives_that_nobody_measured_have_the_error_of_all() -> None:
         f"[one_node.any]\n{bands}\n[several_nodes.any]\n{bands}\n[one_node.all_reduce]\nbelow_1_mib = 0.7\n"
         "[tuner]\nall_sizes = 0.2\n"
     )
-    spread = parse_spread(text, "test")
+    spread = read(SCHEMA, text, "test")
     assert spread["one_node"]["all_reduce"] == {"below_1_mib": 0.7}
     assert spread["several_nodes"]["any"]["from_64_mib"] == 0.4
     assert relative_error("broadcast", GIB, 4) == relative_error("all_to_all", GIB, 4)
@@ -87,4 +88,4 @@ def test_collectives_that_nobody_measured_have_the_error_of_all() -> None:
 def test_a_wrong_spread_is_refused(old: str, new: str, message: str) -> None:
     assert old in SPREAD
     with pytest.raises(InputError, match=message):
-        parse_spread(SPREAD.replace(old, new, 1), "spread")
+        read(SCHEMA, SPREAD.replace(old, new, 1), "spread")

@@ -13,7 +13,7 @@ import pytest
 from simcore.apps.fit.profile.command import profile_gpu
 from simcore.apps.fit.profile.fit import base_profile, fit_numbers, fit_overlaps
 from simcore.apps.fit.profile.tables import read_measured
-from simcore.cost.kernel import Kernel
+from simcore.cost.kernel import KernelShape
 from simcore.cost.table import MeasuredTable
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
@@ -76,10 +76,10 @@ def test_the_fit_finds_the_constants_of_the_sample(folder):
 def test_the_cost_model_reads_the_measured_table(folder):
     table = MeasuredTable.load(folder / "kernels.csv")
     gemm = next(case for case in kernel_cases() if case.op == "mm")
-    kernel = Kernel("mm", "gemm", gemm.dtype, gemm.in_shapes, gemm.out_shapes)
+    kernel = KernelShape("mm", "gemm", gemm.dtype, gemm.in_shapes, gemm.out_shapes)
     assert table.lookup(kernel) == pytest.approx(alone_us(gemm) * 1e-6)
     # Between the points of a curve: bytes over the rate of the sample.
-    moved = Kernel("add", "elementwise", "bfloat16", (), (), bytes_read=100 << 20)
+    moved = KernelShape("add", "elementwise", "bfloat16", (), (), bytes_read=100 << 20)
     assert table.lookup(moved) == pytest.approx((100 << 20) / (STREAM * HBM))
 
 
