@@ -41,7 +41,7 @@ from functools import cache
 from typing import Any, Final
 
 from simcore.collectives.protocols import PROTOCOLS
-from simcore.tables import Positive, PositiveShare, Sourced, keys_of, load_named, names, read
+from simcore.tables import Positive, PositiveShare, Sourced, keys_of, load_named, read
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,6 @@ _SCHEMA: Final = {
     "protocol": {name: Sourced(ProtocolTiming) for name in PROTOCOLS},
     "collectives": Sourced({k: rule for k, rule in keys_of(GenerationTiming).items() if k != "protocols"}),
 }
-
-
-def generations() -> tuple[str, ...]:
-    """Names of the GPU generations that have constants."""
-    return names("hardware_profiles", "nccl")
 
 
 @cache

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final
 
-from simcore.tables import Plain, Share, Text, keys_of, load_named, names, read
+from simcore.tables import Plain, Share, Text, keys_of, load_named, read
 
 Tile = tuple[int, int]
 
@@ -151,11 +151,6 @@ _SCHEMA: Final = {
     "gemm": {"tensor": GemmParameters, "simt": GemmParameters},
     "since": Plain(integer=True),  # the year of its first GPU
 }
-
-
-def generations() -> tuple[str, ...]:
-    """Names of the generations that have constants."""
-    return names("hardware_profiles", "cost")
 
 
 @cache

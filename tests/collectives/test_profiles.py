@@ -8,10 +8,10 @@ import pytest
 
 from simcore.collectives import NcclPlanner
 from simcore.collectives.spread import BAND_KEYS, SCHEMA, relative_error
-from simcore.collectives.timing import generations, parse_timing, timing_of
+from simcore.collectives.timing import parse_timing, timing_of
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
-from simcore.tables import read
+from simcore.tables import names, read
 from simcore.units import GIB, KIB, MIB
 
 HOPPER = (resources.files("hardware_profiles") / "nccl" / "hopper.toml").read_text(encoding="utf-8")
@@ -19,7 +19,7 @@ SPREAD = (resources.files("hardware_profiles") / "measured" / "nccl_spread.toml"
 
 
 def test_every_generation_has_constants() -> None:
-    assert generations() == ("ampere", "hopper", "volta")
+    assert names("hardware_profiles", "nccl") == ("ampere", "hopper", "volta")
     assert parse_timing(HOPPER, "hopper") == timing_of("hopper")
     with pytest.raises(InputError, match="no NCCL timing for GPU generation 'hoper'; did you mean 'hopper'"):
         timing_of("hoper")

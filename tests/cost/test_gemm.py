@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from simcore.cost import KernelShape, RooflineCost
 from simcore.cost.gemm import gemm_dims
-from simcore.cost.parameters import generations
 from simcore.hardware import gpu_names, load_gpu
 from simcore.hardware.specs import GpuSpec
+from simcore.tables import names
 from tests.cost.toys import TOY, TOY_GPU, with_gemm
 
 
@@ -182,7 +182,7 @@ def test_fp32_rates_as_published(gpu: str, size: int, teraflops: float) -> None:
 
 
 def test_every_profile_has_constants() -> None:
-    assert {load_gpu(name).generation for name in gpu_names()} <= set(generations())
+    assert {load_gpu(name).generation for name in gpu_names()} <= set(names("hardware_profiles", "cost"))
 
 
 def test_convolution_is_an_implicit_product() -> None:
