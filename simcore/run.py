@@ -132,7 +132,7 @@ def run(
         result,
         remembered.last if remembered is not None else None,
         (said,) if said else (),
-        (warned,) if warned else (),
+        tuple(filter(None, (warned, cluster.gpu.borrowed))),
     )
 
 

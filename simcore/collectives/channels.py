@@ -14,20 +14,16 @@ from typing import Final
 from simcore.collectives.kinds import Collective
 from simcore.collectives.protocols import Protocol
 from simcore.collectives.ring_search import NodeRings
-
-#: GB/s that the search tries for one ring, fastest first (src/graph/search.cc).
-_SPEEDS_INTRA: Final = (40.0, 30.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
-_SPEEDS_INTRA_SM90: Final = (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0)
-_SPEEDS_INTER: Final = (48.0, 30.0, 28.0, 24.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
-_SPEEDS_INTER_SM90: Final = (48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0)
+from simcore.collectives.tuning_constants import tuning_of
 
 #: The search keeps slowing its rings down while the next speed is above this share of the best so far.
 _SEARCH_DEPTH: Final = 0.49
 _DUPLICATE_FROM_GB_PER_S: Final = 25.0
+_MANY_RINGS: Final = 4
 _MAX_SEARCHED: Final = 16
 _MAX_CHANNELS: Final = 32
 _MAX_P2P_CHANNELS: Final = 32
-#: Channels of NVLS and NVLSTree on Hopper (src/transport/nvls.cc).
+#: Channels of NVLS and NVLSTree (src/transport/nvls.cc).
 NVLS_CHANNELS: Final = 16
 _P2P_CHANNELS_PER_NET_PEER: Final = 2
 
@@ -64,8 +60,8 @@ def _best_rings(total_gb_per_s: float, speeds: tuple[float, ...]) -> tuple[int, 
     return (rings, speed) if rings else (1, total_gb_per_s)
 
 
-def _duplicated(rings: int, speed: float, hopper: bool) -> tuple[int, float]:
-    if speed < _DUPLICATE_FROM_GB_PER_S or (hopper and speed < 50.0 and rings > 4):
+def _duplicated(rings: int, speed: float, kept_single_below: float) -> tuple[int, float]:
+    if speed < _DUPLICATE_FROM_GB_PER_S or (speed < kept_single_below and rings > _MANY_RINGS):
         return rings, speed
     doubled = min(2 * rings, _MAX_SEARCHED)
     return doubled, speed / -(-doubled // rings)
@@ -85,10 +81,10 @@ def search_channels(
     one NIC, ``nics_used`` the NICs per node that belong to the group's GPUs.  ``node_rings`` are the rings
     that wires allow in a node without NVSwitches; there they stand for the port.
     """
-    hopper = generation == "hopper"
+    believed = tuning_of(generation)
     # One GPU of each node has no rings inside it.
     if node_rings is None or node_rings.bytes_per_s == float("inf"):
-        within = _best_rings(nvlink_bytes_per_s / 1e9, _SPEEDS_INTRA_SM90 if hopper else _SPEEDS_INTRA)
+        within = _best_rings(nvlink_bytes_per_s / 1e9, believed.speeds_in_node_gb_per_s)
     else:
         within = len(node_rings.orders), node_rings.bytes_per_s / 1e9
         nvlink_bytes_per_s = node_rings.total_bytes_per_s
@@ -96,9 +92,9 @@ def search_channels(
     if num_nodes > 1:
         # One ring per NIC; NVLink must carry them all through the node.
         line = min(nic_bytes_per_s, nvlink_bytes_per_s / nics_used) / 1e9
-        speeds = _SPEEDS_INTER_SM90 if hopper else _SPEEDS_INTER
+        speeds = believed.speeds_between_nodes_gb_per_s
         rings, speed = nics_used, next((s for s in speeds if s <= line), line)
-    rings, speed = _duplicated(rings, speed, hopper)
+    rings, speed = _duplicated(rings, speed, believed.kept_single_below_gb_per_s)
     channels = min(2 * rings, _MAX_CHANNELS)
     return ChannelGraph(channels, rings * speed * 1e9 / channels, within[0] * within[1] * 1e9)
 

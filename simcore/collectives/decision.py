@@ -85,7 +85,7 @@ class Costs:
     def graph(self, layout: GroupLayout) -> ChannelGraph:
         """The group's channels, within the forced limits."""
         graph = search_channels(
-            self.cluster.gpu.generation,
+            self.cluster.gpu.table("tuner"),
             layout.num_nodes,
             self.wire,
             self.cluster.nic_bytes_per_s,

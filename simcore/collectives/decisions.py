@@ -37,7 +37,7 @@ class Decider:
     def __init__(
         self, cluster: ClusterSpec, settings: ForcedSettings, timing: GenerationTiming | None = None
     ) -> None:
-        self._costs = Costs(cluster, settings, timing or timing_of(cluster.gpu.generation))
+        self._costs = Costs(cluster, settings, timing or timing_of(cluster.gpu.table("nccl")))
         self._messages = Messages(self._costs)
         self._release = tuner.release_of(cluster.nccl_version)
 
@@ -80,7 +80,7 @@ class Decider:
             num_ranks=layout.num_ranks,
             num_nodes=layout.num_nodes,
             local_ranks=min(len(gpus) for gpus in layout.nodes),
-            generation=self._costs.cluster.gpu.generation,
+            generation=self._costs.cluster.gpu.table("tuner"),
             release=self._release,
             nvswitch=self._costs.cluster.intra_node == "nvswitch" and self._costs.settings.nvls,
             network_s=self._costs.cluster.nccl_net_latency_s or layout.network_s,

@@ -11,7 +11,7 @@ from typing import Final
 
 from simcore.collectives.ring_search import NodeRings, find_rings
 from simcore.errors import InputError
-from simcore.hardware.node import Node
+from simcore.hardware.node import NodeLinks
 from simcore.hardware.topology import Topology
 
 #: Rings over several nodes: no more than this many different ones.
@@ -147,7 +147,7 @@ def _cut(rings: NodeRings, port_of: tuple[int, ...], ring: int) -> tuple[int, ..
     return cycles[0]
 
 
-def _hop_s(node: Node, order: tuple[int, ...]) -> float:
+def _hop_s(node: NodeLinks, order: tuple[int, ...]) -> float:
     """Latency of a ring's hop, averaged around it."""
     pairs = zip(order, (*order[1:], order[0]), strict=True)
     hops = [float(node.latency_s[list(node.route(src, dst))].sum()) for src, dst in pairs]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from simcore.hardware.node import Node, Way
+from simcore.hardware.node import NodeLinks, Way
 
 _MAX_RINGS: Final = 16
 _MAX_STEPS: Final = 20_000
@@ -42,7 +42,7 @@ class NodeRings:
 
 
 @lru_cache(maxsize=512)
-def find_rings(node: Node, members: Order) -> NodeRings:
+def find_rings(node: NodeLinks, members: Order) -> NodeRings:
     """Rings through ``members`` (local indices, at least one) of ``node``; see Note [Ring search]."""
     if len(members) == 1:
         return NodeRings((members,), float("inf"))
@@ -58,7 +58,7 @@ def find_rings(node: Node, members: Order) -> NodeRings:
 
 
 class _Search:
-    def __init__(self, node: Node, members: Order) -> None:
+    def __init__(self, node: NodeLinks, members: Order) -> None:
         self._members = members
         self._ways: dict[tuple[int, int], Way] = {
             (src, dst): node.route(src, dst) for src in members for dst in members if src != dst

@@ -8,13 +8,11 @@ rows stay within, one standard deviation where errors are normal.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
-from typing import Final
+from typing import Any, Final
 
-from simcore.errors import InputError
+from simcore.tables import Each, Maybe, Plain, load
 
 #: Bands of message size: upper end in bytes, key of the profile, name in reports.
 SIZE_BANDS: Final = (
@@ -26,11 +24,12 @@ _LARGEST: Final = ("from_64_mib", ">= 64 MiB")
 BAND_KEYS: Final = (*(key for _, key, _ in SIZE_BANDS), _LARGEST[0])
 #: What stands for collectives that no row measured.
 ANY_COLLECTIVE: Final = "any"
-_TUNER: Final = "tuner"
-_ALL_SIZES: Final = "all_sizes"
-_FILE: Final = "measured/nccl_spread.toml"
-
-Spread = Mapping[str, Mapping[str, Mapping[str, float]]]
+#: ``[one_node.<collective>]`` and ``[several_nodes.<collective>]`` by size band, of which ``any`` has all;
+#: the error of NCCL's own tuner is of all sizes.
+_NODES: Final = Each(
+    {band: Maybe(Plain()) for band in BAND_KEYS}, must={ANY_COLLECTIVE: dict.fromkeys(BAND_KEYS, Plain())}
+)
+SCHEMA: Final = {"one_node": _NODES, "several_nodes": _NODES, "tuner": {"all_sizes": Plain()}}
 
 
 def band_key(num_bytes: float) -> str:
@@ -54,57 +53,16 @@ def relative_error(collective: str, num_bytes: float, num_nodes: int) -> float:
     A collective without measured rows has the error of all that were measured on as many nodes.
     """
     by_collective = _spread()[nodes_key(num_nodes)]
-    bands = by_collective.get(collective, {})
-    return bands.get(band_key(num_bytes), by_collective[ANY_COLLECTIVE][band_key(num_bytes)])
+    band, bands = band_key(num_bytes), by_collective.get(collective, {})
+    return float(bands.get(band, by_collective[ANY_COLLECTIVE][band]))
 
 
 def tuner_error() -> float:
     """The same of NCCL's own tuner, over all healthy rows: what ``--network alphabeta`` is good for."""
-    return _spread()[_TUNER][ANY_COLLECTIVE][_ALL_SIZES]
+    return float(_spread()["tuner"]["all_sizes"])
 
 
 @cache
-def _spread() -> Spread:
-    text = resources.files("hardware_profiles").joinpath(_FILE).read_text(encoding="utf-8")
-    return parse_spread(text, f"hardware_profiles/{_FILE}")
-
-
-def parse_spread(text: str, where: str) -> Spread:
-    """Tables ``[one_node.<collective>]`` and ``[several_nodes.<collective>]``, shares of 1 by size band.
-
-    ``any`` must have every band; ``[tuner]`` has ``all_sizes``, the error of NCCL's own tuner.  Errors:
-    InputError for text that is no TOML, a missing table or band, an unknown band, or a number that is
-    negative or no number.
-    """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where}: not valid TOML: {error}") from None
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for nodes in ("one_node", "several_nodes"):
-        tables = raw.get(nodes)
-        if not isinstance(tables, dict) or set(tables.get(ANY_COLLECTIVE, ())) != set(BAND_KEYS):
-            raise InputError(f"{where}: [{nodes}.{ANY_COLLECTIVE}] needs {', '.join(BAND_KEYS)}")
-        found[nodes] = {
-            collective: {
-                band: _share(value, band, f"{where} [{nodes}.{collective}]") for band, value in t.items()
-            }
-            for collective, t in tables.items()
-        }
-    tuner = raw.get(_TUNER)
-    if not isinstance(tuner, dict) or set(tuner) != {_ALL_SIZES}:
-        raise InputError(f"{where}: [{_TUNER}] needs {_ALL_SIZES}")
-    found[_TUNER] = {ANY_COLLECTIVE: {_ALL_SIZES: _number(tuner[_ALL_SIZES], _ALL_SIZES, where)}}
+def _spread() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = load(SCHEMA, "hardware_profiles", "measured/nccl_spread.toml")
     return found
-
-
-def _share(value: object, band: str, where: str) -> float:
-    if band not in BAND_KEYS:
-        raise InputError(f"{where}: unknown size band {band!r}; they are {', '.join(BAND_KEYS)}")
-    return _number(value, band, where)
-
-
-def _number(value: object, band: str, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InputError(f"{where}: {band} = {value!r} must be a number >= 0")
-    return float(value)

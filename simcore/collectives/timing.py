@@ -35,15 +35,13 @@ are, what error is left, and what it is on a source that the fit has not seen.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Final
 
 from simcore.collectives.protocols import PROTOCOLS
-from simcore.errors import InputError, nearest
+from simcore.tables import Positive, PositiveShare, Sourced, keys_of, load_named, read
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class ProtocolTiming:
     base_s: float
     nvlink_hop_s: float
     network_hop_s: float
-    channel_bytes_per_s: float
+    channel_bytes_per_s: Positive
     tail_step: float
     scatter_tail_step: float
 
@@ -84,32 +82,25 @@ class GenerationTiming:
 
     protocols: Mapping[str, ProtocolTiming]
     block_skew_s: float
-    tree_efficiency: float
-    tree_ll128_share: float
+    tree_efficiency: PositiveShare
+    tree_ll128_share: PositiveShare
     p2p_ll_base_s: float
     p2p_simple_base_s: float
     peer_s: float
     own_copy_step: float
-    all_to_all_efficiency: float
+    all_to_all_efficiency: PositiveShare
     warm_up_s: float
-    warm_up_bytes: float
+    warm_up_bytes: Positive
     nvls_base_s: float
-    nvls_efficiency: float
+    nvls_efficiency: PositiveShare
     nvls_channel_bytes_per_s: float
     nvls_warm_up_s: float
 
 
-_PROTOCOL_KEYS: Final = tuple(spec.name for spec in fields(ProtocolTiming))
-_COLLECTIVE_KEYS: Final = tuple(spec.name for spec in fields(GenerationTiming) if spec.name != "protocols")
-#: Shares: at most 1, and never 0, since they divide.
-_SHARES: Final = ("tree_efficiency", "tree_ll128_share", "all_to_all_efficiency", "nvls_efficiency")
-
-
-def generations() -> tuple[str, ...]:
-    """Names of the GPU generations that have constants."""
-    folder = resources.files("hardware_profiles") / "nccl"
-    names = (entry.name for entry in folder.iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+_SCHEMA: Final = {
+    "protocol": {name: Sourced(ProtocolTiming) for name in PROTOCOLS},
+    "collectives": Sourced({k: rule for k, rule in keys_of(GenerationTiming).items() if k != "protocols"}),
+}
 
 
 @cache
@@ -119,60 +110,18 @@ def timing_of(generation: str) -> GenerationTiming:
     Errors: InputError with the nearest name for one that nothing is known about, and as
     :func:`parse_timing`.
     """
-    known = generations()
-    if generation not in known:
-        raise InputError(f"no NCCL timing for GPU generation {generation!r}{nearest(generation, known)}")
-    entry = resources.files("hardware_profiles") / "nccl" / f"{generation}.toml"
-    return parse_timing(entry.read_text(encoding="utf-8"), f"hardware_profiles/nccl/{generation}.toml")
+    return _timing(load_named(_SCHEMA, "nccl", generation, "no NCCL timing for GPU generation"))
 
 
 def parse_timing(text: str, where: str) -> GenerationTiming:
     """Timing from the text of a profile; ``where`` names it in messages.
 
     Tables ``[protocol.LL]``, ``[protocol.LL128]``, ``[protocol.Simple]`` and ``[collectives]``, each with a
-    ``source``; seconds, bytes, bytes/s and shares of 1 as their keys say.  Errors: InputError for text that
-    is no TOML, an unknown or missing key, a number that is negative, no number, or a share above 1.
+    ``source``; seconds, bytes, bytes/s and shares of 1 as their keys say.  Errors: InputError as
+    :func:`simcore.tables.read`.
     """
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where}: not valid TOML: {error}") from None
-    tables = _checked_keys(raw, ("protocol", "collectives"), where)
-    by_name = _checked_keys(tables["protocol"], tuple(PROTOCOLS), f"{where} [protocol]")
-    protocols = {
-        name: ProtocolTiming(**_numbers(by_name[name], _PROTOCOL_KEYS, f"{where} [protocol.{name}]"))
-        for name in PROTOCOLS
-    }
-    values = _numbers(tables["collectives"], _COLLECTIVE_KEYS, f"{where} [collectives]")
-    return GenerationTiming(protocols=protocols, **values)
+    return _timing(read(_SCHEMA, text, where))
 
 
-def _checked_keys(table: object, known: tuple[str, ...], where: str) -> dict[str, Any]:
-    """``table`` if it has the ``known`` keys and no others."""
-    if not isinstance(table, dict):
-        raise InputError(f"{where}: expected a table, got {table!r}")
-    for key in table:
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}{nearest(key, known)}")
-    for key in known:
-        if key not in table:
-            raise InputError(f"{where}: missing key {key!r}")
-    return table
-
-
-def _numbers(table: object, keys: tuple[str, ...], where: str) -> dict[str, float]:
-    values = _checked_keys(table, (*keys, "source"), where)
-    if not isinstance(values["source"], str) or not values["source"].strip():
-        raise InputError(f"{where}: source must say where the numbers come from")
-    return {key: _number(values[key], key, where) for key in keys}
-
-
-def _number(value: object, key: str, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InputError(f"{where}: {key} = {value!r} must be a number >= 0")
-    rate = key.endswith(("bytes_per_s", "warm_up_bytes")) and not key.startswith("nvls")
-    if (rate or key in _SHARES) and value == 0:
-        raise InputError(f"{where}: {key} must be above 0")
-    if key in _SHARES and value > 1:
-        raise InputError(f"{where}: {key} = {value} is a share and must be at most 1")
-    return float(value)
+def _timing(table: Mapping[str, Any]) -> GenerationTiming:
+    return GenerationTiming(protocols=table["protocol"], **table["collectives"])

@@ -75,18 +75,23 @@ def available(algorithm: str, protocol: str, shape: GroupShape) -> bool:
         return alone and shape.release >= _PAT_FROM_RELEASE and protocol == "Simple"
     if algorithm not in ("nvls", "nvls_tree"):
         return True
-    switch = shape.nvswitch and shape.generation in table.NVLS_EFFICIENCY
+    switch = shape.nvswitch and table.tuning_of(shape.generation).nvls_efficiency > 0
     supported = switch and shape.release >= _NVLS_FROM_RELEASE
     fits = shape.num_nodes == 1 if algorithm == "nvls" else shape.num_nodes > 1
     return supported and fits and protocol == "Simple" and shape.local_ranks >= _NVLS_MIN_LOCAL_RANKS
 
 
+def _ll_max(shape: GroupShape) -> float:
+    """Most that LL moves, GB/s."""
+    believed = table.tuning_of(shape.generation).ll_max_gb_per_s
+    rates = believed if shape.num_nodes == 1 else table.LL_MAX_BETWEEN_NODES_GB_PER_S
+    return rates[table.scale_column(shape.num_nodes)]
+
+
 def _ring_bus(protocol: str, shape: GroupShape, wires: float) -> float:
-    vendor_row = shape.generation if shape.num_nodes == 1 else "volta"  # see LL_MAX_GB_PER_S
-    ll_max = table.LL_MAX_GB_PER_S[vendor_row][table.scale_column(shape.num_nodes)]
-    per_channel = table.RING_LL128_CHANNEL_GB_PER_S[shape.generation]
+    per_channel = table.tuning_of(shape.generation).ring_ll128_channel_gb_per_s
     return {
-        "LL": min(ll_max, 0.5 * wires),
+        "LL": min(_ll_max(shape), 0.5 * wires),
         "LL128": min(0.92 * wires, shape.graph.channels * per_channel),
         "Simple": wires,
     }[protocol]
@@ -94,26 +99,25 @@ def _ring_bus(protocol: str, shape: GroupShape, wires: float) -> float:
 
 def _tree_bus(protocol: str, shape: GroupShape, wires: float) -> float:
     column = table.scale_column(shape.num_nodes)
-    generation, channels = shape.generation, shape.graph.channels
-    vendor_row = generation if shape.num_nodes == 1 else "volta"
+    believed, channels = table.tuning_of(shape.generation), shape.graph.channels
     if shape.num_nodes == 2 and shape.switched:
         # Each node is the root of one of the two trees, so that a byte crosses a NIC once: the search widens
         # trees inside nodes up to twice the NIC's rate (src/graph/search.cc, ncclTopoCompute, pass 2), and
         # for two nodes the tuner reads that bandwidth.
         wires = min(2 * wires, max(wires, shape.graph.nvlink_bytes_per_s / 1e9))
-    simple = min(0.92 * wires, channels * table.TREE_CHANNEL_GB_PER_S[generation][column])
+    simple = min(0.92 * wires, channels * believed.tree_channel_gb_per_s[column])
     lines = 7 / 9 if shape.num_nodes == 1 else 120 / 128
     return {
-        "LL": min(simple / 3.8, table.LL_MAX_GB_PER_S[vendor_row][column]),
-        "LL128": min(simple * lines, channels * table.TREE_LL128_CHANNEL_GB_PER_S[generation][column]),
+        "LL": min(simple / 3.8, _ll_max(shape)),
+        "LL128": min(simple * lines, channels * believed.tree_ll128_channel_gb_per_s[column]),
         "Simple": simple,
     }[protocol]
 
 
 def _nvls_bus(algorithm: str, kind: Collective, shape: GroupShape, wires: float) -> float:
-    efficiency = table.NVLS_EFFICIENCY[shape.generation]
+    believed = table.tuning_of(shape.generation)
     nvlink = shape.graph.nvlink_bytes_per_s / 1e9
-    within = nvlink * efficiency * (NVLS_CHANNELS - 1) / NVLS_CHANNELS
+    within = nvlink * believed.nvls_efficiency * (NVLS_CHANNELS - 1) / NVLS_CHANNELS
     if kind.one_way:
         return within * (shape.num_ranks - 1) / shape.num_ranks
     within *= 2
@@ -122,7 +126,7 @@ def _nvls_bus(algorithm: str, kind: Collective, shape: GroupShape, wires: float)
     # Two nodes exchange halves: each byte crosses once, not twice.
     between = wires * (2 if shape.num_nodes <= 2 else 1)
     column = table.scale_column(shape.num_nodes)
-    return min(within, between, NVLS_CHANNELS * table.NVLS_TREE_CHANNEL_GB_PER_S[shape.generation][column])
+    return min(within, between, NVLS_CHANNELS * believed.nvls_tree_channel_gb_per_s[column])
 
 
 def bus_bandwidth(kind: Collective, algorithm: str, protocol: str, shape: GroupShape) -> float:
@@ -205,7 +209,7 @@ def expected(kind: Collective, algorithm: str, protocol: str, num_bytes: int, sh
     if algorithm == "ring" and protocol == "Simple" and shape.num_nodes > 1 and kind.passes == 2:
         per_chunk = num_bytes // (shape.graph.channels * shape.num_ranks)
         if per_chunk >= table.RING_PLATEAU_FROM_BYTES:
-            latency *= table.RING_PLATEAU[shape.generation]
+            latency *= table.tuning_of(shape.generation).ring_plateau
     return Choice(algorithm, protocol, latency, latency + num_bytes / algbw)
 
 

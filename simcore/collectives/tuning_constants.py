@@ -2,12 +2,18 @@
 
 Copied as facts from NVIDIA/nccl src/graph/tuning.cc at 5067397c (release 2.27 and later).  These numbers
 only *choose* algorithm and protocol, as NCCL does even where it is wrong; how long things really take is in
-:mod:`simcore.collectives.timing`.  Latencies in microseconds, bandwidths in GB/s, columns LL, LL128, Simple.
+:mod:`simcore.collectives.timing`.  What differs between GPU generations stands in
+``hardware_profiles/tuner/<generation>.toml``.  Latencies in microseconds, bandwidths in GB/s, columns LL,
+LL128, Simple.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
 from typing import Final
+
+from simcore.tables import Positive, Sourced, load_named
 
 PROTOCOL_ORDER: Final = ("LL", "LL128", "Simple")
 
@@ -17,8 +23,6 @@ NETWORK_LATENCY_US: Final = {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0)}
 #: NVLS and NVLSTree run under Simple only.
 NVLS_NVLINK_LATENCY_US: Final = 25.0
 NVLS_TREE_NETWORK_LATENCY_US: Final = 20.9
-NVLS_EFFICIENCY: Final = {"hopper": 0.85}
-NVLS_TREE_CHANNEL_GB_PER_S: Final = {"hopper": (0.0, 57.7, 45.5)}
 #: PAT: a start, network hops that overlap in part, and a part that every rank adds.
 PAT_BASE_LATENCY_US: Final = 8.0
 PAT_LATENCY_SHARE: Final = 3.5
@@ -27,24 +31,9 @@ PAT_EFFICIENCY: Final = 0.75
 #: Posting a network operation costs the host proxy this much (Intel CPUs); Simple posts three.
 NETWORK_OVERHEAD_US: Final = 1.0
 
-#: By generation (one node), columns 1, 2 and 4 or more nodes.  Between nodes NCCL reads the row of the CPU
-#: vendor instead of the GPU's: row 0 (Intel) for all x86 nodes modelled here.
-LL_MAX_GB_PER_S: Final = {
-    "volta": (39.0, 39.0, 20.4),
-    "ampere": (87.7, 22.5, 19.0),
-    "hopper": (141.0, 45.0, 35.0),
-}
-RING_LL128_CHANNEL_GB_PER_S: Final = {"volta": 20.0, "ampere": 20.0, "hopper": 36.7}
-TREE_LL128_CHANNEL_GB_PER_S: Final = {
-    "volta": (20.0, 20.0, 20.0),
-    "ampere": (20.0, 20.0, 20.0),
-    "hopper": (36.7, 36.7, 29.0),
-}
-TREE_CHANNEL_GB_PER_S: Final = {
-    "volta": (26.5, 18.5, 10.0),
-    "ampere": (24.0, 23.6, 17.8),
-    "hopper": (38.7, 41.4, 36.0),
-}
+#: Between nodes NCCL reads the row of the CPU vendor instead of the GPU's: row 0 (Intel) for all x86 nodes
+#: modelled here.  Columns 1, 2 and 4 or more nodes.
+LL_MAX_BETWEEN_NODES_GB_PER_S: Final = (39.0, 39.0, 20.4)
 
 #: Factors on the tree's bandwidth by message size, powers of two from 64 B up.
 TREE_CORRECTION: Final = {
@@ -58,9 +47,40 @@ TREE_CORRECTION: Final = {
         *(0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
     ),
 }
-#: A ring over several nodes under Simple has this much more latency once its chunks are real.
-RING_PLATEAU: Final = {"volta": 1.9, "ampere": 1.4, "hopper": 1.4}
+#: Bytes of a ring's chunk from which on it is real (``GenerationTuning.ring_plateau``).
 RING_PLATEAU_FROM_BYTES: Final = 64
+
+
+@dataclass(frozen=True)
+class GenerationTuning:
+    """What NCCL believes of one GPU generation; triples by :func:`scale_column`.
+
+    ``ll_max_gb_per_s``: most that LL moves within a node; ``*_channel_gb_per_s``: that one channel moves.
+    ``nvls_efficiency``: share of NVLink's rate in reductions by the switch (0: it cannot add).
+    ``ring_plateau``: latency of a ring over several nodes under Simple once its chunks are real, over that of
+    small ones.  ``speeds_*``: rates that the search tries for one ring, fastest first;
+    ``kept_single_below_gb_per_s``: where it found more than four rings, slower ones are not duplicated.
+    """
+
+    ll_max_gb_per_s: tuple[float, float, float]
+    ring_ll128_channel_gb_per_s: Positive
+    tree_ll128_channel_gb_per_s: tuple[float, float, float]
+    tree_channel_gb_per_s: tuple[float, float, float]
+    nvls_efficiency: float
+    nvls_tree_channel_gb_per_s: tuple[float, float, float]
+    ring_plateau: Positive
+    speeds_in_node_gb_per_s: tuple[float, ...]
+    speeds_between_nodes_gb_per_s: tuple[float, ...]
+    kept_single_below_gb_per_s: float
+
+
+@cache
+def tuning_of(generation: str) -> GenerationTuning:
+    """NCCL's beliefs of a generation.  InputError, with the nearest name, for one without a table."""
+    found: GenerationTuning = load_named(
+        Sourced(GenerationTuning), "tuner", generation, "no NCCL tuning table of GPU generation"
+    )
+    return found
 
 
 def scale_column(num_nodes: int) -> int:

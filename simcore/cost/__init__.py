@@ -2,7 +2,7 @@
 
 from simcore.cost.classify import OP_CLASSES, classify
 from simcore.cost.demand import ORIGINS, CostModel, Demands
-from simcore.cost.kernel import Kernel, Work, formula
+from simcore.cost.kernel import KernelShape, Work, formula
 from simcore.cost.roofline import RooflineCost
 from simcore.cost.table import MeasuredTable
 
@@ -11,7 +11,7 @@ __all__ = [
     "OP_CLASSES",
     "CostModel",
     "Demands",
-    "Kernel",
+    "KernelShape",
     "MeasuredTable",
     "RooflineCost",
     "Work",

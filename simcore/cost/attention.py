@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simcore.cost.kernel import Context, Kernel, Work, formula, numel
+from simcore.cost.kernel import Context, KernelShape, Work, formula, numel
 from simcore.cost.parameters import AttentionParameters
 from simcore.errors import InputError
 from simcore.hardware.specs import GpuSpec
@@ -121,7 +121,7 @@ def score_seconds(
 
 
 @formula("attention_fwd", "attention_bwd")
-def attention(kernel: Kernel, context: Context) -> Work:
+def attention(kernel: KernelShape, context: Context) -> Work:
     """Fused attention forward or backward (one demand for all its launches)."""
     p = context.parameters.attention[family(kernel.name, context)]
     backward = kernel.op_class == "attention_bwd"
@@ -179,7 +179,7 @@ def family(name: str, context: Context) -> str:
     return context.attention
 
 
-def attention_shape(kernel: Kernel) -> AttentionShape:
+def attention_shape(kernel: KernelShape) -> AttentionShape:
     """Heads, lengths and head dim from q, k, v (first three inputs; in backward after the gradient).
 
     ``aten`` ops hold ``[batch, heads, seq, dim]``.  Flash-attention packages hold ``[batch, seq, heads,

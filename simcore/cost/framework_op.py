@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from simcore.cost.classify import classify, normalise
-from simcore.cost.kernel import ELEMENT_BYTES, Kernel, Shape
+from simcore.cost.kernel import ELEMENT_BYTES, KernelShape, Shape
 
 #: Types as profilers write them.  Others (Scalar, tensor lists, "") say nothing of the main input.
 _DTYPES = {
@@ -20,7 +20,7 @@ _DTYPES = {
 _GEMMS = ("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "scaled_mm")
 
 
-def kernel_of_op(name: str, in_shapes: str, in_types: str, out_shapes: str | None) -> Kernel | None:
+def kernel_of_op(name: str, in_shapes: str, in_types: str, out_shapes: str | None) -> KernelShape | None:
     """The op as one kernel; None where its class, types or output are not known.
 
     ``in_shapes``, ``in_types``, ``out_shapes`` are JSON lists as recorded; None: outputs are not recorded.
@@ -40,12 +40,12 @@ def kernel_of_op(name: str, in_shapes: str, in_types: str, out_shapes: str | Non
             (shape[0], shape[2], shape[1], shape[3]) if len(shape) == 4 and not by_heads else shape
             for shape in sizes
         ]
-        return Kernel(name, op_class, inputs[0][1], tuple(heads_first), (heads_first[0],))
+        return KernelShape(name, op_class, inputs[0][1], tuple(heads_first), (heads_first[0],))
     if normalise(name) in ("index_select", "embedding") and len(sizes) >= 2:
         table, index = sizes[0], sizes[-1]
         rows = (*index, *table[1:])
         size = math.prod(rows) * ELEMENT_BYTES[inputs[0][1]]
-        return Kernel(
+        return KernelShape(
             name, op_class, inputs[0][1], (table, index), (rows,), 0, size + 8 * math.prod(index), size
         )
     outputs = told or _outputs(name, op_class, sizes)
@@ -61,10 +61,12 @@ def kernel_of_op(name: str, in_shapes: str, in_types: str, out_shapes: str | Non
         0 if op_class == "fill" else sum(math.prod(shape) * ELEMENT_BYTES[dtype] for shape, dtype in inputs)
     )
     writes = sum(map(math.prod, outputs)) * ELEMENT_BYTES[widest]
-    return Kernel(name, op_class, inputs[0][1], tuple(sizes), tuple(outputs), 0, reads, writes)
+    return KernelShape(name, op_class, inputs[0][1], tuple(sizes), tuple(outputs), 0, reads, writes)
 
 
-def _lookup(name: str, op_class: str, inputs: list[tuple[Shape, str]], outputs: list[Shape]) -> Kernel | None:
+def _lookup(
+    name: str, op_class: str, inputs: list[tuple[Shape, str]], outputs: list[Shape]
+) -> KernelShape | None:
     """Rows of a table, gathered or pooled: only these are read of it.
 
     Pooled (embedding_bag, FBGEMM's batched lookups): ``indices`` and then ``offsets``, one bag after another.
@@ -83,12 +85,14 @@ def _lookup(name: str, op_class: str, inputs: list[tuple[Shape, str]], outputs: 
         indices, bags = [length for length in lengths if length >= sorted(lengths)[-2]][:2]
         index, read = [(indices,), (bags,)], written * indices // max(1, bags)
     sizes = tuple(shape for shape, _ in inputs)
-    return Kernel(
+    return KernelShape(
         name, op_class, dtype, sizes, (outputs[0],), 0, read + 8 * sum(map(math.prod, index)), written
     )
 
 
-def _product(name: str, op_class: str, inputs: list[tuple[Shape, str]], told: list[Shape]) -> Kernel | None:
+def _product(
+    name: str, op_class: str, inputs: list[tuple[Shape, str]], told: list[Shape]
+) -> KernelShape | None:
     """A matrix product or convolution."""
     dtype = inputs[0][1]
     matrices = [shape for shape, _ in inputs if len(shape) >= 2]
@@ -100,12 +104,12 @@ def _product(name: str, op_class: str, inputs: list[tuple[Shape, str]], told: li
             return None
         image, weight = matrices[:2]
         flops = 2 * math.prod(told[0]) * math.prod(weight[1:])
-        return Kernel(name, op_class, dtype, (image, weight), (told[0],), flops)
+        return KernelShape(name, op_class, dtype, (image, weight), (told[0],), flops)
     if short not in _GEMMS:
         return None
     left, right = matrices[-2:] if short in ("addmm", "baddbmm") else matrices[:2]
     out = (*left[:-1], right[0] if short == "linear" else right[-1])
-    return Kernel(name, op_class, dtype, (left, right), (out,), 2 * math.prod(out) * left[-1])
+    return KernelShape(name, op_class, dtype, (left, right), (out,), 2 * math.prod(out) * left[-1])
 
 
 def _outputs(name: str, op_class: str, inputs: list[Shape]) -> list[Shape] | None:

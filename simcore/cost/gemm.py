@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from simcore.cost.kernel import Context, Kernel, Shape, Work, formula, numel
+from simcore.cost.kernel import Context, KernelShape, Shape, Work, formula, numel
 from simcore.cost.parameters import GemmParameters
 from simcore.hardware.specs import GpuSpec
 
@@ -128,7 +128,7 @@ def _misalignment(n: FloatArray, k: FloatArray, element_bytes: int, p: GemmParam
 
 
 @formula("gemm", "bgemm")
-def gemm(kernel: Kernel, context: Context) -> Work:
+def gemm(kernel: KernelShape, context: Context) -> Work:
     """Dense and batched matrix products (mm, addmm, linear, bmm, baddbmm, fused weight gradients)."""
     m, n, k, batch = gemm_dims(kernel)
     out_bytes = kernel.element_bytes if kernel.element_bytes > 1 else 2  # fp8 products are stored in bf16
@@ -143,7 +143,7 @@ def gemm(kernel: Kernel, context: Context) -> Work:
 
 
 @formula("conv")
-def convolution(kernel: Kernel, context: Context) -> Work:
+def convolution(kernel: KernelShape, context: Context) -> Work:
     """Convolution as implicit GEMM (cuDNN): output pixels x output channels x receptive field.
 
     Backward is two such products (input and weight gradient); each has half of the op's flops.
@@ -227,7 +227,7 @@ def sms_left_by(name: str) -> int:
     return int(found[1]) if found else 0
 
 
-def gemm_dims(kernel: Kernel) -> tuple[int, int, int, int]:
+def gemm_dims(kernel: KernelShape) -> tuple[int, int, int, int]:
     """(m, n, k, batch) of a product, whatever the argument order.
 
     The output gives m and n; k follows from the flops, else from the operands.  An op without an output

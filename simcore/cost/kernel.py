@@ -3,7 +3,7 @@
 A formula is a function of a kernel's shapes, registered for its op classes by decorator::
 
     @formula("gemm", "bgemm")
-    def gemm(kernel: Kernel, context: Context) -> Work: ...
+    def gemm(kernel: KernelShape, context: Context) -> Work: ...
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DTYPE_ALIASES = {
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelShape:
     """A distinct compute kernel.  Shapes are tensors in argument order; bytes are HBM bytes of tensors.
 
     ``strided``: known to compute the address of every element, where name and shapes do not tell.
@@ -104,7 +104,7 @@ class Context:
         return mode
 
 
-Formula = Callable[[Kernel, Context], Work]
+Formula = Callable[[KernelShape, Context], Work]
 
 FORMULAS: dict[str, Formula] = {}
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from simcore.cost.classify import normalise
-from simcore.cost.kernel import Context, Kernel, Work, formula, numel
+from simcore.cost.kernel import Context, KernelShape, Work, formula, numel
 from simcore.cost.parameters import TrafficParameters
 
 #: ATen's multi-tensor kernels (aten/src/ATen/native/cuda/MultiTensorApply.cuh): tensors per launch by number
@@ -49,7 +49,7 @@ _REARRANGING = frozenset(
 )
 
 
-def computes_addresses(kernel: Kernel) -> bool:
+def computes_addresses(kernel: KernelShape) -> bool:
     """Whether PyTorch runs its kernel that computes an address for every element, as far as shapes tell."""
     if kernel.strided:
         return True
@@ -65,7 +65,7 @@ def instructions_s(elements: float, instructions: float, context: Context) -> fl
     return elements * instructions / (INTEGER_LANES * gpu.num_sms * gpu.boost_clock_hz)
 
 
-def num_elements(kernel: Kernel) -> int:
+def num_elements(kernel: KernelShape) -> int:
     """Elements of the largest side: what is written, or the largest input of what is reduced."""
     written = sum(map(numel, kernel.out_shapes))
     return max(written, *map(numel, kernel.in_shapes)) if kernel.in_shapes else written
@@ -91,7 +91,7 @@ def streaming_work(
     return Work(sm_s, cold, prologue_s, 0, 1, launches, fitted=p.fitted)
 
 
-def tensor_bytes(kernel: Kernel) -> tuple[float, float]:
+def tensor_bytes(kernel: KernelShape) -> tuple[float, float]:
     """(read, written) bytes of the kernel, from its columns or else from its shapes."""
     if kernel.bytes_read or kernel.bytes_written:
         return float(kernel.bytes_read), float(kernel.bytes_written)
@@ -124,7 +124,7 @@ def traffic_class(op_class: str, context: Context) -> TrafficParameters:
     "transpose",
     "quantize",
 )
-def streaming(kernel: Kernel, context: Context) -> Work:
+def streaming(kernel: KernelShape, context: Context) -> Work:
     """Any class that streams its tensors a fixed number of times."""
     p = traffic_class(kernel.op_class, context)
     read, written = tensor_bytes(kernel)
@@ -141,7 +141,7 @@ def streaming(kernel: Kernel, context: Context) -> Work:
 
 
 @formula("foreach")
-def foreach(kernel: Kernel, context: Context) -> Work:
+def foreach(kernel: KernelShape, context: Context) -> Work:
     """Multi-tensor kernels: as many launches as tensors and blocks need."""
     p = traffic_class("foreach", context)
     read, written = tensor_bytes(kernel)
@@ -149,7 +149,7 @@ def foreach(kernel: Kernel, context: Context) -> Work:
     return streaming_work(traffic, foreach_launches(kernel), p, context)
 
 
-def foreach_launches(kernel: Kernel) -> int:
+def foreach_launches(kernel: KernelShape) -> int:
     """Launches of one multi-tensor op, from the limits of ATen's kernels."""
     shapes = kernel.out_shapes or kernel.in_shapes
     if not shapes:
@@ -160,7 +160,7 @@ def foreach_launches(kernel: Kernel) -> int:
 
 
 @formula("other")
-def other(kernel: Kernel, context: Context) -> Work:
+def other(kernel: KernelShape, context: Context) -> Work:
     """Fallback without knowledge of the op: the slower of its flops on CUDA cores and its bytes."""
     read, written = tensor_bytes(kernel)
     work = streaming_work(read + written, 1, traffic_class("elementwise", context), context)
@@ -168,7 +168,7 @@ def other(kernel: Kernel, context: Context) -> Work:
     return Work(max(work.sm_s, compute), work.hbm_bytes, work.prologue_s, fitted=False)
 
 
-def memcpy_work(kernel: Kernel, context: Context) -> Work:
+def memcpy_work(kernel: KernelShape, context: Context) -> Work:
     """Copies on a copy engine: over PCIe to or from the host, or within HBM.
 
     The latter are those with "dtod" in the name, and what NCCL makes of a collective in a group of one.

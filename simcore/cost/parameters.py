@@ -1,6 +1,6 @@
 """Constants of kernel formulas, one file per GPU generation: ``hardware_profiles/cost/<generation>.toml``.
 
-A generation (volta, ampere, hopper) fixes how kernels are *written*: tiles, pipelining, persistence.
+A generation fixes how kernels are *written*: tiles, pipelining, persistence.
 How fast the GPU is stands in its :class:`~simcore.hardware.specs.GpuSpec`.  So A100 and A800, or H100,
 H800 and H200, share one file, and a GPU without any measured row is predicted from its profile alone.
 Every table of a file names its ``source``; ``fitted`` says whether a fit to measured rows gave it.
@@ -8,17 +8,13 @@ Every table of a file names its ``source``; ``fitted`` says whether a fit to mea
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final
 
-from simcore.errors import InputError, nearest
+from simcore.tables import Plain, Share, Text, keys_of, load_named, read
 
 Tile = tuple[int, int]
-
-PERSISTENCE = ("none", "static", "dynamic")
 
 
 @dataclass(frozen=True)
@@ -47,22 +43,22 @@ class GemmParameters:
     tiles: tuple[Tile, ...]
     splits: tuple[int, ...]
     tile_k: int
-    efficiency: float
+    efficiency: Share
     operand_intensity: float
-    l2_share: float
+    l2_share: Share
     multicast: int
     tile_latency_s: float
     epilogue_s: float
-    tail_share: float
+    tail_share: Share
     accumulators: int
     split_latency_s: float
-    warm_l2_share: float
-    hbm_share: float
-    overlap_loss: float
+    warm_l2_share: Share
+    hbm_share: Share
+    overlap_loss: Share
     throttle_s: float
     prologue_s: float
     misaligned_slowdown: float
-    persistent: str
+    persistent: Annotated[str, Text(("none", "static", "dynamic"))]
     fitted: bool
     source: str
 
@@ -80,18 +76,18 @@ class AttentionParameters:
     wider than ``wide_head_dim``, whose accumulators fill the registers.
     """
 
-    math_efficiency: float
+    math_efficiency: Share
     operand_rows: int
-    overlap_loss: float
+    overlap_loss: Share
     tile_q: int
     tile_k: int
     block_s: float
     wide_head_dim: int
-    wide_share: float
-    backward_efficiency: float
-    backward_overlap_loss: float
+    wide_share: Share
+    backward_efficiency: Share
+    backward_overlap_loss: Share
     prologue_s: float
-    persistent: str
+    persistent: Annotated[str, Text(("none", "static", "dynamic"))]
     fitted: bool
     source: str
 
@@ -109,7 +105,7 @@ class TrafficParameters:
     read_passes: float
     write_passes: float
     launches: int
-    bandwidth_share: float
+    bandwidth_share: Share
     waits: float = 0.0
     instructions: float = 0.0
     fitted: bool = False
@@ -128,7 +124,7 @@ class MemoryParameters:
     """
 
     ramp_bytes: float
-    warm_l2_share: float
+    warm_l2_share: Share
     prologue_s: float
     index_instructions: float
     index_waits: float
@@ -149,10 +145,12 @@ class GenerationParameters:
     memory: MemoryParameters
 
 
-def generations() -> tuple[str, ...]:
-    """Names of the generations that have constants."""
-    folder = resources.files("hardware_profiles") / "cost"
-    return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
+#: A file has products by unit in a table [gemm].
+_SCHEMA: Final = {
+    **{key: rule for key, rule in keys_of(GenerationParameters).items() if key not in ("tensor", "simt")},
+    "gemm": {"tensor": GemmParameters, "simt": GemmParameters},
+    "since": Plain(integer=True),  # the year of its first GPU
+}
 
 
 @cache
@@ -161,80 +159,16 @@ def load_parameters(generation: str) -> GenerationParameters:
 
     Errors: InputError for an unknown generation, an unknown or missing key, a value out of range.
     """
-    known = generations()
-    if generation not in known:
-        raise InputError(f"no kernel constants for GPU generation {generation!r}{nearest(generation, known)}")
-    text = (resources.files("hardware_profiles") / "cost" / f"{generation}.toml").read_text(encoding="utf-8")
-    return parse_parameters(text, f"hardware_profiles/cost/{generation}.toml")
+    table = load_named(_SCHEMA, "cost", generation, "no kernel constants for GPU generation")
+    return _parameters(table, f"hardware_profiles/cost/{generation}.toml")
 
 
 def parse_parameters(text: str, where: str) -> GenerationParameters:
     """Constants from the text of a file; ``where`` names it in messages.  Errors: InputError."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where}: {error}") from None
-    try:
-        gemm, memory = raw["gemm"], dict(raw["memory"])
-        classes = {
-            name: _build(TrafficParameters, table, f"{where} [memory.classes.{name}]")
-            for name, table in memory.pop("classes").items()
-        }
-        memory["classes"] = classes
-        parameters = GenerationParameters(
-            generation=raw["generation"],
-            tensor=_build(GemmParameters, gemm["tensor"], f"{where} [gemm.tensor]"),
-            simt=_build(GemmParameters, gemm["simt"], f"{where} [gemm.simt]"),
-            attention={
-                name: _build(AttentionParameters, table, f"{where} [attention.{name}]")
-                for name, table in raw["attention"].items()
-            },
-            default_attention=raw["default_attention"],
-            memory=_build(MemoryParameters, memory, f"{where} [memory]"),
-        )
-    except KeyError as error:
-        raise InputError(f"{where}: missing {error}") from None
-    if parameters.default_attention not in parameters.attention:
-        hint = nearest(parameters.default_attention, parameters.attention)
-        raise InputError(f"{where}: default_attention {parameters.default_attention!r} has no table{hint}")
-    return parameters
+    return _parameters(read(_SCHEMA, text, where), where)
 
 
-_T = TypeVar("_T")
-
-#: Fields that are shares of something: 0 to 1.
-_SHARES = {
-    "efficiency", "tail_share", "warm_l2_share", "hbm_share", "overlap_loss", "math_efficiency",
-    "backward_efficiency", "backward_overlap_loss", "bandwidth_share", "wide_share", "l2_share",
-}  # fmt: skip
-
-
-def _build(kind: type[_T], table: dict[str, Any], where: str) -> _T:
-    names = {spec.name: spec for spec in fields(kind)}  # type: ignore[arg-type]
-    for key in table:
-        if key not in names:
-            raise InputError(f"{where}: unknown key {key!r}{nearest(key, names)}")
-    values: dict[str, Any] = {}
-    for name, spec in names.items():
-        if name not in table:
-            if spec.default is MISSING:
-                raise InputError(f"{where}: missing key {name!r}")
-            continue
-        values[name] = _checked(name, table[name], where)
-    return kind(**values)
-
-
-def _checked(name: str, value: Any, where: str) -> Any:
-    if name == "tiles":
-        return tuple((int(m), int(n)) for m, n in value)
-    if name == "splits":
-        return tuple(int(split) for split in value)
-    if name == "persistent" and value not in PERSISTENCE:
-        raise InputError(f"{where}: persistent {value!r}{nearest(str(value), PERSISTENCE)}")
-    if isinstance(value, bool | str | dict):
-        return value
-    if not value >= 0 or value == float("inf"):
-        raise InputError(f"{where}: {name} = {value} must be a number >= 0")
-    if name in _SHARES and value > 1:
-        raise InputError(f"{where}: {name} = {value} is a share and must be <= 1")
-    return value
+def _parameters(table: dict[str, Any], where: str) -> GenerationParameters:
+    Text(tuple(table["attention"])).from_value(table["default_attention"], f"{where}: default_attention")
+    own = {key: value for key, value in table.items() if key not in ("gemm", "since")}
+    return GenerationParameters(**own, **table["gemm"])

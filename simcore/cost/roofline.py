@@ -11,7 +11,7 @@ import simcore.cost.attention
 import simcore.cost.gemm  # noqa: F401  (imported, as the line above, for the formulas they register)
 from simcore.cost.classify import OP_CLASSES, classify
 from simcore.cost.demand import ORIGINS, Demands
-from simcore.cost.kernel import FORMULAS, Context, Kernel, Work, parse_dtype, parse_shapes
+from simcore.cost.kernel import FORMULAS, Context, KernelShape, Work, parse_dtype, parse_shapes
 from simcore.cost.memory_bound import instructions_s, memcpy_work, num_elements
 from simcore.cost.parameters import GenerationParameters, load_parameters
 from simcore.cost.table import MeasuredTable
@@ -57,7 +57,7 @@ class RooflineCost:
     ) -> None:
         if fp32_math not in FP32_MATH:
             raise InputError(f"fp32_math {fp32_math!r}{nearest(fp32_math, FP32_MATH)}")
-        constants = parameters or load_parameters(gpu.generation)
+        constants = parameters or load_parameters(gpu.table("cost"))
         chosen = attention or constants.default_attention
         if chosen not in constants.attention:
             raise InputError(
@@ -67,7 +67,7 @@ class RooflineCost:
         self.tables = tuple(tables or ())
         self._context = Context(gpu, constants, fp32_math, chosen)
 
-    def work(self, kernel: Kernel) -> Work:
+    def work(self, kernel: KernelShape) -> Work:
         """What the formula of the kernel's class demands; InputError for an unknown class."""
         op_class = kernel.op_class or classify(kernel.name)
         if op_class not in FORMULAS:
@@ -75,13 +75,13 @@ class RooflineCost:
             raise InputError(f"op {kernel.name!r}: unknown op class {op_class!r}{hint}")
         return FORMULAS[op_class](kernel, self._context)
 
-    def seconds(self, kernel: Kernel) -> float:
+    def seconds(self, kernel: KernelShape) -> float:
         """Time of one kernel alone, launches included, by its formula."""
         work = self.work(kernel)
         busy = max(work.sm_s, work.hbm_bytes / self._context.hbm_bytes_per_s)
         return work.launches * (self.gpu.kernel_gap_s + work.prologue_s) + busy
 
-    def indexing_ps(self, kernel: Kernel) -> int:
+    def indexing_ps(self, kernel: KernelShape) -> int:
         """SM time, ps, of an elementwise kernel that computes the address of each of its elements."""
         each = self._context.parameters.memory.index_instructions
         return ps_from_s(instructions_s(num_elements(kernel), each, self._context))
@@ -123,7 +123,7 @@ class RooflineCost:
         """One distinct kernel, in the order of ``_COLUMNS``."""
         is_copy = ops.kind[row] == int(OpKind.MEMCPY)
         name = ops.name[row]
-        kernel = Kernel(
+        kernel = KernelShape(
             name=name,
             op_class=ops.op_class[row] or ("copy" if is_copy else classify(name)),
             dtype=parse_dtype(ops.dtype[row]),

@@ -11,7 +11,7 @@ from pathlib import Path
 from simcore.cost.attention import attention_shape
 from simcore.cost.classify import OP_CLASSES
 from simcore.cost.gemm import gemm_dims
-from simcore.cost.kernel import Kernel, numel, parse_dtype, parse_shapes
+from simcore.cost.kernel import KernelShape, numel, parse_dtype, parse_shapes
 from simcore.errors import InputError, nearest
 
 #: Time columns by name, with their unit in seconds: a table without a unit is refused.
@@ -37,7 +37,7 @@ class MeasuredTable:
     exact: dict[Key, float] = field(default_factory=dict)
     curves: dict[tuple[str, str], list[tuple[int, float]]] = field(default_factory=dict)
 
-    def add(self, kernel: Kernel, seconds: float) -> None:
+    def add(self, kernel: KernelShape, seconds: float) -> None:
         """Store a measurement.
 
         Errors: InputError unless ``seconds`` is positive and shapes without a zero, or bytes, are given.
@@ -56,7 +56,7 @@ class MeasuredTable:
             curve.append((kernel.bytes_read + kernel.bytes_written, seconds))
             curve.sort()
 
-    def lookup(self, kernel: Kernel) -> float | None:
+    def lookup(self, kernel: KernelShape) -> float | None:
         """Seconds of ``kernel`` with everything included, or None when the table does not cover it."""
         found = self.exact.get(_key(kernel))
         if found is not None:
@@ -106,7 +106,7 @@ class MeasuredTable:
                     if row["op_class"] not in OP_CLASSES:
                         hint = nearest(row["op_class"], OP_CLASSES)
                         raise InputError(f"unknown op_class {row['op_class']!r}{hint}")
-                    kernel = Kernel(
+                    kernel = KernelShape(
                         name=row.get("op") or row["op_class"],
                         op_class=row["op_class"],
                         dtype=parse_dtype(row["dtype"]),
@@ -120,7 +120,7 @@ class MeasuredTable:
         return table
 
 
-def _key(kernel: Kernel) -> Key:
+def _key(kernel: KernelShape) -> Key:
     kind = (kernel.op_class, kernel.dtype)
     if kernel.op_class in ("gemm", "bgemm") and kernel.in_shapes and "accum" not in kernel.name:
         # Kernels that scale by blocks or take experts of uneven size are others than a plain product.

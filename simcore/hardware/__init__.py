@@ -3,14 +3,13 @@
 from simcore.hardware.load import (
     DEFAULT_CLUSTER,
     OVERRIDE_KEYS,
-    assumptions,
-    hardware_hash,
     is_hardware_key,
     load_cluster,
     load_gpu,
 )
 from simcore.hardware.node import num_nic_links
 from simcore.hardware.profiles import cluster_names, dies, gpu_names
+from simcore.hardware.record import assumptions, hardware_hash
 from simcore.hardware.specs import ClusterSpec, GpuSpec
 from simcore.hardware.topology import Links, Topology
 

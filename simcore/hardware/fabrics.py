@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from simcore.errors import InputError
 from simcore.hardware.links import LinkBlock, pair_block, pair_index, switch_block
-from simcore.hardware.nics import NicPorts
 from simcore.hardware.specs import ClusterSpec
+from simcore.hardware.wiring import NicPorts
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ def leaves_per_group(cluster: ClusterSpec, ports: NicPorts) -> int:
 
 def fabric_of(cluster: ClusterSpec, ports: NicPorts) -> FabricLinks:
     """The fabric of a cluster.  InputError where leaves do not fill pods or groups as they must."""
-    return Dragonfly(cluster, ports) if cluster.fabric == "dragonfly" else Tree(cluster, ports)
+    return Dragonfly(cluster, ports) if cluster.fabric == "dragonfly" else SwitchTree(cluster, ports)
 
 
 def _nics_below(cluster: ClusterSpec, ports: NicPorts) -> Floats:
@@ -75,7 +75,7 @@ def _cable_bytes_per_s(cluster: ClusterSpec) -> float:
     return (cluster.uplink_bytes_per_s or cluster.nic_bytes_per_s) * cluster.nic_efficiency
 
 
-class Tree:
+class SwitchTree:
     """Leaves below spines; with ``leaves_per_pod``, spines of a pod below a core."""
 
     is_tree = True

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
 from simcore.hardware.fabrics import fabric_of
-from simcore.hardware.fields import (
-    CLUSTER_KEYS,
-    CLUSTER_NUMBERS,
-    CLUSTER_TEXTS,
-    GPU_NUMBERS,
-    GPU_TEXTS,
-    LINK_NUMBERS,
-    LISTS,
-    MATH_MODES,
-    OPTIONAL_GPU_NUMBERS,
-    OPTIONAL_NUMBERS,
-    OPTIONAL_TEXTS,
-    PEAK_FLOPS,
-    RELATIVE_CLOCK,
-)
-from simcore.hardware.lists import list_from_text
+from simcore.hardware.keys import CLUSTER, GPU_OVERRIDES, LINK, LISTS, from_text
 from simcore.hardware.node import node_of, ports_of
-from simcore.hardware.power import clock_at_limit
-from simcore.hardware.profiles import Profile, checked_text, read_cluster, read_gpu
-from simcore.hardware.shape import apply_node_xml, placement_of, switches_of, wiring_of
+from simcore.hardware.profiles import Profile, read_cluster, read_gpu, settle_generation
+from simcore.hardware.shape import PCIE_KEYS, apply_node_xml, check_switches, placement_of, wiring_of
 from simcore.hardware.specs import ClusterSpec, GpuSpec
-from simcore.hardware.sustained import CONDITIONS, SUSTAINED_NUMBERS, Sustained
+from simcore.hardware.sustained import Sustained, clock_at_limit
 from simcore.hardware.topology import checked_placement, link_names
 
 Overrides = Mapping[str, str] | Iterable[tuple[str, str]]
@@ -42,17 +24,9 @@ MAX_GPUS: Final = 2**24
 
 #: Every override key, links aside (those are ``link.<name>.bytes_per_s`` and ``link.<name>.latency_s``).
 OVERRIDE_KEYS: Final = (
-    *(f"gpu.{key}" for key in (*GPU_TEXTS, *GPU_NUMBERS, *OPTIONAL_GPU_NUMBERS, "clock", "conditions")),
-    *(f"gpu.sustained.{key}" for key in SUSTAINED_NUMBERS),
-    *(f"gpu.peak_flops.{mode}" for mode in MATH_MODES),
-    *(f"cluster.{key}" for key in CLUSTER_KEYS),
+    *(f"gpu.{key}" for key in GPU_OVERRIDES),
+    *(f"cluster.{key}" for key in CLUSTER),
 )
-#: Fields that :func:`hardware_hash` reads where they are not at their defaults.
-_HASHED_IF_GIVEN: Final = (
-    "wiring", "leaves_per_pod", "core_oversubscription", "leaves_per_group", "local_cables", "global_cables",
-    "uplink_bytes_per_s", "routing", "transport", "placement", "placed_gpus",
-    "nccl_environment", "nccl_net_latency_s",
-)  # fmt: skip
 _SCOPES: Final = ("gpu", "cluster", "link")
 
 
@@ -85,94 +59,43 @@ def load_cluster(name_or_path: str = DEFAULT_CLUSTER, overrides: Overrides = ())
     """
     changes = _by_scope(overrides)
     profile = read_cluster(name_or_path)
-    texts, numbers = {**CLUSTER_TEXTS, **OPTIONAL_TEXTS}, {**CLUSTER_NUMBERS, **OPTIONAL_NUMBERS}
     for key, text in changes["cluster"].items():
-        where = f"override cluster.{key}"
-        if key in texts:
-            profile.texts[key] = checked_text(key, text, texts[key], where)
-        elif key in LISTS:
-            profile.lists[key] = list_from_text(key, text, where)
-        else:
-            profile.numbers[key] = numbers[key].from_text(text, where)
+        profile.values[key] = from_text(CLUSTER, key, text, "override cluster.")
         profile.sources[key] = f"override {text}"
     apply_node_xml(profile, set(changes["cluster"]))
     if not {"name", "num_nodes", "gpus_per_node"}.isdisjoint(changes["cluster"]):
         _keep_name_true(profile, changes["cluster"])
     # A path written in a cluster file is relative to that file; one given as an override is not.
     folder = None if "gpu" in changes["cluster"] else profile.folder
-    gpu = _gpu(read_gpu(profile.texts["gpu"], folder), changes["gpu"])
+    gpu = _gpu(read_gpu(profile.values["gpu"], folder), changes["gpu"])
     cluster = _cluster(profile, gpu, placement_overridden="placement" in changes["cluster"])
     return replace(cluster, link_overrides=_link_overrides(cluster, changes["link"]))
 
 
-def hardware_hash(cluster: ClusterSpec) -> str:
-    """SHA-256 over every number and wiring choice (not names or sources): equal hash, equal hardware."""
-    content = asdict(cluster)
-    for spec in fields(
-        cluster
-    ):  # what a cluster leaves at its default does not count, so that keys can be added
-        default = spec.default_factory() if callable(spec.default_factory) else spec.default
-        if spec.name in _HASHED_IF_GIVEN and getattr(cluster, spec.name) == default:
-            del content[spec.name]
-    del content["fabric_measured"]
-    for table in (content, content["gpu"]):
-        del table["sources"], table["name"]
-    if held := content["gpu"]["sustained"]:
-        del held["sources"], held["measured_on"]
-    del content["gpu"]["die"]  # a name
-    for key in OPTIONAL_GPU_NUMBERS:  # power only says what the clock is, and the clock is in the peaks
-        del content["gpu"][key]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
-    """Numbers whose source is an assumption, ``gpu.key: source``, for the record of a run."""
-    scopes: tuple[tuple[str, Mapping[str, str]], ...] = (
-        ("gpu", cluster.gpu.sources),
-        ("gpu.sustained", cluster.gpu.sustained.sources if cluster.gpu.sustained else {}),
-        ("cluster", cluster.sources),
-    )
-    return tuple(
-        f"{scope}.{key}: {source}"
-        for scope, sources in scopes
-        for key, source in sources.items()
-        if source.startswith("assumption")
-    )
-
-
 def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
-    rated = GpuSpec(**profile.texts, **profile.numbers, peak_flops=dict(profile.peaks))  # type: ignore[arg-type]
+    values, sustained = profile.values, profile.sustained
+    rated = GpuSpec(**values)
     held: dict[str, Any] = {}
-    conditions = CONDITIONS[0]
-    numbers = {**GPU_NUMBERS, **OPTIONAL_GPU_NUMBERS}
     for key, text in changes.items():
-        where = f"override gpu.{key}"
-        if key == "conditions":
-            conditions = CONDITIONS[CONDITIONS.index(checked_text(key, text, CONDITIONS, where))]
-        elif key.startswith("sustained."):
-            name = key.removeprefix("sustained.")
-            held[name] = SUSTAINED_NUMBERS[name].from_text(text, where)
-        elif key in GPU_TEXTS:
-            profile.texts[key] = checked_text(key, text, GPU_TEXTS[key], where)
-        elif key in numbers:
-            profile.numbers[key] = numbers[key].from_text(text, where)
+        value = from_text(GPU_OVERRIDES, key, text, "override gpu.")
+        scope, _, name = key.rpartition(".")
+        if scope == "sustained":
+            held[name] = value
+        elif scope == "peak_flops":
+            values["peak_flops"] = {**values["peak_flops"], name: value}
         elif key != "clock":
-            profile.peaks[key.removeprefix("peak_flops.")] = PEAK_FLOPS.from_text(text, where)
+            values[key] = value
         profile.sources[key] = f"override {text}"
-    sustained = profile.sustained
+    settle_generation(profile)
     if sustained is not None:
         sustained = replace(sustained, clock=_clock_under_load(profile, rated, sustained))
     if held:
-        sustained = replace(sustained or Sustained(measured_on=(profile.texts["name"],)), **held)
+        sustained = replace(sustained or Sustained(measured_on=(values["name"],)), **held)
     if "clock" in changes:  # after all others: relative to whatever peaks they set
-        ratio = RELATIVE_CLOCK.from_text(changes["clock"], "override gpu.clock")
-        profile.numbers["boost_clock_hz"] *= ratio
-        profile.peaks = {mode: peak * ratio for mode, peak in profile.peaks.items()}
-    values: dict[str, Any] = {**profile.texts, **profile.numbers}
-    gpu = GpuSpec(
-        **values, peak_flops=profile.peaks, sustained=sustained, conditions=conditions,
-        sources=profile.sources,
-    )  # fmt: skip
+        ratio = from_text(GPU_OVERRIDES, "clock", changes["clock"], "override gpu.")
+        values["boost_clock_hz"] *= ratio
+        values["peak_flops"] = {mode: peak * ratio for mode, peak in values["peak_flops"].items()}
+    gpu = GpuSpec(**values, sustained=sustained, sources=profile.sources)
     if gpu.reserved_bytes >= gpu.hbm_bytes:
         raise InputError(
             f"{profile.where}: reserved_bytes = {gpu.reserved_bytes:,} must be less than hbm_bytes ="
@@ -186,15 +109,15 @@ def _clock_under_load(profile: Profile, rated: GpuSpec, held: Sustained) -> floa
 
     ``rated``: the board as its profile has it, without overrides.
     """
-    limits = {key: profile.numbers.get(key) for key in OPTIONAL_GPU_NUMBERS}
-    limit_w, static_w = limits["power_limit_w"], limits["static_power_w"]
+    limit_w, static_w = profile.values.get("power_limit_w"), profile.values.get("static_power_w")
     if limit_w is not None and static_w is not None and limit_w <= static_w:
         raise InputError(
             f"{profile.where}: power_limit_w = {limit_w:g} W must be more than static_power_w ="
             f" {static_w:g} W"
         )
     reference = rated if rated.name in held.measured_on else load_gpu(held.reference)
-    return clock_at_limit(replace(rated, **limits), reference, held.clock)  # type: ignore[arg-type]
+    board = replace(rated, power_limit_w=limit_w, static_power_w=static_w)
+    return clock_at_limit(board, reference, held.clock)
 
 
 def _by_scope(overrides: Overrides) -> dict[str, dict[str, str]]:
@@ -210,10 +133,10 @@ def _by_scope(overrides: Overrides) -> dict[str, dict[str, str]]:
 
 def _keep_name_true(profile: Profile, changes: Mapping[str, str]) -> None:
     """``h800-96`` with another number of nodes is ``h800-<its GPUs>``, unless it is given a name."""
-    family, dash, size = profile.texts["name"].rpartition("-")
-    gpus = int(profile.numbers["num_nodes"] * profile.numbers["gpus_per_node"])
+    family, dash, size = profile.values["name"].rpartition("-")
     if "name" not in changes and dash and size.isdecimal():
-        profile.texts["name"] = f"{family}-{gpus}"
+        gpus = profile.values["num_nodes"] * profile.values["gpus_per_node"]
+        profile.values["name"] = f"{family}-{gpus}"
 
 
 def _link_overrides(cluster: ClusterSpec, changes: Mapping[str, str]) -> dict[str, float]:
@@ -221,31 +144,28 @@ def _link_overrides(cluster: ClusterSpec, changes: Mapping[str, str]) -> dict[st
     values: dict[str, float] = {}
     for key, text in changes.items():
         link, _, attribute = key.rpartition(".")
-        if attribute not in LINK_NUMBERS:
+        if attribute not in LINK:
             raise InputError(
-                f"override link.{key}: unknown attribute {attribute!r}{nearest(attribute, LINK_NUMBERS)}"
+                f"override link.{key}: unknown attribute {attribute!r}{nearest(attribute, LINK)}"
             )
         names.index(link)  # refuses a link that the cluster does not have
-        values[key] = LINK_NUMBERS[attribute].from_text(text, f"override link.{key}")
+        values[key] = LINK[attribute].from_text(text, f"override link.{key}")
     return values
 
 
 def _cluster(profile: Profile, gpu: GpuSpec, *, placement_overridden: bool) -> ClusterSpec:
     """The cluster of a complete profile.  InputError for wiring that cannot be, or too many GPUs."""
-    values: dict[str, Any] = {key: profile.texts[key] for key in CLUSTER_TEXTS}
     # A dragonfly has no spines.
-    values |= {key: profile.numbers.get(key, 1.0) for key in CLUSTER_NUMBERS}
-    values |= {"gpu": gpu, "routing": profile.texts.get("routing", "auto")}
-    values["transport"] = profile.texts.get("transport", "infiniband")
-    values["nccl_environment"] = profile.texts.get("nccl_environment", "")
-    values["nccl_net_latency_s"] = profile.numbers.get("nccl_net_latency_s", 0.0)
-    values["fabric_measured"] = profile.texts.get("fabric_measured", "")
+    values = {"spine_oversubscription": 1.0, **profile.values, "gpu": gpu}
+    for key in (*LISTS, *PCIE_KEYS, "node_xml", "placement"):
+        values.pop(key, None)
     num_gpus = values["num_nodes"] * values["gpus_per_node"]
     if num_gpus > MAX_GPUS:
         raise InputError(
             f"{profile.where}: {num_gpus} GPUs are more than the {MAX_GPUS} that links are kept for"
         )
-    values |= {**switches_of(profile), **placement_of(profile, overridden=placement_overridden)}
+    check_switches(profile)
+    values |= placement_of(profile, overridden=placement_overridden)
     cluster = ClusterSpec(**values, wiring=wiring_of(profile), sources=profile.sources)
     try:
         node_of(cluster)

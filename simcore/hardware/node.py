@@ -17,16 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import InputError
-from simcore.hardware.nics import NicPorts, nic_ports
 from simcore.hardware.specs import ClusterSpec
-from simcore.hardware.wiring import MAX_WIRED_GPUS, NodeWiring
+from simcore.hardware.wiring import MAX_WIRED_GPUS, NicPorts, NodeWiring, nic_ports
 
 Floats = npt.NDArray[np.float64]
 Way = tuple[int, ...]
 _NOTHING: Final[Way] = ()
 
 
-class Node(Protocol):
+class NodeLinks(Protocol):
     """Links of one node, numbered from 0, and the ways over them.
 
     ``stride`` links form one block in the numbering of all nodes; see :mod:`simcore.hardware.topology`.
@@ -259,7 +258,7 @@ class _Add(Protocol):
 
 
 def ports_of(cluster: ClusterSpec) -> NicPorts:
-    """NIC ports of each node.  InputError as :func:`simcore.hardware.nics.nic_ports`."""
+    """NIC ports of each node.  InputError as :func:`simcore.hardware.wiring.nic_ports`."""
     return nic_ports(cluster.gpus_per_node, cluster.nics_per_node, cluster.wiring.nic_of_gpu)
 
 
@@ -268,7 +267,7 @@ def num_nic_links(cluster: ClusterSpec) -> int:
     return len(ports_of(cluster).nics)
 
 
-def node_of(cluster: ClusterSpec) -> Node:
+def node_of(cluster: ClusterSpec) -> NodeLinks:
     """The node that every node of ``cluster`` is like.  InputError for wiring that cannot be."""
     gpu = cluster.gpu
     link_bytes_per_s = gpu.nvlink_bytes_per_s * gpu.nvlink_efficiency / gpu.nvlink_links

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from simcore.errors import InputError
-from simcore.hardware.nics import nic_ports
-from simcore.hardware.wiring import PciePort
+from simcore.hardware.wiring import PciePort, nic_ports
 from simcore.hardware.xml_tree import Element, read_xml
 
 #: Data of one PCIe lane per GT/s of its link.

@@ -1,120 +1,116 @@
-"""Reads hardware_profiles/*.toml: each number a ``{ value, unit, source }``, no key unknown or missing."""
+"""Reads hardware_profiles/{gpu,die,cluster}/*.toml and a user's own, not yet as specs."""
 
 from __future__ import annotations
 
+import difflib
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from simcore import tables
 from simcore.errors import InputError, nearest
-from simcore.hardware.fields import (
-    CLUSTER_KEYS,
-    CLUSTER_NUMBERS,
-    CLUSTER_TEXTS,
-    FROM_XML,
-    GPU_NUMBERS,
-    GPU_TEXTS,
-    LISTS,
-    MATH_MODES,
-    OPTIONAL_GPU_NUMBERS,
-    OPTIONAL_GPU_TEXTS,
-    OPTIONAL_NUMBERS,
-    OPTIONAL_TEXTS,
-    PEAK_FLOPS,
-)
-from simcore.hardware.lists import checked_list
-from simcore.hardware.quantities import Number
-from simcore.hardware.sustained import SUSTAINED_NUMBERS, Sustained
+from simcore.hardware.keys import CLUSTER, DIE, FROM_XML, GPU, LISTS
+from simcore.hardware.sustained import Sustained
+from simcore.tables import Maybe, Text
 
 if TYPE_CHECKING:
     from simcore.hardware.node_xml import NodeXml
 
-_QUANTITY_KEYS: Final = ("value", "unit", "source")
 _SIZED_NAME: Final = re.compile(r"(?P<family>.+)-(?P<gpus>[0-9]{1,9})")
+#: Tables that a generation may have of its own, by folder of hardware_profiles.
+_OF_GENERATION: Final = {
+    "cost": "constants of kernels", "nccl": "timing of collectives", "tuner": "tuning table of NCCL",
+}  # fmt: skip
+#: Generations whose name is closer than this to one that has tables are taken for misspelt.
+_MISSPELT: Final = 0.8
 
 
 @dataclass
 class Profile:
     """A profile's content in SI units, not yet a spec, so that overrides can still change it.
 
-    ``peaks`` and ``sustained`` are only used by GPUs, ``lists`` and ``node`` (what its ``node_xml`` says) by
-    clusters.
-    ``folder`` is where paths in a cluster file are relative to.
+    ``sustained`` is only used by GPUs, ``node`` (what its ``node_xml`` says) by clusters.  ``folder`` is
+    where paths in the file are relative to, None for a profile of the project.
     """
 
     where: str
-    texts: dict[str, str]
-    numbers: dict[str, float]
+    values: dict[str, Any]
     sources: dict[str, str]
-    peaks: dict[str, float] = field(default_factory=dict)
-    lists: dict[str, Sequence[Any]] = field(default_factory=dict)
+    folder: Path | None = None
     node: NodeXml | None = None
     sustained: Sustained | None = None
-    folder: Path | None = None
 
 
 def gpu_names() -> tuple[str, ...]:
     """Names of the GPU profiles that come with the project."""
-    return _names("gpu")
+    return tables.names("hardware_profiles", "gpu")
 
 
 def cluster_names() -> tuple[str, ...]:
     """Cluster families that come with the project; ``<family>-<number of GPUs>`` picks a size."""
-    return _names("cluster")
+    return tables.names("hardware_profiles", "cluster")
 
 
 def read_gpu(name_or_path: str, relative_to: Path | None = None) -> Profile:
     """A GPU profile by name or file.  InputError names the file and key at fault."""
-    table, where, _ = _read("gpu", name_or_path, relative_to)
-    _refuse_unknown(
-        table, (*GPU_TEXTS, *OPTIONAL_GPU_TEXTS, *GPU_NUMBERS, *OPTIONAL_GPU_NUMBERS, "peak_flops"), where
-    )
-    known = {**GPU_TEXTS, **{key: rule for key, rule in OPTIONAL_GPU_TEXTS.items() if key in table}}
-    texts = _texts(table, known, where)
-    given = {key: number for key, number in OPTIONAL_GPU_NUMBERS.items() if key in table}
-    numbers, sources = _numbers(table, {**GPU_NUMBERS, **given}, where)
-    modes = _require(table, "peak_flops", where)
-    if not isinstance(modes, dict) or not modes:
-        raise InputError(f"{where}: peak_flops must be a table of math modes ({', '.join(MATH_MODES)})")
-    _refuse_unknown(modes, MATH_MODES, f"{where}: peak_flops")
-    peaks: dict[str, float] = {}
-    for mode, quantity in modes.items():
-        peaks[mode], sources[f"peak_flops.{mode}"] = _quantity(
-            quantity, PEAK_FLOPS, f"{where}: peak_flops.{mode}"
+    table, where, folder = _toml("gpu", name_or_path, relative_to)
+    sources: dict[str, str] = {}
+    values = tables.read(GPU, table, where, sources)
+    if not values["peak_flops"]:
+        raise InputError(f"{where}: peak_flops must be a table of math modes")
+    die = values.get("die")
+    return Profile(where, values, sources, folder, sustained=None if die is None else read_die(die, folder))
+
+
+def settle_generation(gpu: Profile) -> None:
+    """Puts another generation, by default the latest, in place of one that lacks tables, and says so.
+
+    InputError for a generation that seems misspelt.
+    """
+    values, where = gpu.values, gpu.where
+    generation, like = values["generation"], values.pop("like", None)
+    named = {what: tables.names("hardware_profiles", kind) for kind, what in _OF_GENERATION.items()}
+    known = sorted(set.intersection(*map(set, named.values())))
+    if like is not None:
+        Text(tuple(known)).from_value(like, f"{where}: like")
+    missing = [what for what, described in named.items() if generation not in described]
+    if not missing:
+        return
+    near = difflib.get_close_matches(generation, known, 1, _MISSPELT)
+    if like is None and near and len(missing) == len(named):
+        raise InputError(
+            f"{where}: generation cannot be {generation!r}; did you mean {near[0]!r}? A new one says which it"
+            f' is like: like = "{near[0]}"'
         )
-    sustained = read_die(texts["die"]) if "die" in texts else None
-    return Profile(where, texts, numbers, sources, peaks, sustained=sustained)
+    values["like"] = like or max(known, key=_since)
+    why = "the latest generation that has them" if like is None else "which its file says it is like"
+    gpu.sources["generation"] = (
+        f"assumption: {generation} has no {', '.join(missing)} of its own: those of {values['like']}, {why}"
+    )
+
+
+def _since(generation: str) -> int:
+    """Year of the generation's first GPU."""
+    return int(tables.load(Any, "hardware_profiles", f"cost/{generation}.toml")["since"])
 
 
 def dies() -> dict[str, Sustained]:
     """What each die with a profile keeps up under load, by its name."""
-    return {name: read_die(name) for name in _names("die")}
+    return {name: read_die(name) for name in tables.names("hardware_profiles", "die")}
 
 
 @cache
-def read_die(name: str) -> Sustained:
-    """What the die ``name`` keeps up under load; what a file leaves out is as rated.
-
-    InputError names the file and key at fault.
-    """
-    table, where, _ = _read("die", name, None)
-    _refuse_unknown(table, (*SUSTAINED_NUMBERS, "reference", "measured_on"), where)
-    given = {key: number for key, number in SUSTAINED_NUMBERS.items() if key in table}
-    numbers, sources = _numbers(table, given, where)
-    rows = _require(table, "measured_on", where)
-    if not isinstance(rows, dict) or not isinstance(rows.get("value"), list):
-        raise InputError(
-            f'{where}: measured_on: expected {{ value = ["GPU"], source = "..." }}, got {rows!r}'
-        )
-    reference = checked_text("reference", _require(table, "reference", where), gpu_names(), where)
-    measured_on = tuple(map(str, rows["value"]))
-    return Sustained(**numbers, reference=reference, measured_on=measured_on, sources=sources)
+def read_die(name: str, relative_to: Path | None = None) -> Sustained:
+    """What the die ``name`` keeps up under load.  InputError names the file and key at fault."""
+    table, where, _ = _toml("die", name, relative_to)
+    sources: dict[str, str] = {}
+    values = tables.read(DIE, table, where, sources)
+    Text(gpu_names()).from_value(values["reference"], f"{where}: reference")
+    values["measured_on"] = tuple(values["measured_on"])
+    del sources["measured_on"]
+    return Sustained(**values, sources=sources)
 
 
 def read_cluster(name_or_path: str) -> Profile:
@@ -124,7 +120,7 @@ def read_cluster(name_or_path: str) -> Profile:
     if name_or_path in known or sized is None or sized["family"] not in known:
         return _read_cluster_file(name_or_path)
     profile = _read_cluster_file(sized["family"])
-    num_gpus, per_node = int(sized["gpus"]), int(profile.numbers["gpus_per_node"])
+    num_gpus, per_node = int(sized["gpus"]), profile.values["gpus_per_node"]
     if num_gpus < 1 or num_gpus % per_node:
         nodes = num_gpus // per_node
         near = " or ".join(f"{sized['family']}-{n * per_node}" for n in (nodes, nodes + 1) if n)
@@ -132,124 +128,70 @@ def read_cluster(name_or_path: str) -> Profile:
             f"cluster {name_or_path!r}: {num_gpus} GPUs are no whole number of {per_node}-GPU nodes;"
             f" nearest: {near}"
         )
-    profile.numbers["num_nodes"] = num_gpus // per_node
+    profile.values |= {"num_nodes": num_gpus // per_node, "name": name_or_path}
     profile.sources["num_nodes"] = f"cluster name {name_or_path!r}"
-    profile.texts["name"] = name_or_path
     return profile
 
 
 def _read_cluster_file(name_or_path: str) -> Profile:
-    table, where, folder = _read("cluster", name_or_path, None)
-    _refuse_unknown(table, CLUSTER_KEYS, where)
-    known: dict[str, Mapping[str, Any]] = {
-        "texts": {**CLUSTER_TEXTS, **OPTIONAL_TEXTS},
-        "numbers": {**CLUSTER_NUMBERS, **OPTIONAL_NUMBERS},
-    }
-    missing_ok = {*OPTIONAL_TEXTS, *OPTIONAL_NUMBERS}
+    table, where, folder = _toml("cluster", name_or_path, None)
+    may_miss: set[str] = {"spine_oversubscription"} if table.get("fabric") == "dragonfly" else set()
     if "node_xml" in table:
-        missing_ok |= set(FROM_XML)
+        may_miss |= set(FROM_XML)
         clash = [key for key in ("intra_node", "gpus_per_node", *LISTS) if key in table]
         if clash:
             raise InputError(f"{where}: {clash[0]} comes from node_xml; remove one of them")
-    if table.get("fabric") == "dragonfly":
-        missing_ok.add("spine_oversubscription")
-    if isinstance(table.get("placement"), list):  # a list of GPUs reads as one in a text does
-        gpus = checked_list("placement", table["placement"], f"{where}: placement")
-        table["placement"] = ",".join(map(str, gpus))
-    wanted = {
-        kind: {key: rule for key, rule in rules.items() if key in table or key not in missing_ok}
-        for kind, rules in known.items()
-    }
-    texts = _texts(table, wanted["texts"], where)
-    numbers, sources = _numbers(table, wanted["numbers"], where)
-    lists: dict[str, Sequence[Any]] = {
-        key: _list(key, table[key], sources, f"{where}: {key}") for key in LISTS if key in table
-    }
-    return Profile(where, texts, numbers, sources, lists=lists, folder=folder)
+    schema = {**CLUSTER, **{key: Maybe(CLUSTER[key]) for key in may_miss - LISTS.keys()}}
+    sources: dict[str, str] = {}
+    return Profile(where, tables.read(schema, table, where, sources), sources, folder)
 
 
-def _list(key: str, entry: object, sources: dict[str, str], where: str) -> Sequence[Any]:
-    """A list's value; its source goes to ``sources``."""
-    if not isinstance(entry, dict):
-        raise InputError(f'{where}: expected {{ value = [...], source = "..." }}, got {entry!r}')
-    _refuse_unknown(entry, ("value", "source"), where)
-    sources[key] = checked_text("source", _require(entry, "source", where), None, where)
-    return checked_list(key, _require(entry, "value", where), where)
-
-
-def _names(kind: str) -> tuple[str, ...]:
-    folder = resources.files("hardware_profiles").joinpath(kind)
-    return tuple(sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml")))
-
-
-def _read(kind: str, name_or_path: str, relative_to: Path | None) -> tuple[dict[str, Any], str, Path | None]:
+def _toml(kind: str, name_or_path: str, relative_to: Path | None) -> tuple[Any, str, Path | None]:
     """(table, what to call it in messages, its folder when it is a user's file)."""
     path = Path(name_or_path)
-    is_path = path.suffix == ".toml" or len(path.parts) > 1
-    try:
-        if is_path:
-            full = relative_to / path if relative_to is not None else path
-            text, where, folder = full.read_text(encoding="utf-8"), str(full), full.parent
-        elif name_or_path in _names(kind):
-            entry = resources.files("hardware_profiles").joinpath(kind, f"{name_or_path}.toml")
-            text, where, folder = entry.read_text(encoding="utf-8"), f"{kind} profile {name_or_path!r}", None
-        else:
-            hint = nearest(name_or_path, _names(kind))
-            sizes = " (a cluster's size follows its name: h800-96)" if kind == "cluster" else ""
-            raise InputError(f"unknown {kind} {name_or_path!r}{hint}{sizes}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {kind} profile {name_or_path!r}: {error}") from error
-    try:
-        return tomllib.loads(text, parse_float=Decimal), where, folder
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where}: not valid TOML: {error}") from error
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        full = relative_to / path if relative_to is not None else path
+        return tables.read_file(full, f"{kind} profile"), str(full), full.parent
+    known = tables.names("hardware_profiles", kind)
+    if name_or_path not in known:
+        sizes = " (a cluster's size follows its name: h800-96)" if kind == "cluster" else ""
+        raise InputError(f"unknown {kind} {name_or_path!r}{nearest(name_or_path, known)}{sizes}")
+    table = tables.load(Any, "hardware_profiles", f"{kind}/{name_or_path}.toml")
+    return table, f"{kind} profile {name_or_path!r}", None
 
 
-def _refuse_unknown(table: Mapping[str, object], known: tuple[str, ...], where: str) -> None:
-    for key in table:
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}{nearest(key, known)}")
+#: Words of reports (ignoring case) -> transport, the first that matches.  A3 Mega machines have FasTrak NICs
+#: (TCPXO), A3 High ones GPUDirect-TCPX; p4d, p4de and p5 are AWS's machines with EFA.
+_TRANSPORT_WORDS: Final = (
+    (r"\bTCP-?XO\b|\bFasTrak\b|\bA3[ -]?Mega(gpu)?\b", "tcpxo"),
+    (r"\bTCP-?X\b|\bA3[ -]?High(gpu)?\b", "tcpx"),
+    (r"\bEFA(v[12])?\b|\baws-ofi-nccl\b|\bp4de?\.24xl|\bp5e?n?\.48xl", "efa"),
+    (r"\bRoCE(v2)?\b", "roce"),
+)
 
 
-def _require(table: Mapping[str, Any], key: str, where: str) -> Any:
-    if key not in table:
-        raise InputError(f"{where}: key {key!r} is missing")
-    return table[key]
+def named_fabric(said: str) -> str | None:
+    """The transport that words name: "efa", "tcpx", "tcpxo" or "roce"; None for none of them."""
+    return next((name for words, name in _TRANSPORT_WORDS if re.search(words, said, re.IGNORECASE)), None)
 
 
-def checked_text(key: str, value: object, allowed: tuple[str, ...] | None, where: str) -> str:
-    """``value`` if it is a text that ``key`` accepts, else InputError with the nearest allowed one."""
-    if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{where}: {key} must be a text, got {value!r}")
-    if allowed is not None and value not in allowed:
-        raise InputError(f"{where}: {key} cannot be {value!r}{nearest(value, allowed)}")
-    return value
+def fabric_profile(family: str, said: str) -> tuple[str, str] | None:
+    """(cluster profile, GPU for its ``cluster.gpu``) of a GPU ``family`` on the fabric that ``said`` names.
+
+    The profile is one whose GPUs have the family's die, behind the same kind of switches.  None where no
+    fabric is named, or no such machine is described.
+    """
+    return _on_transport(family, named_fabric(said) or "")
 
 
-def _texts(
-    table: Mapping[str, Any], schema: Mapping[str, tuple[str, ...] | None], where: str
-) -> dict[str, str]:
-    return {
-        key: checked_text(key, _require(table, key, where), allowed, where) for key, allowed in schema.items()
-    }
-
-
-def _numbers(
-    table: Mapping[str, Any], schema: Mapping[str, Number], where: str
-) -> tuple[dict[str, float], dict[str, str]]:
-    numbers: dict[str, float] = {}
-    sources: dict[str, str] = {}
-    for key, number in schema.items():
-        numbers[key], sources[key] = _quantity(_require(table, key, where), number, f"{where}: {key}")
-    return numbers, sources
-
-
-def _quantity(quantity: object, number: Number, where: str) -> tuple[float, str]:
-    if not isinstance(quantity, dict):
-        raise InputError(
-            f'{where}: expected {{ value = ..., unit = "...", source = "..." }}, got {quantity!r}'
-        )
-    _refuse_unknown(quantity, _QUANTITY_KEYS, where)
-    unit = checked_text("unit", _require(quantity, "unit", where), None, where)
-    source = checked_text("source", _require(quantity, "source", where), None, where)
-    return number.from_value(_require(quantity, "value", where), unit, where), source
+@cache
+def _on_transport(family: str, transport: str) -> tuple[str, str] | None:
+    described = {name: read_cluster(name).values for name in cluster_names()}
+    usual = described.get(family)
+    if usual is None or "transport" in usual or usual["intra_node"] != "nvswitch":
+        return None
+    die = read_gpu(usual["gpu"]).values.get("die")
+    for name, other in described.items():
+        if die and other.get("transport") == transport and read_gpu(other["gpu"]).values.get("die") == die:
+            return name, usual["gpu"]
+    return None

@@ -1,55 +1,93 @@
-"""Hardware as frozen values, SI units in every name.  Numbers come from hardware_profiles/*.toml."""
+"""Hardware as frozen values, SI units in every name.
+
+Fields are keys of hardware_profiles/*.toml, and annotations say what a file may give; see Note [Schemas].
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Annotated, Final
 
-from simcore.hardware.sustained import Conditions, Sustained
-from simcore.hardware.wiring import NodeWiring
+from simcore.hardware.sustained import Sustained
+from simcore.hardware.wiring import FABRICS, NODE_KINDS, NodeWiring
+from simcore.tables import Each, Text, names
+from simcore.units import Number
+
+MATH_MODES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
+#: How a GPU runs: at the clocks of long training, or at the rated ones of a microbenchmark.
+CONDITIONS: Final = ("sustained", "cool")
+
+BANDWIDTH: Final = Number("bandwidth")
+RATIO: Final = Number("ratio", at_most=1)
+# A latency of zero is a useful idealisation; a rate of zero only divides by zero.
+# No latency here reaches a second; beyond it, a step no longer fits in 64 bits of picoseconds.
+LATENCY: Final = Number("time", zero_allowed=True, at_most=1)
+# Nothing here is counted in more than 2**24; larger numbers overflow columns of integers.
+Count = Annotated[int, Number("count", integer=True, at_most=2**24)]
+Size = Annotated[int, Number("size", integer=True)]
+SizeOrZero = Annotated[int, Number("size", integer=True, zero_allowed=True)]
+Bandwidth = Annotated[float, BANDWIDTH]
+Latency = Annotated[float, LATENCY]
+Ratio = Annotated[float, RATIO]
+Oversubscription = Annotated[float, Number("ratio", at_least=1)]
+Power = Annotated[float | None, Number("power")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GpuSpec:
     """One GPU model.  ``peak_flops`` maps a math mode to dense flop/s at the clock its datasheet rates.
 
-    Math modes: fp64, fp32 (CUDA cores), tf32, fp16, bf16, fp8, int8; absent = unsupported.
+    Math modes: fp64, fp32 (CUDA cores), tf32, fp16, bf16, fp8, fp4, int8; absent = unsupported.
     ``nvlink_bytes_per_s`` is per direction, all links together (datasheet), ``nvlink_links`` how many,
     ``nvlink_efficiency`` the share that data can use (the rest is packet headers and flow control).
     ``launch_overhead_s``: host time of one launch call; ``launch_latency_s``: launch call to start on an
     idle stream; ``kernel_gap_s``: start cost of back-to-back kernels on one stream.
     ``power_limit_w``: of the board; ``static_power_w``: what it draws at load whatever the clock; None where
-    they are not known (:mod:`simcore.hardware.power`).
+    they are not known (:mod:`simcore.hardware.sustained`).
+    ``generation`` names the tables that say how its kernels and collectives are written, ``like`` the
+    generation whose tables stand in where it has none.
     ``die`` names the chip, ``sustained`` what it keeps up in long training (None: no run of it is known);
     ``conditions`` whether that counts.  ``sources`` says for each number where it comes from.
     """
 
     name: str
-    generation: str  # volta, ampere, hopper
-    num_sms: int
-    boost_clock_hz: float
-    peak_flops: dict[str, float]
-    hbm_bytes: int
-    hbm_bytes_per_s: float
-    l2_bytes: int
-    l2_bytes_per_s: float
-    nvlink_bytes_per_s: float
-    nvlink_links: int
-    copy_engines: int
-    launch_overhead_s: float
-    launch_latency_s: float
-    kernel_gap_s: float
-    gemm_efficiency: float  # share of peak that a large, well-shaped GEMM sustains (power-limited clock)
-    hbm_efficiency: float  # share of peak HBM bandwidth that a streaming kernel reaches
-    reserved_bytes: int  # CUDA context, NCCL buffers: not available to the framework
-    nvlink_efficiency: float = 1.0
-    power_limit_w: float | None = None
-    static_power_w: float | None = None
+    generation: str
+    like: str = ""
     die: str = ""
+    num_sms: Count
+    boost_clock_hz: Annotated[float, Number("frequency")]
+    hbm_bytes: Size
+    hbm_bytes_per_s: Bandwidth
+    l2_bytes: Size
+    l2_bytes_per_s: Bandwidth
+    nvlink_bytes_per_s: Bandwidth
+    nvlink_links: Count
+    nvlink_efficiency: Ratio
+    copy_engines: Count
+    launch_overhead_s: Latency
+    launch_latency_s: Latency
+    kernel_gap_s: Latency
+    gemm_efficiency: Ratio  # share of peak that a large, well-shaped GEMM sustains (power-limited clock)
+    hbm_efficiency: Ratio  # share of peak HBM bandwidth that a streaming kernel reaches
+    reserved_bytes: SizeOrZero  # CUDA context, NCCL buffers: not available to the framework
+    power_limit_w: Power = None
+    static_power_w: Power = None
+    peak_flops: Annotated[dict[str, float], Each(Number("compute"), MATH_MODES)]
     sustained: Sustained | None = None
-    conditions: Conditions = "sustained"
+    conditions: Annotated[str, Text(CONDITIONS)] = CONDITIONS[0]
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def table(self, kind: str) -> str:
+        """Name of the table in ``hardware_profiles/<kind>`` ("cost", "nccl", "tuner") that holds for it."""
+        own = not self.like or self.generation in names("hardware_profiles", kind)
+        return self.generation if own else self.like
+
+    @property
+    def borrowed(self) -> str:
+        """What its generation takes from another, as a warning; empty for nothing."""
+        return f"{self.name}: {self.sources['generation']}" if self.like else ""
 
     def under_load(self, num_gpus: int) -> GpuSpec:
         """The slowest of ``num_gpus`` GPUs in a training step, as rated where ``conditions`` are "cool".
@@ -87,7 +125,7 @@ class GpuSpec:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
     """A cluster: ``num_nodes`` x ``gpus_per_node`` of one GPU model and how they are wired.
 
@@ -113,34 +151,34 @@ class ClusterSpec:
 
     name: str
     gpu: GpuSpec
-    num_nodes: int
-    gpus_per_node: int
-    intra_node: str
-    nics_per_node: int
-    nic_bytes_per_s: float
-    nic_efficiency: float
-    nic_latency_s: float  # one way, same leaf, small message
-    hop_latency_s: float  # each further switch hop
-    fabric: str
-    nodes_per_leaf: int
-    spine_oversubscription: float
+    intra_node: Annotated[str, Text(NODE_KINDS)]
+    fabric: Annotated[str, Text(FABRICS)]
     nccl_version: str
-    nvlink_latency_s: float = 0.0  # one way, GPU to GPU through the switch, small message
-    link_overrides: Mapping[str, float] = field(default_factory=dict)
-    wiring: NodeWiring = field(default_factory=NodeWiring)
-    leaves_per_pod: int = 0
-    core_oversubscription: float = 1.0
-    leaves_per_group: int = 0
-    local_cables: int = 0
-    global_cables: int = 0
-    uplink_bytes_per_s: float = 0.0
-    routing: str = "auto"
-    transport: str = "infiniband"
+    num_nodes: Count
+    gpus_per_node: Count
+    nvlink_latency_s: Latency  # one way, GPU to GPU through the switch, small message
+    nics_per_node: Count
+    nic_bytes_per_s: Bandwidth
+    nic_efficiency: Ratio
+    nic_latency_s: Latency  # one way, same leaf, small message
+    hop_latency_s: Latency  # each further switch hop
+    nodes_per_leaf: Count
+    spine_oversubscription: Oversubscription
+    leaves_per_pod: Count = 0
+    core_oversubscription: Oversubscription = 1.0
+    leaves_per_group: Count = 0
+    local_cables: Count = 0
+    global_cables: Count = 0
+    uplink_bytes_per_s: Bandwidth = 0.0
+    nccl_net_latency_s: Latency = 0.0
+    routing: Annotated[str, Text(("auto", "rail", "ecmp"))] = "auto"
+    transport: Annotated[str, Text(("infiniband", "roce", "efa", "tcpx", "tcpxo"))] = "infiniband"
+    nccl_environment: str = ""
+    fabric_measured: str = field(default="", compare=False)
     placement: str = "linear"
     placed_gpus: tuple[int, ...] = ()
-    nccl_environment: str = ""
-    nccl_net_latency_s: float = 0.0
-    fabric_measured: str = field(default="", compare=False)
+    wiring: NodeWiring = field(default_factory=NodeWiring)
+    link_overrides: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -5,27 +5,35 @@ Note [Slowest GPU]
     everybody waits for everybody: over tensor-parallel sums, pipeline messages and gradients the slowest GPU
     of the job sets the pace.  Clocks are taken as normal; of N draws the least is expected about
     Phi^-1((N - 3/8) / (N + 1/4)) standard deviations below the mean (Blom's approximation).
+
+Note [Clock at the power limit]
+    Under load a GPU lowers its clock until it draws its limit.  What it draws beyond its static power grows
+    as clock times voltage squared, which is the clock to some power, and with the work per clock: the rate of
+    its matrix products.  Two boards of one die spend the same energy on a product, so that::
+
+        limit - static  ~  products per second at the rated clock * clock ** exponent
+
+    One board's measured clock then gives the other's.  A board whose products need less than its limit keeps
+    the rated clock.  docs/clocks.md says which runs this was held against, and what else was tried.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
-from simcore.hardware.quantities import Number
+from simcore.tables import load
+from simcore.units import Number
 
-#: How a GPU runs: at the clocks of long training, or at the rated ones of a microbenchmark.
-Conditions = Literal["sustained", "cool"]
-CONDITIONS: Final[tuple[Conditions, ...]] = ("sustained", "cool")
+if TYPE_CHECKING:
+    from simcore.hardware.specs import GpuSpec
 
-SUSTAINED_NUMBERS: Final[dict[str, Number]] = {
-    "clock": Number("ratio"),
-    "fp8": Number("ratio"),
-    "spread": Number("ratio", zero_allowed=True, at_most=1),
-}
+#: The math mode whose products set the clock.
+_MODE: Final = "bf16"
 
 
 @dataclass(frozen=True)
@@ -38,9 +46,9 @@ class Sustained:
     ``reference``: the profile of the board that they hold for, by whose power limit others are told.
     """
 
-    clock: float = 1.0
-    fp8: float = 1.0
-    spread: float = 0.0
+    clock: Annotated[float, Number("ratio")] = 1.0
+    fp8: Annotated[float, Number("ratio")] = 1.0
+    spread: Annotated[float, Number("ratio", zero_allowed=True, at_most=1)] = 0.0
     reference: str = field(default="", compare=False)
     measured_on: tuple[str, ...] = field(default=(), compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -53,3 +61,30 @@ class Sustained:
 @cache
 def _deviations(num_gpus: int) -> float:
     return NormalDist().inv_cdf((num_gpus - 0.375) / (num_gpus + 0.25)) if num_gpus > 1 else 0.0
+
+
+@cache
+def power_exponent() -> float:
+    """Exponent of the clock in power beyond static, from ``hardware_profiles/measured/power.toml``."""
+    table = load({"exponent": Number("ratio")}, "hardware_profiles", "measured/power.toml")
+    return float(table["exponent"])
+
+
+def clock_at_limit(board: GpuSpec, reference: GpuSpec, reference_clock: float) -> float:
+    """Relative clock that ``board`` keeps under load when ``reference`` keeps ``reference_clock``.
+
+    Both are relative to the clock that each profile's peaks are rated at.  See Note [Clock at the power
+    limit].  ``reference_clock`` itself where a profile does not say its power.
+    """
+    ratio = 1.0
+    for gpu, sign in ((board, 1), (reference, -1)):
+        if gpu.power_limit_w is None or gpu.static_power_w is None or _MODE not in gpu.peak_flops:
+            return reference_clock
+        ratio *= (_dynamic_w(gpu) / (gpu.peak_flops[_MODE] * gpu.gemm_efficiency)) ** sign
+    return min(max(1.0, reference_clock), reference_clock * math.pow(ratio, 1 / power_exponent()))
+
+
+def _dynamic_w(gpu: GpuSpec) -> float:
+    """Watts that the limit leaves for work."""
+    assert gpu.power_limit_w is not None and gpu.static_power_w is not None
+    return gpu.power_limit_w - gpu.static_power_w

@@ -11,7 +11,7 @@ from typing import Any
 
 from simcore.errors import InputError
 from simcore.interference.features import FEATURES, Neighbours, features
-from simcore.interference.trees import Tree
+from simcore.interference.trees import RegressionTree
 
 #: The model that comes with the project.
 DEFAULT = Path(__file__).parents[2] / "hardware_profiles" / "interference" / "recorded.json"
@@ -28,7 +28,7 @@ class LearnedInterference:
     """
 
     base: float
-    trees: tuple[Tree, ...]
+    trees: tuple[RegressionTree, ...]
     num_sms: tuple[int, ...]
     source: str
     num_rows: int
@@ -102,7 +102,7 @@ def load_interference(path: Path = DEFAULT) -> LearnedInterference:
     if not all(type(size) is int and size > 0 for size in sizes):
         raise InputError(f"{path.name}: num_sms must be positive integers")
     try:
-        made = tuple(Tree.of(tree, len(FEATURES)) for tree in trees)
+        made = tuple(RegressionTree.of(tree, len(FEATURES)) for tree in trees)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
     return LearnedInterference(

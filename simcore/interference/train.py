@@ -11,7 +11,7 @@ import numpy as np
 from simcore.errors import InputError
 from simcore.interference.features import FEATURES
 from simcore.interference.model import LearnedInterference
-from simcore.interference.trees import Tree
+from simcore.interference.trees import RegressionTree
 
 #: Small trees: thousands of rows come from few distinct kernels.
 _SETTINGS: dict[str, Any] = {
@@ -79,7 +79,7 @@ def _regressor() -> Any:
     return HistGradientBoostingRegressor(**_SETTINGS)
 
 
-def _tree(nodes: Any) -> Tree:
+def _tree(nodes: Any) -> RegressionTree:
     """From scikit-learn's node table (sklearn/ensemble/_hist_gradient_boosting/common.pyx)."""
     is_leaf = nodes["is_leaf"].astype(bool)
     columns = {
@@ -92,4 +92,4 @@ def _tree(nodes: Any) -> Tree:
     }
     finite = np.clip(columns["threshold"], -1e300, 1e300)  # a split on missing alone has an infinite one
     columns["threshold"] = finite
-    return Tree(**{name: tuple(column.tolist()) for name, column in columns.items()})
+    return RegressionTree(**{name: tuple(column.tolist()) for name, column in columns.items()})

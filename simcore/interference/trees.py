@@ -11,7 +11,7 @@ from simcore.errors import InputError
 
 
 @dataclass(frozen=True)
-class Tree:
+class RegressionTree:
     """One tree.  Node ``i`` goes on to ``left[i]`` when its feature is at most ``threshold[i]``, else to
     ``right[i]``; a missing (NaN) feature to the left where ``missing_left[i]``.  ``feature[i] == -1`` is a
     leaf with ``value[i]``.
@@ -55,7 +55,7 @@ class Tree:
         }
 
     @classmethod
-    def of(cls, content: object, num_features: int) -> Tree:
+    def of(cls, content: object, num_features: int) -> RegressionTree:
         """From :meth:`as_dict`.  InputError for anything else."""
         if not isinstance(content, dict):
             raise InputError("a tree must be an object")

@@ -7,10 +7,11 @@ from importlib import resources
 import pytest
 
 from simcore.collectives import NcclPlanner
-from simcore.collectives.spread import BAND_KEYS, parse_spread, relative_error
-from simcore.collectives.timing import generations, parse_timing, timing_of
+from simcore.collectives.spread import BAND_KEYS, SCHEMA, relative_error
+from simcore.collectives.timing import parse_timing, timing_of
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
+from simcore.tables import names, read
 from simcore.units import GIB, KIB, MIB
 
 HOPPER = (resources.files("hardware_profiles") / "nccl" / "hopper.toml").read_text(encoding="utf-8")
@@ -18,7 +19,7 @@ SPREAD = (resources.files("hardware_profiles") / "measured" / "nccl_spread.toml"
 
 
 def test_every_generation_has_constants() -> None:
-    assert generations() == ("ampere", "hopper", "volta")
+    assert names("hardware_profiles", "nccl") == ("ampere", "hopper", "volta")
     assert parse_timing(HOPPER, "hopper") == timing_of("hopper")
     with pytest.raises(InputError, match="no NCCL timing for GPU generation 'hoper'; did you mean 'hopper'"):
         timing_of("hoper")
@@ -35,7 +36,7 @@ def test_every_generation_has_constants() -> None:
         ("channel_bytes_per_s = ", "channel_bytes_per_s = 0 #", "channel_bytes_per_s must be above 0"),
         ("tree_efficiency = ", "tree_efficiency = 2 #", "is a share and must be at most 1"),
         ("source = ", "source = '' #", "source must say where"),
-        ("peer_s", "# peer_s", "missing key 'peer_s'"),
+        ("peer_s", "# peer_s", "key 'peer_s' is missing"),
         ("base_s = ", "base_s ", "not valid TOML"),
     ],
 )
@@ -64,7 +65,7 @@ def test_collectives_that_nobody_measured_have_the_error_of_all() -> None:
         f"[one_node.any]\n{bands}\n[several_nodes.any]\n{bands}\n[one_node.all_reduce]\nbelow_1_mib = 0.7\n"
         "[tuner]\nall_sizes = 0.2\n"
     )
-    spread = parse_spread(text, "test")
+    spread = read(SCHEMA, text, "test")
     assert spread["one_node"]["all_reduce"] == {"below_1_mib": 0.7}
     assert spread["several_nodes"]["any"]["from_64_mib"] == 0.4
     assert relative_error("broadcast", GIB, 4) == relative_error("all_to_all", GIB, 4)
@@ -73,14 +74,18 @@ def test_collectives_that_nobody_measured_have_the_error_of_all() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[one_node.any]", "[one_node.some]", r"\[one_node.any\] needs below_64_kib"),
+        ("[one_node.any]", "[one_node.some]", r"\[one_node\]: key 'any' is missing"),
         ("below_64_kib = ", "below_64_kib = -", "must be a number >= 0"),
-        ("[one_node.all_reduce]", "[one_node.all_reduce]\nbelow_2_mib = 0.1", "unknown size band"),
-        ("all_sizes", "al_sizes", r"\[tuner\] needs all_sizes"),
+        (
+            "[one_node.all_reduce]",
+            "[one_node.all_reduce]\nbelow_2_mib = 0.1",
+            "unknown key 'below_2_mib'; did you mean 'below_1_mib'",
+        ),
+        ("all_sizes", "al_sizes", r"\[tuner\]: unknown key 'al_sizes'"),
         ("=", "", "not valid TOML"),
     ],
 )
 def test_a_wrong_spread_is_refused(old: str, new: str, message: str) -> None:
     assert old in SPREAD
     with pytest.raises(InputError, match=message):
-        parse_spread(SPREAD.replace(old, new, 1), "spread")
+        read(SCHEMA, SPREAD.replace(old, new, 1), "spread")

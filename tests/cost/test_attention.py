@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.cost import Kernel, RooflineCost
+from simcore.cost import KernelShape, RooflineCost
 from simcore.cost.attention import attention_shape
 from simcore.errors import InputError
 from simcore.hardware import gpu_names, load_gpu
@@ -17,10 +17,10 @@ QUERY = (10, 10, 1280, 64)  # batch, heads, sequence, head dim
 
 def attention(
     op_class: str = "attention_fwd", name: str = "_scaled_dot_product_flash_attention_full"
-) -> Kernel:
+) -> KernelShape:
     backward = op_class == "attention_bwd"
     inputs = (QUERY,) * (4 if backward else 3)
-    return Kernel(name, op_class, "bfloat16", inputs, (QUERY,))
+    return KernelShape(name, op_class, "bfloat16", inputs, (QUERY,))
 
 
 def test_full_attention_is_two_products() -> None:
@@ -55,7 +55,9 @@ def test_the_ends_of_a_sequence_are_whole_tiles() -> None:
 
     def causal(seq: int) -> float:
         query = (4, 16, seq, 64)
-        return cost.work(Kernel("flash_attention", "attention_fwd", "bfloat16", (query,) * 3, (query,))).sm_s
+        return cost.work(
+            KernelShape("flash_attention", "attention_fwd", "bfloat16", (query,) * 3, (query,))
+        ).sm_s
 
     # 4 rows of blocks visit 1 + 2 + 3 + 4 key tiles; 559 tokens are 5 rows: 15 tiles.
     assert causal(559) == pytest.approx(1.5 * causal(512))
@@ -109,7 +111,9 @@ def test_fp32_takes_three_tf32_products() -> None:
 
 def test_a_single_long_block_bounds_the_time() -> None:
     # One head, 128 queries: one block on one SM of 1 Tflop/s, 4 * 64 * 128 * 128 flops.
-    lone = Kernel("sdpa_attention_full", "attention_fwd", "bfloat16", ((1, 128, 64),) * 3, ((1, 128, 64),))
+    lone = KernelShape(
+        "sdpa_attention_full", "attention_fwd", "bfloat16", ((1, 128, 64),) * 3, ((1, 128, 64),)
+    )
     work = RooflineCost(TOY_GPU, parameters=TOY).work(lone)
     assert work.sm_s == pytest.approx(4 * 64 * 128 * 128 / 1e12)
 
@@ -117,7 +121,9 @@ def test_a_single_long_block_bounds_the_time() -> None:
 @pytest.mark.parametrize("query", [(2, 512, 8, 64), (512, 2, 8, 64), (2, 8, 512, 64)])
 def test_lengths_follow_from_flops_in_any_layout(query: tuple[int, ...]) -> None:
     flops = 4 * 2 * 8 * 512 * 512 * 64
-    kernel = Kernel("flash_attention_fwd", "attention_fwd", "bfloat16", (query,) * 3, (query,), flops=flops)
+    kernel = KernelShape(
+        "flash_attention_fwd", "attention_fwd", "bfloat16", (query,) * 3, (query,), flops=flops
+    )
     shape = attention_shape(kernel)
     assert (shape.heads, shape.seq_q, shape.seq_k, shape.head_dim, shape.causal) == (16, 512, 512, 64, True)
 
@@ -133,7 +139,7 @@ def test_family_by_name_or_preset() -> None:
 
 
 def test_needs_tensors() -> None:
-    kernel = Kernel("flash_attention_fwd", "attention_fwd", "bfloat16", ((3, 4),), ())
+    kernel = KernelShape("flash_attention_fwd", "attention_fwd", "bfloat16", ((3, 4),), ())
     with pytest.raises(InputError, match="needs q, k, v"):
         RooflineCost(TOY_GPU, parameters=TOY).work(kernel)
 
@@ -157,7 +163,7 @@ def test_more_work_never_takes_less_time_and_peak_is_never_passed(
     def seconds(heads: int, seq: int, head_dim: int) -> float:
         query = (heads, seq, head_dim)
         inputs = (query,) * (4 if backward else 3)
-        return cost.work(Kernel(f"flash{mask}_attention", op_class, "float16", inputs, (query,))).sm_s
+        return cost.work(KernelShape(f"flash{mask}_attention", op_class, "float16", inputs, (query,))).sm_s
 
     once = seconds(heads, seq, head_dim)
     assert once <= seconds(heads + more, seq, head_dim)

@@ -4,7 +4,8 @@ import pytest
 
 from simcore.cost import OP_CLASSES, classify
 from simcore.cost.kernel import FORMULAS
-from simcore.cost.parameters import generations, load_parameters
+from simcore.cost.parameters import load_parameters
+from simcore.tables import names
 
 NAMES = {
     "gemm": "aten::mm.default aten::addmm.default aten.linear.default wgrad_gemm_accum_fp32",
@@ -82,7 +83,7 @@ def test_every_class_has_a_formula_and_nothing_else_does() -> None:
     assert set(FORMULAS) == set(OP_CLASSES) == set(NAMES)
 
 
-@pytest.mark.parametrize("generation", generations())
+@pytest.mark.parametrize("generation", names("hardware_profiles", "cost"))
 def test_every_streaming_class_has_constants_in_every_generation(generation: str) -> None:
     special = {"gemm", "bgemm", "attention_fwd", "attention_bwd", "conv", "other"}
     assert set(load_parameters(generation).memory.classes) == set(OP_CLASSES) - special

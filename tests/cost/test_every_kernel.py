@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from simcore.cost import Kernel, RooflineCost
+from simcore.cost import KernelShape, RooflineCost
 from simcore.cost.classify import classify
 from simcore.cost.kernel import ELEMENT_BYTES, Shape, numel
 from simcore.hardware import load_gpu
@@ -16,63 +16,67 @@ BF16, FP8, FP32 = "bfloat16", "float8_e4m3fn", "float32"
 HIDDEN = 2048
 
 
-def product(name: str, dtype: str, op_class: str = "gemm", batch: int = 0) -> Callable[[int], Kernel]:
+def product(name: str, dtype: str, op_class: str = "gemm", batch: int = 0) -> Callable[[int], KernelShape]:
     """Tokens x hidden by hidden x 4 hidden; of each member of ``batch`` (experts, heads)."""
 
-    def of(tokens: int) -> Kernel:
+    def of(tokens: int) -> KernelShape:
         lead = (batch,) if batch else ()
         shapes = ((*lead, tokens, HIDDEN), (*lead, HIDDEN, 4 * HIDDEN)), ((*lead, tokens, 4 * HIDDEN),)
         flops = 2 * max(1, batch) * tokens * HIDDEN * 4 * HIDDEN
-        return Kernel(name, op_class, dtype, *shapes, flops=flops)
+        return KernelShape(name, op_class, dtype, *shapes, flops=flops)
 
     return of
 
 
 def attention(
     family: str, *, backward: bool = False, kv_heads: int = 16, dim: int = 128
-) -> Callable[[int], Kernel]:
-    def of(tokens: int) -> Kernel:
+) -> Callable[[int], KernelShape]:
+    def of(tokens: int) -> KernelShape:
         query, key = (1, 16, tokens, dim), (1, kv_heads, tokens, dim)
         name = f"{family}_scaled_dot_product_attention_full"
         if backward:
-            return Kernel(f"{name}_bwd", "attention_bwd", BF16, (query, query, key, key), (query, key, key))
-        return Kernel(f"{name}_fwd", "attention_fwd", BF16, (query, key, key), (query,))
+            return KernelShape(
+                f"{name}_bwd", "attention_bwd", BF16, (query, query, key, key), (query, key, key)
+            )
+        return KernelShape(f"{name}_fwd", "attention_fwd", BF16, (query, key, key), (query,))
 
     return of
 
 
 def streaming(
     name: str, reads: int, writes: int, *, width: int = HIDDEN, dtype: str = BF16, out_width: int = 0
-) -> Callable[[int], Kernel]:
+) -> Callable[[int], KernelShape]:
     """``reads`` and ``writes`` tensors of tokens x width."""
 
-    def of(tokens: int) -> Kernel:
+    def of(tokens: int) -> KernelShape:
         inputs, outputs = (tokens, width), (tokens, out_width or width)
-        return Kernel(name, classify(name), dtype, (inputs,) * reads, (outputs,) * writes)
+        return KernelShape(name, classify(name), dtype, (inputs,) * reads, (outputs,) * writes)
 
     return of
 
 
-def convolution(name: str) -> Callable[[int], Kernel]:
+def convolution(name: str) -> Callable[[int], KernelShape]:
     """3 x 3 over 56 x 56 pixels and 256 channels; "tokens" are images."""
 
-    def of(images: int) -> Kernel:
+    def of(images: int) -> KernelShape:
         image, weight = (images, 256, 56, 56), (256, 256, 3, 3)
         backward = "backward" in name
         flops = (2 if backward else 1) * 2 * numel(image) * 256 * 9
         inputs = (image, image, weight) if backward else (image, weight)
-        return Kernel(name, "conv", "float16", inputs, (image, weight) if backward else (image,), flops=flops)
+        return KernelShape(
+            name, "conv", "float16", inputs, (image, weight) if backward else (image,), flops=flops
+        )
 
     return of
 
 
-def embedding(name: str, op_class: str) -> Callable[[int], Kernel]:
-    def of(tokens: int) -> Kernel:
+def embedding(name: str, op_class: str) -> Callable[[int], KernelShape]:
+    def of(tokens: int) -> KernelShape:
         rows: Shape = (tokens, HIDDEN)
         table = (32000, HIDDEN)
         moved = 2 * numel(rows) * ELEMENT_BYTES[BF16]
         if op_class == "embedding_fwd":
-            return Kernel(
+            return KernelShape(
                 name,
                 op_class,
                 BF16,
@@ -81,7 +85,7 @@ def embedding(name: str, op_class: str) -> Callable[[int], Kernel]:
                 bytes_read=moved // 2,
                 bytes_written=moved // 2,
             )
-        return Kernel(
+        return KernelShape(
             name, op_class, BF16, (rows, (tokens,)), (table,), bytes_read=moved, bytes_written=moved
         )
 
@@ -92,7 +96,7 @@ def embedding(name: str, op_class: str) -> Callable[[int], Kernel]:
 class Case:
     """``of(tokens)`` is the kernel; ``gpus`` those whose generation has it; ``mode`` its unit of math."""
 
-    of: Callable[[int], Kernel]
+    of: Callable[[int], KernelShape]
     gpus: tuple[str, ...] = ("v100", "a100-80", "h100-sxm")
     mode: str = ""
     fp32_math: str = "ieee"
@@ -137,7 +141,7 @@ CASES = {
 SIZES = (1, 16, 128, 129, 1024, 4096, 16384)
 
 
-def flops_of(kernel: Kernel) -> float:
+def flops_of(kernel: KernelShape) -> float:
     """Multiply-adds of the kernel, 2 each; attention's are full (not causal)."""
     if kernel.op_class.startswith("attention"):
         backward = kernel.op_class.endswith("bwd")

@@ -6,15 +6,17 @@ import json
 
 import pytest
 
-from simcore.cost import Kernel
+from simcore.cost import KernelShape
 from simcore.cost.framework_op import kernel_of_op
 
 
-def op(name: str, shapes: list[object], types: list[str], outs: list[object] | None = None) -> Kernel | None:
+def op(
+    name: str, shapes: list[object], types: list[str], outs: list[object] | None = None
+) -> KernelShape | None:
     return kernel_of_op(name, json.dumps(shapes), json.dumps(types), json.dumps(outs) if outs else None)
 
 
-def known(*given: object, **more: object) -> Kernel:
+def known(*given: object, **more: object) -> KernelShape:
     found = op(*given, **more)  # type: ignore[arg-type]
     assert found is not None
     return found

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.cost import Kernel, RooflineCost
+from simcore.cost import KernelShape, RooflineCost
 from simcore.cost.gemm import gemm_dims
-from simcore.cost.parameters import generations
 from simcore.hardware import gpu_names, load_gpu
 from simcore.hardware.specs import GpuSpec
+from simcore.tables import names
 from tests.cost.toys import TOY, TOY_GPU, with_gemm
 
 
-def product(m: int, n: int, k: int, dtype: str = "bfloat16", batch: int = 0) -> Kernel:
+def product(m: int, n: int, k: int, dtype: str = "bfloat16", batch: int = 0) -> KernelShape:
     if batch:
         shapes = ((batch, m, k), (batch, k, n)), ((batch, m, n),)
-        return Kernel("aten::bmm", "bgemm", dtype, *shapes, flops=2 * batch * m * n * k)
-    return Kernel("aten::mm", "gemm", dtype, ((m, k), (k, n)), ((m, n),), flops=2 * m * n * k)
+        return KernelShape("aten::bmm", "bgemm", dtype, *shapes, flops=2 * batch * m * n * k)
+    return KernelShape("aten::mm", "gemm", dtype, ((m, k), (k, n)), ((m, n),), flops=2 * m * n * k)
 
 
 def test_one_wave_of_tiles() -> None:
@@ -113,19 +113,19 @@ def test_batched_product_equals_its_tiles() -> None:
 @pytest.mark.parametrize(
     ("kernel", "dims"),
     [
-        (Kernel("aten::mm", "gemm", "float32", ((8, 3), (3, 5)), ((8, 5),)), (8, 5, 3, 1)),
-        (Kernel("aten::addmm", "gemm", "float32", ((5,), (8, 3), (3, 5)), ((8, 5),)), (8, 5, 3, 1)),
-        (Kernel("aten::linear", "gemm", "float32", ((2, 4, 3), (5, 3)), ((2, 4, 5),)), (8, 5, 3, 1)),
-        (Kernel("aten::bmm", "bgemm", "float32", ((7, 8, 3), (7, 3, 5)), ((7, 8, 5),)), (8, 5, 3, 7)),
+        (KernelShape("aten::mm", "gemm", "float32", ((8, 3), (3, 5)), ((8, 5),)), (8, 5, 3, 1)),
+        (KernelShape("aten::addmm", "gemm", "float32", ((5,), (8, 3), (3, 5)), ((8, 5),)), (8, 5, 3, 1)),
+        (KernelShape("aten::linear", "gemm", "float32", ((2, 4, 3), (5, 3)), ((2, 4, 5),)), (8, 5, 3, 1)),
+        (KernelShape("aten::bmm", "bgemm", "float32", ((7, 8, 3), (7, 3, 5)), ((7, 8, 5),)), (8, 5, 3, 7)),
         (
-            Kernel("aten::baddbmm", "bgemm", "float32", ((7, 8, 5), (7, 8, 3), (7, 3, 5)), ((7, 8, 5),)),
+            KernelShape("aten::baddbmm", "bgemm", "float32", ((7, 8, 5), (7, 8, 3), (7, 3, 5)), ((7, 8, 5),)),
             (8, 5, 3, 7),
         ),
         # A weight gradient accumulated in place: 6 tokens, outputs 5, inputs 3.
-        (Kernel("wgrad_gemm_accum", "gemm", "float32", ((6, 5), (6, 3)), ()), (5, 3, 6, 1)),
+        (KernelShape("wgrad_gemm_accum", "gemm", "float32", ((6, 5), (6, 3)), ()), (5, 3, 6, 1)),
     ],
 )
-def test_dims_from_shapes(kernel: Kernel, dims: tuple[int, int, int, int]) -> None:
+def test_dims_from_shapes(kernel: KernelShape, dims: tuple[int, int, int, int]) -> None:
     assert gemm_dims(kernel) == dims
     m, n, k, batch = dims
     assert gemm_dims(replace(kernel, flops=2 * m * n * k * batch)) == dims
@@ -182,7 +182,7 @@ def test_fp32_rates_as_published(gpu: str, size: int, teraflops: float) -> None:
 
 
 def test_every_profile_has_constants() -> None:
-    assert {load_gpu(name).generation for name in gpu_names()} <= set(generations())
+    assert {load_gpu(name).generation for name in gpu_names()} <= set(names("hardware_profiles", "cost"))
 
 
 def test_convolution_is_an_implicit_product() -> None:
@@ -190,12 +190,12 @@ def test_convolution_is_an_implicit_product() -> None:
     # 100 tiles of 2 * 1e4 * 900 flops on 1 Tflop/s each: 18 us.
     flops = 2 * 10_000 * 100 * 900
     shapes = ((4, 100, 50, 50), (100, 100, 3, 3)), ((4, 100, 50, 50),)
-    forward = Kernel("aten::convolution", "conv", "bfloat16", *shapes, flops=flops)
+    forward = KernelShape("aten::convolution", "conv", "bfloat16", *shapes, flops=flops)
     cost = RooflineCost(TOY_GPU, parameters=TOY)
     assert cost.work(forward).sm_s == pytest.approx(18e-6)
     # Backward: the gradients of input and weight, one such product each.
     inputs = ((4, 100, 50, 50), *shapes[0])
-    backward = Kernel("aten::convolution_backward", "conv", "bfloat16", inputs, (), flops=2 * flops)
+    backward = KernelShape("aten::convolution_backward", "conv", "bfloat16", inputs, (), flops=2 * flops)
     assert cost.work(backward).sm_s == pytest.approx(36e-6)
     assert cost.work(backward).launches == 2
 
@@ -242,7 +242,7 @@ def test_a_weight_gradient_is_added_to_what_is_there() -> None:
 def test_a_product_launched_by_itself_starts_as_its_neighbours() -> None:
     memory = replace(TOY.memory, prologue_s=3e-6)
     cost = RooflineCost(TOY_GPU, parameters=replace(with_gemm(prologue_s=1e-6), memory=memory))
-    eager = Kernel("aten::mm", "gemm", "bfloat16", ((100, 100), (100, 100)), ((100, 100),))
+    eager = KernelShape("aten::mm", "gemm", "bfloat16", ((100, 100), (100, 100)), ((100, 100),))
     # Of a graph, the 1 us that graphs were measured with; by itself the 3 us of memory-bound kernels.
     assert cost.work(replace(eager, replayed=True)).prologue_s == pytest.approx(1e-6)
     assert cost.work(eager).prologue_s == pytest.approx(3e-6)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.cost import OP_CLASSES, Kernel, RooflineCost
+from simcore.cost import OP_CLASSES, KernelShape, RooflineCost
 from simcore.cost.parameters import TrafficParameters
 from simcore.hardware import load_gpu
 from tests.cost.toys import TOY, TOY_GPU, op_table
@@ -14,8 +14,8 @@ from tests.cost.toys import TOY, TOY_GPU, op_table
 STREAMING = sorted(set(OP_CLASSES) - {"gemm", "bgemm", "attention_fwd", "attention_bwd", "conv", "other"})
 
 
-def stream(op_class: str, read: int, written: int) -> Kernel:
-    return Kernel(op_class, op_class, "bfloat16", (), (), bytes_read=read, bytes_written=written)
+def stream(op_class: str, read: int, written: int) -> KernelShape:
+    return KernelShape(op_class, op_class, "bfloat16", (), (), bytes_read=read, bytes_written=written)
 
 
 def test_elementwise_takes_its_bytes() -> None:
@@ -27,7 +27,7 @@ def test_elementwise_takes_its_bytes() -> None:
 
 
 def test_bytes_follow_from_shapes_when_not_recorded() -> None:
-    kernel = Kernel("aten::add", "elementwise", "float32", ((1000, 250), (1000, 250)), ((1000, 250),))
+    kernel = KernelShape("aten::add", "elementwise", "float32", ((1000, 250), (1000, 250)), ((1000, 250),))
     # Three tensors of 250,000 fp32 values: 3 MB, 3 us at 1 TB/s; 1 us to start.
     assert RooflineCost(TOY_GPU, parameters=TOY).seconds(kernel) == pytest.approx(4e-6)
 
@@ -70,7 +70,7 @@ def test_latency_of_the_first_bytes() -> None:
 )
 def test_foreach_launches_once_per_chunk(tensors: int, elements: int, lists: int, launches: int) -> None:
     shapes = ((elements,),) * tensors
-    kernel = Kernel("aten::_foreach_mul_", "foreach", "float32", shapes * lists, shapes, 0, 1, 1)
+    kernel = KernelShape("aten::_foreach_mul_", "foreach", "float32", shapes * lists, shapes, 0, 1, 1)
     assert RooflineCost(TOY_GPU, parameters=TOY).work(kernel).launches == launches
 
 
@@ -118,10 +118,10 @@ def test_broadcast_and_rearranged_tensors_compute_addresses() -> None:
     # 64 instructions an element, 64 a clock on 100 SMs at 1 GHz: 1e8 elements take 1e8 / 100 / 1e9 = 1 ms,
     # where their 200 MB in and 200 MB out take 0.4 ms.
     cost, shape = indexed(64.0), (10_000, 10_000)
-    same = Kernel("aten::neg", "elementwise", "bfloat16", (shape,), (shape,))
-    broadcast = Kernel("aten::add", "elementwise", "bfloat16", (shape, (10_000,)), (shape,))
-    clone = Kernel("aten::clone", "copy", "bfloat16", (shape,), (shape,))
-    cast = Kernel("aten::_to_copy", "copy", "bfloat16", (shape,), (shape,))
+    same = KernelShape("aten::neg", "elementwise", "bfloat16", (shape,), (shape,))
+    broadcast = KernelShape("aten::add", "elementwise", "bfloat16", (shape, (10_000,)), (shape,))
+    clone = KernelShape("aten::clone", "copy", "bfloat16", (shape,), (shape,))
+    cast = KernelShape("aten::_to_copy", "copy", "bfloat16", (shape,), (shape,))
     fused = replace(broadcast, name="bias_gelu_fwd")
     assert cost.work(broadcast).sm_s == cost.work(clone).sm_s == pytest.approx(1e-3)
     for kernel in (same, cast, fused):
@@ -132,7 +132,7 @@ def test_random_numbers_cost_instructions_forward_only() -> None:
     classes = {**TOY.memory.classes, "dropout": TrafficParameters(1, 1, 1, 1.0, instructions=64.0)}
     cost = RooflineCost(TOY_GPU, parameters=replace(TOY, memory=replace(TOY.memory, classes=classes)))
     shape = (10_000, 10_000)
-    forward = Kernel("aten::native_dropout", "dropout", "bfloat16", (shape,), (shape, shape), 0, 1, 1)
+    forward = KernelShape("aten::native_dropout", "dropout", "bfloat16", (shape,), (shape, shape), 0, 1, 1)
     assert cost.work(forward).sm_s == pytest.approx(2e-3)  # as many masks as values
     assert cost.work(replace(forward, name="aten::native_dropout_backward")).sm_s < 1e-6
 

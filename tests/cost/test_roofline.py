@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simcore.cost import ORIGINS, Kernel, MeasuredTable, RooflineCost
+from simcore.cost import ORIGINS, KernelShape, MeasuredTable, RooflineCost
 from simcore.cost.parameters import parse_parameters
 from simcore.errors import InputError
 from simcore.graph.ops import OpKind
@@ -101,15 +101,15 @@ def test_a_measured_kernel_is_found_by_what_its_shapes_mean(tmp_path: Path) -> N
     table = MeasuredTable.load(path)
     heads = ((2, 8, 512, 64),) * 3
     # With the sums of exponentials that training keeps; causal or not.
-    flash = Kernel("flash2_attention_fwd", "attention_fwd", "bfloat16", heads, (heads[0], (2, 8, 512)))
+    flash = KernelShape("flash2_attention_fwd", "attention_fwd", "bfloat16", heads, (heads[0], (2, 8, 512)))
     assert table.lookup(flash) == pytest.approx(10e-6)
     assert table.lookup(replace(flash, name="flash2_attention_full_fwd")) == pytest.approx(20e-6)
     # With weight, bias and statistics, and rows in two dimensions.
     shapes = ((1024, 2, 1024), (1024,), (1024,)), ((1024, 2, 1024), (1024, 2, 1), (1024, 2, 1))
-    norm = Kernel("aten::native_layer_norm", "norm_fwd", "bfloat16", *shapes)
+    norm = KernelShape("aten::native_layer_norm", "norm_fwd", "bfloat16", *shapes)
     assert table.lookup(norm) == pytest.approx(30e-6)
     # A bias goes along; a product that adds to fp32 sums or scales by blocks is another kernel.
-    product = Kernel("aten::addmm", "gemm", "bfloat16", ((256,), (64, 128), (128, 256)), ((64, 256),))
+    product = KernelShape("aten::addmm", "gemm", "bfloat16", ((256,), (64, 128), (128, 256)), ((64, 256),))
     assert table.lookup(product) == pytest.approx(40e-6)
     assert table.lookup(replace(product, name="wgrad_gemm_accum")) is None
     assert table.lookup(replace(product, name="blockwise_gemm")) is None
@@ -122,7 +122,7 @@ def test_curve_interpolates_between_measured_sizes_only(tmp_path: Path) -> None:
         "op_class,dtype,bytes,time_us\nelementwise,float32,1000000,2\nelementwise,float32,4000000,8\n"
     )
     table = MeasuredTable.load(path)
-    kernel = Kernel(
+    kernel = KernelShape(
         "aten::add", "elementwise", "float32", (), (), bytes_read=1_000_000, bytes_written=1_000_000
     )
     # Proportional to bytes between the two points: 2 MB take 4 us.
@@ -181,11 +181,11 @@ def test_bad_options_are_refused() -> None:
     ("old", "new", "message"),
     [
         ("tail_share", "tail_shares", "did you mean 'tail_share'"),
-        ("tile_k = 64\n", "", "missing key 'tile_k'"),
+        ("tile_k = 64\n", "", r"\[gemm.tensor\]: key 'tile_k' is missing"),
         ('persistent = "static"', 'persistent = "statik"', "did you mean 'static'"),
-        ("hbm_share = 0.", "hbm_share = 7.", "share and must be <= 1"),
+        ("hbm_share = 0.", "hbm_share = 7.", "is a share and must be at most 1"),
         ("prologue_s = ", "prologue_s = -", "must be a number >= 0"),
-        ("[gemm.simt]", "[gem.simt]", "missing 'simt'"),
+        ("[gemm.simt]", "[gem.simt]", "unknown key 'gem'; did you mean 'gemm'"),
         ("generation = ", "generation ", "TOML|Expected"),
     ],
 )

@@ -10,7 +10,7 @@ from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.kernels import fit_gemm
 from simcore.apps.validate.command import validate
 from simcore.apps.validate.kernels import COLUMNS, KernelRow, predict_rows, read_kernel_rows
-from simcore.cost import Kernel, RooflineCost
+from simcore.cost import KernelShape, RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 
@@ -75,7 +75,7 @@ def test_fit_finds_constants_that_made_the_rows(tmp_path: Path) -> None:
         for depth in (512, 2048, 8192):
             row = {**GEMM, "gpu": "H100-SXM-80GB", "m": size, "n": size, "k": depth}
             shapes = ((size, depth), (depth, size)), ((size, size),)
-            kernel = Kernel("gemm", "gemm", "bfloat16", *shapes, replayed=True)
+            kernel = KernelShape("gemm", "gemm", "bfloat16", *shapes, replayed=True)
             made.append({**row, "time_us": 1e6 * cost.seconds(kernel) * 1.3})
     rows, skipped = read_kernel_rows(write(tmp_path / "made.csv", *made))
     assert not skipped

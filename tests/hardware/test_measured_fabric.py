@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simcore.hardware import cluster_names, load_cluster
-from simcore.hardware.measured_fabric import unmeasured_fabric
-from simcore.hardware.named_fabrics import fabric_profile, named_fabric
+from simcore.hardware.profiles import fabric_profile, named_fabric
+from simcore.hardware.record import unmeasured_fabric
 
 
 @pytest.mark.parametrize(

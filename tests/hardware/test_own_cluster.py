@@ -100,7 +100,7 @@ def test_a_dragonfly_needs_no_spines(tmp_path: Path) -> None:
         ("nic_of_gpu = { value = [0] }", "nic_of_gpu: key 'source' is missing"),
         ('nic_of_gpu = { value = [0], unit = "x", source = "x" }', "unknown key 'unit'"),
         ('nic_of_gpu = { value = [], source = "x" }', "expected a list of NICs, or lists of NICs, got []"),
-        ('nic_of_gpu = { value = [0.5], source = "x" }', "but it has Decimal"),
+        ('nic_of_gpu = { value = [0.5], source = "x" }', "but it has 0.5"),
         ('nic_of_gpu = { value = [true], source = "x" }', "but it has True"),
         ('nvlinks = { value = [[0, 1]], source = "x" }', "[GPU, GPU, links], but it has [0, 1]"),
         ('cpu_of_gpu = { value = [[0]], source = "x" }', "expected a list of whole numbers, but it has [0]"),

@@ -8,7 +8,7 @@ import pytest
 
 from simcore.errors import InputError
 from simcore.hardware import gpu_names, hardware_hash, load_cluster, load_gpu
-from simcore.hardware.power import clock_at_limit, power_exponent
+from simcore.hardware.sustained import clock_at_limit, power_exponent
 
 
 def test_every_profile_says_its_power() -> None:

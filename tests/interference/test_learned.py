@@ -13,13 +13,13 @@ from simcore.engine.shortcuts import SHORTCUTS, simulate
 from simcore.errors import InputError
 from simcore.interference import FEATURES, LearnedInterference, Neighbours, features, load_interference
 from simcore.interference.train import TrainingRow, train, without_kernels, without_trace
-from simcore.interference.trees import Tree
+from simcore.interference.trees import RegressionTree
 from tests.engine.lab import US, C, K, TableCost, TablePlanner, cluster, end_us, single
 from tests.imports.traces import launched, step, write
 
 
 def constant(slowdown, num_sms=(132,)):
-    leaf = Tree((-1,), (0.0,), (0,), (0,), (False,), (0.0,))
+    leaf = RegressionTree((-1,), (0.0,), (0,), (0,), (False,), (0.0,))
     return LearnedInterference(math.log(slowdown), (leaf,), num_sms, "by hand", 1)
 
 
@@ -101,7 +101,9 @@ def test_slowdown_is_never_below_one():
 def test_a_tree_sends_missing_values_where_it_learned_to():
     # alone_us <= 5: 1; else 2; missing to the left or right.
     for left, expected in ((True, 1.0), (False, 2.0)):
-        tree = Tree((0, -1, -1), (5.0, 0.0, 0.0), (1, 0, 0), (2, 0, 0), (left, False, False), (0.0, 1.0, 2.0))
+        tree = RegressionTree(
+            (0, -1, -1), (5.0, 0.0, 0.0), (1, 0, 0), (2, 0, 0), (left, False, False), (0.0, 1.0, 2.0)
+        )
         assert [tree.predict([value]) for value in (5.0, 5.1, math.nan)] == [1.0, 2.0, expected]
 
 
@@ -142,7 +144,7 @@ def test_other_files_are_refused(tmp_path, content, reason):
 
 def test_a_tree_that_would_never_end_is_refused():
     with pytest.raises(InputError, match="no later node"):
-        Tree((0, -1), (1.0, 0.0), (0, 0), (1, 0), (False, False), (0.0, 0.0))
+        RegressionTree((0, -1), (1.0, 0.0), (0, 0), (1, 0), (False, False), (0.0, 0.0))
 
 
 def test_the_command_line_refuses_other_words():

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcore.cost import Kernel as CostKernel
-from simcore.cost import RooflineCost
+from simcore.cost import KernelShape, RooflineCost
 from simcore.hardware import load_gpu
 from tests.models.known import MIXTRAL_8X7B
 from workloads.models.build import model_pieces
@@ -118,7 +117,7 @@ def test_sorting_by_index_takes_as_long_as_measured() -> None:
     model = MIXTRAL_8X7B.model_copy(update={"hidden": 5120})
     sorting = next(k for k in model_pieces(model, shard).layers[0].forward if "index_select" in k.name)
     assert sorting.out_shapes == ((2 * 2048, 5120),)
-    kernel = CostKernel(
+    kernel = KernelShape(
         sorting.name, sorting.op_class, sorting.dtype, sorting.in_shapes, sorting.out_shapes,
         bytes_read=sorting.bytes_read, bytes_written=sorting.bytes_written,
     )  # fmt: skip
@@ -135,7 +134,7 @@ def test_odd_loads_misalign_no_product() -> None:
         layer = pieces(MIXTRAL_8X7B.model_copy(update={"moe": moe}), ep=4).layers[0]
         kernels = [k for k in (*layer.forward, *layer.backward) if k.op_class == "bgemm"]
         return sum(
-            cost.seconds(CostKernel(k.name, k.op_class, k.dtype, k.in_shapes, k.out_shapes, k.flops))
+            cost.seconds(KernelShape(k.name, k.op_class, k.dtype, k.in_shapes, k.out_shapes, k.flops))
             for k in kernels
         )
 

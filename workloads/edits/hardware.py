@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.cost import RooflineCost
-from simcore.cost.kernel import Kernel
+from simcore.cost.kernel import KernelShape
 from simcore.errors import InputError, nearest
 from simcore.graph import OpKind
 from simcore.hardware import GpuSpec, gpu_names, load_gpu
@@ -132,6 +132,6 @@ def _gemm_ratio(
     out = (*left[:-1], right[-1])
     op_class = "bgemm" if len(left) == 3 else "gemm"
     flops = 2 * math.prod(out) * left[-1]
-    kernel = Kernel(name, op_class, dtype, (left, right), (out,), flops)
+    kernel = KernelShape(name, op_class, dtype, (left, right), (out,), flops)
     before, after = (cost.seconds(kernel) for cost in costs)
     return after / before

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from simcore.cost import Kernel, RooflineCost
+from simcore.cost import KernelShape, RooflineCost
 from simcore.cost.classify import classify
 from simcore.cost.framework_op import described_inputs, kernel_of_op
 from simcore.errors import InputError
@@ -51,7 +51,7 @@ def resized_ratio(
     return ratio, float(before.flops), float(after.flops)
 
 
-def _kernel(name: str, in_shapes: str, in_types: str, out_shapes: str | None) -> Kernel | None:
+def _kernel(name: str, in_shapes: str, in_types: str, out_shapes: str | None) -> KernelShape | None:
     """A call as one kernel; a product of a library's own is one of two matrices, and what it is added to."""
     found = kernel_of_op(name, in_shapes, in_types, out_shapes)
     if found is not None or classify(name) != "gemm":

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 from simcore.errors import InputError, nearest
+from simcore.tables import TEXT, Each, Maybe, load
 from workloads.models.spec import ModelSpec
+
+_FIELDS: Final = dict.fromkeys(ModelSpec.model_fields.keys() - {"name"}, Maybe(Any))
+_SCHEMA: Final = {
+    "base": Each({"extends": Maybe(TEXT), **_FIELDS}),
+    "models": Each({"pattern": TEXT, "base": TEXT, "source": TEXT, **_FIELDS}),
+}
 
 
 @cache
 def _tables() -> dict[str, dict[str, dict[str, Any]]]:
-    text = (resources.files("workloads.models") / "public.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    found: dict[str, dict[str, dict[str, Any]]] = load(_SCHEMA, "workloads.models", "public.toml")
+    return found
 
 
 def model_names() -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from simcore.apps.validate.nccl import NcclRow, generation_of, plan_rows, predicted_us, tells_constants
 from simcore.collectives.spread import ANY_COLLECTIVE, BAND_KEYS, band_key, nodes_key
 from simcore.collectives.timing import GenerationTiming, ProtocolTiming
-from simcore.collectives.tuning_constants import RING_LL128_CHANNEL_GB_PER_S
+from simcore.collectives.tuning_constants import tuning_of
 from simcore.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
@@ -99,7 +99,7 @@ def fit_nccl(generation: str, rows: Sequence[NcclRow], between_nodes: Generation
     kept = [row for row in _healthy(rows) if generation_of(row) == generation]
     if not kept:
         raise InputError(f"no healthy row of a {generation} GPU")
-    channel_gb_per_s = RING_LL128_CHANNEL_GB_PER_S[generation]
+    channel_gb_per_s = tuning_of(generation).ring_ll128_channel_gb_per_s
     begin = with_constants(START, {"LL128.channel_bytes_per_s": channel_gb_per_s * 1e9})
     if not any(plan.algorithm.startswith("nvls") for plan in plan_rows(kept, {generation: begin})):
         begin = replace(

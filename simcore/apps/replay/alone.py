@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.apps.replay.categories import CATEGORIES, categories
-from simcore.cost.demand import Demands
-from simcore.cost.recorded import RecordedCost
+from simcore.cost.demand import Demands, RecordedCost
 from simcore.engine.sequence import Demand
 from simcore.graph.ops import IntArray, OpTable
 from simcore.hardware.specs import GpuSpec

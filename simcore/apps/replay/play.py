@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from simcore.apps.replay.split import ReplayedStep, split
 from simcore.collectives.recorded import RecordedPlanner
-from simcore.cost.recorded import RecordedCost
+from simcore.cost.demand import RecordedCost
 from simcore.engine import SimulationResult
 from simcore.errors import InputError
 from simcore.graph import Graph

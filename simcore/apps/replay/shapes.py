@@ -10,7 +10,7 @@ import numpy as np
 
 from simcore.cost import Demands, RooflineCost
 from simcore.cost.framework_op import kernel_of_op
-from simcore.cost.kernel import Kernel
+from simcore.cost.kernel import KernelShape
 from simcore.cost.parameters import load_parameters
 from simcore.errors import InputError
 from simcore.graph import OpKind, OpRows
@@ -47,7 +47,7 @@ def price_shapes(job: ImportedJob, row_of: list[IntArray], gpu: GpuSpec) -> Shap
     # fp32 products on tensor cores, and which attention kernels ran, show in the kernels' names.
     tf32 = any(word in name for name in names for word in _TF32_WORDS)
     cost = RooflineCost(gpu, fp32_math="tf32" if tf32 else "ieee", attention=_attention(names, gpu))
-    table, index = OpRows(), dict[Kernel, int]()
+    table, index = OpRows(), dict[KernelShape, int]()
     kernels: list[tuple[int, int, float, int]] = []  # row, entry of the table, share of it, SM time at least
     total = predicted = 0
     for rank, rows in zip(job.ranks, row_of, strict=True):
@@ -84,7 +84,7 @@ def price_shapes(job: ImportedJob, row_of: list[IntArray], gpu: GpuSpec) -> Shap
     return ShapePrices(np.array([row for row, *_ in kernels], dtype=np.int64), found, predicted, notes)
 
 
-def _prices(cost: RooflineCost, table: OpRows, index: dict[Kernel, int], priced: Kernel) -> bool:
+def _prices(cost: RooflineCost, table: OpRows, index: dict[KernelShape, int], priced: KernelShape) -> bool:
     """Whether the model knows the op; it is then in the table, once."""
     if priced in index:
         return index[priced] >= 0
@@ -107,11 +107,11 @@ def _prices(cost: RooflineCost, table: OpRows, index: dict[Kernel, int], priced:
 
 def _attention(names: set[str], gpu: GpuSpec) -> str | None:
     """Family of the recorded attention kernels, where the GPU's generation has it in the model."""
-    known = load_parameters(gpu.generation).attention
+    known = load_parameters(gpu.table("cost")).attention
     found = (family for word, family in _ATTENTION_WORDS if any(word in name for name in names))
     return next((family for family in found if family in known), None)
 
 
-def _kernel(shapes: RecordedShapes, call: int) -> Kernel | None:
+def _kernel(shapes: RecordedShapes, call: int) -> KernelShape | None:
     outs = shapes.out_shapes[call] if shapes.out_shapes is not None else None
     return kernel_of_op(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outs)

@@ -9,7 +9,7 @@ from typing import Final
 from simcore.apps.run.settings import Settings
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, GpuSpec, load_cluster, num_nic_links
-from simcore.hardware.quantities import Number
+from simcore.units import Number
 
 _LATENCY: Final = Number("time", at_most=1)
 

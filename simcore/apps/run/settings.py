@@ -10,9 +10,9 @@ from typing import Final
 from simcore.cost import MeasuredTable
 from simcore.errors import InputError, nearest
 from simcore.hardware import OVERRIDE_KEYS, is_hardware_key
-from simcore.hardware.quantities import Number
 from simcore.network.packet import ROUTINGS, TRANSPORTS, PacketSettings
 from simcore.run import ALL_SHORTCUTS, shortcuts_of
+from simcore.units import Number
 
 KERNELS: Final = ("unfused", "megatron", "flash", "cudnn")
 FP32_MATH: Final = ("ieee", "tf32")

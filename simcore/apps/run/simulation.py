@@ -18,7 +18,7 @@ from simcore.cost import ORIGINS
 from simcore.engine import Answered, SimulationResult
 from simcore.graph import Graph, graph_hash, verify
 from simcore.hardware import ClusterSpec, assumptions, hardware_hash
-from simcore.hardware.measured_fabric import unmeasured_fabric
+from simcore.hardware.record import unmeasured_fabric
 from simcore.memory import ProgramMemory
 from simcore.report import default_ranks, write_perfetto
 from simcore.run import Ran, Setup, run

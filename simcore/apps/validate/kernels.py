@@ -9,7 +9,7 @@ from typing import Any
 
 from simcore.apps.validate.csv_rows import read_rows
 from simcore.apps.validate.unfused_attention import unfused_attention
-from simcore.cost.kernel import Kernel, parse_dtype
+from simcore.cost.kernel import KernelShape, parse_dtype
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
@@ -63,7 +63,7 @@ class KernelRow:
     line: int
     gpu: str  # name of the profile
     family: str
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelShape, ...]
     seconds: float
     around_s: float
     columns: dict[str, str]
@@ -116,23 +116,23 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
     return KernelRow(line, gpu, family, kernels, seconds, around_s, columns)
 
 
-def _gemm(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
+def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
     m, n, k = _sizes(columns, "m", "n", "k")
     name = "blockwise_gemm" if "1x128" in columns["op"] else "gemm"
     shapes = ((m, k), (k, n))
-    return (Kernel(name, "gemm", dtype, shapes, ((m, n),), flops=2 * m * n * k, replayed=True),)
+    return (KernelShape(name, "gemm", dtype, shapes, ((m, n),), flops=2 * m * n * k, replayed=True),)
 
 
-def _grouped(columns: dict[str, str], dtype: str) -> tuple[Kernel, ...]:
+def _grouped(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
     """``groups`` products of ``m`` rows each in one launch (DeepGEMM's, whose fp8 is scaled by blocks)."""
     m, n, k, groups = _sizes(columns, "m", "n", "k", "groups")
     shapes = ((groups, m, k), (groups, k, n))
     name = "blockwise_grouped_gemm"
     flops = 2 * groups * m * n * k
-    return (Kernel(name, "bgemm", dtype, shapes, ((groups, m, n),), flops=flops, replayed=True),)
+    return (KernelShape(name, "bgemm", dtype, shapes, ((groups, m, n),), flops=flops, replayed=True),)
 
 
-def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[Kernel, ...], float]:
+def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[KernelShape, ...], float]:
     """PyTorch's own ops, forward and backward, and the row's own flop count."""
     if columns["pass"] != "fwd+bwd":
         raise InputError(f"no formula for pass {columns['pass']!r}")
@@ -142,7 +142,7 @@ def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[Kernel, ...], f
     return kernels, 3.5 * 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
 
 
-def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[Kernel, ...], float]:
+def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[KernelShape, ...], float]:
     """Kernels and the row's own flop count (causal counted half, backward 2.5 x forward)."""
     batch, seq, heads, dim = _sizes(columns, "batch", "seq", "heads", "head_dim")
     kv_heads = int(_number(columns, "kv_heads")) if columns["kv_heads"] else heads
@@ -150,15 +150,15 @@ def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[
     mask = "causal" if causal else "full"
     query, key = (batch, heads, seq, dim), (batch, kv_heads, seq, dim)
     name = f"{family}_scaled_dot_product_attention_{mask}"
-    forward = Kernel(f"{name}_fwd", "attention_fwd", dtype, (query, key, key), (query,))
-    backward = Kernel(f"{name}_bwd", "attention_bwd", dtype, (query, query, key, key), (query, key, key))
+    forward = KernelShape(f"{name}_fwd", "attention_fwd", dtype, (query, key, key), (query,))
+    backward = KernelShape(f"{name}_bwd", "attention_bwd", dtype, (query, query, key, key), (query, key, key))
     flops = 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
     if columns["pass"] == "fwd":
         if family != "trtllm":
             return (forward,), flops
         # The op around the kernel first writes rotated queries, keys and values (to the KV cache).
         moved = 2 * batch * seq * dim * (heads + 2 * kv_heads)
-        cache = Kernel("kv_write", "copy", dtype, (), (), bytes_read=moved, bytes_written=moved)
+        cache = KernelShape("kv_write", "copy", dtype, (), (), bytes_read=moved, bytes_written=moved)
         return (cache, forward), flops
     if columns["pass"] == "fwd+bwd":
         return (forward, backward), 3.5 * flops

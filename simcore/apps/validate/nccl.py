@@ -22,7 +22,7 @@ from simcore.collectives.spread import band_name
 from simcore.collectives.timing import GenerationTiming
 from simcore.errors import InputError, nearest
 from simcore.hardware import Topology, load_cluster
-from simcore.hardware.named_fabrics import fabric_profile
+from simcore.hardware.profiles import fabric_profile
 
 #: What a row must say; its time may come from ``time_us``, ``algbw_GBps`` or ``busbw_GBps``.
 REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from simcore.apps.validate.kernels import profile_of
 from simcore.cost.framework_op import kernel_of_op
-from simcore.cost.kernel import Kernel
+from simcore.cost.kernel import KernelShape
 from simcore.errors import InputError
 from workloads.imports import import_traces
 from workloads.imports.recorded import ImportedRank
@@ -34,7 +34,7 @@ class RecordedRow:
 
     trace: str
     gpu: str  # name of the profile
-    kernel: Kernel
+    kernel: KernelShape
     tf32: bool
     seconds: float
     count: int
@@ -48,7 +48,7 @@ def read_recorded_rows(paths: Sequence[str]) -> list[RecordedRow]:
     """
     rows: list[RecordedRow] = []
     for path in paths:
-        times: dict[tuple[str, Kernel, bool], list[float]] = defaultdict(list)
+        times: dict[tuple[str, KernelShape, bool], list[float]] = defaultdict(list)
         for rank in import_traces([Path(path)]).ranks:
             if rank.recorded.shapes is not None:
                 gpu = profile_of(rank.gpu)
@@ -64,7 +64,7 @@ def read_recorded_rows(paths: Sequence[str]) -> list[RecordedRow]:
     return rows
 
 
-def _undisturbed(rank: ImportedRank) -> list[tuple[Kernel, bool, float]]:
+def _undisturbed(rank: ImportedRank) -> list[tuple[KernelShape, bool, float]]:
     recorded, shapes = rank.recorded, rank.recorded.shapes
     assert shapes is not None
     disturbed = _overlapped(recorded.start_ps, recorded.end_ps)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simcore.cost.kernel import Kernel, Shape, numel
+from simcore.cost.kernel import KernelShape, Shape, numel
 
 
 def unfused_attention(
     batch: int, heads: int, seq: int, head_dim: int, dtype: str, *, causal: bool
-) -> tuple[Kernel, ...]:
+) -> tuple[KernelShape, ...]:
     """Forward and backward of ``softmax(q k^T + mask) v`` from packed ``[batch, seq, 3, heads, head_dim]``.
 
     The mask is added as a tensor; backward gathers three gradients into a packed one.
@@ -17,11 +17,11 @@ def unfused_attention(
     scores: Shape = (rows, seq, seq)
     flops = 2 * numel(scores) * head_dim
 
-    def product(left: Shape, right: Shape, out: Shape) -> Kernel:
-        return Kernel("aten::bmm", "bgemm", dtype, (left, right), (out,), flops=flops)
+    def product(left: Shape, right: Shape, out: Shape) -> KernelShape:
+        return KernelShape("aten::bmm", "bgemm", dtype, (left, right), (out,), flops=flops)
 
-    def kernel(name: str, op_class: str, inputs: tuple[Shape, ...], out: Shape) -> Kernel:
-        return Kernel(name, op_class, dtype, inputs, (out,))
+    def kernel(name: str, op_class: str, inputs: tuple[Shape, ...], out: Shape) -> KernelShape:
+        return KernelShape(name, op_class, dtype, inputs, (out,))
 
     gather = kernel("aten::clone", "copy", (part,), part)
     mask = (kernel("aten::add", "elementwise", (scores, (seq, seq)), scores),) if causal else ()

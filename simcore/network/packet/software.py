@@ -91,7 +91,7 @@ def _wire_bytes_per_s(topology: Topology, plan: CollectivePlan) -> float:
 def with_wires_alone(topology: Topology) -> Topology:
     """The topology with NVLink's latency as of wires alone; see Note [Software]."""
     cluster = topology.cluster
-    hop_s = timing_of(cluster.gpu.generation).protocols["LL"].nvlink_hop_s
+    hop_s = timing_of(cluster.gpu.table("nccl")).protocols["LL"].nvlink_hop_s
     if cluster.nvlink_latency_s <= hop_s:
         return topology
     return Topology(replace(cluster, nvlink_latency_s=hop_s))

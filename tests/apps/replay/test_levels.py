@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from simcore.apps.main import app
 from simcore.apps.replay.levels import play_level
 from simcore.collectives import NcclPlanner
-from simcore.cost import Kernel, RooflineCost
+from simcore.cost import KernelShape, RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
 from simcore.units import ps_from_s
@@ -145,11 +145,11 @@ def test_kernels_are_priced_from_shapes(tmp_path):
     job = import_traces([trace(tmp_path / "t.json", events, world=1)])
     replay = play_level(job, "shapes")
     cost = RooflineCost(load_cluster("a100-8", {}).gpu)
-    gemm = Kernel(
+    gemm = KernelShape(
         "aten::mm", "gemm", "bfloat16", ((4096, 1024), (1024, 2048)), ((4096, 2048),), 2 * 4096 * 1024 * 2048
     )
     added = 1024 * 8192 * 2
-    add = Kernel(
+    add = KernelShape(
         "aten::add", "elementwise", "bfloat16", ((1024, 8192), (8192,)), ((1024, 8192),), 0,
         added + 8192 * 2, added,
     )  # fmt: skip

@@ -8,13 +8,13 @@ import pytest
 
 from simcore.apps.validate.kernels import KernelRow
 from simcore.apps.validate.left_out import carried, left_out_errors
-from simcore.cost import Kernel
+from simcore.cost import KernelShape
 from simcore.hardware import load_gpu
 from tests.cost.toys import TOY, TOY_ATTENTION, TOY_GPU, with_gemm
 
 
 def row(gpu: str, dtype: str = "bfloat16", line: int = 2) -> KernelRow:
-    kernel = Kernel("gemm", "gemm", dtype, ((4096, 4096), (4096, 4096)), ((4096, 4096),), 2 * 4096**3)
+    kernel = KernelShape("gemm", "gemm", dtype, ((4096, 4096), (4096, 4096)), ((4096, 4096),), 2 * 4096**3)
     return KernelRow(line, gpu, "gemm", (kernel,), 500e-6, 0.0, {"op": "gemm"})
 
 

@@ -12,7 +12,7 @@ from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.memory import BY_CLASS, JOINT, fit_memory, predict_rows
 from simcore.apps.validate.command import validate
 from simcore.apps.validate.recorded_rows import RecordedRow, read_recorded_rows
-from simcore.cost import Kernel
+from simcore.cost import KernelShape
 from simcore.errors import InputError
 from tests.imports.traces import launched, write
 
@@ -86,7 +86,7 @@ def test_a_fit_finds_what_made_the_rows() -> None:
     truth = {**JOINT, **{f"{op_class}.{name}": value for (op_class, name), value in BY_CLASS.items()}}
     truth |= {"index_instructions": 80.0, "ampere.prologue_s": 4e-6}
     kernels = [
-        Kernel(f"aten::{name}", op_class, "float32", ((size, 1000),), ((size, 1000),))
+        KernelShape(f"aten::{name}", op_class, "float32", ((size, 1000),), ((size, 1000),))
         for name, op_class in (("neg", "elementwise"), ("clone", "copy"))
         for size in (10, 1000, 30_000, 100_000)
     ]

@@ -12,14 +12,13 @@ Note [Preset files]
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
+from simcore.tables import TEXT, Maybe, load, names, parse, read
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
@@ -47,6 +46,13 @@ class Setting:
     inferred: str = ""
 
 
+_SCHEMA: Final = {
+    "description": TEXT,
+    "extends": Maybe(TEXT),
+    **{table: Maybe(dict.fromkeys(keys, Maybe(Setting))) for table, keys in TABLES.items()},
+}
+
+
 @dataclass(frozen=True)
 class Preset:
     """One framework version; ``tables[table][key]`` is a :class:`Setting`."""
@@ -72,8 +78,7 @@ class Preset:
 
 def preset_names() -> tuple[str, ...]:
     """Names of all presets."""
-    folder = resources.files("workloads.jobs.presets")
-    return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
+    return names("workloads.jobs.presets")
 
 
 @cache
@@ -82,8 +87,7 @@ def load_preset(name: str) -> Preset:
     known = preset_names()
     if name not in known:
         raise InputError(f"no preset {name!r}{nearest(name, known)}")
-    text = (resources.files("workloads.jobs.presets") / f"{name}.toml").read_text(encoding="utf-8")
-    return parse_preset(name, text)
+    return _preset(name, load(Any, "workloads.jobs.presets", f"{name}.toml"))
 
 
 def parse_preset(name: str, text: str) -> Preset:
@@ -92,33 +96,17 @@ def parse_preset(name: str, text: str) -> Preset:
     Errors: InputError for bad TOML, unknown tables or keys, a setting without value, source or reason, and
     values that the specs refuse.
     """
+    return _preset(name, parse(text, f"preset {name}"))
+
+
+def _preset(name: str, raw: Mapping[str, Any]) -> Preset:
     where = f"preset {name}"
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where}: {error}") from None
-    description = raw.pop("description", "")
-    if not description:
-        raise InputError(f"{where}: missing description")
-    base = raw.pop("extends", "")
+    said = read(_SCHEMA, raw, where)
+    description, base = said.pop("description"), said.pop("extends", "")
     tables = {table: dict(keys) for table, keys in load_preset(base).tables.items()} if base else {}
-    for table, keys in raw.items():
-        if table not in TABLES:
-            raise InputError(f"{where}: unknown table [{table}]{nearest(table, TABLES)}")
-        for key, entry in keys.items():
-            if key not in TABLES[table]:
-                raise InputError(f"{where} [{table}]: unknown key {key!r}{nearest(key, TABLES[table])}")
-            tables.setdefault(table, {})[key] = _setting(f"{where} [{table}] {key}", entry)
+    for table, keys in said.items():
+        for key, setting in keys.items():
+            if bool(setting.source) == bool(setting.inferred):
+                raise InputError(f"{where} [{table}]: {key}: give either source, or inferred and why")
+        tables.setdefault(table, {}).update(keys)
     return Preset(name, description, tables)
-
-
-def _setting(where: str, entry: Any) -> Setting:
-    if not isinstance(entry, dict) or "value" not in entry:
-        raise InputError(f"{where}: a setting is {{ value = ..., source = ... }} or with inferred = why")
-    unknown = set(entry) - {"value", "source", "inferred"}
-    if unknown:
-        raise InputError(f"{where}: unknown {sorted(unknown)[0]!r}")
-    setting = Setting(entry["value"], entry.get("source", ""), entry.get("inferred", ""))
-    if bool(setting.source) == bool(setting.inferred):
-        raise InputError(f"{where}: give either source, or inferred and why")
-    return setting

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
-from simcore.errors import InputError, nearest
+from simcore.tables import TEXT, Each, Rows, Text, load
 from workloads.jobs.presets.preset import preset_names
 
 
@@ -46,14 +44,10 @@ def _first(columns: Mapping[str, str]) -> _Rule:
 
 @cache
 def _rules() -> tuple[_Rule, ...]:
-    rules_file = resources.files("workloads.jobs.presets") / "rules" / "recognise.toml"
-    text = rules_file.read_text(encoding="utf-8")
-    known = preset_names()
+    schema = {"rule": Rows(Each(TEXT, must={"preset": Text(preset_names())}))}
     rules = []
-    for entry in tomllib.loads(text)["rule"]:
+    for entry in load(schema, "workloads.jobs.presets", "rules/recognise.toml")["rule"]:
         name, assumed = entry.pop("preset"), entry.pop("assumed", "")
-        if name not in known:
-            raise InputError(f"recognise.toml: no preset {name!r}{nearest(name, known)}")
         patterns = tuple(
             (tuple(columns.split("+")), re.compile(pattern, re.IGNORECASE))
             for columns, pattern in entry.items()

@@ -7,7 +7,7 @@ from typing import Final
 
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
-from simcore.hardware.named_fabrics import fabric_profile
+from simcore.hardware.profiles import fabric_profile
 from workloads.jobs.published.row import RunRow
 
 #: GPU type in a table (pattern, ignoring case) to a profile in hardware_profiles/cluster.

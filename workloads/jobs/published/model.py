@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from simcore.errors import InputError
+from simcore.tables import TEXT, Maybe, Rows, load
 from workloads.jobs.presets import Preset
 from workloads.jobs.published.row import RunRow
 from workloads.models.public import find_model
@@ -22,6 +21,14 @@ _DEFAULT_VOCAB = 51200
 
 #: Elements of a head where neither the row nor the name tells how many heads there are.
 _USUAL_HEAD = 128
+
+#: ``blocks.toml``; a block without pattern is any other's.
+_BLOCKS: Final = {
+    "refused": Rows({"pattern": TEXT, "reason": TEXT}),
+    "block": Rows(
+        {"pattern": Maybe(TEXT), "source": TEXT, **{key: Maybe(Any) for key in ModelSpec.model_fields}}
+    ),
+}
 
 _DIMENSIONS = ("layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "moe", "mla")
 
@@ -85,13 +92,13 @@ def assumed_sizes(row: RunRow) -> list[str]:
 
 def knows(name: str) -> bool:
     """Whether blocks of models of this name are known."""
-    return bool(find_model(name)) or bool(_named(name).get("pattern"))
+    return bool(find_model(name)) or "pattern" in _named(name)
 
 
 @cache
-def _blocks() -> dict[str, list[dict[str, Any]]]:
-    text = (resources.files("workloads.jobs.published") / "blocks.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+def _blocks() -> dict[str, tuple[dict[str, Any], ...]]:
+    found: dict[str, tuple[dict[str, Any], ...]] = load(_BLOCKS, "workloads.jobs.published", "blocks.toml")
+    return found
 
 
 def _public(row: RunRow) -> dict[str, Any]:
@@ -103,13 +110,13 @@ def _public(row: RunRow) -> dict[str, Any]:
 
 
 def _named(name: str) -> dict[str, Any]:
-    return next(e for e in _blocks()["block"] if re.search(e["pattern"], name, re.IGNORECASE))
+    return next(e for e in _blocks()["block"] if re.search(e.get("pattern", ""), name, re.IGNORECASE))
 
 
 def _block(name: str, ffn: int, hidden: int) -> dict[str, Any]:
     """Blocks by name; of an unknown model Llama's where its FFN is narrower than 4 x hidden: gated."""
     block = _named(name)
-    if not block["pattern"] and ffn < 4 * hidden:
+    if "pattern" not in block and ffn < 4 * hidden:
         block = _named("llama")
     return {key: value for key, value in block.items() if key not in ("pattern", "source")}
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
-from importlib import resources
 
+from simcore.tables import TEXT, Each, Rows, load
 from workloads.jobs.published.row import RunRow
 
 
@@ -28,5 +27,6 @@ def _value(row: RunRow, key: str) -> str:
 
 @cache
 def _rules() -> tuple[dict[str, str], ...]:
-    text = (resources.files("workloads.jobs.published") / "odd.toml").read_text(encoding="utf-8")
-    return tuple(tomllib.loads(text)["odd"])
+    schema = {"odd": Rows(Each(TEXT, must={"reason": TEXT}))}
+    rules: tuple[dict[str, str], ...] = load(schema, "workloads.jobs.published", "odd.toml")["odd"]
+    return rules

@@ -13,7 +13,7 @@ import numpy as np
 
 from simcore.apps.fit.profile.tables import MeasuredGpu, OverlapRow
 from simcore.errors import InputError
-from simcore.hardware.profiles import read_gpu
+from simcore.hardware import load_gpu
 
 _GPU_PROFILES = Path(__file__).parents[4] / "hardware_profiles" / "gpu"
 #: Profiles by words in a GPU's name, the more special first.
@@ -70,13 +70,11 @@ def fit_numbers(measured: MeasuredGpu, base: str) -> list[Fitted]:
     Errors: InputError for an unknown base, or times that beat the datasheet by more than a tenth: then it is
     another GPU.
     """
-    profile = read_gpu(base)
+    profile = load_gpu(base)
     found = []
-    if measured.num_sms != round(profile.numbers["num_sms"]):
-        raise InputError(
-            f"{measured.gpu} has {measured.num_sms} SMs, profile {base!r} {profile.numbers['num_sms']:.0f}"
-        )
-    peak = profile.peaks.get("bf16") or profile.peaks.get("fp16", 0.0)
+    if measured.num_sms != profile.num_sms:
+        raise InputError(f"{measured.gpu} has {measured.num_sms} SMs, profile {base!r} {profile.num_sms}")
+    peak = profile.peak_flops.get("bf16") or profile.peak_flops.get("fp16", 0.0)
     rates = [
         row.flops_per_s
         for row in measured.kernels
@@ -85,21 +83,19 @@ def fit_numbers(measured: MeasuredGpu, base: str) -> list[Fitted]:
     if rates and peak:
         share = _share("bf16 GEMM", float(np.median(rates)), peak, "flop/s")
         how = f"median of {len(rates)} products of at least 0.5 Tflop"
-        found.append(Fitted("gemm_efficiency", share, "ratio", profile.numbers["gemm_efficiency"], how))
+        found.append(Fitted("gemm_efficiency", share, "ratio", profile.gemm_efficiency, how))
     rates = [
         row.bytes_per_s
         for row in measured.kernels
         if row.op_class in _STREAMING and row.num_bytes >= 64 << 20
     ]
     if rates:
-        share = _share(
-            "streaming kernel", float(np.quantile(rates, 0.9)), profile.numbers["hbm_bytes_per_s"], "bytes/s"
-        )
+        share = _share("streaming kernel", float(np.quantile(rates, 0.9)), profile.hbm_bytes_per_s, "bytes/s")
         how = f"90th percentile of {len(rates)} elementwise and copy kernels of at least 64 MiB"
-        found.append(Fitted("hbm_efficiency", share, "ratio", profile.numbers["hbm_efficiency"], how))
+        found.append(Fitted("hbm_efficiency", share, "ratio", profile.hbm_efficiency, how))
     launch = measured.launch
     if launch.get("launch_us"):
-        before = profile.numbers["launch_overhead_s"] * 1e6
+        before = profile.launch_overhead_s * 1e6
         found.append(
             Fitted(
                 "launch_overhead_s", launch["launch_us"], "us", before, "mean of 200 launches of a small op"
@@ -109,7 +105,7 @@ def fit_numbers(measured: MeasuredGpu, base: str) -> list[Fitted]:
             launch.get("round_trip_us", 0.0) - launch["launch_us"] - launch.get("stream_spacing_us", 0.0)
         )
         if latency > 0:
-            before = profile.numbers["launch_latency_s"] * 1e6
+            before = profile.launch_latency_s * 1e6
             how = "median of 50: launch and wait for it, less the launch call and the kernel"
             found.append(Fitted("launch_latency_s", latency, "us", before, how))
     return found
@@ -161,7 +157,7 @@ def write_profile(measured: MeasuredGpu, base: str, fitted: list[Fitted], path: 
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
-    read_gpu(str(path))  # what was written is a profile
+    load_gpu(str(path))  # what was written is a profile
 
 
 def _is_table(value: Any) -> bool:
