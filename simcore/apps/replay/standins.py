@@ -14,7 +14,7 @@ import numpy as np
 from simcore.graph import Graph, OpKind, OpRows, OpTable, ProcessGroup, Program
 from simcore.graph.ops import OP_COLUMNS, IntArray, Strings
 from workloads.imports import ImportedJob
-from workloads.imports.collective_sizes import collective_by_shapes
+from workloads.imports.shapes import collective_by_shapes
 
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier")
 _ALONE_SIZE = 1

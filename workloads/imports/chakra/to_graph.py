@@ -13,8 +13,8 @@ from simcore.graph import Graph
 from simcore.graph.builder import GraphBuilder
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from workloads.imports.chakra.order import in_order
+from workloads.imports.chakra.read import ChakraNode
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
-from workloads.imports.chakra.stream import ChakraNode
 from workloads.imports.op_columns import OpColumns
 
 _COMMUNICATION = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
@@ -101,7 +101,7 @@ def build_graph(ranks: list[RankNodes], groups: dict[str, tuple[int, ...]]) -> G
     symbols = _declare(build, known, families, place)
     columns = OpColumns()
     for index, rank in enumerate(ranks):
-        _Writer(rank, index, columns, symbols, known, place).write()
+        _NodeWriter(rank, index, columns, symbols, known, place).write()
     return columns.graph(build.build())
 
 
@@ -128,7 +128,7 @@ def _declare(
     return symbols
 
 
-class _Writer:
+class _NodeWriter:
     """Writes the nodes of one rank into its template."""
 
     def __init__(
