@@ -3,9 +3,9 @@
 Note [A new format].  An importer is a folder that registers an :class:`Importer` when it is loaded, and a
 name in the line of ``workloads/imports/__init__.py`` that loads the others.  It says two things:
 
-``recognises(source, head)`` tells the format by the file's first 64 KiB, decompressed, and by its name if
-it must; formats are asked in the order of registration, and the first that says yes has the file.
-``read(sources, skip_bad, gaps)`` makes one :class:`ImportedJob` of all files of a call that are in the format:
+``recognises(source, head)`` tells the format by the file's first 64 KiB, decompressed, or by its name;
+formats are asked in the order of registration, and the first that says yes has the file.
+``read(sources, skip_bad, gaps)`` makes one :class:`ImportedJob` of all files of a call in the format:
 a graph with one program per rank, whose ops last what was recorded; what was recorded of each rank, for
 comparison; and a report of what was found, inferred and is missing.  It raises InputError with file, position
 and reason, and with ``skip_bad`` goes on without the file (:func:`~workloads.imports.files.read_each`).

@@ -11,7 +11,6 @@ import json
 import re
 from array import array
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from workloads.imports.recording.columns import (
     GpuRecording,
     SyncRecord,
 )
-from workloads.imports.recording.host_notes import CommunicationCalls, ModuleCalls, P2pCalls, PhaseSpans
+from workloads.imports.recording.host_notes import HostNotes
 from workloads.imports.recording.occupancy import blocks_per_sm
 from workloads.imports.recording.steps import StepRanges, longest_steps, steps_by_evidence
 
@@ -84,11 +83,8 @@ class KinetoReader:
         self.steps: list[Step] = []
         self.ranges = StepRanges()
         self.optimizers: array[int] = array("q")  # start and end of each step of an optimizer
-        self.phases = PhaseSpans()
-        self.comm_calls = CommunicationCalls()
-        self.modules = ModuleCalls()
-        self.p2p_calls = P2pCalls()
-        self.counts: dict[str, int] = {}
+        self.notes = HostNotes()
+        self.categories: set[str] = set()
         self.whole = True
 
     def take(self, number: int, event: Any) -> None:
@@ -101,7 +97,7 @@ class KinetoReader:
         if not isinstance(category, str):
             return
         category = category.lower()
-        self.counts[category] = self.counts.get(category, 0) + 1
+        self.categories.add(category)
         gpu_kind = _GPU_CATEGORIES.get(category)
         if gpu_kind is not None:
             self._take_activity(number, event, gpu_kind)
@@ -115,9 +111,9 @@ class KinetoReader:
         elif category in ("user_annotation", "cpu_op", "operator"):
             self._take_host_event(number, event, category)
         elif category == "python_function":
-            module = self.modules.module(str(event.get("name", "")))
+            module = self.notes.modules.module(str(event.get("name", "")))
             if module:
-                self.modules.add_call(module, *self._interval(number, event), self._thread(event))
+                self.notes.modules.add_call(module, *self._interval(number, event), self._thread(event))
 
     def _take_host_event(self, number: int, event: dict[str, Any], category: str) -> None:
         """A call of the framework, or what a program annotates."""
@@ -135,32 +131,32 @@ class KinetoReader:
         if step is not None:
             self.steps.append(Step(int(step.group(1)[:18]), start, end))
             return
-        phase = self.phases.phase(text)
+        phase = self.notes.phases.phase(text)
         if phase:
-            self.phases.add(phase, start, end)
+            self.notes.phases.add(phase, start, end)
             if text.startswith("Optimizer.step#"):
                 self.optimizers.extend((start, end))
         else:
             self.ranges.add(text, start, end)
         if issues_communication(text):
-            self.comm_calls.add(start, end, thread)
+            self.notes.communication.add(start, end, thread)
             self._take_p2p(arguments(event), start, thread)
         if category == "user_annotation":
-            module = self.modules.module(text)
+            module = self.notes.modules.module(text)
             if module:
-                self.modules.add_call(module, start, end, thread)
+                self.notes.modules.add_call(module, start, end, thread)
             return
         args = arguments(event)
         sequence = whole(args.get("Sequence number"), -1)
         if sequence >= 0:
-            self.modules.add_op(text, sequence, start, end, thread)
+            self.notes.modules.add_op(text, sequence, start, end, thread)
         self._take_framework_call(args, text, start, end, thread)
 
     def _take_p2p(self, args: dict[str, Any], start: int, thread: int) -> None:
         for towards, sends in (("Dst Rank", True), ("Src Rank", False)):
             peer = whole(args.get(towards), -1)
             if peer >= 0 and str(args.get("Collective name", "")).lower() == ("send" if sends else "recv"):
-                self.p2p_calls.add(start, thread, str(args.get("Process Group Name", "")), peer, sends=sends)
+                self.notes.p2p.add(start, thread, str(args.get("Process Group Name", "")), peer, sends=sends)
 
     def _thread(self, event: dict[str, Any]) -> int:
         return self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
@@ -258,54 +254,37 @@ class KinetoReader:
         """The trace, once all events are taken."""
         gpu = columns_of(self.gpu, 10)
         if not gpu.shape[1]:
-            what = ", ".join(sorted(self.counts)) or "nothing"
+            what = ", ".join(sorted(self.categories)) or "nothing"
             raise InputError(f"{self.label}: no GPU events (kernels, copies) among {what}: nothing to replay")
         calls = columns_of(self.calls, 5)
         calls = calls[:, np.argsort(calls[0], kind="stable")]
-        dist = header.get("distributedInfo")
+        dist, devices = header.get("distributedInfo"), header.get("deviceProperties")
         dist = dist if isinstance(dist, dict) else {}
         rank, world_size = whole(dist.get("rank"), UNKNOWN), whole(dist.get("world_size"), UNKNOWN)
         if 0 < world_size <= rank:
             raise InputError(f"{self.label}: is of rank {rank}, but the world has {world_size} ranks")
         self._check_groups(rank)
-        devices = header.get("deviceProperties")
-        first = devices[0] if isinstance(devices, list) and devices else None
-        first = first if isinstance(first, dict) else {}
+        device = devices[0] if isinstance(devices, list) and devices else None
+        device = device if isinstance(device, dict) else {}
         steps, told_by = longest_steps(self.steps), ""
         if not steps:
-            optimizers = columns_of(self.optimizers, 2).T
             launched = calls[0][np.isin(calls[4], gpu[5])]
             steps, told_by = steps_by_evidence(
-                self.ranges, optimizers, self.phases.backwards(), launched if len(launched) else gpu[0]
-            )
+                self.ranges, columns_of(self.optimizers, 2).T, self.notes.phases.backwards(),
+                launched if len(launched) else gpu[0],
+            )  # fmt: skip
         grids = columns_of(self.grids, 5)
         return GpuRecording(
-            label=self.label,
-            rank=rank,
-            world_size=world_size,
-            gpu_name=str(first.get("name", "")),
-            origin_us=self.origin_us or 0,
+            label=self.label, names=self.names.values(),
+            gpu=Activities(*(*gpu, grids[0], blocks_per_sm(grids, device))),
+            calls=ApiCalls(*calls), origin_us=self.origin_us or 0,
             base_ns=whole(header.get("baseTimeNanoseconds"), 0),
             resolution_ps=PS_PER_US if self.whole else 1000,
-            names=self.names.values(),
-            gpu=replace(
-                Activities(*gpu),
-                blocks=grids[0].copy(),
-                blocks_per_sm=blocks_per_sm(grids, first),
-            ),
-            calls=ApiCalls(*calls),
-            syncs=self.syncs,
-            meta=tuple(self.meta),
-            steps=tuple(steps),
-            steps_told_by=told_by,
-            counts=self.counts,
-            framework=FrameworkCalls(*columns_of(self.framework, 6)),
-            num_sms=max(0, whole(first.get("numSms"), 0)),
-            phases=self.phases,
-            comm_calls=self.comm_calls,
-            modules=self.modules,
-            p2p_calls=self.p2p_calls,
-        )
+            rank=rank, world_size=world_size, gpu_name=str(device.get("name", "")),
+            num_sms=max(0, whole(device.get("numSms"), 0)), syncs=self.syncs, meta=tuple(self.meta),
+            framework=FrameworkCalls(*columns_of(self.framework, 6)), notes=self.notes,
+            steps=tuple(steps), steps_told_by=told_by,
+        )  # fmt: skip
 
     def _check_groups(self, rank: int) -> None:
         """InputError for a collective of a process group that the rank is not in."""

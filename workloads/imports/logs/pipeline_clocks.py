@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workloads.imports.logs.pipeline_log import LoggedAction, StageLog
-from workloads.imports.logs.pipeline_plan import ActionKey, producer
+from workloads.imports.logs.pipeline_plan import ActionKey, keys, producer
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class StageClocks:
 def actions_by_key(stages: Sequence[StageLog]) -> dict[ActionKey, LoggedAction]:
     """All actions of an iteration."""
     return {
-        ActionKey(stage, action.kind, action.microbatch, action.chunk): action
+        key: action
         for stage, log in enumerate(stages)
-        for action in log.actions
+        for key, action in zip(keys(stage, log.actions), log.actions, strict=True)
     }
 
 

@@ -18,13 +18,14 @@ from workloads.imports.logs.pipeline_clocks import (
     typical_p2p_ps,
 )
 from workloads.imports.logs.pipeline_graph import pipeline_graph_of
-from workloads.imports.logs.pipeline_log import LoggedAction, PipelineLog, StageLog, read_pipeline_log
+from workloads.imports.logs.pipeline_log import LoggedAction, PipelineLog, read_pipeline_log
 from workloads.imports.logs.pipeline_plan import (
     ActionKey,
     PipelinePlan,
     PlannedAction,
     StagePlan,
     TypicalGaps,
+    keys,
     producer,
     situations,
     typical_gaps,
@@ -114,8 +115,7 @@ def _logged_plan(log: PipelineLog, clocks: dict[int, StageClocks], v_shaped: boo
         for stage, logged in enumerate(stages):
             actions: list[PlannedAction] = []
             free = 0
-            for action in logged.actions:
-                key = ActionKey(stage, action.kind, action.microbatch, action.chunk)
+            for key, action in zip(keys(stage, logged.actions), logged.actions, strict=True):
                 source = producer(key, log.num_stages, log.num_chunks, v_shaped)
                 ready = _ready(by_key, found, source, stage, free, overlapped)
                 late = max(0, action.start_ps - ready)
@@ -165,7 +165,7 @@ def _report(
         ranks.append(
             RankReport(
                 rank=stage, file=label, gpu_ops=sum(len(found.actions) for found in own), steps=len(own),
-                span_s=s_from_ps(sum(_span(found) for found in own)),
+                span_s=s_from_ps(sum(found.span_ps for found in own)),
                 unexplained_waits=sum(
                     action.gap_ps > 0 for each in plan.iterations.values() for action in each[stage].actions
                 ),
@@ -193,7 +193,3 @@ def _report(
         inferred=tuple(inferred),
         missing=tuple(missing),
     )  # fmt: skip
-
-
-def _span(log: StageLog) -> int:
-    return max(log.total_ps, max((action.end_ps for action in log.actions), default=0))

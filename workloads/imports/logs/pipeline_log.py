@@ -27,6 +27,7 @@ _PS_PER_MS = 1_000_000_000
 _KINDS = {"F": "fwd", "B": "bwd", "W": "wgrad"}
 _OVERLAP_MS = 0.5  # of two actions of a stage: the resolution of GPU event timers, generously
 _CONFIG_KEYS = ("pp_size", "num_mbs", "micro_batches")
+_Content = dict[str, Any]  # of a JSON file
 _MAX_MS = 24 * 3600 * 1e3  # an iteration of more than a day is a mistake
 
 
@@ -49,7 +50,11 @@ class StageLog:
 
     actions: tuple[LoggedAction, ...]
     total_ps: int
-    memory_gib: float
+
+    @property
+    def span_ps(self) -> int:
+        """How long it lasted, ps: as logged, or until the last action ended."""
+        return max(self.total_ps, max((action.end_ps for action in self.actions), default=0))
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def read_pipeline_log(sources: Sequence[TraceFile], skip_bad: bool = False) -> P
     return _assemble(config, config_label, stages, expected, skipped, skip_bad)
 
 
-def _config(contents: Sequence[tuple[TraceFile, dict[str, Any]]]) -> tuple[dict[str, Any], str]:
+def _config(contents: Sequence[tuple[TraceFile, _Content]]) -> tuple[_Content, str]:
     """The configuration among the files, and which it is; empty where there is none."""
     found = [
         (content, source.label) for source, content in contents if any(key in content for key in _CONFIG_KEYS)
@@ -120,11 +125,9 @@ def _config(contents: Sequence[tuple[TraceFile, dict[str, Any]]]) -> tuple[dict[
     return found[0] if found else ({}, "")
 
 
-def _by_stage(
-    contents: Sequence[tuple[TraceFile, dict[str, Any]]],
-) -> dict[int, tuple[str, dict[str, Any]]]:
+def _by_stage(contents: Sequence[tuple[TraceFile, _Content]]) -> dict[int, tuple[str, _Content]]:
     """Label and content by stage: the number in the file's name, else the next that no name has."""
-    stages: dict[int, tuple[str, dict[str, Any]]] = {}
+    stages: dict[int, tuple[str, _Content]] = {}
     unnamed = []
     for source, content in contents:
         named = re.search(r"rank[_-]?(\d{1,6})(?!\d)", PurePath(source.member or source.path.name).name)
@@ -141,13 +144,9 @@ def _by_stage(
 
 
 def _assemble(
-    config: dict[str, Any],
-    config_label: str,
-    stages: dict[int, tuple[str, dict[str, Any]]],
-    num_stages: int,
-    skipped: list[str],
-    skip_bad: bool,
-) -> PipelineLog:
+    config: _Content, config_label: str, stages: dict[int, tuple[str, _Content]], num_stages: int,
+    skipped: list[str], skip_bad: bool,
+) -> PipelineLog:  # fmt: skip
     chunks = _size(config, config_label, "vp_size") or _size(config, config_label, "vpp_size") or 1
     label, content = stages[min(stages)]
     numbers = [name for name in content if all(name in other for _, other in stages.values())]
@@ -155,11 +154,8 @@ def _assemble(
         raise InputError(f"{label}: no iteration stands in the logs of all stages")
     first = content[numbers[0]]
     length = len(first["fwd_start"]) if isinstance(first, dict) and "fwd_start" in first else 0
-    microbatches = (
-        _size(config, config_label, "num_mbs")
-        or _size(config, config_label, "micro_batches")
-        or length // chunks
-    )
+    microbatches = _size(config, config_label, "num_mbs") or _size(config, config_label, "micro_batches")
+    microbatches = microbatches or length // chunks
     for name in numbers:
         if not re.fullmatch(r"-?\d{1,18}", name):
             raise InputError(f"{label}: iteration {name!r} is no number")
@@ -178,7 +174,7 @@ def _assemble(
     if not logs:
         raise InputError("no trace could be read: " + "; ".join(skipped))
     _check_length(config_label or label, logs.values())
-    nothing = [StageLog((), 0, 0.0)] * len(numbers)
+    nothing = [StageLog((), 0)] * len(numbers)
     iterations = {
         int(name): tuple(logs.get(stage, nothing)[place] for stage in range(num_stages))
         for place, name in enumerate(numbers)
@@ -196,9 +192,7 @@ def _assemble(
 def _check_length(label: str, logs: Iterable[Sequence[StageLog]]) -> None:
     """InputError when the iterations together are longer than a recording can be: they are played in turn."""
     for stage in logs:
-        total_ps = sum(
-            max(log.total_ps, max((action.end_ps for action in log.actions), default=0)) for log in stage
-        )
+        total_ps = sum(log.span_ps for log in stage)
         if total_ps > MAX_SPAN_S * PS_PER_S:
             raise InputError(
                 f"{label}: the iterations take {total_ps / PS_PER_S / 86400:.3g} days; a week can be played:"
@@ -245,11 +239,10 @@ def _stage(
                 f" {after.microbatch} overlap at {after.start_ps / _PS_PER_MS:.3f} ms"
             )
     total = entry.get("total", 0.0)
-    memory = entry.get("memory", 0.0)
-    for name, value in (("total", total), ("memory", memory)):
+    for name, value in (("total", total), ("memory", entry.get("memory", 0.0))):
         if not _is_time(value) or value < 0:
             raise InputError(f"{where}: {name} is {value!r}")
-    return StageLog(tuple(actions), round(total * _PS_PER_MS), float(memory))
+    return StageLog(tuple(actions), round(total * _PS_PER_MS))
 
 
 def _places(

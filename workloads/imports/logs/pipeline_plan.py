@@ -7,14 +7,13 @@ before an action.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-#: (stage, chunk) -> place in the model, 0 first.
-Placement = Callable[[int, int], int]
+from workloads.imports.logs.pipeline_log import LoggedAction
 
 
 class ActionKey(NamedTuple):
@@ -78,33 +77,21 @@ class PipelinePlan:
         return len(next(iter(self.iterations.values())))
 
 
-def place_of(num_stages: int, v_shaped: bool) -> Placement:
-    """Where a stage's chunk stands in the model."""
-
-    def place(stage: int, chunk: int) -> int:
-        backwards = v_shaped and chunk % 2 == 1
-        return chunk * num_stages + (num_stages - 1 - stage if backwards else stage)
-
-    return place
-
-
-def holder_of(num_stages: int, v_shaped: bool, place: int) -> tuple[int, int]:
-    """The stage and chunk that stand at ``place`` of the model."""
-    chunk, within = divmod(place, num_stages)
-    return (num_stages - 1 - within if v_shaped and chunk % 2 == 1 else within), chunk
-
-
 def producer(key: ActionKey, num_stages: int, num_chunks: int, v_shaped: bool) -> ActionKey | None:
     """The action whose output this one needs; None at the ends of the model and for weight gradients."""
-    place = place_of(num_stages, v_shaped)(key.stage, key.chunk)
+
+    def mirrored(stage: int, chunk: int) -> int:
+        return num_stages - 1 - stage if v_shaped and chunk % 2 == 1 else stage
+
+    place = key.chunk * num_stages + mirrored(key.stage, key.chunk)  # in the model
     before = {"F": place - 1, "B": place + 1}.get(key.kind, -1)
     if not 0 <= before < num_stages * num_chunks:
         return None
-    stage, chunk = holder_of(num_stages, v_shaped, before)
-    return ActionKey(stage, key.kind, key.microbatch, chunk)
+    chunk, within = divmod(before, num_stages)
+    return ActionKey(mirrored(within, chunk), key.kind, key.microbatch, chunk)
 
 
-def keys(stage: int, actions: Sequence[PlannedAction]) -> list[ActionKey]:
+def keys(stage: int, actions: Iterable[PlannedAction | LoggedAction]) -> list[ActionKey]:
     """How others refer to a stage's actions."""
     return [ActionKey(stage, action.kind, action.microbatch, action.chunk) for action in actions]
 
@@ -125,7 +112,7 @@ def situations(
 ) -> Iterator[Situation]:
     """The situation of each action of a stage."""
     before, sent = "", False
-    for key in keys(stage, tuple(actions)):
+    for key in keys(stage, actions):
         source = producer(key, num_stages, num_chunks, v_shaped)
         yield Situation(key.kind, before, source is not None and source.stage != stage, sent)
         before, sent = key.kind, _sends(key, num_stages, num_chunks, v_shaped)

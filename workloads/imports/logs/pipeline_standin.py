@@ -107,7 +107,7 @@ def _completed(log: PipelineLog, stages: _Stages, schedule: Schedule) -> _Stages
                 times = start - clock_ps[stage], end - clock_ps[stage]
                 done.append(LoggedAction(action.kind, action.microbatch, action.chunk, *times))
     return tuple(
-        StageLog(tuple(made[stage]), made[stage][-1].end_ps, 0.0) if stage in made else own
+        StageLog(tuple(made[stage]), made[stage][-1].end_ps) if stage in made else own
         for stage, own in enumerate(stages)
     )
 

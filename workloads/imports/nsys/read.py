@@ -24,8 +24,8 @@ from workloads.imports.nsys.database import PROCESS, NsysDatabase, opened_databa
 from workloads.imports.nsys.nvtx import NcclRanges, nvtx_phases, nvtx_steps
 from workloads.imports.op_columns import Names
 from workloads.imports.recorded import MAX_SPAN_S, Step
-from workloads.imports.recording.columns import UNKNOWN, Activities, ApiCalls, GpuRecording, SyncRecord
-from workloads.imports.recording.host_notes import PhaseSpans
+from workloads.imports.recording.columns import Activities, ApiCalls, GpuRecording, SyncRecord
+from workloads.imports.recording.host_notes import HostNotes, PhaseSpans
 from workloads.imports.recording.job import import_recordings
 from workloads.imports.recording.occupancy import blocks_per_sm
 
@@ -133,27 +133,17 @@ class _NsysReader:
             own = calls[2] & PROCESS == pid if told else np.ones(calls.shape[1], dtype=np.bool_)
             ranks.append(
                 self._rank(
-                    f"{self.label} (device {device})" if len(pairs) > 1 else self.label,
-                    gpu[:, mine],
-                    calls[:, own],
-                    syncs.get(pid if told else 0, {}),
-                    steps.get(pid if told else 0, ()),
-                    device,
-                    phases[pid if told else 0],
+                    f"{self.label} (device {device})" if len(pairs) > 1 else self.label, gpu[:, mine],
+                    calls[:, own], syncs.get(pid if told else 0, {}), steps.get(pid if told else 0, ()),
+                    device, phases[pid if told else 0],
                 )
-            )
+            )  # fmt: skip
         return ranks
 
     def _rank(
-        self,
-        label: str,
-        gpu: IntArray,
-        calls: IntArray,
-        syncs: dict[int, SyncRecord],
-        steps: tuple[Step, ...],
-        device: int,
-        phases: PhaseSpans,
-    ) -> GpuRecording:
+        self, label: str, gpu: IntArray, calls: IntArray, syncs: dict[int, SyncRecord],
+        steps: tuple[Step, ...], device: int, phases: PhaseSpans,
+    ) -> GpuRecording:  # fmt: skip
         calls = calls[:, np.argsort(calls[0], kind="stable")]
         communicates = is_communication(self.names.values())[gpu[6]] & (gpu[2] == 0)
         told, meta = self.nccl.of_activities(gpu[5], communicates, calls)
@@ -161,35 +151,16 @@ class _NsysReader:
         to_ps = self._after_ps
         limits = self.db.gpu_limits(device)
         return GpuRecording(
-            label=label,
-            rank=UNKNOWN,
-            world_size=UNKNOWN,
-            gpu_name=self.db.gpu_name(device),
-            origin_us=self.origin_ns // 1000,
-            base_ns=self.db.epoch_ns(),
-            resolution_ps=_PS_PER_NS,
-            names=self.names.values(),
-            gpu=Activities(
-                to_ps(gpu[0]),
-                to_ps(gpu[1]),
-                gpu[2],
-                gpu[3],
-                gpu[4],
-                gpu[5],
-                gpu[6],
-                gpu[7],
-                told,
-                gpu[9],
-                gpu[11],
+            label=label, names=self.names.values(),
+            gpu=Activities(*(
+                to_ps(gpu[0]), to_ps(gpu[1]), *gpu[2:8], told, gpu[9], gpu[11],
                 blocks_per_sm(np.stack([*gpu[11:15], gpu[11] * 0]), limits),
-            ),
+            )),
             calls=ApiCalls(to_ps(calls[0]), to_ps(calls[1]), thread, calls[3], calls[4]),
-            syncs=syncs,
-            meta=tuple(meta),
+            origin_us=self.origin_ns // 1000, base_ns=self.db.epoch_ns(), gpu_name=self.db.gpu_name(device),
+            num_sms=limits.get("numSms", 0), syncs=syncs, meta=tuple(meta), notes=HostNotes(phases),
             steps=steps,
-            num_sms=limits.get("numSms", 0),
-            phases=phases,
-        )
+        )  # fmt: skip
 
     def _after_ps(self, time_ns: Any) -> Any:
         """Time in ps after the origin: of a number or of a column."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from simcore.graph.ops import IntArray
 from workloads.imports.recorded import Step
-from workloads.imports.recording.host_notes import CommunicationCalls, ModuleCalls, P2pCalls, PhaseSpans
+from workloads.imports.recording.host_notes import HostNotes
 
 GPU_KINDS = ("kernel", "memcpy", "memset")
 UNKNOWN = -1
@@ -30,7 +30,7 @@ class Activities:
     """What ran on GPUs, in the order of the file; times in ps after the trace's origin.
 
     ``kind`` indexes :data:`GPU_KINDS`; ``correlation`` 0 or less: none recorded; ``meta`` indexes
-    :attr:`KinetoTrace.meta` (-1: none); ``event`` is the number of the event in the file.  ``blocks`` are a
+    :attr:`GpuRecording.meta` (-1: none); ``event`` is the number of the event in the file.  ``blocks`` are a
     kernel's thread blocks, ``blocks_per_sm`` how many fit on an SM at a time: 0 where not recorded, both
     empty where nothing is.
     """
@@ -71,7 +71,7 @@ class FrameworkCalls:
     """Ops of the framework whose input shapes were recorded, in the order of the file.
 
     ``thread`` is numbered as in :class:`Calls`; ``name``, ``shapes`` (JSON, as :class:`OpTable` has them) and
-    ``types`` (JSON) are numbers in :attr:`KinetoTrace.names`; so are ``outputs``, the shapes of what was
+    ``types`` (JSON) are numbers in :attr:`GpuRecording.names`; so are ``outputs``, the shapes of what was
     written, empty where no trace tells them.
     """
 
@@ -133,34 +133,28 @@ class CollectiveMeta:
 
 @dataclass(frozen=True)
 class GpuRecording:
-    """One rank's trace.  ``origin_us`` is the first time stamp, us since the epoch of ``base_ns``.
+    """One rank's recording.  ``origin_us`` is its first time stamp, us since the epoch of ``base_ns``.
 
-    ``rank`` and ``world_size`` are -1 where not recorded.  ``resolution_ps``: 1 us where all time stamps
-    are whole, else 1 ns.  ``counts`` are events by lower-case category.  ``num_sms`` is 0 where not recorded.
-    ``phases`` are backwards and optimizer steps on the host, ``comm_calls`` the calls that issue
-    communication, ``modules`` calls of the model's modules; none where not recorded.  ``steps_told_by``:
-    what steps are told by where the profiler marks none, "" where it does.  ``p2p_calls`` are sends and
-    receives with their peers, of calls that name them.
+    ``names`` are what columns number.  Where not recorded, ``rank`` and ``world_size`` are -1, ``gpu_name``
+    is "" and ``num_sms`` 0.  ``resolution_ps``: 1 us where all time stamps are whole, else 1 ns.  ``notes``
+    say what the host was doing.  ``steps_told_by``: what steps are told by where the profiler marks none, ""
+    where it does.
     """
 
     label: str
-    rank: int
-    world_size: int
-    gpu_name: str
-    origin_us: int
-    base_ns: int
-    resolution_ps: int
     names: tuple[str, ...]
     gpu: Activities
     calls: ApiCalls
-    syncs: dict[int, SyncRecord]
-    meta: tuple[CollectiveMeta, ...]
-    steps: tuple[Step, ...]
-    counts: dict[str, int] = field(default_factory=dict)
-    framework: FrameworkCalls = field(default_factory=FrameworkCalls)
+    origin_us: int
+    base_ns: int = 0
+    resolution_ps: int = 1000
+    rank: int = UNKNOWN
+    world_size: int = UNKNOWN
+    gpu_name: str = ""
     num_sms: int = 0
-    phases: PhaseSpans = field(default_factory=PhaseSpans)
-    comm_calls: CommunicationCalls = field(default_factory=CommunicationCalls)
-    modules: ModuleCalls = field(default_factory=ModuleCalls)
+    syncs: dict[int, SyncRecord] = field(default_factory=dict)
+    meta: tuple[CollectiveMeta, ...] = ()
+    framework: FrameworkCalls = field(default_factory=FrameworkCalls)
+    notes: HostNotes = field(default_factory=HostNotes)
+    steps: tuple[Step, ...] = ()
     steps_told_by: str = ""
-    p2p_calls: P2pCalls = field(default_factory=P2pCalls)

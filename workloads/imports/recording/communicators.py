@@ -257,7 +257,7 @@ def _batched_calls(ranks: list[RankOps], numbers: list[int]) -> dict[tuple[int, 
 def _batches(ops: RankOps) -> dict[int, list[tuple[str, int, bool]]]:
     """(group, peer, whether it is sent) of what each kernel without a peer of its own exchanges, by op."""
     trace = ops.trace
-    calls = trace.p2p_calls.by_thread()
+    calls = trace.notes.p2p.by_thread()
     if not calls:
         return {}
     found: dict[int, list[tuple[str, int, bool]]] = {}

@@ -16,7 +16,7 @@ from workloads.imports.recording.host import HostBlocks, HostThreads
 from workloads.imports.recording.host_notes import PHASES, layers
 from workloads.imports.recording.launches import HostOrder, LaunchTimes
 from workloads.imports.recording.rank_ops import RankOps
-from workloads.imports.recording.waits import StreamWaits
+from workloads.imports.recording.waits import OpWaits
 
 _ALONE = "alone"  # the group of collectives whose other ranks were not recorded
 HOST_THREAD = "host thread"  # streams that stand for host threads beside the main one
@@ -30,7 +30,7 @@ class RecordedRank:
     """Everything about one rank that goes into the graph."""
 
     ops: RankOps
-    waits: StreamWaits
+    waits: OpWaits
     times: LaunchTimes
     blocks: HostBlocks
     order: HostOrder
@@ -222,9 +222,9 @@ def _write_ops(
     classes = np.array([names["op_class"].code(c) for c in ("other", "copy", "fill")], dtype=np.int32)
     strings["op_class"][op_row] = classes[gpu.kind[row]]
     phases = np.array([names["phase"].code(phase) for phase in PHASES], dtype=np.int32)
-    strings["phase"][op_row] = phases[trace.phases.of(ops.launched_ps())]
+    strings["phase"][op_row] = phases[trace.notes.phases.of(ops.launched_ps())]
     threads = np.where(ops.call >= 0, trace.calls.thread[ops.call] if len(trace.calls) else -1, -1)
-    module, paths = trace.modules.of(ops.launched_ps(), threads)
+    module, paths = trace.notes.modules.of(ops.launched_ps(), threads)
     strings["module"][op_row] = np.array([names["module"].code(p) for p in paths], dtype=np.int32)[module]
     ints["layer"][op_row] = layers(paths)[module]
     is_memory = gpu.kind[row] > 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import defaultdict
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -178,6 +179,16 @@ class ModuleCalls:
             path[at] = numbers.setdefault(text[at], len(numbers))
             stack.append(at)
         return path, list(numbers)
+
+
+@dataclass(frozen=True)
+class HostNotes:
+    """All of them; each is empty where nothing is recorded."""
+
+    phases: PhaseSpans = field(default_factory=PhaseSpans)
+    communication: CommunicationCalls = field(default_factory=CommunicationCalls)
+    p2p: P2pCalls = field(default_factory=P2pCalls)
+    modules: ModuleCalls = field(default_factory=ModuleCalls)
 
 
 def layers(paths: list[str]) -> IntArray:

@@ -15,7 +15,7 @@ from simcore.units import PS_PER_US
 from workloads.imports.recorded import BoolArray
 from workloads.imports.recording.host import SLOW_CALL_PS, HostBlock, HostThreads
 from workloads.imports.recording.rank_ops import RankOps
-from workloads.imports.recording.waits import WAKE_PS, StreamWaits
+from workloads.imports.recording.waits import WAKE_PS, OpWaits
 
 _DEFAULT_LATENCY_PS = 8 * PS_PER_US
 _IDLE_PS = 50 * PS_PER_US  # a stream that was idle for this long waited for the launch alone
@@ -48,7 +48,7 @@ class LaunchTimes:
     unexplained_from_ps: IntArray
 
 
-def launch_times(ops: RankOps, waits: StreamWaits, latency_ps: int, *, typical: bool = False) -> LaunchTimes:
+def launch_times(ops: RankOps, waits: OpWaits, latency_ps: int, *, typical: bool = False) -> LaunchTimes:
     """Explain each start by launch, stream and waits; what is left over is the gap.
 
     With ``typical`` every launch takes the rank's typical latency and every op its typical gap, and what is
@@ -106,7 +106,7 @@ def host_order(
     blocks: list[HostBlock],
     begin_ps: int,
     threads: HostThreads,
-    waits: StreamWaits,
+    waits: OpWaits,
 ) -> HostOrder:
     """The order of launches and blocks, and each thread's time between its own, from ``begin_ps`` on."""
     starts = np.array([block.start_ps for block in blocks], dtype=np.int64)
@@ -146,7 +146,7 @@ def _threads(ops: RankOps, blocks: list[HostBlock], threads: HostThreads) -> Int
 
 
 def _early(
-    ops: RankOps, blocks: list[HostBlock], order: IntArray, thread: IntArray, waits: StreamWaits
+    ops: RankOps, blocks: list[HostBlock], order: IntArray, thread: IntArray, waits: OpWaits
 ) -> IntArray:
     """Entries of further threads moved up to just behind what they depend on: nobody else holds them up."""
     num_ops = len(ops)

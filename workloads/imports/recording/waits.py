@@ -28,7 +28,7 @@ _LOOK_BACK = 16  # ends that are looked at before giving up
 
 
 @dataclass(frozen=True)
-class StreamWaits:
+class OpWaits:
     """Pairs of ops: ``target`` could not start before ``source`` had ended.
 
     ``inferred`` marks guesses; ``recorded_calls`` and ``guessed_calls`` count wait calls with and without a
@@ -49,7 +49,7 @@ class StreamWaits:
         return latest
 
 
-def find_waits(ops: RankOps, latency_ps: int) -> StreamWaits:
+def find_waits(ops: RankOps, latency_ps: int) -> OpWaits:
     """Waits between lanes of one rank.  ``latency_ps``: from a launch call to the start on an idle stream."""
     tolerance = ops.trace.resolution_ps
     found: dict[tuple[int, int], bool] = dict.fromkeys(ops.chained, False)
@@ -66,13 +66,13 @@ def find_waits(ops: RankOps, latency_ps: int) -> StreamWaits:
     for pair in _unexplained(ops, _columns(found), latency_ps, tolerance):
         found.setdefault(pair, True)
     waits = _columns(found)
-    return StreamWaits(waits.source, waits.target, waits.inferred, len(recorded), len(guessed), dropped)
+    return OpWaits(waits.source, waits.target, waits.inferred, len(recorded), len(guessed), dropped)
 
 
-def _columns(found: dict[tuple[int, int], bool]) -> StreamWaits:
+def _columns(found: dict[tuple[int, int], bool]) -> OpWaits:
     pairs = np.array([(s, t, i) for (s, t), i in found.items()], dtype=np.int64).reshape(-1, 3).T
     source, target, inferred = (np.ascontiguousarray(column) for column in pairs)
-    return StreamWaits(source, target, inferred)
+    return OpWaits(source, target, inferred)
 
 
 def _wait_calls(ops: RankOps) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -101,9 +101,9 @@ def _wait_calls(ops: RankOps) -> tuple[list[tuple[int, int]], list[tuple[int, in
         return min(later, default=-1)
 
     comm_lanes = [lane for lane, members in enumerate(by_lane) if ops.is_comm[members].any()]
-    issuing = trace.comm_calls.enclose(calls.start_ps[waits], calls.thread[waits])
+    issuing = trace.notes.communication.enclose(calls.start_ps[waits], calls.thread[waits])
     following = _next_launch(ops, waits, np.arange(len(ops)))
-    if len(trace.comm_calls):
+    if len(trace.notes.communication):
         # What issues communication is known: a wait outside holds up a kernel, whatever is launched between.
         kernels = _next_launch(ops, waits, np.flatnonzero(~ops.is_comm))
         following = np.where(issuing, following, kernels)
@@ -146,7 +146,7 @@ def _next_launch(ops: RankOps, waits: IntArray, among: IntArray) -> IntArray:
     return found
 
 
-def _unexplained(ops: RankOps, waits: StreamWaits, latency_ps: int, tolerance: int) -> list[tuple[int, int]]:
+def _unexplained(ops: RankOps, waits: OpWaits, latency_ps: int, tolerance: int) -> list[tuple[int, int]]:
     """Waits that explain ops which started later than stream, launch and known waits would have let them."""
     known = np.maximum(np.maximum(ops.free_from(), waits.latest_end(ops)), ops.issue_ps + latency_ps)
     by_end = np.argsort(ops.end_ps, kind="stable")

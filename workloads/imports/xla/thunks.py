@@ -162,20 +162,11 @@ class _Recorder:
         self._calls.sort(key=lambda call: call[0])
         calls = np.array(self._calls, dtype=np.int64).T
         return GpuRecording(
-            label=self._label,
-            rank=self._number,
-            world_size=self._world,
-            gpu_name="",
-            origin_us=self._origin_ns // 1000,
-            base_ns=0,
-            resolution_ps=_PS_PER_NS,
-            names=self._names.values(),
-            gpu=Activities(*columns),
+            label=self._label, names=self._names.values(), gpu=Activities(*columns),
             calls=ApiCalls(calls[0], calls[1], np.zeros(calls.shape[1], dtype=np.int64), calls[2], calls[3]),
-            syncs=self._syncs,
-            meta=tuple(self._meta),
-            steps=steps,
-        )
+            origin_us=self._origin_ns // 1000, rank=self._number, world_size=self._world, syncs=self._syncs,
+            meta=tuple(self._meta), steps=steps,
+        )  # fmt: skip
 
     def _call(self, start_ps: int, end_ps: int, name: str) -> int:
         """Note a call of the host; its correlation id."""
