@@ -15,7 +15,7 @@ from simcore.units import PS_PER_S
 from workloads.imports.chakra.read import ChakraNode, read_nodes
 from workloads.imports.chakra.schema import NodeType
 from workloads.imports.chakra.to_graph import RankNodes, build_graph
-from workloads.imports.files import TraceFile, opened
+from workloads.imports.files import TraceFile, opened, read_each
 from workloads.imports.job import ImportedJob, ImportReport, RankReport
 from workloads.imports.recorded import MAX_SPAN_S, ImportedRank, RecordedOps, Step
 
@@ -40,20 +40,17 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
     """
     del gaps
     groups: dict[str, tuple[int, ...]] = {}
-    ranks: list[RankNodes] = []
-    skipped: list[str] = []
-    for source in sources:
-        try:
-            if _GROUP_FILE.search(source.label):
-                groups.update(_groups(source))
-                continue
-            found = _RANK.search(source.label)
-            number = int(found.group(1)) if found is not None else -1
-            ranks.append(RankNodes.of(source.label, number, list(read_nodes(source))))
-        except InputError as error:
-            if not skip_bad:
-                raise
-            skipped.append(str(error))
+
+    def read(source: TraceFile) -> RankNodes | None:
+        if _GROUP_FILE.search(source.label):
+            groups.update(_groups(source))
+            return None
+        found = _RANK.search(source.label)
+        number = int(found.group(1)) if found is not None else -1
+        return RankNodes.of(source.label, number, list(read_nodes(source)))
+
+    of_files, skipped = read_each(sources, read, skip_bad=skip_bad, needed=False)
+    ranks = [rank for rank in of_files if rank is not None]
     if not ranks:
         raise InputError("no trace could be read: " + ("; ".join(skipped) or "only groups are given"))
     if any(rank.number < 0 for rank in ranks):

@@ -128,27 +128,20 @@ def _declare(
     return symbols
 
 
+@dataclass
 class _NodeWriter:
     """Writes the nodes of one rank into its template."""
 
-    def __init__(
-        self,
-        rank: RankNodes,
-        index: int,
-        ops: OpColumns,
-        symbols: dict[str, str],
-        known: dict[str, tuple[int, ...]],
-        place: dict[int, int],
-    ) -> None:
-        self.rank = rank
-        self.index = index
-        self.ops = ops
-        self.symbols = symbols
-        self.known = known
-        self.place = place
-        self.row: dict[int, int] = {}
-        self.stream_of: dict[int, str] = {}
-        self.through: dict[int, tuple[int, ...]] = {}  # what nodes that are no ops depend on
+    rank: RankNodes
+    index: int
+    ops: OpColumns
+    symbols: dict[str, str]
+    known: dict[str, tuple[int, ...]]
+    place: dict[int, int]
+    row: dict[int, int] = field(default_factory=dict)
+    stream_of: dict[int, str] = field(default_factory=dict)
+    #: What nodes that are no ops depend on.
+    through: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def write(self) -> None:
         """All nodes, in launch order."""

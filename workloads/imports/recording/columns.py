@@ -70,8 +70,8 @@ class ApiCalls:
 class FrameworkCalls:
     """Ops of the framework whose input shapes were recorded, in the order of the file.
 
-    ``thread`` is numbered as in :class:`Calls`; ``name``, ``shapes`` (JSON, as :class:`OpTable` has them) and
-    ``types`` (JSON) are numbers in :attr:`GpuRecording.names`; so are ``outputs``, the shapes of what was
+    ``thread`` is numbered as in :class:`ApiCalls`; ``name``, ``shapes`` (JSON, as :class:`OpTable` has them)
+    and ``types`` (JSON) are numbers in :attr:`GpuRecording.names`; so are ``outputs``, the shapes of what was
     written, empty where no trace tells them.
     """
 
