@@ -12,7 +12,7 @@ from simcore.errors import InputError
 from tests.imports.traces import call, kernel, launched, step, sync_record, write
 from workloads.edits import EditableJob, apply_edit
 from workloads.edits.kernel_classes import cuda_class
-from workloads.imports import import_kineto
+from workloads.imports import import_traces
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 
@@ -26,7 +26,7 @@ def one_stream(tmp_path, **header):
         *launched("vectorized_elementwise_kernel<4, mul>", 14, 70, 20, corr=3),
         *launched("Memcpy DtoD", 16, 91, 4, corr=4, cat="gpu_memcpy", bytes=100),
     ]
-    return import_kineto([write(tmp_path / "t.json", events, **header)])
+    return import_traces([write(tmp_path / "t.json", events, **header)])
 
 
 def spans_us(job, *edits):
@@ -70,7 +70,7 @@ def host_bound(tmp_path):
         call("cudaDeviceSynchronize", 54, 11, corr=5),
         *launched("d", 90, 98, 5, corr=4),
     ]
-    return import_kineto([write(tmp_path / "t.json", events)])
+    return import_traces([write(tmp_path / "t.json", events)])
 
 
 def test_host(tmp_path):
@@ -111,7 +111,7 @@ def four_ranks(tmp_path, slow=2):
             "deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "numSms": 108}],
         }
         paths.append(write(tmp_path / f"r{rank}.json", events, **header))
-    return import_kineto(paths)
+    return import_traces(paths)
 
 
 def test_removing_a_straggler(tmp_path):
@@ -225,7 +225,7 @@ def test_collectives_of_unknown_groups_are_of_the_whole_world(tmp_path):
     }
     events = launched(ALL_REDUCE, 1, 10, 500, corr=1, **meta)
     header = {"distributedInfo": {"rank": 0, "world_size": 8}}
-    job = import_kineto([write(tmp_path / "t.json", events, **header)])
+    job = import_traces([write(tmp_path / "t.json", events, **header)])
     from simcore.hardware import load_cluster
 
     plan = nccl_planner(load_cluster("v100", {})).plan("all_reduce", 2**24, tuple(range(8)))

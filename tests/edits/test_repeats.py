@@ -10,7 +10,7 @@ from simcore.apps.run.edits import edit_recording
 from simcore.errors import InputError
 from tests.imports.traces import launched, step, write
 from workloads.edits.repeats import Run, levels
-from workloads.imports import import_kineto
+from workloads.imports import import_traces
 
 
 def codes(text):
@@ -55,7 +55,7 @@ def layered(tmp_path, layers, *, steps=1):
             corr += 1
         events.append(step(number, since, at - since + 10))
         at += 40
-    return import_kineto([write(tmp_path / "t.json", events)])
+    return import_traces([write(tmp_path / "t.json", events)])
 
 
 @pytest.mark.parametrize("edit", ["layers=10", "layers=3", "layers=6:12"])
@@ -100,4 +100,4 @@ def test_kernels_that_do_not_repeat_are_refused(tmp_path):
     for i in range(20):
         events += launched(f"kernel_{i}", 1 + i, 20 * (i + 1), 15, corr=i + 1)
     with pytest.raises(InputError, match="does not show where layers begin"):
-        edit_recording(import_kineto([write(tmp_path / "t.json", events)]), ["layers=4"], None)
+        edit_recording(import_traces([write(tmp_path / "t.json", events)]), ["layers=4"], None)

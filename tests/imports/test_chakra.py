@@ -15,9 +15,9 @@ from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.graph.schedules import one_f_one_b, pipeline_graph
 from workloads.imports import import_traces
 from workloads.imports.chakra import export_chakra
+from workloads.imports.chakra.read import ChakraNode, read_nodes, write_nodes
 from workloads.imports.chakra.schema import NodeType
-from workloads.imports.chakra.stream import ChakraNode, read_nodes, write_nodes
-from workloads.imports.json_events import TraceFile
+from workloads.imports.files import TraceFile
 
 
 def hand_built():

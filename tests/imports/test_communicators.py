@@ -4,7 +4,7 @@ import pytest
 
 from simcore.apps.replay.play import replay_job
 from tests.imports.traces import framework_call, launched, write
-from workloads.imports import import_kineto
+from workloads.imports import import_traces
 
 REDUCE, EXCHANGE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ncclDevKernel_SendRecv"
 
@@ -22,7 +22,7 @@ def job(folder, ranks, *, skew=0.0):
         ]
         dist = {"rank": rank, "world_size": len(ranks)}
         paths.append(write(folder / f"r{rank}.json", events, distributedInfo=dist))
-    return import_kineto(paths)
+    return import_traces(paths)
 
 
 def spans(imported):
@@ -91,9 +91,9 @@ def test_recordings_that_begin_at_different_calls(tmp_path):
 def test_files_name_the_ranks_that_traces_do_not(tmp_path):
     names = ["rank10.json", "trace-rank_2.pt.json", "Rank-0.json"]
     paths = [write(tmp_path / name, launched("a", 0, 8, 5, corr=1)) for name in names]
-    assert [rank.number for rank in import_kineto(paths).ranks] == [0, 2, 10]
+    assert [rank.number for rank in import_traces(paths).ranks] == [0, 2, 10]
     paths.append(write(tmp_path / "other.json", launched("a", 0, 8, 5, corr=1)))
-    assert [rank.number for rank in import_kineto(paths).ranks] == [0, 1, 2, 3]
+    assert [rank.number for rank in import_traces(paths).ranks] == [0, 1, 2, 3]
 
 
 def test_sequence_numbers_decide(tmp_path):
@@ -174,7 +174,7 @@ def batches(folder, ranks, world_size=3):
             events += launched(name, called, start, length, corr=corr, **args)
         dist = {"rank": rank, "world_size": world_size}
         paths.append(write(folder / f"r{rank}.json", events, distributedInfo=dist))
-    return import_kineto(paths)
+    return import_traces(paths)
 
 
 def test_a_batch_of_a_send_and_a_receive_meets_its_peers(tmp_path):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from simcore.apps.replay.play import replay_job
 from tests.imports.traces import call, kernel, launched, sync_record, write
-from workloads.imports import import_kineto
+from workloads.imports import import_traces
 
 LATENCY = 8
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -80,7 +80,7 @@ JOBS = st.integers(1, 6).flatmap(
 @given(JOBS, st.booleans())
 def test_any_job_comes_back_to_the_picosecond(tmp_path_factory, job, records):
     paths = record(tmp_path_factory.mktemp("traces"), *job, records=records)
-    for row in replay_job(import_kineto(paths)):
+    for row in replay_job(import_traces(paths)):
         assert round(row.replayed.span * 1e12) == round(row.recorded.span * 1e12)
         assert row.replayed == row.recorded
 
@@ -93,12 +93,12 @@ def test_a_slower_kernel_changes_the_replay_as_it_would_have_changed_the_job(tmp
     layer = data.draw(st.integers(0, len(transfers) - 1))
     more = data.draw(st.integers(1, 500))
     folder = tmp_path_factory.mktemp("traces")
-    imported = import_kineto(record(folder, computes, transfers, pauses))
+    imported = import_traces(record(folder, computes, transfers, pauses))
     ops = imported.graph.ops
     place = [i for i, name in enumerate(ops.name.tolist()) if name == f"gemm{layer}"][rank]
     ops.recorded_ps[place] += more * 1_000_000
     slower = [list(row) for row in computes]
     slower[rank][layer] += more
-    truth = import_kineto(record(folder, slower, transfers, pauses))
+    truth = import_traces(record(folder, slower, transfers, pauses))
     for ours, theirs in zip(replay_job(imported), replay_job(truth), strict=True):
         assert round(ours.replayed.span * 1e12) == round(theirs.recorded.span * 1e12)

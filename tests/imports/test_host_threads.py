@@ -6,7 +6,7 @@ import pytest
 from simcore.apps.replay.play import play
 from simcore.apps.run.edits import edit_recording
 from tests.imports.traces import call, launched, write
-from workloads.imports import import_kineto
+from workloads.imports import import_traces
 
 
 def two_threads():
@@ -32,7 +32,7 @@ def starts_us(replay, name):
 
 
 def test_threads_are_told_apart_and_come_back(tmp_path):
-    job = import_kineto([write(tmp_path / "t.json", two_threads())])
+    job = import_traces([write(tmp_path / "t.json", two_threads())])
     (rank,) = job.report.ranks
     assert (rank.host_threads, rank.concurrent_blocks, rank.blocking_calls) == (2, 0, 16)
     replay = play(job)
@@ -51,7 +51,7 @@ def test_threads_are_told_apart_and_come_back(tmp_path):
     ],
 )
 def test_a_thread_does_not_hold_up_another(tmp_path, edit, a_step, b_step):
-    job, _ = edit_recording(import_kineto([write(tmp_path / "t.json", two_threads())]), [edit], None)
+    job, _ = edit_recording(import_traces([write(tmp_path / "t.json", two_threads())]), [edit], None)
     replay = play(job)
     assert np.diff(starts_us(replay, "a")) == pytest.approx(a_step)
     assert np.diff(starts_us(replay, "b")) == pytest.approx(b_step)
@@ -64,13 +64,13 @@ def test_threads_that_hand_over_are_one(tmp_path):
         for i in range(20)
         for event in launched("k", 50 * i, 50 * i + 8, 30, corr=i + 1, tid=1 + (i // 5) % 2)
     ]
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     assert job.report.ranks[0].host_threads == 1
 
 
 def test_host_speed_concerns_all_threads(tmp_path):
     job, _ = edit_recording(
-        import_kineto([write(tmp_path / "t.json", two_threads())]), ["host.speed=inf"], None
+        import_traces([write(tmp_path / "t.json", two_threads())]), ["host.speed=inf"], None
     )
     # Only kernels and the way from the host to the GPU are left: each thread waits for its own kernel alone.
     replay = play(job)

@@ -1,7 +1,7 @@
 """Which module launched a kernel, in forward and in backward; times in us."""
 
 from tests.imports.traces import framework_call, launched, write
-from workloads.imports import import_kineto
+from workloads.imports import import_traces
 
 
 def module(name, ts, dur):
@@ -13,7 +13,7 @@ def numbered(name, ts, dur, number, tid=1):
 
 
 def columns(folder, events):
-    job = import_kineto([write(folder / "t.json", events)])
+    job = import_traces([write(folder / "t.json", events)])
     ops = job.graph.ops
     inside = sum(module != "" for module in ops.module.tolist())
     assert any(text.startswith(f"{inside} of ") and "module" in text for text in job.report.found)

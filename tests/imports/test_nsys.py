@@ -11,8 +11,8 @@ from simcore.errors import InputError
 from simcore.graph.ops import OpKind
 from tests.imports.nsys_files import PID, call, kernel, strings, write
 from workloads.imports import import_traces
-from workloads.imports.json_events import TraceFile
-from workloads.imports.nsys import read_nsys
+from workloads.imports.files import TraceFile
+from workloads.imports.nsys.read import read_nsys
 
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 NAMES = strings("gemm", "cudaLaunchKernel_v7000", "ncclDevKernel_AllReduce_Sum", "step 3", "step 4", "add")

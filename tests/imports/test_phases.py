@@ -3,8 +3,8 @@
 import pytest
 
 from tests.imports.traces import call, launched, step, write
-from workloads.imports import import_kineto
-from workloads.imports.phases import PhaseSpans
+from workloads.imports import import_traces
+from workloads.imports.recording.host_notes import PhaseSpans
 
 
 def host_event(name, start, length, cat="cpu_op", tid=2):
@@ -29,7 +29,7 @@ def test_launches_inside_the_autograd_engine_are_backwards(tmp_path):
         call("cudaDeviceSynchronize", 62, 2, corr=9),
         *launched("e", 70, 80, 5, corr=5),
     ]
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     assert phases(job) == ["fwd", "bwd", "bwd", "fwd", "optimizer"]
 
 
@@ -49,5 +49,5 @@ def test_names_of_phases(name, phase):
 
 
 def test_without_such_events_everything_counts_as_forward(tmp_path):
-    job = import_kineto([write(tmp_path / "t.json", launched("a", 10, 18, 5, corr=1))])
+    job = import_traces([write(tmp_path / "t.json", launched("a", 10, 18, 5, corr=1))])
     assert phases(job) == ["fwd"]

@@ -10,9 +10,9 @@ import pytest
 
 from simcore.errors import InputError
 from tests.imports.traces import call, kernel, launched, write
-from workloads.imports import import_kineto
-from workloads.imports.json_events import trace_files
-from workloads.imports.kineto import read_kineto
+from workloads.imports import import_traces
+from workloads.imports.files import trace_files
+from workloads.imports.kineto.read import read_kineto
 
 
 def read(path):
@@ -150,7 +150,7 @@ def test_kernels_that_overlap_on_a_stream_are_refused(tmp_path):
     events = [*launched("a", 0, 8, 50, corr=1), *launched("b", 10, 30, 50, corr=2)]
     path = write(tmp_path / "t.json", events)
     with pytest.raises(InputError, match=r"events 1 and 3 overlap by 28 us on stream 7"):
-        import_kineto([path])
+        import_traces([path])
 
 
 def test_a_group_without_the_rank_is_refused(tmp_path):
@@ -158,15 +158,15 @@ def test_a_group_without_the_rank_is_refused(tmp_path):
     events = launched("ncclDevKernel_AllReduce", 0, 8, 5, corr=1, **meta)
     path = write(tmp_path / "t.json", events, distributedInfo={"rank": 5, "world_size": 8})
     with pytest.raises(InputError, match=r"rank 5 issues 'allreduce' in process group 'tp'"):
-        import_kineto([path])
+        import_traces([path])
 
 
 def test_one_bad_file_of_a_folder_is_named_and_can_be_left_out(tmp_path):
     write(tmp_path / "a.json", launched("a", 0, 8, 5, corr=1))
     text(tmp_path, "{}")
     with pytest.raises(InputError, match=r"bad\.json"):
-        import_kineto([tmp_path])
-    job = import_kineto([tmp_path], skip_bad=True)
+        import_traces([tmp_path])
+    job = import_traces([tmp_path], skip_bad=True)
     assert len(job.ranks) == 1
     assert "bad.json" in job.report.doubts()[0]
 
@@ -177,10 +177,10 @@ def test_two_traces_of_one_rank_are_refused(tmp_path):
         for name in ("a.json", "b.json")
     ]
     with pytest.raises(InputError, match="both of rank 0"):
-        import_kineto(paths)
+        import_traces(paths)
 
 
 def test_an_end_read_a_little_early_is_no_time(tmp_path):
     path = text(tmp_path, '{"traceEvents": [' + GOOD.replace('"dur": 2', '"dur": -0.5') + "]}")
-    (rank,) = import_kineto([path]).ranks
+    (rank,) = import_traces([path]).ranks
     assert (rank.recorded.end_ps == rank.recorded.start_ps).all()

@@ -12,11 +12,11 @@ from simcore.apps.main import app
 from simcore.apps.replay.play import replay_job, simulate_job
 from simcore.graph import OpKind, graph_hash, load_graph, save_graph, verify
 from tests.imports.traces import call, framework_call, kernel, launched, step, sync_record, write
-from workloads.imports import import_kineto
+from workloads.imports import import_traces
 
 
 def replayed(*paths, **options):
-    return replay_job(import_kineto(list(paths), **options))
+    return replay_job(import_traces(list(paths), **options))
 
 
 def test_launch_bound_and_queued_kernels_keep_their_times(tmp_path):
@@ -49,7 +49,7 @@ def test_a_longer_kernel_moves_what_waits_for_it_and_nothing_else(tmp_path):
         *launched("c", 62, 70, 5, corr=6),
         *launched("d", 63, 72, 1, corr=7, stream=9),
     ]
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     report = job.report.ranks[0]
     assert (report.recorded_waits, report.guessed_waits, report.blocking_calls) == (1, 0, 1)
     assert replay_job(job)[0].replayed.span == pytest.approx(65e-6, abs=1e-12)  # 10 to 75
@@ -68,7 +68,7 @@ def test_a_wait_that_the_recording_contradicts_is_dropped(tmp_path):
         sync_record("Stream Wait Event", 3, stream=8, wait_on_stream=7, wait_on_cuda_event_record_corr_id=2),
         *launched("b", 9, 17, 5, corr=4, stream=8),
     ]
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     assert job.report.ranks[0].contradicted_waits == 1
     assert len(job.graph.edges) == 0
 
@@ -85,7 +85,7 @@ def test_a_kernel_waits_for_its_own_all_gather_not_for_the_prefetched_one(tmp_pa
         *launched(gather, 22, 60, 100, corr=5, stream=20),
         *launched("layer", 40, 61, 30, corr=6), *launched("next", 43, 91, 100, corr=7),
     ]  # fmt: skip
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     ops = job.graph.ops
     first, second = (i for i, name in enumerate(ops.name.tolist()) if name == gather)
     ops.recorded_ps[second] += 15_000_000  # ends at 175; the last kernel still at 191
@@ -100,7 +100,7 @@ def test_waits_without_records_are_inferred_from_who_ended_just_before(tmp_path)
         *launched("a", 2, 10, 90, corr=1),
         *launched("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 12, 103, 40, corr=2, stream=20),
     ]
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     assert job.report.ranks[0].inferred_edges == 1
     ops = job.graph.ops
     ops.recorded_ps[ops.name.tolist().index("a")] -= 50_000_000
@@ -115,7 +115,7 @@ def test_a_graph_launch_starts_many_kernels(tmp_path):
         kernel("b", 20, 10, corr=1),
         kernel("branch", 12, 10, corr=1),  # beside a and b, on the same stream
     ]
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     assert job.report.ranks[0].graph_launched_ops == 3
     assert job.report.ranks[0].streams == 2  # two lanes of one stream
     assert replay_job(job)[0].replayed.span == pytest.approx(20e-6, abs=1e-12)
@@ -140,7 +140,7 @@ def test_a_wait_beside_launches_of_another_thread_is_host_time(tmp_path):
         sync_record("Stream Sync", 2, stream=7),
         *launched("b", 50, 58, 10, corr=3, stream=8, tid=2),
     ]
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     assert (job.report.ranks[0].blocking_calls, job.report.ranks[0].concurrent_blocks) == (0, 1)
     (row,) = replay_job(job)
     assert row.replayed == row.recorded
@@ -154,7 +154,7 @@ def test_a_copy_to_pageable_memory_blocks_the_host(tmp_path):
         kernel("Memcpy DtoH (Device -> Pageable)", 31, 9, corr=2, cat="gpu_memcpy", bytes=64),
         *launched("b", 55, 63, 5, corr=3, stream=8),
     ]
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     ops = job.graph.ops
     assert replay_job(job)[0].replayed.span == pytest.approx(58e-6, abs=1e-12)  # 10 to 68
     ops.recorded_ps[ops.name.tolist().index("a")] += 100_000_000
@@ -167,7 +167,7 @@ def test_a_full_launch_queue_blocks_the_host(tmp_path):
     events = [e for i in range(300) for e in launched(f"k{i}", i, 8 + 10 * i, 10, corr=i + 1)]
     events += [call("cudaLaunchKernel", 300, 910, corr=900), kernel("k300", 3008, 10, corr=900)]
     events += launched("late", 1215, 1223, 5, corr=901, stream=9)
-    job = import_kineto([write(tmp_path / "t.json", events)])
+    job = import_traces([write(tmp_path / "t.json", events)])
     assert job.report.ranks[0].queue_full_blocks == 1
 
     def late_starts():
@@ -205,7 +205,7 @@ def two_ranks(tmp_path, *, late: float = 0.0, skew: float = 0.0):
 
 @pytest.mark.parametrize("skew", [0.0, 1234.0])
 def test_collectives_start_with_the_last_arrival_and_take_the_shortest_time(tmp_path, skew):
-    job = import_kineto(two_ranks(tmp_path, skew=skew))
+    job = import_traces(two_ranks(tmp_path, skew=skew))
     assert job.report.coupled_collectives == 1
     assert job.report.clock_shift_us == (0.0, -skew)  # aligned by the collective's end
     ops = job.graph.ops
@@ -224,7 +224,7 @@ def test_collectives_start_with_the_last_arrival_and_take_the_shortest_time(tmp_
 
 
 def test_without_the_other_rank_a_collective_lasts_as_recorded(tmp_path):
-    job = import_kineto(two_ranks(tmp_path)[:1])
+    job = import_traces(two_ranks(tmp_path)[:1])
     assert job.report.lone_collectives == 1
     assert any("1 of 2 ranks are missing" in doubt for doubt in job.report.doubts())
     (row,) = replay_job(job)

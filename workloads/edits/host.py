@@ -13,7 +13,7 @@ from simcore.units import PS_PER_US
 from workloads.edits.job import EditableJob, Edited, count_changed, plays
 from workloads.edits.kernels import edited_kernels
 from workloads.edits.registry import FACTOR, FLAG, MICROSECONDS, Call, edit
-from workloads.imports.recorded_graph import HOST_THREAD
+from workloads.imports.recording.graph import HOST_THREAD
 
 #: The shortest times between launches are launches alone: this share of them, from below.
 _BARE_SHARE = 0.05

@@ -17,7 +17,7 @@ from workloads.edits.job import EditableJob, Edited, Planner, count_changed
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.registry import FACTOR, TEXT, Call, edit
 from workloads.edits.times import planned_times
-from workloads.imports.collective_sizes import collective_by_shapes
+from workloads.imports.shapes import collective_by_shapes
 
 BoolArray = npt.NDArray[np.bool_]
 

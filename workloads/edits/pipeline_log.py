@@ -11,10 +11,9 @@ from workloads.edits.pipeline_state import current_plan
 from workloads.edits.registry import COUNT, WHOLE, Call, Value, edit
 from workloads.edits.stage_times import Part, StageTimes, regrouped
 from workloads.edits.zero_bubble import zero_bubble
-from workloads.imports.pipeline_gaps import situations
-from workloads.imports.pipeline_graph import pipeline_graph_of
-from workloads.imports.pipeline_job import PipelineOrigin
-from workloads.imports.pipeline_plan import PipelinePlan, PlannedAction, StagePlan
+from workloads.imports.logs.pipeline_graph import pipeline_graph_of
+from workloads.imports.logs.pipeline_job import PipelineOrigin
+from workloads.imports.logs.pipeline_plan import PipelinePlan, PlannedAction, StagePlan, situations
 
 SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
 _WEIGHT_SHARE = 0.5  # of a backward: as many multiplications for weights as for inputs

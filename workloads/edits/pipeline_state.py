@@ -9,9 +9,9 @@ import numpy as np
 from simcore.errors import InputError
 from simcore.graph.kinds import is_p2p
 from workloads.edits.job import EditableJob
-from workloads.imports.pipeline_graph import ACTION_NAMES
-from workloads.imports.pipeline_job import PipelineOrigin
-from workloads.imports.pipeline_plan import PipelinePlan
+from workloads.imports.logs.pipeline_graph import ACTION_NAMES
+from workloads.imports.logs.pipeline_job import PipelineOrigin
+from workloads.imports.logs.pipeline_plan import PipelinePlan
 
 
 def current_plan(job: EditableJob) -> PipelinePlan:

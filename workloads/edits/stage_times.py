@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads.imports.pipeline_plan import PlannedAction, StagePlan
+from workloads.imports.logs.pipeline_plan import PlannedAction, StagePlan
 
 _Recorded = tuple[int, int] | None
 

@@ -1,8 +1,18 @@
 """Recorded traces as workloads: a profiler's trace in, an execution graph and an import report out."""
 
-from workloads.imports.formats import import_traces
-from workloads.imports.job import ImportedJob, import_kineto
+from workloads.imports.formats import Importer, import_traces, register
+from workloads.imports.job import ImportedJob, ImportReport
 from workloads.imports.recorded import ImportedRank, RecordedOps
-from workloads.imports.report import ImportReport
 
-__all__ = ["ImportReport", "ImportedJob", "ImportedRank", "RecordedOps", "import_kineto", "import_traces"]
+# Each registers its formats; files are shown to them in this order.
+from workloads.imports import kineto, execution, nsys, chakra, xla, logs  # isort: skip  # noqa: F401
+
+__all__ = [
+    "ImportReport",
+    "ImportedJob",
+    "ImportedRank",
+    "Importer",
+    "RecordedOps",
+    "import_traces",
+    "register",
+]

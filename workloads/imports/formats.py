@@ -1,47 +1,61 @@
 """Which format a trace file is in, told by its content, and who imports it.
 
-A format is one entry of :data:`FORMATS`: how the beginning of a file shows it, and the importer, a function
-of files, ``skip_bad`` and ``gaps``.  Formats that show one run from two sides are joined (:data:`JOINED`).
+Note [A new format].  An importer is a folder that registers an :class:`Importer` when it is loaded, and a
+name in the line of ``workloads/imports/__init__.py`` that loads the others.  It says two things:
+
+``recognises(source, head)`` tells the format by the file's first 64 KiB, decompressed, or by its name;
+formats are asked in the order of registration, and the first that says yes has the file.
+``read(sources, skip_bad, gaps)`` makes one :class:`ImportedJob` of all files of a call in the format:
+a graph with one program per rank, whose ops last what was recorded; what was recorded of each rank, for
+comparison; and a report of what was found, inferred and is missing.  It raises InputError with file, position
+and reason, and with ``skip_bad`` goes on without the file (:func:`~workloads.imports.files.read_each`).
+
+There are three ways to the graph.  A profiler's columns of launches, kernels and waits are a
+:class:`~workloads.imports.recording.columns.GpuRecording`, and
+:func:`~workloads.imports.recording.job.import_recordings` does the rest.  Intervals without launches are
+lists of :class:`~workloads.imports.timed_ops.TimedOp`.  Ops without times, or a million of them, are written
+with :class:`~workloads.imports.op_columns.OpColumns`.
 """
 
 from __future__ import annotations
 
 import gc
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from simcore.errors import InputError, nearest
-from workloads.imports.chakra import import_chakra, recognises_chakra
-from workloads.imports.execution_trace import recognises_execution_trace
-from workloads.imports.execution_trace_import import import_execution_traces, import_pairs
-from workloads.imports.job import GAPS, ImportedJob, import_recordings
-from workloads.imports.json_events import TraceFile, head_of, trace_files
-from workloads.imports.kineto import read_kineto
-from workloads.imports.nsys import import_nsys, recognises_nsys
-from workloads.imports.pipeline_job import import_pipeline_logs
-from workloads.imports.pipeline_log import is_pipeline_log
-from workloads.imports.straggler_job import import_worker_logs
-from workloads.imports.straggler_trace import is_worker_log
-from workloads.imports.trace_viewer import import_trace_viewer, is_trace_viewer
-from workloads.imports.xla import import_xla, is_xla_trace
+from workloads.imports.files import TraceFile, head_of, trace_files
+from workloads.imports.job import ImportedJob
 
 #: (files, skip_bad, gaps) -> job; what they mean: :func:`import_traces`.
 ImportFunction = Callable[[Sequence[TraceFile], bool, str], ImportedJob]
+GAPS = ("recorded", "typical")
 
 
 @dataclass(frozen=True)
 class Importer:
-    """A format: what it is called in messages, whether a file is in it, and the function that imports it.
+    """A format: its name in reports and in messages, whether a file is in it, who imports it (see the Note).
 
-    ``recognises`` gets the file and its first 64 KiB, decompressed.
+    ``beside``: formats whose files may show the same run from another side, and who imports both together.
     """
 
+    name: str
     title: str
     recognises: Callable[[TraceFile, bytes], bool]
     read: ImportFunction
+    beside: Mapping[str, ImportFunction] = field(default_factory=dict)
+
+
+#: By name, in the order in which they are asked.
+FORMATS: dict[str, Importer] = {}
+
+
+def register(importer: Importer) -> None:
+    """Have files shown to ``importer``, after all that are known already."""
+    assert importer.name not in FORMATS, importer.name
+    FORMATS[importer.name] = importer
 
 
 def import_traces(paths: Sequence[Path], *, skip_bad: bool = False, gaps: str = "recorded") -> ImportedJob:
@@ -76,10 +90,8 @@ def import_traces(paths: Sequence[Path], *, skip_bad: bool = False, gaps: str = 
     sources = [source for found in by_format.values() for source in found]
     with _uncollected():
         job = _import_function(by_format)(sources, skip_bad, gaps)
-    if skipped:
-        report = replace(job.report, skipped=(*skipped, *job.report.skipped))
-        job = replace(job, report=report)
-    return job
+    report = replace(job.report, skipped=(*skipped, *job.report.skipped))
+    return replace(job, report=report)
 
 
 @contextmanager
@@ -115,9 +127,10 @@ def detect_format(source: TraceFile) -> str:
 def _import_function(by_format: dict[str, list[TraceFile]]) -> ImportFunction:
     if len(by_format) == 1:
         return FORMATS[next(iter(by_format))].read
-    joined = JOINED.get(frozenset(by_format))
-    if joined is not None:
-        return joined
+    if len(by_format) == 2:
+        for name, other in (tuple(by_format), tuple(by_format)[::-1]):
+            if other in FORMATS[name].beside:
+                return FORMATS[name].beside[other]
     files = "; ".join(
         f"{FORMATS[name].title}: {', '.join(source.label for source in sources[:3])}"
         + (f" and {len(sources) - 3} more" if len(sources) > 3 else "")
@@ -126,42 +139,3 @@ def _import_function(by_format: dict[str, list[TraceFile]]) -> ImportFunction:
     raise InputError(
         f"the files are in formats that do not belong together ({files}); import them one by one"
     )
-
-
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
-_EVENT = re.compile(rb'^\s*\[\s*(\{[^{}]*"ph"\s*:|\]?\s*$)')
-
-
-def _is_kineto(_source: TraceFile, head: bytes) -> bool:
-    if _EVENTS_KEY.search(head) or _EVENT.match(head):
-        return True
-    # Its keys may stand after a long header: PyTorch's own header keys tell.
-    return any(key in head for key in (b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"'))
-
-
-def _read_kineto(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> ImportedJob:
-    return import_recordings(sources, lambda source: [read_kineto(source)], skip_bad=skip_bad, gaps=gaps)
-
-
-#: By name, in the order in which they are asked.
-FORMATS: dict[str, Importer] = {
-    "trace_viewer": Importer(
-        "trace viewer JSON of XLA's profiler", lambda _, head: is_trace_viewer(head), import_trace_viewer
-    ),
-    "kineto": Importer("PyTorch profiler (Kineto) JSON", _is_kineto, _read_kineto),
-    "execution_trace": Importer(
-        "PyTorch execution trace JSON", recognises_execution_trace, import_execution_traces
-    ),
-    "nsys": Importer("Nsight Systems SQLite", recognises_nsys, import_nsys),
-    "chakra": Importer("Chakra execution traces (.et)", recognises_chakra, import_chakra),
-    "xla": Importer("XLA thunk traces (JSON)", lambda _, head: is_xla_trace(head), import_xla),
-    "pipeline_log": Importer(
-        "logs of pipeline stages (JSON)", lambda _, head: is_pipeline_log(head), import_pipeline_logs
-    ),
-    "worker_log": Importer(
-        "op-level logs of workers (CSV, Parquet)", lambda _, head: is_worker_log(head), import_worker_logs
-    ),
-}
-
-#: Formats that are given together, and who imports them.
-JOINED: dict[frozenset[str], ImportFunction] = {frozenset({"kineto", "execution_trace"}): import_pairs}

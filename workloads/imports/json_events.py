@@ -2,6 +2,7 @@
 
 A profiler trace is one object whose ``traceEvents`` array has a million small objects.  Each is decoded by
 the standard library's C scanner from a sliding window of text, so memory is the window, whatever the file.
+Values are numbers whatever a version writes them as.
 """
 
 from __future__ import annotations
@@ -10,134 +11,16 @@ import codecs
 import gzip
 import json
 import re
-import tarfile
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import IO, Any
 
 from simcore.errors import InputError
-from simcore.units import format_bytes
+from workloads.imports.files import TraceFile, check_size, opened, readable
 
 _CHUNK_BYTES = 1 << 20
 _MAX_VALUE_CHARS = 64 << 20  # one event or header value: a longer one is no profiler's
-MAX_TEXT_BYTES = 16 << 30  # decompressed
-_RATIO_FROM_BYTES = 64 << 20  # small files may compress well by chance
-MAX_RATIO = 250  # traces compress 10 to 40 times; a bomb a thousand times
-
 _SPACE = re.compile(r"[ \t\r\n]*")
-
-
-@dataclass(frozen=True)
-class TraceFile:
-    """One trace to be read: a file, or a member of a tar archive.  ``label`` names it in messages."""
-
-    path: Path
-    member: str | None = None
-
-    @property
-    def label(self) -> str:
-        """The file as a user would name it."""
-        return f"{self.path}:{self.member}" if self.member else str(self.path)
-
-
-def trace_files(path: Path) -> list[TraceFile]:
-    """The traces at ``path``: a file (plain or gzip), the members of a tar, or those of a folder.
-
-    Errors: InputError when there is none, or the archive cannot be read.
-    """
-    if path.is_dir():
-        found = [
-            f for inner in sorted(path.iterdir()) if _is_trace_name(inner.name) for f in trace_files(inner)
-        ]
-    elif not path.is_file():
-        raise InputError(f"{path}: no such file")
-    elif path.name.endswith((".tar.gz", ".tgz", ".tar")):
-        found = [TraceFile(path, name) for name in _members(path)]
-    else:
-        return [TraceFile(path)]
-    if not found:
-        raise InputError(f"{path}: holds no trace (*{', *'.join((*_TRACES, *_CONTAINERS))})")
-    return found
-
-
-_TRACES = (".json", ".json.gz", ".et", ".csv", ".csv.gz", ".parquet")
-_CONTAINERS = (".tar.gz", ".tgz", ".tar", ".sqlite", ".sqlite.gz", ".sqlite3")
-
-
-def _is_trace_name(name: str) -> bool:
-    return name.endswith(_TRACES + _CONTAINERS) and not name.startswith(".")
-
-
-def _members(path: Path) -> list[str]:
-    files = []
-    stored = path.stat().st_size
-    with readable(str(path)), tarfile.open(path) as archive:
-        for member in archive:  # the next header comes after unpacking all of this member
-            check_size(str(path), member.size, stored)
-            if member.isfile():
-                files.append(member.name)
-    return sorted(name for name in files if name.endswith(_TRACES) and "/._" not in f"/{name}")
-
-
-@contextmanager
-def readable(label: str, position: Callable[[], int] | None = None) -> Iterator[None]:
-    """Turn what goes wrong while reading and decompressing into a message."""
-    try:
-        yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-        where = f" after {position():,} decompressed bytes" if position is not None else ""
-        early = isinstance(error, EOFError)
-        reason = "the compressed data ends too early (truncated file)" if early else str(error)
-        raise InputError(f"{label}: cannot be read{where}: {reason}") from None
-
-
-@contextmanager
-def opened(source: TraceFile) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int]]:
-    """The file's bytes, decompressed, and its size as stored."""
-    if source.member is None:
-        stored = source.path.stat().st_size
-        with source.path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            if not packed:
-                yield raw, 0
-                return
-            with gzip.GzipFile(fileobj=raw) as plain:
-                yield plain, stored
-        return
-    with tarfile.open(source.path) as archive:
-        handle = archive.extractfile(source.member)
-        if handle is None:
-            raise InputError(f"{source.label}: no such member")
-        stored = source.path.stat().st_size
-        if source.member.endswith(".gz"):
-            with gzip.GzipFile(fileobj=handle) as plain:
-                yield plain, stored
-        else:
-            yield handle, stored
-
-
-def head_of(source: TraceFile, num_bytes: int = 64 << 10) -> bytes:
-    """The beginning of a file, decompressed.  InputError when it cannot be read."""
-    head = b""
-    with readable(source.label, lambda: len(head)), opened(source) as (handle, _):
-        while len(head) < num_bytes and (more := handle.read(num_bytes - len(head))):
-            head += more
-    return head
-
-
-def check_size(label: str, text_bytes: int, stored_bytes: int) -> None:
-    """InputError when a file unpacks to more than any trace: ``stored_bytes`` 0 for what is not packed."""
-    if text_bytes > MAX_TEXT_BYTES:
-        raise InputError(f"{label}: more than {format_bytes(MAX_TEXT_BYTES)} of text; not read further")
-    if stored_bytes and text_bytes > _RATIO_FROM_BYTES and text_bytes > MAX_RATIO * stored_bytes:
-        raise InputError(
-            f"{label}: {format_bytes(stored_bytes)} unpack to {format_bytes(text_bytes)} and more,"
-            f" over {MAX_RATIO} times; no trace compresses so well, not read further"
-        )
+_TRAILING_NUMBER = re.compile(r"\d{1,9}$")
 
 
 class _Window:
@@ -272,3 +155,37 @@ def _array(window: _Window) -> Iterator[tuple[int, Any]]:
         number += 1
         if window.expect(",]") == "]":
             return
+
+
+def arguments(event: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an event; empty where it has none."""
+    args = event.get("args")
+    return args if type(args) is dict else {}
+
+
+def whole(value: object, default: int) -> int:
+    """``value`` as an integer of 62 bits, ``default`` where it is none."""
+    if type(value) is not int:
+        try:
+            value = int(float(value)) if isinstance(value, str) else default
+        except (ValueError, OverflowError):
+            return default
+    return value if -(1 << 62) < value < 1 << 62 else default
+
+
+def product(value: object) -> int:
+    """The number of blocks (threads) of a grid (block) written [x, y, z]; 0 where it is none."""
+    if type(value) is not list or not 1 <= len(value) <= 3:
+        return 0
+    total = 1
+    for size in value:
+        total *= whole(size, 0)
+    return total if 0 < total < 1 << 62 else 0
+
+
+def numbered(value: object) -> int:
+    """The number of a stream or device, also where it is written "stream 7"; 0 where there is none."""
+    if type(value) is str:
+        found = _TRAILING_NUMBER.search(value)
+        return int(found.group()) if found is not None else 0
+    return whole(value, 0)

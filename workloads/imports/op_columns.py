@@ -1,23 +1,41 @@
-"""A graph written op by op, as columns from the start: for formats that are read one op at a time.
+"""A graph written as columns from the start; op by op, for formats that are read one op at a time.
 
-Only values other than the default are kept, as row and value; a template per rank.
+There only values other than the default are kept, as row and value; a template per rank.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from simcore.graph import Graph, OpTable, Program
+from simcore.graph import Graph, OpTable, ProcessGroup, Program, Workload
 from simcore.graph.graph import MemoryProfile
-from simcore.graph.ops import OP_COLUMNS, EdgeKind, EdgeTable, IntArray, OpKind, Strings
-from workloads.imports.recording import Names
+from simcore.graph.ops import OP_COLUMNS, EdgeKind, EdgeTable, FreeTable, IntArray, OpKind, Strings
 
 _TEXTS = frozenset(name for name, (what, _) in OP_COLUMNS.items() if what == "str")
 _KIND = "kind"
+
+
+class Names:
+    """Strings numbered in order of appearance."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, int] = {}
+
+    def code(self, name: str) -> int:
+        """The number of ``name``."""
+        return self._code.setdefault(name, len(self._code))
+
+    def values(self) -> tuple[str, ...]:
+        """All strings, by number."""
+        return tuple(self._code)
+
+
+def columns_of(values: array[int], width: int) -> IntArray:
+    """Numbers that were appended ``width`` at a time, as columns."""
+    return np.ascontiguousarray(np.frombuffer(values, dtype=np.int64).reshape(-1, width).T)
 
 
 class OpColumns:
@@ -65,10 +83,9 @@ class OpColumns:
     def graph(self, frame: Graph) -> Graph:
         """``frame`` (its workload and groups) with these ops, rank ``i`` playing template ``i``."""
         table: dict[str, Strings | IntArray] = {}
-        copies, originals = np.frombuffer(self._copies, dtype=np.int64).reshape(-1, 2).T
+        copies, originals = columns_of(self._copies, 2)
         for name, (what, default) in OP_COLUMNS.items():
-            rows = np.frombuffer(self._rows.pop(name), dtype=np.int64)
-            values = np.frombuffer(self._values.pop(name), dtype=np.int64)
+            (rows,), (values,) = columns_of(self._rows.pop(name), 1), columns_of(self._values.pop(name), 1)
             if what == "str":
                 codes = np.zeros(self.count, dtype=np.int32)
                 codes[rows] = values
@@ -79,19 +96,42 @@ class OpColumns:
                 column[rows] = values
                 column[copies] = column[originals]
                 table[name] = column
-        dst, src, kind = np.frombuffer(self._edges, dtype=np.int64).reshape(-1, 3).T
-        order = np.lexsort((kind, src, dst))
-        zero = np.zeros(len(order), dtype=np.int64)
-        edges = EdgeTable(dst[order], src[order], kind[order], Strings(zero.astype(np.int32), ("",)), zero)
-        programs = tuple(
+        return rank_templates(
+            frame.workload, frame.groups, table, columns_of(self._edges, 3), [*self._starts, self.count],
+            self._templates, self._templates,
+        )  # fmt: skip
+
+
+def rank_templates(
+    workload: Workload,
+    groups: Mapping[str, ProcessGroup],
+    table: dict[str, Strings | IntArray],
+    edges: IntArray,
+    starts: Sequence[int],
+    templates: Sequence[str],
+    programs: Sequence[str],
+) -> Graph:
+    """The graph of a template and a program per rank, by their names.
+
+    ``table`` are all columns of :class:`OpTable`, ``edges`` has the rows target, source and kind; template
+    ``i`` is the ops from ``starts[i]`` to ``starts[i + 1]``.
+    """
+    dst, src, kind = edges
+    order = np.lexsort((kind, src, dst))
+    zero, none = np.zeros(len(order), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return Graph(
+        workload,
+        dict(groups),
+        tuple(
             Program(
                 name, ((index, index + 1, 1),), 0, np.array([index], dtype=np.int32),
                 np.array([-1], dtype=np.int32), np.array([0], dtype=np.int32), memory=MemoryProfile(),
             )
-            for index, name in enumerate(self._templates)
-        )  # fmt: skip
-        return replace(
-            frame, programs=programs, ops=OpTable(**table), edges=edges,  # type: ignore[arg-type]
-            template_start=np.array([*self._starts, self.count], dtype=np.int64),
-            template_names=tuple(self._templates),
-        )  # fmt: skip
+            for index, name in enumerate(programs)
+        ),
+        OpTable(**table),  # type: ignore[arg-type]
+        EdgeTable(dst[order], src[order], kind[order], Strings(zero.astype(np.int32), ("",)), zero),
+        FreeTable(none, none, none, none, none),
+        np.array(starts, dtype=np.int64),
+        tuple(templates),
+    )  # fmt: skip

@@ -12,9 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.graph.ops import IntArray, Strings
-from workloads.imports.recording import Step
 
 BoolArray = npt.NDArray[np.bool_]
+#: A recording of more than a week is a mistake; its times must fit 64 bits of ps, with room to add some.
+MAX_SPAN_S = 7 * 24 * 3600
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step on the host (a ``ProfilerStep`` annotation, mostly), ps after the recording's origin."""
+
+    number: int
+    start_ps: int
+    end_ps: int
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ import numpy as np
 from simcore.graph import Graph, GraphBuilder, OpKind, ProcessGroup
 from simcore.graph.ops import IntArray, Strings
 from simcore.graph.template_builder import OpHandle, TemplateBuilder
-from workloads.imports.recorded import ImportedRank, RecordedOps
-from workloads.imports.recording import Step
+from workloads.imports.recorded import ImportedRank, RecordedOps, Step
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """How an op meets other ranks: the n-th call of a group's members, or of a sender and its receiver.
 
     ``transfer_ps`` counts from the last arrival and is the same for all who meet.  ``peer_delta`` is that of
@@ -50,7 +49,7 @@ class TimedOp:
     end_ps: int
     step: int
     waits: list[int] = field(default_factory=list)
-    call: Call | None = None
+    call: RecordedCall | None = None
     is_comm: bool = False
     is_kernel: bool = True
     recorded: bool = True

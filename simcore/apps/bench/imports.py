@@ -108,8 +108,8 @@ def write_execution_trace(path: Path, events: int) -> int:
 
 def write_chakra(path: Path, events: int) -> int:
     """Nodes in a chain with times and sizes, collectives among them."""
+    from workloads.imports.chakra.read import ChakraNode, write_nodes
     from workloads.imports.chakra.schema import NodeType
-    from workloads.imports.chakra.stream import ChakraNode, write_nodes
 
     def nodes() -> Iterator[ChakraNode]:
         for index in range(events):

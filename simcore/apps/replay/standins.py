@@ -15,7 +15,7 @@ from simcore.collectives.kinds import COLLECTIVES
 from simcore.graph import Graph, OpKind, OpRows, OpTable, ProcessGroup, Program
 from simcore.graph.ops import OP_COLUMNS, IntArray, Strings
 from workloads.imports import ImportedJob
-from workloads.imports.collective_sizes import collective_by_shapes
+from workloads.imports.shapes import collective_by_shapes
 
 _ALONE_SIZE = 1
 

@@ -19,8 +19,8 @@ from simcore.apps.replay.longest_path import LongestPaths
 from simcore.graph.ops import IntArray
 from simcore.units import s_from_ps
 from workloads.imports import ImportedJob
-from workloads.imports.straggler_job import WorkerOps
-from workloads.imports.straggler_trace import COMMUNICATION_TYPES
+from workloads.imports.logs.worker_job import WorkerOps
+from workloads.imports.logs.worker_log import COMMUNICATION_TYPES
 
 _MAX_CELLS = 1 << 24  # ops times scenarios at a time: 128 MiB
 _WORST_PERCENT = 3  # of the workers: those that the paper's M_W blames together

@@ -17,7 +17,7 @@ from simcore.graph import Graph
 from simcore.hardware import ClusterSpec, Topology
 from workloads.edits import Applied, EditableJob, apply_edit, split_edits
 from workloads.imports import ImportedJob
-from workloads.imports.pipeline_job import PipelineOrigin
+from workloads.imports.logs.pipeline_job import PipelineOrigin
 
 #: Keys of edits that change how long communication lasts.
 _OF_COMMUNICATION = (

@@ -16,7 +16,7 @@ from simcore.apps.replay.utilisation import occupied_share, utilisation
 from simcore.units import PS_PER_MS
 from tests.imports.traces import call, launched, step, sync_record, write
 from workloads.imports import import_traces
-from workloads.imports.occupancy import blocks_per_sm
+from workloads.imports.recording.occupancy import blocks_per_sm
 
 A100 = {
     "id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "numSms": 108,

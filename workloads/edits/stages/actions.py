@@ -1,8 +1,8 @@
 """Forwards and backwards of microbatches in a recorded rank: kernels between exchanges with other stages.
 
-What launched a kernel tells a backward (:mod:`workloads.imports.phases`); forwards and backwards that follow
-their like are parted by the sends and receives between them.  Where nothing tells backwards, groups of
-kernels between exchanges are of two kinds, and a step begins with a forward.
+What launched a kernel tells a backward (:mod:`workloads.imports.recording.host_notes`); forwards and
+backwards that follow their like are parted by the sends and receives between them.  Where nothing tells
+backwards, groups of kernels between exchanges are of two kinds, and a step begins with a forward.
 """
 
 from __future__ import annotations

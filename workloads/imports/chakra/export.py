@@ -14,8 +14,8 @@ from simcore.graph import Graph
 from simcore.graph.flatten import StreamOrder, resolve_edges
 from simcore.graph.kinds import COMMUNICATION, ON_HOST, is_on_host
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
+from workloads.imports.chakra.read import ChakraNode, write_nodes
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType, messages
-from workloads.imports.chakra.stream import ChakraNode, write_nodes
 
 #: Columns that are written under Chakra's own names, or that are the node itself.
 _OWN = {"name", "kind", "flops", "num_bytes", "forward_op"}
@@ -55,11 +55,11 @@ def export_chakra(
             if group.contains(rank):
                 numbers.setdefault((name, group.ranks_of(rank)), str(len(numbers)))
     total = 0
-    bodies: dict[int, _Body] = {}
+    bodies: dict[int, _ProgramNodes] = {}
     for done, rank in enumerate(chosen):
         program = int(graph.program_of_rank[rank])
         if program not in bodies:
-            bodies = {program: _Body(graph, program)}  # ranks of a program mostly follow one another
+            bodies = {program: _ProgramNodes(graph, program)}  # ranks of a program mostly follow one another
         with (folder / f"rank.{rank}.et").open("wb") as handle:
             total += write_nodes(handle, bodies[program].nodes(rank, numbers))
         if progress is not None:
@@ -69,7 +69,7 @@ def export_chakra(
     return total
 
 
-class _Body:
+class _ProgramNodes:
     """What the ranks of one program have in common."""
 
     def __init__(self, graph: Graph, program: int) -> None:

@@ -13,20 +13,18 @@ from simcore.graph import Graph
 from simcore.graph.kinds import is_communication
 from simcore.graph.ops import OpKind, Strings
 from simcore.units import PS_PER_S
+from workloads.imports.chakra.read import ChakraNode, read_nodes
 from workloads.imports.chakra.schema import NodeType
-from workloads.imports.chakra.stream import ChakraNode, read_nodes
 from workloads.imports.chakra.to_graph import RankNodes, build_graph
-from workloads.imports.job import ImportedJob
-from workloads.imports.json_events import TraceFile, opened
-from workloads.imports.recorded import ImportedRank, RecordedOps
-from workloads.imports.recording import MAX_SPAN_S, Step
-from workloads.imports.report import ImportReport, RankReport
+from workloads.imports.files import TraceFile, opened, read_each
+from workloads.imports.job import ImportedJob, ImportReport, RankReport
+from workloads.imports.recorded import MAX_SPAN_S, ImportedRank, RecordedOps, Step
 
 _RANK = re.compile(r"(\d+)\.et(?:\.gz)?$")
 _GROUP_FILE = re.compile(r"(^|/)comm_?groups?[^/]*\.json$")
 
 
-def recognises_chakra(source: TraceFile, head: bytes) -> bool:
+def is_chakra(source: TraceFile, head: bytes) -> bool:
     """Whether a file is a Chakra stream by name and first message, or the groups that go with some."""
     if _GROUP_FILE.search(source.label):
         return head.lstrip()[:1] == b"{"
@@ -43,20 +41,17 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
     """
     del gaps
     groups: dict[str, tuple[int, ...]] = {}
-    ranks: list[RankNodes] = []
-    skipped: list[str] = []
-    for source in sources:
-        try:
-            if _GROUP_FILE.search(source.label):
-                groups.update(_groups(source))
-                continue
-            found = _RANK.search(source.label)
-            number = int(found.group(1)) if found is not None else -1
-            ranks.append(RankNodes.of(source.label, number, list(read_nodes(source))))
-        except InputError as error:
-            if not skip_bad:
-                raise
-            skipped.append(str(error))
+
+    def read(source: TraceFile) -> RankNodes | None:
+        if _GROUP_FILE.search(source.label):
+            groups.update(_groups(source))
+            return None
+        found = _RANK.search(source.label)
+        number = int(found.group(1)) if found is not None else -1
+        return RankNodes.of(source.label, number, list(read_nodes(source)))
+
+    of_files, skipped = read_each(sources, read, skip_bad=skip_bad, needed=False)
+    ranks = [rank for rank in of_files if rank is not None]
     if not ranks:
         raise InputError("no trace could be read: " + ("; ".join(skipped) or "only groups are given"))
     if any(rank.number < 0 for rank in ranks):
@@ -133,9 +128,9 @@ def _report(
         first, last = int(graph.template_start[index]), int(graph.template_start[index + 1])
         reports.append(
             RankReport(
-                rank=rank.number, file=rank.label, gpu="", gpu_ops=len(gpu_nodes),
+                rank=rank.number, file=rank.label, gpu_ops=len(gpu_nodes),
                 communication_kernels=sum(_communicates(node) for node in gpu_nodes),
-                streams=len(set(graph.ops.stream.codes[first:last].tolist())), steps=0, span_s=span / 1e12,
+                streams=len(set(graph.ops.stream.codes[first:last].tolist())), span_s=span / 1e12,
             )
         )  # fmt: skip
     if any(known is None for known in recorded):
@@ -151,8 +146,8 @@ def _report(
     if any(rank.guessed_groups for rank in ranks):
         inferred.append("collectives without a known group are of all ranks")
     return ImportReport(
-        ranks=tuple(reports), world_size=graph.world_size, coupled_collectives=0, lone_collectives=0,
-        refused_groups=(), clock_shift_us=(0.0,) * len(ranks), skipped=tuple(skipped), format="chakra",
+        ranks=tuple(reports), world_size=graph.world_size,
+        clock_shift_us=(0.0,) * len(ranks), skipped=tuple(skipped), format="chakra",
         found=("operations with dependencies, sizes and groups",), inferred=tuple(inferred),
         missing=tuple(missing),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import heapq
 from collections import defaultdict
 
 from simcore.errors import InputError
-from workloads.imports.chakra.stream import ChakraNode
+from workloads.imports.chakra.read import ChakraNode
 
 
 def in_order(label: str, nodes: list[ChakraNode]) -> list[ChakraNode]:

@@ -15,8 +15,8 @@ from simcore.graph.builder import GraphBuilder
 from simcore.graph.kinds import COMMUNICATION, ON_GPU
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from workloads.imports.chakra.order import in_order
+from workloads.imports.chakra.read import ChakraNode
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
-from workloads.imports.chakra.stream import ChakraNode
 from workloads.imports.op_columns import OpColumns
 
 _COMMUNICATION = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
@@ -103,7 +103,7 @@ def build_graph(ranks: list[RankNodes], groups: dict[str, tuple[int, ...]]) -> G
     symbols = _declare(build, known, families, place)
     columns = OpColumns()
     for index, rank in enumerate(ranks):
-        _Writer(rank, index, columns, symbols, known, place).write()
+        _NodeWriter(rank, index, columns, symbols, known, place).write()
     return columns.graph(build.build())
 
 
@@ -130,27 +130,20 @@ def _declare(
     return symbols
 
 
-class _Writer:
+@dataclass
+class _NodeWriter:
     """Writes the nodes of one rank into its template."""
 
-    def __init__(
-        self,
-        rank: RankNodes,
-        index: int,
-        ops: OpColumns,
-        symbols: dict[str, str],
-        known: dict[str, tuple[int, ...]],
-        place: dict[int, int],
-    ) -> None:
-        self.rank = rank
-        self.index = index
-        self.ops = ops
-        self.symbols = symbols
-        self.known = known
-        self.place = place
-        self.row: dict[int, int] = {}
-        self.stream_of: dict[int, str] = {}
-        self.through: dict[int, tuple[int, ...]] = {}  # what nodes that are no ops depend on
+    rank: RankNodes
+    index: int
+    ops: OpColumns
+    symbols: dict[str, str]
+    known: dict[str, tuple[int, ...]]
+    place: dict[int, int]
+    row: dict[int, int] = field(default_factory=dict)
+    stream_of: dict[int, str] = field(default_factory=dict)
+    #: What nodes that are no ops depend on.
+    through: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def write(self) -> None:
         """All nodes, in launch order."""

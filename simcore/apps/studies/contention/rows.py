@@ -19,7 +19,7 @@ from simcore.interference import LearnedInterference, Neighbours, features
 from simcore.interference.features import EXCHANGES
 from simcore.interference.train import TrainingRow
 from workloads.imports import ImportedJob
-from workloads.imports.collective_kinds import among_several
+from workloads.imports.collective_names import graph_collective
 
 _FOREVER = 1 << 56  # ps: communication that outlives the kernel holds its SMs as long as the kernel runs
 #: A kernel is a training row when communication was beside it nearly all the time.
@@ -112,7 +112,7 @@ class _Channels:
         key = neighbour.collective, neighbour.num_bytes, size
         found = self._known.get(key)
         if found is None:
-            collective = among_several(neighbour.collective)
+            collective = graph_collective(neighbour.collective)
             try:
                 found = self._planner.plan(collective, neighbour.num_bytes, tuple(range(size))).channels
             except InputError:

@@ -1,0 +1,161 @@
+"""The stream of a Chakra file: messages, each after its length (a varint): the metadata, then nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from sys import intern
+from typing import IO, Any
+
+from simcore.errors import InputError
+from simcore.units import PS_PER_US
+from workloads.imports.chakra.schema import MAX_MESSAGE_BYTES, NodeType, messages
+from workloads.imports.files import TraceFile, check_size, opened, readable
+from workloads.imports.recorded import MAX_SPAN_S
+
+VERSION = "0.0.4"
+
+
+@dataclass(frozen=True, slots=True)
+class ChakraNode:
+    """A node with its attributes as Python values.  Times in ps, -1 where not recorded."""
+
+    id: int
+    name: str
+    type: NodeType
+    ctrl_deps: tuple[int, ...] = ()
+    data_deps: tuple[int, ...] = ()
+    start_ps: int = -1
+    duration_ps: int = -1
+    input_values: str = ""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_nodes(source: TraceFile) -> Iterator[ChakraNode]:
+    """The nodes of a file, in its order.
+
+    Errors: InputError with file and byte for a stream that is cut, a message that is none of Chakra's, times
+    beyond a week.
+    """
+    kinds = messages()
+    with readable(source.label), opened(source) as (handle, stored):
+        reader = _Delimited(source.label, handle, stored)
+        first = reader.message()
+        if first is None:
+            raise InputError(f"{source.label}: the file is empty")
+        reader.parsed(kinds["GlobalMetadata"], first)
+        kind = kinds["Node"]
+        while (data := reader.message()) is not None:
+            yield _node(reader, reader.parsed(kind, data))
+
+
+def write_nodes(handle: IO[bytes], nodes: Iterator[ChakraNode]) -> int:
+    """Write metadata and ``nodes``; returns their number."""
+    kinds = messages()
+    _write(handle, kinds["GlobalMetadata"](version=VERSION.encode()))
+    count = 0
+    for node in nodes:
+        message = kinds["Node"](
+            id=node.id, name=node.name, type=int(node.type), ctrl_deps=node.ctrl_deps,
+            data_deps=node.data_deps, duration_micros=max(0, round(node.duration_ps / PS_PER_US)),
+            start_time_micros=max(0, round(node.start_ps / PS_PER_US)),
+        )  # fmt: skip
+        for name, value in node.attributes.items():
+            attribute = message.attr.add(name=name)
+            if isinstance(value, bool):
+                attribute.bool_val = value
+            elif isinstance(value, int):
+                attribute.int64_val = value
+            elif isinstance(value, str):
+                attribute.string_val = value
+            else:
+                attribute.uint64_list.values.extend(value)
+        if node.input_values:
+            message.inputs.values = node.input_values
+            message.inputs.shapes, message.inputs.types = "[]", "['String']"
+        _write(handle, message)
+        count += 1
+    return count
+
+
+def _write(handle: IO[bytes], message: Any) -> None:
+    data = message.SerializeToString()
+    length, prefix = len(data), bytearray()
+    while length > 127:
+        prefix.append(length & 127 | 128)
+        length >>= 7
+    handle.write(bytes((*prefix, length)) + data)
+
+
+class _Delimited:
+    """Cuts a stream into messages and knows where it stands."""
+
+    def __init__(self, label: str, handle: Any, stored_bytes: int) -> None:
+        self.label = label
+        self._handle = handle
+        self._stored = stored_bytes
+        self.at = 0
+        from google.protobuf.message import DecodeError
+
+        self._decode_error = DecodeError
+
+    def message(self) -> bytes | None:
+        """The next message; None at the end."""
+        length, shift, begin = 0, 0, self.at
+        while True:
+            byte = self._handle.read(1)
+            if not byte:
+                if self.at == begin:
+                    return None
+                raise self.fail("the file ends within a length (truncated?)")
+            self.at += 1
+            length |= (byte[0] & 127) << shift
+            shift += 7
+            if byte[0] < 128:
+                break
+            if shift > 63:
+                raise self.fail("no length of a message: not a Chakra file")
+        if length > MAX_MESSAGE_BYTES:
+            raise self.fail(f"a message of {length:,} bytes: not a Chakra file, or damaged")
+        data: bytes = self._handle.read(length)
+        if len(data) < length:
+            raise self.fail(f"a message of {length:,} bytes, of which {len(data):,} are there (truncated?)")
+        self.at += length
+        check_size(self.label, self.at, self._stored)
+        return data
+
+    def parsed(self, kind: Any, data: bytes) -> Any:
+        """``data`` as a message."""
+        message = kind()
+        try:
+            message.ParseFromString(data)
+        except self._decode_error as error:
+            raise self.fail(f"{error}: not a Chakra file, or damaged") from None
+        return message
+
+    def fail(self, reason: str) -> InputError:
+        """The error for what stands at the current position."""
+        return InputError(f"{self.label}: byte {self.at:,}: {reason}")
+
+
+_TYPES = {int(kind): kind for kind in NodeType}
+_MAX_US = MAX_SPAN_S * 10**6
+
+
+def _node(reader: _Delimited, message: Any) -> ChakraNode:
+    attributes: dict[str, Any] = {}
+    for attribute in message.attr:
+        kind = attribute.WhichOneof("value")
+        if kind is not None:
+            value = getattr(attribute, kind)
+            attributes[intern(attribute.name)] = tuple(value.values) if kind.endswith("_list") else value
+    if message.duration_micros > _MAX_US:
+        raise reader.fail(f"node {message.id} lasts {message.duration_micros} us, more than a week")
+    exact = attributes.get("recorded_ps")
+    duration = exact if type(exact) is int else message.duration_micros * PS_PER_US or -1
+    return ChakraNode(
+        message.id, intern(message.name), _TYPES.get(message.type, NodeType.INVALID),
+        tuple(message.ctrl_deps), tuple(message.data_deps),
+        message.start_time_micros * PS_PER_US if message.start_time_micros else -1, duration,
+        message.inputs.values, attributes,
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""What communicates in a recording, and which collective it is, by the names of libraries and frameworks.
+
+The one table of these names: of kernels (NCCL, RCCL, MSCCL, NVSHMEM, DeepEP), of the framework's calls that
+launch them (c10d), of NCCL's own calls and of XLA's instructions.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.collectives.kinds import SEND_RECV
+from simcore.collectives.kinds.all_to_all import ALL_TO_ALL
+
+#: Parts of the names of kernels that communicate, in lower case.
+_KERNELS = ("nccl", "rccl", "mscclkernel", "mscclpp", "nvshmem", "deep_ep::")
+#: Calls of a library as PyTorch notes them, inside its own: "nccl:_all_gather_base".
+LIBRARY_CALLS = ("nccl:", "rccl:", "record_param_comms")
+#: PyTorch's own calls: "c10d::allreduce_".
+FRAMEWORK_CALLS = "c10d::"
+_ISSUES = re.compile(rf"{FRAMEWORK_CALLS}|{'|'.join(LIBRARY_CALLS)}|_c10d_functional::(?!wait)")
+#: Words in the names of kernels, calls and instructions, the more special first.
+_KINDS = (
+    ("all_reduce", re.compile(r"all_?reduce", re.IGNORECASE)),
+    ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
+    ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    ("all_to_all", re.compile(r"all_?to_?all", re.IGNORECASE)),
+    ("send_recv", re.compile(r"send|recv", re.IGNORECASE)),
+    ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
+    ("barrier", re.compile(r"barrier", re.IGNORECASE)),
+    ("reduce", re.compile(r"reduce", re.IGNORECASE)),
+)
+_EXCHANGE = re.compile(r"all_?(to|2)_?all", re.IGNORECASE)
+
+
+def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """By name number: whether a kernel is one of a communication library's."""
+    return np.array([any(word in name.lower() for word in _KERNELS) for name in names], dtype=np.bool_)
+
+
+@lru_cache(maxsize=1 << 16)
+def issues_communication(name: str) -> bool:
+    """Whether a call of the framework of this name issues communication; waiting for it is none."""
+    return _ISSUES.match(name) is not None
+
+
+def collective_kind(*names: str) -> str:
+    """The collective that is meant, by the first name that tells; "send_recv" where none does."""
+    for name in names:
+        for kind, pattern in _KINDS:
+            if pattern.search(name):
+                return kind
+    return SEND_RECV.name
+
+
+def exchange_kind(kind: str, call: str) -> str:
+    """``kind``, which a SendRecv kernel's name says, as the framework's call around it means it."""
+    return ALL_TO_ALL.name if kind == SEND_RECV.name and _EXCHANGE.search(call) else kind
+
+
+def graph_collective(kind: str) -> str:
+    """The graph's word: NCCL's SendRecv kernel does any exchange, an all_to_all of those who take part."""
+    return ALL_TO_ALL.name if kind == SEND_RECV.name else kind

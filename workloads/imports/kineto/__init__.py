@@ -1,0 +1,36 @@
+"""Traces of PyTorch's profiler (Kineto JSON), and the trace viewer JSON that XLA's profiler writes."""
+
+import re
+from collections.abc import Sequence
+
+from workloads.imports.files import TraceFile
+from workloads.imports.formats import Importer, register
+from workloads.imports.job import ImportedJob
+from workloads.imports.kineto.read import read_kineto
+from workloads.imports.kineto.trace_viewer import import_trace_viewer, is_trace_viewer
+from workloads.imports.recording.job import import_recordings
+
+_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
+_EVENT = re.compile(rb'^\s*\[\s*(\{[^{}]*"ph"\s*:|\]?\s*$)')
+#: Keys of PyTorch's header, after which the events may stand far behind.
+_HEADER = (b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
+
+
+def _is_kineto(_source: TraceFile, head: bytes) -> bool:
+    """Whether a file begins like a trace of PyTorch's profiler, or like a bare list of its events."""
+    begins = _EVENTS_KEY.search(head) or _EVENT.match(head)
+    return begins is not None or any(key in head for key in _HEADER)
+
+
+def _import_kineto(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> ImportedJob:
+    """Import traces of PyTorch's profiler, one per rank.  Errors: InputError as :func:`read_kineto`."""
+    return import_recordings(
+        sources, lambda source: [read_kineto(source)], skip_bad=skip_bad, gaps=gaps, origin="kineto"
+    )
+
+
+# The more special first: both begin alike.
+register(
+    Importer("trace_viewer", "trace viewer JSON of XLA's profiler", is_trace_viewer, import_trace_viewer)
+)
+register(Importer("kineto", "PyTorch profiler (Kineto) JSON", _is_kineto, _import_kineto))

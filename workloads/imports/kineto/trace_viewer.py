@@ -1,0 +1,122 @@
+"""Trace viewer JSON of XLA's profiler (JAX, TensorFlow: ``*.trace.json.gz``): each GPU of a process a rank.
+
+Processes and threads are told by metadata events: "/device:GPU:0" with a thread per stream
+("Stream #13(Compute)"), "/host:CPU" with the calls that launched.  Further threads of a device ("XLA Ops",
+"Steps") show the same kernels again and are left out.  Source: OpenXLA, xplane_to_trace_events.cc.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from simcore.errors import InputError
+from workloads.imports.files import TraceFile
+from workloads.imports.job import ImportedJob
+from workloads.imports.json_events import arguments, read_events, whole
+from workloads.imports.kineto.read import KinetoReader
+from workloads.imports.recording.columns import GpuRecording
+from workloads.imports.recording.job import import_recordings
+
+_HEAD = re.compile(rb'"name"\s*:\s*"/(?:device:\w+:\d+|host:CPU)')
+_DEVICE = re.compile(r"/device:GPU:(\d{1,6})")
+_STREAM = re.compile(r"Stream #(\d{1,9})")
+_LAUNCH = re.compile(r"regs:(\d+) static_shared:(\d+) dynamic_shared:(\d+) grid:([\d,]+) block:([\d,]+)")
+
+
+def is_trace_viewer(_source: TraceFile, head: bytes) -> bool:
+    """Whether a file begins like a trace of XLA's profiler."""
+    return b'"traceEvents"' in head and _HEAD.search(head) is not None
+
+
+def import_trace_viewer(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> ImportedJob:
+    """Import traces of XLA's profiler; every GPU is a rank, numbered in file order.
+
+    Errors: InputError with file, event number and reason.
+    """
+    return import_recordings(sources, read_trace_viewer, skip_bad=skip_bad, gaps=gaps, origin="trace_viewer")
+
+
+def read_trace_viewer(source: TraceFile) -> list[GpuRecording]:
+    """The ranks of one trace, by device.
+
+    Errors: InputError: no JSON, truncated, negative or absurd times, no kernels on streams of a GPU.
+    """
+    viewer = _Viewer(source.label)
+    for number, event in read_events(source, {}):
+        if type(event) is not dict:
+            raise InputError(f"{source.label}: event {number} is no object")
+        viewer.take(number, event)
+    return viewer.finish()
+
+
+class _Viewer:
+    """Sorts events by device."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._devices: dict[object, int] = {}
+        self._streams: dict[tuple[object, object], int] = {}
+        self._readers: dict[int, KinetoReader] = {}
+        self._busy: set[int] = set()
+
+    def take(self, number: int, event: dict[str, Any]) -> None:
+        """Sort an event; those that name processes and threads come first."""
+        if event.get("ph") == "M":
+            self._name(event)
+        elif event.get("ph") == "X":
+            device = self._devices.get(event.get("pid"))
+            if device is None:
+                self._take_host(number, event)
+            elif (event.get("pid"), event.get("tid")) in self._streams:
+                self._busy.add(device)
+                self._readers[device].take(number, self._activity(event, device))
+
+    def _name(self, event: dict[str, Any]) -> None:
+        name = str(arguments(event).get("name", ""))
+        if event.get("name") == "process_name" and (found := _DEVICE.search(name)):
+            device = int(found.group(1))
+            self._devices[event.get("pid")] = device
+            self._readers.setdefault(device, KinetoReader(f"{self._label} (GPU {device})"))
+        elif event.get("name") == "thread_name" and (found := _STREAM.search(name)):
+            self._streams[event.get("pid"), event.get("tid")] = int(found.group(1))
+
+    def _activity(self, event: dict[str, Any], device: int) -> dict[str, Any]:
+        """An activity in Kineto's words."""
+        args, name = arguments(event), str(event.get("name", ""))
+        stream = self._streams[event.get("pid"), event.get("tid")]
+        told: dict[str, Any] = {
+            "device": device, "stream": stream, "correlation": whole(args.get("correlation_id"), 0)
+        }  # fmt: skip
+        launch = _LAUNCH.search(str(args.get("kernel_details", "")))
+        if launch is not None:
+            registers, static, dynamic = (int(text) for text in launch.groups()[:3])
+            grid, block = ([int(n) for n in text.split(",") if n] for text in launch.groups()[3:])
+            told |= {
+                "grid": grid, "block": block, "registers per thread": registers,
+                "shared memory": static + dynamic,
+            }  # fmt: skip
+        lower = name.lower()
+        category = "gpu_memcpy" if lower.startswith("memcpy") else "kernel"
+        return {**event, "cat": "gpu_memset" if lower.startswith("memset") else category, "args": told}
+
+    def _take_host(self, number: int, event: dict[str, Any]) -> None:
+        """A call that launched, or a step (JAX's StepTraceAnnotation): of any device."""
+        args = arguments(event)
+        correlation, step = whole(args.get("correlation_id"), 0), whole(args.get("step_num"), -1)
+        if correlation > 0:
+            event = {**event, "cat": "cuda_driver", "args": {"correlation": correlation}}
+        elif step >= 0:
+            event = {**event, "cat": "user_annotation", "name": f"ProfilerStep#{step}"}
+        else:
+            return
+        for reader in self._readers.values():
+            reader.take(number, event)
+
+    def finish(self) -> list[GpuRecording]:
+        """The recordings of devices that did anything."""
+        if not self._busy:
+            what = ", ".join(f"GPU {device}" for device in sorted(self._readers)) or "no GPU"
+            raise InputError(f"{self._label}: no kernels on streams of a GPU ({what}): nothing to replay")
+        return [self._readers[device].finish({}) for device in sorted(self._busy)]

@@ -1,0 +1,77 @@
+"""Clocks of stages against each other, and how long a send takes, from the log of a pipeline alone.
+
+Stage b starts an action no earlier than stage a ended the one before it in the model, plus the transfer.
+Forwards bound b's clock against a's from one side, backwards from the other; where both are tight, half of
+what is left between them is the transfer (Cristian's algorithm on the pipeline's own messages).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from workloads.imports.logs.pipeline_log import LoggedAction, StageLog
+from workloads.imports.logs.pipeline_plan import ActionKey, keys, producer
+
+
+@dataclass(frozen=True)
+class StageClocks:
+    """``offset_ps[stage]``: how much later than the first stage's a stage's clock starts (smallest 0).
+
+    ``p2p_ps``: time of a send by (sender, receiver).
+    """
+
+    offset_ps: tuple[int, ...]
+    p2p_ps: dict[tuple[int, int], int]
+
+
+def actions_by_key(stages: Sequence[StageLog]) -> dict[ActionKey, LoggedAction]:
+    """All actions of an iteration."""
+    return {
+        key: action
+        for stage, log in enumerate(stages)
+        for key, action in zip(keys(stage, log.actions), log.actions, strict=True)
+    }
+
+
+def align_clocks(stages: Sequence[StageLog], num_chunks: int, v_shaped: bool) -> StageClocks:
+    """Offsets and send times of one iteration."""
+    slack: dict[tuple[int, int], int] = {}  # by (sender, receiver): the least, in their own clocks
+    found = actions_by_key(stages)
+    for key, action in found.items():
+        source = producer(key, len(stages), num_chunks, v_shaped)
+        if source is None or source.stage == key.stage or source not in found:
+            continue
+        pair = (source.stage, key.stage)
+        waited = action.start_ps - found[source].end_ps
+        slack[pair] = min(slack.get(pair, waited), waited)
+    offset = [0]
+    for stage in range(1, len(stages)):
+        down, up = slack.get((stage - 1, stage)), slack.get((stage, stage - 1))
+        # In one clock each slack is the transfer or more: what they differ by is the clocks' difference.
+        shift = (up - down) // 2 if down is not None and up is not None else 0
+        offset.append(offset[-1] + shift)
+    least = min(offset)
+    p2p = {(a, b): max(0, waited + offset[b] - offset[a]) for (a, b), waited in slack.items()}
+    return StageClocks(tuple(shift - least for shift in offset), p2p)
+
+
+def contradictions(stages: Sequence[StageLog], num_chunks: int, v_shaped: bool) -> int:
+    """How many actions started before what they need had ended, on aligned clocks."""
+    clocks = align_clocks(stages, num_chunks, v_shaped)
+    found = actions_by_key(stages)
+    count = 0
+    for key, action in found.items():
+        source = producer(key, len(stages), num_chunks, v_shaped)
+        if source is not None and source in found:
+            end = found[source].end_ps + clocks.offset_ps[source.stage]
+            count += end > action.start_ps + clocks.offset_ps[key.stage]
+    return count
+
+
+def typical_p2p_ps(clocks: Sequence[StageClocks]) -> int:
+    """The median send of a log, ps; 0 for a single stage."""
+    times = [time for found in clocks for time in found.p2p_ps.values()]
+    return int(np.median(times)) if times else 0

@@ -1,0 +1,245 @@
+"""Op-level logs of a production job's workers: one row per op of a worker and step (CSV or Parquet).
+
+The columns are those of the traces published with "Understanding Stragglers in Large Model Training Using
+What-if Analysis" (OSDI 2025): ``dp_rank``, ``stage`` and ``rank`` of the worker, ``step``, ``optype``,
+``start_ts`` and ``duration`` in seconds, ``seq_id`` (number among the step's ops of its type), ``mc`` (model
+chunk on the stage), ``mb_id`` (microbatch) and ``gmc`` (chunk of the model); -1 where a column says nothing.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.errors import InputError, nearest
+from simcore.graph.ops import IntArray, Strings
+from workloads.imports.files import TraceFile, check_size, opened, readable
+from workloads.imports.recorded import MAX_SPAN_S
+
+if TYPE_CHECKING:
+    import pandas as pd  # imported where a table is read: half a second that other formats need not wait
+
+COLUMNS = (
+    "dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc",
+)  # fmt: skip
+_PARQUET_MAGIC = b"PAR1"
+_WHOLE = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
+_OPTIONAL = ("mc", "mb_id", "gmc")  # communication has none
+_MAX_S = 1e12  # no clock in seconds shows more
+
+FORWARD, BACKWARD = "forward-compute", "backward-compute"
+#: Type -> (sends, stages from a sender to its receiver).
+P2P_TYPES = {
+    "forward-send": (True, 1), "forward-recv": (False, 1), "backward-send": (True, -1),
+    "backward-recv": (False, -1),
+}  # fmt: skip
+PARAMS_ALL_GATHER, GRADS_REDUCE_SCATTER = "params-all-gather", "grads-reduce-scatter"
+#: Communication among the data-parallel workers of a stage.
+DP_TYPES = {
+    PARAMS_ALL_GATHER: "all_gather", GRADS_REDUCE_SCATTER: "reduce_scatter",
+    "separate-grads-all-reduce": "all_reduce",
+}  # fmt: skip
+EMBEDDING = "embedding-grads-all-reduce"  # first and last stage of a pipeline
+LAYERNORM = "layernorm-grads-all-reduce"  # tensor-parallel ranks, which the log shows as one worker
+CLIP = "optimizer-clip-main-grad"  # the gradients' norm, over all workers
+KNOWN_TYPES = (
+    FORWARD, BACKWARD, *P2P_TYPES, *DP_TYPES, EMBEDDING, LAYERNORM, CLIP, "optimizer", "gc",
+)  # fmt: skip
+#: Communication for the choice of an ideal duration (a median), coupled or not.
+COMMUNICATION_TYPES = (*P2P_TYPES, *DP_TYPES, EMBEDDING, LAYERNORM, CLIP)
+
+
+@dataclass(frozen=True)
+class WorkerLog:
+    """The rows of a log by step, worker and start.  Times in ps after the first start of the row's step.
+
+    ``worker`` numbers the workers in the order of ``numbers`` (their ranks, ascending), ``dp_of`` and
+    ``stage_of`` are by worker; ``steps`` are in the order recorded.
+    """
+
+    label: str
+    numbers: tuple[int, ...]
+    dp_of: IntArray
+    stage_of: IntArray
+    steps: tuple[int, ...]
+    step: IntArray
+    worker: IntArray
+    optype: Strings
+    start_ps: IntArray
+    end_ps: IntArray
+    sequence: IntArray
+    chunk: IntArray
+    microbatch: IntArray
+    model_chunk: IntArray
+
+    @property
+    def num_dp(self) -> int:
+        """Data-parallel replicas."""
+        return int(self.dp_of.max()) + 1
+
+    @property
+    def num_stages(self) -> int:
+        """Pipeline stages."""
+        return int(self.stage_of.max()) + 1
+
+
+def is_worker_log(_source: TraceFile, head: bytes) -> bool:
+    """Whether a file begins like such a log: its CSV header, or the column names in a Parquet's page."""
+    if head.startswith(_PARQUET_MAGIC):
+        return True  # no other known trace is Parquet
+    line = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip().lstrip("\ufeff")
+    names = {name.strip().strip('"') for name in line.split(",")}
+    return {"optype", "start_ts", "duration"} <= names
+
+
+def read_worker_log(source: TraceFile) -> WorkerLog:
+    """Read one log.
+
+    Errors: InputError with file, row and reason: missing columns, values that are no numbers, negative
+    durations, an op logged twice, two workers at one place, a place without a worker.
+    """
+    table = _table(source)
+    missing = [name for name in COLUMNS if name not in table.columns]
+    if missing:
+        raise InputError(
+            f"{source.label}: no column {missing[0]!r}{nearest(missing[0], map(str, table.columns))}"
+        )
+    if not len(table):
+        raise InputError(f"{source.label}: has no rows")
+    for name in _OPTIONAL:
+        table[name] = table[name].fillna(-1)
+    whole = {name: _whole(source.label, table, name) for name in _WHOLE}
+    start_s = _seconds(source.label, table, "start_ts")
+    duration_s = _seconds(source.label, table, "duration")
+    if (duration_s < 0).any():
+        row = int(np.argmax(duration_s < 0))
+        raise InputError(f"{source.label}: row {row + 1}: duration {duration_s[row]} s is negative")
+    optype = [str(value) for value in table["optype"].tolist()]
+    numbers, dp_of, stage_of = _workers(source.label, whole)
+    # Times count from the first start of each step: steps of a log need not follow one another.
+    step_values, step_index = np.unique(whole["step"], return_inverse=True)
+    first = np.full(len(step_values), np.inf)
+    np.minimum.at(first, step_index, start_s)
+    ends_s = start_s - first[step_index] + duration_s
+    if (ends_s > MAX_SPAN_S).any():
+        row = int(np.argmax(ends_s))
+        raise InputError(
+            f"{source.label}: row {row + 1}: ends {ends_s[row] / 86400:.3g} days after the first start of"
+            f" step {step_values[step_index[row]]}"
+        )
+    start_ps = np.rint((start_s - first[step_index]) * 1e12).astype(np.int64)
+    end_ps = start_ps + np.rint(duration_s * 1e12).astype(np.int64)
+    worker = np.searchsorted(numbers, whole["rank"])
+    order = np.lexsort((whole["seq_id"], start_ps, worker, whole["step"]))
+    log = WorkerLog(
+        label=source.label,
+        numbers=tuple(int(number) for number in numbers),
+        dp_of=dp_of,
+        stage_of=stage_of,
+        steps=tuple(int(step) for step in step_values),
+        step=whole["step"][order],
+        worker=worker[order],
+        optype=Strings.encode([optype[row] for row in order.tolist()]),
+        start_ps=start_ps[order],
+        end_ps=end_ps[order],
+        sequence=whole["seq_id"][order],
+        chunk=whole["mc"][order],
+        microbatch=whole["mb_id"][order],
+        model_chunk=whole["gmc"][order],
+    )
+    _check_rows(log, order)
+    return log
+
+
+def _table(source: TraceFile) -> pd.DataFrame:
+    import pandas as pd
+
+    with readable(source.label), opened(source) as (handle, stored):
+        data = handle.read()
+        check_size(source.label, len(data), stored)
+    try:
+        if data.startswith(_PARQUET_MAGIC):
+            return pd.read_parquet(io.BytesIO(data))
+        return pd.read_csv(io.BytesIO(data))
+    except Exception as error:  # pandas and pyarrow raise many kinds
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{source.label}: cannot be read as a table: {reason}") from None
+
+
+def _numbers(label: str, table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+    import pandas as pd
+
+    values: npt.NDArray[np.float64] = pd.to_numeric(table[name], errors="coerce").to_numpy(
+        dtype=np.float64, na_value=np.nan
+    )
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise InputError(f"{label}: row {row + 1}: {name} is {table[name].iloc[row]!r}, no number")
+    return values
+
+
+def _seconds(label: str, table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+    values = _numbers(label, table, name)
+    if (np.abs(values) > _MAX_S).any():
+        row = int(np.argmax(np.abs(values)))
+        raise InputError(f"{label}: row {row + 1}: {name} {values[row]} is no time in seconds")
+    return values
+
+
+def _whole(label: str, table: pd.DataFrame, name: str) -> IntArray:
+    values = _numbers(label, table, name)
+    whole = np.rint(values).astype(np.int64)
+    if (whole != values).any():
+        row = int(np.argmax(whole != values))
+        raise InputError(f"{label}: row {row + 1}: {name} is {values[row]}, not a whole number")
+    return whole
+
+
+def _workers(label: str, whole: dict[str, IntArray]) -> tuple[IntArray, IntArray, IntArray]:
+    """Ranks of the workers, ascending, and the place (dp_rank, stage) of each."""
+    places = np.unique(np.stack([whole["rank"], whole["dp_rank"], whole["stage"]], axis=1), axis=0)
+    numbers, dp_of, stage_of = (np.ascontiguousarray(column) for column in places.T)
+    repeated = numbers[1:] == numbers[:-1]
+    if repeated.any():
+        raise InputError(f"{label}: rank {int(numbers[1:][repeated][0])} stands at several dp_rank and stage")
+    if dp_of.min() < 0 or stage_of.min() < 0:
+        raise InputError(f"{label}: dp_rank and stage count from 0")
+    expected = (int(dp_of.max()) + 1) * (int(stage_of.max()) + 1)
+    held = np.unique(np.stack([dp_of, stage_of], axis=1), axis=0)
+    if len(held) < len(numbers):
+        raise InputError(f"{label}: several ranks stand at one dp_rank and stage")
+    if len(held) < expected:
+        present = {(int(dp), int(stage)) for dp, stage in held}
+        dp, stage = next(
+            (d, s)
+            for d in range(int(dp_of.max()) + 1)
+            for s in range(int(stage_of.max()) + 1)
+            if (d, s) not in present
+        )
+        raise InputError(f"{label}: no worker at dp_rank {dp}, stage {stage}, though others are beside it")
+    return numbers, dp_of, stage_of
+
+
+def _check_rows(log: WorkerLog, order: IntArray) -> None:
+    """InputError for an op logged twice and for a worker without a step."""
+    key = np.stack([log.step, log.worker, log.optype.codes.astype(np.int64), log.sequence], axis=1)
+    by_key = np.lexsort(key.T[::-1])
+    same = (key[by_key][1:] == key[by_key][:-1]).all(axis=1)
+    if same.any():
+        at = int(by_key[1:][same][0])
+        raise InputError(
+            f"{log.label}: row {int(order[at]) + 1}: {log.optype[at]} {int(log.sequence[at])} of rank"
+            f" {log.numbers[int(log.worker[at])]} stands twice in step {int(log.step[at])}"
+        )
+    held = np.unique(np.stack([log.step, log.worker], axis=1), axis=0)
+    if len(held) < len(log.steps) * len(log.numbers):
+        present = {(int(step), int(worker)) for step, worker in held}
+        step, worker = next(
+            (s, w) for s in log.steps for w in range(len(log.numbers)) if (s, w) not in present
+        )
+        raise InputError(f"{log.label}: rank {log.numbers[worker]} has no rows in step {step}")

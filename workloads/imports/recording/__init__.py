@@ -1,0 +1,1 @@
+"""What profilers of GPUs have in common: launches, kernels, waits and collectives become a graph."""

@@ -1,0 +1,118 @@
+"""Collectives of several recorded ranks: which calls belong together, and how the ranks' clocks differ."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from simcore.units import PS_PER_MS, PS_PER_US
+from workloads.imports.recording.clocks import RecordedClock, aligned
+from workloads.imports.recording.communicators import RecordedCommunicator, communicators
+from workloads.imports.recording.rank_ops import RankOps
+
+#: Kernels of one collective end together; ends that differ by more, clocks aligned, are of different calls.
+#: The shorter a call, the less: what it lasts itself, within these bounds.
+_TOGETHER_PS = (50 * PS_PER_US, PS_PER_MS // 2)
+_MOSTLY = 0.9  # of the calls of two ranks, for these to be of one communicator
+
+
+@dataclass(frozen=True)
+class CoupledKernel:
+    """One rank's kernel of a collective: index of the rank in the set, op of its :class:`RankOps`."""
+
+    index: int
+    op: int
+
+
+@dataclass(frozen=True)
+class CoupledCollective:
+    """A collective of the present ranks of a group; they end ``transfer_ps`` after the last has arrived."""
+
+    group: str
+    collective: str
+    num_bytes: int
+    members: tuple[CoupledKernel, ...]
+    transfer_ps: int
+
+
+@dataclass(frozen=True)
+class RankCoupling:
+    """``collectives`` of several ranks; ``alone`` counts communication kernels that stand for themselves.
+
+    ``clocks[i]`` puts rank ``i``'s times on the clock of the first; ``refused`` says which groups could not
+    be coupled, and why.
+    """
+
+    collectives: list[CoupledCollective] = field(default_factory=list)
+    alone: int = 0
+    clocks: tuple[RecordedClock, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+def couple(ranks: list[RankOps], numbers: list[int], base_ps: list[int]) -> RankCoupling:
+    """Find which communication kernels of several ranks are one collective.
+
+    ``base_ps[i]`` is rank ``i``'s origin relative to the first rank's, as the traces tell; ``numbers`` are
+    the ranks' numbers.  Clocks are aligned by the ends of calls; calls that did not end together are none.
+    """
+    found, refused = communicators(ranks, numbers)
+    clocks = aligned(ranks, base_ps, found)
+    coupled, apart = [], 0
+    for communicator in found:
+        for name, members in _split(ranks, clocks, communicator):
+            for (kind, num_bytes), call in zip(communicator.what, communicator.calls, strict=True):
+                joined = tuple(CoupledKernel(index, op) for index, op in call if index in members)
+                if not _together(ranks, clocks, joined):
+                    apart += 1
+                    continue
+                lengths = [int(ranks[m.index].end_ps[m.op] - ranks[m.index].start_ps[m.op]) for m in joined]
+                coupled.append(CoupledCollective(name, kind, num_bytes, joined, min(lengths)))
+    if apart:
+        refused.append(f"{apart} collectives whose kernels did not end together on all ranks")
+    total = sum(int(ops.is_comm.sum()) for ops in ranks)
+    return RankCoupling(coupled, total - sum(len(c.members) for c in coupled), tuple(clocks), tuple(refused))
+
+
+def _together(ranks: list[RankOps], clocks: list[RecordedClock], joined: tuple[CoupledKernel, ...]) -> bool:
+    """Whether kernels may be one collective: none ends before the last has come.
+
+    A kernel that only sends may end a little before its peers do.
+    """
+    starts = [clocks[m.index].common(int(ranks[m.index].start_ps[m.op])) for m in joined]
+    ends = [clocks[m.index].common(int(ranks[m.index].end_ps[m.op])) for m in joined]
+    least, most = _TOGETHER_PS
+    shortest = min(end - start for start, end in zip(starts, ends, strict=True))
+    apart = max(ends) - min(ends)
+    return apart <= min(most, max(least, shortest)) and max(starts) <= min(ends) + 5 * PS_PER_US
+
+
+def _split(
+    ranks: list[RankOps], clocks: list[RecordedClock], communicator: RecordedCommunicator
+) -> list[tuple[str, set[int]]]:
+    """Name and ranks of what is one communicator; several where only their calls are alike."""
+    indexes = [index for index, _ in communicator.calls[0]]
+    if communicator.certain:
+        return [(communicator.name, set(indexes))]
+    op_of: dict[int, list[int]] = defaultdict(list)
+    for call in communicator.calls:
+        for index, op in call:
+            op_of[index].append(op)
+    found: list[list[int]] = []
+    for index in indexes:
+        for members in found:
+            pairs = zip(op_of[members[0]], op_of[index], strict=True)
+            fits = [
+                _together(ranks, clocks, (CoupledKernel(members[0], a), CoupledKernel(index, b)))
+                for a, b in pairs
+            ]
+            if sum(fits) >= _MOSTLY * len(fits):
+                members.append(index)
+                break
+        else:
+            found.append([index])
+    several = len(found) > 1
+    return [
+        (f"{communicator.name} of {members[0]}" if several else communicator.name, set(members))
+        for members in found
+        if len(members) > 1
+    ]

@@ -1,0 +1,181 @@
+"""What shapes of the framework's ops tell: class, dtype, flops and bytes, and sizes of collectives."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from simcore.collectives.kinds import kind_of
+from simcore.cost.classify import classify
+from simcore.cost.framework_op import described_inputs
+from simcore.cost.kernel import ELEMENT_BYTES
+from simcore.graph import Graph
+from simcore.graph.ops import Strings
+from workloads.imports.collective_names import exchange_kind
+from workloads.imports.recorded import ImportedRank, RecordedOps
+
+#: Types as profilers write them, and the names of OpTable.
+_DTYPES = {
+    "float": "float32", "float32": "float32", "double": "float64", "float64": "float64", "half": "float16",
+    "float16": "float16", "bfloat16": "bfloat16", "long": "int64", "long int": "int64", "int64": "int64",
+    "int": "int32", "int32": "int32", "short": "int16", "int16": "int16", "short int": "int16",
+    "signed char": "int8", "char": "int8", "int8": "int8", "unsigned char": "uint8", "byte": "uint8",
+    "uint8": "uint8", "bool": "bool", "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2",
+}  # fmt: skip
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CallColumns:
+    """Columns of :class:`OpTable` for one call."""
+
+    op_class: str
+    dtype: str
+    in_shapes: str
+    out_shapes: str
+    flops: int
+    bytes_read: int
+    bytes_written: int
+
+
+@cache
+def describe(name: str, in_shapes: str, in_types: str, out_shapes: str) -> CallColumns | None:
+    """From the name of a call, its shapes and types (JSON, parallel); None where no tensor is told.
+
+    Without ``out_shapes`` those of products follow from the inputs, and others are as large as the largest
+    input.
+    """
+    try:
+        shapes, types = json.loads(in_shapes), json.loads(in_types or "[]")
+    except ValueError:
+        return None
+    tensors: list[Shape] = []
+    dtypes: list[str] = []
+    for shape, kind in zip(shapes, types or [], strict=False):
+        dtype = dtype_name(kind)
+        if dtype and isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape):
+            tensors.append(tuple(shape))
+            dtypes.append(dtype)
+    if not tensors:
+        return None
+    op_class = classify(name)
+    bare = name.split("::")[-1].strip("_")
+    outputs = [tuple(shape) for shape in json.loads(out_shapes)] if out_shapes else []
+    if not outputs:
+        outputs = [_product_shape(bare, tensors) or max(tensors, key=prod)]
+    width = ELEMENT_BYTES[dtypes[0]]
+    return CallColumns(
+        op_class, dtypes[0], _text(tensors), _text(outputs), flops(bare, op_class, tensors, outputs),
+        sum(prod(shape) * ELEMENT_BYTES[dtype] for shape, dtype in zip(tensors, dtypes, strict=True)),
+        sum(prod(shape) * width for shape in outputs),
+    )  # fmt: skip
+
+
+def dtype_name(kind: object) -> str:
+    """OpTable's name of a profiler's type ("c10::BFloat16": "bfloat16"); "" for what is no tensor's type."""
+    if not isinstance(kind, str):
+        return ""
+    return _DTYPES.get(kind.removeprefix("Tensor(").removesuffix(")").removeprefix("c10::").lower(), "")
+
+
+def _text(shapes: list[Shape]) -> str:
+    return json.dumps([list(shape) for shape in shapes], separators=(",", ":"))
+
+
+def _operands(bare: str, tensors: list[Shape]) -> tuple[Shape, Shape] | None:
+    """The two factors of a product: the last two tensors after the one that is added."""
+    skip = 1 if bare in ("addmm", "baddbmm", "addbmm", "addmv") and len(tensors) >= 3 else 0
+    pair = tensors[skip : skip + 2]
+    return (pair[0], pair[1]) if len(pair) == 2 and min(map(len, pair)) >= 1 else None
+
+
+def _product_shape(bare: str, tensors: list[Shape]) -> Shape | None:
+    pair = _operands(bare, tensors)
+    if pair is None:
+        return None
+    left, right = pair
+    if bare == "linear" and len(right) == 2:
+        return (*left[:-1], right[0])
+    if bare in ("mm", "addmm", "bmm", "baddbmm", "matmul") and len(left) >= 2 and len(right) >= 2:
+        return (*left[:-1], right[-1])
+    return None
+
+
+def flops(bare: str, op_class: str, tensors: list[Shape], outputs: list[Shape]) -> int:
+    """Multiply-adds times 2 of products, convolutions and attention; 0 for what is bound by memory."""
+    if op_class in ("gemm", "bgemm"):
+        pair = _operands(bare, tensors)
+        inner = pair[0][-1] if pair is not None else 0
+        return 2 * prod(outputs[0]) * inner if outputs else 0
+    if op_class == "conv":
+        # A convolution reads input and weight [out, in, k...]; its backward has the gradient before them.
+        backward = "backward" in bare
+        weight = tensors[2 if backward else 1 :][:1]
+        image = tensors[0] if backward else outputs[0] if outputs else ()
+        products = 2 if backward else 1
+        return products * 2 * prod(image) * prod(weight[0][1:]) if weight and image else 0
+    if op_class.startswith("attention") and len(tensors) >= 2:
+        first = 1 if op_class == "attention_bwd" and len(tensors) >= 3 else 0
+        query, key = tensors[first], tensors[first + 1]
+        if len(query) == 4 and len(key) == 4:
+            forward = 4 * prod(query) * key[-2]  # two products of queries by keys; the mask is not known
+            return forward * 5 // 2 if op_class == "attention_bwd" else forward
+    return 0
+
+
+def with_shapes(graph: Graph, ranks: tuple[ImportedRank, ...]) -> Graph:
+    """``graph`` with class, dtype, shapes, flops and bytes of the kernels whose calls are known.
+
+    A call that launched several kernels counts for the longest; the others keep "other" and no work.
+    """
+    ops = graph.ops
+    texts = {name: getattr(ops, name).tolist() for name in ("op_class", "dtype", "in_shapes", "out_shapes")}
+    numbers = {name: getattr(ops, name).copy() for name in ("flops", "bytes_read", "bytes_written")}
+    changed = False
+    for index, rank in enumerate(ranks):
+        first_row = int(graph.template_start[index])  # each rank is one template
+        shapes = rank.recorded.shapes
+        if shapes is None:
+            continue
+        computes = rank.recorded.is_kernel & ~rank.recorded.is_comm & (shapes.of_op >= 0)
+        chosen = np.flatnonzero(computes)
+        length = rank.recorded.end_ps - rank.recorded.start_ps
+        # By call, the longest last: it is the one that stays.
+        longest: dict[int, int] = {}
+        for op in chosen[np.argsort(length[chosen], kind="stable")].tolist():
+            longest[int(shapes.of_op[op])] = op
+        for call, op in longest.items():
+            outputs = shapes.out_shapes[call] if shapes.out_shapes is not None else ""
+            found = describe(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outputs)
+            if found is None:
+                continue
+            changed = True
+            row = first_row + int(rank.flat[op])
+            for name, text in texts.items():
+                text[row] = getattr(found, name)
+            for name, column in numbers.items():
+                column[row] = getattr(found, name)
+    if not changed:
+        return graph
+    encoded = {name: Strings.encode(text) for name, text in texts.items()}
+    columns: dict[str, Any] = {**encoded, **numbers}
+    return replace(graph, ops=replace(ops, **columns))
+
+
+def collective_by_shapes(ops: RecordedOps, op: int, kind: str, num_ranks: int) -> tuple[str, int]:
+    """Collective, and size in nccl-tests' convention: 0 where the shapes do not tell it.
+
+    ``kind`` is what the kernel's name says; a SendRecv kernel may be an all_to_all.
+    """
+    call = int(ops.shapes.of_op[op]) if ops.shapes is not None else -1
+    if ops.shapes is None or call < 0:
+        return kind, 0
+    kind = exchange_kind(kind, ops.shapes.name[call])
+    inputs = described_inputs(ops.shapes.in_shapes[call], ops.shapes.in_types[call])
+    size = prod(inputs[0][0]) * ELEMENT_BYTES[inputs[0][1]] if inputs else 0
+    return kind, size * (num_ranks if kind_of(kind).gives_part else 1)
