@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from simcore.apps.run.compare_runs import main
+from simcore.apps.run.finished import main
 
 if __name__ == "__main__":
     main()

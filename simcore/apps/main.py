@@ -7,9 +7,8 @@ import typer
 from simcore.apps.bench.command import app as bench
 from simcore.apps.process import collect_as_usual, one_command
 from simcore.apps.replay.command import replay
-from simcore.apps.run.compare_runs import compare
 from simcore.apps.run.export_chakra import export
-from simcore.apps.run.report_run import report
+from simcore.apps.run.finished import compare, report
 from simcore.apps.run.run_sim import run_sim
 
 app = typer.Typer(

@@ -12,7 +12,7 @@ from simcore.report import summary
 from simcore.timeline import RunInfo
 
 if TYPE_CHECKING:
-    from simcore.apps.run.simulation import Outcome
+    from simcore.apps.run.simulation import FinishedRun
 
 _MIN_WIDTH = 100
 
@@ -45,7 +45,7 @@ def left_out_notes(left_out: Sequence[str]) -> tuple[str, ...]:
     return (f"too much for Perfetto, see counters.parquet: {'; '.join(left_out)}",)
 
 
-def print_outcome(outcome: Outcome, wall_s: float) -> None:
+def print_outcome(outcome: FinishedRun, wall_s: float) -> None:
     """Print a run's summary, and where its files are."""
     from simcore.apps.run.simulation import PERFETTO_FILE
 

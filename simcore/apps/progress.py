@@ -16,7 +16,7 @@ _WORTH_A_LINE_S = 2.0
 Update = Callable[[float], None]
 
 
-class Stages:
+class StageTimer:
     """Times the stages of a run and shows the one that runs: a bar on a terminal, else a line at its end.
 
     ``seconds`` is the wall time by stage so far.

@@ -9,7 +9,7 @@ import pytest
 from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.kernels import fit_gemm
 from simcore.apps.validate.command import validate
-from simcore.apps.validate.kernels import COLUMNS, KernelRow, predict_rows, read_kernel_rows
+from simcore.apps.measured.kernels import COLUMNS, KernelRow, predict_rows, read_kernel_rows
 from simcore.cost import Kernel, RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import load_gpu

@@ -1,4 +1,4 @@
-"""The study's machinery on small scenarios; the study itself runs in minutes."""
+"""The study's machinery on small traffic_cases; the study itself runs in minutes."""
 
 import json
 from dataclasses import replace
@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from simcore.apps.main import app
-from simcore.apps.studies.cases import Job, Scenario, fabric, scenarios
+from simcore.apps.studies.cases import PlanSequence, TrafficCase, fabric, traffic_cases
 from simcore.apps.studies.command import fidelity_study
 from simcore.apps.studies.compare import compare
 from simcore.apps.studies.explain import explanation
-from simcore.apps.studies.picture import scatter_svg
+from simcore.apps.studies.command import scatter_svg
 from simcore.apps.studies.references import check_references
 from simcore.collectives import NcclPlanner
 from simcore.units import MIB
@@ -20,7 +20,7 @@ from simcore.units import MIB
 def alone(collective, size, ranks=8):
     node = fabric("nvswitch", 8)
     plan = NcclPlanner(node, algorithm="ring", protocol="Simple").plan(collective, size, range(ranks))
-    return Scenario(collective, "nvswitch", node, (Job(collective, (plan,)),))
+    return TrafficCase(collective, "nvswitch", node, (PlanSequence(collective, (plan,)),))
 
 
 def test_a_collective_alone_agrees_and_needs_no_explanation():
@@ -72,7 +72,7 @@ def test_the_ideal_of_a_reference_is_its_bytes_over_its_bandwidth():
 
 
 def test_scenarios_cover_what_the_study_promises():
-    names = [scenario.name for scenario in (*scenarios(), *scenarios(quick=True))]
+    names = [scenario.name for scenario in (*traffic_cases(), *traffic_cases(quick=True))]
     assert all(names.count(name) <= 2 for name in names)  # once in each
     text = " ".join(names)
     for part in (

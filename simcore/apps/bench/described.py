@@ -30,7 +30,7 @@ with one_command():
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchedJob:
     """A described job: a model's name and what is set."""
 
     model: str
@@ -44,18 +44,20 @@ class Job:
 
 #: By name; ``pp8`` and what follows it are Llama-3 70B, GPT-175B and Mixtral on 1,024 H100.
 JOBS: Final = {
-    "pp8": Job("llama3-70b", ("parallel.tp=8", "parallel.pp=8")),
-    "pp8-64": Job("llama3-70b", ("parallel.tp=8", "parallel.pp=8", "training.global_batch=1024")),
-    "pp8-interleaved": Job("llama3-70b", ("parallel.tp=8", "parallel.pp=8", "parallel.virtual_stages=5")),
-    "gpt-interleaved": Job(
+    "pp8": BenchedJob("llama3-70b", ("parallel.tp=8", "parallel.pp=8")),
+    "pp8-64": BenchedJob("llama3-70b", ("parallel.tp=8", "parallel.pp=8", "training.global_batch=1024")),
+    "pp8-interleaved": BenchedJob(
+        "llama3-70b", ("parallel.tp=8", "parallel.pp=8", "parallel.virtual_stages=5")
+    ),
+    "gpt-interleaved": BenchedJob(
         "gpt3-175b",
         ("parallel.tp=8", "parallel.pp=8", "parallel.virtual_stages=6", "training.global_batch=1024"),
     ),
-    "moe-pp8": Job(
+    "moe-pp8": BenchedJob(
         "mixtral-8x22b", ("parallel.tp=2", "parallel.pp=8", "parallel.ep=8", "training.global_batch=1024")
     ),
-    "fsdp": Job("llama3-70b", ("software.preset=torchtitan-fsdp2", "training.recompute=full")),
-    "moe": Job("mixtral-8x7b", ("parallel.ep=8",)),
+    "fsdp": BenchedJob("llama3-70b", ("software.preset=torchtitan-fsdp2", "training.recompute=full")),
+    "moe": BenchedJob("mixtral-8x7b", ("parallel.ep=8",)),
 }
 
 #: Stages of a run (``run.json``) and how the table calls them.
@@ -68,7 +70,7 @@ _PARTS: Final = {
 }
 
 
-def measure(job: Job, repeat: int) -> Row:
+def measure(job: BenchedJob, repeat: int) -> Row:
     """Run ``job`` in new processes, files and all; the one that took least CPU time.
 
     Keys: ``gpus, rank_classes, engine_events, step_time_s, wall_s, cpu_s, peak_rss_bytes`` (of the whole

@@ -20,8 +20,8 @@ def measure(path: str, every: int) -> dict[str, Any]:
     Keys: ``cases`` (in the sample), ``of`` (in the table), ``cpu_s``, ``slowest[]{id, cpu_s}``, ``refused``
     and ``digest`` of all predictions, by which two versions are compared.  Errors: InputError for a bad file.
     """
-    from simcore.apps.validate.runs.predict import case_key, predict_case
-    from simcore.apps.validate.runs.score import case_weight, describe_rows
+    from simcore.apps.measured.runs.predict import case_key, predict_case
+    from simcore.apps.measured.runs.score import case_weight, describe_rows
     from workloads.jobs.published import read_run_rows
 
     described, _ = describe_rows(read_run_rows(path))

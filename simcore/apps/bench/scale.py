@@ -59,11 +59,11 @@ def _simulate_here(workload: str, gpus: int, fold: bool, began_s: float, folder:
     """The child's part; ``began_s`` is when its process was asked for, seconds since the epoch."""
     import resource
 
-    from simcore.apps.progress import Stages
+    from simcore.apps.progress import StageTimer
     from simcore.apps.run.scenario import resolve_scenario
     from simcore.apps.run.simulation import run_scenario
 
-    stages = Stages()
+    stages = StageTimer()
     scenario = resolve_scenario(workload, cluster=f"{_CLUSTER}-{gpus}", settings={})
     outcome = run_scenario(scenario, folder / "run", stages, fold=fold)
     wall_s, cpu_s = time.time() - began_s, time.process_time()

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from simcore.apps.fit.runs import print_runs_fit
 from simcore.apps.fit.watts import print_watts
-from simcore.apps.validate.kernels_command import fit_kernels, fit_traces
-from simcore.apps.validate.nccl_command import print_nccl_fit
-from simcore.apps.validate.runs.cache import StepTimes, default_cache
+from simcore.apps.measured.runs.cache import StepTimes, default_cache
+from simcore.apps.validate.kernels import fit_kernels, fit_traces
+from simcore.apps.validate.nccl import print_nccl_fit
 from simcore.apps.validate.runs.command import spread
-from simcore.apps.validate.runs.fit import print_runs_fit
 from simcore.errors import InputError, SimcoreError
 from workloads.jobs.published import read_run_rows
 

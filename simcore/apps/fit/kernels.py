@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from simcore.apps.validate.kernels import KernelRow, predict_row
+from simcore.apps.measured.kernels import KernelRow, predict_row
 from simcore.cost.gemm import estimate_gemm, gemm_dims
 from simcore.cost.parameters import AttentionParameters, GemmParameters, GenerationParameters, load_parameters
 from simcore.cost.roofline import RooflineCost

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from simcore.apps.fit.kernels import search
-from simcore.apps.validate.recorded_rows import RecordedRow
+from simcore.apps.measured.recorded_kernels import RecordedRow
 from simcore.cost.parameters import GenerationParameters, TrafficParameters, load_parameters
 from simcore.cost.roofline import RooflineCost
 from simcore.hardware import load_gpu

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from simcore.apps.validate.nccl import NcclRow, generation_of, plan_rows, predicted_us, tells_constants
+from simcore.apps.measured.nccl import NcclRow, generation_of, plan_rows, predicted_us, tells_constants
 from simcore.collectives.spread import ANY_COLLECTIVE, BAND_KEYS, band_key, nodes_key
 from simcore.collectives.timing import GenerationTiming, ProtocolTiming
 from simcore.collectives.tuning_constants import RING_LL128_CHANNEL_GB_PER_S

@@ -69,15 +69,13 @@ def replay(
         import json
 
         from simcore.apps.output import print_wide
-        from simcore.apps.progress import Stages
+        from simcore.apps.progress import StageTimer
         from simcore.apps.replay.insight import step_insights
         from simcore.apps.replay.levels import play_level
-        from simcore.apps.replay.record import write_replay
-        from simcore.apps.replay.show import replay_object, replay_tables
-        from simcore.apps.replay.straggler_show import straggler_tables
-        from simcore.apps.replay.stragglers import analyse_stragglers
+        from simcore.apps.replay.show import replay_object, replay_tables, write_replay
+        from simcore.apps.replay.stragglers import analyse_stragglers, straggler_tables
         from simcore.apps.run.edits import edit_recording, edit_table
-        from simcore.apps.run.interference import chosen_interference
+        from simcore.apps.run.loading import chosen_interference
         from simcore.errors import InputError
         from simcore.report import write_kineto
         from simcore.timeline import Timeline
@@ -90,7 +88,7 @@ def replay(
             raise InputError(
                 "--interference needs --level communication or shapes: durations are the recorded ones"
             )
-        stages = Stages()
+        stages = StageTimer()
         with stages.stage("reading traces"):
             job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
         if not job.ranks:

@@ -11,9 +11,9 @@ from simcore.apps.errors import reported_errors
 from simcore.apps.process import one_command
 
 if TYPE_CHECKING:
-    from simcore.apps.progress import Stages
+    from simcore.apps.progress import StageTimer
     from simcore.apps.run.scenario import Scenario
-    from simcore.apps.run.simulation import Outcome
+    from simcore.apps.run.simulation import FinishedRun
 
 
 def run_sim(
@@ -88,13 +88,13 @@ def run_sim(
         import json
         import time
 
-        from simcore.apps.progress import Stages
-        from simcore.apps.run.interference import chosen_interference
+        from simcore.apps.progress import StageTimer
+        from simcore.apps.run.loading import chosen_interference
         from simcore.apps.run.scenario import resolve_scenario
         from simcore.apps.run.settings import split_pairs
 
         began = time.perf_counter()
-        stages = Stages()
+        stages = StageTimer()
         learned = chosen_interference(interference)
         scenario = resolve_scenario(
             workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
@@ -106,7 +106,7 @@ def run_sim(
             return
         from simcore.apps.run.simulation import run_scenario
 
-        def run(scenario: Scenario, out: Path | None, stages: Stages) -> Outcome:
+        def run(scenario: Scenario, out: Path | None, stages: StageTimer) -> FinishedRun:
             return run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)
 
         continued = None

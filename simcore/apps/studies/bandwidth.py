@@ -48,7 +48,7 @@ MODELS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class BandwidthRow:
     """One batch size.  Seconds per step on the fast and on the slow network; ``slow_down``: their ratio."""
 
     model: str
@@ -60,7 +60,7 @@ class Row:
     measured: float
 
 
-def rows(names: Sequence[str], say: Callable[[str], None]) -> Iterator[Row]:
+def rows(names: Sequence[str], say: Callable[[str], None]) -> Iterator[BandwidthRow]:
     """Trace and simulate every batch size of the models ``names``."""
     from workloads.tracing.pool import workers
     from workloads.tracing.script import rank_script
@@ -78,7 +78,9 @@ def rows(names: Sequence[str], say: Callable[[str], None]) -> Iterator[Row]:
                     for precision in precisions:
                         tf32 = precision == "tf32"
                         fast_s, slow_s = (_step_s(target, gbits, tf32=tf32) for gbits in NIC_GBITS_PER_S)
-                        yield Row(name, batch, precision, fast_s, slow_s, slow_s / fast_s, model.measured)
+                        yield BandwidthRow(
+                            name, batch, precision, fast_s, slow_s, slow_s / fast_s, model.measured
+                        )
 
 
 def _trace(pool: object, script: str, options: list[str], report: object, target: Path) -> None:
@@ -127,7 +129,7 @@ def bandwidth_study(argv: Sequence[str]) -> int:
     return 0
 
 
-def table(found: Sequence[Row]) -> str:
+def table(found: Sequence[BandwidthRow]) -> str:
     """Markdown: a line per model and precision, with the band over batch sizes."""
     lines = [
         "| model | precision | samples per GPU | step at 1.6 Tb/s, ms | slow-down | measured |",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from simcore.apps.studies.cases import Job, Scenario
+from simcore.apps.studies.cases import PlanSequence, TrafficCase, traffic_cases
 from simcore.apps.studies.explain import EXPLAIN_ABOVE_PERCENT, explanation
 from simcore.apps.studies.wire import wire_plan
 from simcore.clock import Clock
@@ -59,7 +59,7 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class NetworkComparison:
     """All cases, and the processor time that each network took for them."""
 
     cases: tuple[CaseResult, ...]
@@ -106,10 +106,10 @@ class Comparison:
 
 
 def compare(
-    chosen: Iterable[Scenario],
+    chosen: Iterable[TrafficCase],
     settings: PacketSettings | None = None,
     progress: Callable[[CaseResult], None] | None = None,
-) -> Comparison:
+) -> NetworkComparison:
     """Run every scenario on both networks.  InputError as the networks raise it."""
     cases: list[CaseResult] = []
     fluid_cpu = packet_cpu = 0.0
@@ -128,10 +128,10 @@ def compare(
                 cases.append(case)
                 if progress is not None:
                     progress(case)
-    return Comparison(tuple(cases), fluid_cpu, packet_cpu, events)
+    return NetworkComparison(tuple(cases), fluid_cpu, packet_cpu, events)
 
 
-def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
+def run_fluid(scenario: TrafficCase) -> tuple[list[int], int]:
     """(duration of each job in ps, events) on the fluid network, wires only."""
     topology = scenario.topology
     clock = Clock()
@@ -147,7 +147,7 @@ def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
     return _run(clock, network, jobs)
 
 
-def run_packet(scenario: Scenario, settings: PacketSettings | None = None) -> tuple[list[int], int]:
+def run_packet(scenario: TrafficCase, settings: PacketSettings | None = None) -> tuple[list[int], int]:
     """(duration of each job in ps, events) on the packet network, all jobs with the same segments."""
     clock = Clock()
     settings = settings or PacketSettings()
@@ -155,7 +155,7 @@ def run_packet(scenario: Scenario, settings: PacketSettings | None = None) -> tu
     return _run(clock, PacketNetwork(clock, scenario.topology, settings), scenario.jobs)
 
 
-def segment_bytes(scenario: Scenario, settings: PacketSettings) -> int:
+def segment_bytes(scenario: TrafficCase, settings: PacketSettings) -> int:
     """Segment with which the largest job of the scenario stays within ``settings.max_segments``."""
     largest = 0
     for plan in {plan for job in scenario.jobs for plan in job.plans}:
@@ -169,11 +169,11 @@ def segment_bytes(scenario: Scenario, settings: PacketSettings) -> int:
 
 def time_alone(topology: Topology, plan: CollectivePlan, settings: PacketSettings | None = None) -> int:
     """Time of one plan alone on the packet network, ps."""
-    job = Job(plan.collective, (plan,))
-    return run_packet(Scenario(plan.collective, "", topology, (job,)), settings)[0][0]
+    job = PlanSequence(plan.collective, (plan,))
+    return run_packet(TrafficCase(plan.collective, "", topology, (job,)), settings)[0][0]
 
 
-def _run(clock: Clock, network: Network, jobs: Iterable[Job]) -> tuple[list[int], int]:
+def _run(clock: Clock, network: Network, jobs: Iterable[PlanSequence]) -> tuple[list[int], int]:
     players = [_Player(clock, network, job) for job in jobs]
     events = clock.drain()
     return [player.end_ps - player.start_ps for player in players], events
@@ -182,7 +182,7 @@ def _run(clock: Clock, network: Network, jobs: Iterable[Job]) -> tuple[list[int]
 class _Player:
     """Starts a job's plans one after another."""
 
-    def __init__(self, clock: Clock, network: Network, job: Job) -> None:
+    def __init__(self, clock: Clock, network: Network, job: PlanSequence) -> None:
         self.start_ps = self.end_ps = job.start_ps
         self._clock, self._network = clock, network
         self._plans = iter(job.plans)
@@ -197,7 +197,7 @@ class _Player:
             self._network.start(flow)
 
 
-def _case(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> CaseResult:
+def _case(scenario: TrafficCase, job: PlanSequence, fluid_ps: int, packet_ps: int) -> CaseResult:
     plan = job.plans[0]
     name = scenario.name if len(scenario.jobs) == 1 else f"{scenario.name}: {job.name}"
     case = CaseResult(
@@ -212,3 +212,52 @@ def _case(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> CaseRe
     if abs(case.percent) <= EXPLAIN_ABOVE_PERCENT:
         return case
     return replace(case, explanation=explanation(scenario, job, fluid_ps, packet_ps))
+
+
+#: Hops of segments that a collective may cost, the finest last; the study runs with the default.
+_BUDGETS: Final = (50_000, 200_000, 800_000)
+_NAMES: Final = (
+    "all_reduce ring 64 MiB x8 nvswitch",
+    "all_reduce ring 64 MiB x32 rail",
+    "all_to_all pairwise 64 MiB x32 oversubscribed",
+    "collide all_to_all 16 MiB",
+    "sends under all_reduce whole node 16 MiB",
+)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """One case with segments of ``segment_bytes``; ``percent`` against the finest segments."""
+
+    name: str
+    segment_bytes: int
+    packet_us: float
+    percent: float
+
+    def as_dict(self) -> dict[str, object]:
+        """The row as ``--json`` prints it."""
+        return {
+            "name": self.name,
+            "segment_bytes": self.segment_bytes,
+            "packet_us": self.packet_us,
+            "percent": self.percent,
+        }
+
+
+def check_convergence(quick: bool = False) -> Iterator[Convergence]:
+    """Every chosen case with every budget; ``quick``: the first case only."""
+    wanted = _NAMES[:1] if quick else _NAMES
+    for scenario in traffic_cases():
+        if scenario.name in wanted:
+            yield from _converge(scenario)
+
+
+def _converge(scenario: TrafficCase) -> Iterator[Convergence]:
+    longest = []
+    for budget in _BUDGETS:
+        durations, _ = run_packet(scenario, PacketSettings(max_segments=budget))
+        longest.append(max(durations))
+    for budget, duration in zip(_BUDGETS, longest, strict=True):
+        segment = segment_bytes(scenario, PacketSettings(max_segments=budget))
+        percent = 100.0 * (duration / longest[-1] - 1.0)
+        yield Convergence(scenario.name, segment, duration / PS_PER_US, percent)

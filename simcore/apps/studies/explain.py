@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simcore.apps.studies.cases import Job, Scenario
+from simcore.apps.studies.cases import PlanSequence, TrafficCase
 from simcore.apps.studies.wire import bandwidth_s, wire_plan
 from simcore.collectives.plan import CollectivePlan
 from simcore.units import PS_PER_S, us_from_ps
@@ -22,7 +22,7 @@ _WHY: Final = {
 _WHY_ELSE: Final = "messages meet at ports and wait for each other"
 
 
-def explanation(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str:
+def explanation(scenario: TrafficCase, job: PlanSequence, fluid_ps: int, packet_ps: int) -> str:
     """A sentence with the numbers that make the difference; ``*_ps`` are the job's two durations."""
     topology = scenario.topology
     bandwidth_ps = sum(bandwidth_s(topology, plan) for plan in job.plans) * PS_PER_S
@@ -41,7 +41,7 @@ def explanation(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> 
     )
 
 
-def _sharing(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str | None:
+def _sharing(scenario: TrafficCase, job: PlanSequence, fluid_ps: int, packet_ps: int) -> str | None:
     """The difference as one of sharing; None for a job alone on its links."""
     rival = _rival(scenario, job)
     if rival is None:
@@ -65,7 +65,7 @@ def _sharing(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str
     )
 
 
-def _rival(scenario: Scenario, job: Job) -> tuple[CollectivePlan, int, float, float] | None:
+def _rival(scenario: TrafficCase, job: PlanSequence) -> tuple[CollectivePlan, int, float, float] | None:
     """(another job's plan, the busiest link both use, weight of this job, of the other) if any."""
     own = {use.link: use.weight for use in job.plans[0].links}
     found: tuple[float, CollectivePlan, int, float, float] | None = None

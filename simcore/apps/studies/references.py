@@ -92,7 +92,7 @@ class Reference:
         }
 
 
-class Case(NamedTuple):
+class PacketCase(NamedTuple):
     """Messages on wires, and how they are carried; ``plan`` says what they add up to."""
 
     topology: Topology
@@ -123,7 +123,7 @@ def rails_reference(ranks: int, num_bytes: int, published_us: float | None = Non
     return _reference("NVLink and rails, ns-3 RDMA (SimAI)", case, published_us)
 
 
-def rails_case(ranks: int, num_bytes: int) -> Case:
+def rails_case(ranks: int, num_bytes: int) -> PacketCase:
     """Note [SimAI] for any size.
 
     InputError for a number of ranks that fills no nodes, or a message smaller than its pieces.
@@ -169,16 +169,18 @@ def leaf_spine_reference(ranks: int, num_bytes: int, published_us: float | None 
     return _reference(name, _case(cluster, ranks, num_bytes, 1, _HPCC), published_us)
 
 
-def _case(cluster: ClusterSpec, ranks: int, num_bytes: int, rings: int, settings: PacketSettings) -> Case:
+def _case(
+    cluster: ClusterSpec, ranks: int, num_bytes: int, rings: int, settings: PacketSettings
+) -> PacketCase:
     if num_bytes < ranks * rings:
         raise InputError(f"{num_bytes} bytes cannot be cut for {ranks} ranks and {rings} rings")
     topology = Topology(cluster)
     planner = NcclPlanner(topology, algorithm="ring", protocol="Simple")
     plan = planner.plan("all_reduce", num_bytes, range(ranks))
-    return Case(topology, plan, rotated_rings(topology, ranks, num_bytes, rings), settings)
+    return PacketCase(topology, plan, rotated_rings(topology, ranks, num_bytes, rings), settings)
 
 
-def _reference(name: str, case: Case, published_us: float | None) -> Reference:
+def _reference(name: str, case: PacketCase, published_us: float | None) -> Reference:
     packet_us = carried_ps(*case) / PS_PER_US
     ideal_us = bandwidth_s(case.topology, case.plan) * 1e6
     return Reference(name, len(case.plan.ranks), case.plan.num_bytes, published_us, packet_us, ideal_us)

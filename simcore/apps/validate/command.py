@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from simcore.apps.fit.white_box_nccl import table_6_lines
-from simcore.apps.validate.errors import ErrorTable
-from simcore.apps.validate.kernels_command import (
+from simcore.apps.measured.tables import ErrorTable
+from simcore.apps.validate.kernels import (
     kernel_errors,
     left_out,
     recorded_errors,
 )
 from simcore.apps.validate.layers import layer_errors, layer_lines
-from simcore.apps.validate.nccl_command import (
+from simcore.apps.validate.nccl import (
     apart_lines,
     fabric_lines,
     goal_lines,

@@ -12,9 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simcore.apps.validate.csv_rows import read_rows
-from simcore.apps.validate.errors import ErrorTable, error_table
-from simcore.apps.validate.kernels import profile_of
+from simcore.apps.measured.kernels import profile_of
+from simcore.apps.measured.tables import ErrorTable, error_table, read_rows
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder
 from simcore.hardware import load_cluster

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simcore.apps.validate.errors import ErrorTable, error_table
+from simcore.apps.measured.tables import ErrorTable, error_table
 from simcore.errors import InputError
 from simcore.units import GIB
 from workloads.jobs.published import Case, RunRow, describe, read_run_rows

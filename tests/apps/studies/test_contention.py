@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simcore.apps.replay.alone import demand_alone
 from simcore.apps.studies.contention.command import contention_study
 from simcore.apps.studies.contention.pairs import overlapped_kernels
-from simcore.apps.studies.contention.predict import Holding, time_beside
+from simcore.apps.studies.contention.rows import Holding, time_beside
 from simcore.apps.studies.contention.published import published_rows
 from simcore.hardware import load_cluster
 from tests.imports.traces import launched, step, write

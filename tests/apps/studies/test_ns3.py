@@ -10,7 +10,7 @@ import pytest
 
 from simcore.apps.studies.command import fidelity_study
 from simcore.apps.studies.ns3.check import RECORDED, Ns3Case, check_ns3, ns3_cases
-from simcore.apps.studies.ns3.describe import describe
+from simcore.apps.studies.ns3.runner import describe
 from simcore.apps.studies.ns3.runner import find_ns3
 from simcore.errors import InputError
 from simcore.units import MIB

@@ -8,7 +8,7 @@ import pytest
 
 from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.nccl import START, constants, fit_nccl, left_out_errors, own_errors, spread_of
-from simcore.apps.validate.nccl import NcclRow, predicted_us, read_nccl_rows
+from simcore.apps.measured.nccl import NcclRow, predicted_us, read_nccl_rows
 from simcore.collectives.timing import GenerationTiming, parse_timing
 from simcore.errors import InputError
 from tests.apps.validate.test_nccl import ROW, write

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simcore.apps.validate.command import validate
-from simcore.apps.validate.nccl import NcclRow, plan_rows, read_nccl_rows, tells_constants
+from simcore.apps.measured.nccl import NcclRow, plan_rows, read_nccl_rows, tells_constants
 from simcore.collectives import NcclPlanner
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster

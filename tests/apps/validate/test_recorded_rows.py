@@ -11,7 +11,7 @@ import pytest
 from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.memory import BY_CLASS, JOINT, fit_memory, predict_rows
 from simcore.apps.validate.command import validate
-from simcore.apps.validate.recorded_rows import RecordedRow, read_recorded_rows
+from simcore.apps.measured.recorded_kernels import RecordedRow, read_recorded_rows
 from simcore.cost import Kernel
 from simcore.errors import InputError
 from tests.imports.traces import launched, write

@@ -14,8 +14,8 @@ from simcore.apps.run.scenario import resolve_scenario
 from simcore.apps.validate.command import validate
 from simcore.apps.validate.runs.asked import Asked, ask, case_yaml
 from simcore.apps.validate.runs.command import validate_runs
-from simcore.apps.validate.runs.predict import predict_case
-from simcore.apps.validate.runs.score import Scored, score_rows
+from simcore.apps.measured.runs.predict import predict_case
+from simcore.apps.measured.runs.score import Scored, score_rows
 from simcore.errors import InputError
 from simcore.hardware import hardware_hash, load_cluster
 from simcore.run import run

@@ -12,8 +12,7 @@ from typing import Any
 from simcore.apps.replay.levels import play_level, recorded_cluster
 from simcore.apps.studies.contention.published import published_rows
 from simcore.apps.studies.contention.rows import TraceRows, learned_times, trace_rows
-from simcore.apps.studies.contention.show import study_text
-from simcore.apps.studies.contention.summary import ECHO, noise_floor, scores, step_effect
+from simcore.apps.studies.contention.summary import ECHO, noise_floor, scores, step_effect, study_text
 from simcore.errors import InputError, SimcoreError
 from simcore.interference import LearnedInterference, load_interference
 from simcore.interference.train import train, without_kernels, without_trace

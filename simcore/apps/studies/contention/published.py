@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simcore.apps.replay.alone import demand_alone
-from simcore.apps.studies.contention.predict import Holding, time_beside
+from simcore.apps.studies.contention.rows import Holding, time_beside
 from simcore.collectives import NcclPlanner
 from simcore.hardware import Topology, load_cluster
 from simcore.units import MIB, PS_PER_US

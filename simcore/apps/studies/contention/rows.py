@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from simpy.events import Event, Timeout
 
 from simcore.apps.replay.alone import demand_alone, shortest_ps
 from simcore.apps.studies.contention.pairs import Neighbour, OverlappedKernel, Pairs, overlapped_kernels
-from simcore.apps.studies.contention.predict import Holding, time_beside
+from simcore.clock import Clock
 from simcore.collectives import NcclPlanner
-from simcore.engine.sequence import Demand
+from simcore.engine.gpu import Gpu
+from simcore.engine.run import Run
+from simcore.engine.sequence import Demand, KernelSequence
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, Topology
 from simcore.hardware.specs import GpuSpec
 from simcore.interference import LearnedInterference, Neighbours, features
 from simcore.interference.features import EXCHANGES
 from simcore.interference.train import TrainingRow
+from simcore.network.fluid import FixedNetwork
 from workloads.imports import ImportedJob
 
 _FOREVER = 1 << 56  # ps: communication that outlives the kernel holds its SMs as long as the kernel runs
@@ -26,7 +30,7 @@ _TRAINING_COVERED = 0.9
 
 
 @dataclass(frozen=True)
-class Row:
+class ContentionRow:
     """One recorded kernel beside communication, and what it should have taken.
 
     ``predicted_ps`` comes from shared SMs and HBM; ``sms`` is what communication held, weighted by how long;
@@ -52,7 +56,7 @@ class TraceRows:
 
     trace: str
     gpu: GpuSpec
-    rows: tuple[Row, ...]
+    rows: tuple[ContentionRow, ...]
     pairs: Pairs
 
     def training_rows(self) -> list[TrainingRow]:
@@ -123,7 +127,7 @@ class _Channels:
         return min(round(channels * self._sms_per_channel), self._limit)
 
 
-def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Channels) -> Row:
+def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Channels) -> ContentionRow:
     demand = demand_alone(
         kernel.alone_ps, start_ps, kernel.category, kernel.blocks, kernel.blocks_per_sm, gpu
     )
@@ -137,7 +141,7 @@ def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Chann
         exchanges = exchanges or neighbour.collective in EXCHANGES
     predicted = time_beside(gpu, demand, kernel.alone_ps, holdings)
     sms = round(weighted / kernel.covered)
-    return Row(
+    return ContentionRow(
         kernel, predicted, weighted, exchanges, tuple(_features(demand, gpu, Neighbours(sms, exchanges)))
     )
 
@@ -153,3 +157,46 @@ def _features(demand: Demand, gpu: GpuSpec, beside: Neighbours) -> list[float]:
 def learned_times(rows: TraceRows, model: LearnedInterference) -> list[float]:
     """Times of the rows as ``model`` tells them, ps."""
     return [row.learned_ps(model.of_features(row.features)) for row in rows.rows]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Communication beside a kernel: ``num_sms`` from ``begin_ps`` to ``end_ps`` after the kernel's start."""
+
+    begin_ps: int
+    end_ps: int
+    num_sms: int
+
+
+def time_beside(gpu: GpuSpec, demand: Demand, alone_ps: int, holdings: Sequence[Holding]) -> int:
+    """How long a kernel lasts beside ``holdings``, ps, on ``gpu``.
+
+    SMs are held from when the engine grants them, so communication that begins while the kernel's blocks fill
+    the GPU waits until some retire, as in a simulation.
+    """
+    clock = Clock()
+    device = Gpu(clock, FixedNetwork(clock), num_sms=gpu.num_sms, hbm_bytes_per_s=gpu.hbm_bytes_per_s)
+    sequence = KernelSequence.of([demand], np.array([alone_ps]), np.zeros(1, dtype=np.int64))
+    running: list[Run] = []
+    for one in sorted(holdings, key=lambda holding: holding.begin_ps):
+        clock.process(_communicate(clock, device, one))
+    clock.process(_compute(device, sequence, running))
+    clock.drain()
+    (run,) = running
+    return run.ends[0] if run.origin_ps is None else run.origin_ps + alone_ps
+
+
+def _communicate(clock: Clock, gpu: Gpu, holding: Holding) -> Generator[Event, None, None]:
+    begin = max(0, holding.begin_ps)
+    if begin:
+        yield Timeout(clock, begin)
+    with gpu.sms.hold(min(gpu.num_sms, holding.num_sms)) as held:
+        yield held
+        if holding.end_ps > clock.now:
+            yield Timeout(clock, holding.end_ps - clock.now)
+
+
+def _compute(gpu: Gpu, sequence: KernelSequence, running: list[Run]) -> Generator[Event, None, None]:
+    run = gpu.execute(sequence)
+    running.append(run)
+    yield run

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from simcore.apps.studies.ns3.describe import describe
-from simcore.apps.studies.ns3.runner import Ns3
+from simcore.apps.studies.ns3.runner import Ns3, describe
 from simcore.apps.studies.references import carried_ps, rails_case
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.planner import NcclPlanner

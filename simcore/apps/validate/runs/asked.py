@@ -15,8 +15,8 @@ from typing import Final
 
 import simcore
 from simcore.apps.validate.peak_memory import fullest
-from simcore.apps.validate.runs.predict import predict_case
-from simcore.apps.validate.runs.score import Progress, RowScore, case_weight
+from simcore.apps.measured.runs.predict import predict_case
+from simcore.apps.measured.runs.score import Countdown, RowScore, case_weight
 from simcore.errors import InputError, SimcoreError, nearest
 from simcore.hardware import load_cluster
 from workloads.jobs.published import Band, Case, RunRow, describe
@@ -92,7 +92,7 @@ def ask(scores: Sequence[RowScore]) -> list[Asked]:
     for score in sorted(scores, key=lambda score: case_weight(score.described.band.cases[0])):
         row = score.described.row
         cheapest.setdefault(row.family, (row.id, score.described.band.cases[0]))
-    progress = Progress("asked as a user asks")
+    progress = Countdown("asked as a user asks")
     found = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for asked in pool.map(lambda pair: _ask(*pair), cheapest.values()):

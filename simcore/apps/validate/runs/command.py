@@ -10,16 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simcore.apps.validate.errors import ErrorTable, error_table
+from simcore.apps.measured.tables import ErrorTable, error_table
 from simcore.apps.validate.runs.ablations import Worth, ablate, explain
 from simcore.apps.validate.runs.asked import ask
-from simcore.apps.validate.runs.cache import StepTimes
-from simcore.apps.validate.runs.fit import counts, curves, fit, fit_lines
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.fit.runs import counts, curves, fit, fit_lines
 from simcore.apps.validate.runs.page import Extras, coverage_object, drawings, far_off, report
 from simcore.apps.validate.runs.ranking import search
 from simcore.apps.validate.runs.residuals import measured_runs_of
-from simcore.apps.validate.runs.rows import row_objects
-from simcore.apps.validate.runs.score import Described, RowScore, Scored, score_rows
+from simcore.apps.measured.runs.score import row_objects
+from simcore.apps.measured.runs.score import DescribedRow, RowScore, Scored, score_rows
 from simcore.apps.validate.runs.sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
 from simcore.hardware import dies
@@ -106,11 +106,11 @@ def _refuse_differences(scored: Scored) -> None:
         raise InputError(f"the page is not written: run_sim answers otherwise for {lines}")
 
 
-def _ablate(described: Sequence[Described], times: StepTimes | None) -> list[Worth]:
+def _ablate(described: Sequence[DescribedRow], times: StepTimes | None) -> list[Worth]:
     return ablate(curves(described, dies(), times), dies(), times)
 
 
-def _sampled(described: Sequence[Described], limit: int) -> list[Described]:
+def _sampled(described: Sequence[DescribedRow], limit: int) -> list[DescribedRow]:
     """At most ``limit`` rows of each family among those that a fit uses; 0: all."""
     by_row = {entry.row.id: entry for entry in described if counts(entry)}
     return [by_row[row.id] for row in spread([entry.row for entry in by_row.values()], limit)]

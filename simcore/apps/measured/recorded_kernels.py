@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from simcore.apps.validate.kernels import profile_of
+from simcore.apps.measured.kernels import profile_of
 from simcore.cost.framework_op import kernel_of_op
 from simcore.cost.kernel import Kernel
 from simcore.errors import InputError

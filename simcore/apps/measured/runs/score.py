@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from simcore.apps.validate.runs.predict import Physics, case_key, predict_case
-from simcore.apps.validate.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import Physics, case_key, predict_case
+from simcore.apps.measured.runs.cache import StepTimes
 from simcore.errors import InputError, SimcoreError
 from simcore.hardware import GpuSpec, load_cluster
 from workloads.models.spec import ModelSpec
@@ -26,10 +25,11 @@ from workloads.jobs.published import (
     measured_step_s,
     oddity,
 )
-
+from collections.abc import Sequence
+from workloads.jobs.published import RunRow, notes_of
 
 @dataclass(frozen=True)
-class Described:
+class DescribedRow:
     """A row, its cases and what was measured, seconds per step.
 
     ``unscored``: why ``measured_s`` is not a number: nothing was measured, or in no known metric.
@@ -47,7 +47,7 @@ class Described:
 class RowScore:
     """One prediction: ``predicted_s`` is the value of ``low_s``..``high_s`` nearest to ``measured_s``."""
 
-    described: Described
+    described: DescribedRow
     low_s: float
     high_s: float
 
@@ -83,7 +83,7 @@ class Scored:
     unscored: list[RowScore] = field(default_factory=list)
 
 
-def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[str, Any]]]:
+def describe_rows(rows: Iterable[RunRow]) -> tuple[list[DescribedRow], list[dict[str, Any]]]:
     """Rows as cases, and the refused ones as ``{id, family, reason}``."""
     found, skipped = [], []
     for row in rows:
@@ -93,7 +93,7 @@ def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[st
             gpu = load_cluster(case.cluster, case.overrides).gpu
             measured, unscored = _measured(row, case.model, gpu)
             ratio = causal_ratio(row, case.model)
-            found.append(Described(row, band, measured, ratio, oddity(row), unscored))
+            found.append(DescribedRow(row, band, measured, ratio, oddity(row), unscored))
         except SimcoreError as error:
             skipped.append({"id": row.id, "family": row.family, "reason": str(error)})
         except Exception as error:  # one row must not end a table of hundreds
@@ -113,18 +113,18 @@ def _measured(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> tuple[float, str]:
 def score_rows(
     rows: Sequence[RunRow], physics: Physics | None = None, times: StepTimes | None = None
 ) -> Scored:
-    """Predict and score ``rows`` on all cores; equal cases are simulated once.  Progress goes to stderr.
+    """Predict and score ``rows`` on all cores; equal cases are simulated once.  Countdown goes to stderr.
 
     ``physics``: numbers of dies instead of the profiles'.  ``times``: step times that are known already.
     """
     described, skipped = describe_rows(rows)
     cases = {case_key(case): case for entry in described for case in entry.band.cases}
-    predicted = predict_cases(cases, physics, progress=Progress("runs"), times=times)
+    predicted = predict_cases(cases, physics, progress=Countdown("runs"), times=times)
     return scored(described, skipped, predicted)
 
 
 def scored(
-    described: Iterable[Described], skipped: Sequence[Mapping[str, Any]], predicted: Mapping[str, float | str]
+    described: Iterable[DescribedRow], skipped: Sequence[Mapping[str, Any]], predicted: Mapping[str, float | str]
 ) -> Scored:
     """Scores from the step time (or the reason of a refusal) of each case by its key."""
     out = Scored(skipped=[dict(row) for row in skipped])
@@ -192,7 +192,7 @@ def case_weight(case: Case) -> float:
     return float(rounds * case.model.layers * p.cp)
 
 
-class Progress:
+class Countdown:
     """One line on stderr, rewritten, with the time left."""
 
     def __init__(self, what: str) -> None:
@@ -207,3 +207,39 @@ class Progress:
         left = (now - self._began) / done * (total - done)
         end = "\n" if done == total else ""
         print(f"\r{self._what}: {done}/{total}, {left:.0f} s left ", end=end, file=sys.stderr, flush=True)
+
+
+def row_objects(rows: Sequence[RunRow], scored: Scored) -> list[dict[str, Any]]:
+    """One object for each of ``rows``, in their order; times are seconds per step, errors relative.
+
+    ``predicted_step_s`` is the value of ``low_step_s``..``high_step_s`` nearest to what was measured, and
+    ``middle_step_s`` the middle of that band, whatever was measured.  A row that cannot be predicted has no
+    times, one without a measurement no error; ``skipped_reason`` says why.
+    """
+    scores = {id(score.described.row): score for score in (*scored.scores, *scored.unscored)}
+    reasons = {entry["id"]: entry["reason"] for entry in scored.skipped}
+    return [_object(row, scores.get(id(row)), reasons.get(row.id, "")) for row in rows]
+
+
+def _object(row: RunRow, score: RowScore | None, reason: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "id": row.id, "family": row.family, "quality": row.text("quality").upper() or "A",
+        "gpu_type": row.text("gpu_type"), "gpus": row.text("gpus"),
+        "measured_step_s": None, "predicted_step_s": None, "error": None,
+        "low_step_s": None, "middle_step_s": None, "high_step_s": None,
+        "preset": "", "unpublished": [], "assumed": [], "odd_reason": "",
+        "skipped_reason": reason if score is None or score.described.unscored else "",
+    }  # fmt: skip
+    if score is None:
+        return found
+    described = score.described
+    found |= {
+        "gpus": row.count("gpus"), "predicted_step_s": score.predicted_s, "low_step_s": score.low_s,
+        "middle_step_s": (score.low_s + score.high_s) / 2, "high_step_s": score.high_s,
+        "preset": described.band.preset, "unpublished": list(described.band.unpublished),
+        "assumed": [*notes_of(row), *described.band.cases[0].warnings],
+        "odd_reason": described.odd,
+    }  # fmt: skip
+    if not described.unscored:
+        found |= {"measured_step_s": score.measured_s, "error": score.error}
+    return found

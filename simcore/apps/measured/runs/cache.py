@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from simcore.apps.validate.runs.predict import Physics
+from simcore.apps.measured.runs.predict import Physics
 from simcore.errors import InputError
 from simcore.hardware import dies
 from workloads.jobs.published import Case

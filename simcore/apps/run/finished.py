@@ -90,3 +90,74 @@ def main() -> None:
     """Run the command alone (``scripts/report.py``)."""
     with one_command():
         typer.run(report)
+
+
+def compare(
+    run_a: Annotated[Path, typer.Argument(help="Run folder, the first.")],
+    run_b: Annotated[Path, typer.Argument(help="Run folder, the second.")],
+    top: Annotated[int, typer.Option(min=1, help="Rows in the table of ops.")] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Compare two runs: inputs that differ, step time, breakdown, what explains it, ops, stages."""
+    with reported_errors():
+        import json
+
+        from simcore.analysis.comparison import compare_runs
+        from simcore.apps.output import print_wide
+        from simcore.report.comparison import comparison_object, comparison_tables
+        from simcore.timeline import Timeline
+
+        comparison = compare_runs(*(Timeline.open(folder) for folder in (run_a, run_b)))
+        if as_json:
+            print(json.dumps(comparison_object(comparison)))
+        else:
+            print_wide(comparison_tables(comparison, (str(run_a), str(run_b)), top=top))
+
+
+def main() -> None:
+    """Run the command alone (``scripts/compare.py``)."""
+    with one_command():
+        typer.run(compare)
+
+
+def export(
+    workload: Annotated[str, typer.Argument(help="A catalog name, or a folder with an execution graph.")],
+    out: Annotated[Path, typer.Option(help="Folder for rank.N.et and comm_group.json.")],
+    ranks: Annotated[str, typer.Option(help="Only these ranks, like 0,1,8-15; all when empty.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write the execution graph of a workload as Chakra execution traces."""
+    with reported_errors():
+        import json
+
+        from simcore.apps.progress import StageTimer
+        from simcore.graph import load_graph
+        from workloads import catalog
+        from workloads.imports.chakra import export_chakra
+
+        graph = load_graph(workload) if Path(workload).is_dir() else catalog.load(workload)
+        chosen = _ranks(ranks) if ranks else None
+        with StageTimer().stage("writing ranks") as update:
+            nodes = export_chakra(graph, out, ranks=chosen, progress=update)
+        count = graph.world_size if chosen is None else len(chosen)
+        told = {"folder": str(out), "ranks": count, "nodes": nodes}
+        print(json.dumps(told) if as_json else f"{count} ranks, {nodes:,} nodes in {out}")
+
+
+def _ranks(text: str) -> set[int]:
+    """Rank numbers of a list like 0,1,8-15.  InputError for anything else."""
+    from simcore.errors import InputError
+
+    found: set[int] = set()
+    for part in text.split(","):
+        low, _, high = part.strip().partition("-")
+        if not (low.isdigit() and (high or low).isdigit()) or int(high or low) - int(low) > 1 << 20:
+            raise InputError(f"--ranks {text!r}: {part!r} is no rank or range of ranks, like 3 or 8-15")
+        found |= set(range(int(low), int(high or low) + 1))
+    return found
+
+
+def main() -> None:
+    """Run the command alone (``scripts/export_chakra.py``)."""
+    with one_command():
+        typer.run(export)
