@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 import typer
 
+from simcore.apps.progress import say
 from simcore.errors import InputError, SimcoreError
 
 INTERRUPTED = 130
@@ -40,28 +41,46 @@ def reported_errors() -> Iterator[None]:
         yield
         sys.stdout.flush()  # here, where a full disk or a reader that left can still be told
     except SimcoreError as error:
-        _say(f"error: {error}")
+        say(f"error: {error}")
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
-        _say("interrupted; no unfinished run is left")
+        say("interrupted; no unfinished run is left")
         raise typer.Exit(INTERRUPTED) from error
     except _Terminated as error:
-        _say("terminated; no unfinished run is left")
+        say("terminated; no unfinished run is left")
         raise typer.Exit(TERMINATED) from error
     except BrokenPipeError as error:
         _forget_stdout()
         raise typer.Exit(READER_LEFT) from error
     except OSError as error:
-        _say(f"error: {error}")
+        say(f"error: {error}")
         _forget_stdout()
         raise typer.Exit(InputError.exit_code) from error
     except Exception as error:
-        _say(traceback.format_exc().rstrip())
-        _say("This is a bug of the simulator, not of your input: please report it with the lines above.")
+        say(traceback.format_exc().rstrip())
+        say("This is a bug of the simulator, not of your input: please report it with the lines above.")
         raise typer.Exit(1) from error
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def one_option(
+    given: Mapping[str, object], *, more: Sequence[str] | None = None, of: Sequence[str] = ()
+) -> str:
+    """The name of the only option that is ``given``.
+
+    ``more`` are arguments behind it, which only the options ``of`` take.
+    Errors: InputError for none, several or such arguments behind another.
+    """
+    names = [name for name, value in given.items() if value]
+    if not names:
+        raise InputError(f"one of the options {' '.join(given)} is required")
+    if len(names) > 1:
+        raise InputError(f"option {names[1]}: not allowed with option {names[0]}")
+    if more and names[0] not in of:
+        raise InputError(f"unexpected arguments: {' '.join(more)}")
+    return names[0]
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -79,7 +98,3 @@ def _forget_stdout() -> None:
         pass
     finally:
         os.close(devnull)
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from simcore.apps.child import run_python
+from simcore.apps.child import RUN_SIM, run_python
 from simcore.apps.errors import reported_errors
 from simcore.errors import InputError, nearest
 
@@ -20,7 +20,6 @@ Row = dict[str, Any]
 
 _CLUSTER: Final = "h100-1024"
 _GOAL_S: Final = 1.0
-_RUN: Final = "from simcore.apps.run.run_sim import main; main()"
 _START: Final = """
 from simcore.apps.process import one_command
 with one_command():
@@ -81,7 +80,7 @@ def measure(job: BenchedJob, repeat: int) -> Row:
     for _ in range(repeat):
         with tempfile.TemporaryDirectory(prefix="bench-described-") as folder:
             out = Path(folder) / "run"
-            spent = run_python(["-c", _RUN, *job.arguments, "--json", "--out", str(out)])
+            spent = run_python([*RUN_SIM, *job.arguments, "--json", "--out", str(out)])
             info = json.loads((out / "run.json").read_text(encoding="utf-8"))
             sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
         if best is not None and best["cpu_s"] <= spent.cpu_s:

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from simcore.apps.measured.runs.cache import StepTimes
 from simcore.apps.measured.runs.predict import case_key
-from simcore.apps.measured.runs.score import Countdown, DescribedRow, describe_rows, predict_cases
+from simcore.apps.measured.runs.score import DescribedRow, describe_rows, predict_cases
+from simcore.apps.progress import Countdown
 from simcore.errors import InputError, nearest
 from simcore.hardware import dies
 from simcore.hardware.sustained import Sustained

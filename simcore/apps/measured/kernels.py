@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simcore.apps.measured.tables import read_rows
+from simcore.apps.measured.tables import number, read_rows
 from simcore.cost.kernel import Kernel, Shape, numel, parse_dtype
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError
@@ -174,10 +174,7 @@ def _sizes(columns: dict[str, str], *names: str) -> list[int]:
 
 
 def _number(columns: dict[str, str], name: str) -> float:
-    try:
-        value = float(columns[name])
-    except ValueError:
-        raise InputError(f"{name} = {columns[name]!r} is not a number") from None
+    value = number(columns, name)
     if not value >= 0:
         raise InputError(f"{name} = {value} is negative or not a number")
     return value

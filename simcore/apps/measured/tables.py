@@ -1,4 +1,4 @@
-"""Measurement files: a CSV read row by row, what cannot be used set aside with its line and reason."""
+"""Measurement files read row by row, and the errors of predictions of them by family."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import numpy as np
 from simcore.errors import InputError
 
 Row = TypeVar("Row")
+
+_FIGURES = ("mape", "median", "p90", "max")
 
 
 def read_rows(
@@ -39,6 +41,14 @@ def read_rows(
             except InputError as error:
                 skipped.append({"id": line, "reason": str(error)})
     return rows, skipped
+
+
+def number(columns: Mapping[str, str], name: str) -> float:
+    """The cell as a number, perhaps NaN or infinite.  InputError for another text."""
+    try:
+        return float(columns[name])
+    except ValueError:
+        raise InputError(f"{name} = {columns[name]!r} is not a number") from None
 
 
 @dataclass(frozen=True)
@@ -89,3 +99,21 @@ def _summary(errors: list[float]) -> dict[str, float]:
         "p90": float(np.quantile(values, 0.9)),
         "max": float(values.max()),
     }
+
+
+def summary_head(title: str, width: int = 58, count: int = 7) -> str:
+    """The head over :func:`summary_line`; a name is ``width`` wide, a number of rows ``count``."""
+    return f"{title:{width}}{'n':>{count}}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}"
+
+
+def summary_line(name: str, summary: Mapping[str, float], width: int = 58, count: int = 7) -> str:
+    """One line of an error table, percent."""
+    cells = "".join(f"{100 * summary[key]:9.1f}" for key in _FIGURES)
+    return f"{name:{width}}{summary['n']:>{count}}{cells}"
+
+
+def summary_lines(table: ErrorTable, width: int = 58, count: int = 7) -> list[str]:
+    """Head, families and all rows together; nothing for families without rows."""
+    every = [*table.families.items(), ("overall", table.overall)]
+    head = summary_head("family", width, count)
+    return [head, *(summary_line(name, found, width, count) for name, found in every if found["n"])]

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from simcore.apps.errors import reported_errors
-from simcore.apps.process import one_command
 
 
 def replay(
@@ -70,11 +69,12 @@ def replay(
 
         from simcore.apps.output import print_wide
         from simcore.apps.progress import StageTimer
+        from simcore.apps.replay.edits import edit_recording
         from simcore.apps.replay.insight import step_insights
         from simcore.apps.replay.levels import play_level
         from simcore.apps.replay.show import replay_object, replay_tables, write_replay
         from simcore.apps.replay.stragglers import analyse_stragglers, straggler_tables
-        from simcore.apps.run.edits import edit_recording, edit_table
+        from simcore.apps.run.edits import edit_table
         from simcore.apps.run.loading import chosen_interference
         from simcore.errors import InputError
         from simcore.report import write_kineto
@@ -119,9 +119,3 @@ def replay(
                 print_wide(straggler_tables(stragglers))
             if changes:
                 print_wide(edit_table(changes))
-
-
-def main() -> None:
-    """Run the command alone (``scripts/replay.py``)."""
-    with one_command():
-        typer.run(replay)

@@ -68,7 +68,7 @@ class Replay:
 
 def play(job: ImportedJob) -> Replay:
     """Replay with recorded durations.  Errors: DeadlockError when the imported graph hangs."""
-    cluster = recorded_cluster(job)
+    cluster = stand_in_cluster(job)
     ranks = tuple(range(len(job.ranks)))
     return replay_of(job, job.graph, cluster, "recorded", simulate_job(job), ranks, origins={"recorded": 1.0})
 
@@ -109,11 +109,11 @@ def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
 def simulate_job(job: ImportedJob) -> SimulationResult:
     """Play the graph of an import: every op as long as recorded, every wait resolved by the engine."""
     setup = Setup(network="alphabeta", fold=False)
-    cluster = recorded_cluster(job)
+    cluster = stand_in_cluster(job)
     return run(job.graph, cluster, setup, cost=RecordedCost(), planner=RecordedPlanner()).result
 
 
-def recorded_cluster(job: ImportedJob) -> ClusterSpec:
+def stand_in_cluster(job: ImportedJob) -> ClusterSpec:
     """Any cluster that is large enough: what its hardware can do is not asked."""
     cluster = load_cluster("h800-96", {})
     # Launches and copies cost what was recorded: the host's times are ops of the graph.

@@ -1,4 +1,4 @@
-"""What a replay shows: the JSON object and the tables."""
+"""What a replay shows: the JSON object, the tables, and a run folder to report, compare and export."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from simcore.analysis import analyse
 from simcore.apps.replay.explain import Contribution, by_stream
 from simcore.apps.replay.insight import StepInsight, Utilisation
 from simcore.apps.replay.play import Replay, ReplayedStep
+from simcore.apps.run.simulation import PERFETTO_FILE
 from simcore.graph import Graph, graph_hash
 from simcore.hardware import hardware_hash
 from simcore.report import default_ranks, write_perfetto
@@ -184,9 +185,6 @@ def _short(name: str) -> str:
 
 def _differences(entry: Contribution) -> tuple[str, str]:
     return f"{entry.work_difference_ps / PS_PER_US:+.1f}", f"{entry.wait_difference_ps / PS_PER_US:+.1f}"
-
-
-PERFETTO_FILE = "perfetto.json.gz"
 
 
 def write_replay(out_dir: Path, replay: Replay, settings: Mapping[str, str]) -> RunInfo:

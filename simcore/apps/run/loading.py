@@ -1,4 +1,4 @@
-"""The workload and the cluster of a scenario, checked against each other."""
+"""What a scenario names, loaded: workload, cluster, the GPUs of single ranks, a learned interference."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from simcore.interference import LearnedInterference
     from workloads.jobs import Description
 
+_LATENCY: Final = Number("time", at_most=1)
+_INTERFERENCES: Final = ("shared", "learned")
 #: What to do where the prediction of memory is thought to be wrong: it misses by 6% on average.
-_ANYWAY = "predicted memory may be wrong; --set memory.check=warn answers all the same"
+_ANYWAY: Final = "predicted memory may be wrong; --set memory.check=warn answers all the same"
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,6 @@ def check_world(graph: Graph, cluster: ClusterSpec) -> None:
         )
 
 
-_LATENCY: Final = Number("time", at_most=1)
-
-
 def with_node_latencies(cluster: ClusterSpec, extra: Mapping[int, str]) -> ClusterSpec:
     """``cluster`` with seconds of extra latency, one way, on every NIC of some nodes (half at each end).
 
@@ -170,17 +169,14 @@ def rank_gpus(settings: RunSettings, cluster_name: str) -> dict[int, GpuSpec]:
     return found
 
 
-_CHOICES = ("shared", "learned")
-
-
 def chosen_interference(text: str) -> LearnedInterference | None:
     """The learned function that ``shared``, ``learned`` or ``learned:FILE`` asks for; None for shared ones.
 
     Errors: InputError for another word or a file that holds no such function.
     """
     word, _, path = text.partition(":")
-    if word not in _CHOICES or (path and word == "shared"):
-        raise InputError(f"unknown interference {text!r}{nearest(word, _CHOICES)}")
+    if word not in _INTERFERENCES or (path and word == "shared"):
+        raise InputError(f"unknown interference {text!r}{nearest(word, _INTERFERENCES)}")
     if word == "shared":
         return None
     from simcore.interference import load_interference

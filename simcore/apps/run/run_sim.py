@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simcore.apps.errors import reported_errors
-from simcore.apps.process import one_command
 
 if TYPE_CHECKING:
     from simcore.apps.progress import StageTimer
@@ -89,7 +88,7 @@ def run_sim(
         import time
 
         from simcore.apps.progress import StageTimer
-        from simcore.apps.run.loading import chosen_interference
+        from simcore.apps.run.loading import chosen_interference, schedule_text
         from simcore.apps.run.scenario import resolve_scenario
         from simcore.apps.run.settings import split_pairs
 
@@ -100,8 +99,6 @@ def run_sim(
             workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
         )
         if show_schedule:
-            from simcore.apps.run.loading import schedule_text
-
             print(schedule_text(scenario, as_json=as_json))
             return
         from simcore.apps.run.simulation import run_scenario
@@ -131,9 +128,7 @@ def run_sim(
                 shown["edits"] = [change.as_object() for change in outcome.edits]
             print(json.dumps(shown))
         else:
-            from simcore.apps.output import print_outcome
-
-            print_outcome(outcome, wall_s)
+            _print_finished(outcome, wall_s)
             if continued is not None:
                 print(continued.note)
             if outcome.edits:
@@ -143,7 +138,20 @@ def run_sim(
                 print_wide(edit_table(outcome.edits))
 
 
-def main() -> None:
-    """Run the command alone (``scripts/run_sim.py``)."""
-    with one_command():
-        typer.run(run_sim)
+def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
+    """A run's summary, and where its files are."""
+    from simcore.apps.output import left_out_notes, print_summary
+    from simcore.apps.run.simulation import PERFETTO_FILE
+
+    run_dir = outcome.run_dir
+    ranks = outcome.perfetto_ranks
+    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    notes = (
+        outcome.info.assumptions[0],
+        f"simulated in {wall_s:.1f} s, {outcome.info.engine_events:,} events",
+        f"run folder: {run_dir} (timeline.parquet, counters.parquet, rank_classes.parquet, run.json)",
+        f"Perfetto (ui.perfetto.dev): {run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}",
+        *left_out_notes(outcome.perfetto_left_out),
+        f"other ranks: python scripts/report.py {run_dir} --perfetto FILE --ranks 0,1,2 (--host: host lanes)",
+    )
+    print_summary(outcome.info, outcome.analysis, 8, notes)

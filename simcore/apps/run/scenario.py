@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import yaml
-
 from simcore.apps.run.settings import RunSettings, parse_settings
 from simcore.errors import InputError, nearest
 from simcore.hardware import DEFAULT_CLUSTER
@@ -201,10 +199,8 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
 def _read_file(path: Path) -> _File:
     import yaml
 
-    from simcore.apps.run.scenario import load_yaml
-
     try:
-        content: Any = load_yaml(path.read_text(encoding="utf-8"))
+        content: Any = _load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such scenario file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -248,24 +244,29 @@ def _beside(path: Path, name: str | None) -> str | None:
     return name
 
 
-def load_yaml(text: str) -> Any:
+def _load_yaml(text: str) -> Any:
     """The one document in ``text``.  Errors: ``yaml.YAMLError``, a key given twice included."""
-    _refuse_repeats(yaml.compose(text, Loader=yaml.SafeLoader), set())
+    import yaml
+
+    seen: set[int] = set()
+
+    def refuse_repeats(node: Any) -> None:
+        """YAML keeps the last of two equal keys without a word."""
+        if id(node) in seen:  # an alias may point back to what holds it
+            return
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            keys = set()
+            for key, value in node.value:
+                named = isinstance(key, yaml.ScalarNode)
+                if named and key.value in keys:
+                    line = key.start_mark.line + 1
+                    raise yaml.YAMLError(f"{key.value!r} is given twice, again in line {line}")
+                keys.add(key.value if named else id(key))
+                refuse_repeats(value)
+        elif isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                refuse_repeats(item)
+
+    refuse_repeats(yaml.compose(text, Loader=yaml.SafeLoader))
     return yaml.safe_load(text)
-
-
-def _refuse_repeats(node: Any, seen: set[int]) -> None:
-    """YAML keeps the last of two equal keys without a word.  ``seen`` are nodes that were looked at."""
-    if id(node) in seen:  # an alias may point back to what holds it
-        return
-    seen.add(id(node))
-    if isinstance(node, yaml.MappingNode):
-        keys = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in keys:
-                raise yaml.YAMLError(f"{key.value!r} is given twice, again in line {key.start_mark.line + 1}")
-            keys.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
-            _refuse_repeats(value, seen)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_repeats(item, seen)

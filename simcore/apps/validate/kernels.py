@@ -1,4 +1,4 @@
-"""What validate and calibrate do with kernels: benchmark rows, recorded kernels, and fits to either."""
+"""``validate.py --kernels`` and ``--traces``: errors of benchmark rows and of recorded kernels."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from simcore.apps.fit import memory
-from simcore.apps.fit.kernels import fit_attention, fit_gemm
 from simcore.apps.measured.kernels import predict_rows, read_kernel_rows
-from simcore.apps.measured.recorded_kernels import MATH, RecordedRow, read_recorded_rows
+from simcore.apps.measured.recorded_kernels import MATH, RecordedRow, memory_bound, read_recorded_rows
 from simcore.apps.measured.tables import ErrorTable, error_table
 from simcore.apps.validate.left_out import left_out_errors, left_out_lines
 from simcore.errors import InputError
 
 #: Bands of kernel time, microseconds: launch-bound, small, medium, large.
-BANDS_US = (10.0, 100.0, 1000.0, math.inf)
+_BANDS_US = (10.0, 100.0, 1000.0, math.inf)
 
 
-def band(microseconds: float) -> str:
+def _band(microseconds: float) -> str:
     """Name of the band of a kernel time."""
-    upper = next(bound for bound in BANDS_US if microseconds < bound)
-    return f"< {upper:g} us" if upper < math.inf else f">= {BANDS_US[-2]:g} us"
+    upper = next(bound for bound in _BANDS_US if microseconds < bound)
+    return f"< {upper:g} us" if upper < math.inf else f">= {_BANDS_US[-2]:g} us"
 
 
 def kernel_errors(path: str) -> ErrorTable:
@@ -34,7 +33,7 @@ def kernel_errors(path: str) -> ErrorTable:
             {
                 **row.columns,
                 "id": row.line,
-                "family": f"{row.family} {band(measured)}",
+                "family": f"{row.family} {_band(measured)}",
                 "measured": measured,
                 "predicted": predicted * 1e6,
             }
@@ -56,14 +55,14 @@ def recorded_errors(paths: Sequence[str], *, leave_one_out: bool = False) -> Err
     """
     rows = read_recorded_rows(paths)
     if leave_one_out:
-        rows = _memory_bound(rows)
+        rows = memory_bound(rows)
         if len({row.trace for row in rows}) < 2:
             raise InputError("to leave a trace out takes two of them")
     predicted = memory.leave_one_trace_out(rows) if leave_one_out else memory.predict_rows(rows)
     return error_table(
         {
             "id": f"{row.trace} {row.kernel.name} {row.kernel.in_shapes}",
-            "family": f"{_class(row)} {row.gpu} {band(row.seconds * 1e6)}",
+            "family": f"{_class(row)} {row.gpu} {_band(row.seconds * 1e6)}",
             "launches": row.count,
             "measured": row.seconds * 1e6,
             "predicted": seconds * 1e6,
@@ -77,28 +76,3 @@ def _class(row: RecordedRow) -> str:
     if kernel.op_class in MATH:
         return f"{kernel.op_class} {'tf32' if row.tf32 else kernel.dtype}"
     return f"{kernel.op_class} strided" if kernel.strided else kernel.op_class
-
-
-def _memory_bound(rows: Sequence[RecordedRow]) -> list[RecordedRow]:
-    return [row for row in rows if row.kernel.op_class not in MATH]
-
-
-def fit_kernels(generation: str, path: str, rounds: int, only: str | None) -> None:
-    """Print constants of a generation fitted to benchmark rows, as TOML."""
-    rows, _ = read_kernel_rows(path)
-    if only != "attention":
-        _print_fit("[gemm.tensor]", *fit_gemm(generation, rows, rounds))
-    if only != "gemm":
-        for family, values, error in fit_attention(generation, rows, rounds):
-            _print_fit(f"[attention.{family}]", values, error)
-
-
-def fit_traces(paths: Sequence[str], rounds: int) -> None:
-    """Print the memory-bound constants fitted to recorded kernels: one set, and starts by generation."""
-    _print_fit("[memory]", *memory.fit_memory(_memory_bound(read_recorded_rows(paths)), rounds))
-
-
-def _print_fit(heading: str, values: dict[str, float], error: float) -> None:
-    print(f"{heading}  # mean absolute log error {100 * error:.2f}%")
-    for name, value in values.items():
-        print(f"{name} = {value:.4g}")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from simcore.apps.progress import Countdown
 from simcore.apps.measured.runs.predict import Physics, case_key, predict_case
 from simcore.apps.measured.runs.cache import StepTimes
 from simcore.errors import InputError, SimcoreError
@@ -110,6 +111,16 @@ def _measured(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> tuple[float, str]:
         return math.nan, str(error)
 
 
+def spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
+    """At most ``limit`` rows of each family, evenly over its rows; 0: all."""
+    if not limit:
+        return list(rows)
+    families: dict[str, list[RunRow]] = {}
+    for row in rows:
+        families.setdefault(row.family, []).append(row)
+    return [row for found in families.values() for row in found[:: -(-len(found) // limit)]]
+
+
 def score_rows(
     rows: Sequence[RunRow], physics: Physics | None = None, times: StepTimes | None = None
 ) -> Scored:
@@ -190,23 +201,6 @@ def case_weight(case: Case) -> float:
     p = case.parallel
     rounds = sum(shorter_counts(p, case.microbatches) or (min(case.microbatches, 3 * p.pp + 2),))
     return float(rounds * case.model.layers * p.cp)
-
-
-class Countdown:
-    """One line on stderr, rewritten, with the time left."""
-
-    def __init__(self, what: str) -> None:
-        self._what, self._began, self._shown = what, time.monotonic(), 0.0
-
-    def __call__(self, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` are through."""
-        now = time.monotonic()
-        if now - self._shown < 1 and done < total:
-            return
-        self._shown = now
-        left = (now - self._began) / done * (total - done)
-        end = "\n" if done == total else ""
-        print(f"\r{self._what}: {done}/{total}, {left:.0f} s left ", end=end, file=sys.stderr, flush=True)
 
 
 def row_objects(rows: Sequence[RunRow], scored: Scored) -> list[dict[str, Any]]:

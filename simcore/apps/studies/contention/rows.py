@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from simpy.events import Event, Timeout
 
+from simcore.apps.progress import say
 from simcore.apps.replay.alone import demand_alone, shortest_ps
+from simcore.apps.replay.levels import recorded_cluster
 from simcore.apps.studies.contention.pairs import Neighbour, OverlappedKernel, Pairs, overlapped_kernels
 from simcore.clock import Clock
 from simcore.collectives import NcclPlanner
@@ -22,7 +25,7 @@ from simcore.interference import LearnedInterference, Neighbours, features
 from simcore.interference.features import EXCHANGES
 from simcore.interference.train import TrainingRow
 from simcore.network.fluid import FixedNetwork
-from workloads.imports import ImportedJob
+from workloads.imports import ImportedJob, import_traces
 
 _FOREVER = 1 << 56  # ps: communication that outlives the kernel holds its SMs as long as the kernel runs
 #: A kernel is a training row when communication was beside it nearly all the time.
@@ -91,6 +94,45 @@ def trace_rows(
         if progress is not None:
             progress(done + 1, len(pairs.kernels))
     return TraceRows(trace, cluster.gpu, tuple(rows), pairs)
+
+
+def read_trace_sets(
+    traces: Sequence[Path], cluster: str | None, sms_per_channel: float = 1.0
+) -> tuple[list[tuple[TraceRows, ImportedJob, str | None]], list[dict[str, str]]]:
+    """The rows of each trace set; those that cannot be compared with the reason."""
+    found: list[tuple[TraceRows, ImportedJob, str | None]] = []
+    skipped = []
+    for path in traces:
+        say(f"{path.name}: reading")
+        job = import_traces([path])
+        named = None if any(rank.gpu for rank in job.ranks) else cluster
+        try:
+            spec = recorded_cluster(job, named, max((rank.number for rank in job.ranks), default=0) + 1)
+        except InputError as error:
+            skipped.append({"trace": path.name, "reason": str(error)})
+            continue
+        name = path.name.split(".")[0]
+        rows = trace_rows(name, job, spec, _progress(path.name), sms_per_channel)
+        if rows.rows:
+            found.append((rows, job, named))
+        else:
+            skipped.append(
+                {"trace": path.name, "reason": "no kernel beside communication was seen alone too"}
+            )
+    return found, skipped
+
+
+def _progress(name: str) -> Callable[[int, int], None]:
+    last = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        percent = 100 * done // total
+        if percent // 25 != last // 25:
+            last = percent
+            say(f"{name}: {percent}% of {total} kernels")
+
+    return report
 
 
 class _Channels:

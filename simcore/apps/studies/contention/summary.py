@@ -1,4 +1,4 @@
-"""How near predictions come: shares within bounds, by trace, kernel class and length."""
+"""How near predictions come: shares within bounds by trace, kernel class and length, and as text."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ ECHO = {"H800": (0.43, 0.52, 0.58), "A800": (0.61, 0.52, 0.75), "RTX 3090": (0.6
 #: Bands of time alone, us: a profiler that rounds to 1 us is 10% off below 10 us.
 BANDS_US = ((0, 10), (10, 50), (50, 1 << 30))
 SHORT_US = 10
+
+_HEAD = (
+    f"{'':44}{'n':>6}{'5%':>6}{'10%':>6}{'15%':>6}{'median':>9}{'slow':>7}{'p90':>7}{'added':>8}{'pred.':>8}"
+    f"{'lost/held':>11}"
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -113,12 +118,6 @@ def step_effect(trace: TraceRows, predicted_ps: Sequence[float]) -> dict[str, fl
         "predicted_added": (sum(predicted_ps) - alone) / total,
         "compute_error": (sum(predicted_ps) - recorded) / total,
     }
-
-
-_HEAD = (
-    f"{'':44}{'n':>6}{'5%':>6}{'10%':>6}{'15%':>6}{'median':>9}{'slow':>7}{'p90':>7}{'added':>8}{'pred.':>8}"
-    f"{'lost/held':>11}"
-)
 
 
 def study_text(study: Mapping[str, Any]) -> str:

@@ -18,8 +18,7 @@ from simcore.apps.fit.runs import counts, curves, fit, fit_lines
 from simcore.apps.validate.runs.page import Extras, coverage_object, drawings, far_off, report
 from simcore.apps.validate.runs.ranking import search
 from simcore.apps.validate.runs.residuals import measured_runs_of
-from simcore.apps.measured.runs.score import row_objects
-from simcore.apps.measured.runs.score import DescribedRow, RowScore, Scored, score_rows
+from simcore.apps.measured.runs.score import DescribedRow, RowScore, Scored, row_objects, score_rows, spread
 from simcore.apps.validate.runs.sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
 from simcore.hardware import dies
@@ -123,16 +122,6 @@ def _write_page(target: Path, scored: Scored, extras: Extras) -> None:
     for name, drawing in drawings(scored, extras).items():
         (images / f"{name}.svg").write_text(drawing, encoding="utf-8")
     print(f"written: {target}", file=sys.stderr)
-
-
-def spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
-    """At most ``limit`` rows of each family, evenly over its rows; 0: all."""
-    if not limit:
-        return list(rows)
-    families: dict[str, list[RunRow]] = {}
-    for row in rows:
-        families.setdefault(row.family, []).append(row)
-    return [row for found in families.values() for row in found[:: -(-len(found) // limit)]]
 
 
 def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ()) -> ErrorTable:

@@ -22,7 +22,8 @@ from typing import Final, Literal, NamedTuple
 
 from simcore.apps.measured.runs.predict import case_key
 from simcore.apps.measured.runs.cache import StepTimes
-from simcore.apps.measured.runs.score import Countdown, predict_cases
+from simcore.apps.progress import Countdown
+from simcore.apps.measured.runs.score import predict_cases
 from simcore.errors import SimcoreError
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec

@@ -8,7 +8,8 @@ from dataclasses import replace
 from simcore.apps.measured.runs.predict import case_key
 from simcore.apps.measured.runs.cache import StepTimes
 from simcore.apps.fit.runs import Fit
-from simcore.apps.measured.runs.score import Countdown, RowScore, Scored, predict_cases
+from simcore.apps.progress import Countdown
+from simcore.apps.measured.runs.score import RowScore, Scored, predict_cases
 from simcore.hardware import dies, load_cluster
 from simcore.hardware.sustained import Sustained
 from workloads.evidence import Features, MeasuredRun, job_features, with_reaches
