@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
 from simcore.apps.replay.edits import edit_recording
+from simcore.apps.replay.play import replay_job
 from simcore.errors import InputError
 from simcore.graph.schedules import end_times, gpipe, interleaved_one_f_one_b, one_f_one_b
 from workloads.imports import import_traces

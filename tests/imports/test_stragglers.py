@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simcore.apps.replay.command import main as replay_command
 from simcore.apps.replay.longest_path import LongestPaths
 from simcore.apps.replay.play import replay_job, simulate_job
 from simcore.apps.replay.stragglers import analyse_stragglers
 from simcore.errors import InputError
+from tests.commands import simcore
 from workloads.imports import import_traces
 
 HEADER = "dp_rank,stage,rank,step,optype,start_ts,duration,seq_id,mc,mb_id,gmc"
@@ -285,17 +285,12 @@ def test_the_published_job(name):
     assert found.slowest_workers.explained == pytest.approx(mended["Mw"], rel=0.03)
 
 
-def test_the_command_shows_them(tmp_path, capsys, monkeypatch):
+def test_the_command_shows_them(tmp_path, capsys):
     path = write(tmp_path / "log.csv", two_by_two())
-    monkeypatch.setattr("sys.argv", ["replay", str(path), "--json"])
-    with pytest.raises(SystemExit) as ended:
-        replay_command()
-    assert not ended.value.code
+    assert simcore("replay", path, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["stragglers"]["slowdown"] == pytest.approx(8.2 / 7.7)
-    monkeypatch.setattr("sys.argv", ["replay", str(path)])
-    with pytest.raises(SystemExit):
-        replay_command()
+    assert simcore("replay", path) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "1.0649" in text  # 8.2 / 7.7
     assert "150.0% of what stragglers cost" in text

@@ -8,13 +8,13 @@ from typer.testing import CliRunner
 
 from simcore.apps.main import app
 from simcore.apps.studies.cases import PlanSequence, TrafficCase, fabric, traffic_cases
-from simcore.apps.studies.command import fidelity_study
 from simcore.apps.studies.compare import compare
 from simcore.apps.studies.explain import explanation
-from simcore.apps.studies.command import scatter_svg
 from simcore.apps.studies.references import check_references
+from simcore.apps.studies.show import scatter_svg
 from simcore.collectives import NcclPlanner
 from simcore.units import MIB
+from tests.commands import simcore
 
 
 def alone(collective, size, ranks=8):
@@ -91,11 +91,11 @@ def test_scenarios_cover_what_the_study_promises():
 
 def test_json_is_one_object(monkeypatch, capsys, tmp_path):
     small = [alone("all_reduce", MIB)]
-    monkeypatch.setattr("simcore.apps.studies.command.scenarios", lambda quick: small)
-    monkeypatch.setattr("simcore.apps.studies.command.check_references", lambda quick: [])
-    monkeypatch.setattr("simcore.apps.studies.command.check_convergence", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.cases.traffic_cases", lambda quick: small)
+    monkeypatch.setattr("simcore.apps.studies.references.check_references", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.compare.check_convergence", lambda quick: [])
     picture = tmp_path / "fidelity.svg"
-    assert fidelity_study(["--json", "--plot", str(picture)]) == 0
+    assert simcore("fidelity-study", "--json", "--plot", picture) == 0
     printed = json.loads(capsys.readouterr().out)
     assert {"mean_percent", "worst_percent", "speedup", "cases"} <= set(printed)
     row = printed["cases"][0]
@@ -108,10 +108,10 @@ def test_json_is_one_object(monkeypatch, capsys, tmp_path):
 
 
 def test_a_plot_that_cannot_be_written_is_bad_input(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("simcore.apps.studies.command.scenarios", lambda quick: [])
-    monkeypatch.setattr("simcore.apps.studies.command.check_references", lambda quick: [])
-    monkeypatch.setattr("simcore.apps.studies.command.check_convergence", lambda quick: [])
-    assert fidelity_study(["--plot", str(tmp_path / "missing" / "x.svg")]) == 2
+    monkeypatch.setattr("simcore.apps.studies.cases.traffic_cases", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.references.check_references", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.compare.check_convergence", lambda quick: [])
+    assert simcore("fidelity-study", "--plot", str(tmp_path / "missing" / "x.svg")) == 2
     assert "cannot write" in capsys.readouterr().err
 
 

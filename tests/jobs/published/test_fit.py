@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simcore.apps.validate.runs.ablations import ABLATIONS, ablate, explain
-from simcore.apps.measured.runs.cache import StepTimes
-from simcore.apps.validate.runs.command import validate_runs
 from simcore.apps.fit.runs import STEPS, ClockCurve, curves, fit, fit_numbers, print_runs_fit, probe
+from simcore.apps.measured.runs.cache import StepTimes
 from simcore.apps.measured.runs.predict import case_key, simulated_s
-from simcore.apps.validate.runs.ranking import PUBLISHED_BEST, REFERENCE, StrategySearch
 from simcore.apps.measured.runs.score import DescribedRow, RowScore, describe_rows
+from simcore.apps.validate.runs.ablations import ABLATIONS, ablate, explain
+from simcore.apps.validate.runs.command import validate_runs
+from simcore.apps.validate.runs.ranking import PUBLISHED_BEST, REFERENCE, StrategySearch
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from simcore.hardware.sustained import Sustained
@@ -111,7 +111,7 @@ def test_known_times_are_not_simulated_again(tmp_path: Path, monkeypatch: pytest
     described, _ = describe_rows([_row()])
     times = StepTimes(tmp_path / "times.jsonl")
     (first,) = curves(described, _START, times)
-    monkeypatch.setattr("simcore.apps.validate.runs.score.predict_case", lambda *_: math.nan)
+    monkeypatch.setattr("simcore.apps.measured.runs.score.predict_case", lambda *_: math.nan)
     (second,) = curves(described, _START, StepTimes(tmp_path / "times.jsonl"))
     assert np.array_equal(first.log_s, second.log_s)
 

@@ -15,8 +15,8 @@ from simcore.apps.validate.runs.ranking import (
     REFERENCE,
     STRATEGIES,
     VARIANTS,
-    StrategySearch,
     Strategy,
+    StrategySearch,
     kendall_of_orders,
     search,
 )
@@ -72,7 +72,11 @@ def test_times_are_kept(tmp_path: Path) -> None:
 def _searches() -> list[StrategySearch]:
     slower = {"2M1P8D": 2.0, "1M16P1D": 0.5, "4M1P4D": 1.0}
     other = {"2M1P8D": 1.0, "1M16P1D": 0.4, "4M1P4D": 1.5}
-    return [StrategySearch(REFERENCE, slower), StrategySearch(VARIANTS[0], other), StrategySearch(GRID[0], slower)]
+    return [
+        StrategySearch(REFERENCE, slower),
+        StrategySearch(VARIANTS[0], other),
+        StrategySearch(GRID[0], slower),
+    ]
 
 
 def test_orders_are_compared_pair_by_pair() -> None:

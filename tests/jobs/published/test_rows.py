@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcore.apps.measured.runs.predict import predict_case, simulated_s
+from simcore.apps.measured.runs.score import DescribedRow, RowScore, Scored, describe_rows, score_rows
 from simcore.apps.validate.runs.command import goals, table_of
 from simcore.apps.validate.runs.page import report
 from simcore.apps.validate.runs.page.curves import CURVES, curve_lines, plot
-from simcore.apps.measured.runs.predict import predict_case, simulated_s
-from simcore.apps.measured.runs.score import DescribedRow, RowScore, Scored, describe_rows, score_rows
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from workloads.jobs.published import Band, RunRow, describe, measured_step_s, notes_of, oddity, read_run_rows
@@ -255,7 +255,7 @@ def test_a_bug_in_one_row_is_its_reason(monkeypatch: pytest.MonkeyPatch) -> None
             raise ZeroDivisionError("no experts")
         return describe(row)
 
-    monkeypatch.setattr("simcore.apps.validate.runs.score.describe", broken)
+    monkeypatch.setattr("simcore.apps.measured.runs.score.describe", broken)
     described, skipped = describe_rows([_row(), _row(id="r2")])
     assert [entry.row.id for entry in described] == ["r1"]
     assert skipped[0]["reason"] == "bug: ZeroDivisionError: no experts"

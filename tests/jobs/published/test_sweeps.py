@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcore.apps.validate.runs.command import rank_order
-from simcore.apps.validate.runs.page.page import metric_lines
-from simcore.apps.validate.runs.page.orders import order_lines, repeat_lines
 from simcore.apps.measured.runs.score import DescribedRow, RowScore
+from simcore.apps.validate.runs.command import rank_order
+from simcore.apps.validate.runs.page.orders import order_lines, repeat_lines
+from simcore.apps.validate.runs.page.page import metric_lines
 from simcore.apps.validate.runs.sweeps import (
     kendall_tau,
     layouts,
