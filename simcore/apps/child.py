@@ -40,11 +40,7 @@ def run_python(arguments: Sequence[str], *, cwd: Path | None = None) -> Spent:
     """
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        env=_surroundings(),
+        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, cwd=cwd, env=_surroundings()
     )
     assert process.stdout is not None
     with process.stdout:

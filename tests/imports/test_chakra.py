@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from simcore.apps.run import finished
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder, save_graph, verify
@@ -143,7 +143,7 @@ def test_nodes_with_times_replay(tmp_path, since_s):
     (tmp_path / "comm_group.json").write_text('{"0": [0, 1]}')
     job = import_traces([tmp_path])
     assert not verify(job.graph)
-    for row in replay_job(job):
+    for row in play(job).steps():
         # 50 + 30 + 8 us: each waits for the one before
         assert row.recorded.span == pytest.approx(88e-6)
         assert row.replayed.span == pytest.approx(88e-6)

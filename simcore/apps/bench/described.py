@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import typer
 
 from simcore.apps.child import RUN_SIM, run_python
 from simcore.apps.errors import reported_errors
+from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 
 Row = dict[str, Any]
@@ -113,7 +113,7 @@ def bench_described(
                 raise InputError(f"unknown job {name!r}{nearest(name, JOBS)}")
         rows = {}
         for name in jobs or JOBS:
-            print(f"{name}: {' '.join(JOBS[name].arguments)} ...", file=sys.stderr, flush=True)
+            say(f"{name}: {' '.join(JOBS[name].arguments)} ...")
             rows[name] = measure(JOBS[name], repeat)
         starts = [run_python(["-c", _START]) for _ in range(repeat)]
         start = min(starts, key=lambda spent: spent.cpu_s)

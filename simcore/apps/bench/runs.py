@@ -64,12 +64,12 @@ def bench_runs(
         if every < 1:
             raise InputError(f"--every {every}: at least 1")
         found = measure(table, every)
-    if as_json:
-        sys.stdout.write(json.dumps(found) + "\n")
-        return
-    for row in found["slowest"]:
-        sys.stdout.write(f"{row['cpu_s']:8.2f} s  {row['id']}\n")
-    sys.stdout.write(
-        f"{found['cases']} of {found['of']} cases ({found['refused']} refused) in {found['cpu_s']:.1f} s of"
-        f" CPU time, digest {found['digest'][:16]}\n"
-    )
+        if as_json:
+            print(json.dumps(found))
+            return
+        for row in found["slowest"]:
+            print(f"{row['cpu_s']:8.2f} s  {row['id']}")
+        print(
+            f"{found['cases']} of {found['of']} cases ({found['refused']} refused) in {found['cpu_s']:.1f} s of"
+            f" CPU time, digest {found['digest'][:16]}"
+        )

@@ -16,13 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from simcore.apps.measured.nccl import (
-    generation_of,
-    plan_rows,
-    predicted_us,
-    read_nccl_rows,
-    tells_constants,
-)
+from simcore.apps.measured.nccl import generation_of, plan_rows, predicted_us, read_nccl_rows, tells_constants
 from simcore.apps.measured.nccl_rows import NcclRow
 from simcore.apps.measured.tables import error_table, summary_head, summary_line
 from simcore.collectives.spread import ANY_COLLECTIVE, BAND_KEYS, band_key, nodes_key

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from simcore.apps.measured.kernels import profile_of
+from simcore.apps.replay.alone import overlapped
 from simcore.apps.replay.shapes import STRIDED, TF32_WORDS, kernel_of_call
 from simcore.cost.kernel import Kernel
 from simcore.errors import InputError
@@ -68,7 +68,7 @@ def memory_bound(rows: Sequence[RecordedRow]) -> list[RecordedRow]:
 def _undisturbed(rank: ImportedRank) -> list[tuple[Kernel, bool, float]]:
     recorded, shapes = rank.recorded, rank.recorded.shapes
     assert shapes is not None
-    disturbed = _overlapped(recorded.start_ps, recorded.end_ps)
+    disturbed = overlapped(recorded, np.ones(len(recorded), dtype=np.bool_))
     of_call: dict[int, list[int]] = defaultdict(list)
     for op in np.flatnonzero(recorded.is_kernel & ~recorded.is_comm & (shapes.of_op >= 0)).tolist():
         of_call[int(shapes.of_op[op])].append(op)
@@ -88,12 +88,3 @@ def _undisturbed(rank: ImportedRank) -> list[tuple[Kernel, bool, float]]:
         strided = any(STRIDED in name for name in names)
         found.append((replace(kernel, strided=strided), tf32, lasted * 1e-12))
     return found
-
-
-def _overlapped(start_ps: npt.NDArray[np.int64], end_ps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Whether another op ran during each of the ops, which are sorted by start."""
-    latest = np.maximum.accumulate(end_ps)
-    before = np.concatenate([[False], latest[:-1] > start_ps[1:]])
-    after = np.concatenate([start_ps[1:] < end_ps[:-1], [False]])
-    overlapped: npt.NDArray[np.bool_] = before | after
-    return overlapped

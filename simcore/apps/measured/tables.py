@@ -64,15 +64,6 @@ class ErrorTable:
     overall: dict[str, float]
     skipped: list[dict[str, Any]] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The table as plain values, ready for JSON."""
-        return {
-            "rows": self.rows,
-            "families": self.families,
-            "overall": self.overall,
-            "skipped": self.skipped,
-        }
-
 
 def error_table(rows: Iterable[Mapping[str, Any]], skipped: Iterable[Mapping[str, Any]] = ()) -> ErrorTable:
     """Errors of ``rows`` (each with id, family, measured, predicted), by family and overall."""

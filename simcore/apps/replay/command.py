@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from simcore.apps.errors import reported_errors
+from simcore.apps.run.run_sim import InterferenceOption
 
 
 def replay(
@@ -41,14 +42,7 @@ def replay(
             " recorded on. Default: the recorded GPU's.",
         ),
     ] = None,
-    interference: Annotated[
-        str,
-        typer.Option(
-            metavar="shared|learned[:FILE]",
-            help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
-            " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
-        ),
-    ] = "shared",
+    interference: InterferenceOption = "shared",
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which ops, streams and waits make the spans differ.")
     ] = False,

@@ -98,14 +98,6 @@ def replay_of(
     )
 
 
-def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
-    """Replay with recorded durations; all steps, or the one numbered ``step``.
-
-    Errors: InputError for a step that no trace has, DeadlockError when the imported graph hangs.
-    """
-    return play(job).steps(step)
-
-
 def simulate_job(job: ImportedJob) -> SimulationResult:
     """Play the graph of an import: every op as long as recorded, every wait resolved by the engine."""
     setup = Setup(network="alphabeta", fold=False)
@@ -141,12 +133,7 @@ class Split:
 
     def parts(self) -> dict[str, float]:
         """The parts by name."""
-        return {
-            "exposed_compute": self.exposed_compute,
-            "overlapped": self.overlapped,
-            "exposed_communication": self.exposed_communication,
-            "other": self.other,
-        }
+        return {name: value for name, value in vars(self).items() if name != "span"}
 
 
 @dataclass(frozen=True)

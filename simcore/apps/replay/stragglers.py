@@ -25,6 +25,7 @@ from workloads.imports.straggler_job import WorkerOps
 from workloads.imports.straggler_trace import COMMUNICATION_TYPES
 
 _MAX_CELLS = 1 << 24  # ops times scenarios at a time: 128 MiB
+_MOST_WORKERS = 8  # shown, those who cost most; a job may have thousands
 _WORST_PERCENT = 3  # of the workers: those that the paper's M_W blames together
 _MERGED = {
     "forward-send": "forward-pp-comm", "forward-recv": "forward-pp-comm",
@@ -44,10 +45,6 @@ class Fix:
     workers: tuple[int, ...]
     t_fixed_s: float
     explained: float
-
-    def as_object(self) -> dict[str, Any]:
-        """For JSON."""
-        return {"workers": list(self.workers), "t_fixed_s": self.t_fixed_s, "explained": self.explained}
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,8 @@ class Stragglers:
             "slowdown": self.slowdown,
             "delay_slowdown": self.delay_slowdown,
             **parts,
-            "last_stage": self.last_stage.as_object(),
-            "slowest_workers": self.slowest_workers.as_object(),
+            "last_stage": vars(self.last_stage),
+            "slowest_workers": vars(self.slowest_workers),
         }
 
 
@@ -210,9 +207,6 @@ def analyse_stragglers(job: ImportedJob) -> Stragglers | None:
             for k, number in enumerate(log.steps)
         },
     )
-
-
-_MOST_WORKERS = 8  # those who cost most; a job may have thousands
 
 
 def straggler_tables(found: Stragglers) -> RenderableType:

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from simcore.apps.run.scenario import Scenario
     from simcore.apps.run.simulation import FinishedRun
 
+InterferenceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="shared|learned[:FILE]",
+        help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
+        " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
+    ),
+]
+
 
 def run_sim(
     workload: Annotated[
@@ -56,14 +65,7 @@ def run_sim(
             help="What if: change the workload; repeatable, in the order given. Keys: docs/what-if.md.",
         ),
     ] = None,
-    interference: Annotated[
-        str,
-        typer.Option(
-            metavar="shared|learned[:FILE]",
-            help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
-            " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
-        ),
-    ] = "shared",
+    interference: InterferenceOption = "shared",
     no_fold: Annotated[
         bool, typer.Option("--no-fold", help="Simulate every rank by itself. The result is the same.")
     ] = False,

@@ -83,7 +83,8 @@ def _planner(topology: Topology, algorithm: str) -> NcclPlanner:
 def _alone(quick: bool) -> Iterator[TrafficCase]:
     wanted: tuple[tuple[str, int], ...] = (("nvswitch", 8), ("rail", 32), ("oversubscribed", 32))
     if not quick:
-        wanted = (*wanted, ("rail", 16), ("rail", 64), ("oversubscribed", 64), *_large())
+        wanted = (*wanted, ("rail", 16), ("rail", 64), ("oversubscribed", 64))
+        wanted = (*wanted, ("rail", _LARGE_RANKS), ("oversubscribed", _LARGE_RANKS))
     for name, ranks in wanted:
         topology = fabric(name, ranks)
         large = ranks >= _LARGE_RANKS
@@ -93,16 +94,8 @@ def _alone(quick: bool) -> Iterator[TrafficCase]:
                 plan = _planner(topology, algorithm).plan(collective, size, range(ranks))
                 job = PlanSequence(f"{collective} {plan.algorithm}", (plan,))
                 yield TrafficCase(f"{job.name} {format_bytes(size)} x{ranks} {name}", name, topology, (job,))
-            for src, dst in ((0, ranks - 1),):
-                plan = _planner(topology, "ring").plan_p2p(size, src, dst)
-                job = PlanSequence("send_recv", (plan,))
-                yield TrafficCase(
-                    f"send_recv {format_bytes(size)} {src}-{dst} {name}", name, topology, (job,)
-                )
-
-
-def _large() -> tuple[tuple[str, int], ...]:
-    return (("rail", _LARGE_RANKS), ("oversubscribed", _LARGE_RANKS))
+            job = PlanSequence("send_recv", (_planner(topology, "ring").plan_p2p(size, 0, ranks - 1),))
+            yield TrafficCase(f"send_recv {format_bytes(size)} 0-{ranks - 1} {name}", name, topology, (job,))
 
 
 def _colliding(quick: bool) -> Iterator[TrafficCase]:
@@ -122,13 +115,12 @@ def _colliding(quick: bool) -> Iterator[TrafficCase]:
         for kind, (other, start_ps) in pairs.items():
             jobs = (PlanSequence("first", (whole,)), PlanSequence("second", (other,), start_ps))
             yield TrafficCase(f"collide {kind} {format_bytes(size)}", "two jobs, 4:1", topology, jobs)
-    node = fabric("nvswitch", 8)
-    for size in (64 * MIB,):
-        jobs = (
-            PlanSequence("all_reduce", (_planner(node, "ring").plan("all_reduce", size, range(8)),)),
-            PlanSequence("all_to_all", (_planner(node, "ring").plan("all_to_all", size, range(8)),)),
-        )
-        yield TrafficCase(f"collide in node {format_bytes(size)}", "two jobs, NVSwitch", node, jobs)
+    node, size = fabric("nvswitch", 8), 64 * MIB
+    both = tuple(
+        PlanSequence(collective, (_planner(node, "ring").plan(collective, size, range(8)),))
+        for collective in ("all_reduce", "all_to_all")
+    )
+    yield TrafficCase(f"collide in node {format_bytes(size)}", "two jobs, NVSwitch", node, both)
 
 
 def _sends_under_all_reduce(quick: bool) -> Iterator[TrafficCase]:

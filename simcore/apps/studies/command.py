@@ -69,7 +69,7 @@ def fidelity_study(
         whole = {
             **study.as_dict(),
             "references": [row.as_dict() for row in references],
-            "convergence": [row.as_dict() for row in convergence],
+            "convergence": [vars(row) for row in convergence],
         }
         print(json.dumps(whole) if as_json else fidelity_text(study, references, convergence))
 

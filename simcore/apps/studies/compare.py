@@ -13,7 +13,6 @@ from simcore.apps.studies.explain import EXPLAIN_ABOVE_PERCENT, explanation
 from simcore.apps.studies.wire import wire_plan
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
-from simcore.hardware.topology import Topology
 from simcore.network.flow import Flow, Network
 from simcore.network.fluid import fluid_network
 from simcore.network.packet import PacketNetwork, PacketSettings, program_of
@@ -167,12 +166,6 @@ def segment_bytes(scenario: TrafficCase, settings: PacketSettings) -> int:
     return largest
 
 
-def time_alone(topology: Topology, plan: CollectivePlan, settings: PacketSettings | None = None) -> int:
-    """Time of one plan alone on the packet network, ps."""
-    job = PlanSequence(plan.collective, (plan,))
-    return run_packet(TrafficCase(plan.collective, "", topology, (job,)), settings)[0][0]
-
-
 def _run(clock: Clock, network: Network, jobs: Iterable[PlanSequence]) -> tuple[list[int], int]:
     players = [_Player(clock, network, job) for job in jobs]
     events = clock.drain()
@@ -233,15 +226,6 @@ class Convergence:
     segment_bytes: int
     packet_us: float
     percent: float
-
-    def as_dict(self) -> dict[str, object]:
-        """The row as ``--json`` prints it."""
-        return {
-            "name": self.name,
-            "segment_bytes": self.segment_bytes,
-            "packet_us": self.packet_us,
-            "percent": self.percent,
-        }
 
 
 def check_convergence(quick: bool = False) -> Iterator[Convergence]:

@@ -93,7 +93,7 @@ def validate(
             from simcore.apps.validate.peak_memory import memory_errors, memory_lines
 
             table = memory_errors(memory)
-            print(json.dumps(table.as_dict()) if as_json else "\n".join(memory_lines(table, worst)))
+            print(json.dumps(vars(table)) if as_json else "\n".join(memory_lines(table, worst)))
         else:
             found, lines = _cool(
                 kernels,
@@ -131,19 +131,19 @@ def _cool(
         from simcore.apps.validate.layers import layer_errors, layer_lines
 
         table = layer_errors(layers)
-        return table.as_dict() | cool, [*layer_lines(table), _COOL]
+        return vars(table) | cool, [*layer_lines(table), _COOL]
     if nccl is not None:
         from simcore.apps.validate.nccl import nccl_errors, nccl_lines
 
         table = nccl_errors(nccl)
-        return table.as_dict() | cool, [*_lines(table, worst), _COOL, *nccl_lines(table.rows)]
+        return vars(table) | cool, [*_lines(table, worst), _COOL, *nccl_lines(table.rows)]
     from simcore.apps.validate.kernels import kernel_errors, left_out, recorded_errors
 
     if kernels is None:
         table = recorded_errors(traces, leave_one_out=leave_one_out)
-        return table.as_dict() | cool, [*_lines(table, worst), _COOL]
+        return vars(table) | cool, [*_lines(table, worst), _COOL]
     table = kernel_errors(kernels)
-    found, lines = table.as_dict() | cool, [*_lines(table, worst), _COOL]
+    found, lines = vars(table) | cool, [*_lines(table, worst), _COOL]
     if leave_one_out:
         apart, told = left_out(kernels, table)
         return found | {"left_out": apart}, [*lines, "", *told]

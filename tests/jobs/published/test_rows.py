@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcore.apps.measured.runs.predict import predict_case, simulated_s
-from simcore.apps.measured.runs.score import DescribedRow, RowScore, Scored, describe_rows, score_rows
-from simcore.apps.validate.runs.command import goals, table_of
+from simcore.apps.measured.runs.score import (
+    DescribedRow,
+    RowScore,
+    Scored,
+    describe_rows,
+    goals,
+    score_rows,
+    table_of,
+)
 from simcore.apps.validate.runs.page import report
 from simcore.apps.validate.runs.page.curves import CURVES, curve_lines, plot
 from simcore.errors import InputError

@@ -16,17 +16,14 @@ _MEASURED = Path(__file__).parents[4] / "hardware_profiles" / "measured"
 
 def profile_gpu(
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder. Default: hardware_profiles/measured/<gpu>."),
+        Path | None, typer.Option(metavar="DIR", help="Folder. Default: hardware_profiles/measured/<gpu>.")
     ] = None,
     minutes: Annotated[float, typer.Option(help="Time budget; a later run goes on.")] = 7.5,
     base: Annotated[
-        str | None,
-        typer.Option(metavar="PROFILE", help="Profile to start from. Default: by the GPU's name."),
+        str | None, typer.Option(metavar="PROFILE", help="Profile to start from. Default: by the GPU's name.")
     ] = None,
     fit_only: Annotated[
-        Path | None,
-        typer.Option("--fit-only", metavar="DIR", help="Fit what was measured before; no GPU."),
+        Path | None, typer.Option("--fit-only", metavar="DIR", help="Fit what was measured before; no GPU.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from simcore.apps.measured.tables import ErrorTable, error_table
 from simcore.apps.progress import Countdown
 from simcore.apps.measured.runs.predict import Physics, case_key, predict_case
 from simcore.apps.measured.runs.cache import StepTimes
@@ -201,6 +202,28 @@ def case_weight(case: Case) -> float:
     p = case.parallel
     rounds = sum(shorter_counts(p, case.microbatches) or (min(case.microbatches, 3 * p.pp + 2),))
     return float(rounds * case.model.layers * p.cp)
+
+
+def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ()) -> ErrorTable:
+    """Errors by family and overall."""
+    plain = [
+        {"id": s.described.row.id, "family": s.described.row.family, "measured": s.measured_s,
+         "predicted": s.predicted_s}
+        for s in scores
+    ]  # fmt: skip
+    return error_table(plain, skipped)
+
+
+def goals(scores: Sequence[RowScore]) -> dict[str, Any]:
+    """What the project aims at, over rows of quality A that are not odd."""
+    table = table_of([score for score in scores if score.quality == "A" and not score.described.odd])
+    means = [summary["mape"] for summary in table.families.values()]
+    large = {name: s["mape"] for name, s in table.families.items() if s["n"] >= 5 and s["mape"] > 0.12}
+    return {
+        **table.overall,
+        "mean_over_families": sum(means) / len(means) if means else None,
+        "families_above_12_percent": large,
+    }
 
 
 def row_objects(rows: Sequence[RunRow], scored: Scored) -> list[dict[str, Any]]:

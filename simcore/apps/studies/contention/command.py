@@ -18,8 +18,7 @@ def contention_study(
         str | None, typer.Option(metavar="NAME|FILE", help="For traces that name no GPU.")
     ] = None,
     learned: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A learned interference. Default: cross-validated."),
+        Path | None, typer.Option(metavar="FILE", help="A learned interference. Default: cross-validated.")
     ] = None,
     steps: Annotated[bool, typer.Option("--steps", help="Also replay the steps with shared GPUs.")] = False,
     sms_per_channel: Annotated[float, typer.Option(metavar="N", help="What if a channel took N SMs.")] = 1.0,

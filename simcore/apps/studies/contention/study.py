@@ -20,12 +20,7 @@ _MOST_SMS_PER_CHANNEL = 8
 
 
 def contention_object(
-    traces: Sequence[Path],
-    cluster: str | None,
-    learned: Path | None,
-    *,
-    steps: bool,
-    sms_per_channel: float,
+    traces: Sequence[Path], cluster: str | None, learned: Path | None, *, steps: bool, sms_per_channel: float
 ) -> dict[str, Any]:
     """The study of ``traces``, a job each, as ``--json`` shows it.
 
@@ -92,7 +87,7 @@ def _trace_object(
         "beside_compute": trace.pairs.others,
         "repeats_within": list(noise_floor(trace)),
         "scores": {
-            name: [found.as_dict() for found in scores(trace, times)] for name, times in models.items()
+            name: [vars(found) for found in scores(trace, times)] for name, times in models.items()
         },
         "step_effect": {name: step_effect(trace, times) for name, times in models.items()},
         "steps": steps,

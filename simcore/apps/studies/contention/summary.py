@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,10 +47,6 @@ class Score:
     recorded_excess: float
     predicted_excess: float
     lost_per_held: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """The score as JSON values."""
-        return asdict(self)
 
 
 def score(what: str, rows: Sequence[ContentionRow], predicted_ps: Sequence[float]) -> Score:

@@ -27,7 +27,7 @@ from simcore.apps.validate.runs.page.tables import (
 )
 from simcore.apps.validate.runs.page.tried import tried_lines
 from simcore.apps.validate.runs.ranking import StrategySearch
-from simcore.apps.measured.runs.score import RowScore, Scored
+from simcore.apps.measured.runs.score import RowScore, Scored, goals
 from workloads.evidence import MeasuredRun
 from collections import defaultdict
 from simcore.apps.validate.runs.page.tables import percent, table
@@ -173,25 +173,24 @@ def _family_on(score: RowScore) -> str:
 
 
 def _goals(scores: Sequence[RowScore]) -> list[str]:
-    by_family: dict[str, list[float]] = {}
-    for score in scores:
-        by_family.setdefault(_family(score), []).append(abs(score.error))
-    if not by_family:
+    reached = goals(scores)
+    if not reached["n"]:
         return []
-    means = {name: float(np.mean(errors)) for name, errors in by_family.items()}
-    errors = np.array([abs(score.error) for score in scores])
-    above = [name for name, found in by_family.items() if len(found) >= 5 and means[name] > 0.12]
     return [
         "Quality A against the goals:",
         "",
         *table(
             ("", "reached", "goal"),
             [
-                ("mean over families, %", percent(float(np.mean(list(means.values())))), "5"),
-                ("mean over rows, %", percent(errors.mean()), "6"),
-                ("median, %", percent(float(np.median(errors))), "4"),
-                ("p90, %", percent(float(np.quantile(errors, 0.9))), "13"),
-                ("families of 5 rows or more above 12%", ", ".join(above) or "none", "none"),
+                ("mean over families, %", percent(reached["mean_over_families"]), "5"),
+                ("mean over rows, %", percent(reached["mape"]), "6"),
+                ("median, %", percent(reached["median"]), "4"),
+                ("p90, %", percent(reached["p90"]), "13"),
+                (
+                    "families of 5 rows or more above 12%",
+                    ", ".join(reached["families_above_12_percent"]) or "none",
+                    "none",
+                ),
             ],
         ),
     ]
