@@ -97,8 +97,8 @@ def bench_run(
         for name, cost in found["parts"].items():
             print(f"{name:16} {cost['wall_s']:8.2f} s wall {cost['cpu_s']:8.2f} s CPU")
         print(
-            f"{found['gpus']} GPUs in {found['rank_classes']} classes, {found['kernels']:,} kernels simulated,"
-            f" {found['engine_events']:,} events ({found['events_per_kernel']:.3f} a kernel),"
+            f"{found['gpus']} GPUs in {found['rank_classes']} classes, {found['kernels']:,} kernels"
+            f" simulated, {found['engine_events']:,} events ({found['events_per_kernel']:.3f} a kernel),"
             f" peak memory {found['peak_rss_bytes'] / 1024**2:.0f} MiB\n"
             f"step {found['step_time_s']:.6f} s, digest {found['digest'][:16]}"
         )

@@ -70,6 +70,6 @@ def bench_runs(
         for row in found["slowest"]:
             print(f"{row['cpu_s']:8.2f} s  {row['id']}")
         print(
-            f"{found['cases']} of {found['of']} cases ({found['refused']} refused) in {found['cpu_s']:.1f} s of"
-            f" CPU time, digest {found['digest'][:16]}"
+            f"{found['cases']} of {found['of']} cases ({found['refused']} refused) in {found['cpu_s']:.1f} s"
+            f" of CPU time, digest {found['digest'][:16]}"
         )

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import Physics, case_key, predict_case
 from simcore.apps.measured.tables import ErrorTable, error_table
 from simcore.apps.progress import Countdown
-from simcore.apps.measured.runs.predict import Physics, case_key, predict_case
-from simcore.apps.measured.runs.cache import StepTimes
 from simcore.errors import InputError, SimcoreError
 from simcore.hardware import GpuSpec, load_cluster
-from workloads.models.spec import ModelSpec
-from workloads.parallel.steady import shorter_counts
 from workloads.jobs.published import (
     Band,
     Case,
@@ -25,10 +22,12 @@ from workloads.jobs.published import (
     causal_ratio,
     describe,
     measured_step_s,
+    notes_of,
     oddity,
 )
-from collections.abc import Sequence
-from workloads.jobs.published import RunRow, notes_of
+from workloads.models.spec import ModelSpec
+from workloads.parallel.steady import shorter_counts
+
 
 @dataclass(frozen=True)
 class DescribedRow:
@@ -136,7 +135,9 @@ def score_rows(
 
 
 def scored(
-    described: Iterable[DescribedRow], skipped: Sequence[Mapping[str, Any]], predicted: Mapping[str, float | str]
+    described: Iterable[DescribedRow],
+    skipped: Sequence[Mapping[str, Any]],
+    predicted: Mapping[str, float | str],
 ) -> Scored:
     """Scores from the step time (or the reason of a refusal) of each case by its key."""
     out = Scored(skipped=[dict(row) for row in skipped])

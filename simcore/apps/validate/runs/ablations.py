@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from simcore.apps.measured.runs.predict import case_key
-from simcore.apps.measured.runs.cache import StepTimes
 from simcore.apps.fit.runs import ClockCurve, fit
-from simcore.apps.progress import Countdown
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import case_key
 from simcore.apps.measured.runs.score import RowScore, predict_cases
+from simcore.apps.progress import Countdown
 from simcore.hardware import load_cluster
 from simcore.hardware.sustained import Sustained
 from workloads.jobs.published import Case

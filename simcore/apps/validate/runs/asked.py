@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from simcore.apps.validate.peak_memory import fullest
-from simcore.apps.measured.runs.predict import predict_case
-from simcore.apps.progress import Countdown
-from simcore.apps.measured.runs.score import RowScore, case_weight
 from simcore.apps.child import ask_run_sim
+from simcore.apps.measured.runs.predict import predict_case
+from simcore.apps.measured.runs.score import RowScore, case_weight
+from simcore.apps.progress import Countdown
+from simcore.apps.validate.peak_memory import fullest
 from simcore.errors import InputError, SimcoreError, nearest
 from simcore.hardware import load_cluster
 from workloads.jobs.published import Band, Case, RunRow, describe

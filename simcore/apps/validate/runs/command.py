@@ -10,20 +10,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from simcore.apps.fit.runs import counts, curves, fit, fit_lines
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.score import (
+    DescribedRow,
+    RowScore,
+    Scored,
+    goals,
+    row_objects,
+    score_rows,
+    spread,
+    table_of,
+)
 from simcore.apps.measured.tables import ErrorTable, summary_head, summary_line
 from simcore.apps.validate.runs.ablations import Worth, ablate, explain
 from simcore.apps.validate.runs.asked import ask
-from simcore.apps.measured.runs.cache import StepTimes
-from simcore.apps.fit.runs import counts, curves, fit, fit_lines
 from simcore.apps.validate.runs.page import Extras, coverage_object, drawings, far_off, report
 from simcore.apps.validate.runs.ranking import search
 from simcore.apps.validate.runs.residuals import measured_runs_of
-from simcore.apps.measured.runs.score import DescribedRow, RowScore, Scored, goals, row_objects, score_rows, spread, table_of
 from simcore.apps.validate.runs.sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
 from simcore.hardware import dies
 from workloads.evidence import write_runs
-from workloads.jobs.published import RunRow, read_run_rows
+from workloads.jobs.published import read_run_rows
 
 
 def validate_runs(

@@ -20,15 +20,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
-from simcore.apps.measured.runs.predict import case_key
 from simcore.apps.measured.runs.cache import StepTimes
-from simcore.apps.progress import Countdown
+from simcore.apps.measured.runs.predict import case_key
 from simcore.apps.measured.runs.score import predict_cases
+from simcore.apps.progress import Countdown
 from simcore.errors import SimcoreError
+from workloads.jobs.published import Case
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
-from workloads.jobs.published import Case
 
 #: The search's best and worst steps per second (predicted, measured) and their ratio.
 PUBLISHED: Final = {"best": (2.94, 2.97), "worst": (0.398, 0.396), "ratio": (7.379, 7.488)}

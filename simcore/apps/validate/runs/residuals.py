@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from simcore.apps.measured.runs.predict import case_key
-from simcore.apps.measured.runs.cache import StepTimes
 from simcore.apps.fit.runs import Fit
-from simcore.apps.progress import Countdown
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import case_key
 from simcore.apps.measured.runs.score import RowScore, Scored, predict_cases
+from simcore.apps.progress import Countdown
 from simcore.hardware import dies, load_cluster
 from simcore.hardware.sustained import Sustained
 from workloads.evidence import Features, MeasuredRun, job_features, with_reaches

@@ -9,9 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from simcore.apps.validate.runs.page.svg import MEASURED, PREDICTED, Frame, bar, dot, line, text, ticks, turned
-from simcore.apps.validate.runs.page.tables import percent, table
 from simcore.apps.measured.runs.score import RowScore
+from simcore.apps.validate.runs.page.svg import (
+    MEASURED,
+    PREDICTED,
+    Frame,
+    bar,
+    dot,
+    line,
+    text,
+    ticks,
+    turned,
+)
+from simcore.apps.validate.runs.page.tables import percent, table
 from simcore.hardware import load_cluster
 from workloads.models.flops import model_flops
 

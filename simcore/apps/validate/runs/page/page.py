@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-import numpy as np
-from simcore.apps.validate.runs.ablations import Miss, Worth
+
 from simcore.apps.fit.runs import Fit
+from simcore.apps.measured.runs.score import RowScore, Scored, goals
+from simcore.apps.validate.runs.ablations import Miss, Worth
 from simcore.apps.validate.runs.page.bands import band_lines
 from simcore.apps.validate.runs.page.curves import CURVES, ScalingCurve, curve_lines, plot
 from simcore.apps.validate.runs.page.fits import left_out_lines, miss_lines, physics_lines, worth_lines
@@ -27,13 +29,9 @@ from simcore.apps.validate.runs.page.tables import (
 )
 from simcore.apps.validate.runs.page.tried import tried_lines
 from simcore.apps.validate.runs.ranking import StrategySearch
-from simcore.apps.measured.runs.score import RowScore, Scored, goals
-from workloads.evidence import MeasuredRun
-from collections import defaultdict
-from simcore.apps.validate.runs.page.tables import percent, table
-from simcore.apps.measured.runs.score import RowScore
 from simcore.errors import SimcoreError
 from simcore.hardware import load_cluster
+from workloads.evidence import MeasuredRun
 from workloads.jobs.published.measured import converted_step_s
 
 _HEADS: Final = ("", "n", "mean %", "median", "p90", "max", "bias")
@@ -60,7 +58,7 @@ clock under load at the power limit, and on Hopper the rate of fp8 products; fro
 clocks differ between GPUs of one type: the slowest of a job sets its pace.  Constants of kernels and
 collectives are fitted to measured kernels and collectives, not to these rows.  There is no factor per family
 or row.  `python scripts/calibrate.py DIE --runs CSV --leave-one-out` refits the numbers
-(`simcore/apps/validate/runs/fit.py`).
+(`simcore/apps/fit/runs.py`).
 
 **What is not out of sample.**  The numbers of the dies are fitted to these rows (see "Families left out"),
 and presets were changed many times after looking at residuals.  Leaving a family out undoes the first, not

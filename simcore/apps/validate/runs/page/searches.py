@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from simcore.apps.validate.runs.page.svg import CHOSEN, MEASURED, PREDICTED, Frame, bar, dot, line, text, turned
+from simcore.apps.validate.runs.page.svg import (
+    CHOSEN,
+    MEASURED,
+    PREDICTED,
+    Frame,
+    bar,
+    dot,
+    line,
+    text,
+    turned,
+)
 from simcore.apps.validate.runs.page.tables import table
-from simcore.apps.validate.runs.ranking import GRID, PUBLISHED, PUBLISHED_BEST, StrategySearch, kendall_of_orders
+from simcore.apps.validate.runs.ranking import (
+    GRID,
+    PUBLISHED,
+    PUBLISHED_BEST,
+    StrategySearch,
+    kendall_of_orders,
+)
 
 _NAME: Final = "distsim"
 _FAINT: Final = "#dbe9f6"
@@ -73,7 +89,8 @@ def search_lines(searches: Sequence[StrategySearch]) -> list[str]:
         " port of 100 Gb/s for two GPUs, pipelines within nodes, and a replica's samples in one"
         " microbatch.  It was made after seeing the published figures: no pipeline that is fed with more is"
         " as slow as they say.  GPUs run at the profile's clock, which knows nothing of this search, and"
-        " every strategy fits into their 24 GB without recomputation (`simcore/apps/validate/runs/ranking.py`).",
+        " every strategy fits into their 24 GB without recomputation"
+        " (`simcore/apps/validate/runs/ranking.py`).",
         "",
         f"![15 strategies, predicted and published](images/{_NAME}.svg)",
         "",

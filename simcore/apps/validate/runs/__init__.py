@@ -1,0 +1,1 @@
+"""Published training runs, predicted row by row and scored."""
