@@ -1,4 +1,4 @@
-"""Runs each scenario on the fluid and on the packet network and says why they differ where they do."""
+"""Each case on the fluid and on the packet network, why they differ, and what larger segments cost."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ from simcore.units import MIB, PS_PER_US
 
 #: A message is at least so many segments, unless they are the smallest there are.
 _SEGMENTS: Final = 4
+#: Hops of segments that a collective may cost, the finest last; the study runs with the default.
+_BUDGETS: Final = (50_000, 200_000, 800_000)
+_CONVERGING: Final = (
+    "all_reduce ring 64 MiB x8 nvswitch",
+    "all_reduce ring 64 MiB x32 rail",
+    "all_to_all pairwise 64 MiB x32 oversubscribed",
+    "collide all_to_all 16 MiB",
+    "sends under all_reduce whole node 16 MiB",
+)
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One job of one scenario on both networks; ``percent`` is fluid against packet, signed."""
+    """One job of one case on both networks; ``percent`` is fluid against packet, signed."""
 
     name: str
     collective: str
@@ -109,30 +118,30 @@ def compare(
     settings: PacketSettings | None = None,
     progress: Callable[[CaseResult], None] | None = None,
 ) -> NetworkComparison:
-    """Run every scenario on both networks.  InputError as the networks raise it."""
+    """Run every case on both networks.  InputError as the networks raise it."""
     cases: list[CaseResult] = []
     fluid_cpu = packet_cpu = 0.0
     events = 0
-    for scenario in chosen:
+    for traffic in chosen:
         began = time.process_time()
-        fluid, _ = run_fluid(scenario)
+        fluid, _ = run_fluid(traffic)
         split = time.process_time()
-        packet, packet_events = run_packet(scenario, settings)
+        packet, packet_events = run_packet(traffic, settings)
         packet_cpu += time.process_time() - split
         fluid_cpu += split - began
         events += packet_events
-        for number, job in enumerate(scenario.jobs):
+        for number, job in enumerate(traffic.jobs):
             if job.reported:
-                case = _case(scenario, job, fluid[number], packet[number])
+                case = _case(traffic, job, fluid[number], packet[number])
                 cases.append(case)
                 if progress is not None:
                     progress(case)
     return NetworkComparison(tuple(cases), fluid_cpu, packet_cpu, events)
 
 
-def run_fluid(scenario: TrafficCase) -> tuple[list[int], int]:
+def run_fluid(traffic: TrafficCase) -> tuple[list[int], int]:
     """(duration of each job in ps, events) on the fluid network, wires only."""
-    topology = scenario.topology
+    topology = traffic.topology
     clock = Clock()
     network = fluid_network(clock, topology)
     known: dict[CollectivePlan, CollectivePlan] = {}
@@ -142,23 +151,23 @@ def run_fluid(scenario: TrafficCase) -> tuple[list[int], int]:
             known[plan] = wire_plan(topology, plan)
         return known[plan]
 
-    jobs = [replace(job, plans=tuple(on_wires(plan) for plan in job.plans)) for job in scenario.jobs]
+    jobs = [replace(job, plans=tuple(on_wires(plan) for plan in job.plans)) for job in traffic.jobs]
     return _run(clock, network, jobs)
 
 
-def run_packet(scenario: TrafficCase, settings: PacketSettings | None = None) -> tuple[list[int], int]:
+def run_packet(traffic: TrafficCase, settings: PacketSettings | None = None) -> tuple[list[int], int]:
     """(duration of each job in ps, events) on the packet network, all jobs with the same segments."""
     clock = Clock()
     settings = settings or PacketSettings()
-    settings = replace(settings, segment_bytes=segment_bytes(scenario, settings), max_segments=sys.maxsize)
-    return _run(clock, PacketNetwork(clock, scenario.topology, settings), scenario.jobs)
+    settings = replace(settings, segment_bytes=segment_bytes(traffic, settings), max_segments=sys.maxsize)
+    return _run(clock, PacketNetwork(clock, traffic.topology, settings), traffic.jobs)
 
 
-def segment_bytes(scenario: TrafficCase, settings: PacketSettings) -> int:
-    """Segment with which the largest job of the scenario stays within ``settings.max_segments``."""
+def segment_bytes(traffic: TrafficCase, settings: PacketSettings) -> int:
+    """Segment with which the largest job of the case stays within ``settings.max_segments``."""
     largest = 0
-    for plan in {plan for job in scenario.jobs for plan in job.plans}:
-        program = program_of(scenario.topology, plan, settings.slices)
+    for plan in {plan for job in traffic.jobs for plan in job.plans}:
+        program = program_of(traffic.topology, plan, settings.slices)
         segment = settings.segment_for(sum(program.link_bytes.values()))
         # Whole messages would follow one another where segments take turns.
         message = max((send.num_bytes for lane in program.lanes for send in lane.sends[:1]), default=0)
@@ -190,32 +199,21 @@ class _Player:
             self._network.start(flow)
 
 
-def _case(scenario: TrafficCase, job: PlanSequence, fluid_ps: int, packet_ps: int) -> CaseResult:
+def _case(traffic: TrafficCase, job: PlanSequence, fluid_ps: int, packet_ps: int) -> CaseResult:
     plan = job.plans[0]
-    name = scenario.name if len(scenario.jobs) == 1 else f"{scenario.name}: {job.name}"
+    name = traffic.name if len(traffic.jobs) == 1 else f"{traffic.name}: {job.name}"
     case = CaseResult(
         name=name,
         collective=plan.collective,
         num_bytes=plan.num_bytes,
         ranks=len(plan.ranks),
-        topology=scenario.topology_name,
+        topology=traffic.topology_name,
         fluid_us=fluid_ps / PS_PER_US,
         packet_us=packet_ps / PS_PER_US,
     )
     if abs(case.percent) <= EXPLAIN_ABOVE_PERCENT:
         return case
-    return replace(case, explanation=explanation(scenario, job, fluid_ps, packet_ps))
-
-
-#: Hops of segments that a collective may cost, the finest last; the study runs with the default.
-_BUDGETS: Final = (50_000, 200_000, 800_000)
-_NAMES: Final = (
-    "all_reduce ring 64 MiB x8 nvswitch",
-    "all_reduce ring 64 MiB x32 rail",
-    "all_to_all pairwise 64 MiB x32 oversubscribed",
-    "collide all_to_all 16 MiB",
-    "sends under all_reduce whole node 16 MiB",
-)
+    return replace(case, explanation=explanation(traffic, job, fluid_ps, packet_ps))
 
 
 @dataclass(frozen=True)
@@ -230,18 +228,18 @@ class Convergence:
 
 def check_convergence(quick: bool = False) -> Iterator[Convergence]:
     """Every chosen case with every budget; ``quick``: the first case only."""
-    wanted = _NAMES[:1] if quick else _NAMES
-    for scenario in traffic_cases():
-        if scenario.name in wanted:
-            yield from _converge(scenario)
+    wanted = _CONVERGING[:1] if quick else _CONVERGING
+    for traffic in traffic_cases():
+        if traffic.name in wanted:
+            yield from _converge(traffic)
 
 
-def _converge(scenario: TrafficCase) -> Iterator[Convergence]:
+def _converge(traffic: TrafficCase) -> Iterator[Convergence]:
     longest = []
     for budget in _BUDGETS:
-        durations, _ = run_packet(scenario, PacketSettings(max_segments=budget))
+        durations, _ = run_packet(traffic, PacketSettings(max_segments=budget))
         longest.append(max(durations))
     for budget, duration in zip(_BUDGETS, longest, strict=True):
-        segment = segment_bytes(scenario, PacketSettings(max_segments=budget))
+        segment = segment_bytes(traffic, PacketSettings(max_segments=budget))
         percent = 100.0 * (duration / longest[-1] - 1.0)
-        yield Convergence(scenario.name, segment, duration / PS_PER_US, percent)
+        yield Convergence(traffic.name, segment, duration / PS_PER_US, percent)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, NamedTuple
 
 from simcore.apps.studies.wire import bandwidth_s
@@ -151,10 +150,16 @@ def rails_case(ranks: int, num_bytes: int) -> PacketCase:
 
 def leaf_spine_reference(ranks: int, num_bytes: int, published_us: float | None = None) -> Reference:
     """Hosts with one NIC of 400 Gb/s, four per leaf, every link 1 us, as astra-sim's ns-3 has it."""
-    cluster: ClusterSpec = replace(
+    name = "hosts on a leaf-spine, four per leaf, ns-3 RDMA (astra-sim)"
+    return _reference(name, _case(leaf_spine(ranks), ranks, num_bytes, 1, _HPCC), published_us)
+
+
+def leaf_spine(hosts: int) -> ClusterSpec:
+    """Hosts with one NIC of 400 Gb/s, four per leaf, 1 us per link, nothing oversubscribed."""
+    return replace(
         load_cluster("h800-96"),
         name="reference leaf-spine",
-        num_nodes=ranks,
+        num_nodes=hosts,
         gpus_per_node=1,
         nics_per_node=1,
         nic_bytes_per_s=400e9 / 8,
@@ -165,8 +170,6 @@ def leaf_spine_reference(ranks: int, num_bytes: int, published_us: float | None 
         nodes_per_leaf=4,
         spine_oversubscription=1.0,
     )
-    name = "hosts on a leaf-spine, four per leaf, ns-3 RDMA (astra-sim)"
-    return _reference(name, _case(cluster, ranks, num_bytes, 1, _HPCC), published_us)
 
 
 def _case(
@@ -193,14 +196,10 @@ def carried_ps(topology: Topology, plan: CollectivePlan, program: Program, setti
     network.carry_as(plan, program)
     flow = Flow(clock, plan, ())
     ended: list[int] = []
-    flow.callbacks.append(partial(_note, clock, ended))
+    flow.callbacks.append(lambda _: ended.append(clock.now))
     network.start(flow)
     clock.drain()
     return ended[0]
-
-
-def _note(clock: Clock, ended: list[int], _: object) -> None:
-    ended.append(clock.now)
 
 
 def rotated_rings(topology: Topology, ranks: int, num_bytes: int, rings: int) -> Program:

@@ -2,13 +2,22 @@
 
 The packet network knows links and their latencies, and no software.  So the plan's fitted latency (kernel
 start, flags, fences) and its channels' copy rate are taken out; its link loads and volume stay.  What comes
-in their place is the time that its schedule takes alone on the wires (:mod:`simcore.apps.studies.wire`).
+in their place is the time that its schedule takes alone on the wires, folded to one representative part
+(:mod:`simcore.apps.studies.arrivals`).
 
 Note [Latency that data cannot hide]
     The way of the first message is latency before data.  Everything else that a schedule takes beyond its
     bytes, waits between the steps, is spread over the data: alone, the plan moves no faster than its steps
     follow each other.  While a step waits, others may use the links; and where sharing makes data slower
     than the steps would follow, the waits vanish behind it.
+
+Note [Folding a schedule]
+    Rotation r of a ring or tree uses GPU k + r where rotation 0 uses GPU k, so at any moment the GPUs of a
+    node see the same, a rotation apart: one NVLink port per node carries the lanes of all places of the node,
+    and one NIC those that leave it.  In a ring all ranks begin together, so nodes whose hops are alike (the
+    same latency and rate, place by place) see the same as well: one period of the pattern stands for all.
+    A chain or tree has a place where it begins, so that all of its nodes stay.
+    Links of the fabric carry several rotations at once where these share them: one gets its part.
 """
 
 from __future__ import annotations
@@ -28,6 +37,14 @@ from simcore.hardware.topology import Topology
 from simcore.network.packet.lanes import rail_route
 from simcore.network.packet.program import RING_SLICES
 from simcore.units import ps_from_s
+
+_RING_WINDOW: Final = NCCL_STEPS // 2  # slots of a chunk of four, as slices of two
+#: Chunks of a chain or tree that are played; from then on each further one takes as long as the last eight.
+_PLAYED_CHUNKS: Final = 24
+_PACE_CHUNKS: Final = 8
+#: Steps of a ring that are played.
+_PLAYED_STEPS: Final = 128
+_NO_KEY: Final = -1
 
 
 def bandwidth_s(topology: Topology, plan: CollectivePlan) -> float:
@@ -65,15 +82,6 @@ def first_message_s(topology: Topology, plan: CollectivePlan) -> float:
 
 def _latency_s(topology: Topology, route: tuple[int, ...]) -> float:
     return float(sum(topology.links.latency_s[link] for link in route))
-
-
-_RING_WINDOW: Final = NCCL_STEPS // 2  # slots of a chunk of four, as slices of two
-#: Chunks of a chain or tree that are played; from then on each further one takes as long as the last eight.
-_PLAYED_CHUNKS: Final = 24
-_PACE_CHUNKS: Final = 8
-#: Steps of a ring that are played.
-_PLAYED_STEPS: Final = 128
-_NO_KEY: Final = -1
 
 
 def schedule_s(topology: Topology, plan: CollectivePlan, layout: Layout, least_s: float) -> float:

@@ -27,7 +27,7 @@ from simcore.interference.train import TrainingRow
 from simcore.network.fluid import FixedNetwork
 from workloads.imports import ImportedJob, import_traces
 
-_FOREVER = 1 << 56  # ps: communication that outlives the kernel holds its SMs as long as the kernel runs
+FOREVER_PS = 1 << 56  # communication that outlives the kernel holds its SMs as long as the kernel runs
 #: A kernel is a training row when communication was beside it nearly all the time.
 _TRAINING_COVERED = 0.9
 
@@ -177,7 +177,7 @@ def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Chann
     for neighbour in kernel.neighbours:
         sms = channels.of(neighbour)
         lasts = neighbour.end_ps >= kernel.recorded_ps
-        holdings.append(Holding(neighbour.begin_ps, _FOREVER if lasts else neighbour.end_ps, sms))
+        holdings.append(Holding(neighbour.begin_ps, FOREVER_PS if lasts else neighbour.end_ps, sms))
         shared = min(neighbour.end_ps, kernel.recorded_ps) - max(neighbour.begin_ps, 0)
         weighted += sms * shared / kernel.recorded_ps
         exchanges = exchanges or neighbour.collective in EXCHANGES

@@ -1,4 +1,9 @@
-"""Builds ``driver.cc`` against an installed ns-3 and runs it."""
+"""Programs described for ``driver.cc``, which is built against an installed ns-3 and run.
+
+A description carries the packet network's own assumptions.  Our links are directed and have no ends; ns-3
+wants nodes.  Where one link follows another on some route, they meet at a switch, so the nodes follow from
+the routes.
+"""
 
 from __future__ import annotations
 
