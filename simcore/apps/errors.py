@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
@@ -32,8 +33,15 @@ def reported_errors() -> Iterator[None]:
     0 done, 2 bad input (a full disk included), 3 infeasible, 1 our bug, 130 interrupted, 143 terminated,
     141 nobody reads the output.  Signals raise in the block, so that what it was writing is cleaned up.
     """
+    own = os.getpid()
+
+    def terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if os.getpid() != own:  # a worker that was forked in the block: it has nothing to clean up
+            os._exit(128 + number)
+        raise _Terminated
+
     previous = {
-        number: signal.signal(number, _terminate)
+        number: signal.signal(number, terminate)
         for number in _ENDING_SIGNALS
         if signal.getsignal(number) == signal.SIG_DFL  # nohup stays in force
     }
@@ -83,14 +91,8 @@ def one_option(
     return names[0]
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise _Terminated
-
-
 def _forget_stdout() -> None:
     """Drop what could not be printed, so that the interpreter does not try again as it ends."""
-    import os
-
     devnull = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(devnull, sys.stdout.fileno())
