@@ -7,7 +7,7 @@ import typer
 from simcore.apps.bench.command import app as bench
 from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.profile.command import profile_gpu
-from simcore.apps.process import collect_as_usual, one_command
+from simcore.apps.process import alone, collect_as_usual
 from simcore.apps.replay.command import replay
 from simcore.apps.run.finished import compare, export_chakra, report
 from simcore.apps.run.run_sim import run_sim
@@ -46,5 +46,4 @@ def trace_workload(context: typer.Context) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    with one_command():
-        app()
+    alone(app)

@@ -31,10 +31,10 @@ def one_command() -> Iterator[None]:
         gc.freeze()
 
 
-def alone(command: Callable[..., None]) -> None:
-    """Run ``command`` with this process's arguments, and nothing else: what each script does."""
+def alone(command: typer.Typer | Callable[..., None]) -> None:
+    """Run a command, or several, with this process's arguments and nothing else: what each script does."""
     with one_command():
-        typer.run(command)
+        command() if isinstance(command, typer.Typer) else typer.run(command)
 
 
 def collect_as_usual() -> None:

@@ -16,7 +16,6 @@ from simcore.apps.bench.imports import bench_imports
 from simcore.apps.bench.runs import bench_runs
 from simcore.apps.bench.scale import bench_scale
 from simcore.apps.errors import reported_errors
-from simcore.apps.process import one_command
 
 
 def measure(
@@ -115,9 +114,3 @@ app.command("runs")(bench_runs)
 @app.callback()
 def bench() -> None:
     """What the simulator itself costs."""
-
-
-def main() -> None:
-    """Entry point of ``scripts/bench.py``."""
-    with one_command():
-        app()
