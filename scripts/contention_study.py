@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from simcore.apps.process import alone
 from simcore.apps.studies.contention.command import contention_study
 
 if __name__ == "__main__":
-    sys.exit(contention_study(sys.argv[1:]))
+    alone(contention_study)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from simcore.apps.process import alone
 from simcore.apps.studies.command import fidelity_study
 
 if __name__ == "__main__":
-    sys.exit(fidelity_study(sys.argv[1:]))
+    alone(fidelity_study)

@@ -8,6 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from simcore.apps.fit.profile.command import profile_gpu
+from simcore.apps.process import alone
 
 if __name__ == "__main__":
-    sys.exit(profile_gpu(sys.argv[1:]))
+    alone(profile_gpu)

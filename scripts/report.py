@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from simcore.apps.run.report_run import main
+from simcore.apps.process import alone
+from simcore.apps.run.finished import report
 
 if __name__ == "__main__":
-    main()
+    alone(report)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from simcore.apps.run.run_sim import main
+from simcore.apps.process import alone
+from simcore.apps.run.run_sim import run_sim
 
 if __name__ == "__main__":
-    main()
+    alone(run_sim)

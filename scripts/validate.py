@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from simcore.apps.process import alone
 from simcore.apps.validate.command import validate
 
 if __name__ == "__main__":
-    sys.exit(validate(sys.argv[1:]))
+    alone(validate)

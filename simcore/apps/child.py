@@ -1,7 +1,8 @@
-"""Python processes that measure: this program in a new interpreter, and what that took."""
+"""This program in a new interpreter: what that takes, and what it answers."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,8 +10,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import typer
+
+from simcore.errors import InputError
+
+#: What runs ``run_sim`` alone; its arguments follow.
+RUN_SIM: Final = (
+    "-c",
+    "from simcore.apps.process import alone; from simcore.apps.run.run_sim import run_sim; alone(run_sim)",
+)
 
 
 @dataclass(frozen=True)
@@ -28,17 +38,9 @@ def run_python(arguments: Sequence[str], *, cwd: Path | None = None) -> Spent:
 
     typer.Exit, with the process's code, when it fails: it has said why.
     """
-    import simcore
-
-    root = str(Path(simcore.__file__).parents[1])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, cwd=cwd, env=_surroundings()
     )
     assert process.stdout is not None
     with process.stdout:
@@ -49,3 +51,26 @@ def run_python(arguments: Sequence[str], *, cwd: Path | None = None) -> Spent:
     if process.returncode:
         raise typer.Exit(process.returncode if process.returncode > 0 else 1)
     return Spent(stdout, wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+def ask_run_sim(arguments: Sequence[str]) -> dict[str, Any]:
+    """The object that ``run_sim --json`` prints.  InputError, with what it said, when it prints none."""
+    done = subprocess.run(
+        [sys.executable, *RUN_SIM, *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_surroundings(),
+    )
+    if done.returncode:
+        raise InputError(done.stderr.strip()[-500:] or "no answer")
+    return dict(json.loads(done.stdout))
+
+
+def _surroundings() -> dict[str, str]:
+    """The environment with this program in Python's reach."""
+    import simcore
+
+    root = str(Path(simcore.__file__).parents[1])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -5,12 +5,16 @@ from __future__ import annotations
 import typer
 
 from simcore.apps.bench.command import app as bench
-from simcore.apps.process import collect_as_usual, one_command
+from simcore.apps.fit.command import calibrate
+from simcore.apps.fit.profile.command import profile_gpu
+from simcore.apps.process import alone, collect_as_usual
 from simcore.apps.replay.command import replay
-from simcore.apps.run.compare_runs import compare
-from simcore.apps.run.export_chakra import export
-from simcore.apps.run.report_run import report
+from simcore.apps.run.finished import compare, export_chakra, report
 from simcore.apps.run.run_sim import run_sim
+from simcore.apps.studies.bandwidth import bandwidth_study
+from simcore.apps.studies.command import fidelity_study
+from simcore.apps.studies.contention.command import contention_study
+from simcore.apps.validate.command import validate
 
 app = typer.Typer(
     name="simcore",
@@ -19,19 +23,19 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("run-sim")(run_sim)
-app.command("report")(report)
-app.command("compare")(compare)
-app.command("replay")(replay)
-app.command("export-chakra")(export)
+for command in (
+    run_sim, report, compare, replay, export_chakra, validate, calibrate, fidelity_study, contention_study,
+    bandwidth_study, profile_gpu,
+):  # fmt: skip
+    app.command()(command)
 app.add_typer(bench, name="bench")
 
-# These read their own arguments, --help included, and are imported when they are called: tracing needs
-# torch, which nothing else does.
-_OWN_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
-
-@app.command("trace-workload", context_settings=_OWN_ARGUMENTS, add_help_option=False)
+# Reads its own arguments, --help included, and is imported when it is called: it needs torch.
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    add_help_option=False,
+)
 def trace_workload(context: typer.Context) -> None:
     """Trace a training program without a GPU and write its execution graph."""
     from workloads.tracing.cli import app as tracing
@@ -40,48 +44,6 @@ def trace_workload(context: typer.Context) -> None:
     tracing(context.args, prog_name="simcore trace-workload")
 
 
-@app.command("validate", context_settings=_OWN_ARGUMENTS, add_help_option=False)
-def validate(context: typer.Context) -> None:
-    """Predicted against measured times, by family."""
-    from simcore.apps.validate.command import validate as run
-
-    collect_as_usual()  # hundreds of simulations
-    raise typer.Exit(run(context.args))
-
-
-@app.command("fidelity-study", context_settings=_OWN_ARGUMENTS, add_help_option=False)
-def fidelity_study(context: typer.Context) -> None:
-    """Fluid network against packets, packets against published figures."""
-    from simcore.apps.studies.command import fidelity_study as run
-
-    raise typer.Exit(run(context.args))
-
-
-@app.command("contention-study", context_settings=_OWN_ARGUMENTS, add_help_option=False)
-def contention_study(context: typer.Context) -> None:
-    """Kernels beside communication: predicted slowdown against recorded and published ones."""
-    from simcore.apps.studies.contention.command import contention_study as run
-
-    raise typer.Exit(run(context.args))
-
-
-@app.command("bandwidth-study", context_settings=_OWN_ARGUMENTS, add_help_option=False)
-def bandwidth_study(context: typer.Context) -> None:
-    """What a slower network costs traced data-parallel jobs: Echo's table 10."""
-    from simcore.apps.studies.bandwidth import bandwidth_study as run
-
-    raise typer.Exit(run(context.args))
-
-
-@app.command("profile-gpu", context_settings=_OWN_ARGUMENTS, add_help_option=False)
-def profile_gpu(context: typer.Context) -> None:
-    """Measure the GPU that torch sees, and fit a hardware profile to it."""
-    from simcore.apps.fit.profile.command import profile_gpu as run
-
-    raise typer.Exit(run(context.args))
-
-
 def main() -> None:
     """Entry point of the console script."""
-    with one_command():
-        app()
+    alone(app)

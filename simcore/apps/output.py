@@ -1,4 +1,4 @@
-"""What a finished run prints."""
+"""Tables on the terminal: wide enough, and honest about readers that left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from simcore.report import summary
 from simcore.timeline import RunInfo
 
 if TYPE_CHECKING:
-    from simcore.apps.run.simulation import Outcome
     from simcore.engine import Answered
 
 _MIN_WIDTH = 100
@@ -65,21 +64,3 @@ def _short(number: int) -> str:
 
 def _percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
-
-
-def print_outcome(outcome: Outcome, wall_s: float) -> None:
-    """Print a run's summary, and where its files are."""
-    from simcore.apps.run.simulation import PERFETTO_FILE
-
-    run_dir = outcome.run_dir
-    ranks = outcome.perfetto_ranks
-    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
-    notes = (
-        outcome.info.assumptions[0],
-        f"simulated in {wall_s:.1f} s: {answered_line(outcome.answered, outcome.info.engine_events)}",
-        f"run folder: {run_dir} (timeline.parquet, counters.parquet, rank_classes.parquet, run.json)",
-        f"Perfetto (ui.perfetto.dev): {run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}",
-        *left_out_notes(outcome.perfetto_left_out),
-        f"other ranks: python scripts/report.py {run_dir} --perfetto FILE --ranks 0,1,2 (--host: host lanes)",
-    )
-    print_summary(outcome.info, outcome.analysis, 8, notes)

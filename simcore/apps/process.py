@@ -1,11 +1,13 @@
-"""What a process need not do that runs one command and ends."""
+"""How a process runs one command, and what it need not do as it ends."""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import typer
 
 #: Objects made between two looks for garbage in cycles, of which there is little.  A run of a usual job makes
 #: fewer; by the default of 700 they would all be looked at several times.
@@ -27,6 +29,12 @@ def one_command() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+
+
+def alone(command: typer.Typer | Callable[..., None]) -> None:
+    """Run a command, or several, with this process's arguments and nothing else: what each script does."""
+    with one_command():
+        command() if isinstance(command, typer.Typer) else typer.run(command)
 
 
 def collect_as_usual() -> None:

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 _WORTH_A_LINE_S = 2.0
 
-Update = Callable[[float], None]
+
+def say(text: str) -> None:
+    """A line on stderr, at once."""
+    print(text, file=sys.stderr, flush=True)
 
 
-class Stages:
+class StageTimer:
     """Times the stages of a run and shows the one that runs: a bar on a terminal, else a line at its end.
 
     ``seconds`` is the wall time by stage so far.
@@ -26,7 +29,7 @@ class Stages:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Update]:
+    def stage(self, name: str) -> Iterator[Callable[[float], None]]:
         """Time the block; it may report the share that is done, 0 to 1."""
         began = time.perf_counter()
         try:
@@ -40,7 +43,24 @@ class Stages:
             took = time.perf_counter() - began
             self.seconds[name] = self.seconds.get(name, 0.0) + took
             if took > _WORTH_A_LINE_S:
-                print(f"{name}: {took:.1f} s", file=sys.stderr, flush=True)
+                say(f"{name}: {took:.1f} s")
+
+
+class Countdown:
+    """One line on stderr, rewritten, with the time left."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._began, self._shown = what, time.monotonic(), 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` are through."""
+        now = time.monotonic()
+        if now - self._shown < 1 and done < total:
+            return
+        self._shown = now
+        left = (now - self._began) / done * (total - done)
+        end = "\n" if done == total else ""
+        print(f"\r{self._what}: {done}/{total}, {left:.0f} s left ", end=end, file=sys.stderr, flush=True)
 
 
 def _bar() -> Progress:

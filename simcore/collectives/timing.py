@@ -26,7 +26,7 @@ Note [Chains]
     Calls that follow each other overlap: the first rank is done when it has sent, and begins with the next
     call while the others still pass on the last.  So a loop of calls, as nccl-tests runs it, pays hops and
     filling once, and what it reports per call is nearly the bandwidth's time.  ``between_ps`` of a chain's
-    plan is what a following call hides (:mod:`simcore.apps.validate.nccl_loop`).
+    plan is what a following call hides (:mod:`simcore.apps.measured.nccl_loop`).
 
 The constants stand in ``hardware_profiles/nccl/<generation>.toml``; ``scripts/calibrate.py GENERATION --nccl
 CSV`` fits them over all healthy rows of a generation at once.  docs/validation-nccl.md says which rows those

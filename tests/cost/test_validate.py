@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.kernels import fit_gemm
-from simcore.apps.validate.command import validate
-from simcore.apps.validate.kernels import COLUMNS, KernelRow, predict_rows, read_kernel_rows
+from simcore.apps.measured.kernels import COLUMNS, KernelRow, predict_rows, read_kernel_rows
 from simcore.cost import KernelShape, RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
+from tests.commands import simcore
 
 
 def write(path: Path, *rows: dict[str, object]) -> str:
@@ -40,7 +39,7 @@ def test_json_has_rows_families_overall_and_refused_rows(
         {**GEMM, "m": -1, "time_us": 1.0},
         {**GEMM, "time_us": "nan"},
     )
-    assert validate(["--kernels", path, "--json"]) == 0
+    assert simcore("validate", "--kernels", path, "--json") == 0
     table = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in table["rows"]] == [2, 3]
     first, second = table["rows"]
@@ -59,9 +58,9 @@ def test_json_has_rows_families_overall_and_refused_rows(
 
 
 def test_a_missing_file_or_column_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate(["--kernels", str(tmp_path / "none.csv")]) == 2
+    assert simcore("validate", "--kernels", str(tmp_path / "none.csv")) == 2
     (tmp_path / "bad.csv").write_text("gpu,op\n")
-    assert calibrate(["hopper", "--kernels", str(tmp_path / "bad.csv")]) == 2
+    assert simcore("calibrate", "hopper", "--kernels", str(tmp_path / "bad.csv")) == 2
     message = capsys.readouterr().err
     assert "none.csv" in message
     assert "missing column(s) dtype" in message
@@ -143,7 +142,7 @@ def test_unfused_attention_counts_its_flops_as_published(tmp_path: Path) -> None
 def test_reasons_of_refused_rows_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = [{**GEMM, "m": -size, "time_us": 1.0} for size in range(1, 8)]
     path = write(tmp_path / "kernels.csv", {**GEMM, "m": 0, "time_us": 1.0}, *bad, *bad[:1])
-    assert validate(["--kernels", path]) == 0
+    assert simcore("validate", "--kernels", path) == 0
     shown = capsys.readouterr().out
     assert "refused: 9 rows" in shown
     assert "2 from line 3: m = -1.0 is negative or not a number" in shown

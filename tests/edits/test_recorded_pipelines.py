@@ -2,7 +2,7 @@
 
 import pytest
 
-from simcore.apps.run.edits import edit_recording
+from simcore.apps.replay.edits import edit_recording
 from simcore.errors import InputError
 from simcore.graph import gpipe, one_f_one_b
 from tests.edits.pipelines import record, step_us

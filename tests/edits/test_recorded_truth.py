@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simcore.apps.main import app
-from simcore.apps.run.edits import edit_recording
+from simcore.apps.replay.edits import edit_recording
 from simcore.errors import InputError
 from simcore.graph import apply_kernels
 from simcore.report import write_kineto

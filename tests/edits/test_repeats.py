@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simcore.apps.replay.edits import edit_recording
 from simcore.apps.replay.play import play
-from simcore.apps.run.edits import edit_recording
 from simcore.errors import InputError
 from tests.imports.traces import launched, step, write
 from workloads.edits.repeats import Run, levels

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
-from simcore.apps.run.export_chakra import export
+from simcore.apps.replay.play import play
+from simcore.apps.run import finished
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder, save_graph, verify
 from simcore.graph.flatten import resolve_edges
@@ -143,7 +143,7 @@ def test_nodes_with_times_replay(tmp_path, since_s):
     (tmp_path / "comm_group.json").write_text('{"0": [0, 1]}')
     job = import_traces([tmp_path])
     assert not verify(job.graph)
-    for row in replay_job(job):
+    for row in play(job).steps():
         # 50 + 30 + 8 us: each waits for the one before
         assert row.recorded.span == pytest.approx(88e-6)
         assert row.replayed.span == pytest.approx(88e-6)
@@ -215,7 +215,7 @@ def test_ranks_outside_the_world_are_refused(tmp_path):
 
 def test_the_command_writes_a_graph_folder(tmp_path, capsys):
     save_graph(hand_built(), tmp_path / "graph")
-    export(str(tmp_path / "graph"), tmp_path / "out", ranks="0,2-3", as_json=True)
+    finished.export_chakra(str(tmp_path / "graph"), tmp_path / "out", ranks="0,2-3", as_json=True)
     told = json.loads(capsys.readouterr().out)
     # Ranks 0 and 2, 3: two microbatches of 7 and of 3 ops, and a node of groups each.
     assert (told["ranks"], told["nodes"]) == (3, 15 + 7 + 7)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from tests.imports.traces import framework_call, launched, write
 from workloads.imports import import_traces
 
@@ -26,7 +26,7 @@ def job(folder, ranks, *, skew=0.0):
 
 
 def spans(imported):
-    return [round(row.replayed.span * 1e6, 3) for row in replay_job(imported)]
+    return [round(row.replayed.span * 1e6, 3) for row in play(imported).steps()]
 
 
 def group(members, **more):
@@ -149,8 +149,8 @@ def test_clocks_that_run_at_different_speeds(tmp_path):
     transfers = imported.graph.ops.recorded_ps[imported.graph.ops.name.equals(REDUCE)]
     assert set(transfers.tolist()) == {15_000_000}
     # Both replay their recordings: 19.8 s between the first and the last, 1.98 ms more on the fast clock.
-    spans_ms = [1e3 * row.replayed.span for row in replay_job(imported)]
-    recorded_ms = [1e3 * row.recorded.span for row in replay_job(imported)]
+    spans_ms = [1e3 * row.replayed.span for row in play(imported).steps()]
+    recorded_ms = [1e3 * row.recorded.span for row in play(imported).steps()]
     assert spans_ms == pytest.approx(recorded_ms, rel=2e-4)
 
 

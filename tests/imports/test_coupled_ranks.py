@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from tests.imports.traces import call, kernel, launched, sync_record, write
 from workloads.imports import import_traces
 
@@ -80,7 +80,7 @@ JOBS = st.integers(1, 6).flatmap(
 @given(JOBS, st.booleans())
 def test_any_job_comes_back_to_the_picosecond(tmp_path_factory, job, records):
     paths = record(tmp_path_factory.mktemp("traces"), *job, records=records)
-    for row in replay_job(import_traces(paths)):
+    for row in play(import_traces(paths)).steps():
         assert round(row.replayed.span * 1e12) == round(row.recorded.span * 1e12)
         assert row.replayed == row.recorded
 
@@ -100,5 +100,5 @@ def test_a_slower_kernel_changes_the_replay_as_it_would_have_changed_the_job(tmp
     slower = [list(row) for row in computes]
     slower[rank][layer] += more
     truth = import_traces(record(folder, slower, transfers, pauses))
-    for ours, theirs in zip(replay_job(imported), replay_job(truth), strict=True):
+    for ours, theirs in zip(play(imported).steps(), play(truth).steps(), strict=True):
         assert round(ours.replayed.span * 1e12) == round(theirs.recorded.span * 1e12)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from simcore.errors import InputError
 from simcore.graph import verify
 from simcore.graph.ops import EdgeKind, OpKind
@@ -91,7 +91,7 @@ def test_kernels_get_the_tensors_of_their_calls(tmp_path, schema, ids):
     assert (ops.op_class[row["splitKreduce"]], ops.flops[row["splitKreduce"]]) == ("other", 0)
     assert ops.op_class[row["relu_kernel"]] == "elementwise"
     assert "3 of 3 calls" in job.report.found[0]
-    (step,) = replay_job(job)
+    (step,) = play(job).steps()
     assert step.replayed.span == pytest.approx(62e-6)  # from 40 to 102 us
 
 

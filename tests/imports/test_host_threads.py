@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from simcore.apps.replay.edits import edit_recording
 from simcore.apps.replay.play import play
-from simcore.apps.run.edits import edit_recording
 from tests.imports.traces import call, launched, write
 from workloads.imports import import_traces
 

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from simcore.errors import InputError
 from simcore.graph.ops import OpKind
 from tests.imports.nsys_files import PID, call, kernel, strings, write
@@ -29,7 +29,7 @@ def two_kernels(**more: object) -> dict[str, list[dict]]:
 
 def test_a_database_replays_as_recorded(tmp_path):
     # From 10 to 90 us, the second kernel held up by its launch at 61 us.
-    (row,) = replay_job(import_traces([write(tmp_path / "t.sqlite", **two_kernels())]))
+    (row,) = play(import_traces([write(tmp_path / "t.sqlite", **two_kernels())])).steps()
     assert row.recorded.span == pytest.approx(80e-6)
     assert row.replayed.span == pytest.approx(80e-6)
     assert row.replayed.exposed_compute == pytest.approx(70e-6)
@@ -39,14 +39,14 @@ def test_a_packed_database_is_read_too(tmp_path):
     path = write(tmp_path / "t.sqlite", **two_kernels())
     packed = tmp_path / "t.sqlite.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    (row,) = replay_job(import_traces([packed]))
+    (row,) = play(import_traces([packed])).steps()
     assert row.recorded.span == pytest.approx(80e-6)
 
 
 def test_a_database_of_kernels_alone_is_enough(tmp_path):
     rows = [{"start": 10_000, "end": 60_000, "streamId": 7}, {"start": 70_000, "end": 90_000, "streamId": 7}]
     job = import_traces([write(tmp_path / "t.sqlite", **{KERNEL: rows})])
-    (row,) = replay_job(job)
+    (row,) = play(job).steps()
     assert row.replayed.span == pytest.approx(80e-6)
     assert any("no API calls" in doubt for doubt in job.report.doubts())
     assert any("have no launch call" in doubt for doubt in job.report.doubts())
@@ -58,7 +58,7 @@ def test_steps_are_nvtx_ranges(tmp_path):
         {"start": 60_000, "end": 99_000, "eventType": 59, "text": "step 4", "globalTid": PID + 1},
         {"start": 0, "end": 99_000, "eventType": 59, "text": "forward", "globalTid": PID + 1},
     ]
-    rows = replay_job(import_traces([write(tmp_path / "t.sqlite", **two_kernels(NVTX_EVENTS=ranges))]))
+    rows = play(import_traces([write(tmp_path / "t.sqlite", **two_kernels(NVTX_EVENTS=ranges))])).steps()
     assert [(row.step, round(1e6 * row.recorded.span)) for row in rows] == [(3, 50), (4, 20)]
 
 
@@ -67,7 +67,7 @@ def test_ranges_without_numbers_are_counted(tmp_path):
         {"start": start, "end": start + 30_000, "eventType": 59, "text": "train_step", "globalTid": PID + 1}
         for start in (0, 60_000)
     ]
-    rows = replay_job(import_traces([write(tmp_path / "t.sqlite", **two_kernels(NVTX_EVENTS=ranges))]))
+    rows = play(import_traces([write(tmp_path / "t.sqlite", **two_kernels(NVTX_EVENTS=ranges))])).steps()
     assert [row.step for row in rows] == [0, 1]
 
 
@@ -86,7 +86,7 @@ def test_devices_of_one_file_are_ranks_that_meet(tmp_path):
     assert job.report.coupled_collectives == 1
     collective = job.graph.ops.kind == int(OpKind.COLLECTIVE)
     assert job.graph.ops.recorded_ps[collective].tolist() == [30_000_000, 30_000_000]
-    for row in replay_job(job):
+    for row in play(job).steps():
         assert row.replayed.span == pytest.approx(100e-6)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
-from simcore.apps.run.edits import edit_recording
+from simcore.apps.replay.edits import edit_recording
+from simcore.apps.replay.play import play
 from simcore.errors import InputError
 from simcore.graph.schedules import end_times, gpipe, interleaved_one_f_one_b, one_f_one_b
 from workloads.imports import import_traces
@@ -48,7 +48,7 @@ def test_a_log_comes_back(tmp_path, gaps):
     # Forwards: 8 - 10 >= transfer - shift; backwards: 42 - 38 >= transfer + shift.
     assert job.report.clock_shift_us == (0.0, 3000.0)
     assert "1.000 ms" in job.report.inferred[0]
-    rows = replay_job(job)
+    rows = play(job).steps()
     assert [(row.rank, row.step) for row in rows] == [(0, 5), (0, 6), (1, 5), (1, 6)]
     assert [1e3 * row.replayed.span for row in rows] == pytest.approx([93, 93, 69, 69])
     assert max(abs(row.error) for row in rows) < 1e-9
@@ -87,7 +87,7 @@ def test_other_schedules(tmp_path, edits, total_ms):
     assert 1e3 * steps[0].before_s == pytest.approx(93)
     assert 1e3 * steps[-1].after_s == pytest.approx(total_ms)
     assert all(step.applied.assumed and step.applied.ops_changed for step in steps)
-    assert [1e3 * row.recorded.span for row in replay_job(after)] == pytest.approx([93, 93, 69, 69])
+    assert [1e3 * row.recorded.span for row in play(after).steps()] == pytest.approx([93, 93, 69, 69])
 
 
 # Four stages of one microbatch each: forwards 10 ms, backwards 20 ms, 5 and 7 ms more for the head; a send
@@ -142,7 +142,7 @@ def test_model_chunks(tmp_path):
     )
     job = import_traces(write(tmp_path, stages, vp_size=2))
     assert "2 chunks per stage one after the other" in job.report.found[0]
-    rows = replay_job(job)
+    rows = play(job).steps()
     assert [1e3 * row.replayed.span for row in rows] == pytest.approx([81, 81, 70, 70])
     _, steps = edit_recording(job, ["virtual_stages=1"], None)
     # Stages that run whole again; sends still run beside computes, as in the log: forwards of stage 1 at 11
@@ -159,7 +159,7 @@ def test_chunks_in_a_v(tmp_path):
     )
     job = import_traces(write(tmp_path, stages, vp_size=2, num_mbs=1))
     assert "in a V" in job.report.found[0]
-    assert [1e3 * row.replayed.span for row in replay_job(job)] == pytest.approx([64, 64, 53, 53])
+    assert [1e3 * row.replayed.span for row in play(job).steps()] == pytest.approx([64, 64, 53, 53])
 
 
 def test_weight_gradients_apart(tmp_path):
@@ -167,7 +167,7 @@ def test_weight_gradients_apart(tmp_path):
     weights = {"wgrad_start": [40, 60], "wgrad_end": [45, 65]}
     stages = (lists([(0, 10), (11, 21)], [(32, 40), (50, 60)], **weights),)
     job = import_traces(write(tmp_path, stages))
-    assert [1e3 * row.replayed.span for row in replay_job(job)] == pytest.approx([60, 60], abs=5.01)
+    assert [1e3 * row.replayed.span for row in play(job).steps()] == pytest.approx([60, 60], abs=5.01)
     assert job.origin.schedule == "zero_bubble"
 
 
@@ -247,13 +247,13 @@ def test_a_stage_whose_log_is_bad_is_stood_in_for(tmp_path, name, gaps):
     )
     # Between forwards of the first and the last stage lie two sends and the 10 ms that both compute.
     assert job.report.clock_shift_us[2] == 3000.0
-    rows = replay_job(job)
+    rows = play(job).steps()
     assert [(row.rank, row.step) for row in rows] == [(0, 5), (0, 6), (2, 5), (2, 6)]
     # The last stage waits from its begin, at 3 ms.
     assert [1e3 * row.replayed.span for row in rows] == pytest.approx([94, 94, 49, 49])
     after, steps = edit_recording(job, ["kernel.^backward.speed=2", "schedule=gpipe"], None)
     assert 1e3 * steps[-1].after_s == pytest.approx(94 - 3 * 10)
-    assert {row.rank for row in replay_job(after)} == {0, 2}
+    assert {row.rank for row in play(after).steps()} == {0, 2}
 
 
 def logged(schedule, num_chunks):
@@ -274,11 +274,11 @@ def logged(schedule, num_chunks):
 )
 def test_stand_ins_leave_the_other_stages_as_they_were(tmp_path, schedule, num_chunks, missing):
     (folder,) = write(tmp_path, logged(schedule, num_chunks), num_mbs=8, vp_size=num_chunks)
-    whole = [(row.rank, round(1e3 * row.replayed.span, 6)) for row in replay_job(import_traces([folder]))]
+    whole = [(row.rank, round(1e3 * row.replayed.span, 6)) for row in play(import_traces([folder])).steps()]
     for stage in missing:
         (folder / f"pp_rank_{stage}.json").write_text('{"5": {"fwd_start": [0.0], "bwd_start": [')
     job = import_traces([folder], skip_bad=True)
-    left = [(row.rank, round(1e3 * row.replayed.span, 6)) for row in replay_job(job)]
+    left = [(row.rank, round(1e3 * row.replayed.span, 6)) for row in play(job).steps()]
     assert left == [pair for pair in whole if pair[0] not in missing]
 
 
@@ -290,11 +290,11 @@ def test_a_stage_with_bad_times_or_none_is_stood_in_for(tmp_path, stage):
     job = import_traces([folder], skip_bad=True)
     assert f"pp_rank_{stage}.json: iteration 5: bwd_end[0]" in job.report.skipped[0]
     assert job.graph.world_size == 3
-    spans = [(row.rank, row.replayed.span) for row in replay_job(job)]
+    spans = [(row.rank, row.replayed.span) for row in play(job).steps()]
     assert stage not in {rank for rank, _ in spans}
     (folder / f"pp_rank_{stage}.json").unlink()
     again = import_traces([folder], skip_bad=True)
-    assert [(row.rank, row.replayed.span) for row in replay_job(again)] == spans
+    assert [(row.rank, row.replayed.span) for row in play(again).steps()] == spans
     with pytest.raises(InputError, match=f"log of stage {stage} of 3 is missing"):
         import_traces([folder])
 
@@ -344,7 +344,7 @@ def test_a_recorded_pipeline(gaps, bound):
     if not FOLDER.is_dir():
         pytest.skip("the recorded pipeline is not at hand")
     job = import_traces([FOLDER], gaps=gaps)
-    rows = [row for row in replay_job(job) if row.step > 1 or gaps == "recorded"]
+    rows = [row for row in play(job).steps() if row.step > 1 or gaps == "recorded"]
     assert len(rows) == 8 * (20 if gaps == "recorded" else 19)
     for row in rows:
         assert abs(row.error) <= bound

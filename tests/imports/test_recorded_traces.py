@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from workloads.imports import import_traces
 
 FOLDER = Path(os.environ.get("REAL_TRACES", "no-such-folder"))
@@ -29,7 +29,7 @@ def test_replay_of_a_recording(name, steps, span_ms, exposed_ms, gaps, bound):
     path = FOLDER / name
     if not path.exists():
         pytest.skip(f"{name} is not at hand")
-    rows = replay_job(import_traces([path], gaps=gaps))
+    rows = play(import_traces([path], gaps=gaps)).steps()
     assert len(rows) == steps
     assert max(abs(row.error) for row in rows) <= bound
     if span_ms is not None:

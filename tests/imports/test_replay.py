@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from simcore.apps.main import app
-from simcore.apps.replay.play import replay_job, simulate_job
+from simcore.apps.replay.play import play, simulate_job
 from simcore.graph import OpKind, graph_hash, load_graph, save_graph, verify
 from tests.imports.traces import call, framework_call, kernel, launched, step, sync_record, write
 from workloads.imports import import_traces
 
 
 def replayed(*paths, **options):
-    return replay_job(import_traces(list(paths), **options))
+    return play(import_traces(list(paths), **options)).steps()
 
 
 def test_launch_bound_and_queued_kernels_keep_their_times(tmp_path):
@@ -52,11 +52,11 @@ def test_a_longer_kernel_moves_what_waits_for_it_and_nothing_else(tmp_path):
     job = import_traces([write(tmp_path / "t.json", events)])
     report = job.report.ranks[0]
     assert (report.recorded_waits, report.guessed_waits, report.blocking_calls) == (1, 0, 1)
-    assert replay_job(job)[0].replayed.span == pytest.approx(65e-6, abs=1e-12)  # 10 to 75
+    assert play(job).steps()[0].replayed.span == pytest.approx(65e-6, abs=1e-12)  # 10 to 75
     ops = job.graph.ops
     ops.recorded_ps[ops.name.tolist().index("a")] += 100_000_000  # a lasts 100 longer
     # b, the host's wait, c and d all follow: 10 to 175.
-    assert replay_job(job)[0].replayed.span == pytest.approx(165e-6, abs=1e-12)
+    assert play(job).steps()[0].replayed.span == pytest.approx(165e-6, abs=1e-12)
 
 
 def test_a_wait_that_the_recording_contradicts_is_dropped(tmp_path):
@@ -89,9 +89,9 @@ def test_a_kernel_waits_for_its_own_all_gather_not_for_the_prefetched_one(tmp_pa
     ops = job.graph.ops
     first, second = (i for i, name in enumerate(ops.name.tolist()) if name == gather)
     ops.recorded_ps[second] += 15_000_000  # ends at 175; the last kernel still at 191
-    assert replay_job(job)[0].replayed.span == pytest.approx(183e-6, abs=1e-12)  # 8 to 191
+    assert play(job).steps()[0].replayed.span == pytest.approx(183e-6, abs=1e-12)  # 8 to 191
     ops.recorded_ps[first] += 100_000_000  # all behind it 100 later
-    assert replay_job(job)[0].replayed.span == pytest.approx(283e-6, abs=1e-12)
+    assert play(job).steps()[0].replayed.span == pytest.approx(283e-6, abs=1e-12)
 
 
 def test_waits_without_records_are_inferred_from_who_ended_just_before(tmp_path):
@@ -105,7 +105,7 @@ def test_waits_without_records_are_inferred_from_who_ended_just_before(tmp_path)
     ops = job.graph.ops
     ops.recorded_ps[ops.name.tolist().index("a")] -= 50_000_000
     # a 10..50, 3 of gap, 40 of all_reduce: 10 to 93.
-    assert replay_job(job)[0].replayed.span == pytest.approx(83e-6, abs=1e-12)
+    assert play(job).steps()[0].replayed.span == pytest.approx(83e-6, abs=1e-12)
 
 
 def test_a_graph_launch_starts_many_kernels(tmp_path):
@@ -118,7 +118,7 @@ def test_a_graph_launch_starts_many_kernels(tmp_path):
     job = import_traces([write(tmp_path / "t.json", events)])
     assert job.report.ranks[0].graph_launched_ops == 3
     assert job.report.ranks[0].streams == 2  # two lanes of one stream
-    assert replay_job(job)[0].replayed.span == pytest.approx(20e-6, abs=1e-12)
+    assert play(job).steps()[0].replayed.span == pytest.approx(20e-6, abs=1e-12)
 
 
 def test_kernels_of_a_hip_stream_may_overlap(tmp_path):
@@ -142,7 +142,7 @@ def test_a_wait_beside_launches_of_another_thread_is_host_time(tmp_path):
     ]
     job = import_traces([write(tmp_path / "t.json", events)])
     assert (job.report.ranks[0].blocking_calls, job.report.ranks[0].concurrent_blocks) == (0, 1)
-    (row,) = replay_job(job)
+    (row,) = play(job).steps()
     assert row.replayed == row.recorded
 
 
@@ -156,9 +156,9 @@ def test_a_copy_to_pageable_memory_blocks_the_host(tmp_path):
     ]
     job = import_traces([write(tmp_path / "t.json", events)])
     ops = job.graph.ops
-    assert replay_job(job)[0].replayed.span == pytest.approx(58e-6, abs=1e-12)  # 10 to 68
+    assert play(job).steps()[0].replayed.span == pytest.approx(58e-6, abs=1e-12)  # 10 to 68
     ops.recorded_ps[ops.name.tolist().index("a")] += 100_000_000
-    assert replay_job(job)[0].replayed.span == pytest.approx(158e-6, abs=1e-12)
+    assert play(job).steps()[0].replayed.span == pytest.approx(158e-6, abs=1e-12)
 
 
 def test_a_full_launch_queue_blocks_the_host(tmp_path):
@@ -211,13 +211,13 @@ def test_collectives_start_with_the_last_arrival_and_take_the_shortest_time(tmp_
     ops = job.graph.ops
     (bytes_of_all_reduce,) = {int(b) for b in ops.num_bytes[ops.kind == OpKind.COLLECTIVE]}
     assert bytes_of_all_reduce == 2048
-    first, second = replay_job(job)
+    first, second = play(job).steps()
     assert first.recorded.span == first.replayed.span == pytest.approx(100e-6, abs=1e-12)
     assert second.recorded.span == second.replayed.span
     # Rank 1 computes 30 less: it arrives at 50 too, the transfer takes 20, all end at 80.
     rank1 = [i for i, n in enumerate(ops.name.tolist()) if n == "a"][1]
     ops.recorded_ps[rank1] -= 30_000_000
-    assert [row.replayed.span for row in replay_job(job)] == pytest.approx([70e-6, 70e-6], abs=1e-12)
+    assert [row.replayed.span for row in play(job).steps()] == pytest.approx([70e-6, 70e-6], abs=1e-12)
     assert verify(job.graph) == []
     save_graph(job.graph, tmp_path / "graph")
     assert graph_hash(load_graph(tmp_path / "graph")) == graph_hash(job.graph)
@@ -227,7 +227,7 @@ def test_without_the_other_rank_a_collective_lasts_as_recorded(tmp_path):
     job = import_traces(two_ranks(tmp_path)[:1])
     assert job.report.lone_collectives == 1
     assert any("1 of 2 ranks are missing" in doubt for doubt in job.report.doubts())
-    (row,) = replay_job(job)
+    (row,) = play(job).steps()
     assert row.replayed.exposed_communication == pytest.approx(50e-6, abs=1e-12)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from tests.imports.traces import framework_call, launched, write
 from workloads.imports import import_traces
 
@@ -33,7 +33,7 @@ def steps_of_three(*, backward="autograd::engine::evaluate_function: MmBackward0
 
 def steps(tmp_path, events):
     job = import_traces([write(tmp_path / "t.json", events)])
-    rows = replay_job(job)
+    rows = play(job).steps()
     return [(row.step, round(1e6 * row.recorded.span, 3)) for row in rows], job.report
 
 

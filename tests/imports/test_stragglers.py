@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simcore.apps.replay.command import main as replay_command
 from simcore.apps.replay.longest_path import LongestPaths
-from simcore.apps.replay.play import replay_job, simulate_job
+from simcore.apps.replay.play import play, simulate_job
 from simcore.apps.replay.stragglers import analyse_stragglers
 from simcore.errors import InputError
+from tests.commands import simcore
 from workloads.imports import import_traces
 
 HEADER = "dp_rank,stage,rank,step,optype,start_ts,duration,seq_id,mc,mb_id,gmc"
@@ -55,7 +55,7 @@ def two_by_two():
 def test_a_log_comes_back(tmp_path):
     job = import_traces([write(tmp_path / "log.csv", two_by_two())])
     assert job.report.format == "worker_log"
-    steps = replay_job(job)
+    steps = play(job).steps()
     assert [(row.rank, row.step) for row in steps] == [(0, 7), (1, 7), (2, 7), (3, 7)]
     for row in steps:
         assert row.replayed.span == pytest.approx(row.recorded.span, abs=1e-9)
@@ -75,7 +75,7 @@ def test_waits_come_from_the_run(tmp_path):
         if ops.name[r] == "forward-compute"
     )
     ops.recorded_ps[row] += 500_000_000_000
-    assert [row.replayed.span for row in replay_job(job)] == pytest.approx([8.7] * 4)
+    assert [row.replayed.span for row in play(job).steps()] == pytest.approx([8.7] * 4)
 
 
 def test_what_if(tmp_path):
@@ -147,12 +147,12 @@ def test_model_chunks(tmp_path):
     job = import_traces([write(tmp_path / "log.csv", interleaved())])
     assert job.report.refused_groups == ()
     assert job.report.coupled_collectives == 12  # six boundaries crossed, two ends each
-    assert [row.replayed.span for row in replay_job(job)] == pytest.approx([13.0, 13.0])
+    assert [row.replayed.span for row in play(job).steps()] == pytest.approx([13.0, 13.0])
     ops = job.graph.ops
     row = next(r for r in job.graph.template_rows(1) if ops.name[r] == "forward-compute")
     ops.recorded_ps[row] += 1_000_000_000_000
     # Rank 1's optimizer began 6.2 s after its last backward; that delay stays.
-    assert [row.replayed.span for row in replay_job(job)] == pytest.approx([14.0, 14.0])
+    assert [row.replayed.span for row in play(job).steps()] == pytest.approx([14.0, 14.0])
 
 
 def overlapped():
@@ -200,7 +200,7 @@ def test_reductions_beside_backwards(tmp_path, name, number, more_s, span_s):
     for rank in (0, 1) if collective else (1,):
         rows = [row for row in job.graph.template_rows(rank) if ops.name[row] == name]
         ops.recorded_ps[rows[number]] += round(more_s * 1e12)
-    assert [row.replayed.span for row in replay_job(job)] == pytest.approx([span_s, span_s])
+    assert [row.replayed.span for row in play(job).steps()] == pytest.approx([span_s, span_s])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -268,7 +268,7 @@ def test_the_published_job(name):
     if not (FOLDER / name).is_file():
         pytest.skip("the published trace is not at hand")
     job = import_traces([FOLDER / name])
-    assert max(abs(row.error) for row in replay_job(job)) <= 0.015
+    assert max(abs(row.error) for row in play(job).steps()) <= 0.015
     found = analyse_stragglers(job)
     theirs = json.loads((FOLDER / "result-ST.json").read_text())
     assert found.t_actual_s == pytest.approx(np.mean(list(theirs["step_t_base"].values())), rel=0.001)
@@ -285,17 +285,12 @@ def test_the_published_job(name):
     assert found.slowest_workers.explained == pytest.approx(mended["Mw"], rel=0.03)
 
 
-def test_the_command_shows_them(tmp_path, capsys, monkeypatch):
+def test_the_command_shows_them(tmp_path, capsys):
     path = write(tmp_path / "log.csv", two_by_two())
-    monkeypatch.setattr("sys.argv", ["replay", str(path), "--json"])
-    with pytest.raises(SystemExit) as ended:
-        replay_command()
-    assert not ended.value.code
+    assert simcore("replay", path, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["stragglers"]["slowdown"] == pytest.approx(8.2 / 7.7)
-    monkeypatch.setattr("sys.argv", ["replay", str(path)])
-    with pytest.raises(SystemExit):
-        replay_command()
+    assert simcore("replay", path) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "1.0649" in text  # 8.2 / 7.7
     assert "150.0% of what stragglers cost" in text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from simcore.errors import InputError
 from tests.imports.traces import write
 from workloads.imports import import_traces
@@ -52,7 +52,7 @@ def test_each_gpu_is_a_rank_and_they_meet(tmp_path):
     job = import_traces([two_gpus(tmp_path)])
     assert job.report.format == "trace_viewer"
     assert job.report.coupled_collectives == 1
-    rows = replay_job(job)
+    rows = play(job).steps()
     assert [(row.rank, row.step, round(row.replayed.span * 1e6, 6)) for row in rows] == [
         (0, 3, 85),
         (1, 3, 80),

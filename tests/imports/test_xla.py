@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from simcore.errors import InputError
 from workloads.imports import import_traces
 
@@ -98,7 +98,7 @@ def test_coupled_ranks_come_back(tmp_path):
     assert (report.format, report.world_size) == ("xla", 2)
     assert (report.coupled_collectives, report.lone_collectives, report.refused_groups) == (4, 0, ())
     assert report.clock_shift_us == (0.0, -5000.0)
-    rows = replay_job(job)
+    rows = play(job).steps()
     assert [(row.rank, row.step) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for row in rows:
         assert 1e6 * row.replayed.span == pytest.approx(80, abs=1e-3)  # 10 to 90 us
@@ -114,7 +114,7 @@ def test_the_waiting_comes_from_the_run(tmp_path):
     ops = job.graph.ops
     first = next(row for row in job.graph.template_rows(1) if ops.name[row] == "make")
     ops.recorded_ps[first] += 7_000_000
-    spans = {(row.rank, row.step): 1e6 * row.replayed.span for row in replay_job(job)}
+    spans = {(row.rank, row.step): 1e6 * row.replayed.span for row in play(job).steps()}
     assert spans[0, 0] == pytest.approx(87, abs=1e-3)
     assert spans[1, 0] == pytest.approx(87, abs=1e-3)
     assert spans[0, 1] == pytest.approx(80, abs=1e-3)
@@ -137,7 +137,7 @@ def test_without_a_module_names_tell(tmp_path):
     del content["hlo"]
     job = import_traces([write(tmp_path / "trace.json.gz", content)])
     assert job.report.coupled_collectives == 4
-    assert max(abs(row.error) for row in replay_job(job)) < 0.02
+    assert max(abs(row.error) for row in play(job).steps()) < 0.02
 
 
 def broken(change):
@@ -156,7 +156,7 @@ def test_thunks_of_a_command_buffer_have_no_launch_of_their_own(tmp_path):
             entry["thunks"][0]["ce"] += 999.5 * (number == 0)
     job = import_traces([write(tmp_path / "trace.json.gz", content)])
     assert job.report.coupled_collectives == 4
-    for row in replay_job(job):
+    for row in play(job).steps():
         assert 1e6 * row.replayed.span == pytest.approx(80, abs=1e-3)
 
 
@@ -187,7 +187,7 @@ def test_a_recorded_job(gaps):
     job = import_traces([TRACE], gaps=gaps)
     assert job.report.coupled_collectives == 5 * 23
     assert job.report.lone_collectives == 0
-    rows = replay_job(job)
+    rows = play(job).steps()
     assert len(rows) == 20
     for row in rows:
         assert abs(row.error) <= 0.015

@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from simcore.apps.main import app
-from simcore.apps.studies.contention.command import calibrate_interference, contention_study
 from simcore.engine.shortcuts import SHORTCUTS, simulate
 from simcore.errors import InputError
 from simcore.interference import FEATURES, LearnedInterference, Neighbours, features, load_interference
 from simcore.interference.train import TrainingRow, train, without_kernels, without_trace
 from simcore.interference.trees import RegressionTree
+from tests.commands import simcore
 from tests.engine.lab import US, C, K, TableCost, TablePlanner, cluster, end_us, single
 from tests.imports.traces import launched, step, write
 
@@ -212,16 +212,16 @@ def test_learning_from_a_trace_and_using_it(tmp_path, capsys):
     pytest.importorskip("sklearn")
     path, model = overlapping_steps(tmp_path / "t.json"), tmp_path / "m.json"
     few = [str(overlapping_steps(tmp_path / "few.json", 4)), "--out", str(model)]
-    assert calibrate_interference(["--interference", *few]) == 2
+    assert simcore("calibrate", "--interference", *few) == 2
     assert "too few" in capsys.readouterr().err
-    assert calibrate_interference(["--interference", str(path), str(path), "--out", str(model)]) == 0
+    assert simcore("calibrate", "--interference", path, path, "--out", model) == 0
     assert "from 60 kernels" in capsys.readouterr().out
     learned = load_interference(model)
     assert learned.num_sms == (108,)
     replay = ["replay", str(path), "--level", "communication", "--json", "--interference"]
     done = CliRunner().invoke(app, [*replay, f"learned:{model}"])
     assert done.exit_code == 0
-    assert contention_study([str(path), "--learned", str(model), "--json"]) == 0
+    assert simcore("contention-study", path, "--learned", model, "--json") == 0
     (trace,) = json.loads(capsys.readouterr().out)["traces"]
     for row in trace["rows"]:
         assert row["learned_us"]["learned"] == pytest.approx(200, rel=0.05)  # recorded: twice 100 us

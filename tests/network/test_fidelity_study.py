@@ -1,4 +1,4 @@
-"""The study's machinery on small scenarios; the study itself runs in minutes."""
+"""The study's machinery on small traffic_cases; the study itself runs in minutes."""
 
 import json
 from dataclasses import replace
@@ -7,20 +7,20 @@ import pytest
 from typer.testing import CliRunner
 
 from simcore.apps.main import app
-from simcore.apps.studies.cases import Job, Scenario, fabric, scenarios
-from simcore.apps.studies.command import fidelity_study
+from simcore.apps.studies.cases import PlanSequence, TrafficCase, fabric, traffic_cases
 from simcore.apps.studies.compare import compare
 from simcore.apps.studies.explain import explanation
-from simcore.apps.studies.picture import scatter_svg
 from simcore.apps.studies.references import check_references
+from simcore.apps.studies.show import scatter_svg
 from simcore.collectives import NcclPlanner
 from simcore.units import MIB
+from tests.commands import simcore
 
 
 def alone(collective, size, ranks=8):
     node = fabric("nvswitch", 8)
     plan = NcclPlanner(node, algorithm="ring", protocol="Simple").plan(collective, size, range(ranks))
-    return Scenario(collective, "nvswitch", node, (Job(collective, (plan,)),))
+    return TrafficCase(collective, "nvswitch", node, (PlanSequence(collective, (plan,)),))
 
 
 def test_a_collective_alone_agrees_and_needs_no_explanation():
@@ -72,7 +72,7 @@ def test_the_ideal_of_a_reference_is_its_bytes_over_its_bandwidth():
 
 
 def test_scenarios_cover_what_the_study_promises():
-    names = [scenario.name for scenario in (*scenarios(), *scenarios(quick=True))]
+    names = [scenario.name for scenario in (*traffic_cases(), *traffic_cases(quick=True))]
     assert all(names.count(name) <= 2 for name in names)  # once in each
     text = " ".join(names)
     for part in (
@@ -91,11 +91,11 @@ def test_scenarios_cover_what_the_study_promises():
 
 def test_json_is_one_object(monkeypatch, capsys, tmp_path):
     small = [alone("all_reduce", MIB)]
-    monkeypatch.setattr("simcore.apps.studies.command.scenarios", lambda quick: small)
-    monkeypatch.setattr("simcore.apps.studies.command.check_references", lambda quick: [])
-    monkeypatch.setattr("simcore.apps.studies.command.check_convergence", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.cases.traffic_cases", lambda quick: small)
+    monkeypatch.setattr("simcore.apps.studies.references.check_references", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.compare.check_convergence", lambda quick: [])
     picture = tmp_path / "fidelity.svg"
-    assert fidelity_study(["--json", "--plot", str(picture)]) == 0
+    assert simcore("fidelity-study", "--json", "--plot", picture) == 0
     printed = json.loads(capsys.readouterr().out)
     assert {"mean_percent", "worst_percent", "speedup", "cases"} <= set(printed)
     row = printed["cases"][0]
@@ -108,10 +108,10 @@ def test_json_is_one_object(monkeypatch, capsys, tmp_path):
 
 
 def test_a_plot_that_cannot_be_written_is_bad_input(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("simcore.apps.studies.command.scenarios", lambda quick: [])
-    monkeypatch.setattr("simcore.apps.studies.command.check_references", lambda quick: [])
-    monkeypatch.setattr("simcore.apps.studies.command.check_convergence", lambda quick: [])
-    assert fidelity_study(["--plot", str(tmp_path / "missing" / "x.svg")]) == 2
+    monkeypatch.setattr("simcore.apps.studies.cases.traffic_cases", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.references.check_references", lambda quick: [])
+    monkeypatch.setattr("simcore.apps.studies.compare.check_convergence", lambda quick: [])
+    assert simcore("fidelity-study", "--plot", str(tmp_path / "missing" / "x.svg")) == 2
     assert "cannot write" in capsys.readouterr().err
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,21 +16,6 @@ from simcore.apps.bench.imports import bench_imports
 from simcore.apps.bench.runs import bench_runs
 from simcore.apps.bench.scale import bench_scale
 from simcore.apps.errors import reported_errors
-from simcore.apps.process import one_command
-
-
-class Bench:
-    """CPU and wall seconds of named parts, in the order they ran."""
-
-    def __init__(self) -> None:
-        self.parts: dict[str, dict[str, float]] = {}
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Time what happens inside."""
-        wall, cpu = time.perf_counter(), time.process_time()
-        yield
-        self.parts[name] = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
 
 
 def measure(
@@ -50,15 +34,23 @@ def measure(
     from simcore.graph import apply_kernels, usual_kernels
     from simcore.run import Setup, run, shortcuts_of
 
-    bench = Bench()
+    parts: dict[str, dict[str, float]] = {}
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        """Time what happens inside."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        parts[name] = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+
     scenario = resolve_scenario(workload, cluster=cluster, settings={})
-    with bench.part("load graph"):
+    with part("load graph"):
         found = loaded(scenario)
         graph, hardware = found.graph, found.cluster
-    with bench.part("map kernels"):
+    with part("map kernels"):
         if not scenario.described:
             graph = apply_kernels(graph, usual_kernels(graph))
-    with bench.part("simulate"):
+    with part("simulate"):
         result = run(graph, hardware, Setup(shortcuts=shortcuts_of(shortcuts), fold=fold)).result
     of_class = [sha256(times.start_ps.tobytes() + times.end_ps.tobytes()).digest() for times in result.times]
     digest = sha256(b"".join(of_class[number] for number in result.class_of.tolist()))
@@ -71,7 +63,7 @@ def measure(
         "events_per_kernel": result.engine_events / max(1, kernels),
         "step_time_s": result.step_ps / 1e12,
         "digest": digest.hexdigest(),
-        "parts": bench.parts,
+        "parts": parts,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
@@ -99,18 +91,17 @@ def bench_run(
     """Time the parts of one simulation of WORKLOAD (default: the catalog's main job), without writing it."""
     with reported_errors():
         found = measure(workload, cluster, shortcuts=shortcuts, fold=not no_fold)
-    if as_json:
-        sys.stdout.write(json.dumps(found) + "\n")
-        return
-    for name, cost in found["parts"].items():
-        sys.stdout.write(f"{name:16} {cost['wall_s']:8.2f} s wall {cost['cpu_s']:8.2f} s CPU\n")
-    sys.stdout.write(
-        f"{found['gpus']} GPUs in {found['rank_classes']} classes, {found['kernels']:,} kernels simulated, "
-        f"{found['engine_events']:,} events "
-        f"({found['events_per_kernel']:.3f} a kernel), "
-        f"peak memory {found['peak_rss_bytes'] / 1024**2:.0f} MiB\n"
-        f"step {found['step_time_s']:.6f} s, digest {found['digest'][:16]}\n"
-    )
+        if as_json:
+            print(json.dumps(found))
+            return
+        for name, cost in found["parts"].items():
+            print(f"{name:16} {cost['wall_s']:8.2f} s wall {cost['cpu_s']:8.2f} s CPU")
+        print(
+            f"{found['gpus']} GPUs in {found['rank_classes']} classes, {found['kernels']:,} kernels"
+            f" simulated, {found['engine_events']:,} events ({found['events_per_kernel']:.3f} a kernel),"
+            f" peak memory {found['peak_rss_bytes'] / 1024**2:.0f} MiB\n"
+            f"step {found['step_time_s']:.6f} s, digest {found['digest'][:16]}"
+        )
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -124,9 +115,3 @@ app.command("runs")(bench_runs)
 @app.callback()
 def bench() -> None:
     """What the simulator itself costs."""
-
-
-def main() -> None:
-    """Entry point of ``scripts/bench.py``."""
-    with one_command():
-        app()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +11,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from simcore.apps.child import run_python
+from simcore.apps.child import RUN_SIM, run_python
 from simcore.apps.errors import reported_errors
+from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 
 Row = dict[str, Any]
 
 _CLUSTER: Final = "h100-1024"
 _GOAL_S: Final = 1.0
-_RUN: Final = "from simcore.apps.run.run_sim import main; main()"
 _START: Final = """
 from simcore.apps.process import one_command
 with one_command():
@@ -30,7 +29,7 @@ with one_command():
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchedJob:
     """A described job: a model's name and what is set."""
 
     model: str
@@ -44,18 +43,20 @@ class Job:
 
 #: By name; ``pp8`` and what follows it are Llama-3 70B, GPT-175B and Mixtral on 1,024 H100.
 JOBS: Final = {
-    "pp8": Job("llama3-70b", ("parallel.tp=8", "parallel.pp=8")),
-    "pp8-64": Job("llama3-70b", ("parallel.tp=8", "parallel.pp=8", "training.global_batch=1024")),
-    "pp8-interleaved": Job("llama3-70b", ("parallel.tp=8", "parallel.pp=8", "parallel.virtual_stages=5")),
-    "gpt-interleaved": Job(
+    "pp8": BenchedJob("llama3-70b", ("parallel.tp=8", "parallel.pp=8")),
+    "pp8-64": BenchedJob("llama3-70b", ("parallel.tp=8", "parallel.pp=8", "training.global_batch=1024")),
+    "pp8-interleaved": BenchedJob(
+        "llama3-70b", ("parallel.tp=8", "parallel.pp=8", "parallel.virtual_stages=5")
+    ),
+    "gpt-interleaved": BenchedJob(
         "gpt3-175b",
         ("parallel.tp=8", "parallel.pp=8", "parallel.virtual_stages=6", "training.global_batch=1024"),
     ),
-    "moe-pp8": Job(
+    "moe-pp8": BenchedJob(
         "mixtral-8x22b", ("parallel.tp=2", "parallel.pp=8", "parallel.ep=8", "training.global_batch=1024")
     ),
-    "fsdp": Job("llama3-70b", ("software.preset=torchtitan-fsdp2", "training.recompute=full")),
-    "moe": Job("mixtral-8x7b", ("parallel.ep=8",)),
+    "fsdp": BenchedJob("llama3-70b", ("software.preset=torchtitan-fsdp2", "training.recompute=full")),
+    "moe": BenchedJob("mixtral-8x7b", ("parallel.ep=8",)),
 }
 
 #: Stages of a run (``run.json``) and how the table calls them.
@@ -68,7 +69,7 @@ _PARTS: Final = {
 }
 
 
-def measure(job: Job, repeat: int) -> Row:
+def measure(job: BenchedJob, repeat: int) -> Row:
     """Run ``job`` in new processes, files and all; the one that took least CPU time.
 
     Keys: ``gpus, rank_classes, engine_events, step_time_s, wall_s, cpu_s, peak_rss_bytes`` (of the whole
@@ -79,7 +80,7 @@ def measure(job: Job, repeat: int) -> Row:
     for _ in range(repeat):
         with tempfile.TemporaryDirectory(prefix="bench-described-") as folder:
             out = Path(folder) / "run"
-            spent = run_python(["-c", _RUN, *job.arguments, "--json", "--out", str(out)])
+            spent = run_python([*RUN_SIM, *job.arguments, "--json", "--out", str(out)])
             info = json.loads((out / "run.json").read_text(encoding="utf-8"))
             sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
         if best is not None and best["cpu_s"] <= spent.cpu_s:
@@ -112,7 +113,7 @@ def bench_described(
                 raise InputError(f"unknown job {name!r}{nearest(name, JOBS)}")
         rows = {}
         for name in jobs or JOBS:
-            print(f"{name}: {' '.join(JOBS[name].arguments)} ...", file=sys.stderr, flush=True)
+            say(f"{name}: {' '.join(JOBS[name].arguments)} ...")
             rows[name] = measure(JOBS[name], repeat)
         starts = [run_python(["-c", _START]) for _ in range(repeat)]
         start = min(starts, key=lambda spent: spent.cpu_s)

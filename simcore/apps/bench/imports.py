@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -15,6 +14,7 @@ import typer
 
 from simcore.apps.child import run_python
 from simcore.apps.errors import reported_errors
+from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 
 _LAYER: Final = 12  # kernels of a layer; each layer ends with a collective
@@ -177,7 +177,7 @@ def bench_imports(
                 raise InputError(f"unknown format {name!r}{nearest(name, FORMATS)}")
         rows = []
         for name in formats or FORMATS:
-            print(f"{name}: {events:,} events ...", file=sys.stderr, flush=True)
+            say(f"{name}: {events:,} events ...")
             rows.append(measure_import(name, events))
         print(json.dumps({"rows": rows})) if as_json else _print_table(rows)
 
@@ -193,9 +193,10 @@ def _print_table(rows: Sequence[Row]) -> None:
         )
 
 
+def _child(path: Path) -> None:
+    with reported_errors():
+        print(json.dumps(_import_here(path)))
+
+
 if __name__ == "__main__":
-    try:
-        with reported_errors():
-            print(json.dumps(_import_here(Path(sys.argv[1]))))
-    except typer.Exit as end:
-        sys.exit(end.exit_code)
+    typer.run(_child)

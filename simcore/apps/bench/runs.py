@@ -20,8 +20,8 @@ def measure(path: str, every: int) -> dict[str, Any]:
     Keys: ``cases`` (in the sample), ``of`` (in the table), ``cpu_s``, ``slowest[]{id, cpu_s}``, ``refused``
     and ``digest`` of all predictions, by which two versions are compared.  Errors: InputError for a bad file.
     """
-    from simcore.apps.validate.runs.predict import case_key, predict_case
-    from simcore.apps.validate.runs.score import case_weight, describe_rows
+    from simcore.apps.measured.runs.predict import case_key, predict_case
+    from simcore.apps.measured.runs.score import case_weight, describe_rows
     from workloads.jobs.published import read_run_rows
 
     described, _ = describe_rows(read_run_rows(path))
@@ -64,12 +64,12 @@ def bench_runs(
         if every < 1:
             raise InputError(f"--every {every}: at least 1")
         found = measure(table, every)
-    if as_json:
-        sys.stdout.write(json.dumps(found) + "\n")
-        return
-    for row in found["slowest"]:
-        sys.stdout.write(f"{row['cpu_s']:8.2f} s  {row['id']}\n")
-    sys.stdout.write(
-        f"{found['cases']} of {found['of']} cases ({found['refused']} refused) in {found['cpu_s']:.1f} s of"
-        f" CPU time, digest {found['digest'][:16]}\n"
-    )
+        if as_json:
+            print(json.dumps(found))
+            return
+        for row in found["slowest"]:
+            print(f"{row['cpu_s']:8.2f} s  {row['id']}")
+        print(
+            f"{found['cases']} of {found['of']} cases ({found['refused']} refused) in {found['cpu_s']:.1f} s"
+            f" of CPU time, digest {found['digest'][:16]}"
+        )

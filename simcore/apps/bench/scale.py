@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,9 @@ import typer
 
 from simcore.apps.child import run_python
 from simcore.apps.errors import reported_errors
-from simcore.apps.process import one_command
+from simcore.apps.process import alone
+from simcore.apps.progress import say
 from simcore.errors import InputError
-from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS
 
 #: Seconds that Echo needs, by GPUs (arXiv 2412.12487, table 8).
 ECHO_S: Final = {
@@ -60,11 +59,11 @@ def _simulate_here(workload: str, gpus: int, fold: bool, began_s: float, folder:
     """The child's part; ``began_s`` is when its process was asked for, seconds since the epoch."""
     import resource
 
-    from simcore.apps.progress import Stages
+    from simcore.apps.progress import StageTimer
     from simcore.apps.run.scenario import resolve_scenario
     from simcore.apps.run.simulation import run_scenario
 
-    stages = Stages()
+    stages = StageTimer()
     scenario = resolve_scenario(workload, cluster=f"{_CLUSTER}-{gpus}", settings={})
     outcome = run_scenario(scenario, folder / "run", stages, fold=fold)
     wall_s, cpu_s = time.time() - began_s, time.process_time()
@@ -92,6 +91,8 @@ def _simulate_here(workload: str, gpus: int, fold: bool, began_s: float, folder:
 def _num_kernels(run_dir: Path) -> int:
     """Kernels, copies and communication in the rows of a timeline: without what only the host does."""
     from simcore.timeline import Timeline
+
+    from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS
 
     executed = COMPUTE_KINDS + COMMUNICATION_KINDS
     count = 0
@@ -142,7 +143,7 @@ def bench_scale(
         known = scale_workloads()
         rows = []
         for size in chosen_sizes([*(gpus or ()), *(more or ())], known, fold=not no_fold):
-            print(f"{known[size]}: {size:,} GPUs ...", file=sys.stderr, flush=True)
+            say(f"{known[size]}: {size:,} GPUs ...")
             rows.append(measure_size(known[size], size, fold=not no_fold))
         if as_json:
             report = {
@@ -189,16 +190,10 @@ def _line(cells: Sequence[str]) -> str:
     return "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
-def _child(arguments: Sequence[str]) -> None:
-    workload, gpus, fold, began_s, folder = arguments
+def _child(workload: str, gpus: int, fold: str, began_s: float, folder: Path) -> None:
     with reported_errors():
-        row = _simulate_here(workload, int(gpus), fold == "fold", float(began_s), Path(folder))
-        print(json.dumps(row))
+        print(json.dumps(_simulate_here(workload, gpus, fold == "fold", began_s, folder)))
 
 
 if __name__ == "__main__":
-    try:
-        with one_command():
-            _child(sys.argv[1:])
-    except typer.Exit as end:
-        sys.exit(end.exit_code)
+    alone(_child)

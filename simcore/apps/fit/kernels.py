@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from simcore.apps.validate.kernels import KernelRow, predict_row
+from simcore.apps.measured.kernels import KernelRow, predict_row, read_kernel_rows
 from simcore.cost.gemm import estimate_gemm, gemm_dims
 from simcore.cost.parameters import AttentionParameters, GemmParameters, GenerationParameters, load_parameters
 from simcore.cost.roofline import RooflineCost
@@ -173,3 +173,20 @@ def search(
         if result.fun < reached:
             best, reached = result.x, float(result.fun)
     return values(best), reached
+
+
+def print_kernel_fit(generation: str, path: str, rounds: int, only: str | None) -> None:
+    """Fit the rows of ``path`` and print a generation's constants as TOML; ``only``: gemm or attention."""
+    rows, _ = read_kernel_rows(path)
+    if only != "attention":
+        print_constants("[gemm.tensor]", *fit_gemm(generation, rows, rounds))
+    if only != "gemm":
+        for family, values, error in fit_attention(generation, rows, rounds):
+            print_constants(f"[attention.{family}]", values, error)
+
+
+def print_constants(heading: str, values: dict[str, float], error: float) -> None:
+    """A fitted table, as TOML."""
+    print(f"{heading}  # mean absolute log error {100 * error:.2f}%")
+    for name, value in values.items():
+        print(f"{name} = {value:.4g}")

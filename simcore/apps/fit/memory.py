@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from simcore.apps.fit.kernels import search
-from simcore.apps.validate.recorded_rows import RecordedRow
+from simcore.apps.fit.kernels import print_constants, search
+from simcore.apps.measured.recorded_kernels import RecordedRow, memory_bound, read_recorded_rows
 from simcore.cost.parameters import GenerationParameters, TrafficParameters, load_parameters
 from simcore.cost.roofline import RooflineCost
 from simcore.hardware import load_gpu
@@ -67,6 +67,11 @@ def fit_memory(rows: Sequence[RecordedRow], rounds: int = 3) -> tuple[dict[str, 
         return float(np.average(errors, weights=weights))
 
     return search(error, start, rounds)
+
+
+def print_memory_fit(paths: Sequence[str], rounds: int) -> None:
+    """Fit the memory-bound kernels of recorded traces and print the constants, as TOML."""
+    print_constants("[memory]", *fit_memory(memory_bound(read_recorded_rows(paths)), rounds))
 
 
 def leave_one_trace_out(rows: Sequence[RecordedRow], rounds: int = 2) -> list[float]:

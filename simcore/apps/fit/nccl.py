@@ -16,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from simcore.apps.validate.nccl import NcclRow, generation_of, plan_rows, predicted_us, tells_constants
+from simcore.apps.measured.nccl import generation_of, plan_rows, predicted_us, read_nccl_rows, tells_constants
+from simcore.apps.measured.nccl_rows import NcclRow
+from simcore.apps.measured.tables import error_table, summary_head, summary_line
 from simcore.collectives.spread import ANY_COLLECTIVE, BAND_KEYS, band_key, nodes_key
-from simcore.collectives.timing import GenerationTiming, ProtocolTiming
+from simcore.collectives.timing import GenerationTiming, ProtocolTiming, timing_of
 from simcore.collectives.tuning_constants import tuning_of
 from simcore.errors import InputError
 
@@ -53,6 +55,8 @@ _BETWEEN_NODES: Final = (
     "tree_efficiency",
     "tree_ll128_share",
 )
+#: The generation whose rows span nodes; the others take its hops between nodes.
+_BETWEEN_NODES_FROM: Final = "hopper"
 
 _US: Final = 1e-6
 #: Where every fit starts: NCCL's own tuning table where it has the number (src/graph/tuning.cc at 5067397c:
@@ -224,3 +228,63 @@ def _bounds(names: Sequence[str], scale: FloatArray) -> tuple[FloatArray, FloatA
         if most is not None:
             upper[index] = 1.0 + max(1e-6, np.log(most / scale[index]))
     return np.full(len(names), 1.0 - reach), upper
+
+
+def print_nccl_fit(generation: str, path: str, cross_validate: bool) -> None:
+    """Fit and print a generation's profile; with ``cross_validate`` also errors of left-out sources.
+
+    InputError for a bad file or a generation without rows.
+    """
+    rows, _ = read_nccl_rows(path)
+    fit = fit_nccl(generation, rows, timing_of(_BETWEEN_NODES_FROM))
+    print(profile_text(fit, rows))
+    if cross_validate:
+        _print_cross_validation(rows)
+
+
+def profile_text(fit: NcclFit, rows: Sequence[NcclRow]) -> str:
+    """The profile of a fit, as ``hardware_profiles/nccl/<generation>.toml`` holds it."""
+    kept = [row for row in rows if tells_constants(row) and generation_of(row) == fit.generation]
+    publishers = ", ".join(dict.fromkeys(row.source.split(" ")[0] for row in kept))
+    one_node = all(row.setup.nodes == 1 for row in kept)
+    between = f"; network hops and trees: as fitted for {_BETWEEN_NODES_FROM}" if one_node else ""
+    source = (
+        f"scripts/calibrate.py {fit.generation} --nccl: {fit.num_rows} rows of {publishers}; mean error"
+        f" {100 * fit.mean_error:.1f} %; not fitted: Simple.channel_bytes_per_s (a round number) and"
+        f" LL128.channel_bytes_per_s (NCCL's tuning table){between}"
+    )
+
+    def assignments(values: Mapping[str, float]) -> list[str]:
+        return [f"{key} = {value:.4g}" for key, value in values.items()]
+
+    lines = [
+        f"# Timing constants of NCCL collectives on the {fit.generation} generation.  Meaning of each key:",
+        "# simcore/collectives/timing.py.  Times are seconds, sizes bytes, shares of 1.",
+        "",
+    ]
+    for name, timed in fit.timing.protocols.items():
+        lines += [f"[protocol.{name}]", *assignments(vars(timed)), f'source = "{source}"', ""]
+    others = {key: value for key, value in vars(fit.timing).items() if key != "protocols"}
+    lines += ["[collectives]", *assignments(others), f'source = "{source}"']
+    return "\n".join(lines)
+
+
+def _print_cross_validation(rows: Sequence[NcclRow]) -> None:
+    left_out: dict[int, tuple[NcclRow, float]] = {}
+    print("\n# " + summary_head("left out of the fit", 78, 6))
+    for source, scored in left_out_errors(rows):
+        left_out |= {row.line: (row, error) for row, error in scored}
+        table = error_table(
+            {"id": row.line, "family": source, "measured": 1.0, "predicted": 1 + error}
+            for row, error in scored
+        )
+        shown = summary_line("", table.overall).strip() if scored else "measured what no other source did"
+        print(f"# {source[:78]:78}{shown:>42}", flush=True)
+    # A kind of row that one source alone measured has the error of the fit itself.
+    errors = [left_out.get(row.line, (row, error)) for row, error in own_errors(rows)]
+    print(f"\n# {len(left_out)} of {len(errors)} rows are of kinds that more than one source measured")
+    print("# hardware_profiles/measured/nccl_spread.toml")
+    for nodes, collectives in spread_of(errors).items():
+        for collective, bands in collectives.items():
+            print(f"\n[{nodes}.{collective}]")
+            print("\n".join(f"{band} = {value:.3f}" for band, value in bands.items()))

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from simcore.apps.validate.csv_rows import read_rows
+from simcore.apps.measured.tables import read_rows
 from simcore.cost.gemm import estimate_gemm
 from simcore.cost.parameters import load_parameters
 from simcore.hardware import load_gpu

@@ -44,7 +44,7 @@ _SOFT: Final = 0.03
 
 
 @dataclass(frozen=True)
-class Stage:
+class WhiteBoxStage:
     """One column: ``start_us`` and a rate, bytes/us, of what the column moves."""
 
     start_us: float
@@ -55,9 +55,9 @@ class Stage:
 class WhiteBox:
     """Echo's three stages.  ``within`` and ``between`` move a chunk, ``reductions`` the tensor."""
 
-    within: Stage
-    between: Stage
-    reductions: Stage
+    within: WhiteBoxStage
+    between: WhiteBoxStage
+    reductions: WhiteBoxStage
 
     @property
     def nvlink_hop_us(self) -> float:
@@ -92,7 +92,7 @@ def fit_white_box() -> WhiteBox:
     return WhiteBox(*(_fitted(x, y) for x, y in zip((chunks, chunks, sizes), columns, strict=True)))
 
 
-def _fitted(moved: FloatArray, measured_us: FloatArray) -> Stage:
+def _fitted(moved: FloatArray, measured_us: FloatArray) -> WhiteBoxStage:
     start = np.array([measured_us[0] / 2, measured_us[-1] / moved[-1]])
 
     def log_errors(x: FloatArray) -> FloatArray:
@@ -101,7 +101,7 @@ def _fitted(moved: FloatArray, measured_us: FloatArray) -> Stage:
 
     result = least_squares(log_errors, np.ones(2), bounds=(1e-3, 1e3), loss="soft_l1", f_scale=_SOFT)
     found = result.x * start
-    return Stage(float(found[0]), float(1.0 / found[1]))
+    return WhiteBoxStage(float(found[0]), float(1.0 / found[1]))
 
 
 def table_6_lines() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simcore.apps.errors import reported_errors
-from simcore.apps.process import one_command
+from simcore.apps.run.run_sim import InterferenceOption
 
 
 def replay(
@@ -42,14 +42,7 @@ def replay(
             " recorded on. Default: the recorded GPU's.",
         ),
     ] = None,
-    interference: Annotated[
-        str,
-        typer.Option(
-            metavar="shared|learned[:FILE]",
-            help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
-            " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
-        ),
-    ] = "shared",
+    interference: InterferenceOption = "shared",
     explain: Annotated[
         bool, typer.Option("--explain", help="Say which ops, streams and waits make the spans differ.")
     ] = False,
@@ -69,15 +62,14 @@ def replay(
         import json
 
         from simcore.apps.output import print_wide
-        from simcore.apps.progress import Stages
+        from simcore.apps.progress import StageTimer
+        from simcore.apps.replay.edits import edit_recording
         from simcore.apps.replay.insight import step_insights
         from simcore.apps.replay.levels import play_level
-        from simcore.apps.replay.record import write_replay
-        from simcore.apps.replay.show import replay_object, replay_tables
-        from simcore.apps.replay.straggler_show import straggler_tables
-        from simcore.apps.replay.stragglers import analyse_stragglers
-        from simcore.apps.run.edits import edit_recording, edit_table
-        from simcore.apps.run.interference import chosen_interference
+        from simcore.apps.replay.show import replay_object, replay_tables, write_replay
+        from simcore.apps.replay.stragglers import analyse_stragglers, straggler_tables
+        from simcore.apps.run.edits import edit_table
+        from simcore.apps.run.loading import chosen_interference
         from simcore.errors import InputError
         from simcore.report import write_kineto
         from simcore.timeline import Timeline
@@ -90,7 +82,7 @@ def replay(
             raise InputError(
                 "--interference needs --level communication or shapes: durations are the recorded ones"
             )
-        stages = Stages()
+        stages = StageTimer()
         with stages.stage("reading traces"):
             job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
         if not job.ranks:
@@ -121,9 +113,3 @@ def replay(
                 print_wide(straggler_tables(stragglers))
             if changes:
                 print_wide(edit_table(changes))
-
-
-def main() -> None:
-    """Run the command alone (``scripts/replay.py``)."""
-    with one_command():
-        typer.run(replay)

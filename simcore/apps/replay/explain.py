@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from simcore.apps.replay.path import Segment
+from simcore.apps.replay.path import PathSegment
 from simcore.graph.ops import IntArray
 from workloads.imports.recorded import ImportedRank
 
@@ -45,7 +45,7 @@ class Contribution:
         return self.work_difference_ps + self.wait_difference_ps
 
 
-def explain(rank: ImportedRank, members: IntArray, path: list[Segment]) -> list[Contribution]:
+def explain(rank: ImportedRank, members: IntArray, path: list[PathSegment]) -> list[Contribution]:
     """Contributions to replayed minus recorded span of a step, the largest first, none of them 0.
 
     ``members`` are the step's ops, ``path`` is its critical path in the replay.

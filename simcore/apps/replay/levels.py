@@ -15,7 +15,7 @@ import numpy.typing as npt
 from simcore.apps.replay.alone import SharedGpu
 from simcore.apps.replay.play import Replay, play, replay_of
 from simcore.apps.replay.shapes import price_shapes
-from simcore.apps.replay.standins import Stage, stage
+from simcore.apps.replay.standins import StagedJob, stage
 from simcore.cost import CostModel, Demands
 from simcore.engine.variants import Variants
 from simcore.errors import InputError, nearest
@@ -114,7 +114,7 @@ class EditedKernels:
         return self._recorded.demands(replace(ops, recorded_ps=self._before), used).scaled(self._factor)
 
 
-def _rows(job: ImportedJob, staged: Stage) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
+def _rows(job: ImportedJob, staged: StagedJob) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
     """Op-table row of each recorded op, by rank of the import."""
     graph = staged.graph
     programs = [graph.programs[graph.program_of_rank[number]] for number in staged.rank_of]
@@ -144,7 +144,7 @@ def recorded_cluster(job: ImportedJob, name: str | None, world_size: int) -> Clu
     return load_cluster(f"{family}-{-(-world_size // per_node) * per_node}", {})
 
 
-def _notes(staged: Stage, cluster: ClusterSpec) -> tuple[str, ...]:
+def _notes(staged: StagedJob, cluster: ClusterSpec) -> tuple[str, ...]:
     total = staged.simulated_ps + staged.kept_ps
     notes = [f"collectives on {cluster.name}, as NCCL {cluster.nccl_version} runs them"]
     if not total:

@@ -24,7 +24,7 @@ _ON_STREAM = (OpKind.EVENT_WAIT, OpKind.EVENT_RECORD)  # no work of their own
 
 
 @dataclass(frozen=True)
-class Segment:
+class PathSegment:
     """A piece of the path: ``op`` worked for ``work_ps``, after ``wait_ps`` for which ``reason`` held it."""
 
     op: int
@@ -84,12 +84,14 @@ class Causes:
         return found, gap
 
 
-def critical_path(causes: Causes, members: IntArray, start_ps: IntArray, end_ps: IntArray) -> list[Segment]:
+def critical_path(
+    causes: Causes, members: IntArray, start_ps: IntArray, end_ps: IntArray
+) -> list[PathSegment]:
     """The path of the step that consists of ``members``, in order; the times add up to the step's span."""
     begin = int(start_ps[members].min())
     op = int(members[np.lexsort((members, end_ps[members]))[-1]])
     time = int(end_ps[op])
-    path: list[Segment] = []
+    path: list[PathSegment] = []
     while time > begin:
         start = max(int(start_ps[op]), begin)
         work = max(0, time - start)
@@ -100,7 +102,7 @@ def critical_path(causes: Causes, members: IntArray, start_ps: IntArray, end_ps:
         if cause < 0 or int(start_ps[op]) - int(end_ps[cause]) > gap:
             cause, reason = _latest(causes.before_launch(op), end_ps, time), HOST
         until = max(begin, int(end_ps[cause])) if cause >= 0 else begin
-        path.append(Segment(op, work, time - until, reason))
+        path.append(PathSegment(op, work, time - until, reason))
         time, op = until, cause
     path.reverse()
     return path
@@ -112,7 +114,7 @@ def _latest(ops: list[int], end_ps: IntArray, limit: int) -> int:
     return max(ended, key=lambda op: (int(end_ps[op]), op)) if ended else -1
 
 
-def path_kinds(path: list[Segment], rank: ImportedRank) -> dict[str, int]:
+def path_kinds(path: list[PathSegment], rank: ImportedRank) -> dict[str, int]:
     """Time on a path by kind, ps: compute, communication, copy, host, gap on the device."""
     kinds: dict[str, int] = defaultdict(int)
     recorded = rank.recorded

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from simcore.apps.replay.split import ReplayedStep, split
+import numpy as np
+
+from simcore.analysis.breakdown import break_down
+from simcore.analysis.intervals import Intervals
 from simcore.collectives.recorded import RecordedPlanner
 from simcore.cost.demand import RecordedCost
 from simcore.engine import SimulationResult
@@ -14,7 +17,9 @@ from simcore.graph import Graph
 from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec, load_cluster
 from simcore.run import Setup, run
+from simcore.units import s_from_ps
 from workloads.imports import ImportedJob
+from workloads.imports.recorded import BoolArray, ImportedRank
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Replay:
 
 def play(job: ImportedJob) -> Replay:
     """Replay with recorded durations.  Errors: DeadlockError when the imported graph hangs."""
-    cluster = recorded_cluster(job)
+    cluster = stand_in_cluster(job)
     ranks = tuple(range(len(job.ranks)))
     return replay_of(job, job.graph, cluster, "recorded", simulate_job(job), ranks, origins={"recorded": 1.0})
 
@@ -93,22 +98,14 @@ def replay_of(
     )
 
 
-def replay_job(job: ImportedJob, step: int | None = None) -> list[ReplayedStep]:
-    """Replay with recorded durations; all steps, or the one numbered ``step``.
-
-    Errors: InputError for a step that no trace has, DeadlockError when the imported graph hangs.
-    """
-    return play(job).steps(step)
-
-
 def simulate_job(job: ImportedJob) -> SimulationResult:
     """Play the graph of an import: every op as long as recorded, every wait resolved by the engine."""
     setup = Setup(network="alphabeta", fold=False)
-    cluster = recorded_cluster(job)
+    cluster = stand_in_cluster(job)
     return run(job.graph, cluster, setup, cost=RecordedCost(), planner=RecordedPlanner()).result
 
 
-def recorded_cluster(job: ImportedJob) -> ClusterSpec:
+def stand_in_cluster(job: ImportedJob) -> ClusterSpec:
     """Any cluster that is large enough: what its hardware can do is not asked."""
     cluster = load_cluster("h800-96", {})
     # Launches and copies cost what was recorded: the host's times are ops of the graph.
@@ -118,3 +115,59 @@ def recorded_cluster(job: ImportedJob) -> ClusterSpec:
     nodes = -(-len(job.ranks) // cluster.gpus_per_node)
     name = next((rank.gpu for rank in job.ranks if rank.gpu), "unknown GPU")
     return replace(cluster, name="recorded", gpu=replace(gpu, name=name), num_nodes=nodes)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A step of one rank, seconds; the parts add up to ``span``.
+
+    HolisticTraceAnalysis' convention: a communication kernel counts from its start, waiting for its peers
+    included; copies and memsets are neither compute nor communication.  ``other`` is copies and idle time.
+    """
+
+    span: float
+    exposed_compute: float
+    overlapped: float
+    exposed_communication: float
+    other: float
+
+    def parts(self) -> dict[str, float]:
+        """The parts by name."""
+        return {name: value for name, value in vars(self).items() if name != "span"}
+
+
+@dataclass(frozen=True)
+class ReplayedStep:
+    """One step of one rank: recorded and replayed.  ``step`` -1: the trace has no steps.
+
+    ``index`` is the rank's place in the import, ``members`` its ops that belong to the step.
+    """
+
+    rank: int
+    step: int
+    recorded: Split
+    replayed: Split
+    index: int
+    members: IntArray
+
+    @property
+    def error(self) -> float:
+        """Relative error of the replayed span."""
+        return self.replayed.span / self.recorded.span - 1.0 if self.recorded.span else 0.0
+
+
+def split(rank: ImportedRank, members: IntArray, start: IntArray, end: IntArray) -> Split:
+    """Where the time of ``members`` goes, given start and end of all ops of the rank, ps."""
+    start, end = start[members], end[members]
+    is_comm = rank.recorded.is_comm[members]
+    is_kernel = rank.recorded.is_kernel[members]
+
+    def covered(mask: BoolArray) -> Intervals:
+        return Intervals.union(start[mask], end[mask])
+
+    span = int(end.max() - start.min())
+    parts = break_down(covered(is_kernel & ~is_comm), covered(np.asarray(is_comm)), span)
+    return Split(
+        s_from_ps(span), s_from_ps(parts.exposed_compute), s_from_ps(parts.overlapped),
+        s_from_ps(parts.exposed_communication), s_from_ps(parts.idle),
+    )  # fmt: skip

@@ -19,13 +19,14 @@ from simcore.hardware.specs import GpuSpec
 from workloads.imports import ImportedJob
 from workloads.imports.recorded import RecordedShapes
 
-_TF32_WORDS = ("tf32", "s1688gemm")
+#: Words in the names of kernels that multiply fp32 on tensor cores.
+TF32_WORDS = ("tf32", "s1688gemm")
 _ATTENTION_WORDS = (
     ("flashattnfwdsm90", "flash3"), ("flash_fwd_kernel", "flash2"), ("flash_fwd_splitkv", "flash2"),
     ("sdpa", "cudnn"),
 )  # fmt: skip
 #: PyTorch's elementwise kernel for tensors that are not contiguous (aten/src/ATen/native/cuda/Loops.cuh).
-_STRIDED = "::elementwise_kernel<"
+STRIDED = "::elementwise_kernel<"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def price_shapes(job: ImportedJob, row_of: list[IntArray], gpu: GpuSpec) -> Shap
     """
     names = {name.lower() for rank in job.ranks for name in rank.recorded.name.values}
     # fp32 products on tensor cores, and which attention kernels ran, show in the kernels' names.
-    tf32 = any(word in name for name in names for word in _TF32_WORDS)
+    tf32 = any(word in name for name in names for word in TF32_WORDS)
     cost = RooflineCost(gpu, fp32_math="tf32" if tf32 else "ieee", attention=_attention(names, gpu))
     table, index = OpRows(), dict[KernelShape, int]()
     kernels: list[tuple[int, int, float, int]] = []  # row, entry of the table, share of it, SM time at least
@@ -61,13 +62,13 @@ def price_shapes(job: ImportedJob, row_of: list[IntArray], gpu: GpuSpec) -> Shap
         for op in np.flatnonzero(computes & (shapes.of_op >= 0)).tolist():
             of_call[int(shapes.of_op[op])].append(op)
         for call, ops in of_call.items():
-            priced = _kernel(shapes, call)
+            priced = kernel_of_call(shapes, call)
             lasted = int(length[ops].sum())
             if priced is None or not lasted or not _prices(cost, table, index, priced):
                 continue
             predicted += lasted
             for op in ops:
-                least = cost.indexing_ps(priced) if _STRIDED in recorded.name[op] else 0
+                least = cost.indexing_ps(priced) if STRIDED in recorded.name[op] else 0
                 kernels.append((int(rows[op]), index[priced], int(length[op]) / lasted, least))
     entries = np.array([entry for _, entry, _, _ in kernels], dtype=np.int64)
     share = np.array([share for _, _, share, _ in kernels], dtype=np.float64)
@@ -112,6 +113,7 @@ def _attention(names: set[str], gpu: GpuSpec) -> str | None:
     return next((family for family in found if family in known), None)
 
 
-def _kernel(shapes: RecordedShapes, call: int) -> KernelShape | None:
+def kernel_of_call(shapes: RecordedShapes, call: int) -> KernelShape | None:
+    """The kernel of a recorded framework op; None for an op that is not known."""
     outs = shapes.out_shapes[call] if shapes.out_shapes is not None else None
     return kernel_of_op(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outs)

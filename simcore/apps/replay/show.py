@@ -1,18 +1,26 @@
-"""What a replay shows: the JSON object and the tables."""
+"""What a replay shows: the JSON object, the tables, and a run folder to report, compare and export."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from simcore.analysis import analyse
 from simcore.apps.replay.explain import Contribution, by_stream
-from simcore.apps.replay.insight import StepInsight
-from simcore.apps.replay.play import Replay
-from simcore.apps.replay.split import ReplayedStep
-from simcore.apps.replay.utilisation import Utilisation
+from simcore.apps.replay.insight import StepInsight, Utilisation
+from simcore.apps.replay.play import Replay, ReplayedStep
+from simcore.apps.run.simulation import PERFETTO_FILE
+from simcore.graph import Graph, graph_hash
+from simcore.hardware import hardware_hash
+from simcore.report import default_ranks, write_perfetto
+from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
+from simcore.timeline.folder import run_folder
 from simcore.units import PS_PER_US, s_from_ps
 from workloads.imports import ImportedJob
 
@@ -177,3 +185,46 @@ def _short(name: str) -> str:
 
 def _differences(entry: Contribution) -> tuple[str, str]:
     return f"{entry.work_difference_ps / PS_PER_US:+.1f}", f"{entry.wait_difference_ps / PS_PER_US:+.1f}"
+
+
+def write_replay(out_dir: Path, replay: Replay, settings: Mapping[str, str]) -> RunInfo:
+    """Write the replay to ``out_dir``, atomically, with a Perfetto file of its ranks.
+
+    ``settings`` say how it was made.  The steps of a recording are one run; ``run.json`` says which ops
+    belong to which (``workload.options.steps``: first and last op_id).
+    Errors: InputError when ``out_dir`` is something else than a run folder.
+    """
+    graph, cluster = _with_steps(replay), replay.cluster
+    facts = RunFacts(
+        cluster=dataclasses.asdict(cluster),
+        network=replay.network,
+        graph_hash=graph_hash(replay.graph),
+        profile_hash=hardware_hash(cluster),
+        settings=dict(settings),
+        memory=(),
+        origins={name: share for name, share in replay.origins.items() if share},
+        assumptions=("a replay: ops are those of a recording", *replay.notes),
+        warnings=tuple(replay.doubts()),
+    )
+    with run_folder(out_dir) as folder:
+        info = write_tables(folder, graph, replay.result, facts)
+        timeline = Timeline.open(folder)
+        write_perfetto(timeline, folder / PERFETTO_FILE, default_ranks(timeline, analyse(timeline)))
+    return info
+
+
+def _with_steps(replay: Replay) -> Graph:
+    """The graph that was played, its workload saying where the recorded steps are."""
+    steps = [
+        {
+            "rank": replay.rank_of[index],
+            "step": max(step.number, 0),
+            "first_op": int(rank.flat[members].min()),
+            "last_op": int(rank.flat[members].max()),
+        }
+        for index, rank in enumerate(replay.job.ranks)
+        for step, members in zip(rank.steps, rank.step_ops, strict=True)
+    ]
+    workload = replay.graph.workload
+    options = {**workload.options, "steps": steps}
+    return dataclasses.replace(replay.graph, workload=dataclasses.replace(workload, options=options))

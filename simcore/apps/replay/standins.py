@@ -21,7 +21,7 @@ _ALONE_SIZE = 1
 
 
 @dataclass(frozen=True)
-class Stage:
+class StagedJob:
     """A graph whose rank numbers are those of the recorded job.
 
     ``rank_of[i]`` is the number of rank ``i`` of the import, ``absent`` are the ranks that are stood in for.
@@ -37,7 +37,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _GroupCall:
     """One collective of one recorded rank, in the order of issue: its op-table row, kind, size and group."""
 
     rank: int
@@ -48,13 +48,13 @@ class _Call:
     members: tuple[int, ...]
 
 
-def stage(job: ImportedJob) -> Stage:
+def stage(job: ImportedJob) -> StagedJob:
     """The graph of ``job`` for a simulated network."""
     graph = job.graph
     numbers = tuple(rank.number for rank in job.ranks)
     calls, simulated_ps, kept_ps = _calls(job)
     groups = {name: _renumbered(group, numbers) for name, group in graph.groups.items()}
-    by_symbol: dict[str, list[_Call]] = {}
+    by_symbol: dict[str, list[_GroupCall]] = {}
     for call in calls:
         by_symbol.setdefault(call.symbol, []).append(call)
     for symbol, found in by_symbol.items():
@@ -83,7 +83,7 @@ def stage(job: ImportedJob) -> Stage:
         _concatenated(ops, extra.table()) if len(extra) else ops, graph.edges, graph.frees,
         np.array(starts, dtype=np.int64), tuple(names),
     )  # fmt: skip
-    return Stage(staged, numbers, tuple(absent), simulated_ps, kept_ps)
+    return StagedJob(staged, numbers, tuple(absent), simulated_ps, kept_ps)
 
 
 def _options(graph: Graph) -> dict[str, object]:
@@ -101,11 +101,11 @@ def _renumbered(group: ProcessGroup, numbers: tuple[int, ...]) -> ProcessGroup:
     return ProcessGroup(group.name, ((len(explicit[0]), 1),), explicit=explicit) if explicit else group
 
 
-def _calls(job: ImportedJob) -> tuple[list[_Call], int, int]:
+def _calls(job: ImportedJob) -> tuple[list[_GroupCall], int, int]:
     """The collectives that a network can decide about, and recorded time of those and of all others."""
     graph, world = job.graph, job.report.world_size
     numbers = {rank.number for rank in job.ranks}
-    calls: list[_Call] = []
+    calls: list[_GroupCall] = []
     simulated = kept = 0
     meetings: dict[str, set[tuple[int, ...]]] = {}
     for index, rank in enumerate(job.ranks):
@@ -133,13 +133,13 @@ def _calls(job: ImportedJob) -> tuple[list[_Call], int, int]:
             lane = rank.recorded.stream[op]
             symbol = graph.ops.group[row] if len(present) > _ALONE_SIZE else f"{list(members)} on {lane}"
             meetings.setdefault(symbol, set()).add(members)
-            calls.append(_Call(rank.number, row, kind, size, f"{symbol} as recorded", members))
+            calls.append(_GroupCall(rank.number, row, kind, size, f"{symbol} as recorded", members))
     # Ranks that name the members of a group differently do not agree: keep what they recorded.
     unsure = {f"{symbol} as recorded" for symbol, found in meetings.items() if len(found) > 1}
     return _agreed([call for call in calls if call.symbol not in unsure]), simulated, kept
 
 
-def _agreed(calls: list[_Call]) -> list[_Call]:
+def _agreed(calls: list[_GroupCall]) -> list[_GroupCall]:
     """Members of an uneven exchange name different sizes: the largest decides when it ends."""
     places: list[tuple[str, int]] = []
     seen: dict[tuple[int, str], int] = {}
@@ -152,7 +152,7 @@ def _agreed(calls: list[_Call]) -> list[_Call]:
     return [replace(call, num_bytes=largest[place]) for call, place in zip(calls, places, strict=True)]
 
 
-def _with_calls(ops: OpTable, calls: list[_Call]) -> OpTable:
+def _with_calls(ops: OpTable, calls: list[_GroupCall]) -> OpTable:
     group, collective = ops.group.tolist(), ops.collective.tolist()
     num_bytes, recorded = ops.num_bytes.copy(), ops.recorded_ps.copy()
     for call in calls:
@@ -164,7 +164,7 @@ def _with_calls(ops: OpTable, calls: list[_Call]) -> OpTable:
     )  # fmt: skip
 
 
-def _alike(absent: list[int], by_symbol: dict[str, list[_Call]]) -> dict[tuple[str, ...], list[int]]:
+def _alike(absent: list[int], by_symbol: dict[str, list[_GroupCall]]) -> dict[tuple[str, ...], list[int]]:
     """Absent ranks by the groups that they are in: those in the same ones do the same."""
     found: dict[tuple[str, ...], list[int]] = {}
     for rank in absent:
@@ -174,10 +174,10 @@ def _alike(absent: list[int], by_symbol: dict[str, list[_Call]]) -> dict[tuple[s
 
 
 def _add_calls(
-    rows: OpRows, symbols: tuple[str, ...], by_symbol: dict[str, list[_Call]], numbers: tuple[int, ...]
+    rows: OpRows, symbols: tuple[str, ...], by_symbol: dict[str, list[_GroupCall]], numbers: tuple[int, ...]
 ) -> None:
     """The calls of some groups, each group a stream, in the order in which a recorded rank issued them."""
-    chosen: list[_Call] = []
+    chosen: list[_GroupCall] = []
     for symbol in symbols:
         calls = by_symbol[symbol]
         meeting = sum(member in numbers for member in calls[0].members)

@@ -1,26 +1,31 @@
-"""The workload and the cluster of a scenario, checked against each other."""
+"""What a scenario names, loaded: workload, cluster, the GPUs of single ranks, a learned interference."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from simcore.apps.run.irregular import with_node_latencies
 from simcore.apps.run.scenario import Scenario
-from simcore.errors import GraphError, InputError, OutOfMemoryError
+from simcore.apps.run.settings import RunSettings
+from simcore.errors import GraphError, InputError, OutOfMemoryError, nearest
 from simcore.graph import Graph, load_graph
 from simcore.graph.schedules import bubble_fraction, grid
-from simcore.hardware import ClusterSpec, load_cluster
+from simcore.hardware import ClusterSpec, GpuSpec, load_cluster, num_nic_links
 from simcore.memory import ProgramMemory, check_fits, peak_memory
+from simcore.units import Number
 
 if TYPE_CHECKING:
+    from simcore.interference import LearnedInterference
     from workloads.jobs import Description
 
-
+_LATENCY: Final = Number("time", at_most=1)
+_INTERFERENCES: Final = ("shared", "learned")
 #: What to do where the prediction of memory is thought to be wrong: it misses by 6% on average.
-_ANYWAY = "predicted memory may be wrong; --set memory.check=warn answers all the same"
+_ANYWAY: Final = "predicted memory may be wrong; --set memory.check=warn answers all the same"
 
 
 @dataclass(frozen=True)
@@ -128,3 +133,52 @@ def check_world(graph: Graph, cluster: ClusterSpec) -> None:
             f" cluster {cluster.name!r} has {cluster.num_gpus}; choose a larger --cluster, or"
             f" --set cluster.num_nodes={needed}"
         )
+
+
+def with_node_latencies(cluster: ClusterSpec, extra: Mapping[int, str]) -> ClusterSpec:
+    """``cluster`` with seconds of extra latency, one way, on every NIC of some nodes (half at each end).
+
+    Errors: InputError for a node that does not exist, or a NIC whose latency is also set by ``link.*``.
+    """
+    overrides = dict(cluster.link_overrides)
+    for node, text in extra.items():
+        if not 0 <= node < cluster.num_nodes:
+            raise InputError(f"node.{node}: cluster {cluster.name!r} has nodes 0 to {cluster.num_nodes - 1}")
+        seconds = _LATENCY.from_text(text, f"node.{node}.extra_latency_s")
+        for nic in range(num_nic_links(cluster)):
+            for way in ("in", "out"):
+                key = f"nic.{node}.{nic}.{way}.latency_s"
+                if key in overrides:
+                    raise InputError(f"node.{node}.extra_latency_s contradicts link.{key}: give one of them")
+                overrides[key] = cluster.nic_latency_s / 2 + seconds
+    return replace(cluster, link_overrides=overrides)
+
+
+def rank_gpus(settings: RunSettings, cluster_name: str) -> dict[int, GpuSpec]:
+    """GPUs of the ranks that ``rank.<n>.gpu.*`` settings change.  InputError for values that cannot be."""
+    known: dict[tuple[tuple[str, str], ...], GpuSpec] = {}
+    found = {}
+    for rank, changes in settings.ranks.items():
+        key = tuple(sorted(changes.items()))
+        if key not in known:
+            try:
+                known[key] = load_cluster(cluster_name, {**settings.hardware, **changes}).gpu
+            except InputError as error:
+                raise InputError(f"rank.{rank}: {error}") from None
+        found[rank] = known[key]
+    return found
+
+
+def chosen_interference(text: str) -> LearnedInterference | None:
+    """The learned function that ``shared``, ``learned`` or ``learned:FILE`` asks for; None for shared ones.
+
+    Errors: InputError for another word or a file that holds no such function.
+    """
+    word, _, path = text.partition(":")
+    if word not in _INTERFERENCES or (path and word == "shared"):
+        raise InputError(f"unknown interference {text!r}{nearest(word, _INTERFERENCES)}")
+    if word == "shared":
+        return None
+    from simcore.interference import load_interference
+
+    return load_interference(Path(path)) if path else load_interference()

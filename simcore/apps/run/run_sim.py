@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simcore.apps.errors import reported_errors
-from simcore.apps.process import one_command
 
 if TYPE_CHECKING:
-    from simcore.apps.progress import Stages
+    from simcore.apps.progress import StageTimer
     from simcore.apps.run.scenario import Scenario
-    from simcore.apps.run.simulation import Outcome
+    from simcore.apps.run.simulation import FinishedRun
+
+InterferenceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="shared|learned[:FILE]",
+        help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
+        " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
+    ),
+]
 
 
 def run_sim(
@@ -57,14 +65,7 @@ def run_sim(
             help="What if: change the workload; repeatable, in the order given. Keys: docs/what-if.md.",
         ),
     ] = None,
-    interference: Annotated[
-        str,
-        typer.Option(
-            metavar="shared|learned[:FILE]",
-            help="How communication slows kernels: SMs and HBM that they share, or a function learned from"
-            " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
-        ),
-    ] = "shared",
+    interference: InterferenceOption = "shared",
     no_fold: Annotated[
         bool, typer.Option("--no-fold", help="Simulate every rank by itself. The result is the same.")
     ] = False,
@@ -88,25 +89,23 @@ def run_sim(
         import json
         import time
 
-        from simcore.apps.progress import Stages
-        from simcore.apps.run.interference import chosen_interference
+        from simcore.apps.progress import StageTimer
+        from simcore.apps.run.loading import chosen_interference, schedule_text
         from simcore.apps.run.scenario import resolve_scenario
         from simcore.apps.run.settings import split_pairs
 
         began = time.perf_counter()
-        stages = Stages()
+        stages = StageTimer()
         learned = chosen_interference(interference)
         scenario = resolve_scenario(
             workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
         )
         if show_schedule:
-            from simcore.apps.run.loading import schedule_text
-
             print(schedule_text(scenario, as_json=as_json))
             return
         from simcore.apps.run.simulation import run_scenario
 
-        def run(scenario: Scenario, out: Path | None, stages: Stages) -> Outcome:
+        def run(scenario: Scenario, out: Path | None, stages: StageTimer) -> FinishedRun:
             return run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)
 
         continued = None
@@ -131,9 +130,7 @@ def run_sim(
                 shown["edits"] = [change.as_object() for change in outcome.edits]
             print(json.dumps(shown))
         else:
-            from simcore.apps.output import print_outcome
-
-            print_outcome(outcome, wall_s)
+            _print_finished(outcome, wall_s)
             if continued is not None:
                 print(continued.note)
             if outcome.edits:
@@ -143,7 +140,20 @@ def run_sim(
                 print_wide(edit_table(outcome.edits))
 
 
-def main() -> None:
-    """Run the command alone (``scripts/run_sim.py``)."""
-    with one_command():
-        typer.run(run_sim)
+def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
+    """A run's summary, and where its files are."""
+    from simcore.apps.output import answered_line, left_out_notes, print_summary
+    from simcore.apps.run.simulation import PERFETTO_FILE
+
+    run_dir = outcome.run_dir
+    ranks = outcome.perfetto_ranks
+    shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    notes = (
+        outcome.info.assumptions[0],
+        f"simulated in {wall_s:.1f} s: {answered_line(outcome.answered, outcome.info.engine_events)}",
+        f"run folder: {run_dir} (timeline.parquet, counters.parquet, rank_classes.parquet, run.json)",
+        f"Perfetto (ui.perfetto.dev): {run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}",
+        *left_out_notes(outcome.perfetto_left_out),
+        f"other ranks: python scripts/report.py {run_dir} --perfetto FILE --ranks 0,1,2 (--host: host lanes)",
+    )
+    print_summary(outcome.info, outcome.analysis, 8, notes)

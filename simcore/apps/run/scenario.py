@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from simcore.apps.run.settings import Settings, parse_settings
+from simcore.apps.run.settings import RunSettings, parse_settings
 from simcore.errors import InputError, nearest
 from simcore.hardware import DEFAULT_CLUSTER
 from workloads import catalog
@@ -32,7 +32,7 @@ _DESCRIBED_CLUSTER: Final = "h100-256"
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedJob:
     """A description as written: its sections, where it stands, and settings that change it."""
 
     content: Mapping[str, Any]
@@ -63,8 +63,8 @@ class Scenario:
     cluster: str
     network: str
     seed: int
-    settings: Settings
-    described: Described | None = None
+    settings: RunSettings
+    described: DescribedJob | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def resolve_scenario(
     )
 
 
-def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -> Described | None:
+def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -> DescribedJob | None:
     """The description, if the workload is one; settings of its sections go with it."""
     overrides = {key: text for key, text in settings.items() if key.partition(".")[0] in SECTIONS}
     for key in settings.keys() - overrides.keys():
@@ -136,13 +136,13 @@ def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -
             raise InputError(f"unknown setting {key!r}; did you mean '{close[0]}.{name or key}'?")
     if file.described is not None:
         path = Path(workload or "")
-        return Described(file.described, str(path), path.parent, overrides)
+        return DescribedJob(file.described, str(path), path.parent, overrides)
     named = file.workload
     if named is not None and not Path(named).is_dir():
         if named.endswith(".json") or (Path(named).is_file() and "." not in named):
-            return Described({"model": named}, named, Path(), overrides)
+            return DescribedJob({"model": named}, named, Path(), overrides)
         if named not in catalog.names() and _is_model(named):
-            return Described({"model": named}, named, Path(), overrides)
+            return DescribedJob({"model": named}, named, Path(), overrides)
     return None
 
 
@@ -199,10 +199,8 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
 def _read_file(path: Path) -> _File:
     import yaml
 
-    from simcore.apps.run.strict_yaml import load_yaml
-
     try:
-        content: Any = load_yaml(path.read_text(encoding="utf-8"))
+        content: Any = _load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such scenario file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -244,3 +242,31 @@ def _beside(path: Path, name: str | None) -> str | None:
     if name is not None and name.strip() and (path.parent / name).exists():
         return str(path.parent / name)
     return name
+
+
+def _load_yaml(text: str) -> Any:
+    """The one document in ``text``.  Errors: ``yaml.YAMLError``, a key given twice included."""
+    import yaml
+
+    seen: set[int] = set()
+
+    def refuse_repeats(node: Any) -> None:
+        """YAML keeps the last of two equal keys without a word."""
+        if id(node) in seen:  # an alias may point back to what holds it
+            return
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            keys = set()
+            for key, value in node.value:
+                named = isinstance(key, yaml.ScalarNode)
+                if named and key.value in keys:
+                    line = key.start_mark.line + 1
+                    raise yaml.YAMLError(f"{key.value!r} is given twice, again in line {line}")
+                keys.add(key.value if named else id(key))
+                refuse_repeats(value)
+        elif isinstance(node, yaml.SequenceNode):
+            for item in node.value:
+                refuse_repeats(item)
+
+    refuse_repeats(yaml.compose(text, Loader=yaml.SafeLoader))
+    return yaml.safe_load(text)

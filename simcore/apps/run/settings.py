@@ -75,7 +75,7 @@ _NUMBERED: Final = ("rank.<n>.gpu.clock", "node.<n>.extra_latency_s", "link.<nam
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """Settings by what they reach; ``given`` is what the user wrote, for the record.
 
     ``kernels`` is the kernel mapping ("": the usual one of the program), ``hardware`` are overrides for
@@ -118,7 +118,7 @@ def split_pairs(pairs: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def parse_settings(given: Mapping[str, str]) -> Settings:
+def parse_settings(given: Mapping[str, str]) -> RunSettings:
     """Sort settings by what they reach.
 
     Errors: InputError for an unknown key (with the nearest one) or a value that the key cannot have.
@@ -175,7 +175,7 @@ def parse_settings(given: Mapping[str, str]) -> Settings:
             nodes[int(match[1])] = value
         else:
             raise InputError(f"unknown setting {key!r}{nearest(key, (*KEYS, *_NUMBERED))}")
-    return Settings(
+    return RunSettings(
         given=dict(given),
         kernels=choices["workload.kernels"],
         fp32_math=choices["workload.fp32_math"],

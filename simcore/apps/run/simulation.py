@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcore.analysis import StepAnalysis, analyse
-from simcore.apps.progress import Stages
+from simcore.apps.progress import StageTimer
 from simcore.apps.run.band import stated_band
-from simcore.apps.run.irregular import rank_gpus
-from simcore.apps.run.loading import check_dims, check_world, loaded
+from simcore.apps.run.loading import check_dims, check_world, loaded, rank_gpus
 from simcore.apps.run.scenario import Scenario
 from simcore.cost import ORIGINS
 from simcore.engine import Answered, SimulationResult
@@ -29,7 +28,7 @@ from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
     from simcore.apps.run.edits import EditStep
-    from simcore.apps.run.settings import Settings
+    from simcore.apps.run.settings import RunSettings
     from simcore.interference import LearnedInterference
     from workloads.edits import Applied
 
@@ -40,7 +39,7 @@ _ROOFLINE_WARNED = 0.05
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FinishedRun:
     """A finished run: its folder, what ``run.json`` says, its analysis, what the Perfetto file shows, and
     who answered for which op executions.
     """
@@ -57,12 +56,12 @@ class Outcome:
 def run_scenario(
     scenario: Scenario,
     out_dir: Path | None,
-    stages: Stages,
+    stages: StageTimer,
     *,
     fold: bool = True,
     edits: Sequence[str] = (),
     learned: LearnedInterference | None = None,
-) -> Outcome:
+) -> FinishedRun:
     """Simulate ``scenario`` into ``out_dir`` (default: ``runs/<workload>``), atomically.
 
     With ``fold`` one rank stands for all that must behave like it; the result is the same without.
@@ -136,7 +135,9 @@ def run_scenario(
             export = write_perfetto(timeline, folder / PERFETTO_FILE, ranks)
         info = info.model_copy(update={"wall_s": dict(stages.seconds)})
         info.write(folder)
-    return Outcome(out_dir, info, analysis, tuple(ranks), export.left_out, changes, answered=result.answered)
+    return FinishedRun(
+        out_dir, info, analysis, tuple(ranks), export.left_out, changes, answered=result.answered
+    )
 
 
 def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterference | None = None) -> Setup:
@@ -157,7 +158,7 @@ def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterfere
     )
 
 
-def _mapping(graph: Graph, settings: Settings) -> str:
+def _mapping(graph: Graph, settings: RunSettings) -> str:
     """The kernel mapping of a traced program: what was set, else what is usual."""
     if settings.kernels:
         return settings.kernels
@@ -166,7 +167,7 @@ def _mapping(graph: Graph, settings: Settings) -> str:
     return usual_kernels(graph)
 
 
-def _build(graph: Graph, settings: Settings) -> str:
+def _build(graph: Graph, settings: RunSettings) -> str:
     """Which build's kernels a traced program is said to launch."""
     applied = graph.workload.options.get("kernels", "unfused")
     chosen = "" if settings.kernels else f", as is usual for {graph.workload.precision}"
@@ -192,7 +193,7 @@ def _facts(
     cluster: ClusterSpec,
     ran: Ran,
     memory: tuple[ProgramMemory, ...],
-    stages: Stages,
+    stages: StageTimer,
 ) -> RunFacts:
     gpu, demands = cluster.gpu, ran.demands
     math_mode = peak_math(graph.workload.precision, _fp32_math(scenario, graph))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from simcore.apps.progress import Stages
+from simcore.apps.progress import StageTimer
 from simcore.apps.run.loading import loaded
 from simcore.apps.run.scenario import Scenario
-from simcore.apps.run.simulation import Outcome, run_scenario
+from simcore.apps.run.simulation import FinishedRun, run_scenario
 from simcore.errors import InputError
 from simcore.report import json_object
 from simcore.timeline.schema import TIMELINE_FILE
@@ -25,14 +25,17 @@ from workloads.parallel.steady import between_groups, continued, shorter_counts
 class Continued:
     """The longer of the two steps as simulated, and the whole step as ``--json`` shows it."""
 
-    outcome: Outcome
+    outcome: FinishedRun
     shown: dict[str, Any]
     note: str
 
 
 def run_steady_state(
-    scenario: Scenario, out_dir: Path | None, stages: Stages, run: Callable[..., Outcome] = run_scenario
-) -> Continued | Outcome:
+    scenario: Scenario,
+    out_dir: Path | None,
+    stages: StageTimer,
+    run: Callable[..., FinishedRun] = run_scenario,
+) -> Continued | FinishedRun:
     """The step of a described job, continued from two shorter ones where it is interleaved and long.
 
     Errors: as :func:`run_scenario`; InputError for a workload that is no description, OutOfMemoryError as
@@ -75,11 +78,11 @@ def _with(scenario: Scenario, global_batch: int) -> Scenario:
     return replace(scenario, described=replace(scenario.described, overrides=overrides))
 
 
-def _shown(outcome: Outcome) -> dict[str, Any]:
+def _shown(outcome: FinishedRun) -> dict[str, Any]:
     return dict(json_object(outcome.info, outcome.analysis, outcome.run_dir / TIMELINE_FILE, 0.0))
 
 
-def _between_groups_s(outcome: Outcome, group: int) -> float:
+def _between_groups_s(outcome: FinishedRun, group: int) -> float:
     """Time between the ends of the first two groups of microbatches on the last stage."""
     columns = ["rank", "stage", "microbatch", "end_ps"]
     ops = pq.read_table(outcome.run_dir / TIMELINE_FILE, columns=columns).to_pandas()

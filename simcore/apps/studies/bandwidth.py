@@ -8,16 +8,19 @@ stands beside what was measured.
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from simcore.errors import InputError, SimcoreError, nearest
+import typer
+
+from simcore.apps.child import ask_run_sim
+from simcore.apps.errors import reported_errors
+from simcore.apps.progress import say
+from simcore.errors import InputError, nearest
 
 GPUS = 128
 CLUSTER = f"a100-{GPUS}"
@@ -48,7 +51,7 @@ MODELS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class BandwidthRow:
     """One batch size.  Seconds per step on the fast and on the slow network; ``slow_down``: their ratio."""
 
     model: str
@@ -60,7 +63,7 @@ class Row:
     measured: float
 
 
-def rows(names: Sequence[str], say: Callable[[str], None]) -> Iterator[Row]:
+def rows(names: Sequence[str]) -> Iterator[BandwidthRow]:
     """Trace and simulate every batch size of the models ``names``."""
     from workloads.tracing.pool import workers
     from workloads.tracing.script import rank_script
@@ -71,14 +74,16 @@ def rows(names: Sequence[str], say: Callable[[str], None]) -> Iterator[Row]:
             model = MODELS[name]
             for option, precisions in ((model.full, ("fp32", "tf32")), (model.half, ("bf16",))):
                 for batch in model.batches:
-                    say(f"{name}, {'/'.join(precisions)}, {batch} samples per GPU")
+                    say(f"{name}, {'/'.join(precisions)}, {batch} samples per GPU ...")
                     target = Path(folder) / f"{name}-{precisions[0]}-{batch}"
                     options = [*model.options.split(), "--batch", str(batch), *option.split()]
                     _trace(pool, model.script, options, ScriptReport(), target)
                     for precision in precisions:
                         tf32 = precision == "tf32"
                         fast_s, slow_s = (_step_s(target, gbits, tf32=tf32) for gbits in NIC_GBITS_PER_S)
-                        yield Row(name, batch, precision, fast_s, slow_s, slow_s / fast_s, model.measured)
+                        yield BandwidthRow(
+                            name, batch, precision, fast_s, slow_s, slow_s / fast_s, model.measured
+                        )
 
 
 def _trace(pool: object, script: str, options: list[str], report: object, target: Path) -> None:
@@ -94,40 +99,32 @@ def _trace(pool: object, script: str, options: list[str], report: object, target
 
 def _step_s(graph: Path, gbits_per_s: float, *, tf32: bool) -> float:
     """Seconds per step, as the command ``run_sim`` finds them."""
-    arguments = [str(graph), "--cluster", CLUSTER, "--json", "--out", str(graph) + ".run"]
+    arguments = [str(graph), "--cluster", CLUSTER, "--out", str(graph) + ".run"]
     arguments += ["--set", f"cluster.nic_bytes_per_s={gbits_per_s}Gb/s"]
     arguments += ["--set", f"workload.fp32_math={'tf32' if tf32 else 'ieee'}"]
-    command = [sys.executable, "-c", "from simcore.apps.run.run_sim import main; main()", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InputError(f"{graph.name}: {done.stderr.strip()[-500:]}")
-    return float(json.loads(done.stdout)["step_time_s"])
-
-
-def bandwidth_study(argv: Sequence[str]) -> int:
-    """``[MODEL...] [--json]``: the table.  Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="bandwidth_study.py", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("models", nargs="*", help=f"of {', '.join(MODELS)}; none: all")
-    parser.add_argument("--json", action="store_true", help="one object on stdout")
-    options = parser.parse_args(argv)
     try:
-        for name in options.models:
+        return float(ask_run_sim(arguments)["step_time_s"])
+    except InputError as error:
+        raise InputError(f"{graph.name}: {error}") from None
+
+
+def bandwidth_study(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help=f"Of {', '.join(MODELS)}. Default: all.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """What a slower network costs traced data-parallel jobs, against Echo's table 10."""
+    with reported_errors():
+        for name in models or ():
             if name not in MODELS:
                 raise InputError(f"unknown model {name!r}{nearest(name, tuple(MODELS))}")
-        found = list(rows(options.models or tuple(MODELS), _say))
-    except SimcoreError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    if options.json:
-        print(json.dumps({"rows": [asdict(row) for row in found]}))
-    else:
-        print(table(found))
-    return 0
+        found = list(rows(models or tuple(MODELS)))
+        print(json.dumps({"rows": [asdict(row) for row in found]}) if as_json else table(found))
 
 
-def table(found: Sequence[Row]) -> str:
+def table(found: Sequence[BandwidthRow]) -> str:
     """Markdown: a line per model and precision, with the band over batch sizes."""
     lines = [
         "| model | precision | samples per GPU | step at 1.6 Tb/s, ms | slow-down | measured |",
@@ -144,7 +141,3 @@ def table(found: Sequence[Row]) -> str:
         )
         lines.append(f"| {model} | {precision} | {batches} | {steps} | {slow_downs} | {same[0].measured} |")
     return "\n".join(lines)
-
-
-def _say(text: str) -> None:
-    print(f"{text} ...", file=sys.stderr, flush=True)

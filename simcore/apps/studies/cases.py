@@ -34,7 +34,7 @@ _LARGE_SIZES: Final = (MIB, 64 * MIB, 1024 * MIB)
 
 
 @dataclass(frozen=True)
-class Job:
+class PlanSequence:
     """Plans that run one after another from ``start_ps``; ``reported``: a row of the results."""
 
     name: str
@@ -44,17 +44,17 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Scenario:
+class TrafficCase:
     """Jobs that run at the same time on one topology."""
 
     name: str
     topology_name: str
     topology: Topology
-    jobs: tuple[Job, ...]
+    jobs: tuple[PlanSequence, ...]
 
 
-def scenarios(quick: bool = False) -> Iterator[Scenario]:
-    """All scenarios of the study, the smallest first; ``quick``: a sample that takes under a minute."""
+def traffic_cases(quick: bool = False) -> Iterator[TrafficCase]:
+    """All traffic_cases of the study, the smallest first; ``quick``: a sample that takes under a minute."""
     yield from _alone(quick)
     yield from _colliding(quick)
     yield from _sends_under_all_reduce(quick)
@@ -80,10 +80,11 @@ def _planner(topology: Topology, algorithm: str) -> NcclPlanner:
     return NcclPlanner(topology, algorithm=algorithm, protocol="Simple")
 
 
-def _alone(quick: bool) -> Iterator[Scenario]:
+def _alone(quick: bool) -> Iterator[TrafficCase]:
     wanted: tuple[tuple[str, int], ...] = (("nvswitch", 8), ("rail", 32), ("oversubscribed", 32))
     if not quick:
-        wanted = (*wanted, ("rail", 16), ("rail", 64), ("oversubscribed", 64), *_large())
+        wanted = (*wanted, ("rail", 16), ("rail", 64), ("oversubscribed", 64))
+        wanted = (*wanted, ("rail", _LARGE_RANKS), ("oversubscribed", _LARGE_RANKS))
     for name, ranks in wanted:
         topology = fabric(name, ranks)
         large = ranks >= _LARGE_RANKS
@@ -91,19 +92,13 @@ def _alone(quick: bool) -> Iterator[Scenario]:
         for size in sizes:
             for collective, algorithm in _LARGE if large else _COLLECTIVES:
                 plan = _planner(topology, algorithm).plan(collective, size, range(ranks))
-                job = Job(f"{collective} {plan.algorithm}", (plan,))
-                yield Scenario(f"{job.name} {format_bytes(size)} x{ranks} {name}", name, topology, (job,))
-            for src, dst in ((0, ranks - 1),):
-                plan = _planner(topology, "ring").plan_p2p(size, src, dst)
-                job = Job("send_recv", (plan,))
-                yield Scenario(f"send_recv {format_bytes(size)} {src}-{dst} {name}", name, topology, (job,))
+                job = PlanSequence(f"{collective} {plan.algorithm}", (plan,))
+                yield TrafficCase(f"{job.name} {format_bytes(size)} x{ranks} {name}", name, topology, (job,))
+            job = PlanSequence("send_recv", (_planner(topology, "ring").plan_p2p(size, 0, ranks - 1),))
+            yield TrafficCase(f"send_recv {format_bytes(size)} 0-{ranks - 1} {name}", name, topology, (job,))
 
 
-def _large() -> tuple[tuple[str, int], ...]:
-    return (("rail", _LARGE_RANKS), ("oversubscribed", _LARGE_RANKS))
-
-
-def _colliding(quick: bool) -> Iterator[Scenario]:
+def _colliding(quick: bool) -> Iterator[TrafficCase]:
     """Two jobs, on every other node each: every hop of both rings shares the leaves' uplinks."""
     topology = fabric("colliding", 64)
     even = tuple(g for g in range(64) if not topology.node_of(g) % 2)
@@ -118,18 +113,17 @@ def _colliding(quick: bool) -> Iterator[Scenario]:
             "all_to_all": (planner.plan("all_to_all", size, odd), 0),
         }
         for kind, (other, start_ps) in pairs.items():
-            jobs = (Job("first", (whole,)), Job("second", (other,), start_ps))
-            yield Scenario(f"collide {kind} {format_bytes(size)}", "two jobs, 4:1", topology, jobs)
-    node = fabric("nvswitch", 8)
-    for size in (64 * MIB,):
-        jobs = (
-            Job("all_reduce", (_planner(node, "ring").plan("all_reduce", size, range(8)),)),
-            Job("all_to_all", (_planner(node, "ring").plan("all_to_all", size, range(8)),)),
-        )
-        yield Scenario(f"collide in node {format_bytes(size)}", "two jobs, NVSwitch", node, jobs)
+            jobs = (PlanSequence("first", (whole,)), PlanSequence("second", (other,), start_ps))
+            yield TrafficCase(f"collide {kind} {format_bytes(size)}", "two jobs, 4:1", topology, jobs)
+    node, size = fabric("nvswitch", 8), 64 * MIB
+    both = tuple(
+        PlanSequence(collective, (_planner(node, "ring").plan(collective, size, range(8)),))
+        for collective in ("all_reduce", "all_to_all")
+    )
+    yield TrafficCase(f"collide in node {format_bytes(size)}", "two jobs, NVSwitch", node, both)
 
 
-def _sends_under_all_reduce(quick: bool) -> Iterator[Scenario]:
+def _sends_under_all_reduce(quick: bool) -> Iterator[TrafficCase]:
     """Gradients of a stage are reduced while activations go to the next stage over the same NICs.
 
     "per rail": data-parallel groups of GPUs with one local_rank, as with tensor parallelism 8; "whole node":
@@ -140,18 +134,20 @@ def _sends_under_all_reduce(quick: bool) -> Iterator[Scenario]:
     for size, message in ((64 * MIB, 8 * MIB),) if quick else ((16 * MIB, 4 * MIB), (256 * MIB, 32 * MIB)):
         count = 4
         sends = tuple(
-            Job(f"sends {gpu}", (planner.plan_p2p(message, gpu, gpu + 16),) * count, reported=gpu == 0)
+            PlanSequence(
+                f"sends {gpu}", (planner.plan_p2p(message, gpu, gpu + 16),) * count, reported=gpu == 0
+            )
             for gpu in range(16)
         )
         per_rail = tuple(
-            Job(
+            PlanSequence(
                 f"all_reduce {local}",
                 (planner.plan("all_reduce", size, (local, local + 8)),),
                 reported=local == 0,
             )
             for local in range(8)
         )
-        whole = (Job("all_reduce", (planner.plan("all_reduce", size, range(16)),)),)
+        whole = (PlanSequence("all_reduce", (planner.plan("all_reduce", size, range(16)),)),)
         for kind, reduces in (("per rail", per_rail), ("whole node", whole)):
             name = f"sends under all_reduce {kind} {format_bytes(size)}"
-            yield Scenario(name, "sends under all_reduce", topology, (*reduces, *sends))
+            yield TrafficCase(name, "sends under all_reduce", topology, (*reduces, *sends))

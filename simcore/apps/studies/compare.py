@@ -1,19 +1,18 @@
-"""Runs each scenario on the fluid and on the packet network and says why they differ where they do."""
+"""Each case on the fluid and on the packet network, why they differ, and what larger segments cost."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from simcore.apps.studies.cases import Job, Scenario
+from simcore.apps.studies.cases import PlanSequence, TrafficCase, traffic_cases
 from simcore.apps.studies.explain import EXPLAIN_ABOVE_PERCENT, explanation
 from simcore.apps.studies.wire import wire_plan
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
-from simcore.hardware.topology import Topology
 from simcore.network.flow import Flow, Network
 from simcore.network.fluid import fluid_network
 from simcore.network.packet import PacketNetwork, PacketSettings, program_of
@@ -21,11 +20,20 @@ from simcore.units import MIB, PS_PER_US
 
 #: A message is at least so many segments, unless they are the smallest there are.
 _SEGMENTS: Final = 4
+#: Hops of segments that a collective may cost, the finest last; the study runs with the default.
+_BUDGETS: Final = (50_000, 200_000, 800_000)
+_CONVERGING: Final = (
+    "all_reduce ring 64 MiB x8 nvswitch",
+    "all_reduce ring 64 MiB x32 rail",
+    "all_to_all pairwise 64 MiB x32 oversubscribed",
+    "collide all_to_all 16 MiB",
+    "sends under all_reduce whole node 16 MiB",
+)
 
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One job of one scenario on both networks; ``percent`` is fluid against packet, signed."""
+    """One job of one case on both networks; ``percent`` is fluid against packet, signed."""
 
     name: str
     collective: str
@@ -59,7 +67,7 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class NetworkComparison:
     """All cases, and the processor time that each network took for them."""
 
     cases: tuple[CaseResult, ...]
@@ -106,34 +114,34 @@ class Comparison:
 
 
 def compare(
-    chosen: Iterable[Scenario],
+    chosen: Iterable[TrafficCase],
     settings: PacketSettings | None = None,
     progress: Callable[[CaseResult], None] | None = None,
-) -> Comparison:
-    """Run every scenario on both networks.  InputError as the networks raise it."""
+) -> NetworkComparison:
+    """Run every case on both networks.  InputError as the networks raise it."""
     cases: list[CaseResult] = []
     fluid_cpu = packet_cpu = 0.0
     events = 0
-    for scenario in chosen:
+    for traffic in chosen:
         began = time.process_time()
-        fluid, _ = run_fluid(scenario)
+        fluid, _ = run_fluid(traffic)
         split = time.process_time()
-        packet, packet_events = run_packet(scenario, settings)
+        packet, packet_events = run_packet(traffic, settings)
         packet_cpu += time.process_time() - split
         fluid_cpu += split - began
         events += packet_events
-        for number, job in enumerate(scenario.jobs):
+        for number, job in enumerate(traffic.jobs):
             if job.reported:
-                case = _case(scenario, job, fluid[number], packet[number])
+                case = _case(traffic, job, fluid[number], packet[number])
                 cases.append(case)
                 if progress is not None:
                     progress(case)
-    return Comparison(tuple(cases), fluid_cpu, packet_cpu, events)
+    return NetworkComparison(tuple(cases), fluid_cpu, packet_cpu, events)
 
 
-def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
+def run_fluid(traffic: TrafficCase) -> tuple[list[int], int]:
     """(duration of each job in ps, events) on the fluid network, wires only."""
-    topology = scenario.topology
+    topology = traffic.topology
     clock = Clock()
     network = fluid_network(clock, topology)
     known: dict[CollectivePlan, CollectivePlan] = {}
@@ -143,23 +151,23 @@ def run_fluid(scenario: Scenario) -> tuple[list[int], int]:
             known[plan] = wire_plan(topology, plan)
         return known[plan]
 
-    jobs = [replace(job, plans=tuple(on_wires(plan) for plan in job.plans)) for job in scenario.jobs]
+    jobs = [replace(job, plans=tuple(on_wires(plan) for plan in job.plans)) for job in traffic.jobs]
     return _run(clock, network, jobs)
 
 
-def run_packet(scenario: Scenario, settings: PacketSettings | None = None) -> tuple[list[int], int]:
+def run_packet(traffic: TrafficCase, settings: PacketSettings | None = None) -> tuple[list[int], int]:
     """(duration of each job in ps, events) on the packet network, all jobs with the same segments."""
     clock = Clock()
     settings = settings or PacketSettings()
-    settings = replace(settings, segment_bytes=segment_bytes(scenario, settings), max_segments=sys.maxsize)
-    return _run(clock, PacketNetwork(clock, scenario.topology, settings), scenario.jobs)
+    settings = replace(settings, segment_bytes=segment_bytes(traffic, settings), max_segments=sys.maxsize)
+    return _run(clock, PacketNetwork(clock, traffic.topology, settings), traffic.jobs)
 
 
-def segment_bytes(scenario: Scenario, settings: PacketSettings) -> int:
-    """Segment with which the largest job of the scenario stays within ``settings.max_segments``."""
+def segment_bytes(traffic: TrafficCase, settings: PacketSettings) -> int:
+    """Segment with which the largest job of the case stays within ``settings.max_segments``."""
     largest = 0
-    for plan in {plan for job in scenario.jobs for plan in job.plans}:
-        program = program_of(scenario.topology, plan, settings.slices)
+    for plan in {plan for job in traffic.jobs for plan in job.plans}:
+        program = program_of(traffic.topology, plan, settings.slices)
         segment = settings.segment_for(sum(program.link_bytes.values()))
         # Whole messages would follow one another where segments take turns.
         message = max((send.num_bytes for lane in program.lanes for send in lane.sends[:1]), default=0)
@@ -167,13 +175,7 @@ def segment_bytes(scenario: Scenario, settings: PacketSettings) -> int:
     return largest
 
 
-def time_alone(topology: Topology, plan: CollectivePlan, settings: PacketSettings | None = None) -> int:
-    """Time of one plan alone on the packet network, ps."""
-    job = Job(plan.collective, (plan,))
-    return run_packet(Scenario(plan.collective, "", topology, (job,)), settings)[0][0]
-
-
-def _run(clock: Clock, network: Network, jobs: Iterable[Job]) -> tuple[list[int], int]:
+def _run(clock: Clock, network: Network, jobs: Iterable[PlanSequence]) -> tuple[list[int], int]:
     players = [_Player(clock, network, job) for job in jobs]
     events = clock.drain()
     return [player.end_ps - player.start_ps for player in players], events
@@ -182,7 +184,7 @@ def _run(clock: Clock, network: Network, jobs: Iterable[Job]) -> tuple[list[int]
 class _Player:
     """Starts a job's plans one after another."""
 
-    def __init__(self, clock: Clock, network: Network, job: Job) -> None:
+    def __init__(self, clock: Clock, network: Network, job: PlanSequence) -> None:
         self.start_ps = self.end_ps = job.start_ps
         self._clock, self._network = clock, network
         self._plans = iter(job.plans)
@@ -197,18 +199,47 @@ class _Player:
             self._network.start(flow)
 
 
-def _case(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> CaseResult:
+def _case(traffic: TrafficCase, job: PlanSequence, fluid_ps: int, packet_ps: int) -> CaseResult:
     plan = job.plans[0]
-    name = scenario.name if len(scenario.jobs) == 1 else f"{scenario.name}: {job.name}"
+    name = traffic.name if len(traffic.jobs) == 1 else f"{traffic.name}: {job.name}"
     case = CaseResult(
         name=name,
         collective=plan.collective,
         num_bytes=plan.num_bytes,
         ranks=len(plan.ranks),
-        topology=scenario.topology_name,
+        topology=traffic.topology_name,
         fluid_us=fluid_ps / PS_PER_US,
         packet_us=packet_ps / PS_PER_US,
     )
     if abs(case.percent) <= EXPLAIN_ABOVE_PERCENT:
         return case
-    return replace(case, explanation=explanation(scenario, job, fluid_ps, packet_ps))
+    return replace(case, explanation=explanation(traffic, job, fluid_ps, packet_ps))
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """One case with segments of ``segment_bytes``; ``percent`` against the finest segments."""
+
+    name: str
+    segment_bytes: int
+    packet_us: float
+    percent: float
+
+
+def check_convergence(quick: bool = False) -> Iterator[Convergence]:
+    """Every chosen case with every budget; ``quick``: the first case only."""
+    wanted = _CONVERGING[:1] if quick else _CONVERGING
+    for traffic in traffic_cases():
+        if traffic.name in wanted:
+            yield from _converge(traffic)
+
+
+def _converge(traffic: TrafficCase) -> Iterator[Convergence]:
+    longest = []
+    for budget in _BUDGETS:
+        durations, _ = run_packet(traffic, PacketSettings(max_segments=budget))
+        longest.append(max(durations))
+    for budget, duration in zip(_BUDGETS, longest, strict=True):
+        segment = segment_bytes(traffic, PacketSettings(max_segments=budget))
+        percent = 100.0 * (duration / longest[-1] - 1.0)
+        yield Convergence(traffic.name, segment, duration / PS_PER_US, percent)

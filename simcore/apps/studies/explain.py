@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simcore.apps.studies.cases import Job, Scenario
+from simcore.apps.studies.cases import PlanSequence, TrafficCase
 from simcore.apps.studies.wire import bandwidth_s, wire_plan
 from simcore.collectives.plan import CollectivePlan
 from simcore.units import PS_PER_S, us_from_ps
@@ -22,13 +22,13 @@ _WHY: Final = {
 _WHY_ELSE: Final = "messages meet at ports and wait for each other"
 
 
-def explanation(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str:
+def explanation(traffic: TrafficCase, job: PlanSequence, fluid_ps: int, packet_ps: int) -> str:
     """A sentence with the numbers that make the difference; ``*_ps`` are the job's two durations."""
-    topology = scenario.topology
+    topology = traffic.topology
     bandwidth_ps = sum(bandwidth_s(topology, plan) for plan in job.plans) * PS_PER_S
     share = bandwidth_ps / packet_ps
     if share >= _MATTERS_SHARE:
-        shared = _sharing(scenario, job, fluid_ps, packet_ps)
+        shared = _sharing(traffic, job, fluid_ps, packet_ps)
         if shared is not None:
             return shared
     plan = job.plans[0]
@@ -41,12 +41,12 @@ def explanation(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> 
     )
 
 
-def _sharing(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str | None:
+def _sharing(traffic: TrafficCase, job: PlanSequence, fluid_ps: int, packet_ps: int) -> str | None:
     """The difference as one of sharing; None for a job alone on its links."""
-    rival = _rival(scenario, job)
+    rival = _rival(traffic, job)
     if rival is None:
         return None
-    topology, plan = scenario.topology, job.plans[0]
+    topology, plan = traffic.topology, job.plans[0]
     other, link, mine, theirs = rival
     name = topology.links.names[link]
     if abs(mine / theirs - 1.0) > 1e-6:
@@ -65,18 +65,18 @@ def _sharing(scenario: Scenario, job: Job, fluid_ps: int, packet_ps: int) -> str
     )
 
 
-def _rival(scenario: Scenario, job: Job) -> tuple[CollectivePlan, int, float, float] | None:
+def _rival(traffic: TrafficCase, job: PlanSequence) -> tuple[CollectivePlan, int, float, float] | None:
     """(another job's plan, the busiest link both use, weight of this job, of the other) if any."""
     own = {use.link: use.weight for use in job.plans[0].links}
     found: tuple[float, CollectivePlan, int, float, float] | None = None
-    for other in scenario.jobs:
+    for other in traffic.jobs:
         if other is job:
             continue
         for use in other.plans[0].links:
             mine = own.get(use.link)
             if mine is None:
                 continue
-            load = (mine + use.weight) / float(scenario.topology.links.bytes_per_s[use.link])
+            load = (mine + use.weight) / float(traffic.topology.links.bytes_per_s[use.link])
             if found is None or load > found[0]:
                 found = (load, other.plans[0], use.link, mine, use.weight)
     return found[1:] if found else None

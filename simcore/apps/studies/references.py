@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, NamedTuple
 
 from simcore.apps.studies.wire import bandwidth_s
@@ -92,7 +91,7 @@ class Reference:
         }
 
 
-class Case(NamedTuple):
+class PacketCase(NamedTuple):
     """Messages on wires, and how they are carried; ``plan`` says what they add up to."""
 
     topology: Topology
@@ -123,7 +122,7 @@ def rails_reference(ranks: int, num_bytes: int, published_us: float | None = Non
     return _reference("NVLink and rails, ns-3 RDMA (SimAI)", case, published_us)
 
 
-def rails_case(ranks: int, num_bytes: int) -> Case:
+def rails_case(ranks: int, num_bytes: int) -> PacketCase:
     """Note [SimAI] for any size.
 
     InputError for a number of ranks that fills no nodes, or a message smaller than its pieces.
@@ -151,10 +150,16 @@ def rails_case(ranks: int, num_bytes: int) -> Case:
 
 def leaf_spine_reference(ranks: int, num_bytes: int, published_us: float | None = None) -> Reference:
     """Hosts with one NIC of 400 Gb/s, four per leaf, every link 1 us, as astra-sim's ns-3 has it."""
-    cluster: ClusterSpec = replace(
+    name = "hosts on a leaf-spine, four per leaf, ns-3 RDMA (astra-sim)"
+    return _reference(name, _case(leaf_spine(ranks), ranks, num_bytes, 1, _HPCC), published_us)
+
+
+def leaf_spine(hosts: int) -> ClusterSpec:
+    """Hosts with one NIC of 400 Gb/s, four per leaf, 1 us per link, nothing oversubscribed."""
+    return replace(
         load_cluster("h800-96"),
         name="reference leaf-spine",
-        num_nodes=ranks,
+        num_nodes=hosts,
         gpus_per_node=1,
         nics_per_node=1,
         nic_bytes_per_s=400e9 / 8,
@@ -165,20 +170,20 @@ def leaf_spine_reference(ranks: int, num_bytes: int, published_us: float | None 
         nodes_per_leaf=4,
         spine_oversubscription=1.0,
     )
-    name = "hosts on a leaf-spine, four per leaf, ns-3 RDMA (astra-sim)"
-    return _reference(name, _case(cluster, ranks, num_bytes, 1, _HPCC), published_us)
 
 
-def _case(cluster: ClusterSpec, ranks: int, num_bytes: int, rings: int, settings: PacketSettings) -> Case:
+def _case(
+    cluster: ClusterSpec, ranks: int, num_bytes: int, rings: int, settings: PacketSettings
+) -> PacketCase:
     if num_bytes < ranks * rings:
         raise InputError(f"{num_bytes} bytes cannot be cut for {ranks} ranks and {rings} rings")
     topology = Topology(cluster)
     planner = NcclPlanner(topology, algorithm="ring", protocol="Simple")
     plan = planner.plan("all_reduce", num_bytes, range(ranks))
-    return Case(topology, plan, rotated_rings(topology, ranks, num_bytes, rings), settings)
+    return PacketCase(topology, plan, rotated_rings(topology, ranks, num_bytes, rings), settings)
 
 
-def _reference(name: str, case: Case, published_us: float | None) -> Reference:
+def _reference(name: str, case: PacketCase, published_us: float | None) -> Reference:
     packet_us = carried_ps(*case) / PS_PER_US
     ideal_us = bandwidth_s(case.topology, case.plan) * 1e6
     return Reference(name, len(case.plan.ranks), case.plan.num_bytes, published_us, packet_us, ideal_us)
@@ -191,14 +196,10 @@ def carried_ps(topology: Topology, plan: CollectivePlan, program: Program, setti
     network.carry_as(plan, program)
     flow = Flow(clock, plan, ())
     ended: list[int] = []
-    flow.callbacks.append(partial(_note, clock, ended))
+    flow.callbacks.append(lambda _: ended.append(clock.now))
     network.start(flow)
     clock.drain()
     return ended[0]
-
-
-def _note(clock: Clock, ended: list[int], _: object) -> None:
-    ended.append(clock.now)
 
 
 def rotated_rings(topology: Topology, ranks: int, num_bytes: int, rings: int) -> Program:

@@ -1,195 +1,78 @@
-"""Measured kernels (a CSV of GEMM and attention rows) and the kernels that each row really timed."""
+"""``validate.py --kernels`` and ``--traces``: errors of benchmark rows and of recorded kernels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from simcore.apps.validate.csv_rows import read_rows
-from simcore.apps.validate.unfused_attention import unfused_attention
-from simcore.cost.kernel import KernelShape, parse_dtype
-from simcore.cost.roofline import RooflineCost
+from simcore.apps.fit import memory
+from simcore.apps.measured.kernels import predict_rows, read_kernel_rows
+from simcore.apps.measured.recorded_kernels import MATH, RecordedRow, memory_bound, read_recorded_rows
+from simcore.apps.measured.tables import ErrorTable, error_table
+from simcore.apps.validate.left_out import left_out_errors, left_out_lines
 from simcore.errors import InputError
-from simcore.hardware import load_gpu
 
-COLUMNS = (
-    "gpu", "op", "dtype", "m", "n", "k", "groups", "batch", "seq", "heads", "kv_heads", "head_dim", "causal",
-    "pass", "time_us", "tflops", "notes",
-)  # fmt: skip
-
-#: GPU names of measurement files and traces, longest prefix first, and the profile that describes them.
-_PROFILES = (
-    ("H100-SXM", "h100-sxm"),
-    ("H100 80GB HBM3", "h100-sxm"),
-    ("H800-SXM", "h800"),
-    ("H200", "h200"),
-    ("H20", "h20"),
-    ("A100-SXM4-40GB", "a100-40"),
-    ("A100-PG509-200", "a100-40"),
-    ("A100", "a100-80"),
-    ("A800", "a800"),
-    ("A40", "a40"),
-    ("A10", "a10"),
-    ("L40S", "l40s"),
-    ("V100", "v100"),
-)
-
-_DTYPES = {"fp16/bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp8->bf16": "float8_e4m3fn"}
-
-#: The TensorRT-LLM fp8 linear layer quantises its bf16 input first (reads 2 bytes, writes 1 per element), in
-#: a kernel far below HBM bandwidth.  Both constants from the H100 rows with the smallest n, where the
-#: product itself takes no time: 12.5 us at k = 32, and 201 us at m = k = 8192.
-FP8_QUANTISE_S = 9e-6
-FP8_QUANTISE_BYTES_PER_S = 1.25e12
-
-#: Attention ops of measurement files and the kernel family that ran.
-_ATTENTION = {
-    "attention FA1": "flash1",
-    "attention FA2": "flash2",
-    "attention FA3": "flash3",
-    "attention cuDNN": "cudnn",
-}
+#: Bands of kernel time, microseconds: launch-bound, small, medium, large.
+_BANDS_US = (10.0, 100.0, 1000.0, math.inf)
 
 
-@dataclass(frozen=True)
-class KernelRow:
-    """One measurement: ``kernels`` ran one after the other within ``seconds``.
+def _band(microseconds: float) -> str:
+    """Name of the band of a kernel time."""
+    upper = next(bound for bound in _BANDS_US if microseconds < bound)
+    return f"< {upper:g} us" if upper < math.inf else f">= {_BANDS_US[-2]:g} us"
 
-    ``around_s``: what else the benchmark timed, by a constant of the benchmark.  ``line``: in the CSV.
+
+def kernel_errors(path: str) -> ErrorTable:
+    """Errors of every kernel row that a formula covers, microseconds.  InputError for a bad file."""
+    rows, skipped = read_kernel_rows(path)
+    scored = []
+    for row, predicted in zip(rows, predict_rows(rows), strict=True):
+        measured = row.seconds * 1e6
+        scored.append(
+            {
+                **row.columns,
+                "id": row.line,
+                "family": f"{row.family} {_band(measured)}",
+                "measured": measured,
+                "predicted": predicted * 1e6,
+            }
+        )
+    return error_table(scored, skipped)
+
+
+def left_out(path: str, in_sample: ErrorTable) -> tuple[dict[str, Any], list[str]]:
+    """Errors of the rows of each GPU without its rows in the fit: for JSON, and as lines."""
+    table = left_out_errors(read_kernel_rows(path)[0])
+    return {"families": table.families, "overall": table.overall}, left_out_lines(in_sample, table)
+
+
+def recorded_errors(paths: Sequence[str], *, leave_one_out: bool = False) -> ErrorTable:
+    """Errors of the kernels recorded in traces, microseconds, by class, GPU and band.
+
+    ``leave_one_out``: only memory-bound ones, each trace by a fit to the others.
+    Errors: InputError as in reading traces.
     """
-
-    line: int
-    gpu: str  # name of the profile
-    family: str
-    kernels: tuple[KernelShape, ...]
-    seconds: float
-    around_s: float
-    columns: dict[str, str]
-
-
-def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, Any]]]:
-    """Rows of a kernels CSV that formulas cover, and the rest as (id, reason).
-
-    Errors: InputError for a missing file or column.
-    """
-    return read_rows(path, "kernel", COLUMNS, _row)
-
-
-def profile_of(gpu: str) -> str:
-    """Profile of a GPU by its name in measurement files.  InputError when there is none."""
-    model = gpu.removeprefix("NVIDIA ").removeprefix("Tesla ")
-    found = next((profile for prefix, profile in _PROFILES if model.startswith(prefix)), None)
-    if found is None:
-        raise InputError(f"no profile of GPU {gpu!r}")
-    return found
+    rows = read_recorded_rows(paths)
+    if leave_one_out:
+        rows = memory_bound(rows)
+        if len({row.trace for row in rows}) < 2:
+            raise InputError("to leave a trace out takes two of them")
+    predicted = memory.leave_one_trace_out(rows) if leave_one_out else memory.predict_rows(rows)
+    return error_table(
+        {
+            "id": f"{row.trace} {row.kernel.name} {row.kernel.in_shapes}",
+            "family": f"{_class(row)} {row.gpu} {_band(row.seconds * 1e6)}",
+            "launches": row.count,
+            "measured": row.seconds * 1e6,
+            "predicted": seconds * 1e6,
+        }
+        for row, seconds in zip(rows, predicted, strict=True)
+    )
 
 
-def _row(line: int, columns: dict[str, str]) -> KernelRow:
-    """InputError, with the reason, for a row that no formula covers."""
-    op = columns["op"]
-    dtype = parse_dtype(_DTYPES.get(columns["dtype"], columns["dtype"]))
-    gpu = profile_of(columns["gpu"])
-    around_s = 0.0
-    if op == "gemm" or op.startswith(("gemm fp8", "grouped gemm")):
-        kernels = _grouped(columns, dtype) if op.startswith("grouped") else _gemm(columns, dtype)
-        flops = float(kernels[-1].flops)
-        if op == "gemm" and dtype.startswith("float8"):
-            m, k = kernels[-1].in_shapes[0]
-            around_s = FP8_QUANTISE_S + 3 * m * k / FP8_QUANTISE_BYTES_PER_S
-        family = f"{'grouped ' if op.startswith('grouped') else ''}gemm {columns['dtype']} {gpu}"
-    elif op == "attention PyTorch":
-        kernels, flops = _unfused(columns, dtype)
-        family = f"{op} {columns['pass']} {gpu}"
-    elif op in _ATTENTION or op == "attention":
-        kernels, flops = _attention(columns, dtype, _ATTENTION.get(op, "trtllm"))
-        family = f"{op} {columns['pass']} {gpu}"
-    else:
-        raise InputError(f"no formula for op {op!r} yet")
-    if columns["time_us"]:
-        seconds = _number(columns, "time_us") * 1e-6
-    else:
-        seconds = flops / (_number(columns, "tflops") * 1e12)
-    if not seconds > 0:
-        raise InputError(f"time {seconds} s is not positive")
-    return KernelRow(line, gpu, family, kernels, seconds, around_s, columns)
-
-
-def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
-    m, n, k = _sizes(columns, "m", "n", "k")
-    name = "blockwise_gemm" if "1x128" in columns["op"] else "gemm"
-    shapes = ((m, k), (k, n))
-    return (KernelShape(name, "gemm", dtype, shapes, ((m, n),), flops=2 * m * n * k, replayed=True),)
-
-
-def _grouped(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
-    """``groups`` products of ``m`` rows each in one launch (DeepGEMM's, whose fp8 is scaled by blocks)."""
-    m, n, k, groups = _sizes(columns, "m", "n", "k", "groups")
-    shapes = ((groups, m, k), (groups, k, n))
-    name = "blockwise_grouped_gemm"
-    flops = 2 * groups * m * n * k
-    return (KernelShape(name, "bgemm", dtype, shapes, ((groups, m, n),), flops=flops, replayed=True),)
-
-
-def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[KernelShape, ...], float]:
-    """PyTorch's own ops, forward and backward, and the row's own flop count."""
-    if columns["pass"] != "fwd+bwd":
-        raise InputError(f"no formula for pass {columns['pass']!r}")
-    batch, seq, heads, dim = _sizes(columns, "batch", "seq", "heads", "head_dim")
-    causal = _number(columns, "causal") > 0
-    kernels = unfused_attention(batch, heads, seq, dim, dtype, causal=causal)
-    return kernels, 3.5 * 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
-
-
-def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[KernelShape, ...], float]:
-    """Kernels and the row's own flop count (causal counted half, backward 2.5 x forward)."""
-    batch, seq, heads, dim = _sizes(columns, "batch", "seq", "heads", "head_dim")
-    kv_heads = int(_number(columns, "kv_heads")) if columns["kv_heads"] else heads
-    causal = _number(columns, "causal") > 0
-    mask = "causal" if causal else "full"
-    query, key = (batch, heads, seq, dim), (batch, kv_heads, seq, dim)
-    name = f"{family}_scaled_dot_product_attention_{mask}"
-    forward = KernelShape(f"{name}_fwd", "attention_fwd", dtype, (query, key, key), (query,))
-    backward = KernelShape(f"{name}_bwd", "attention_bwd", dtype, (query, query, key, key), (query, key, key))
-    flops = 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
-    if columns["pass"] == "fwd":
-        if family != "trtllm":
-            return (forward,), flops
-        # The op around the kernel first writes rotated queries, keys and values (to the KV cache).
-        moved = 2 * batch * seq * dim * (heads + 2 * kv_heads)
-        cache = KernelShape("kv_write", "copy", dtype, (), (), bytes_read=moved, bytes_written=moved)
-        return (cache, forward), flops
-    if columns["pass"] == "fwd+bwd":
-        return (forward, backward), 3.5 * flops
-    raise InputError(f"no formula for pass {columns['pass']!r}")
-
-
-def _sizes(columns: dict[str, str], *names: str) -> list[int]:
-    """Dimensions by column.  InputError unless each is a whole number of at least 1."""
-    values = [_number(columns, name) for name in names]
-    for name, value in zip(names, values, strict=True):
-        if value < 1 or value != int(value):
-            raise InputError(f"{name} = {columns[name]} is not a dimension: a whole number of at least 1")
-    return [int(value) for value in values]
-
-
-def _number(columns: dict[str, str], name: str) -> float:
-    try:
-        value = float(columns[name])
-    except ValueError:
-        raise InputError(f"{name} = {columns[name]!r} is not a number") from None
-    if not value >= 0:
-        raise InputError(f"{name} = {value} is negative or not a number")
-    return value
-
-
-def predict_row(row: KernelRow, cost: RooflineCost) -> float:
-    """Seconds that the row's kernels take one after the other on an idle GPU."""
-    return row.around_s + sum(cost.seconds(kernel) for kernel in row.kernels)
-
-
-def predict_rows(rows: Sequence[KernelRow]) -> list[float]:
-    """Seconds of each row on its GPU."""
-    costs = {gpu: RooflineCost(load_gpu(gpu)) for gpu in {row.gpu for row in rows}}
-    return [predict_row(row, costs[row.gpu]) for row in rows]
+def _class(row: RecordedRow) -> str:
+    kernel = row.kernel
+    if kernel.op_class in MATH:
+        return f"{kernel.op_class} {'tf32' if row.tf32 else kernel.dtype}"
+    return f"{kernel.op_class} strided" if kernel.strided else kernel.op_class

@@ -12,9 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simcore.apps.validate.csv_rows import read_rows
-from simcore.apps.validate.errors import ErrorTable, error_table
-from simcore.apps.validate.kernels import profile_of
+from simcore.apps.measured.kernels import profile_of
+from simcore.apps.measured.tables import ErrorTable, error_table, number, read_rows
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder
 from simcore.hardware import load_cluster
@@ -128,10 +127,7 @@ def _row(line: int, columns: dict[str, str]) -> LayerRow:
 
 
 def _seconds(columns: dict[str, str], name: str) -> float:
-    try:
-        value = float(columns[name])
-    except ValueError:
-        raise InputError(f"{name} = {columns[name]!r} is not a number") from None
+    value = number(columns, name)
     if not 0 < value < float("inf"):
         raise InputError(f"{name} = {value} must be a positive number")
     return value * 1e-3
@@ -162,8 +158,8 @@ def _simulated_s(gpu: str, tp: int, kernels: tuple[Kernel, ...]) -> float:
         build.group("tp", dims=((tp, 1),))
     template = build.template("layer")
     writer = Writer(template)
-    for number in range(_LAYERS):
-        writer.kernels(kernels, phase="fwd", layer=number)
+    for index in range(_LAYERS):
+        writer.kernels(kernels, phase="fwd", layer=index)
     build.program(range(tp), [(template, 0, 0)])
     cluster = load_cluster(f"{_CLUSTERS[gpu]}-{-(-tp // 8) * 8}", {"gpu.conditions": "cool"})
     return run(build.build(), cluster).step_s / _LAYERS

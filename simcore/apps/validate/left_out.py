@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simcore.apps.validate.errors import ErrorTable, error_table
-from simcore.apps.validate.kernels import KernelRow, predict_row
+from simcore.apps.measured.kernels import KernelRow, predict_row
+from simcore.apps.measured.tables import ErrorTable, error_table
 from simcore.cost.parameters import AttentionParameters, GemmParameters, GenerationParameters, load_parameters
 from simcore.cost.roofline import RooflineCost
 from simcore.hardware import load_gpu

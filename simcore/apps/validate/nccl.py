@@ -1,328 +1,91 @@
-"""Measured collectives (a CSV in the columns of nccl-tests) and what the planner predicts for each row.
-
-Sizes follow nccl-tests: the whole output of an all_gather, the whole input of a reduce_scatter, the buffer of
-one rank otherwise; ``algbw = bytes / time``, and ``busbw`` is that times 2 (n-1)/n for an all_reduce and
-(n-1)/n for all_gather, reduce_scatter and all_to_all.
-"""
+"""``validate.py --nccl``: errors of measured collectives, healthy rows by nodes, size and fabric."""
 
 from __future__ import annotations
 
-import csv
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from simcore.apps.validate.apart import reasons_apart
-from simcore.apps.validate.nccl_loop import ALONE_ON_A_THREAD, Loop, loop_of, reported_us
-from simcore.collectives import COLLECTIVES, CollectivePlan, NcclPlanner
-from simcore.collectives.kinds import SEND_RECV, kind_of
-from simcore.collectives.spread import band_name
-from simcore.collectives.timing import GenerationTiming
-from simcore.errors import InputError, nearest
-from simcore.hardware import Topology, load_cluster
-from simcore.hardware.profiles import fabric_profile
-
-#: What a row must say; its time may come from ``time_us``, ``algbw_GBps`` or ``busbw_GBps``.
-REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")
-_TIME_COLUMNS: Final = ("time_us", "algbw_GBps", "busbw_GBps")
-
-#: As many as the simulator is built for; a larger number is a slip of the pen.
-_MOST_GPUS: Final = 131_072
-#: GPU names of measurement files and the cluster family that has such nodes: not GH200, not a PCIe card.
-_CLUSTERS: Final = {name: name.lower() for name in ("H100", "H200", "H800", "A800", "V100", "A100")}
-_GPU: Final = re.compile(rf"(?<![A-Z0-9])({'|'.join(_CLUSTERS)})(?![0-9])", re.IGNORECASE)
-_PCIE: Final = re.compile(r"PCI-?E|\bNVL\b", re.IGNORECASE)
-_A100_40GB: Final = re.compile(r"A100.*40\s?GB", re.IGNORECASE)
-#: nccl-tests and CSV files write some names their own way.
-#: What a switch cannot add (src/enqueue.cc, ncclNvlsSupported): NCCL takes a ring or tree instead.
-_NO_NVLS: Final = re.compile(r"\b(u?int8|fp8\w*|float8\w*)\b", re.IGNORECASE)
-_NVLS_OFF: Final = re.compile(r"NCCL_NVLS_ENABLE\s*=\s*0")
-_FORCED_ALGORITHM: Final = re.compile(r"NCCL_ALGO\s*=\s*(\^?[\w:]+(?:,[\w:]+)*)", re.IGNORECASE)
-_FORCED_PROTOCOL: Final = re.compile(r"NCCL_PROTO\s*=\s*(\^?[\w:]+(?:,[\w:]+)*)", re.IGNORECASE)
-_FORCED_NUMBERS: Final = {
-    name: re.compile(rf"{variable}\s*=\s*(\d+)")
-    for name, variable in (
-        ("min_channels", "NCCL_MIN_(?:NCHANNELS|CTAS)"),
-        ("max_channels", "NCCL_MAX_(?:NCHANNELS|CTAS)"),
-        ("buffer_bytes", "NCCL_BUFFSIZE"),
-    )
-}
-#: The release that ran: what the log itself says before what a folder is called.
-_VERSION: Final = re.compile(r"(?:version column|NCCL version|NCCL)\s+(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
-_VERSION_COLUMN: Final = re.compile(r"version column\s+(\d+\.\d+(?:\.\d+)?)", re.IGNORECASE)
+from simcore.apps.fit.white_box_nccl import table_6_lines
+from simcore.apps.measured.nccl import fabric_of, plan_rows, predicted_us, read_nccl_rows, tuner_us
+from simcore.apps.measured.tables import ErrorTable, error_table, summary_head, summary_line
+from simcore.units import MIB
 
 
-@dataclass(frozen=True)
-class Setup:
-    """Everything beside size and collective that decides a plan.
+def nccl_errors(path: str) -> ErrorTable:
+    """Errors of every row that the planner covers, microseconds.  InputError for a bad file.
 
-    ``cluster`` is a family's name, ``numbers`` what else the planner is told, ``gpu`` the GPU's profile where
-    the family is a fabric's.
+    Rows that stand apart are in ``rows`` with their reason in ``apart`` and in families of their own
+    ("apart: ..."), but not in ``overall``.  ``tuner`` is what NCCL's own tuner expects, microseconds.
     """
-
-    cluster: str
-    nodes: int
-    gpus: int
-    version: str | None
-    algorithm: str | None
-    protocol: str | None
-    nvls: bool
-    numbers: tuple[tuple[str, int], ...] = ()
-    gpu: str | None = None
-
-
-@dataclass(frozen=True)
-class NcclRow:
-    """One measurement: ``line`` of the CSV, microseconds, and the row's own ``columns``.
-
-    ``apart`` is why no healthy fabric explains the row, None for the others.
-    """
-
-    line: int
-    setup: Setup
-    gpu: str
-    collective: str
-    num_bytes: int
-    measured_us: float
-    columns: Mapping[str, str]
-    apart: str | None = None
-    loop: Loop = ALONE_ON_A_THREAD
-
-    @property
-    def source(self) -> str:
-        """Where the row was published."""
-        return self.columns.get("source") or "unnamed source"
-
-    @property
-    def family(self) -> str:
-        """GPU x nodes x collective x size band."""
-        nodes = f"{self.setup.nodes} node{'s' if self.setup.nodes > 1 else ''}"
-        family = f"{self.setup.cluster} {nodes} {self.collective} {band_name(self.num_bytes)}"
-        return family if self.apart is None else f"apart: {family}"
-
-
-def read_nccl_rows(path: Path | str) -> tuple[list[NcclRow], list[dict[str, Any]]]:
-    """Rows of a CSV that the planner covers, and the rest as (id, reason).
-
-    Rows that no healthy fabric explains carry their reason; see :mod:`simcore.apps.validate.apart`.
-    Errors: InputError for a file that is missing or no text, or a missing column.
-    """
-    where = Path(path)
-    rows: list[NcclRow] = []
-    skipped: list[dict[str, Any]] = []
-    planners: dict[Setup, NcclPlanner] = {}
-    try:
-        text = where.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read NCCL measurements {str(where)!r}: {error}") from None
-    reader = csv.DictReader(text.splitlines(), strict=True)
-    names = reader.fieldnames or ()
-    missing = [name for name in REQUIRED_COLUMNS if name not in names]
-    if missing or not any(name in names for name in _TIME_COLUMNS):
-        raise InputError(f"{where.name}: missing column(s) {', '.join(missing) or 'time_us'}")
-    try:
-        for columns in reader:
-            line = reader.line_num
-            try:
-                row = _row(line, columns)
-                if row.setup not in planners:
-                    planners[row.setup] = _planner(row.setup, None)
-                _plan(planners[row.setup], row)
-                rows.append(row)
-            except InputError as error:
-                skipped.append({"id": line, "reason": str(error)})
-    except csv.Error as error:
-        raise InputError(f"{where.name} line {reader.line_num}: {error}") from None
-    reasons = reasons_apart(rows)
-    return [replace(row, apart=reasons.get(row.line)) for row in rows], skipped
-
-
-def _row(line: int, columns: dict[str | None, Any]) -> NcclRow:
-    """InputError, with the reason, for a row that cannot be predicted."""
-    if None in columns or None in columns.values():
-        raise InputError("another number of cells than the header has")
-    cells = {str(name): str(cell) for name, cell in columns.items()}
-    said = f"{cells.get('notes', '')}; {cells.get('source', '')}"
-    cluster, board = _cluster(cells["gpu"], said)
-    known = (*COLLECTIVES, SEND_RECV.name)
-    spellings = {name.replace("_", ""): name for name in known}  # nccl-tests writes sendrecv
-    collective = spellings.get(cells["collective"].lower(), cells["collective"].lower())
-    if collective not in known:
-        raise InputError(f"unknown collective {cells['collective']!r}{nearest(collective, known)}")
-    nodes, gpus = _count(cells, "nodes"), _count(cells, "gpus")
-    if gpus < max(2, nodes):
-        raise InputError(f"{gpus} GPUs on {nodes} node(s) are no group")
-    if gpus > _MOST_GPUS:
-        raise InputError(f"{gpus} GPUs are more than the {_MOST_GPUS} that can be predicted")
-    num_bytes = _count(cells, "bytes")
-    version = _VERSION_COLUMN.search(said) or _VERSION.search(said)
-    algorithm, protocol = _FORCED_ALGORITHM.search(said), _FORCED_PROTOCOL.search(said)
-    setup = Setup(
-        cluster=cluster,
-        nodes=nodes,
-        gpus=gpus,
-        version=version[1] if version else None,
-        algorithm=algorithm[1] if algorithm else None,
-        protocol=protocol[1] if protocol else None,
-        nvls=not (_NO_NVLS.search(cells.get("notes", "")) or _NVLS_OFF.search(said)),
-        numbers=tuple(
-            (name, int(number[1]))
-            for name, pattern in _FORCED_NUMBERS.items()
-            if (number := pattern.search(said))
-        ),
-        gpu=board,
-    )
-    measured_us = _measured_us(cells, collective, gpus)
-    return NcclRow(line, setup, cells["gpu"], collective, num_bytes, measured_us, cells, loop=loop_of(said))
-
-
-def _cluster(gpu: str, said: str) -> tuple[str, str | None]:
-    """(family, its GPU where a fabric that the row's words name chose the family) of a GPU's name."""
-    found = _GPU.search(gpu)
-    if found is None:
-        raise InputError(f"no profile of GPU {gpu!r}; there are {', '.join(_CLUSTERS)}")
-    if _PCIE.search(gpu):
-        raise InputError(f"no profile of GPU {gpu!r}: the nodes that are described join their GPUs by NVLink")
-    usual = "a100-40gb" if _A100_40GB.search(gpu) else _CLUSTERS[found[1].upper()]
-    return fabric_profile(usual, said) or (usual, None)
-
-
-def _measured_us(cells: Mapping[str, str], collective: str, gpus: int) -> float:
-    if cells.get("time_us", "").strip():
-        return _positive(cells, "time_us")
-    if cells.get("algbw_GBps", "").strip():
-        return _positive(cells, "bytes") / _positive(cells, "algbw_GBps") / 1e3
-    if cells.get("busbw_GBps", "").strip():
-        algbw = _positive(cells, "busbw_GBps") / kind_of(collective).bus_factor(gpus)
-        return _positive(cells, "bytes") / algbw / 1e3
-    raise InputError("no time and no bandwidth")
-
-
-def _positive(cells: Mapping[str, str], name: str) -> float:
-    try:
-        value = float(cells[name])
-    except ValueError:
-        raise InputError(f"{name} = {cells[name]!r} is not a number") from None
-    if not 0 < value < float("inf"):
-        raise InputError(f"{name} = {cells[name]!r} must be a number above 0")
-    return value
-
-
-def _count(cells: Mapping[str, str], name: str) -> int:
-    value = _positive(cells, name)
-    if value != int(value):
-        raise InputError(f"{name} = {cells[name]!r} must be a whole number")
-    return int(value)
-
-
-_TOPOLOGIES: dict[tuple[str, int, str | None, str | None], Topology] = {}
-
-
-def _topology(setup: Setup) -> Topology:
-    key = (setup.cluster, setup.nodes, setup.version, setup.gpu)
-    found = _TOPOLOGIES.get(key)
-    if found is None:
-        changes = {"cluster.num_nodes": str(setup.nodes)}
-        if setup.version:
-            changes["cluster.nccl_version"] = setup.version
-        if setup.gpu:
-            changes["cluster.gpu"] = setup.gpu
-        found = _TOPOLOGIES[key] = Topology(load_cluster(setup.cluster, changes))
-    return found
-
-
-def _planner(setup: Setup, timings: Mapping[str, GenerationTiming] | None) -> NcclPlanner:
-    topology = _topology(setup)
-    per_node = topology.cluster.gpus_per_node
-    fullest = -(-setup.gpus // setup.nodes)
-    if fullest > per_node:
-        raise InputError(f"{fullest} GPUs per node, but a {setup.cluster} node has {per_node}")
-    return NcclPlanner(
-        topology,
-        algorithm=setup.algorithm,
-        protocol=setup.protocol,
-        nvls=setup.nvls,
-        **dict(setup.numbers),
-        timing=(timings or {}).get(topology.cluster.gpu.generation),
-    )
-
-
-def plan_rows(
-    rows: Sequence[NcclRow], timings: Mapping[str, GenerationTiming] | None = None
-) -> list[CollectivePlan]:
-    """The plan of each row.  ``timings`` (by generation) replaces constants of profiles."""
-    planners = _planners(rows, timings)
-    return [_plan(planners[row.setup], row) for row in rows]
-
-
-def _plan(planner: NcclPlanner, row: NcclRow) -> CollectivePlan:
-    if row.collective == SEND_RECV.name:
-        # As sendrecv_perf does it: every rank sends to the next, all at once; the slowest pair counts.
-        sent = [planner.plan_p2p(row.num_bytes, src, dst) for src, dst in _pairs(row.setup)]
-        return max(sent, key=lambda plan: plan.alone_ps)
-    return planner.plan(row.collective, row.num_bytes, _ranks(row.setup))
-
-
-def tuner_us(rows: Sequence[NcclRow]) -> list[float]:
-    """What NCCL's own tuner expects of each row, microseconds: network fidelity ``alphabeta``."""
-    planners = _planners(rows, None)
-    groups = [_pairs(row.setup) if row.collective == SEND_RECV.name else [_ranks(row.setup)] for row in rows]
-    return [
-        1e6 * max(planners[row.setup].tuner_s(row.collective, row.num_bytes, ranks)[1] for ranks in group)
-        for row, group in zip(rows, groups, strict=True)
+    rows, skipped = read_nccl_rows(path)
+    scored = [
+        {
+            **row.columns,
+            "id": row.line,
+            "family": row.family,
+            "measured": row.measured_us,
+            "predicted": predicted,
+            "relative_error": plan.relative_error,
+            "algorithm": plan.algorithm,
+            "protocol": plan.protocol,
+            "channels": plan.channels,
+            "tuner": tuner,
+            "apart": row.apart,
+            "fabric": fabric_of(row),
+        }
+        for row, plan, predicted, tuner in zip(
+            rows, plan_rows(rows), predicted_us(rows), tuner_us(rows), strict=True
+        )
     ]
+    table = error_table(scored, skipped)
+    return replace(table, overall=error_table(row for row in scored if row["apart"] is None).overall)
 
 
-def _planners(
-    rows: Sequence[NcclRow], timings: Mapping[str, GenerationTiming] | None
-) -> dict[Setup, NcclPlanner]:
-    return {setup: _planner(setup, timings) for setup in dict.fromkeys(row.setup for row in rows)}
+def nccl_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Healthy rows by goal and by fabric, rows that stand apart, and Echo's white box, for people."""
+    return ["", *_goal_lines(rows), "", *_fabric_lines(rows), "", *_apart_lines(rows), "", *table_6_lines()]
 
 
-def _pairs(setup: Setup) -> list[tuple[int, int]]:
-    ranks = _ranks(setup)
-    return list(zip(ranks, (*ranks[1:], ranks[0]), strict=True))
+def _goal_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Errors of healthy rows by nodes, below and from 1 MiB, and those of NCCL's own tuner beside them."""
+    healthy = [row for row in rows if row["apart"] is None]
+    lines = [summary_head("healthy rows")]
+    for nodes, single in (("one node", True), ("several nodes", False)):
+        for size, large in (("below 1 MiB", False), ("from 1 MiB", True)):
+            picked = [
+                {**row, "family": f"{nodes}, {size}"}
+                for row in healthy
+                if (float(row["nodes"]) == 1) is single and (float(row["bytes"]) >= MIB) is large
+            ]
+            by_tuner = [
+                {**row, "family": f"{row['family']}: NCCL's tuner", "predicted": row["tuner"]}
+                for row in picked
+            ]
+            for table in (error_table(picked), error_table(by_tuner)):
+                lines += [summary_line(name, summary) for name, summary in table.families.items()]
+    return lines
 
 
-def _ranks(setup: Setup) -> tuple[int, ...]:
-    """The first GPUs of every node; where they do not spread evenly, the first nodes have one more."""
-    per_node = _topology(setup).cluster.gpus_per_node
-    each, more = divmod(setup.gpus, setup.nodes)
-    return tuple(
-        node * per_node + local for node in range(setup.nodes) for local in range(each + (node < more))
-    )
-
-
-def predicted_us(
-    rows: Sequence[NcclRow], timings: Mapping[str, GenerationTiming] | None = None
-) -> list[float]:
-    """Microseconds that each row's loop of calls reports when nothing else runs."""
-    return [
-        reported_us(plan, _topology(row.setup).cluster.gpu, row.loop)
-        for row, plan in zip(rows, plan_rows(rows, timings), strict=True)
+def _fabric_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Errors between nodes by fabric and size, rows that stand apart left out."""
+    named = [
+        {**row, "family": f"{row['fabric']}, {row['nodes']} nodes, {size}"}
+        for row in rows
+        if row["apart"] is None and row["fabric"]
+        for size in ("all sizes", "below 1 MiB" if float(row["bytes"]) < MIB else "from 1 MiB")
     ]
+    if not named:
+        return []
+    families = error_table(named).families
+    return [summary_head("between nodes, by fabric"), *(summary_line(*found) for found in families.items())]
 
 
-def fabric_of(row: NcclRow) -> str:
-    """What joins the row's nodes, as the profile has it: transport, NICs and their rate; "" for one node."""
-    cluster = _topology(row.setup).cluster
-    if row.setup.nodes == 1:
-        return ""
-    ports = f"{cluster.nics_per_node} x {cluster.nic_bytes_per_s * 8e-9:g} Gb/s"
-    return f"{cluster.gpu.name.split('-')[0]}, {cluster.transport}, {ports}"
-
-
-def tells_constants(row: NcclRow) -> bool:
-    """Whether a row says something about a generation's constants.
-
-    Not one that stands apart, is of a cloud's fabric, or waits for a thread that launches for several GPUs.
-    """
-    infiniband = _topology(row.setup).cluster.transport == "infiniband"
-    return row.apart is None and infiniband and row.loop.gpus_per_thread == 1
-
-
-def generation_of(row: NcclRow) -> str:
-    """GPU generation that the row ran on."""
-    return _topology(row.setup).cluster.gpu.generation
+def _apart_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The rows that stand apart, each with its reason."""
+    picked = [row for row in rows if row["apart"] is not None]
+    return [f"apart, by no healthy fabric explained: {len(picked)} rows"] + [
+        f"line {row['id']:6} {row['measured']:12.2f} us measured, {row['predicted']:12.2f} predicted:"
+        f" {row['apart']}"
+        for row in picked
+    ]

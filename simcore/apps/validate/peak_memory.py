@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simcore.apps.validate.errors import ErrorTable, error_table
+from simcore.apps.measured.tables import ErrorTable, error_table, summary_lines
 from simcore.errors import InputError
 from simcore.units import GIB
 from workloads.jobs.published import Case, RunRow, describe, read_run_rows
@@ -82,11 +82,7 @@ def _parts(estimate: MemoryEstimate) -> tuple[tuple[str, float], ...]:
 
 def memory_lines(table: ErrorTable, worst: int) -> list[str]:
     """Errors by family, and the worst rows with the parts of their estimate, for a terminal."""
-    lines = [f"{'family':24}{'n':>5}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}"]
-    for name, s in [*table.families.items(), ("overall", table.overall)]:
-        if s["n"]:
-            figures = "".join(f"{100 * s[key]:9.1f}" for key in ("mape", "median", "p90", "max"))
-            lines.append(f"{name:24}{s['n']:>5}{figures}")
+    lines = summary_lines(table, 24, 5)
     lines.append(f"refused: {len(table.skipped)} rows")
     lines.extend(f"  {row['id']}: {row['reason']}" for row in table.skipped)
     for row in sorted(table.rows, key=lambda row: -abs(row["error"]))[:worst]:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from simcore.analysis import analyse
 from simcore.apps.main import app
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from simcore.errors import InputError
 from simcore.report import write_kineto
 from simcore.timeline import Timeline
@@ -48,7 +48,7 @@ def test_a_replay_goes_out_and_comes_back(tmp_path):
     recorded = two_steps(tmp_path / "t.json")
     text = run("replay", recorded, "--out", tmp_path / "run", "--kineto", tmp_path / "x.json.gz", "--json")
     told = json.loads(text)
-    again = replay_job(import_traces([tmp_path / "x.json.gz"]))
+    again = play(import_traces([tmp_path / "x.json.gz"])).steps()
     assert [(row.rank, row.step) for row in again] == [(3, 7), (3, 8)]
     for row, first in zip(again, told["steps"], strict=True):
         assert row.recorded.span == pytest.approx(first["predicted_s"], abs=1e-12)
@@ -126,13 +126,13 @@ def test_exported_ranks_meet_again(two_stage_run: Path, tmp_path: Path) -> None:
     # A send and its receive each way, and the reduction: nothing stands for itself.
     assert job.report.lone_collectives == 0
     assert job.report.coupled_collectives == 3
-    for row in replay_job(job):
+    for row in play(job).steps():
         assert row.replayed.span == pytest.approx(row.recorded.span, abs=1e-12)
 
 
 def test_report_writes_profiler_traces(two_stage_run: Path, tmp_path: Path) -> None:
     shown = run("report", two_stage_run, "--kineto", tmp_path / "x.json.gz", "--ranks", "1")
     assert "x.json.gz" in shown
-    rows = replay_job(import_traces([tmp_path / "x.json.gz"]))
+    rows = play(import_traces([tmp_path / "x.json.gz"])).steps()
     assert [row.rank for row in rows] == [1]
     assert rows[0].recorded.span == pytest.approx(300e-9)  # its recv is posted at once

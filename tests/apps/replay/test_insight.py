@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from simcore.apps.replay.categories import category
 from simcore.apps.replay.explain import AFTER
-from simcore.apps.replay.insight import step_insights
+from simcore.apps.replay.insight import occupied_share, step_insights, utilisation
 from simcore.apps.replay.path import COMPUTE, GAP, HOST
 from simcore.apps.replay.play import play
-from simcore.apps.replay.utilisation import occupied_share, utilisation
 from simcore.units import PS_PER_MS
 from tests.imports.traces import call, launched, step, sync_record, write
 from workloads.imports import import_traces

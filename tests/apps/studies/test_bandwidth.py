@@ -2,13 +2,15 @@
 
 import pytest
 
-from simcore.apps.studies.bandwidth import CLUSTER, GPUS, MODELS, NIC_GBITS_PER_S, Row, bandwidth_study, table
+from simcore.apps.studies.bandwidth import CLUSTER, GPUS, MODELS, NIC_GBITS_PER_S, BandwidthRow, table
 from simcore.hardware import load_cluster
+from tests.commands import simcore
 
 
 def test_a_line_is_a_band_over_batch_sizes() -> None:
     found = [
-        Row("gpt2", batch, "fp32", 0.1, 0.1 * ratio, ratio, 1.192) for batch, ratio in ((2, 1.4), (4, 1.2))
+        BandwidthRow("gpt2", batch, "fp32", 0.1, 0.1 * ratio, ratio, 1.192)
+        for batch, ratio in ((2, 1.4), (4, 1.2))
     ]
     assert table(found).splitlines()[-1] == "| gpt2 | fp32 | 2, 4 | 100.0, 100.0 | 1.400, 1.200 | 1.192 |"
 
@@ -24,5 +26,5 @@ def test_the_fast_network_is_the_cluster_as_it_is() -> None:
 
 
 def test_an_unknown_model_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bandwidth_study(["vgg91"]) == 2
+    assert simcore("bandwidth-study", "vgg91") == 2
     assert "did you mean 'vgg19'" in capsys.readouterr().err

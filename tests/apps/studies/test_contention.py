@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcore.apps.replay.alone import demand_alone
-from simcore.apps.studies.contention.command import contention_study
 from simcore.apps.studies.contention.pairs import overlapped_kernels
-from simcore.apps.studies.contention.predict import Holding, time_beside
 from simcore.apps.studies.contention.published import published_rows
+from simcore.apps.studies.contention.rows import Holding, time_beside
 from simcore.hardware import load_cluster
+from tests.commands import simcore
 from tests.imports.traces import launched, step, write
 from workloads.imports import import_traces
 
@@ -126,7 +126,7 @@ def test_pairs_are_the_same_kernel_at_the_same_place(tmp_path):
 
 def test_the_command_prints_one_object(tmp_path, capsys):
     path = two_steps(tmp_path / "t.json")
-    assert contention_study([str(path), "--steps", "--json"]) == 0
+    assert simcore("contention-study", path, "--steps", "--json") == 0
     study = json.loads(capsys.readouterr().out)
     assert len(study["published"]) == 12
     assert study["learned"].startswith("none: 1 overlapped kernels")
@@ -142,12 +142,12 @@ def test_the_command_prints_one_object(tmp_path, capsys):
 
 def test_what_if_a_channel_took_two_sms(tmp_path, capsys):
     path = two_steps(tmp_path / "t.json")
-    assert contention_study([str(path), "--sms-per-channel", "2", "--json"]) == 0
+    assert simcore("contention-study", path, "--sms-per-channel", "2", "--json") == 0
     gemm, add = json.loads(capsys.readouterr().out)["traces"][0]["rows"]
     # 48 of 108 SMs gone: 3 waves of 480 instead of 2, of the 92 us that are shared, and 42 us on 60 SMs.
     assert gemm["predicted_us"] == pytest.approx(8 + 92 * 3 / 2)
     assert add["predicted_us"] == pytest.approx(8 + 42 * 108 / 60)
-    assert contention_study([str(path), "--sms-per-channel", "-1"]) == 2
+    assert simcore("contention-study", path, "--sms-per-channel", "-1") == 2
     assert "between 0 and 8, not -1" in capsys.readouterr().err
 
 
@@ -157,6 +157,6 @@ def test_a_trace_without_overlap_is_left_out(tmp_path, capsys):
         launched("a", 0, 8, 20, corr=1),
         deviceProperties=[{"name": "A100", "numSms": 108}],
     )
-    assert contention_study([str(path)]) == 0
+    assert simcore("contention-study", path) == 0
     assert "left out t.json: no kernel beside communication" in capsys.readouterr().out
-    assert contention_study([str(tmp_path / "none.json")]) == 2
+    assert simcore("contention-study", str(tmp_path / "none.json")) == 2

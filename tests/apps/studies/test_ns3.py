@@ -8,12 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from simcore.apps.studies.command import fidelity_study
 from simcore.apps.studies.ns3.check import RECORDED, Ns3Case, check_ns3, ns3_cases
-from simcore.apps.studies.ns3.describe import describe
-from simcore.apps.studies.ns3.runner import find_ns3
+from simcore.apps.studies.ns3.runner import describe, find_ns3
 from simcore.errors import InputError
 from simcore.units import MIB
+from tests.commands import simcore
 
 
 def _case(part: str) -> Ns3Case:
@@ -58,15 +57,15 @@ def test_nodes_of_a_description_join_where_links_follow_each_other():
 
 
 def test_without_ns3_the_command_takes_what_was_recorded(capsys, monkeypatch):
-    monkeypatch.setattr("simcore.apps.studies.command.find_ns3", lambda: None)
+    monkeypatch.setattr("simcore.apps.studies.ns3.runner.find_ns3", lambda: None)
     cases = [_case("incast 4 MiB from 3")]
     monkeypatch.setattr("simcore.apps.studies.ns3.check.ns3_cases", lambda: iter(cases))
-    assert fidelity_study(["--ns3", "--json"]) == 0
+    assert simcore("fidelity-study", "--ns3", "--json") == 0
     printed = capsys.readouterr()
     (row,) = json.loads(printed.out)["ns3"]
     assert row["source"].startswith("recorded")
     assert "not installed" in printed.err
-    assert fidelity_study(["--ns3", "--record"]) == 2
+    assert simcore("fidelity-study", "--ns3", "--record") == 2
 
 
 def test_a_root_without_ns3_is_refused(tmp_path, monkeypatch):

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from simcore.apps.studies.command import fidelity_study
 from simcore.apps.studies.references import leaf_spine_reference, rails_reference
 from simcore.errors import InputError
 from simcore.units import MIB
+from tests.commands import simcore
 
 
 def test_one_node_is_within_one_percent_of_its_published_time():
@@ -42,7 +42,7 @@ def test_time_grows_with_bytes_and_with_ranks():
 
 
 def test_any_size_of_the_published_case_from_the_command_line(capsys):
-    assert fidelity_study(["--rails", "8:1", "--json"]) == 0
+    assert simcore("fidelity-study", "--rails", "8:1", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)["references"]
     assert (row["ranks"], row["bytes"], row["published_us"]) == (8, MIB, None)
     # 14 steps of 3.11 us for latency, and of 8 x 16 KiB at 360 GB/s (0.37 us), of which rings hide some.
@@ -51,7 +51,7 @@ def test_any_size_of_the_published_case_from_the_command_line(capsys):
 
 @pytest.mark.parametrize(("text", "said"), [("12:1", "12 ranks do not fill"), ("8", "RANKS:MIB")])
 def test_a_size_that_cannot_be_is_refused(text, said, capsys):
-    assert fidelity_study(["--rails", text]) == 2
+    assert simcore("fidelity-study", "--rails", text) == 2
     assert said in capsys.readouterr().err
 
 

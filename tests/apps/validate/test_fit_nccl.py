@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.nccl import START, constants, fit_nccl, left_out_errors, own_errors, spread_of
-from simcore.apps.validate.nccl import NcclRow, predicted_us, read_nccl_rows
+from simcore.apps.measured.nccl import predicted_us, read_nccl_rows
+from simcore.apps.measured.nccl_rows import NcclRow
 from simcore.collectives.timing import GenerationTiming, parse_timing
 from simcore.errors import InputError
 from tests.apps.validate.test_nccl import ROW, write
+from tests.commands import simcore
 
 SIZES = [1 << e for e in range(9, 30, 3)]
 
@@ -87,7 +88,7 @@ def test_the_command_prints_a_profile_that_can_be_read(
     tmp_path: Path, truth: GenerationTiming, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made_with(tmp_path, truth, {"lab": 1.0})
-    assert calibrate(["ampere", "--nccl", str(tmp_path / "nccl.csv")]) == 0
+    assert simcore("calibrate", "ampere", "--nccl", str(tmp_path / "nccl.csv")) == 0
     timing = parse_timing(capsys.readouterr().out, "printed")
     assert timing.protocols["LL"].base_s == pytest.approx(7.5e-6, rel=0.1)
 
@@ -98,5 +99,5 @@ def test_a_generation_without_rows_is_bad_input(
     rows = made_with(tmp_path, truth, {"lab": 1.0})
     with pytest.raises(InputError, match="no healthy row of a hopper GPU"):
         fit_nccl("hopper", rows)
-    assert calibrate(["hopper", "--nccl", str(tmp_path / "nccl.csv")]) == 2
+    assert simcore("calibrate", "hopper", "--nccl", str(tmp_path / "nccl.csv")) == 2
     assert "no healthy row" in capsys.readouterr().err

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.validate.command import validate
 from simcore.apps.validate.layers import COLUMNS, predict_layer, read_layer_rows
 from simcore.errors import InputError
+from tests.commands import simcore
 
 MODEL = "22B: 48 layers, hidden 6144, 64 heads, seq 2048, TP8, micro batch 4, fp16"
 TABLE_4 = {
@@ -33,7 +33,7 @@ def write(path: Path, *, model: str = MODEL, gpu: str = "A100-80GB", forward: ob
 
 
 def test_every_variant_is_within_six_percent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate(["--layers", write(tmp_path / "layers.csv"), "--json"]) == 0
+    assert simcore("validate", "--layers", write(tmp_path / "layers.csv"), "--json") == 0
     table = json.loads(capsys.readouterr().out)
     assert [row["variant"] for row in table["rows"]] == list(TABLE_4)
     for row in table["rows"]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simcore.apps.validate.kernels import KernelRow
+from simcore.apps.measured.kernels import KernelRow
 from simcore.apps.validate.left_out import carried, left_out_errors
 from simcore.cost import KernelShape
 from simcore.hardware import load_gpu

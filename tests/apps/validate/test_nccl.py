@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.validate.command import validate
-from simcore.apps.validate.nccl import NcclRow, plan_rows, read_nccl_rows, tells_constants
+from simcore.apps.measured.nccl import plan_rows, read_nccl_rows, tells_constants
+from simcore.apps.measured.nccl_rows import NcclRow
 from simcore.collectives import NcclPlanner
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
+from tests.commands import simcore
 
 COLUMNS = (
     "source", "gpu", "nodes", "gpus", "collective", "bytes", "time_us", "algbw_GBps", "busbw_GBps", "notes",
@@ -44,7 +45,7 @@ def test_json_is_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         {**ROW, "notes": "32B row outlier", "bytes": 32, "time_us": 68.1},
         {**ROW, "collective": "alltoall", "bytes": 256 << 20, "time_us": 763.7},
     )
-    assert validate(["--nccl", path, "--json"]) == 0
+    assert simcore("validate", "--nccl", path, "--json") == 0
     table = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in table["rows"]] == [2, 4, 5]
     first = table["rows"][0]
@@ -66,7 +67,12 @@ def test_json_is_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_text_names_goals_and_rows_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate(["--nccl", write(tmp_path, ROW, {**ROW, "notes": "torch-profiler"}), "--worst", "1"]) == 0
+    assert (
+        simcore(
+            "validate", "--nccl", write(tmp_path, ROW, {**ROW, "notes": "torch-profiler"}), "--worst", "1"
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "one node, from 1 MiB" in out
     assert "line      3" in out
@@ -75,7 +81,7 @@ def test_text_names_goals_and_rows_apart(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_text_has_errors_by_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mega = {**ROW, "nodes": 2, "gpus": 16, "notes": "A3 Mega", "bytes": 4 << 20, "time_us": 364.6}
-    assert validate(["--nccl", write(tmp_path, ROW, mega), "--worst", "1"]) == 0
+    assert simcore("validate", "--nccl", write(tmp_path, ROW, mega), "--worst", "1") == 0
     lines = capsys.readouterr().out.splitlines()
     (line,) = (line for line in lines if line.startswith("H100, tcpxo, 8 x 200 Gb/s, 2 nodes, from 1 MiB"))
     assert float(line.split()[-1]) < 10
@@ -131,7 +137,7 @@ def test_a_missing_file_or_column_is_bad_input(
     path = tmp_path / "rows.csv"
     if content is not None:
         path.write_text(content)
-    assert validate(["--nccl", str(path)]) == 2
+    assert simcore("validate", "--nccl", path) == 2
     assert ("rows.csv" in capsys.readouterr().err) is True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simcore.apps.validate.nccl_loop import Loop, host_us, loop_of, reported_us
+from simcore.apps.measured.nccl_loop import Loop, host_us, loop_of, reported_us
 from simcore.collectives import NcclPlanner
 from simcore.hardware import Topology, load_cluster
 from simcore.units import KIB, MIB, PS_PER_US

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.validate.command import validate
 from simcore.apps.validate.peak_memory import memory_errors
 from simcore.errors import InputError
+from tests.commands import simcore
 
 HEADER = (
     "id,source_repo_or_paper,source_location,model,params_b,layers,hidden,heads,kv_heads,ffn,moe_experts,"
@@ -47,10 +47,10 @@ def test_published_memory_is_within_ten_percent(tmp_path: Path) -> None:
 
 
 def test_json_has_rows_and_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate(["--memory", table(tmp_path, TORCHTITAN), "--json"]) == 0
+    assert simcore("validate", "--memory", table(tmp_path, TORCHTITAN), "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["families"]["torchtitan"]["n"] == 1
-    assert validate(["--memory", table(tmp_path, TORCHTITAN)]) == 0
+    assert simcore("validate", "--memory", table(tmp_path, TORCHTITAN)) == 0
     assert "torchtitan" in capsys.readouterr().out
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from simcore.apps.fit.profile.command import profile_gpu
 from simcore.apps.fit.profile.fit import base_profile, fit_numbers, fit_overlaps
 from simcore.apps.fit.profile.tables import read_measured
 from simcore.cost.kernel import KernelShape
 from simcore.cost.table import MeasuredTable
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
+from tests.commands import simcore
 from workloads.profiling import measure
 from workloads.profiling.cases import COPY_BLOCKS, Case, kernel_cases, num_elements, overlap_cases
 from workloads.profiling.sweep import KERNEL_COLUMNS, OVERLAP_COLUMNS, Results, columns_of, measure_gpu
@@ -84,7 +84,7 @@ def test_the_cost_model_reads_the_measured_table(folder):
 
 
 def test_the_command_writes_a_profile_that_can_be_loaded(folder, capsys):
-    assert profile_gpu(["--fit-only", str(folder), "--json"]) == 0
+    assert simcore("profile-gpu", "--fit-only", folder, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["gpu"], shown["base"]) == ("NVIDIA A100-SXM4-80GB", "a100-80")
     profile = load_gpu(str(folder / "profile.toml"))
@@ -95,7 +95,7 @@ def test_the_command_writes_a_profile_that_can_be_loaded(folder, capsys):
     for key in ("gemm_efficiency", "hbm_efficiency", "launch_overhead_s", "launch_latency_s"):
         base = replace(base, **{key: getattr(profile, key)})
     assert replace(profile, name=base.name, sustained=base.sustained) == base
-    assert profile_gpu(["--fit-only", str(folder)]) == 0
+    assert simcore("profile-gpu", "--fit-only", folder) == 0
     assert "loses 1.50 SMs a copying block" in capsys.readouterr().out
 
 
@@ -218,7 +218,7 @@ def test_without_a_gpu_the_command_says_so(tmp_path, capsys):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    assert profile_gpu(["--out", str(tmp_path / "m")]) == 2
+    assert simcore("profile-gpu", "--out", str(tmp_path / "m")) == 2
     assert "no CUDA device" in capsys.readouterr().err
-    assert profile_gpu(["--fit-only", str(tmp_path)]) == 2
+    assert simcore("profile-gpu", "--fit-only", tmp_path) == 2
     assert not (tmp_path / "m").exists()

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.memory import BY_CLASS, JOINT, fit_memory, predict_rows
-from simcore.apps.validate.command import validate
-from simcore.apps.validate.recorded_rows import RecordedRow, read_recorded_rows
+from simcore.apps.measured.recorded_kernels import RecordedRow, read_recorded_rows
 from simcore.cost import KernelShape
 from simcore.errors import InputError
+from tests.commands import simcore
 from tests.imports.traces import launched, write
 
 HALF = "c10::BFloat16"
@@ -57,7 +56,7 @@ def test_undisturbed_kernels_with_known_shapes_are_rows(tmp_path: Path) -> None:
 
 
 def test_validate_scores_them_by_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate(["--traces", trace(tmp_path / "t.json", EVENTS), "--json"]) == 0
+    assert simcore("validate", "--traces", trace(tmp_path / "t.json", EVENTS), "--json") == 0
     table = json.loads(capsys.readouterr().out)
     assert set(table["families"]) == {
         "elementwise h100-sxm < 100 us", "elementwise strided h100-sxm < 100 us",
@@ -68,9 +67,9 @@ def test_validate_scores_them_by_class(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_one_trace_cannot_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path / "t.json", EVENTS)
-    assert validate(["--traces", path, "--leave-one-out"]) == 2
+    assert simcore("validate", "--traces", path, "--leave-one-out") == 2
     assert "takes two of them" in capsys.readouterr().err
-    assert calibrate(["hopper", "--traces", path]) == 2
+    assert simcore("calibrate", "hopper", "--traces", path) == 2
     assert "write all" in capsys.readouterr().err
 
 

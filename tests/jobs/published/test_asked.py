@@ -10,15 +10,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from simcore.apps.measured.runs.predict import predict_case
+from simcore.apps.measured.runs.score import Scored, score_rows
 from simcore.apps.run.scenario import resolve_scenario
-from simcore.apps.validate.command import validate
 from simcore.apps.validate.runs.asked import Asked, ask, case_yaml
 from simcore.apps.validate.runs.command import validate_runs
-from simcore.apps.validate.runs.predict import predict_case
-from simcore.apps.validate.runs.score import Scored, score_rows
 from simcore.errors import InputError
 from simcore.hardware import hardware_hash, load_cluster
 from simcore.run import run
+from tests.commands import simcore
 from workloads.jobs import complete
 from workloads.jobs.published import RunRow, describe, read_run_rows
 
@@ -71,19 +71,19 @@ def test_python_and_the_command_line_say_the_same(tmp_path: Path) -> None:
 
 def test_a_row_is_shown_with_its_other_cases(capsys: pytest.CaptureFixture[str]) -> None:
     row = next(row for row in ROWS.values() if len(describe(row).cases) > 1)
-    assert validate(["--runs", str(TABLE), "--show", row.id]) == 0
+    assert simcore("validate", "--runs", TABLE, "--show", row.id) == 0
     first = capsys.readouterr().out
     assert f"# {row.id}: " in first
     assert "#   --case 2: " in first
-    assert validate(["--runs", str(TABLE), "--show", row.id, "--case", "2"]) == 0
+    assert simcore("validate", "--runs", TABLE, "--show", row.id, "--case", "2") == 0
     second = capsys.readouterr().out
     assert yaml.safe_load(first) != yaml.safe_load(second)
     assert set(yaml.safe_load(first)) >= {"model", "parallel", "training", "software", "cluster"}
-    assert validate(["--runs", str(TABLE), "--show", row.id, "--case", "99"]) == 2
+    assert simcore("validate", "--runs", TABLE, "--show", row.id, "--case", "99") == 2
     assert "has cases 1 to" in capsys.readouterr().err
-    assert validate(["--runs", str(TABLE), "--show", row.id[:-1]]) == 2
+    assert simcore("validate", "--runs", TABLE, "--show", row.id[:-1]) == 2
     assert f"did you mean '{row.id}'" in capsys.readouterr().err
-    assert validate(["--nccl", str(TABLE), "--show", row.id]) == 2
+    assert simcore("validate", "--nccl", TABLE, "--show", row.id) == 2
 
 
 def test_a_page_is_not_written_where_a_user_is_told_something_else(

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simcore.apps.fit.runs import STEPS, ClockCurve, curves, fit, fit_numbers, print_runs_fit, probe
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import case_key, simulated_s
+from simcore.apps.measured.runs.score import DescribedRow, RowScore, describe_rows
 from simcore.apps.validate.runs.ablations import ABLATIONS, ablate, explain
-from simcore.apps.validate.runs.cache import StepTimes
 from simcore.apps.validate.runs.command import validate_runs
-from simcore.apps.validate.runs.fit import STEPS, Curve, curves, fit, fit_numbers, print_runs_fit, probe
-from simcore.apps.validate.runs.predict import case_key, simulated_s
-from simcore.apps.validate.runs.ranking import PUBLISHED_BEST, REFERENCE, Search
-from simcore.apps.validate.runs.score import Described, RowScore, describe_rows
+from simcore.apps.validate.runs.ranking import PUBLISHED_BEST, REFERENCE, StrategySearch
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from simcore.hardware.sustained import Sustained
@@ -35,11 +35,11 @@ def _row(**changes: str) -> RunRow:
     return RunRow(2, {**_GPT, **changes})
 
 
-def _curve(family: str, measured_s: float, at_rated_s: float, fp8_slope: float = 0.0) -> Curve:
+def _curve(family: str, measured_s: float, at_rated_s: float, fp8_slope: float = 0.0) -> ClockCurve:
     """A row whose time is ``at_rated_s / clock * fp8 ** fp8_slope``."""
-    described = Described(_row(family=family), describe(_row()), measured_s, 1.0, "")
+    described = DescribedRow(_row(family=family), describe(_row()), measured_s, 1.0, "")
     clocks = 0.8 * np.array(STEPS)
-    return Curve(described, clocks, np.log(at_rated_s / clocks[None, :]), 1.0, np.array([fp8_slope]))
+    return ClockCurve(described, clocks, np.log(at_rated_s / clocks[None, :]), 1.0, np.array([fp8_slope]))
 
 
 def test_a_curve_goes_through_what_was_simulated_and_is_near_it_in_between() -> None:
@@ -111,7 +111,7 @@ def test_known_times_are_not_simulated_again(tmp_path: Path, monkeypatch: pytest
     described, _ = describe_rows([_row()])
     times = StepTimes(tmp_path / "times.jsonl")
     (first,) = curves(described, _START, times)
-    monkeypatch.setattr("simcore.apps.validate.runs.score.predict_case", lambda *_: math.nan)
+    monkeypatch.setattr("simcore.apps.measured.runs.score.predict_case", lambda *_: math.nan)
     (second,) = curves(described, _START, StepTimes(tmp_path / "times.jsonl"))
     assert np.array_equal(first.log_s, second.log_s)
 
@@ -171,7 +171,7 @@ def test_both_commands_print_families_in_and_out(
     table = tmp_path / "runs.csv"
     table.write_text("\n".join(lines) + "\n", encoding="utf-8")
     page = tmp_path / "docs" / "validation.md"
-    searched = [Search(REFERENCE, {PUBLISHED_BEST: 2.0, "1M16P1D": 0.5})]
+    searched = [StrategySearch(REFERENCE, {PUBLISHED_BEST: 2.0, "1M16P1D": 0.5})]
     monkeypatch.setattr("simcore.apps.validate.runs.command.search", lambda **_: searched)
     cache = str(tmp_path / "t.jsonl")
     residuals = tmp_path / "residuals.csv"

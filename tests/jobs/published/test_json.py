@@ -82,7 +82,7 @@ def test_a_bug_in_one_case_of_a_band_does_not_hide_behind_the_others(
             raise ZeroDivisionError("by nothing")
         return 1.0
 
-    monkeypatch.setattr("simcore.apps.validate.runs.score.predict_case", one_fails)
+    monkeypatch.setattr("simcore.apps.measured.runs.score.predict_case", one_fails)
     open_row = {**_GOOD, "quality": "B", "recompute": "", "micro_batch": ""}
     failed, fine = _predicted(tmp_path, capsys, open_row, {**open_row, "micro_batch": "2"})["rows"]
     assert failed["skipped_reason"] == "bug: ZeroDivisionError: by nothing"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.validate.runs.cache import StepTimes
+from simcore.apps.measured.runs.cache import StepTimes
 from simcore.apps.validate.runs.page.searches import search_lines, search_plot
 from simcore.apps.validate.runs.ranking import (
     GRID,
@@ -15,8 +15,8 @@ from simcore.apps.validate.runs.ranking import (
     REFERENCE,
     STRATEGIES,
     VARIANTS,
-    Search,
     Strategy,
+    StrategySearch,
     kendall_of_orders,
     search,
 )
@@ -69,10 +69,14 @@ def test_times_are_kept(tmp_path: Path) -> None:
     assert (len(lines), again.steps_per_s) == (1, first.steps_per_s)
 
 
-def _searches() -> list[Search]:
+def _searches() -> list[StrategySearch]:
     slower = {"2M1P8D": 2.0, "1M16P1D": 0.5, "4M1P4D": 1.0}
     other = {"2M1P8D": 1.0, "1M16P1D": 0.4, "4M1P4D": 1.5}
-    return [Search(REFERENCE, slower), Search(VARIANTS[0], other), Search(GRID[0], slower)]
+    return [
+        StrategySearch(REFERENCE, slower),
+        StrategySearch(VARIANTS[0], other),
+        StrategySearch(GRID[0], slower),
+    ]
 
 
 def test_orders_are_compared_pair_by_pair() -> None:

@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcore.apps.validate.runs.command import goals, table_of
+from simcore.apps.measured.runs.predict import predict_case, simulated_s
+from simcore.apps.measured.runs.score import (
+    DescribedRow,
+    RowScore,
+    Scored,
+    describe_rows,
+    goals,
+    score_rows,
+    table_of,
+)
 from simcore.apps.validate.runs.page import report
 from simcore.apps.validate.runs.page.curves import CURVES, curve_lines, plot
-from simcore.apps.validate.runs.predict import predict_case, simulated_s
-from simcore.apps.validate.runs.score import Described, RowScore, Scored, describe_rows, score_rows
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from workloads.jobs.published import Band, RunRow, describe, measured_step_s, notes_of, oddity, read_run_rows
@@ -175,9 +182,9 @@ def test_rows_are_scored_and_refusals_kept(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_band_is_scored_by_the_distance_to_it() -> None:
     band = describe(_row(quality="B"))
-    score = RowScore(Described(_row(quality="B"), band, 1.0, 1.0, ""), 0.9, 1.2)
+    score = RowScore(DescribedRow(_row(quality="B"), band, 1.0, 1.0, ""), 0.9, 1.2)
     assert (score.predicted_s, score.error) == (1.0, 0.0)
-    low = RowScore(Described(_row(), band, 2.0, 1.0, ""), 0.9, 1.2)
+    low = RowScore(DescribedRow(_row(), band, 2.0, 1.0, ""), 0.9, 1.2)
     assert low.error == pytest.approx(1.2 / 2 - 1)
 
 
@@ -185,7 +192,7 @@ def test_the_page_keeps_odd_rows_and_bands_apart() -> None:
     band = describe(_row())
 
     def score(measured_s: float, odd: str = "", **changes: str) -> RowScore:
-        return RowScore(Described(_row(**changes), band, measured_s, 1.0, odd), 1.0, 1.0)
+        return RowScore(DescribedRow(_row(**changes), band, measured_s, 1.0, odd), 1.0, 1.0)
 
     page = report(Scored([score(0.8), score(0.5, "strange"), score(2.0, quality="B")]))
     # Predicted 1.0 each: +25%, +100%, -50%.
@@ -199,7 +206,7 @@ def test_a_plot_has_a_dot_and_a_bar_for_each_row() -> None:
         _row(family="megascale", gpus=str(gpus), model="gpt-175B", global_batch="2048")
         for gpus in (256, 1024)
     ]
-    scores = [RowScore(Described(row, describe(row), 1.0, 1.0, ""), 0.9, 1.2) for row in rows]
+    scores = [RowScore(DescribedRow(row, describe(row), 1.0, 1.0, ""), 0.9, 1.2) for row in rows]
     drawn = plot(CURVES[0], scores)
     # A dot and a bar each, one more bar in the legend; both rows have the same batch: one line joins them.
     assert (drawn.count("<circle"), drawn.count("#9cc3e6")) == (2, 3)
@@ -255,7 +262,7 @@ def test_a_bug_in_one_row_is_its_reason(monkeypatch: pytest.MonkeyPatch) -> None
             raise ZeroDivisionError("no experts")
         return describe(row)
 
-    monkeypatch.setattr("simcore.apps.validate.runs.score.describe", broken)
+    monkeypatch.setattr("simcore.apps.measured.runs.score.describe", broken)
     described, skipped = describe_rows([_row(), _row(id="r2")])
     assert [entry.row.id for entry in described] == ["r1"]
     assert skipped[0]["reason"] == "bug: ZeroDivisionError: no experts"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simcore.apps.measured.runs.score import DescribedRow, RowScore
 from simcore.apps.validate.runs.command import rank_order
-from simcore.apps.validate.runs.page.metrics import metric_lines
 from simcore.apps.validate.runs.page.orders import order_lines, repeat_lines
-from simcore.apps.validate.runs.score import Described, RowScore
+from simcore.apps.validate.runs.page.page import metric_lines
 from simcore.apps.validate.runs.sweeps import (
     kendall_tau,
     layouts,
@@ -32,7 +32,7 @@ _GPT = {
 
 def _score(measured_s: float, low_s: float, high_s: float = 0.0, odd: str = "", **changes: str) -> RowScore:
     row = RunRow(2, {**_GPT, **changes})
-    return RowScore(Described(row, describe(row), measured_s, 1.0, odd), low_s, high_s or low_s)
+    return RowScore(DescribedRow(row, describe(row), measured_s, 1.0, odd), low_s, high_s or low_s)
 
 
 def test_tau_counts_pairs_in_the_same_order() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.validate.runs.score import score_rows
+from simcore.apps.measured.runs.score import score_rows
 from workloads.jobs.published import RunRow, describe, notes_of, read_run_rows
 
 #: NeMo's user guide of 24.12 and Megatron-LM's examples: DGX H100, fp8.

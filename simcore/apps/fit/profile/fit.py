@@ -160,6 +160,40 @@ def write_profile(measured: MeasuredGpu, base: str, fitted: list[Fitted], path: 
     load_gpu(str(path))  # what was written is a profile
 
 
+def fitted_object(
+    measured: MeasuredGpu, base: str, fitted: list[Fitted], overlaps: list[SmsPerBlock], folder: Path
+) -> dict[str, Any]:
+    """What was fitted, for JSON."""
+    return {
+        "gpu": measured.gpu,
+        "base": base,
+        "profile": str(folder / "profile.toml"),
+        "fitted": [vars(one) for one in fitted],
+        "sms_per_copy_block": [vars(one) for one in overlaps],
+        "kernels": len(measured.kernels),
+        "overlaps": len(measured.overlaps),
+    }
+
+
+def fitted_text(
+    measured: MeasuredGpu, base: str, fitted: list[Fitted], overlaps: list[SmsPerBlock], folder: Path
+) -> str:
+    """What was fitted, for people."""
+    lines = [
+        f"{measured.gpu}: {len(measured.kernels)} kernels, {len(measured.overlaps)} overlaps; base {base!r}"
+    ]
+    lines += [
+        f"  {one.key:20} {one.value:8.4g} {one.unit:6} (profile {base}: {one.before:.4g}) {one.how}"
+        for one in fitted
+    ]
+    lines += [
+        f"  {kernel.kernel[:60]:60} loses {kernel.sms:.2f} SMs a copying block"
+        f" (worst residual {kernel.worst_residual:.1%})"
+        for kernel in overlaps
+    ]
+    return "\n".join([*lines, f"profile written to {folder / 'profile.toml'}"])
+
+
 def _is_table(value: Any) -> bool:
     return isinstance(value, dict) and "value" not in value
 

@@ -15,7 +15,7 @@ from simcore.errors import InputError
 
 
 @dataclass(frozen=True)
-class KernelRow:
+class ProfiledKernel:
     """A kernel alone: its class and type in the cost model's words, seconds, flops, bytes (0: not told)."""
 
     op_class: str
@@ -61,7 +61,7 @@ class MeasuredGpu:
     num_sms: int
     measured: str
     facts: Mapping[str, Any]
-    kernels: tuple[KernelRow, ...]
+    kernels: tuple[ProfiledKernel, ...]
     overlaps: tuple[OverlapRow, ...]
     launch: Mapping[str, float]
 
@@ -80,7 +80,7 @@ def read_measured(folder: Path) -> MeasuredGpu:
         raise InputError(f"device.json: num_sms is {facts['num_sms']!r}, no positive integer")
     MeasuredTable.load(folder / "kernels.csv")
     kernels = [
-        KernelRow(
+        ProfiledKernel(
             row["op_class"], row["dtype"], _number(row, "time_us", where) * 1e-6,
             int(_number(row, "flops", where, zero=True)), int(_number(row, "bytes", where, zero=True)),
         )

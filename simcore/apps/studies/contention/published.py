@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simcore.apps.replay.alone import demand_alone
-from simcore.apps.studies.contention.predict import Holding, time_beside
+from simcore.apps.studies.contention.rows import FOREVER_PS, Holding, time_beside
 from simcore.collectives import NcclPlanner
 from simcore.hardware import Topology, load_cluster
 from simcore.units import MIB, PS_PER_US
 
 _LONG_PS = 1_000 * PS_PER_US
-_FOREVER = 1 << 56
 _GEMM, _STREAM = "gemm/conv", "elementwise/copy"
 _ECHO = "Echo (arXiv 2412.12487): measured slowdowns"
 _HTA = "recorded Kineto traces of facebookresearch/HolisticTraceAnalysis at f4d0062c, tests/data"
@@ -93,7 +92,7 @@ def _predict(row: Published) -> PublishedRow:
     if not sms:
         plan = NcclPlanner(Topology(cluster)).plan("all_reduce", 25 * MIB, tuple(range(row.group)))
         sms = plan.channels
-    beside = [Holding(0, _FOREVER, sms)]
+    beside = [Holding(0, FOREVER_PS, sms)]
     even = demand_alone(_LONG_PS, 0, row.kind, 0, 1, gpu)
     filling = demand_alone(_LONG_PS, 0, _GEMM, gpu.num_sms, 1, gpu)
     even_ps, filling_ps = (time_beside(gpu, demand, _LONG_PS, beside) for demand in (even, filling))

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from simpy.events import Event, Timeout
 
+from simcore.apps.progress import say
 from simcore.apps.replay.alone import demand_alone, shortest_ps
+from simcore.apps.replay.levels import recorded_cluster
 from simcore.apps.studies.contention.pairs import Neighbour, OverlappedKernel, Pairs, overlapped_kernels
-from simcore.apps.studies.contention.predict import Holding, time_beside
+from simcore.clock import Clock
 from simcore.collectives import NcclPlanner
-from simcore.engine.sequence import Demand
+from simcore.engine.execution import Execution
+from simcore.engine.gpu import Gpu
+from simcore.engine.sequence import Demand, KernelSequence
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, Topology
 from simcore.hardware.specs import GpuSpec
 from simcore.interference import LearnedInterference, Neighbours, features
 from simcore.interference.features import EXCHANGES
 from simcore.interference.train import TrainingRow
-from workloads.imports import ImportedJob
+from simcore.network.fluid import FixedNetwork
+from workloads.imports import ImportedJob, import_traces
 from workloads.imports.collective_names import graph_collective
 
-_FOREVER = 1 << 56  # ps: communication that outlives the kernel holds its SMs as long as the kernel runs
+FOREVER_PS = 1 << 56  # communication that outlives the kernel holds its SMs as long as the kernel runs
 #: A kernel is a training row when communication was beside it nearly all the time.
 _TRAINING_COVERED = 0.9
 
 
 @dataclass(frozen=True)
-class Row:
+class ContentionRow:
     """One recorded kernel beside communication, and what it should have taken.
 
     ``predicted_ps`` comes from shared SMs and HBM; ``sms`` is what communication held, weighted by how long;
@@ -53,7 +60,7 @@ class TraceRows:
 
     trace: str
     gpu: GpuSpec
-    rows: tuple[Row, ...]
+    rows: tuple[ContentionRow, ...]
     pairs: Pairs
 
     def training_rows(self) -> list[TrainingRow]:
@@ -90,6 +97,45 @@ def trace_rows(
     return TraceRows(trace, cluster.gpu, tuple(rows), pairs)
 
 
+def read_trace_sets(
+    traces: Sequence[Path], cluster: str | None, sms_per_channel: float = 1.0
+) -> tuple[list[tuple[TraceRows, ImportedJob, str | None]], list[dict[str, str]]]:
+    """The rows of each trace set; those that cannot be compared with the reason."""
+    found: list[tuple[TraceRows, ImportedJob, str | None]] = []
+    skipped = []
+    for path in traces:
+        say(f"{path.name}: reading")
+        job = import_traces([path])
+        named = None if any(rank.gpu for rank in job.ranks) else cluster
+        try:
+            spec = recorded_cluster(job, named, max((rank.number for rank in job.ranks), default=0) + 1)
+        except InputError as error:
+            skipped.append({"trace": path.name, "reason": str(error)})
+            continue
+        name = path.name.split(".")[0]
+        rows = trace_rows(name, job, spec, _progress(path.name), sms_per_channel)
+        if rows.rows:
+            found.append((rows, job, named))
+        else:
+            skipped.append(
+                {"trace": path.name, "reason": "no kernel beside communication was seen alone too"}
+            )
+    return found, skipped
+
+
+def _progress(name: str) -> Callable[[int, int], None]:
+    last = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        percent = 100 * done // total
+        if percent // 25 != last // 25:
+            last = percent
+            say(f"{name}: {percent}% of {total} kernels")
+
+    return report
+
+
 class _Channels:
     """SMs of a recorded communication kernel: its thread blocks, else the channels that NCCL would use, each
     on so many SMs.
@@ -124,7 +170,7 @@ class _Channels:
         return min(round(channels * self._sms_per_channel), self._limit)
 
 
-def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Channels) -> Row:
+def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Channels) -> ContentionRow:
     demand = demand_alone(
         kernel.alone_ps, start_ps, kernel.category, kernel.blocks, kernel.blocks_per_sm, gpu
     )
@@ -132,13 +178,13 @@ def _row(kernel: OverlappedKernel, start_ps: int, gpu: GpuSpec, channels: _Chann
     for neighbour in kernel.neighbours:
         sms = channels.of(neighbour)
         lasts = neighbour.end_ps >= kernel.recorded_ps
-        holdings.append(Holding(neighbour.begin_ps, _FOREVER if lasts else neighbour.end_ps, sms))
+        holdings.append(Holding(neighbour.begin_ps, FOREVER_PS if lasts else neighbour.end_ps, sms))
         shared = min(neighbour.end_ps, kernel.recorded_ps) - max(neighbour.begin_ps, 0)
         weighted += sms * shared / kernel.recorded_ps
         exchanges = exchanges or neighbour.collective in EXCHANGES
     predicted = time_beside(gpu, demand, kernel.alone_ps, holdings)
     sms = round(weighted / kernel.covered)
-    return Row(
+    return ContentionRow(
         kernel, predicted, weighted, exchanges, tuple(_features(demand, gpu, Neighbours(sms, exchanges)))
     )
 
@@ -154,3 +200,46 @@ def _features(demand: Demand, gpu: GpuSpec, beside: Neighbours) -> list[float]:
 def learned_times(rows: TraceRows, model: LearnedInterference) -> list[float]:
     """Times of the rows as ``model`` tells them, ps."""
     return [row.learned_ps(model.of_features(row.features)) for row in rows.rows]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Communication beside a kernel: ``num_sms`` from ``begin_ps`` to ``end_ps`` after the kernel's start."""
+
+    begin_ps: int
+    end_ps: int
+    num_sms: int
+
+
+def time_beside(gpu: GpuSpec, demand: Demand, alone_ps: int, holdings: Sequence[Holding]) -> int:
+    """How long a kernel lasts beside ``holdings``, ps, on ``gpu``.
+
+    SMs are held from when the engine grants them, so communication that begins while the kernel's blocks fill
+    the GPU waits until some retire, as in a simulation.
+    """
+    clock = Clock()
+    device = Gpu(clock, FixedNetwork(clock), num_sms=gpu.num_sms, hbm_bytes_per_s=gpu.hbm_bytes_per_s)
+    sequence = KernelSequence.of([demand], np.array([alone_ps]), np.zeros(1, dtype=np.int64))
+    running: list[Execution] = []
+    for one in sorted(holdings, key=lambda holding: holding.begin_ps):
+        clock.process(_communicate(clock, device, one))
+    clock.process(_compute(device, sequence, running))
+    clock.drain()
+    (run,) = running
+    return run.ends[0] if run.origin_ps is None else run.origin_ps + alone_ps
+
+
+def _communicate(clock: Clock, gpu: Gpu, holding: Holding) -> Generator[Event, None, None]:
+    begin = max(0, holding.begin_ps)
+    if begin:
+        yield Timeout(clock, begin)
+    with gpu.sms.hold(min(gpu.num_sms, holding.num_sms)) as held:
+        yield held
+        if holding.end_ps > clock.now:
+            yield Timeout(clock, holding.end_ps - clock.now)
+
+
+def _compute(gpu: Gpu, sequence: KernelSequence, running: list[Execution]) -> Generator[Event, None, None]:
+    run = gpu.execute(sequence)
+    running.append(run)
+    yield run

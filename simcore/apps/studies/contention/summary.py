@@ -1,16 +1,16 @@
-"""How near predictions come: shares within bounds, by trace, kernel class and length."""
+"""How near predictions come: shares within bounds by trace, kernel class and length, and as text."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from simcore.apps.studies.contention.rows import Row, TraceRows
+from simcore.apps.studies.contention.rows import ContentionRow, TraceRows
 from simcore.interference import FEATURES
 from simcore.units import PS_PER_US
 
@@ -20,6 +20,11 @@ ECHO = {"H800": (0.43, 0.52, 0.58), "A800": (0.61, 0.52, 0.75), "RTX 3090": (0.6
 #: Bands of time alone, us: a profiler that rounds to 1 us is 10% off below 10 us.
 BANDS_US = ((0, 10), (10, 50), (50, 1 << 30))
 SHORT_US = 10
+
+_HEAD = (
+    f"{'':44}{'n':>6}{'5%':>6}{'10%':>6}{'15%':>6}{'median':>9}{'slow':>7}{'p90':>7}{'added':>8}{'pred.':>8}"
+    f"{'lost/held':>11}"
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,12 +48,8 @@ class Score:
     predicted_excess: float
     lost_per_held: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """The score as JSON values."""
-        return asdict(self)
 
-
-def score(what: str, rows: Sequence[Row], predicted_ps: Sequence[float]) -> Score:
+def score(what: str, rows: Sequence[ContentionRow], predicted_ps: Sequence[float]) -> Score:
     """Score predictions of at least one row."""
     recorded = np.array([row.kernel.recorded_ps for row in rows], dtype=np.float64)
     alone = np.array([row.kernel.alone_ps for row in rows], dtype=np.float64)
@@ -62,7 +63,7 @@ def score(what: str, rows: Sequence[Row], predicted_ps: Sequence[float]) -> Scor
     )  # fmt: skip
 
 
-def _lost_per_held(rows: Sequence[Row]) -> float:
+def _lost_per_held(rows: Sequence[ContentionRow]) -> float:
     size = FEATURES.index("num_sms")
     ratios = [row.features[size] * (1 - 1 / row.kernel.slowdown) / row.sms for row in rows if row.sms > 0]
     return float(np.median(ratios)) if ratios else 0.0
@@ -113,3 +114,58 @@ def step_effect(trace: TraceRows, predicted_ps: Sequence[float]) -> dict[str, fl
         "predicted_added": (sum(predicted_ps) - alone) / total,
         "compute_error": (sum(predicted_ps) - recorded) / total,
     }
+
+
+def study_text(study: Mapping[str, Any]) -> str:
+    """Tables of published rows, then of each trace."""
+    lines = ["Published slowdowns", f"  {'':58}{'recorded':>12}{'predicted':>11}{'one wave':>10}{'error':>8}"]
+    for row in study["published"]:
+        low, high = row["recorded_low"], row["recorded_high"]
+        recorded = f"{low:.2f}" if low == high else f"{low:.2f}-{high:.2f}"
+        lines.append(
+            f"  {row['what']:58}{recorded:>12}{row['predicted']:>11.3f}{row['predicted_one_wave']:>10.2f}"
+            f"{row['error']:>8.1%}"
+        )
+    echo = ", ".join(f"{name} {_shares(shares)}" for name, shares in study["echo_within"].items())
+    lines += ["", f"Echo's shares of kernels within 5/10/15%: {echo}", f"Learned: {study['learned']}"]
+    for trace in study["traces"]:
+        lines += ["", *_trace_lines(trace)]
+    lines += [f"left out {line['trace']}: {line['reason']}" for line in study["skipped"]]
+    return "\n".join(lines)
+
+
+def _trace_lines(trace: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"{trace['trace']} on {trace['gpu']}: {trace['kernels']} kernels beside communication;"
+        f" {trace['never_alone']} more never seen alone, {trace['beside_compute']} beside compute too",
+        f"  repeats of the same kernels alone within 5/10/15%: {_shares(trace['repeats_within'])}",
+    ]
+    for name, found in trace["scores"].items():
+        lines += [f"  {name}", f"  {_HEAD}"]
+        for row in found:
+            shares = "".join(f"{share:>6.0%}" for share in row["within"])
+            lines.append(
+                f"  {row['what']:44}{row['num_kernels']:>6}{shares}{row['median_error']:>9.1%}"
+                f"{row['recorded_median']:>7.2f}{row['recorded_p90']:>7.2f}{row['recorded_excess']:>8.1%}"
+                f"{row['predicted_excess']:>8.1%}{row['lost_per_held']:>11.2f}"
+            )
+    for name, effect in trace["step_effect"].items():
+        if effect:
+            lines.append(
+                f"  all compute time, {name}: communication adds {effect['recorded_added']:.2%} recorded,"
+                f" {effect['predicted_added']:.2%} predicted; error {effect['compute_error']:+.2%}"
+            )
+    for step in trace["steps"]:
+        if "error" in step:
+            lines.append(f"  steps: {step['error']}")
+        else:
+            recorded, predicted = step["recorded_s"], step["predicted_s"]
+            lines.append(
+                f"  rank {step['rank']} step {step['step']}: {recorded * 1e3:.2f} ms recorded,"
+                f" {predicted * 1e3:.2f} ms predicted ({predicted / recorded - 1:+.1%})"
+            )
+    return lines
+
+
+def _shares(shares: Sequence[float]) -> str:
+    return "/".join(f"{share:.0%}" for share in shares) if shares else "not known"

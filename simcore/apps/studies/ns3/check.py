@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from simcore.apps.studies.ns3.describe import describe
-from simcore.apps.studies.ns3.runner import Ns3
-from simcore.apps.studies.references import carried_ps, rails_case
+from simcore.apps.studies.ns3.runner import Ns3, describe
+from simcore.apps.studies.references import carried_ps, leaf_spine, rails_case
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.planner import NcclPlanner
 from simcore.hardware.load import load_cluster
@@ -93,7 +92,7 @@ def record(ns3: Ns3) -> None:
 
 def ns3_cases() -> Iterator[Ns3Case]:
     """Point to point, incast, rings over a leaf-spine and in a node, and SimAI's transport on rails."""
-    hosts = _hosts(16)
+    hosts = Topology(leaf_spine(16))
     planner = NcclPlanner(hosts, algorithm="ring", protocol="Simple")
     for dst, where in ((1, "one leaf"), (4, "two leaves")):
         plan = planner.plan_p2p(16 * MIB, 0, dst)
@@ -114,24 +113,6 @@ def ns3_cases() -> Iterator[Ns3Case]:
 
 def _case(name: str, topology: Topology, plan: CollectivePlan, program: Program) -> Ns3Case:
     return Ns3Case(name, topology, plan, program, _SETTINGS)
-
-
-def _hosts(number: int) -> Topology:
-    """Hosts with one NIC of 400 Gb/s, four per leaf, 1 us per link, nothing oversubscribed."""
-    cluster = replace(
-        load_cluster("h800-96"),
-        num_nodes=number,
-        gpus_per_node=1,
-        nics_per_node=1,
-        nic_bytes_per_s=400e9 / 8,
-        nic_efficiency=1.0,
-        nic_latency_s=2e-6,
-        hop_latency_s=1e-6,
-        fabric="leaf_spine",
-        nodes_per_leaf=4,
-        spine_oversubscription=1.0,
-    )
-    return Topology(cluster)
 
 
 def _incast(topology: Topology, senders: int, num_bytes: int) -> Program:

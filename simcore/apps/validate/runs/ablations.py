@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from simcore.apps.validate.runs.predict import case_key
-from simcore.apps.validate.runs.cache import StepTimes
-from simcore.apps.validate.runs.fit import Curve, fit
-from simcore.apps.validate.runs.score import Progress, RowScore, predict_cases
+from simcore.apps.fit.runs import ClockCurve, fit
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import case_key
+from simcore.apps.measured.runs.score import RowScore, predict_cases
+from simcore.apps.progress import Countdown
 from simcore.hardware import load_cluster
 from simcore.hardware.sustained import Sustained
 from workloads.jobs.published import Case
@@ -146,7 +147,7 @@ SUSPECTS: Final = (
 
 
 def ablate(
-    rows: Sequence[Curve], physics: Mapping[str, Sustained], times: StepTimes | None = None
+    rows: Sequence[ClockCurve], physics: Mapping[str, Sustained], times: StepTimes | None = None
 ) -> list[Worth]:
     """Errors of ``rows`` with everything, at the rated clock, and without each of ``ABLATIONS``.
 
@@ -158,7 +159,7 @@ def ablate(
     for ablation in ABLATIONS:
         changed = [[ablation.without(case) for case in row.described.band.cases] for row in rows]
         cases = {case_key(case): case for row in changed for case in row}
-        seconds = predict_cases(cases, ablation.of(physics), progress=Progress(ablation.name), times=times)
+        seconds = predict_cases(cases, ablation.of(physics), progress=Countdown(ablation.name), times=times)
         moved = []
         for row, own in zip(rows, changed, strict=True):
             known = [seconds[case_key(case)] for case in own]
@@ -179,7 +180,7 @@ def explain(
     Of a band, the case nearest to what was measured.
     """
     bands = {case_key(case): case for row in rows.values() for case in row.described.band.cases}
-    known = _known(predict_cases(bands, physics, progress=Progress("where predictions miss"), times=times))
+    known = _known(predict_cases(bands, physics, progress=Countdown("where predictions miss"), times=times))
     nearest = {group: _nearest(row, known) for group, row in rows.items()}
     after: dict[str, dict[str, float | None]] = {group: {} for group in rows}
     for change in (*ABLATIONS, *SUSPECTS):
@@ -190,7 +191,7 @@ def explain(
             if case_key(without := change.without(case)) != case_key(case) or numbers != dict(physics)
         }
         cases = dict(keys.values())
-        seconds = _known(predict_cases(cases, numbers, progress=Progress(change.name), times=times))
+        seconds = _known(predict_cases(cases, numbers, progress=Countdown(change.name), times=times))
         for group, row in rows.items():
             found = seconds.get(keys[group][0]) if group in keys else None
             after[group][change.name] = None if found is None else found / row.measured_s - 1
@@ -212,11 +213,11 @@ def _known(found: Mapping[str, float | str]) -> dict[str, float]:
     return {key: value for key, value in found.items() if not isinstance(value, str)}
 
 
-def _worth(name: str, rows: Sequence[Curve]) -> Worth:
+def _worth(name: str, rows: Sequence[ClockCurve]) -> Worth:
     return _at(name, rows, fit(rows).numbers)
 
 
-def _at(name: str, rows: Sequence[Curve], numbers: Mapping[str, Sustained]) -> Worth:
+def _at(name: str, rows: Sequence[ClockCurve], numbers: Mapping[str, Sustained]) -> Worth:
     errors = {}
     for die in sorted({row.die for row in rows}):
         by_family: dict[str, list[float]] = {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,18 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import simcore
+from simcore.apps.child import ask_run_sim
+from simcore.apps.measured.runs.predict import predict_case
+from simcore.apps.measured.runs.score import RowScore, case_weight
+from simcore.apps.progress import Countdown
 from simcore.apps.validate.peak_memory import fullest
-from simcore.apps.validate.runs.predict import predict_case
-from simcore.apps.validate.runs.score import Progress, RowScore, case_weight
 from simcore.errors import InputError, SimcoreError, nearest
 from simcore.hardware import load_cluster
 from workloads.jobs.published import Band, Case, RunRow, describe
 
 #: How far a user's answer may be from the validated one, relative.
 TOLERANCE: Final = 1e-3
-
-_RUN: Final = "from simcore.apps.run.run_sim import main; main()"
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def ask(scores: Sequence[RowScore]) -> list[Asked]:
     for score in sorted(scores, key=lambda score: case_weight(score.described.band.cases[0])):
         row = score.described.row
         cheapest.setdefault(row.family, (row.id, score.described.band.cases[0]))
-    progress = Progress("asked as a user asks")
+    progress = Countdown("asked as a user asks")
     found = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for asked in pool.map(lambda pair: _ask(*pair), cheapest.values()):
@@ -109,13 +106,8 @@ def _ask(row: str, case: Case) -> Asked:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.yaml"
         path.write_text(case_yaml(case), encoding="utf-8")
-        root = str(Path(simcore.__file__).parent.parent)
-        command = [sys.executable, "-c", _RUN, str(path), "--json", "--out", str(Path(folder) / "run")]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": root}
-        )
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no answer"]
-        return Asked(row, validated, 0.0, "" if refused else said[-1])
-    told = float(json.loads(done.stdout)["step_time_s"])
+        try:
+            told = float(ask_run_sim([str(path), "--out", str(Path(folder) / "run")])["step_time_s"])
+        except InputError as error:
+            return Asked(row, validated, 0.0, "" if refused else str(error).splitlines()[-1])
     return Asked(row, validated, told, f"answered, but validation refuses: {refused}" if refused else "")

@@ -10,21 +10,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simcore.apps.validate.errors import ErrorTable, error_table
+from simcore.apps.fit.runs import counts, curves, fit, fit_lines
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.score import (
+    DescribedRow,
+    RowScore,
+    Scored,
+    goals,
+    row_objects,
+    score_rows,
+    spread,
+    table_of,
+)
+from simcore.apps.measured.tables import ErrorTable, summary_head, summary_line
 from simcore.apps.validate.runs.ablations import Worth, ablate, explain
 from simcore.apps.validate.runs.asked import ask
-from simcore.apps.validate.runs.cache import StepTimes
-from simcore.apps.validate.runs.fit import counts, curves, fit, fit_lines
 from simcore.apps.validate.runs.page import Extras, coverage_object, drawings, far_off, report
 from simcore.apps.validate.runs.ranking import search
 from simcore.apps.validate.runs.residuals import measured_runs_of
-from simcore.apps.validate.runs.rows import row_objects
-from simcore.apps.validate.runs.score import Described, RowScore, Scored, score_rows
 from simcore.apps.validate.runs.sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
 from simcore.hardware import dies
 from workloads.evidence import write_runs
-from workloads.jobs.published import RunRow, read_run_rows
+from workloads.jobs.published import read_run_rows
 
 
 def validate_runs(
@@ -106,11 +114,11 @@ def _refuse_differences(scored: Scored) -> None:
         raise InputError(f"the page is not written: run_sim answers otherwise for {lines}")
 
 
-def _ablate(described: Sequence[Described], times: StepTimes | None) -> list[Worth]:
+def _ablate(described: Sequence[DescribedRow], times: StepTimes | None) -> list[Worth]:
     return ablate(curves(described, dies(), times), dies(), times)
 
 
-def _sampled(described: Sequence[Described], limit: int) -> list[Described]:
+def _sampled(described: Sequence[DescribedRow], limit: int) -> list[DescribedRow]:
     """At most ``limit`` rows of each family among those that a fit uses; 0: all."""
     by_row = {entry.row.id: entry for entry in described if counts(entry)}
     return [by_row[row.id] for row in spread([entry.row for entry in by_row.values()], limit)]
@@ -125,26 +133,6 @@ def _write_page(target: Path, scored: Scored, extras: Extras) -> None:
     print(f"written: {target}", file=sys.stderr)
 
 
-def spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
-    """At most ``limit`` rows of each family, evenly over its rows; 0: all."""
-    if not limit:
-        return list(rows)
-    families: dict[str, list[RunRow]] = {}
-    for row in rows:
-        families.setdefault(row.family, []).append(row)
-    return [row for found in families.values() for row in found[:: -(-len(found) // limit)]]
-
-
-def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ()) -> ErrorTable:
-    """Errors by family and overall."""
-    plain = [
-        {"id": s.described.row.id, "family": s.described.row.family, "measured": s.measured_s,
-         "predicted": s.predicted_s}
-        for s in scores
-    ]  # fmt: skip
-    return error_table(plain, skipped)
-
-
 def rank_order(scores: Sequence[RowScore]) -> list[dict[str, Any]]:
     """Kendall's tau of every sweep, over layouts and over numbers of GPUs."""
     known = repeats(scores)
@@ -154,21 +142,9 @@ def rank_order(scores: Sequence[RowScore]) -> list[dict[str, Any]]:
     ]
 
 
-def goals(scores: Sequence[RowScore]) -> dict[str, Any]:
-    """What the project aims at, over rows of quality A that are not odd."""
-    table = table_of([score for score in scores if score.quality == "A" and not score.described.odd])
-    means = [summary["mape"] for summary in table.families.values()]
-    large = {name: s["mape"] for name, s in table.families.items() if s["n"] >= 5 and s["mape"] > 0.12}
-    return {
-        **table.overall,
-        "mean_over_families": sum(means) / len(means) if means else None,
-        "families_above_12_percent": large,
-    }
-
-
 def text(scored: Scored, table: ErrorTable, worst: int) -> str:
     """Tables for a terminal."""
-    lines = [f"{'family':22}{'n':>5}{'mean %':>9}{'median':>9}{'p90':>9}{'max':>9}{'bias':>9}"]
+    lines = [f"{summary_head('family', 22, 5)}{'bias':>9}"]
     bias: dict[str, list[float]] = {}
     for score in scored.scores:
         bias.setdefault(score.described.row.family, []).append(score.error)
@@ -176,8 +152,7 @@ def text(scored: Scored, table: ErrorTable, worst: int) -> str:
     for name, s in [*table.families.items(), ("overall", table.overall)]:
         if s["n"]:
             mean = sum(bias[name]) / len(bias[name])
-            numbers = "".join(f"{100 * s[key]:9.1f}" for key in ("mape", "median", "p90", "max"))
-            lines.append(f"{name:22}{s['n']:>5}{numbers}{100 * mean:+9.1f}")
+            lines.append(f"{summary_line(name, s, 22, 5)}{100 * mean:+9.1f}")
     found = goals(scored.scores)
     if found["n"]:
         lines.append(

@@ -20,14 +20,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
-from simcore.apps.validate.runs.predict import case_key
-from simcore.apps.validate.runs.cache import StepTimes
-from simcore.apps.validate.runs.score import Progress, predict_cases
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import case_key
+from simcore.apps.measured.runs.score import predict_cases
+from simcore.apps.progress import Countdown
 from simcore.errors import SimcoreError
+from workloads.jobs.published import Case
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
-from workloads.jobs.published import Case
 
 #: The search's best and worst steps per second (predicted, measured) and their ratio.
 PUBLISHED: Final = {"best": (2.94, 2.97), "worst": (0.398, 0.396), "ratio": (7.379, 7.488)}
@@ -137,7 +138,7 @@ VARIANTS: Final = (
 
 
 @dataclass(frozen=True)
-class Search:
+class StrategySearch:
     """Steps per second of each strategy under one set of assumptions."""
 
     assumptions: Assumptions
@@ -172,7 +173,7 @@ class Search:
 def search(
     assumptions: Iterable[Assumptions] = (REFERENCE, *GRID, *VARIANTS), *,
     strategies: Sequence[Strategy] = STRATEGIES, times: StepTimes | None = None,
-) -> list[Search]:  # fmt: skip
+) -> list[StrategySearch]:  # fmt: skip
     """Every strategy under every set of assumptions, on all cores; ``times`` knows earlier step times.
 
     Errors: SimcoreError where a strategy cannot be simulated.
@@ -185,12 +186,12 @@ def search(
         for case in (chosen.case(strategy),)
     }
     cases = {case_key(case): case for case in keys.values()}
-    found = predict_cases(cases, progress=Progress("DistSim's search"), times=times)
+    found = predict_cases(cases, progress=Countdown("DistSim's search"), times=times)
     refused = next((reason for reason in found.values() if isinstance(reason, str)), "")
     if refused:
         raise SimcoreError(refused)
     return [
-        Search(
+        StrategySearch(
             chosen,
             {s.name: 1 / float(found[case_key(keys[chosen, s.name])]) for s in strategies},
         )
@@ -198,7 +199,7 @@ def search(
     ]
 
 
-def kendall_of_orders(first: Search, second: Search) -> float:
+def kendall_of_orders(first: StrategySearch, second: StrategySearch) -> float:
     """Rank correlation of two searches' orders; 1 is the same."""
     place = {name: k for k, name in enumerate(second.order)}
     ranks = [place[name] for name in first.order]

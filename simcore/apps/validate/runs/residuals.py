@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from simcore.apps.validate.runs.predict import case_key
-from simcore.apps.validate.runs.cache import StepTimes
-from simcore.apps.validate.runs.fit import Fit
-from simcore.apps.validate.runs.score import Progress, RowScore, Scored, predict_cases
+from simcore.apps.fit.runs import Fit
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import case_key
+from simcore.apps.measured.runs.score import RowScore, Scored, predict_cases
+from simcore.apps.progress import Countdown
 from simcore.hardware import dies, load_cluster
 from simcore.hardware.sustained import Sustained
 from workloads.evidence import Features, MeasuredRun, job_features, with_reaches
@@ -71,7 +72,7 @@ def _simulated(
             die = score.described.band.cases[0].die
             physics[die] = replace(physics[die], clock=numbers.clock, fp8=numbers.fp8)
             cases |= {case_key(case): case for case in score.described.band.cases}
-        predicted = predict_cases(cases, physics, progress=Progress(f"without {family}"), times=times)
+        predicted = predict_cases(cases, physics, progress=Countdown(f"without {family}"), times=times)
         for score, _ in rows:
             seconds = [predicted[case_key(case)] for case in score.described.band.cases]
             known = [value for value in seconds if not isinstance(value, str)]

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from simcore.apps.validate.runs.predict import case_key
-from simcore.apps.validate.runs.score import RowScore
+from simcore.apps.measured.runs.predict import case_key
+from simcore.apps.measured.runs.score import RowScore
 
 #: A sweep needs this many rows for its order to say something.
 SMALLEST_SWEEP: Final = 4
@@ -26,7 +26,7 @@ class Tau:
     pairs: int
 
 
-class _Job(NamedTuple):
+class _JobSize(NamedTuple):
     """What a row ran, as it was understood: a column may be missing that the case supplies."""
 
     gpus: int
@@ -34,15 +34,15 @@ class _Job(NamedTuple):
     seq: int
 
 
-def _job(score: RowScore) -> _Job:
+def _job_size(score: RowScore) -> _JobSize:
     case = score.described.band.cases[0]
     batch = case.microbatches * case.training.micro_batch * case.parallel.dp
-    return _Job(case.parallel.world_size, batch, case.training.seq)
+    return _JobSize(case.parallel.world_size, batch, case.training.seq)
 
 
 def gpu_s_per_token(score: RowScore, step_s: float) -> float:
     """What a token costs, in seconds of one GPU, where a step takes ``step_s``."""
-    job = _job(score)
+    job = _job_size(score)
     return step_s * job.gpus / (job.batch * job.seq)
 
 
@@ -90,7 +90,7 @@ def layouts(scores: Iterable[RowScore]) -> dict[str, list[RowScore]]:
     """Rows that differ in how one model is spread: the same family, model, GPUs, batch and precision."""
 
     def key(score: RowScore) -> tuple[str, ...]:
-        row, job = score.described.row, _job(score)
+        row, job = score.described.row, _job_size(score)
         return row.text("model"), f"{job.gpus} GPUs", f"batch {job.batch:g}", row.text("precision")
 
     return _grouped(scores, key)
@@ -101,10 +101,10 @@ def scalings(scores: Iterable[RowScore]) -> dict[str, list[RowScore]]:
 
     def key(score: RowScore) -> tuple[str, ...]:
         row = score.described.row
-        return row.text("model"), f"{_job(score).seq} tokens", row.text("precision")
+        return row.text("model"), f"{_job_size(score).seq} tokens", row.text("precision")
 
     found = _grouped(scores, key)
-    return {name: rows for name, rows in found.items() if len({_job(score).gpus for score in rows}) > 1}
+    return {name: rows for name, rows in found.items() if len({_job_size(score).gpus for score in rows}) > 1}
 
 
 def _grouped(
@@ -143,7 +143,7 @@ class Order:
         return {"sweep": self.sweep, "rows": self.rows, **taus, "pairs_apart": self.apart.pairs}
 
 
-def orders(sweeps: Mapping[str, Sequence[RowScore]], known: Mapping[str, Repeats]) -> list[Order]:
+def orders(sweeps: Mapping[str, Sequence[RowScore]], known: Mapping[str, RepeatedRuns]) -> list[Order]:
     """Taus of each sweep whose rows were not all measured alike, by name."""
     out = []
     for name, found in sorted(sweeps.items()):
@@ -156,7 +156,7 @@ def orders(sweeps: Mapping[str, Sequence[RowScore]], known: Mapping[str, Repeats
 
 
 @dataclass(frozen=True)
-class Repeats:
+class RepeatedRuns:
     """Runs that were reported more than once: how many, in how many rows, and how far apart.
 
     ``spread``: standard deviation of one report about its run's geometric mean, as a share.
@@ -167,7 +167,7 @@ class Repeats:
     spread: float
 
 
-def repeats(scores: Iterable[RowScore]) -> dict[str, Repeats]:
+def repeats(scores: Iterable[RowScore]) -> dict[str, RepeatedRuns]:
     """By family: rows without oddity whose columns describe one and the same run."""
     runs: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(list)
     for score in scores:
@@ -182,13 +182,13 @@ def repeats(scores: Iterable[RowScore]) -> dict[str, Repeats]:
     return {family: _repeats(sets) for family, sets in by_family.items()}
 
 
-def _repeats(sets: Sequence[Sequence[float]]) -> Repeats:
+def _repeats(sets: Sequence[Sequence[float]]) -> RepeatedRuns:
     rows = sum(len(logs) for logs in sets)
     squares = sum(float(np.var(logs)) * len(logs) for logs in sets)
-    return Repeats(len(sets), rows, math.expm1(math.sqrt(squares / (rows - len(sets)))))
+    return RepeatedRuns(len(sets), rows, math.expm1(math.sqrt(squares / (rows - len(sets)))))
 
 
-def noise(known: Mapping[str, Repeats], family: str) -> float:
+def noise(known: Mapping[str, RepeatedRuns], family: str) -> float:
     """How far two reports of one run differ (standard deviation), as a share.
 
     The median family's where none of this family was reported twice.

@@ -9,15 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from simcore.apps.validate.runs.page.svg import MEASURED, PREDICTED, Frame, bar, dot, line, text, ticks, turned
+from simcore.apps.measured.runs.score import RowScore
+from simcore.apps.validate.runs.page.svg import (
+    MEASURED,
+    PREDICTED,
+    Frame,
+    bar,
+    dot,
+    line,
+    text,
+    ticks,
+    turned,
+)
 from simcore.apps.validate.runs.page.tables import percent, table
-from simcore.apps.validate.runs.score import RowScore
 from simcore.hardware import load_cluster
 from workloads.models.flops import model_flops
 
 
 @dataclass(frozen=True)
-class Curve:
+class ScalingCurve:
     """Rows of one publication over the number of GPUs.
 
     ``family`` and ``model`` are patterns that a row's columns match, ignoring case.
@@ -41,9 +51,9 @@ class Curve:
 
 
 CURVES: Final = (
-    Curve("megascale", "MegaScale's Megatron-LM, GPT-175B: strong scaling", "^megascale$", "175"),
-    Curve("sc21", "SC'21 weak scaling, 1.7B to 530B", "^sc21$"),
-    Curve("mlperf", "MLPerf GPT-3 175B, 512 to 11,616 H100", "^mlperf(40|_gpt3)$"),
+    ScalingCurve("megascale", "MegaScale's Megatron-LM, GPT-175B: strong scaling", "^megascale$", "175"),
+    ScalingCurve("sc21", "SC'21 weak scaling, 1.7B to 530B", "^sc21$"),
+    ScalingCurve("mlperf", "MLPerf GPT-3 175B, 512 to 11,616 H100", "^mlperf(40|_gpt3)$"),
 )
 
 
@@ -58,7 +68,7 @@ class Point(NamedTuple):
     high: float
 
 
-def points(curve: Curve, scores: Sequence[RowScore]) -> list[Point]:
+def points(curve: ScalingCurve, scores: Sequence[RowScore]) -> list[Point]:
     """The curve's runs by number of GPUs."""
     return [
         Point(
@@ -77,13 +87,13 @@ def flops_per_gpu(score: RowScore, seconds: float) -> float:
     return flops / seconds / row.count("gpus") / 1e12
 
 
-def peak_tflops(curve: Curve, scores: Sequence[RowScore]) -> float:
+def peak_tflops(curve: ScalingCurve, scores: Sequence[RowScore]) -> float:
     """Dense 16-bit Tflop/s of the curve's GPU, by its datasheet."""
     case = curve.rows(scores)[0].described.band.cases[0]
     return load_cluster(case.cluster, case.overrides).gpu.peak_flops["bf16"] / 1e12
 
 
-def plot(curve: Curve, scores: Sequence[RowScore]) -> str:
+def plot(curve: ScalingCurve, scores: Sequence[RowScore]) -> str:
     """An SVG: measured as dots (joined where model and batch are the same), predicted as bars over the band.
 
     The axis on the right is MFU: the share of the dense 16-bit peak.
@@ -121,7 +131,7 @@ def plot(curve: Curve, scores: Sequence[RowScore]) -> str:
     )
 
 
-def curve_lines(curve: Curve, scores: Sequence[RowScore]) -> list[str]:
+def curve_lines(curve: ScalingCurve, scores: Sequence[RowScore]) -> list[str]:
     """The plot and its numbers as Markdown."""
     peak = peak_tflops(curve, scores)
     rows = []

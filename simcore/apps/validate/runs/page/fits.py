@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from simcore.apps.fit.runs import Fit
+from simcore.apps.measured.runs.score import RowScore
 from simcore.apps.validate.runs.ablations import Miss, Worth
-from simcore.apps.validate.runs.fit import Fit
 from simcore.apps.validate.runs.page.tables import percent, strategy, table
-from simcore.apps.validate.runs.score import RowScore
 from simcore.hardware import dies
 from simcore.hardware.sustained import Sustained
 

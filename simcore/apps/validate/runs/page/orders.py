@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from simcore.apps.measured.runs.score import RowScore
 from simcore.apps.validate.runs.page.tables import percent, table
-from simcore.apps.validate.runs.score import RowScore
-from simcore.apps.validate.runs.sweeps import Repeats, layouts, orders, repeats, scalings
+from simcore.apps.validate.runs.sweeps import RepeatedRuns, layouts, orders, repeats, scalings
 
 
 def repeat_lines(scores: Sequence[RowScore]) -> list[str]:
@@ -70,7 +70,9 @@ def order_lines(scores: Sequence[RowScore]) -> list[str]:
     ]
 
 
-def _taus(sweeps: Mapping[str, Sequence[RowScore]], known: Mapping[str, Repeats]) -> list[tuple[object, ...]]:
+def _taus(
+    sweeps: Mapping[str, Sequence[RowScore]], known: Mapping[str, RepeatedRuns]
+) -> list[tuple[object, ...]]:
     alike = "all predicted alike: its columns do not say what differs"
     return [
         (

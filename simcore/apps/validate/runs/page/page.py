@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
+from simcore.apps.fit.runs import Fit
+from simcore.apps.measured.runs.score import RowScore, Scored, goals
 from simcore.apps.validate.runs.ablations import Miss, Worth
-from simcore.apps.validate.runs.fit import Fit
 from simcore.apps.validate.runs.page.bands import band_lines
-from simcore.apps.validate.runs.page.curves import CURVES, Curve, curve_lines, plot
+from simcore.apps.validate.runs.page.curves import CURVES, ScalingCurve, curve_lines, plot
 from simcore.apps.validate.runs.page.fits import left_out_lines, miss_lines, physics_lines, worth_lines
-from simcore.apps.validate.runs.page.metrics import metric_lines
 from simcore.apps.validate.runs.page.orders import order_lines, repeat_lines
 from simcore.apps.validate.runs.page.searches import search_lines, search_plot
 from simcore.apps.validate.runs.page.tables import (
@@ -29,9 +28,11 @@ from simcore.apps.validate.runs.page.tables import (
     table,
 )
 from simcore.apps.validate.runs.page.tried import tried_lines
-from simcore.apps.validate.runs.ranking import Search
-from simcore.apps.validate.runs.score import RowScore, Scored
+from simcore.apps.validate.runs.ranking import StrategySearch
+from simcore.errors import SimcoreError
+from simcore.hardware import load_cluster
 from workloads.evidence import MeasuredRun
+from workloads.jobs.published.measured import converted_step_s
 
 _HEADS: Final = ("", "n", "mean %", "median", "p90", "max", "bias")
 _WORST: Final = 20
@@ -57,7 +58,7 @@ clock under load at the power limit, and on Hopper the rate of fp8 products; fro
 clocks differ between GPUs of one type: the slowest of a job sets its pace.  Constants of kernels and
 collectives are fitted to measured kernels and collectives, not to these rows.  There is no factor per family
 or row.  `python scripts/calibrate.py DIE --runs CSV --leave-one-out` refits the numbers
-(`simcore/apps/validate/runs/fit.py`).
+(`simcore/apps/fit/runs.py`).
 
 **What is not out of sample.**  The numbers of the dies are fitted to these rows (see "Families left out"),
 and presets were changed many times after looking at residuals.  Leaving a family out undoes the first, not
@@ -89,7 +90,7 @@ class Extras:
     fitted: Fit | None = None
     worths: Sequence[Worth] = ()
     misses: Sequence[Miss] = ()
-    searches: Sequence[Search] = ()
+    searches: Sequence[StrategySearch] = ()
     runs: Sequence[MeasuredRun] = ()
 
 
@@ -157,7 +158,7 @@ def drawings(scored: Scored, extras: Extras) -> dict[str, str]:
     return found | dict([search_plot(extras.searches)] if extras.searches else [])
 
 
-def _curves(scored: Scored) -> list[Curve]:
+def _curves(scored: Scored) -> list[ScalingCurve]:
     return [curve for curve in CURVES if len(curve.rows(scored.scores)) > 1]
 
 
@@ -170,25 +171,24 @@ def _family_on(score: RowScore) -> str:
 
 
 def _goals(scores: Sequence[RowScore]) -> list[str]:
-    by_family: dict[str, list[float]] = {}
-    for score in scores:
-        by_family.setdefault(_family(score), []).append(abs(score.error))
-    if not by_family:
+    reached = goals(scores)
+    if not reached["n"]:
         return []
-    means = {name: float(np.mean(errors)) for name, errors in by_family.items()}
-    errors = np.array([abs(score.error) for score in scores])
-    above = [name for name, found in by_family.items() if len(found) >= 5 and means[name] > 0.12]
     return [
         "Quality A against the goals:",
         "",
         *table(
             ("", "reached", "goal"),
             [
-                ("mean over families, %", percent(float(np.mean(list(means.values())))), "5"),
-                ("mean over rows, %", percent(errors.mean()), "6"),
-                ("median, %", percent(float(np.median(errors))), "4"),
-                ("p90, %", percent(float(np.quantile(errors, 0.9))), "13"),
-                ("families of 5 rows or more above 12%", ", ".join(above) or "none", "none"),
+                ("mean over families, %", percent(reached["mean_over_families"]), "5"),
+                ("mean over rows, %", percent(reached["mape"]), "6"),
+                ("median, %", percent(reached["median"]), "4"),
+                ("p90, %", percent(reached["p90"]), "13"),
+                (
+                    "families of 5 rows or more above 12%",
+                    ", ".join(reached["families_above_12_percent"]) or "none",
+                    "none",
+                ),
             ],
         ),
     ]
@@ -204,3 +204,49 @@ def _rows(title: str, scores: Sequence[RowScore]) -> list[str]:
     ]  # fmt: skip
     heads = ("row", "measured, s", "predicted, s", "to", "error %", "odd")
     return [f"## {title}", "", *table(heads, cells)]
+
+
+#: What a step's seconds are, by metric; ``workloads/jobs/published/measured.py`` computes them.
+FORMULAS: Final = {
+    "step_time_s": "as published",
+    "samples_per_s": "batch / rate",
+    "tokens_per_s_total": "batch x sequence / rate",
+    "tokens_per_s_per_gpu": "batch x sequence / (rate x GPUs)",
+    "tflops_per_gpu": "model flops / (rate x GPUs), attention in full as Megatron-LM counts it"
+    " (arXiv 2104.04473); x 4/3 where the row says that recomputation counts",
+    "mfu_percent": "the same flops / (share x dense 16-bit peak x GPUs)",
+}
+
+
+def metric_lines(scores: Sequence[RowScore]) -> list[str]:
+    """Rows and formula by metric, and how far the table's own conversion lies from the formula."""
+    by_metric: dict[str, list[RowScore]] = defaultdict(list)
+    for score in scores:
+        by_metric[score.described.row.text("metric")].append(score)
+    rows = []
+    for metric, found in sorted(by_metric.items(), key=lambda item: -len(item[1])):
+        families = sorted({score.described.row.family for score in found})
+        apart = [distance for score in found if (distance := _distance(score)) is not None]
+        far = percent(max(apart)) if apart else ""
+        rows.append((metric, FORMULAS.get(metric, ""), len(found), ", ".join(families), far))
+    return [
+        "## How metrics become seconds per step",
+        "",
+        "Batches are in samples.  Other spellings and units of these metrics are understood as well"
+        " (`workloads/jobs/published/measured.py`).  Where a table already holds the step time"
+        " that its author derived (`step_time_s_derived`), that is used; last column: the largest distance"
+        " of the formula from it.",
+        "",
+        *table(("metric", "seconds per step", "rows", "families", "formula against the table, %"), rows),
+    ]
+
+
+def _distance(score: RowScore) -> float | None:
+    """Relative distance of the formula from what was used; None where the row lacks its inputs."""
+    described = score.described
+    case = described.band.cases[0]
+    try:
+        own = converted_step_s(described.row, case.model, load_cluster(case.cluster, case.overrides).gpu)
+    except SimcoreError:
+        return None
+    return abs(own / described.measured_s - 1)

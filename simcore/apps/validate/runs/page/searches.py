@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from simcore.apps.validate.runs.page.svg import CHOSEN, MEASURED, PREDICTED, Frame, bar, dot, line, text, turned
+from simcore.apps.validate.runs.page.svg import (
+    CHOSEN,
+    MEASURED,
+    PREDICTED,
+    Frame,
+    bar,
+    dot,
+    line,
+    text,
+    turned,
+)
 from simcore.apps.validate.runs.page.tables import table
-from simcore.apps.validate.runs.ranking import GRID, PUBLISHED, PUBLISHED_BEST, Search, kendall_of_orders
+from simcore.apps.validate.runs.ranking import (
+    GRID,
+    PUBLISHED,
+    PUBLISHED_BEST,
+    StrategySearch,
+    kendall_of_orders,
+)
 
 _NAME: Final = "distsim"
 _FAINT: Final = "#dbe9f6"
@@ -18,7 +34,7 @@ _MICROBATCHES: Final = {
 }
 
 
-def search_plot(searches: Sequence[Search]) -> tuple[str, str]:
+def search_plot(searches: Sequence[StrategySearch]) -> tuple[str, str]:
     """Name and SVG: strategies' bands over all assumptions, the choice, the published best and worst."""
     chosen = searches[0]
     bands = _bands(searches)
@@ -53,7 +69,7 @@ def search_plot(searches: Sequence[Search]) -> tuple[str, str]:
     return _NAME, frame.document(marks, x_title="strategies, the fastest of the choice first", legend=legend)
 
 
-def search_lines(searches: Sequence[Search]) -> list[str]:
+def search_lines(searches: Sequence[StrategySearch]) -> list[str]:
     """The section: plot, and tables of what each assumption changes."""
     chosen = searches[0]
     told = {name: f"{told} predicted, {real} measured" for name, (told, real) in PUBLISHED.items()}
@@ -73,7 +89,8 @@ def search_lines(searches: Sequence[Search]) -> list[str]:
         " port of 100 Gb/s for two GPUs, pipelines within nodes, and a replica's samples in one"
         " microbatch.  It was made after seeing the published figures: no pipeline that is fed with more is"
         " as slow as they say.  GPUs run at the profile's clock, which knows nothing of this search, and"
-        " every strategy fits into their 24 GB without recomputation (`simcore/apps/validate/runs/ranking.py`).",
+        " every strategy fits into their 24 GB without recomputation"
+        " (`simcore/apps/validate/runs/ranking.py`).",
         "",
         f"![15 strategies, predicted and published](images/{_NAME}.svg)",
         "",
@@ -97,23 +114,23 @@ def search_lines(searches: Sequence[Search]) -> list[str]:
     ]
 
 
-def _speed(search: Search, name: str) -> str:
+def _speed(search: StrategySearch, name: str) -> str:
     return f"{search.steps_per_s[name]:.3g} ({name})"
 
 
-def _bands(searches: Sequence[Search]) -> dict[str, tuple[float, float]]:
+def _bands(searches: Sequence[StrategySearch]) -> dict[str, tuple[float, float]]:
     """Slowest and fastest of each strategy over the grid and the variants."""
     names = searches[0].steps_per_s
     speeds = {name: [found.steps_per_s[name] for found in searches] for name in names}
     return {name: (min(found), max(found)) for name, found in speeds.items()}
 
 
-def _fed(searches: Sequence[Search], microbatches: str) -> list[Search]:
+def _fed(searches: Sequence[StrategySearch], microbatches: str) -> list[StrategySearch]:
     """Those of the grid whose pipelines are fed so."""
     return [s for s in searches if s.assumptions in GRID and s.assumptions.microbatches == microbatches]
 
 
-def _grid_lines(searches: Sequence[Search]) -> list[str]:
+def _grid_lines(searches: Sequence[StrategySearch]) -> list[str]:
     rows: list[tuple[object, ...]] = []
     for microbatches, said in _MICROBATCHES.items():
         found = _fed(searches, microbatches)
@@ -149,7 +166,7 @@ def _span(values: Sequence[float]) -> str:
     return f"{min(values):.2f} to {max(values):.2f}"
 
 
-def _variant(chosen: Search, found: Search) -> tuple[object, ...]:
+def _variant(chosen: StrategySearch, found: StrategySearch) -> tuple[object, ...]:
     return (
         found.assumptions.name, found.best, f"{found.steps_per_s[found.best]:.2f}", found.worst,
         f"{found.steps_per_s[found.worst]:.2f}", f"{found.ratio:.2f}", found.place,

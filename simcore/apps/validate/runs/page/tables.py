@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from simcore.apps.validate.runs.score import RowScore
+from simcore.apps.measured.runs.score import RowScore
 
 
 def percent(value: float, *, signed: bool = False) -> str:

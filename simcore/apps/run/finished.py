@@ -1,4 +1,4 @@
-"""``report``: look at a finished run again, export other ranks, draw its picture."""
+"""Commands that simulate nothing: ``report`` and ``compare`` finished runs, ``export-chakra`` a graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from simcore.apps.errors import reported_errors
-from simcore.apps.process import one_command
 
 
 def report(
@@ -53,7 +52,7 @@ def report(
 
         timeline = Timeline.open(run_dir)
         info, analysis = timeline.info, analyse(timeline)
-        chosen = parse_ranks(ranks) if ranks is not None else default_ranks(timeline, analysis)
+        chosen = _ranks(ranks) if ranks is not None else default_ranks(timeline, analysis)
         notes = [f"run folder: {run_dir}"]
         if perfetto is not None:
             export = write_perfetto(timeline, perfetto, chosen, host=host)
@@ -73,20 +72,64 @@ def report(
                 print_wide(critical_path_tables(critical_path(timeline), top=top))
 
 
-def parse_ranks(text: str) -> list[int]:
+def compare(
+    run_a: Annotated[Path, typer.Argument(help="Run folder, the first.")],
+    run_b: Annotated[Path, typer.Argument(help="Run folder, the second.")],
+    top: Annotated[int, typer.Option(min=1, help="Rows in the table of ops.")] = 12,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Compare two runs: inputs that differ, step time, breakdown, what explains it, ops, stages."""
+    with reported_errors():
+        import json
+
+        from simcore.analysis.comparison import compare_runs
+        from simcore.apps.output import print_wide
+        from simcore.report.comparison import comparison_object, comparison_tables
+        from simcore.timeline import Timeline
+
+        comparison = compare_runs(*(Timeline.open(folder) for folder in (run_a, run_b)))
+        if as_json:
+            print(json.dumps(comparison_object(comparison)))
+        else:
+            print_wide(comparison_tables(comparison, (str(run_a), str(run_b)), top=top))
+
+
+def export_chakra(
+    workload: Annotated[str, typer.Argument(help="A catalog name, or a folder with an execution graph.")],
+    out: Annotated[Path, typer.Option(help="Folder for rank.N.et and comm_group.json.")],
+    ranks: Annotated[str, typer.Option(help="Only these ranks, like 0,1,8-15; all when empty.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Write the execution graph of a workload as Chakra execution traces."""
+    with reported_errors():
+        import json
+
+        from simcore.apps.progress import StageTimer
+        from simcore.graph import load_graph
+        from workloads import catalog
+        from workloads.imports import chakra
+
+        graph = load_graph(workload) if Path(workload).is_dir() else catalog.load(workload)
+        chosen = set(_ranks(ranks)) if ranks else None
+        with StageTimer().stage("writing ranks") as update:
+            nodes = chakra.export_chakra(graph, out, ranks=chosen, progress=update)
+        count = graph.world_size if chosen is None else len(chosen)
+        told = {"folder": str(out), "ranks": count, "nodes": nodes}
+        print(json.dumps(told) if as_json else f"{count} ranks, {nodes:,} nodes in {out}")
+
+
+def _ranks(text: str) -> list[int]:
     """``"0,8,16-19"`` as rank numbers, in that order.  InputError for anything else."""
     from simcore.errors import InputError
 
     ranks: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        if (
+            not first.isdecimal()
+            or (dash and not last.isdecimal())
+            or int(last or first) - int(first) > 1 << 20
+        ):
             raise InputError(f"--ranks {text!r}: expected numbers and ranges, such as 0,8,16-19")
         ranks += range(int(first), int(last if dash else first) + 1)
     return list(dict.fromkeys(ranks))
-
-
-def main() -> None:
-    """Run the command alone (``scripts/report.py``)."""
-    with one_command():
-        typer.run(report)

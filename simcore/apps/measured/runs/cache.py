@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-from simcore.apps.validate.runs.predict import Physics
+from simcore.apps.measured.runs.predict import Physics
 from simcore.errors import InputError
 from simcore.hardware import dies
 from workloads.jobs.published import Case
@@ -87,7 +87,7 @@ def code_digest() -> str:
     for package, parts in _CODE.items():
         for part in parts:
             _add(found, resources.files(package) / part, f"{package}/{part}")
-    _add(found, resources.files("simcore.apps.validate.runs") / "predict.py", "runs.py")
+    _add(found, resources.files("simcore.apps.measured.runs") / "predict.py", "runs.py")
     return found.hexdigest()
 
 

@@ -10,9 +10,9 @@ from simcore.hardware import load_cluster
 from simcore.hardware.sustained import Sustained
 from simcore.run import Ran, run
 from simcore.units import s_from_ps
+from workloads.jobs.published import Case
 from workloads.parallel.generate import generate
 from workloads.parallel.steady import between_groups, continued, shorter_counts
-from workloads.jobs.published import Case
 
 Overrides = tuple[tuple[str, str], ...]
 

@@ -16,10 +16,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from simcore.apps.validate.nccl import NcclRow
+from simcore.apps.measured.nccl_rows import NcclRow
 
 #: Where NCCL changes protocol or algorithm a larger message may be faster: by 7 % in a published series
 #: (77.7 us for 512 KiB, 71.9 us for 1 MiB on 2 nodes of H100).  This leaves room.

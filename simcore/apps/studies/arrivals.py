@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 
 @dataclass(frozen=True)
-class Message:
+class PortMessage:
     """Leaves when ``after_count`` messages have arrived under ``after``; arrives under ``key``."""
 
     num_bytes: float
@@ -25,7 +25,7 @@ class Message:
 
 
 @dataclass
-class Lane:
+class PortLane:
     """A connection over ``ports``: its messages leave in order, ``window`` at once at most.
 
     All ports serve a message at the same time, as with cut-through; it arrives ``latency_s`` after the last
@@ -35,25 +35,25 @@ class Lane:
     ports: tuple[int, ...]
     latency_s: float
     window: int
-    messages: list[Message] = field(default_factory=list)
+    messages: list[PortMessage] = field(default_factory=list)
 
 
 def arrivals_s(
-    bytes_per_s: Sequence[float], lanes: Sequence[Lane], early: int | None = None
+    bytes_per_s: Sequence[float], lanes: Sequence[PortLane], early: int | None = None
 ) -> tuple[float, float]:
     """Seconds until every lane's first ``early`` messages have arrived, and until all have.
 
     ``bytes_per_s`` are the rates of the ports; ``early`` None: all.  Lanes that wait for messages which never
     come are left waiting: the times are those of messages that did.
     """
-    return _Run(bytes_per_s, lanes, early).play()
+    return _Playing(bytes_per_s, lanes, early).play()
 
 
 _ARRIVES, _LEAVES = 0, 1
 
 
-class _Run:
-    def __init__(self, bytes_per_s: Sequence[float], lanes: Sequence[Lane], early: int | None) -> None:
+class _Playing:
+    def __init__(self, bytes_per_s: Sequence[float], lanes: Sequence[PortLane], early: int | None) -> None:
         self._lanes = lanes
         self._early = early
         self._early_s = 0.0

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from simcore.apps.validate.kernels import profile_of
-from simcore.cost.framework_op import kernel_of_op
+from simcore.apps.measured.kernels import profile_of
+from simcore.apps.replay.alone import overlapped
+from simcore.apps.replay.shapes import STRIDED, TF32_WORDS, kernel_of_call
 from simcore.cost.kernel import KernelShape
 from simcore.errors import InputError
 from workloads.imports import import_traces
@@ -19,10 +19,6 @@ from workloads.imports.recorded import ImportedRank
 
 #: Classes that products bound; they have rows of their own in benchmarks, and are not fitted to traces.
 MATH = ("gemm", "bgemm", "attention_fwd", "attention_bwd", "conv")
-
-#: PyTorch's elementwise kernel for tensors that are not contiguous (aten/src/ATen/native/cuda/Loops.cuh).
-_STRIDED = "::elementwise_kernel<"
-_TF32_WORDS = ("tf32", "s1688gemm")
 
 
 @dataclass(frozen=True)
@@ -64,36 +60,31 @@ def read_recorded_rows(paths: Sequence[str]) -> list[RecordedRow]:
     return rows
 
 
+def memory_bound(rows: Sequence[RecordedRow]) -> list[RecordedRow]:
+    """Those that move data rather than multiply."""
+    return [row for row in rows if row.kernel.op_class not in MATH]
+
+
 def _undisturbed(rank: ImportedRank) -> list[tuple[KernelShape, bool, float]]:
     recorded, shapes = rank.recorded, rank.recorded.shapes
     assert shapes is not None
-    disturbed = _overlapped(recorded.start_ps, recorded.end_ps)
+    disturbed = overlapped(recorded, np.ones(len(recorded), dtype=np.bool_))
     of_call: dict[int, list[int]] = defaultdict(list)
     for op in np.flatnonzero(recorded.is_kernel & ~recorded.is_comm & (shapes.of_op >= 0)).tolist():
         of_call[int(shapes.of_op[op])].append(op)
     found = []
     for call, ops in of_call.items():
-        outs = shapes.out_shapes[call] if shapes.out_shapes is not None else None
         lasted = int((recorded.end_ps[ops] - recorded.start_ps[ops]).sum())
         if disturbed[ops].any() or not lasted:
             continue
-        kernel = kernel_of_op(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outs)
+        kernel = kernel_of_call(shapes, call)
         # What fbgemm's tables and offsets move is not in their shapes.
         if kernel is None or kernel.op_class == "other" or "fbgemm" in kernel.name:
             continue
         if kernel.op_class not in MATH and kernel.bytes_read + kernel.bytes_written == 0:
             continue
         names = [recorded.name[op] for op in ops]
-        tf32 = any(word in name for word in _TF32_WORDS for name in names)
-        strided = any(_STRIDED in name for name in names)
+        tf32 = any(word in name for word in TF32_WORDS for name in names)
+        strided = any(STRIDED in name for name in names)
         found.append((replace(kernel, strided=strided), tf32, lasted * 1e-12))
     return found
-
-
-def _overlapped(start_ps: npt.NDArray[np.int64], end_ps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Whether another op ran during each of the ops, which are sorted by start."""
-    latest = np.maximum.accumulate(end_ps)
-    before = np.concatenate([[False], latest[:-1] > start_ps[1:]])
-    after = np.concatenate([start_ps[1:] < end_ps[:-1], [False]])
-    overlapped: npt.NDArray[np.bool_] = before | after
-    return overlapped

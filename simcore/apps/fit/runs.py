@@ -19,9 +19,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from simcore.apps.validate.runs.predict import case_key
-from simcore.apps.validate.runs.cache import StepTimes
-from simcore.apps.validate.runs.score import Described, Progress, describe_rows, predict_cases
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import case_key
+from simcore.apps.measured.runs.score import DescribedRow, describe_rows, predict_cases
+from simcore.apps.progress import Countdown
 from simcore.errors import InputError, nearest
 from simcore.hardware import dies
 from simcore.hardware.sustained import Sustained
@@ -41,13 +42,13 @@ FP8_RATES: Final = np.linspace(0.7, 1.0, 31)
 
 
 @dataclass(frozen=True)
-class Curve:
+class ClockCurve:
     """Step times of one row's cases: ``log_s[case, point]`` at ``clocks[point]``, fp8 at the rate ``fp8``.
 
     ``fp8_slope[case]``: change of the logarithm with that of the rate of fp8 products.
     """
 
-    described: Described
+    described: DescribedRow
     clocks: FloatArray
     log_s: FloatArray
     fp8: float
@@ -104,25 +105,25 @@ class Fit:
     left_out_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def counts(entry: Described) -> bool:
+def counts(entry: DescribedRow) -> bool:
     """Whether a fit uses the row: all inputs published, measured, not odd."""
     return entry.row.text("quality").upper() != "B" and not entry.odd and not entry.unscored
 
 
 def curves(
-    described: Sequence[Described], start: Mapping[str, Sustained], times: StepTimes | None = None
-) -> list[Curve]:
+    described: Sequence[DescribedRow], start: Mapping[str, Sustained], times: StepTimes | None = None
+) -> list[ClockCurve]:
     """Every case of the rows that count, simulated at the clocks around ``start``; refused ones left out."""
     entries = [entry for entry in described if counts(entry) and entry.band.cases[0].die in start]
     cases = {case_key(case): case for entry in entries for case in entry.band.cases}
     points = [{die: replace(p, clock=p.clock * step) for die, p in start.items()} for step in STEPS]
     times_at = [
-        predict_cases(cases, point, progress=Progress(f"fit, clock x {step:g}"), times=times)
+        predict_cases(cases, point, progress=Countdown(f"fit, clock x {step:g}"), times=times)
         for point, step in zip(points, STEPS, strict=True)
     ]
     slower = {die: replace(p, fp8=p.fp8 * FP8_STEP) for die, p in start.items()}
     in_fp8 = {key: case for key, case in cases.items() if case.training.precision == "fp8"}
-    times_slower = predict_cases(in_fp8, slower, progress=Progress("fit, fp8"), times=times)
+    times_slower = predict_cases(in_fp8, slower, progress=Countdown("fit, fp8"), times=times)
     found = []
     for entry in entries:
         keys = [case_key(case) for case in entry.band.cases]
@@ -133,11 +134,11 @@ def curves(
             p = start[entry.band.cases[0].die]
             logs = np.log(np.array(seconds, dtype=np.float64))
             slope = (logs[:, 3] - logs[:, 1]) / np.log(FP8_STEP)
-            found.append(Curve(entry, p.clock * np.array(STEPS), logs[:, :3], p.fp8, slope))
+            found.append(ClockCurve(entry, p.clock * np.array(STEPS), logs[:, :3], p.fp8, slope))
     return found
 
 
-def fit_numbers(rows: Sequence[Curve]) -> Sustained:
+def fit_numbers(rows: Sequence[ClockCurve]) -> Sustained:
     """The numbers with the least mean over families of the mean absolute error; rated ones without rows."""
     rates = FP8_RATES if any(row.fp8_slope.any() for row in rows) else np.ones(1)
     clock, fp8 = (grid.ravel() for grid in np.meshgrid(CLOCKS, rates))
@@ -151,7 +152,7 @@ def fit_numbers(rows: Sequence[Curve]) -> Sustained:
     return Sustained(round(float(clock[best]), 3), round(float(fp8[best]), 3))
 
 
-def fit(rows: Sequence[Curve]) -> Fit:
+def fit(rows: Sequence[ClockCurve]) -> Fit:
     """Numbers fitted to all rows, and each family's errors by numbers fitted with and without it."""
     dies_seen = sorted({row.die for row in rows})
     families = list(dict.fromkeys(row.family for row in rows))
@@ -174,7 +175,9 @@ def fit(rows: Sequence[Curve]) -> Fit:
     )
 
 
-def probe(rows: Sequence[Curve], start: Mapping[str, Sustained], times: StepTimes | None = None) -> float:
+def probe(
+    rows: Sequence[ClockCurve], start: Mapping[str, Sustained], times: StepTimes | None = None
+) -> float:
     """Largest relative distance of curves from simulations, over one row of each family.
 
     Simulated half-way between two of the clocks that the curves go through.
@@ -186,7 +189,7 @@ def probe(rows: Sequence[Curve], start: Mapping[str, Sustained], times: StepTime
     for row in sample:
         case = row.described.band.cases[0]
         cases[case_key(case)] = case
-    found = predict_cases(cases, between, progress=Progress("probe"), times=times)
+    found = predict_cases(cases, between, progress=Countdown("probe"), times=times)
     worst = 0.0
     for row in sample:
         simulated = found[case_key(row.described.band.cases[0])]

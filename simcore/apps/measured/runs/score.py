@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from simcore.apps.validate.runs.predict import Physics, case_key, predict_case
-from simcore.apps.validate.runs.cache import StepTimes
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import Physics, case_key, predict_case
+from simcore.apps.measured.tables import ErrorTable, error_table
+from simcore.apps.progress import Countdown
 from simcore.errors import InputError, SimcoreError
 from simcore.hardware import GpuSpec, load_cluster
-from workloads.models.spec import ModelSpec
-from workloads.parallel.steady import shorter_counts
 from workloads.jobs.published import (
     Band,
     Case,
@@ -24,12 +22,15 @@ from workloads.jobs.published import (
     causal_ratio,
     describe,
     measured_step_s,
+    notes_of,
     oddity,
 )
+from workloads.models.spec import ModelSpec
+from workloads.parallel.steady import shorter_counts
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedRow:
     """A row, its cases and what was measured, seconds per step.
 
     ``unscored``: why ``measured_s`` is not a number: nothing was measured, or in no known metric.
@@ -47,7 +48,7 @@ class Described:
 class RowScore:
     """One prediction: ``predicted_s`` is the value of ``low_s``..``high_s`` nearest to ``measured_s``."""
 
-    described: Described
+    described: DescribedRow
     low_s: float
     high_s: float
 
@@ -83,7 +84,7 @@ class Scored:
     unscored: list[RowScore] = field(default_factory=list)
 
 
-def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[str, Any]]]:
+def describe_rows(rows: Iterable[RunRow]) -> tuple[list[DescribedRow], list[dict[str, Any]]]:
     """Rows as cases, and the refused ones as ``{id, family, reason}``."""
     found, skipped = [], []
     for row in rows:
@@ -93,7 +94,7 @@ def describe_rows(rows: Iterable[RunRow]) -> tuple[list[Described], list[dict[st
             gpu = load_cluster(case.cluster, case.overrides).gpu
             measured, unscored = _measured(row, case.model, gpu)
             ratio = causal_ratio(row, case.model)
-            found.append(Described(row, band, measured, ratio, oddity(row), unscored))
+            found.append(DescribedRow(row, band, measured, ratio, oddity(row), unscored))
         except SimcoreError as error:
             skipped.append({"id": row.id, "family": row.family, "reason": str(error)})
         except Exception as error:  # one row must not end a table of hundreds
@@ -110,21 +111,33 @@ def _measured(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> tuple[float, str]:
         return math.nan, str(error)
 
 
+def spread(rows: Sequence[RunRow], limit: int) -> list[RunRow]:
+    """At most ``limit`` rows of each family, evenly over its rows; 0: all."""
+    if not limit:
+        return list(rows)
+    families: dict[str, list[RunRow]] = {}
+    for row in rows:
+        families.setdefault(row.family, []).append(row)
+    return [row for found in families.values() for row in found[:: -(-len(found) // limit)]]
+
+
 def score_rows(
     rows: Sequence[RunRow], physics: Physics | None = None, times: StepTimes | None = None
 ) -> Scored:
-    """Predict and score ``rows`` on all cores; equal cases are simulated once.  Progress goes to stderr.
+    """Predict and score ``rows`` on all cores; equal cases are simulated once.  Countdown goes to stderr.
 
     ``physics``: numbers of dies instead of the profiles'.  ``times``: step times that are known already.
     """
     described, skipped = describe_rows(rows)
     cases = {case_key(case): case for entry in described for case in entry.band.cases}
-    predicted = predict_cases(cases, physics, progress=Progress("runs"), times=times)
+    predicted = predict_cases(cases, physics, progress=Countdown("runs"), times=times)
     return scored(described, skipped, predicted)
 
 
 def scored(
-    described: Iterable[Described], skipped: Sequence[Mapping[str, Any]], predicted: Mapping[str, float | str]
+    described: Iterable[DescribedRow],
+    skipped: Sequence[Mapping[str, Any]],
+    predicted: Mapping[str, float | str],
 ) -> Scored:
     """Scores from the step time (or the reason of a refusal) of each case by its key."""
     out = Scored(skipped=[dict(row) for row in skipped])
@@ -192,18 +205,59 @@ def case_weight(case: Case) -> float:
     return float(rounds * case.model.layers * p.cp)
 
 
-class Progress:
-    """One line on stderr, rewritten, with the time left."""
+def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ()) -> ErrorTable:
+    """Errors by family and overall."""
+    plain = [
+        {"id": s.described.row.id, "family": s.described.row.family, "measured": s.measured_s,
+         "predicted": s.predicted_s}
+        for s in scores
+    ]  # fmt: skip
+    return error_table(plain, skipped)
 
-    def __init__(self, what: str) -> None:
-        self._what, self._began, self._shown = what, time.monotonic(), 0.0
 
-    def __call__(self, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` are through."""
-        now = time.monotonic()
-        if now - self._shown < 1 and done < total:
-            return
-        self._shown = now
-        left = (now - self._began) / done * (total - done)
-        end = "\n" if done == total else ""
-        print(f"\r{self._what}: {done}/{total}, {left:.0f} s left ", end=end, file=sys.stderr, flush=True)
+def goals(scores: Sequence[RowScore]) -> dict[str, Any]:
+    """What the project aims at, over rows of quality A that are not odd."""
+    table = table_of([score for score in scores if score.quality == "A" and not score.described.odd])
+    means = [summary["mape"] for summary in table.families.values()]
+    large = {name: s["mape"] for name, s in table.families.items() if s["n"] >= 5 and s["mape"] > 0.12}
+    return {
+        **table.overall,
+        "mean_over_families": sum(means) / len(means) if means else None,
+        "families_above_12_percent": large,
+    }
+
+
+def row_objects(rows: Sequence[RunRow], scored: Scored) -> list[dict[str, Any]]:
+    """One object for each of ``rows``, in their order; times are seconds per step, errors relative.
+
+    ``predicted_step_s`` is the value of ``low_step_s``..``high_step_s`` nearest to what was measured, and
+    ``middle_step_s`` the middle of that band, whatever was measured.  A row that cannot be predicted has no
+    times, one without a measurement no error; ``skipped_reason`` says why.
+    """
+    scores = {id(score.described.row): score for score in (*scored.scores, *scored.unscored)}
+    reasons = {entry["id"]: entry["reason"] for entry in scored.skipped}
+    return [_object(row, scores.get(id(row)), reasons.get(row.id, "")) for row in rows]
+
+
+def _object(row: RunRow, score: RowScore | None, reason: str) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "id": row.id, "family": row.family, "quality": row.text("quality").upper() or "A",
+        "gpu_type": row.text("gpu_type"), "gpus": row.text("gpus"),
+        "measured_step_s": None, "predicted_step_s": None, "error": None,
+        "low_step_s": None, "middle_step_s": None, "high_step_s": None,
+        "preset": "", "unpublished": [], "assumed": [], "odd_reason": "",
+        "skipped_reason": reason if score is None or score.described.unscored else "",
+    }  # fmt: skip
+    if score is None:
+        return found
+    described = score.described
+    found |= {
+        "gpus": row.count("gpus"), "predicted_step_s": score.predicted_s, "low_step_s": score.low_s,
+        "middle_step_s": (score.low_s + score.high_s) / 2, "high_step_s": score.high_s,
+        "preset": described.band.preset, "unpublished": list(described.band.unpublished),
+        "assumed": [*notes_of(row), *described.band.cases[0].warnings],
+        "odd_reason": described.odd,
+    }  # fmt: skip
+    if not described.unscored:
+        found |= {"measured_step_s": score.measured_s, "error": score.error}
+    return found

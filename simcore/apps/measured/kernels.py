@@ -1,0 +1,225 @@
+"""Measured kernels (a CSV of GEMM and attention rows) and the kernels that each row really timed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simcore.apps.measured.tables import number, read_rows
+from simcore.cost.kernel import KernelShape, Shape, numel, parse_dtype
+from simcore.cost.roofline import RooflineCost
+from simcore.errors import InputError
+from simcore.hardware import load_gpu
+
+COLUMNS = (
+    "gpu", "op", "dtype", "m", "n", "k", "groups", "batch", "seq", "heads", "kv_heads", "head_dim", "causal",
+    "pass", "time_us", "tflops", "notes",
+)  # fmt: skip
+
+#: GPU names of measurement files and traces, longest prefix first, and the profile that describes them.
+_PROFILES = (
+    ("H100-SXM", "h100-sxm"),
+    ("H100 80GB HBM3", "h100-sxm"),
+    ("H800-SXM", "h800"),
+    ("H200", "h200"),
+    ("H20", "h20"),
+    ("A100-SXM4-40GB", "a100-40"),
+    ("A100-PG509-200", "a100-40"),
+    ("A100", "a100-80"),
+    ("A800", "a800"),
+    ("A40", "a40"),
+    ("A10", "a10"),
+    ("L40S", "l40s"),
+    ("V100", "v100"),
+)
+
+_DTYPES = {"fp16/bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp8->bf16": "float8_e4m3fn"}
+
+#: The TensorRT-LLM fp8 linear layer quantises its bf16 input first (reads 2 bytes, writes 1 per element), in
+#: a kernel far below HBM bandwidth.  Both constants from the H100 rows with the smallest n, where the
+#: product itself takes no time: 12.5 us at k = 32, and 201 us at m = k = 8192.
+FP8_QUANTISE_S = 9e-6
+FP8_QUANTISE_BYTES_PER_S = 1.25e12
+
+#: Attention ops of measurement files and the kernel family that ran.
+_ATTENTION = {
+    "attention FA1": "flash1",
+    "attention FA2": "flash2",
+    "attention FA3": "flash3",
+    "attention cuDNN": "cudnn",
+}
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One measurement: ``kernels`` ran one after the other within ``seconds``.
+
+    ``around_s``: what else the benchmark timed, by a constant of the benchmark.  ``line``: in the CSV.
+    """
+
+    line: int
+    gpu: str  # name of the profile
+    family: str
+    kernels: tuple[KernelShape, ...]
+    seconds: float
+    around_s: float
+    columns: dict[str, str]
+
+
+def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, Any]]]:
+    """Rows of a kernels CSV that formulas cover, and the rest as (id, reason).
+
+    Errors: InputError for a missing file or column.
+    """
+    return read_rows(path, "kernel", COLUMNS, _row)
+
+
+def profile_of(gpu: str) -> str:
+    """Profile of a GPU by its name in measurement files.  InputError when there is none."""
+    model = gpu.removeprefix("NVIDIA ").removeprefix("Tesla ")
+    found = next((profile for prefix, profile in _PROFILES if model.startswith(prefix)), None)
+    if found is None:
+        raise InputError(f"no profile of GPU {gpu!r}")
+    return found
+
+
+def _row(line: int, columns: dict[str, str]) -> KernelRow:
+    """InputError, with the reason, for a row that no formula covers."""
+    op = columns["op"]
+    dtype = parse_dtype(_DTYPES.get(columns["dtype"], columns["dtype"]))
+    gpu = profile_of(columns["gpu"])
+    around_s = 0.0
+    if op == "gemm" or op.startswith(("gemm fp8", "grouped gemm")):
+        kernels = _grouped(columns, dtype) if op.startswith("grouped") else _gemm(columns, dtype)
+        flops = float(kernels[-1].flops)
+        if op == "gemm" and dtype.startswith("float8"):
+            m, k = kernels[-1].in_shapes[0]
+            around_s = FP8_QUANTISE_S + 3 * m * k / FP8_QUANTISE_BYTES_PER_S
+        family = f"{'grouped ' if op.startswith('grouped') else ''}gemm {columns['dtype']} {gpu}"
+    elif op == "attention PyTorch":
+        kernels, flops = _unfused(columns, dtype)
+        family = f"{op} {columns['pass']} {gpu}"
+    elif op in _ATTENTION or op == "attention":
+        kernels, flops = _attention(columns, dtype, _ATTENTION.get(op, "trtllm"))
+        family = f"{op} {columns['pass']} {gpu}"
+    else:
+        raise InputError(f"no formula for op {op!r} yet")
+    if columns["time_us"]:
+        seconds = _number(columns, "time_us") * 1e-6
+    else:
+        seconds = flops / (_number(columns, "tflops") * 1e12)
+    if not seconds > 0:
+        raise InputError(f"time {seconds} s is not positive")
+    return KernelRow(line, gpu, family, kernels, seconds, around_s, columns)
+
+
+def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
+    m, n, k = _sizes(columns, "m", "n", "k")
+    name = "blockwise_gemm" if "1x128" in columns["op"] else "gemm"
+    shapes = ((m, k), (k, n))
+    return (KernelShape(name, "gemm", dtype, shapes, ((m, n),), flops=2 * m * n * k, replayed=True),)
+
+
+def _grouped(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
+    """``groups`` products of ``m`` rows each in one launch (DeepGEMM's, whose fp8 is scaled by blocks)."""
+    m, n, k, groups = _sizes(columns, "m", "n", "k", "groups")
+    shapes = ((groups, m, k), (groups, k, n))
+    name = "blockwise_grouped_gemm"
+    flops = 2 * groups * m * n * k
+    return (KernelShape(name, "bgemm", dtype, shapes, ((groups, m, n),), flops=flops, replayed=True),)
+
+
+def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[KernelShape, ...], float]:
+    """PyTorch's own ops, forward and backward, and the row's own flop count."""
+    if columns["pass"] != "fwd+bwd":
+        raise InputError(f"no formula for pass {columns['pass']!r}")
+    batch, seq, heads, dim = _sizes(columns, "batch", "seq", "heads", "head_dim")
+    causal = _number(columns, "causal") > 0
+    kernels = unfused_attention(batch, heads, seq, dim, dtype, causal=causal)
+    return kernels, 3.5 * 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
+
+
+def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[KernelShape, ...], float]:
+    """Kernels and the row's own flop count (causal counted half, backward 2.5 x forward)."""
+    batch, seq, heads, dim = _sizes(columns, "batch", "seq", "heads", "head_dim")
+    kv_heads = int(_number(columns, "kv_heads")) if columns["kv_heads"] else heads
+    causal = _number(columns, "causal") > 0
+    mask = "causal" if causal else "full"
+    query, key = (batch, heads, seq, dim), (batch, kv_heads, seq, dim)
+    name = f"{family}_scaled_dot_product_attention_{mask}"
+    forward = KernelShape(f"{name}_fwd", "attention_fwd", dtype, (query, key, key), (query,))
+    backward = KernelShape(f"{name}_bwd", "attention_bwd", dtype, (query, query, key, key), (query, key, key))
+    flops = 4.0 * batch * heads * seq * seq * dim * (0.5 if causal else 1.0)
+    if columns["pass"] == "fwd":
+        if family != "trtllm":
+            return (forward,), flops
+        # The op around the kernel first writes rotated queries, keys and values (to the KV cache).
+        moved = 2 * batch * seq * dim * (heads + 2 * kv_heads)
+        cache = KernelShape("kv_write", "copy", dtype, (), (), bytes_read=moved, bytes_written=moved)
+        return (cache, forward), flops
+    if columns["pass"] == "fwd+bwd":
+        return (forward, backward), 3.5 * flops
+    raise InputError(f"no formula for pass {columns['pass']!r}")
+
+
+def _sizes(columns: dict[str, str], *names: str) -> list[int]:
+    """Dimensions by column.  InputError unless each is a whole number of at least 1."""
+    values = [_number(columns, name) for name in names]
+    for name, value in zip(names, values, strict=True):
+        if value < 1 or value != int(value):
+            raise InputError(f"{name} = {columns[name]} is not a dimension: a whole number of at least 1")
+    return [int(value) for value in values]
+
+
+def _number(columns: dict[str, str], name: str) -> float:
+    value = number(columns, name)
+    if not value >= 0:
+        raise InputError(f"{name} = {value} is negative or not a number")
+    return value
+
+
+def predict_row(row: KernelRow, cost: RooflineCost) -> float:
+    """Seconds that the row's kernels take one after the other on an idle GPU."""
+    return row.around_s + sum(cost.seconds(kernel) for kernel in row.kernels)
+
+
+def predict_rows(rows: Sequence[KernelRow]) -> list[float]:
+    """Seconds of each row on its GPU."""
+    costs = {gpu: RooflineCost(load_gpu(gpu)) for gpu in {row.gpu for row in rows}}
+    return [predict_row(row, costs[row.gpu]) for row in rows]
+
+
+def unfused_attention(
+    batch: int, heads: int, seq: int, head_dim: int, dtype: str, *, causal: bool
+) -> tuple[KernelShape, ...]:
+    """Forward and backward of ``softmax(q k^T + mask) v`` from packed ``[batch, seq, 3, heads, head_dim]``.
+
+    The mask is added as a tensor; backward gathers three gradients into a packed one.
+    """
+    rows = batch * heads
+    part: Shape = (rows, seq, head_dim)
+    scores: Shape = (rows, seq, seq)
+    flops = 2 * numel(scores) * head_dim
+
+    def product(left: Shape, right: Shape, out: Shape) -> KernelShape:
+        return KernelShape("aten::bmm", "bgemm", dtype, (left, right), (out,), flops=flops)
+
+    def kernel(name: str, op_class: str, inputs: tuple[Shape, ...], out: Shape) -> KernelShape:
+        return KernelShape(name, op_class, dtype, inputs, (out,))
+
+    gather = kernel("aten::clone", "copy", (part,), part)
+    mask = (kernel("aten::add", "elementwise", (scores, (seq, seq)), scores),) if causal else ()
+    forward = (
+        gather, gather, product(part, part, scores), *mask,
+        kernel("aten::_softmax", "softmax_fwd", (scores,), scores),
+        gather, product(scores, part, part), gather,
+    )  # fmt: skip
+    backward = (
+        gather, product(scores, part, part), product(part, part, scores),
+        kernel("aten::_softmax_backward_data", "softmax_bwd", (scores, scores), scores),
+        product(scores, part, part), product(scores, part, part),
+        kernel("aten::stack", "copy", (part,) * 3, (3, *part)),
+    )  # fmt: skip
+    return (*forward, *backward)

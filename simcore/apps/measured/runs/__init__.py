@@ -1,0 +1,1 @@
+"""Published training runs: their cases simulated, in parallel and once each, and scored."""

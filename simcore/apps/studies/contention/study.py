@@ -1,0 +1,119 @@
+"""The contention study: recorded and published slowdowns beside predicted ones, as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from simcore.apps.progress import say
+from simcore.apps.replay.levels import play_level
+from simcore.apps.studies.contention.published import published_rows
+from simcore.apps.studies.contention.rows import TraceRows, learned_times, read_trace_sets
+from simcore.apps.studies.contention.summary import ECHO, noise_floor, scores, step_effect
+from simcore.errors import InputError
+from simcore.interference import LearnedInterference, load_interference
+from simcore.interference.train import without_kernels, without_trace
+from workloads.imports import ImportedJob
+
+_MOST_SMS_PER_CHANNEL = 8
+
+
+def contention_object(
+    traces: Sequence[Path], cluster: str | None, learned: Path | None, *, steps: bool, sms_per_channel: float
+) -> dict[str, Any]:
+    """The study of ``traces``, a job each, as ``--json`` shows it.
+
+    ``cluster`` is for traces that name no GPU, ``learned`` a file of a learned interference (None: learned
+    from the traces, cross-validated); ``steps`` also replays them; a channel takes ``sms_per_channel`` SMs.
+    Errors: InputError for what cannot be read, or a number of SMs that no channel takes.
+    """
+    if not 0 <= sms_per_channel <= _MOST_SMS_PER_CHANNEL:
+        wanted = f"between 0 and {_MOST_SMS_PER_CHANNEL}, not {sms_per_channel:g}"
+        raise InputError(f"--sms-per-channel must be {wanted}")
+    model = load_interference(learned) if learned is not None else None
+    found, skipped = read_trace_sets(traces, cluster, sms_per_channel)
+    times, how = _learned([trace for trace, _, _ in found], model)
+    return {
+        "published": [row.as_dict() for row in published_rows()],
+        "echo_within": {name: list(shares) for name, shares in ECHO.items()},
+        "learned": how,
+        "traces": [
+            _trace_object(trace, own, _steps(job, named) if steps else [])
+            for (trace, job, named), own in zip(found, times, strict=True)
+        ],
+        "skipped": skipped,
+    }
+
+
+def _learned(
+    traces: list[TraceRows], model: LearnedInterference | None
+) -> tuple[list[dict[str, list[float]]], str]:
+    """Times by trace as learned predictors tell them, by how they were validated, and what to know of it."""
+    if model is not None:
+        return [{"learned": learned_times(trace, model)} for trace in traces], f"as trained: {model.source}"
+    training = [row for trace in traces for row in trace.training_rows()]
+    try:
+        say("learning, cross-validated by trace and by kernel")
+        by_kernel = without_kernels(training)
+        times = [
+            {
+                "learned, trace left out": learned_times(trace, without_trace(training, trace.trace)),
+                "learned, kernel left out": [
+                    row.learned_ps(by_kernel[row.kernel.name].of_features(row.features))
+                    if row.kernel.name in by_kernel
+                    else float(row.kernel.alone_ps)
+                    for row in trace.rows
+                ],
+            }
+            for trace in traces
+        ]
+    except InputError as error:
+        return [{} for _ in traces], f"none: {error}"
+    return times, "cross-validated: models that never saw the trace, or that never saw the kernel"
+
+
+def _trace_object(
+    trace: TraceRows, learned: dict[str, list[float]], steps: list[dict[str, Any]]
+) -> dict[str, Any]:
+    shared = [float(row.predicted_ps) for row in trace.rows]
+    alone = [float(row.kernel.alone_ps) for row in trace.rows]
+    models = {"shared resources": shared, "no contention": alone, **learned}
+    return {
+        "trace": trace.trace,
+        "gpu": trace.gpu.name,
+        "kernels": len(trace.rows),
+        "never_alone": trace.pairs.unmatched,
+        "beside_compute": trace.pairs.others,
+        "repeats_within": list(noise_floor(trace)),
+        "scores": {
+            name: [vars(found) for found in scores(trace, times)] for name, times in models.items()
+        },
+        "step_effect": {name: step_effect(trace, times) for name, times in models.items()},
+        "steps": steps,
+        "rows": [
+            {
+                "rank": row.kernel.rank, "step": row.kernel.step, "name": row.kernel.name[:80],
+                "class": row.kernel.category, "blocks": row.kernel.blocks, "sms_held": round(row.sms, 2),
+                "alone_us": row.kernel.alone_ps / 1e6, "recorded_us": row.kernel.recorded_ps / 1e6,
+                "predicted_us": row.predicted_ps / 1e6,
+                "learned_us": {name: times[i] / 1e6 for name, times in learned.items()},
+            }
+            for i, row in enumerate(trace.rows)
+        ],
+    }  # fmt: skip
+
+
+def _steps(job: ImportedJob, cluster: str | None) -> list[dict[str, Any]]:
+    """Recorded steps beside a replay whose kernels share the GPU with simulated communication."""
+    try:
+        replayed = play_level(job, "communication", cluster)
+    except InputError as error:
+        return [{"error": str(error)}]
+    return [
+        {
+            "rank": step.rank, "step": step.step, "recorded_s": step.recorded.span,
+            "predicted_s": step.replayed.span,
+        }
+        for step in replayed.steps()
+    ]  # fmt: skip
