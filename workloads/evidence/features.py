@@ -6,7 +6,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Final
+
+from workloads.parallel.axis import AXES
 
 #: Libraries whose programs are traced as scripts, by the name of their package.
 _LIBRARIES: Final = ("torchtitan", "deepspeed", "megatron-core")
@@ -66,17 +69,18 @@ def job_features(
     framework: str, source: str, board: str, die: str,
 ) -> Features:  # fmt: skip
     """Features of a complete job: its specs as plain values, its preset, and the names of its GPU and die."""
-    dp = parallel["dp"]
-    ranks = math.prod(parallel[axis] for axis in ("tp", "pp", "cp", "dp"))
-    count = training["global_batch"] / (training["micro_batch"] * dp)
+    dense, samples = (
+        math.prod(parallel.get(axis.name, 1) for axis in AXES.values() if wanted(axis))
+        for wanted in (attrgetter("is_dense"), attrgetter("splits_batch"))
+    )
     return Features(
         framework=framework, source=source, board=board, die=die,
         blocks="experts" if model.get("moe") else "dense",
         precision=training["precision"], sharding=training["sharding"], recompute=training["recompute"],
-        gpus=ranks, params_b=_parameters(model) / 1e9, layers=model["layers"], hidden=model["hidden"],
+        gpus=dense, params_b=_parameters(model) / 1e9, layers=model["layers"], hidden=model["hidden"],
         seq=training["seq"], tp=parallel["tp"], pp=parallel["pp"], vpp=parallel["virtual_stages"],
-        cp=parallel["cp"], ep=parallel["ep"], dp=dp, micro_batch=training["micro_batch"],
-        microbatches=count,
+        cp=parallel["cp"], ep=parallel["ep"], dp=parallel["dp"], micro_batch=training["micro_batch"],
+        microbatches=training["global_batch"] / (training["micro_batch"] * samples),
     )  # fmt: skip
 
 

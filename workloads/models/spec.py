@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
+
+from workloads.models.frozen import Frozen
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MlaSpec(_Frozen):
+class MlaSpec(Frozen):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks and head sizes."""
 
     q_lora_rank: int = Field(default=0, ge=0)  # 0: queries are not compressed
@@ -21,7 +19,7 @@ class MlaSpec(_Frozen):
     v_head_size: PositiveInt
 
 
-class MoeSpec(_Frozen):
+class MoeSpec(Frozen):
     """Experts in place of the feed-forward block, in every layer from ``first_layer`` on, each ``every``-th.
 
     ``shared_ffn``: width of the experts that every token passes, together (0: none); ``shared_gate``: their
@@ -47,7 +45,7 @@ class MoeSpec(_Frozen):
     top_groups: int = Field(default=0, ge=0)
 
 
-class ModelSpec(_Frozen):
+class ModelSpec(Frozen):
     """A transformer.  ``family`` picks the block; the rest are its dimensions (elements, not bytes).
 
     ``kv_heads`` 0 means as many as ``heads``; ``head_size`` 0 means ``hidden / heads``.  ``vocab`` as the

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simcore.graph.template_builder import Source
 from workloads.models.pieces import Kernel
 from workloads.models.tensors import Tensor, collective, compute
+from workloads.parallel.axis import AXES
 from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.replicated import buckets_of, left_over, reduce_gradients
@@ -33,6 +34,9 @@ def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -
             _with_other_copy(writer, job, stage, local, element_bytes(job.training.param_gather_dtype))
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
         _gather_parameters(writer, job, chunks)
+    for axis in AXES.values():
+        if axis.end_of_step is not None and job.parallel.degree(axis.name) > 1:
+            axis.end_of_step(writer, job, stage)
 
 
 def local_numel(job: Job, stage: int) -> int:
@@ -77,7 +81,7 @@ def _sum_duplicated(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
 
 def _sum_tied(writer: Writer, job: Job, stage: int) -> None:
     """First and last stage add up the gradients of the embedding that they share."""
-    if not job.model.tied_embeddings or job.parallel.pp == 1 or job.parallel.placement != "loop":
+    if not job.model.tied_embeddings or job.parallel.pp == 1 or job.parallel.pipeline.ends_meet:
         return
     if stage in (0, job.parallel.pp - 1):
         weight = job.pieces.embedding.parameters[0]

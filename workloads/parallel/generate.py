@@ -10,15 +10,9 @@ from simcore.graph.schedules import (
     Action,
     Placement,
     Schedule,
-    dual_pipe,
-    dual_pipe_v,
-    gpipe,
     home,
-    interleaved_one_f_one_b,
     num_virtual,
     overlapped_pairs,
-    zb_v,
-    zero_bubble,
 )
 from simcore.graph.template_builder import Source, external
 from workloads.models.pieces import EP_STREAM
@@ -56,23 +50,11 @@ def schedule_of(
     parallel: ParallelSpec, num_microbatches: int, *, forward_only: bool = False
 ) -> tuple[Schedule, Placement]:
     """Actions of every stage in order, and where chunks lie.  InputError as the schedules say."""
-    schedule = _schedule(parallel, num_microbatches)
+    p = parallel
+    schedule = p.pipeline.order(p.pp, num_microbatches, p.virtual_stages, p.microbatch_group)
     if forward_only:
         schedule = [[action for action in actions if action.kind == "F"] for actions in schedule]
     return schedule, parallel.placement
-
-
-def _schedule(p: ParallelSpec, count: int) -> Schedule:
-    if p.schedule == "gpipe":
-        return gpipe(p.pp, count, p.virtual_stages)
-    if p.schedule == "dualpipe":
-        return dual_pipe(p.pp, count)
-    if p.schedule == "dualpipe_v":
-        return dual_pipe_v(p.pp, count)
-    if p.schedule == "zb_v":
-        return zb_v(p.pp, count)
-    looped = zero_bubble if p.schedule == "zero_bubble" else interleaved_one_f_one_b
-    return looped(p.pp, count, p.virtual_stages, group_size=p.microbatch_group)
 
 
 @dataclass(frozen=True)
@@ -106,7 +88,7 @@ class _Generator:
         self._build = GraphBuilder(
             p.world_size,
             name=job.model.name,
-            dims={"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp},
+            dims={"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp, **p.further_degrees},
             num_microbatches=job.num_microbatches,
             micro_batch_size=t.micro_batch,
             seq_len=t.seq,

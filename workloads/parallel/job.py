@@ -53,7 +53,7 @@ class Job:
     @cached_property
     def pieces(self) -> ModelPieces:
         """The model's pieces."""
-        one_stage = self.parallel.pp == 1 or self.parallel.placement != "loop"
+        one_stage = self.parallel.pp == 1 or self.parallel.pipeline.ends_meet
         return model_pieces(self.model, self.shard, recomputed=self._recomputed, one_stage=one_stage)
 
     @property
@@ -92,13 +92,12 @@ class Job:
     def p2p_per_peer(self) -> bool:
         """Whether messages with one stage share a stream; see Note [One stream a peer] of ``messages.py``."""
         p = self.parallel
-        return self.training.p2p_per_peer and (p.virtual_stages > 1 or p.schedule == "zero_bubble")
+        return self.training.p2p_per_peer and (p.virtual_stages > 1 or p.pipeline.message_by_message)
 
     @property
     def overlaps_passes(self) -> bool:
         """Whether forwards and backwards take turns behind their exchanges; see ``overlapped.py``."""
-        dual = self.parallel.schedule in ("dualpipe", "dualpipe_v")
-        return self.training.ep_overlap and dual and not self.is_fsdp
+        return self.training.ep_overlap and self.parallel.pipeline.overlaps_passes and not self.is_fsdp
 
     @property
     def is_fsdp(self) -> bool:
