@@ -21,6 +21,7 @@ from workloads.jobs.draft import Assumed, Draft
 from workloads.jobs.presets import Preset, load_preset, preset_names
 from workloads.jobs.rules import RULES
 from workloads.jobs.values import checked, value_of
+from workloads.models.block import BLOCKS
 from workloads.models.hugging_face import model_fields
 from workloads.models.public import model_names, named_model
 from workloads.models.software import SoftwareSpec
@@ -158,7 +159,7 @@ def _model(said: dict[str, Any], preset: Preset, where: str, folder: Path) -> Mo
         else:
             raise InputError(f"{where}: unknown model {source!r}{nearest(source, model_names())}")
     values = {**preset.values("model"), **base, **fields}
-    for key in ("moe", "mla"):
+    for key in (block.key for block in BLOCKS.values()):
         if isinstance(base.get(key), dict) and isinstance(fields.get(key), dict):
             values[key] = {**base[key], **fields[key]}
     return checked(ModelSpec, values, f"{where}: model")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from workloads.models.frozen import Frozen
+from workloads.models.block import BLOCKS
+from workloads.models.frozen import Extensible, Frozen
 
 
 class MlaSpec(Frozen):
@@ -45,7 +47,7 @@ class MoeSpec(Frozen):
     top_groups: int = Field(default=0, ge=0)
 
 
-class ModelSpec(Frozen):
+class ModelSpec(Extensible):
     """A transformer.  ``family`` picks the block; the rest are its dimensions (elements, not bytes).
 
     ``kv_heads`` 0 means as many as ``heads``; ``head_size`` 0 means ``hidden / heads``.  ``vocab`` as the
@@ -57,7 +59,7 @@ class ModelSpec(Frozen):
     (0: none does).  ``mtp_layers``: layers that predict further tokens (DeepSeek-V3).
     ``decoder_layers`` only for encoder-decoders (T5), ``image_size``, ``patch_size``, ``num_classes`` only
     for ViT, ``token_types`` only for BERT; ``relative_buckets``: distances that a learned bias of
-    the scores tells apart (T5).
+    the scores tells apart (T5).  A further block that was registered (``block.py``) has a key of its own.
     """
 
     name: str = "model"
@@ -95,6 +97,11 @@ class ModelSpec(Frozen):
     image_size: int = Field(default=0, ge=0)
     patch_size: int = Field(default=0, ge=0)
     num_classes: int = Field(default=0, ge=0)
+
+    @classmethod
+    def further(cls) -> Mapping[str, Any]:
+        """What further blocks are described by, see ``block.py``."""
+        return {block.key: block.spec for block in BLOCKS.values() if block.key}
 
     @property
     def causal(self) -> bool:

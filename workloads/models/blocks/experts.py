@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simcore.errors import InputError
+from workloads.models.block import Block, register
+from workloads.models.blocks.feed_forward import feed_forward
+from workloads.models.check import multiple
 from workloads.models.dispatch import dispatches_fp8, plan_dispatch
 from workloads.models.elementary import activation
-from workloads.models.feed_forward import feed_forward
 from workloads.models.fp8 import (
     by_rows,
     cast_for_product,
@@ -28,8 +31,11 @@ from workloads.models.tape import Launch, Op, Tape
 from workloads.models.tensors import Tensor, compute
 
 
-def experts(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str) -> Tensor:
+def _experts(
+    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+) -> Tensor:
     """Router, dispatch, experts, combine, and the experts that every token passes."""
+    del index, causal
     moe = model.moe
     assert moe is not None
     plain = model.model_copy(update={"bias": False}) if model.bias else model
@@ -290,3 +296,51 @@ def _gate(tape: Tape, shard: Shard, x: Tensor, module: str) -> None:
     op.back(compute("aten::mul.Tensor", [x, score], [x], module=module))
     op.back(compute("aten::mm", [score, x], [x.like(1, x.shape[-1])], op_class="gemm", flops=flops,
                     module=module), "weight")  # fmt: skip
+
+
+def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) -> float:
+    del index, seq, causal_once
+    moe = model.moe
+    assert moe is not None
+    width = moe.top_k * moe.ffn + moe.shared_ffn
+    return (3 if model.gated else 2) * model.hidden * width + model.hidden * moe.num_experts
+
+
+def _check(model: ModelSpec, where: str) -> None:
+    moe = model.moe
+    if moe is None:
+        return
+    if moe.top_k > moe.num_experts:
+        raise InputError(
+            f"{where}.moe.top_k: {moe.top_k} of {moe.num_experts} experts; nearest: {moe.num_experts}"
+        )
+    if moe.first_layer >= model.layers:
+        raise InputError(
+            f"{where}.moe.first_layer: {moe.first_layer} of {model.layers} layers, none has experts; nearest:"
+            f" {model.layers - 1}"
+        )
+    groups, chosen = moe.num_groups, moe.top_groups
+    if groups:
+        multiple(f"{where}.moe.num_experts", moe.num_experts, "num_groups", groups)
+        least = -(-moe.top_k * groups // moe.num_experts)
+        if not least <= chosen <= groups:
+            near = min(max(chosen, least), groups)
+            raise InputError(
+                f"{where}.moe.top_groups: {moe.top_k} experts from {chosen} of {groups} groups of"
+                f" {moe.num_experts // groups}; nearest: {near}"
+            )
+    elif chosen:
+        raise InputError(f"{where}.moe.top_groups: {chosen} without num_groups; nearest: 0")
+    if moe.load > moe.num_experts / moe.top_k:
+        raise InputError(
+            f"{where}.moe.load: an expert gets each token at most once, {moe.num_experts / moe.top_k:g} times"
+            f" the mean, not {moe.load:g}; nearest: {moe.num_experts / moe.top_k:g}"
+        )
+
+
+register(
+    Block(
+        "experts", "feed_forward", _experts, _multiply_adds, key="moe", spec=MoeSpec,
+        is_in=ModelSpec.has_experts, check=_check, adds_bias=False,
+    )
+)  # fmt: skip
