@@ -8,7 +8,7 @@ from dataclasses import replace
 from workloads.models.block import block_of
 from workloads.models.check import check_model
 from workloads.models.embeddings import embedding
-from workloads.models.encoder_decoder import decoder_layer
+from workloads.models.families.t5 import decoder_layer
 from workloads.models.flops import model_flops
 from workloads.models.heads import head
 from workloads.models.layers import layer

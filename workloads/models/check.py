@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simcore.errors import InputError
 from workloads.models.block import BLOCKS
+from workloads.models.family import FAMILIES
 from workloads.models.spec import ModelSpec
 
 
@@ -20,15 +21,12 @@ def check_model(model: ModelSpec, where: str = "model") -> None:
 
 
 def _check_family(model: ModelSpec, where: str) -> None:
-    if model.family == "vit":
-        for key in ("image_size", "patch_size"):
-            if not getattr(model, key):
-                raise InputError(f"{where}.{key}: missing; a ViT needs it")
-        multiple(f"{where}.image_size", model.image_size, "patch_size", model.patch_size)
-    elif not model.vocab:
+    family = FAMILIES[model.family]
+    family.check(model, where)
+    if family.has_tokens and not model.vocab:
         raise InputError(f"{where}.vocab: missing; family {model.family!r} needs it")
-    if (model.family == "t5") != (model.decoder_layers > 0):
-        needs = "needs" if model.family == "t5" else "has no"
+    if family.has_decoder != (model.decoder_layers > 0):
+        needs = "needs" if family.has_decoder else "has no"
         raise InputError(f"{where}.decoder_layers: family {model.family!r} {needs} decoder layers")
 
 

@@ -1,10 +1,10 @@
-"""Where a model begins: token, position and patch embeddings."""
+"""Where a model begins: embeddings of tokens, positions and types."""
 
 from __future__ import annotations
 
 from workloads.models.elementary import dropout, norm
 from workloads.models.exchange import in_order, reorders
-from workloads.models.linear import Linear, linear
+from workloads.models.family import FAMILIES
 from workloads.models.local import Shard
 from workloads.models.pieces import Piece
 from workloads.models.spec import ModelSpec
@@ -12,7 +12,6 @@ from workloads.models.tape import Launch, Tape
 from workloads.models.tensors import Tensor, collective, compute
 
 WORDS = "embedding.word_embeddings"
-CHANNELS = 3
 
 
 def padded_vocab(model: ModelSpec, shard: Shard) -> int:
@@ -25,11 +24,13 @@ def embedding(model: ModelSpec, shard: Shard) -> Piece:
     """Token ids, or patches of images, to activations."""
     tape = shard.tape()
     x = shard.tensor(shard.residual_tokens, model.hidden)
-    if model.family == "vit":
-        ids_bytes = _patches(tape, shard, model)
-    else:
-        ids_bytes = write_tokens(tape, shard, model, owner=True)
-    return tape.piece("embedding", x, input_bytes=ids_bytes, input_grad=False)
+    input_bytes = FAMILIES[model.family].begin(tape, shard, model, x)
+    return tape.piece("embedding", x, input_bytes=input_bytes, input_grad=False)
+
+
+def embed_tokens(tape: Tape, shard: Shard, model: ModelSpec, _: Tensor) -> int:
+    """The embedding of a model that begins with ids; returns their bytes."""
+    return write_tokens(tape, shard, model, owner=True)
 
 
 def write_tokens(tape: Tape, shard: Shard, model: ModelSpec, *, owner: bool) -> int:
@@ -112,24 +113,3 @@ def _table(
     op.run("aten::add.Tensor", [whole, whole], [whole], module="embedding")
     op.back(compute("aten::embedding_dense_backward", [whole, ids], [table], module=name), "weight")
     op.accumulate(table.shape, shard.dtype, shard.main_grad_dtype, name)
-
-
-def _patches(tape: Tape, shard: Shard, model: ModelSpec) -> int:
-    """A convolution whose stride is its size is a product over patches; then class token and positions."""
-    name, width = "embedding.patch_embedding", CHANNELS * model.patch_size**2
-    patches = shard.tensor(shard.micro_batch * model.num_patches, width)
-    op = tape.op()
-    op.run("aten::im2col", [patches], [patches], op_class="copy", module=name)
-    linear(tape, shard, patches, model.hidden, Linear(name, bias=True, fp8=False, replicated=True))
-    op, x = tape.op(), shard.tensor(shard.residual_tokens, model.hidden)
-    op.parameter("embedding.class_token", model.hidden, tp_duplicated=shard.sequence_parallel)
-    op.run("aten::cat", [x], [x], module=name)
-    first = x.like(shard.micro_batch, model.hidden)
-    op.back(compute("aten::sum.dim_IntList", [first], [x.like(model.hidden)], module=name), "weight")
-    op, rows = tape.op(), x.like(shard.seq, model.hidden)
-    op.parameter("embedding.position_embeddings", *rows.shape, tp_duplicated=shard.sequence_parallel)
-    op.run("aten::add.Tensor", [x, rows], [x], module="embedding")
-    op.back(compute("aten::sum.dim_IntList", [x], [rows], module="embedding"), "weight")
-    op.accumulate(rows.shape, shard.dtype, shard.main_grad_dtype, "embedding")
-    dropout(tape, model, x, "embedding.embedding_dropout")
-    return patches.num_bytes

@@ -68,3 +68,12 @@ def _unfused(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: 
     op.back(compute("aten::_log_softmax_backward_data", [wide, wide], [wide], module=MODULE))
     if wide != logits:
         op.back(compute("aten::_to_copy", [wide], [logits], module=MODULE))
+
+
+def small_loss(tape: Tape, scores: Tensor) -> None:
+    """Cross-entropy over a few classes that every rank has."""
+    op, each = tape.op(), Tensor((scores.shape[0],), "float32")
+    op.run("aten::_log_softmax", [scores], [scores], module="loss", saved_outputs=scores.num_bytes)
+    op.run("aten::nll_loss_forward", [scores], [each], module="loss")
+    op.back(compute("aten::nll_loss_backward", [each], [scores], module="loss"))
+    op.back(compute("aten::_log_softmax_backward_data", [scores, scores], [scores], module="loss"))

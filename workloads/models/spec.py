@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
 from workloads.models.block import BLOCKS
-from workloads.models.frozen import Extensible, Frozen
+from workloads.models.family import FAMILIES
+from workloads.models.frozen import Extensible, Frozen, OneOf
 
 
 class MlaSpec(Frozen):
@@ -63,7 +64,7 @@ class ModelSpec(Extensible):
     """
 
     name: str = "model"
-    family: Literal["gpt", "llama", "bert", "t5", "vit"] = "gpt"
+    family: Annotated[str, OneOf(FAMILIES)] = "gpt"
     layers: PositiveInt
     hidden: PositiveInt
     heads: PositiveInt
@@ -106,7 +107,7 @@ class ModelSpec(Extensible):
     @property
     def causal(self) -> bool:
         """Whether a token attends to earlier ones only."""
-        return self.family in ("gpt", "llama")
+        return FAMILIES[self.family].causal
 
     @property
     def num_kv_heads(self) -> int:
@@ -141,4 +142,4 @@ class ModelSpec(Extensible):
 
     def sequence(self, seq: int) -> int:
         """Tokens of one sample: ``seq``, or an image's patches and the class token."""
-        return self.num_patches + 1 if self.family == "vit" else seq
+        return FAMILIES[self.family].sequence(self, seq)

@@ -14,7 +14,7 @@ from workloads.models.tensors import Tensor
 def feed_forward(
     tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, ffn: int = 0
 ) -> Tensor:
-    """``x [tokens, hidden]`` to the same; a fused residual sum adds the bias.  ``ffn`` 0: as the model has."""
+    """``x [tokens, hidden]`` to the same; a fused sum adds the bias.  ``ffn`` 0: the model's width."""
     width = ffn or model.ffn
     in_activation = model.bias and shard.software.bias_activation_fusion and (
         shard.software.swiglu_fusion if model.gated else model.activation == "gelu"
