@@ -11,27 +11,35 @@ from workloads.models.frozen import Frozen
 
 if TYPE_CHECKING:
     from workloads.models.local import Shard
+    from workloads.models.op_tape import OpTape
     from workloads.models.spec import ModelSpec
-    from workloads.models.tape import Tape
     from workloads.models.tensors import Tensor
 
 Place = Literal["attention", "feed_forward"]
 
 
-class Write(Protocol):
+class BlockWriter(Protocol):
     """Writes a block's ops: ``x [tokens, hidden]`` to the same.
 
     ``index`` of the layer, and whether a token attends to earlier ones only (``causal``).
     """
 
     def __call__(
-        self, tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+        self,
+        tape: OpTape,
+        shard: Shard,
+        model: ModelSpec,
+        x: Tensor,
+        module: str,
+        *,
+        index: int,
+        causal: bool,
     ) -> Tensor:
         """The block's output."""
 
 
 @dataclass(frozen=True)
-class Block:
+class LayerBlock:
     """A block and the place that it takes in a layer.
 
     ``key`` of the section ``model`` under which its dimensions stand, a ``spec``; "" for the block that is
@@ -43,7 +51,7 @@ class Block:
 
     name: str
     place: Place
-    write: Write
+    write: BlockWriter
     multiply_adds: Callable[[ModelSpec, int, int, bool], float]
     key: str = ""
     spec: type[Frozen] = Frozen
@@ -53,15 +61,15 @@ class Block:
 
 
 #: Blocks by name.
-BLOCKS: Registry[Block] = Registry("block", "workloads.models.blocks")
+BLOCKS: Registry[LayerBlock] = Registry("block", "workloads.models.blocks")
 
 
-def register(block: Block) -> Block:
+def register(block: LayerBlock) -> LayerBlock:
     """Make a block known."""
     return BLOCKS.register(block.name, block)
 
 
-def block_of(model: ModelSpec, place: Place, index: int) -> Block:
+def block_of(model: ModelSpec, place: Place, index: int) -> LayerBlock:
     """The block that layer ``index`` has at a place."""
     here = [block for block in BLOCKS.values() if block.place == place]
     special = (block for block in here if block.key and block.is_in(model, index))

@@ -6,9 +6,9 @@ from workloads.models.elementary import dropout, norm
 from workloads.models.exchange import in_order, reorders
 from workloads.models.family import FAMILIES
 from workloads.models.local import Shard
-from workloads.models.pieces import Piece
+from workloads.models.op_tape import OpTape, TapedLaunch
+from workloads.models.pieces import ModelPiece
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Launch, Tape
 from workloads.models.tensors import Tensor, collective, compute
 
 WORDS = "embedding.word_embeddings"
@@ -20,7 +20,7 @@ def padded_vocab(model: ModelSpec, shard: Shard) -> int:
     return -(-model.vocab // multiple) * multiple
 
 
-def embedding(model: ModelSpec, shard: Shard) -> Piece:
+def embedding(model: ModelSpec, shard: Shard) -> ModelPiece:
     """Token ids, or patches of images, to activations."""
     tape = shard.tape()
     x = shard.tensor(shard.residual_tokens, model.hidden)
@@ -28,12 +28,12 @@ def embedding(model: ModelSpec, shard: Shard) -> Piece:
     return tape.piece("embedding", x, input_bytes=input_bytes, input_grad=False)
 
 
-def embed_tokens(tape: Tape, shard: Shard, model: ModelSpec, _: Tensor) -> int:
+def embed_tokens(tape: OpTape, shard: Shard, model: ModelSpec, _: Tensor) -> int:
     """The embedding of a model that begins with ids; returns their bytes."""
     return write_tokens(tape, shard, model, owner=True)
 
 
-def write_tokens(tape: Tape, shard: Shard, model: ModelSpec, *, owner: bool) -> int:
+def write_tokens(tape: OpTape, shard: Shard, model: ModelSpec, *, owner: bool) -> int:
     """Look up tokens, positions and types; returns bytes of the ids.
 
     ``owner`` False: the table is an encoder's, which a decoder uses too.
@@ -67,7 +67,14 @@ def write_tokens(tape: Tape, shard: Shard, model: ModelSpec, *, owner: bool) -> 
 
 
 def _words(
-    tape: Tape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, *, owner: bool, scattered: bool
+    tape: OpTape,
+    shard: Shard,
+    model: ModelSpec,
+    ids: Tensor,
+    whole: Tensor,
+    *,
+    owner: bool,
+    scattered: bool,
 ) -> None:
     """Each tensor-parallel rank looks up its rows and clears those of others, then all add up."""
     op, rows = tape.op(), padded_vocab(model, shard) // shard.tp
@@ -90,9 +97,11 @@ def _words(
         op.run("aten::index_put_", [mask], [mask], module=WORDS)
         copied = scattered and reorders(shard)
         if copied:
-            op.launch(Launch(in_order(shard, whole, WORDS)))
+            op.launch(TapedLaunch(in_order(shard, whole, WORDS)))
         op.launch(
-            Launch(collective("reduce_scatter" if scattered else "all_reduce", whole, "tp", module=WORDS))
+            TapedLaunch(
+                collective("reduce_scatter" if scattered else "all_reduce", whole, "tp", module=WORDS)
+            )
         )
         if scattered:
             op.back(collective("all_gather", whole, "tp", module=WORDS), "weight")
@@ -104,7 +113,7 @@ def _words(
 
 
 def _table(
-    tape: Tape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, name: str, count: int
+    tape: OpTape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, name: str, count: int
 ) -> None:
     """Rows of a table that every rank holds, added to the token's; its gradient is whole on each."""
     op, table = tape.op(), shard.tensor(count, model.hidden)

@@ -10,8 +10,8 @@ from simcore.registry import Registry
 
 if TYPE_CHECKING:
     from workloads.models.local import Shard
+    from workloads.models.op_tape import OpTape
     from workloads.models.spec import ModelSpec
-    from workloads.models.tape import Tape
     from workloads.models.tensors import Tensor
 
 
@@ -29,8 +29,8 @@ class Family:
     """
 
     name: str
-    begin: Callable[[Tape, Shard, ModelSpec, Tensor], int]
-    end: Callable[[Tape, Shard, ModelSpec, Tensor], None]
+    begin: Callable[[OpTape, Shard, ModelSpec, Tensor], int]
+    end: Callable[[OpTape, Shard, ModelSpec, Tensor], None]
     multiply_adds: Callable[[ModelSpec, int, int, bool], float]
     causal: bool = False
     has_tokens: bool = True

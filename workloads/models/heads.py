@@ -10,16 +10,16 @@ from workloads.models.layers import write_layer
 from workloads.models.linear import Linear, column_parallel, linear
 from workloads.models.local import Shard
 from workloads.models.loss import cross_entropy
-from workloads.models.pieces import Piece
+from workloads.models.op_tape import OpTape
+from workloads.models.pieces import ModelPiece
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Tape
 from workloads.models.tensors import Tensor, compute
 
 #: Tensors of a layer whose maxima delayed scaling shares: input, weight and output gradient of 4 products.
 _MAXIMA_PER_LAYER = 12
 
 
-def head(model: ModelSpec, shard: Shard, *, one_stage: bool = False, input_grad: bool = True) -> Piece:
+def head(model: ModelSpec, shard: Shard, *, one_stage: bool = False, input_grad: bool = True) -> ModelPiece:
     """From the last layer's output to the loss.
 
     ``one_stage``: the embedding is on this rank, too, so that a tied weight is the same tensor.
@@ -36,21 +36,21 @@ def head(model: ModelSpec, shard: Shard, *, one_stage: bool = False, input_grad:
     return tape.piece("head", x, input_bytes=x.num_bytes, input_grad=input_grad)
 
 
-def predict_tokens(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
+def predict_tokens(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
     """Logits and loss, of further tokens, too, where the model has such layers."""
     _logits(tape, shard, model, x)
     for number in range(model.mtp_layers):
         _further_token(tape, shard, model, x, number)
 
 
-def _logits(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, *, again: bool = False) -> None:
+def _logits(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, *, again: bool = False) -> None:
     """Logits and loss; ``again``: with the weight that an earlier call has."""
     tied = model.tied_embeddings or again
     layer = Linear("output_layer", bias=model.head_bias, fp8=False, tied=tied)
     cross_entropy(tape, shard, column_parallel(tape, shard, x, padded_vocab(model, shard), layer))
 
 
-def _further_token(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, number: int) -> None:
+def _further_token(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, number: int) -> None:
     """Multi-token prediction: a layer over this token's state and the next one's embedding, logits again.
 
     Source: DeepSeek-V3 (arXiv 2412.19437, section 2.2); embedding and output layer are shared.

@@ -10,16 +10,16 @@ from workloads.models.block import Place, block_of
 from workloads.models.blocks.attention import cross_attention
 from workloads.models.elementary import norm, residual_sum
 from workloads.models.local import Shard
-from workloads.models.pieces import Parameter, Piece
+from workloads.models.op_tape import OpTape, Recompute
+from workloads.models.pieces import ModelPiece, Parameter
 from workloads.models.recompute import mark_recomputed
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Recompute, Tape
 from workloads.models.tensors import Tensor
 
 
 def layer(
     model: ModelSpec, shard: Shard, index: int, *, recompute: bool | Recompute, input_grad: bool = True
-) -> Piece:
+) -> ModelPiece:
     """Layer ``index``: attention and feed-forward block, each behind a norm, each added to the residual.
 
     ``recompute``: how, or whether in full.  ``input_grad``: something before the layer trains.
@@ -64,7 +64,7 @@ def _policy(shard: Shard, recompute: bool | Recompute) -> Recompute:
 
 
 def write_layer(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, name: str, index: int, *,
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, name: str, index: int, *,
     causal: bool | None = None, memory: Tensor | None = None,
 ) -> None:  # fmt: skip
     """A layer's ops; with ``memory`` it attends to an encoder's output, too."""
@@ -94,7 +94,7 @@ def write_layer(
 
 
 def _in_parallel(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, name: str,
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, name: str,
     blocks: list[tuple[str, Callable[[], object], bool]],
 ) -> None:  # fmt: skip
     """All blocks read the layer's input; their outputs and the residual are added up."""

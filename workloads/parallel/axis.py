@@ -11,7 +11,7 @@ from simcore.registry import Registry
 
 if TYPE_CHECKING:
     from workloads.models.spec import ModelSpec
-    from workloads.parallel.emit import Writer
+    from workloads.parallel.emit import OpWriter
     from workloads.parallel.job import Job
     from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
@@ -33,7 +33,7 @@ class Axis:
     check: Callable[[ModelSpec, ParallelSpec, TrainingSpec], None]
     splits_batch: bool = False
     is_dense: bool = True
-    end_of_step: Callable[[Writer, Job, int], None] | None = None
+    end_of_step: Callable[[OpWriter, Job, int], None] | None = None
 
 
 #: Axes by name.

@@ -20,14 +20,20 @@ from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel import replicated, sharded
 from workloads.parallel.check import check_job, check_trains
-from workloads.parallel.emit import COMPUTE, Writer
+from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.finish import finish_step
-from workloads.parallel.halves import Gradients, backward_part
 from workloads.parallel.job import Job
 from workloads.parallel.memory import memory_profile
 from workloads.parallel.message_ops import MessageWriter
-from workloads.parallel.messages import Exchange, Message, plan_messages
-from workloads.parallel.overlapped import backward_pass, exchanges_tokens, forward_pass, take_turns
+from workloads.parallel.messages import ActionMessages, StageMessage, plan_messages
+from workloads.parallel.passes import (
+    Gradients,
+    backward_part,
+    backward_pass,
+    exchanges_tokens,
+    forward_pass,
+    take_turns,
+)
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk
 
@@ -66,8 +72,8 @@ class _Variant:
     layers: tuple[int, ...]
     first: bool
     last: bool
-    before: tuple[Message, ...]  # receives posted ahead of everything
-    exchange: Exchange
+    before: tuple[StageMessage, ...]  # receives posted ahead of everything
+    exchange: ActionMessages
     paired: bool  # another microbatch's opposite pass runs at the same time, where experts' exchanges overlap
 
 
@@ -128,7 +134,11 @@ class _Generator:
         return self._build.build()
 
     def _stage(
-        self, stage: int, actions: list[Action], before: tuple[Message, ...], exchanges: list[Exchange]
+        self,
+        stage: int,
+        actions: list[Action],
+        before: tuple[StageMessage, ...],
+        exchanges: list[ActionMessages],
     ) -> None:
         job = self._job
         chunks = job.chunks[stage]
@@ -167,7 +177,7 @@ class _Generator:
             end = self._build.template("optimizer")
             beside = range(len(actions)) if not job.overlaps_passes else ()
             overlaps = bool(together) or any(_paired(actions, number) for number in beside)
-            finish_step(Writer(end, job.software), job, stage, self._under_way(stage, overlaps))
+            finish_step(OpWriter(end, job.software), job, stage, self._under_way(stage, overlaps))
             if len(end):
                 skeleton.append((end, -1, 0))
         self._build.program(
@@ -182,17 +192,17 @@ class _Generator:
     def _action(self, variant: _Variant, chunk: Chunk) -> TemplateBuilder:
         forward, exchange = variant.kind == "F", variant.exchange
         template = self._build.template("fwd" if forward else "bwd")
-        writer = Writer(template, self._job.software, paired=variant.paired)
+        writer = OpWriter(template, self._job.software, paired=variant.paired)
         ahead = self._messages.post(template, variant.before, ())
-        for flow in exchange.awaits:
-            writer.wait_for(external(self._messages.stream("send", flow)))
+        for route in exchange.awaits:
+            writer.wait_for(external(self._messages.stream("send", route)))
         if exchange.own is not None:
             message, back = exchange.own
-            stream = self._messages.stream("recv", message.flow)
+            stream = self._messages.stream("recv", message.route)
             here = [
                 got
                 for got, one in zip(ahead, variant.before, strict=True)
-                if self._messages.stream("recv", one.flow) == stream
+                if self._messages.stream("recv", one.route) == stream
             ]
             before = external(stream, back)
             self._messages.take(writer, message, here[-1 - back] if here else before)
@@ -224,9 +234,9 @@ class _Generator:
         if pair in self._templates:
             return self._templates[pair]
         template = self._templates[pair] = self._build.template("fwd+bwd")
-        one, other = (Writer(template, self._job.software) for _ in range(2))
-        for flow in forward.exchange.awaits:
-            one.wait_for(external(self._messages.stream("send", flow)))
+        one, other = (OpWriter(template, self._job.software) for _ in range(2))
+        for route in forward.exchange.awaits:
+            one.wait_for(external(self._messages.stream("send", route)))
         self._messages.await_own(one, forward.exchange)
         early = self._messages.early(forward.exchange.posts, backward.exchange)
         posted = self._messages.post(template, early, (external(COMPUTE),))
@@ -247,7 +257,7 @@ class _Generator:
         take_turns(backwards(), forwards())
         return template
 
-    def _body(self, writer: Writer, variant: _Variant, chunk: Chunk) -> None:
+    def _body(self, writer: OpWriter, variant: _Variant, chunk: Chunk) -> None:
         job = self._job
         body = sharded if job.is_fsdp else replicated
         gradients: Gradients = "add"

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from workloads.models.build import model_pieces
 from workloads.models.local import DTYPES, Shard
-from workloads.models.pieces import ModelPieces, Piece
+from workloads.models.pieces import ModelPiece, ModelPieces
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.models.tensors import ELEMENT_BYTES
@@ -96,7 +96,7 @@ class Job:
 
     @property
     def overlaps_passes(self) -> bool:
-        """Whether forwards and backwards take turns behind their exchanges; see ``overlapped.py``."""
+        """Whether forwards and backwards take turns behind their exchanges; see ``passes.py``."""
         return self.training.ep_overlap and self.parallel.pipeline.overlaps_passes and not self.is_fsdp
 
     @property
@@ -125,7 +125,7 @@ class Job:
         narrow = self.by_deepspeed and self.shard.main_grad_dtype == self.shard.dtype
         return not self.is_fsdp and (training.sharding in FSDP or training.bucket_bytes > 0 or narrow)
 
-    def numel(self, pieces: tuple[Piece, ...], group: str = "", *, trainable: bool = False) -> int:
+    def numel(self, pieces: tuple[ModelPiece, ...], group: str = "", *, trainable: bool = False) -> int:
         """Elements of the parameters of ``pieces`` on one rank before sharding.
 
         Of one ``group`` or of all; with ``trainable`` without those that are frozen.

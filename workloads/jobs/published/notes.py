@@ -1,8 +1,11 @@
-"""What was taken for granted where a row's words were not understood."""
+"""What a reader is told of a row: what was taken for granted, and whether it contradicts its neighbours."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from functools import cache
+from importlib import resources
 
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
@@ -53,3 +56,25 @@ def _of_degrees(row: RunRow) -> list[str]:
     if said and said != left:
         return [f"dp {said}: {left} is what tp, pp and cp leave of the GPUs"]
     return []
+
+
+def oddity(row: RunRow) -> str:
+    """Why a row stands apart; "" for most.  The rules are data: ``odd.toml``."""
+    for rule in _odd_rules():
+        patterns = {key: pattern for key, pattern in rule.items() if key != "reason"}
+        if all(re.search(pattern, _value(row, key), re.IGNORECASE) for key, pattern in patterns.items()):
+            return rule["reason"]
+    return ""
+
+
+def _value(row: RunRow, key: str) -> str:
+    if key == "head_size":
+        hidden, heads = row.number("hidden", 0), row.number("heads", 0)
+        return "misaligned" if heads and hidden % (8 * heads) else "aligned"
+    return " ".join(row.text(name) for name in key.split("+"))
+
+
+@cache
+def _odd_rules() -> tuple[dict[str, str], ...]:
+    text = (resources.files("workloads.jobs.published") / "odd.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["odd"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workloads.models.attention_core import Core
-from workloads.models.block import Block, register
+from workloads.models.block import LayerBlock, register
 from workloads.models.blocks.feed_forward import block_output
 from workloads.models.check import multiple
 from workloads.models.context_parallel import distributed_attention
@@ -11,13 +11,13 @@ from workloads.models.elementary import norm, rotary
 from workloads.models.fp8 import keep_narrow
 from workloads.models.linear import Linear, column_parallel, columns_apart, row_parallel
 from workloads.models.local import Shard
+from workloads.models.op_tape import OpTape
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Tape
 from workloads.models.tensors import Tensor, compute
 
 
 def _self_attention(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
 ) -> Tensor:
     """A fused residual sum adds the bias; ``index`` of the layer decides on its window."""
     core = _projections(tape, shard, model, x, module, index=index, causal=causal)
@@ -25,7 +25,7 @@ def _self_attention(
 
 
 def cross_attention(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, memory: Tensor, module: str
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, memory: Tensor, module: str
 ) -> Tensor:
     """Queries from ``x``, keys and values from ``memory``: the encoder's output, ``[tokens, hidden]``.
 
@@ -47,7 +47,7 @@ def cross_attention(
     return attended(tape, shard, model, x, core, module)
 
 
-def attended(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, core: Core, module: str) -> Tensor:
+def attended(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, core: Core, module: str) -> Tensor:
     """Attention proper over projected heads, and the output projection."""
     distributed_attention(tape, shard, core)
     merged = x.like(shard.tokens, core.heads * core.v_size)
@@ -59,7 +59,7 @@ def attended(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, core: Core, 
 
 
 def _projections(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
 ) -> Core:
     size, tp = model.size_per_head, shard.tp
     heads, kv_heads = model.heads // tp, max(1, model.num_kv_heads // tp)
@@ -116,4 +116,4 @@ def _check(model: ModelSpec, where: str) -> None:
         multiple(f"{where}.head_size", model.size_per_head, "a pair of", 2)
 
 
-register(Block("attention", "attention", _self_attention, _multiply_adds, check=_check))
+register(LayerBlock("attention", "attention", _self_attention, _multiply_adds, check=_check))

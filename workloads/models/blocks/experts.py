@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcore.errors import InputError
-from workloads.models.block import Block, register
+from workloads.models.block import LayerBlock, register
 from workloads.models.blocks.feed_forward import feed_forward
 from workloads.models.check import multiple
 from workloads.models.dispatch import dispatches_fp8, plan_dispatch
@@ -25,14 +25,14 @@ from workloads.models.fp8 import (
     weight_product_name,
 )
 from workloads.models.local import Shard
-from workloads.models.pieces import HOST_SYNC, Kernel
+from workloads.models.op_tape import Op, OpTape, TapedLaunch
+from workloads.models.pieces import HOST_SYNC, KernelLaunch
 from workloads.models.spec import ModelSpec, MoeSpec
-from workloads.models.tape import Launch, Op, Tape
 from workloads.models.tensors import Tensor, compute
 
 
 def _experts(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
 ) -> Tensor:
     """Router, dispatch, experts, combine, and the experts that every token passes."""
     del index, causal
@@ -63,13 +63,13 @@ def _experts(
     return x
 
 
-def _spread(launches: list[Launch], host_us: float) -> list[Launch]:
+def _spread(launches: list[TapedLaunch], host_us: float) -> list[TapedLaunch]:
     """``launches`` with the host's time shared out among them."""
     each = host_us / max(1, len(launches))
     return [replace(launch, kernel=replace(launch.kernel, host_us=each)) for launch in launches]
 
 
-def _route(tape: Tape, shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> None:
+def _route(tape: OpTape, shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> None:
     """Scores, the best ``top_k``, the map of routes and the loss that balances them."""
     tokens, op, router = x.shape[0], tape.op(), f"{module}.router"
     dtype = "float32" if shard.software.moe_router_fp32 else x.dtype
@@ -127,7 +127,7 @@ def _routing_steps(shard: Shard, scores: Tensor, top_k: int) -> list[tuple[str, 
 
 
 def _grouped_experts(
-    tape: Tape, shard: Shard, model: ModelSpec, moe: MoeSpec, x: Tensor, module: str
+    tape: OpTape, shard: Shard, model: ModelSpec, moe: MoeSpec, x: Tensor, module: str
 ) -> Tensor:
     """Products over the local experts at once, each on its share of the tokens."""
     local = moe.num_experts // shard.ep
@@ -151,7 +151,7 @@ def _grouped_experts(
     return y
 
 
-def _up_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> None:
+def _up_bias(tape: OpTape, shard: Shard, y: Tensor, local: int, module: str) -> None:
     """Each expert's bias, added in the product where the build does so; its gradient is a sum over rows."""
     op, biases = tape.op(), y.like(local, y.shape[1])
     op.parameter(f"{module}.bias", *biases.shape, group="expert_dp")
@@ -162,7 +162,7 @@ def _up_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> No
     _accumulate_each(op, shard, biases, module)
 
 
-def _clamped_gate(tape: Tape, x: Tensor, module: str) -> Tensor:
+def _clamped_gate(tape: OpTape, x: Tensor, module: str) -> Tensor:
     """Both halves cut off and joined by ATen's kernels, then gated and weighted in one.
 
     The offset of one half is made a tensor on the GPU, a copy from memory that is not pinned, for which the
@@ -174,7 +174,7 @@ def _clamped_gate(tape: Tape, x: Tensor, module: str) -> Tensor:
     for _ in range(2):
         op.run("aten::clamp", [half], [half], op_class="copy", module=module)
     op.run("aten::cat", [half, half], [x], module=module, saved_outputs=x.num_bytes)
-    op.launch(Launch(Kernel(HOST_SYNC, module=module)))
+    op.launch(TapedLaunch(KernelLaunch(HOST_SYNC, module=module)))
     op.run("swiglu_fwd", [x, weights], [half], module=module, saved_inputs=x.num_bytes)
     op.back(compute("swiglu_bwd", [half, x, weights], [x], module=module))
     op.back(compute("aten::sum.dim_IntList", [half, x], [weights], module=module))
@@ -184,7 +184,7 @@ def _clamped_gate(tape: Tape, x: Tensor, module: str) -> Tensor:
     return half
 
 
-def _weighted_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> None:
+def _weighted_bias(tape: OpTape, shard: Shard, y: Tensor, local: int, module: str) -> None:
     """Each expert's bias times a row's weight, expert by expert.
 
     Rows were weighted before the product, which leaves the bias out (TEGroupedMLP of
@@ -194,7 +194,7 @@ def _weighted_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str)
     op.parameter(f"{module}.bias", *biases.shape, group="expert_dp")
     for name, ins in (("mul.Tensor", [biases, weights]), ("add.Tensor", [y, y]), ("cat", [y])):
         step = compute(f"aten::{name}", ins, [y], module=module)
-        op.launch(Launch(replace(step, launches=1 if name == "cat" else local)))
+        op.launch(TapedLaunch(replace(step, launches=1 if name == "cat" else local)))
     gradients = (
         ("mul.Tensor", [y, weights], y, "weight"), ("sum.dim_IntList", [y], biases, "weight"),
         ("mul.Tensor", [y, biases], y, "input"), ("sum.dim_IntList", [y], weights, "input"),
@@ -213,14 +213,14 @@ def _accumulate_each(op: Op, shard: Shard, biases: Tensor, module: str) -> None:
     op.late[-1] = replace(op.late[-1], kernel=replace(op.late[-1].kernel, launches=biases.shape[0]))
 
 
-def _pad(tape: Tape, x: Tensor, module: str) -> None:
+def _pad(tape: OpTape, x: Tensor, module: str) -> None:
     """Rows of each expert to a multiple of what fp8 products take, or back: a copy of all of them."""
     op = tape.op()
     op.run("moe_fp8_pad", [x], [x], op_class="copy", module=module)
     op.back(compute("moe_fp8_pad", [x], [x], op_class="copy", module=module))
 
 
-def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int, module: str) -> Tensor:
+def _grouped(tape: OpTape, shard: Shard, x: Tensor, local: int, out_features: int, module: str) -> Tensor:
     tokens, in_features = x.shape
     y, op, fp8 = x.like(tokens, out_features), tape.op(), shard.fp8
     # A mean: no odd number of rows misaligns a product, as features are what lies side by side in memory.
@@ -228,16 +228,16 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
     sent = dispatches_fp8(shard)
     if casts_at_use(shard):
         # What was dispatched is in fp8: the first product's input, the gradient of the last one's output.
-        op.launch(Launch(requantised(x.like(local, in_features, out_features), module, kept=True)))
+        op.launch(TapedLaunch(requantised(x.like(local, in_features, out_features), module, kept=True)))
         if not (sent and module.endswith("fc1")):
-            op.launch(Launch(cast_for_product(x, module)))
+            op.launch(TapedLaunch(cast_for_product(x, module)))
         if not (sent and module.endswith("fc2")):
             op.back(cast_for_product(y, module), "input")
     elif fp8:
         # A delayed scale allows one pass over all experts' rows; else each expert's rows are cast apart.
         apart = local if shard.software.fp8_recipe != "delayed" else 1
         for kernel in casts(shard, x, module):
-            op.launch(Launch(replace(kernel, launches=apart)))
+            op.launch(TapedLaunch(replace(kernel, launches=apart)))
         for kernel in (
             *casts(shard, y, module),
             *column_casts(shard, y, module),
@@ -281,12 +281,12 @@ def _products(
         kernel = replace(kernel, launches=local)
     for number in range(count):
         if role == "":
-            op.launch(Launch(kernel, role="weight", saved_inputs=0 if number else saved))
+            op.launch(TapedLaunch(kernel, role="weight", saved_inputs=0 if number else saved))
         else:
             op.back(kernel, "weight" if role == "weight" else "input")
 
 
-def _gate(tape: Tape, shard: Shard, x: Tensor, module: str) -> None:
+def _gate(tape: OpTape, shard: Shard, x: Tensor, module: str) -> None:
     """A weight between 0 and 1 for the shared experts' output."""
     op, score = tape.op(), x.like(x.shape[0], 1)
     flops = 2 * x.numel
@@ -339,7 +339,7 @@ def _check(model: ModelSpec, where: str) -> None:
 
 
 register(
-    Block(
+    LayerBlock(
         "experts", "feed_forward", _experts, _multiply_adds, key="moe", spec=MoeSpec,
         is_in=ModelSpec.has_experts, check=_check, adds_bias=False,
     )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from workloads.models.block import Block, register
+from workloads.models.block import LayerBlock, register
 from workloads.models.elementary import activation
 from workloads.models.linear import Linear, column_parallel, columns_apart, row_parallel
 from workloads.models.local import Shard
+from workloads.models.op_tape import OpTape
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Tape
 from workloads.models.tensors import Tensor
 
 
 def feed_forward(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, ffn: int = 0
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, ffn: int = 0
 ) -> Tensor:
     """``x [tokens, hidden]`` to the same; a fused sum adds the bias.  ``ffn`` 0: the model's width."""
     width = ffn or model.ffn
@@ -39,7 +39,7 @@ def block_output(shard: Shard, model: ModelSpec, module: str, *, save_input: boo
 
 
 def _feed_forward(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
 ) -> Tensor:
     del index, causal  # all layers are alike, and tokens apart
     return feed_forward(tape, shard, model, x, module)
@@ -50,4 +50,4 @@ def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) ->
     return (3 if model.gated else 2) * model.hidden * model.ffn
 
 
-register(Block("feed_forward", "feed_forward", _feed_forward, _multiply_adds))
+register(LayerBlock("feed_forward", "feed_forward", _feed_forward, _multiply_adds))

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from workloads.models.attention_core import Core
-from workloads.models.block import Block, register
+from workloads.models.block import LayerBlock, register
 from workloads.models.blocks.attention import attended, weights_and_scores
 from workloads.models.elementary import norm, rotary
 from workloads.models.linear import Linear, column_parallel, linear
 from workloads.models.local import Shard
+from workloads.models.op_tape import OpTape
 from workloads.models.spec import MlaSpec, ModelSpec
-from workloads.models.tape import Tape
 from workloads.models.tensors import Tensor, compute
 
 
 def _latent_attention(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
 ) -> Tensor:
     del index, causal  # it has no window, and is causal where the model is
     return attended(tape, shard, model, x, _projections(tape, shard, model, x, module), module)
 
 
-def _projections(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str) -> Core:
+def _projections(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str) -> Core:
     """The small projections are on every rank."""
     mla = model.mla
     assert mla is not None
@@ -67,7 +67,7 @@ def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) ->
 
 
 register(
-    Block(
+    LayerBlock(
         "latent_attention", "attention", _latent_attention, _multiply_adds, key="mla", spec=MlaSpec,
         is_in=lambda model, _: model.mla is not None,
     )

@@ -9,25 +9,25 @@ from workloads.models.heads import predict_tokens
 from workloads.models.linear import Linear, linear
 from workloads.models.local import Shard
 from workloads.models.loss import small_loss
+from workloads.models.op_tape import OpTape
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Tape
 from workloads.models.tensors import Tensor, compute
 
 
-def _end(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
+def _end(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
     _transform(tape, shard, model, x)
     predict_tokens(tape, shard, model.model_copy(update={"head_bias": True}), x)
     _next_sentence(tape, shard, model, x)
 
 
-def _transform(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
+def _transform(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
     """The masked-token head before the logits: dense, GELU, norm."""
     linear(tape, shard, x, model.hidden, Linear("lm_head.dense", bias=True, fp8=False, replicated=True))
     activation(tape, shard, model, x, "lm_head", bias=False)
     norm(tape, shard, model, x, "lm_head.layer_norm", residual=False)
 
 
-def _next_sentence(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
+def _next_sentence(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
     """The first token through a dense layer with tanh to two classes."""
     first = x.like(shard.micro_batch, model.hidden)
     pooled = linear(tape, shard, first, model.hidden, Linear("pooler.dense", bias=True, fp8=False))

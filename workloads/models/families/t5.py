@@ -16,14 +16,14 @@ from workloads.models.family import Family, register
 from workloads.models.heads import predict_tokens
 from workloads.models.layers import write_layer
 from workloads.models.local import Shard
-from workloads.models.pieces import Piece
+from workloads.models.op_tape import Recompute
+from workloads.models.pieces import ModelPiece
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Recompute
 
 
 def decoder_layer(
     model: ModelSpec, shard: Shard, index: int, *, recompute: Recompute, input_grad: bool = True
-) -> Piece:
+) -> ModelPiece:
     """Decoder layer ``index``, with the decoder's embedding and the encoder's last norm in the first.
 
     ``shard`` is the encoder's view.

@@ -9,14 +9,14 @@ from workloads.models.family import Family, register
 from workloads.models.linear import Linear, linear
 from workloads.models.local import Shard
 from workloads.models.loss import small_loss
+from workloads.models.op_tape import OpTape
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Tape
 from workloads.models.tensors import Tensor, compute
 
 _CHANNELS = 3
 
 
-def _patches(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> int:
+def _patches(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor) -> int:
     """A convolution whose stride is its size is a product over patches; then class token and positions."""
     name, width = "embedding.patch_embedding", _CHANNELS * model.patch_size**2
     patches = shard.tensor(shard.micro_batch * model.num_patches, width)
@@ -37,7 +37,7 @@ def _patches(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> int:
     return patches.num_bytes
 
 
-def _classes(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
+def _classes(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
     """The class token to classes."""
     first = x.like(shard.micro_batch, model.hidden)
     if model.num_classes:
