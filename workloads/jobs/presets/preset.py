@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
@@ -84,6 +85,15 @@ def load_preset(name: str) -> Preset:
         raise InputError(f"no preset {name!r}{nearest(name, known)}")
     text = (resources.files("workloads.jobs.presets") / f"{name}.toml").read_text(encoding="utf-8")
     return parse_preset(name, text)
+
+
+def read_preset(path: Path) -> Preset:
+    """The preset of a file outside the package.  Errors: InputError, also for a file that cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read preset {path}: {error}") from None
+    return parse_preset(path.stem, text)
 
 
 def parse_preset(name: str, text: str) -> Preset:
