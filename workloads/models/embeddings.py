@@ -67,14 +67,7 @@ def write_tokens(tape: OpTape, shard: Shard, model: ModelSpec, *, owner: bool) -
 
 
 def _words(
-    tape: OpTape,
-    shard: Shard,
-    model: ModelSpec,
-    ids: Tensor,
-    whole: Tensor,
-    *,
-    owner: bool,
-    scattered: bool,
+    tape: OpTape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, *, owner: bool, scattered: bool
 ) -> None:
     """Each tensor-parallel rank looks up its rows and clears those of others, then all add up."""
     op, rows = tape.op(), padded_vocab(model, shard) // shard.tp

@@ -101,10 +101,7 @@ def forward_pass(writer: OpWriter, chunk: Chunk, layer_offset: int) -> Iterator[
 
 
 def backward_pass(
-    writer: OpWriter,
-    chunk: Chunk,
-    layer_offset: int,
-    kernels: Callable[[ModelPiece], Sequence[KernelLaunch]],
+    writer: OpWriter, chunk: Chunk, layer_offset: int, kernels: Callable[[ModelPiece], Sequence[KernelLaunch]]
 ) -> Iterator[None]:
     """A chunk's backward; what is put off at its end comes last."""
     by_layer = not exchanges_tokens(chunk)

@@ -179,10 +179,7 @@ def backward(
 
 
 def _reducer(
-    writer: OpWriter,
-    job: Job,
-    buckets: Sequence[GradBucket],
-    reduced: list[tuple[GradBucket, OpHandle]],
+    writer: OpWriter, job: Job, buckets: Sequence[GradBucket], reduced: list[tuple[GradBucket, OpHandle]]
 ) -> Callable[[], None]:
     def reduce() -> None:
         beside = job.training.overlap_grad_reduce or not job.by_deepspeed

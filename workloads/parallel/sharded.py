@@ -130,13 +130,7 @@ def forward(writer: OpWriter, job: Job, chunk: Chunk, *, first: bool) -> None:
 
 
 def backward(
-    writer: OpWriter,
-    job: Job,
-    chunk: Chunk,
-    *,
-    kernels: Kernels,
-    gathers: bool = True,
-    reduces: bool = True,
+    writer: OpWriter, job: Job, chunk: Chunk, *, kernels: Kernels, gathers: bool = True, reduces: bool = True
 ) -> None:
     """Gather again what was freed, compute ``kernels`` of each piece in reverse, reduce.
 
