@@ -13,7 +13,6 @@ from workloads.jobs.published.row import RunRow
 from workloads.jobs.published.sharding import shard_ranks, sharding_of
 from workloads.jobs.published.words import says_yes
 from workloads.models.spec import ModelSpec
-from workloads.parallel.axis import further_axes
 from workloads.parallel.spec import WHOLE_GRADIENTS
 
 #: How context-parallel ranks exchange keys and values, by the words that name it.
@@ -29,12 +28,12 @@ def said_of_layout(row: RunRow, preset: Preset, model: ModelSpec) -> dict[str, A
 
     Errors: InputError for degrees that do not divide the GPUs.
     """
-    inside = ["tp", "pp", "cp", *(axis.name for axis in further_axes() if row.says(axis.name))]
-    degrees = {name: row.count(name, 1) for name in (*inside, "ep")}
-    gpus, inner = row.count("gpus"), math.prod(degrees[name] for name in inside)
+    within = row.degrees_within()
+    degrees = {**within, "ep": row.count("ep", 1)}
+    gpus, inner = row.count("gpus"), math.prod(within.values())
     if gpus % inner:
-        said = " x ".join(f"{name} {degrees[name]}" for name in inside)
-        raise InputError(f"{row.id}: {gpus} GPUs do not divide by {said}")
+        product = " x ".join(f"{name} {degree}" for name, degree in within.items())
+        raise InputError(f"{row.id}: {gpus} GPUs do not divide by {product}")
     dp = gpus // inner
     said = f"{row.text('overlap_notes')} {row.text('sp')}"
     found: dict[str, Any] = {**degrees, "dp": dp}

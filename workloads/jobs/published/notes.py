@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from functools import cache
@@ -52,7 +53,7 @@ def _of_degrees(row: RunRow) -> list[str]:
         said = row.count("dp", 0) if row.says("dp") else 0
     except InputError:
         return [f"dp {row.text('dp')!r} is no number: what tp, pp and cp leave of the GPUs"]
-    left = row.count("gpus") // (row.count("tp", 1) * row.count("pp", 1) * row.count("cp", 1))
+    left = row.count("gpus") // math.prod(row.degrees_within().values())
     if said and said != left:
         return [f"dp {said}: {left} is what tp, pp and cp leave of the GPUs"]
     return []
