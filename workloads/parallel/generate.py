@@ -194,15 +194,15 @@ class _Generator:
         template = self._build.template("fwd" if forward else "bwd")
         writer = OpWriter(template, self._job.software, paired=variant.paired)
         ahead = self._messages.post(template, variant.before, ())
-        for route in exchange.awaits:
-            writer.wait_for(external(self._messages.stream("send", route)))
+        for direction in exchange.awaits:
+            writer.wait_for(external(self._messages.stream("send", direction)))
         if exchange.own is not None:
             message, back = exchange.own
-            stream = self._messages.stream("recv", message.route)
+            stream = self._messages.stream("recv", message.direction)
             here = [
                 got
                 for got, one in zip(ahead, variant.before, strict=True)
-                if self._messages.stream("recv", one.route) == stream
+                if self._messages.stream("recv", one.direction) == stream
             ]
             before = external(stream, back)
             self._messages.take(writer, message, here[-1 - back] if here else before)
@@ -235,8 +235,8 @@ class _Generator:
             return self._templates[pair]
         template = self._templates[pair] = self._build.template("fwd+bwd")
         one, other = (OpWriter(template, self._job.software) for _ in range(2))
-        for route in forward.exchange.awaits:
-            one.wait_for(external(self._messages.stream("send", route)))
+        for direction in forward.exchange.awaits:
+            one.wait_for(external(self._messages.stream("send", direction)))
         self._messages.await_own(one, forward.exchange)
         early = self._messages.early(forward.exchange.posts, backward.exchange)
         posted = self._messages.post(template, early, (external(COMPUTE),))

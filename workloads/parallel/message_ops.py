@@ -8,7 +8,7 @@ from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source, external
 from workloads.parallel.emit import OpWriter
 from workloads.parallel.job import Job
-from workloads.parallel.messages import ActionMessages, Route, StageMessage, p2p_stream
+from workloads.parallel.messages import ActionMessages, Direction, StageMessage, p2p_stream
 
 
 class MessageWriter:
@@ -23,17 +23,17 @@ class MessageWriter:
         """Receives behind what the compute stream has done."""
         return [
             template.recv(
-                self._group(route), -route.delta, self._sent(num_bytes), stream=self.stream("recv", route),
-                waits=waits, phase=_phase(route),
+                self._group(direction), -direction.delta, self._sent(num_bytes), waits=waits,
+                stream=self.stream("recv", direction), phase=_phase(direction),
             )
-            for route, num_bytes in messages
+            for direction, num_bytes in messages
         ]  # fmt: skip
 
     def take(self, writer: OpWriter, message: StageMessage, received: Source) -> None:
         """What follows waits for the message; each tensor-parallel rank may have got a slice of it."""
         writer.wait_for(received)
         if self._scattered:
-            phase = _phase(message.route)
+            phase = _phase(message.direction)
             writer.collective("all_gather", "tp", message.num_bytes, stream="compute", phase=phase)
 
     def await_own(
@@ -50,18 +50,18 @@ class MessageWriter:
         if exchange.own is None:
             return
         message, since = exchange.own
-        stream = self.stream("recv", message.route)
-        here = [got for one, got in posted if self.stream("recv", one.route) == stream]
-        behind = sum(self.stream("recv", one.route) == stream for one in late)
+        stream = self.stream("recv", message.direction)
+        here = [got for one, got in posted if self.stream("recv", one.direction) == stream]
+        behind = sum(self.stream("recv", one.direction) == stream for one in late)
         self.take(writer, message, here[-1] if here else external(stream, since - behind))
 
     def send(self, writer: OpWriter, exchange: ActionMessages) -> tuple[OpHandle, ...]:
         """What an action sends once it is done; what it was done with."""
         done = (writer.last,) if writer.last is not None else ()
-        for route, num_bytes in exchange.sends:
+        for direction, num_bytes in exchange.sends:
             writer.template.send(
-                self._group(route), route.delta, self._sent(num_bytes), stream=self.stream("send", route),
-                waits=(*done, *writer.beside), phase=_phase(route),
+                self._group(direction), direction.delta, self._sent(num_bytes), waits=(*done, *writer.beside),
+                stream=self.stream("send", direction), phase=_phase(direction),
             )  # fmt: skip
         return done
 
@@ -69,18 +69,18 @@ class MessageWriter:
         """Of the receives posted behind the one action those up to what the other, beside it, needs."""
         if exchange.own is None:
             return ()
-        stream = self.stream("recv", exchange.own[0].route)
-        same = [number for number, one in enumerate(posts) if self.stream("recv", one.route) == stream]
+        stream = self.stream("recv", exchange.own[0].direction)
+        same = [number for number, one in enumerate(posts) if self.stream("recv", one.direction) == stream]
         count = len(same) - exchange.own[1]
         return posts[: same[count - 1] + 1] if count > 0 else ()
 
-    def _group(self, route: Route) -> str:
+    def _group(self, direction: Direction) -> str:
         apart = self._job.mesh.two_way and not self._job.p2p_per_peer
-        return "pp_bwd" if route.gradients and apart else "pp"
+        return "pp_bwd" if direction.gradients and apart else "pp"
 
-    def stream(self, what: str, route: Route) -> str:
-        """The stream on which "send" or "recv" of a route runs."""
-        return p2p_stream(what, route, self._job.parallel.pp, per_peer=self._job.p2p_per_peer)
+    def stream(self, what: str, direction: Direction) -> str:
+        """The stream on which "send" or "recv" of a direction runs."""
+        return p2p_stream(what, direction, self._job.parallel.pp, per_peer=self._job.p2p_per_peer)
 
     @property
     def _scattered(self) -> bool:
@@ -92,5 +92,5 @@ class MessageWriter:
         return num_bytes // (self._job.parallel.tp if self._scattered else 1)
 
 
-def _phase(route: Route) -> str:
-    return "bwd" if route.gradients else "fwd"
+def _phase(direction: Direction) -> str:
+    return "bwd" if direction.gradients else "fwd"

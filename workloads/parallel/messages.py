@@ -30,7 +30,7 @@ from simcore.graph.schedules import Action, Placement, Schedule, needs, neighbou
 from simcore.graph.schedules.play import num_chunks
 
 
-class Route(NamedTuple):
+class Direction(NamedTuple):
     """Messages of one kind from one stage to another: activations or gradients, ``delta`` stages further."""
 
     gradients: bool
@@ -38,9 +38,9 @@ class Route(NamedTuple):
 
 
 class StageMessage(NamedTuple):
-    """One message: its route and what it carries."""
+    """One message: its direction and what it carries."""
 
-    route: Route
+    direction: Direction
     num_bytes: int
 
 
@@ -48,13 +48,13 @@ class StageMessage(NamedTuple):
 class ActionMessages:
     """Messages around one action.
 
-    ``own``: the message that it needs and how many messages its stream has taken since; ``awaits``: routes
-    whose last send must have ended before it; ``sends`` and ``posts``: sends issued and receives posted after
-    it, in order.
+    ``own``: the message that it needs and how many messages its stream has taken since; ``awaits``:
+    directions whose last send must have ended before it; ``sends`` and ``posts``: sends issued and receives
+    posted after it, in order.
     """
 
     own: tuple[StageMessage, int] | None = None
-    awaits: tuple[Route, ...] = ()
+    awaits: tuple[Direction, ...] = ()
     sends: tuple[StageMessage, ...] = ()
     posts: tuple[StageMessage, ...] = ()
 
@@ -75,16 +75,16 @@ class _StageMessages:
         return self.slots[number - 1][-1] if number else -1
 
 
-def p2p_stream(what: str, route: Route, num_stages: int, *, per_peer: bool) -> str:
-    """The stream on which "send" or "recv" of a route runs.
+def p2p_stream(what: str, direction: Direction, num_stages: int, *, per_peer: bool) -> str:
+    """The stream on which "send" or "recv" of a direction runs.
 
     One for each neighbour, direction and kind: no order of actions blocks on communication alone.
     ``per_peer``: one for each neighbour.
     """
     if per_peer:
-        return f"pp.pair.{(route.delta if what == 'send' else -route.delta) % num_stages}"
-    usual = route.delta == (-1 if route.gradients else 1)
-    return f"pp.{what}.{'bwd' if route.gradients else 'fwd'}" + ("" if usual else ".up")
+        return f"pp.pair.{(direction.delta if what == 'send' else -direction.delta) % num_stages}"
+    usual = direction.delta == (-1 if direction.gradients else 1)
+    return f"pp.{what}.{'bwd' if direction.gradients else 'fwd'}" + ("" if usual else ".up")
 
 
 def plan_messages(
@@ -134,8 +134,8 @@ def _in_rounds(
             taken[number] += 1
             to = _receiver(action, number, count, chunks, placement)
             if to is not None:
-                where, route, boundary = to
-                message, order = StageMessage(route, boundary_bytes[boundary]), order + 1
+                where, direction, boundary = to
+                message, order = StageMessage(direction, boundary_bytes[boundary]), order + 1
                 stage.sends[taken[number] - 1] = [message]
                 stages[where].posts.setdefault(taken[where] - 1, []).append((order, message))
     return stages
@@ -155,8 +155,8 @@ def _in_time(
                 to = _receiver(stage.actions[position], number, count, chunks, placement)
                 if to is None:
                     continue
-                where, route, boundary = to
-                message = StageMessage(route, boundary_bytes[boundary])
+                where, direction, boundary = to
+                message = StageMessage(direction, boundary_bytes[boundary])
                 stage.sends.setdefault(slot[-1], []).append(message)
                 other = stages[where]
                 other.posts.setdefault(other.last_ended_by(end), []).append((end, message))
@@ -210,7 +210,7 @@ def _whole(action: Action) -> Action:
 
 def _receiver(
     action: Action, stage: int, count: int, chunks: int, placement: Placement
-) -> tuple[int, Route, int] | None:
+) -> tuple[int, Direction, int] | None:
     """Who gets what an action makes, and the boundary it crosses; None when nobody else needs it."""
     if action.kind == "W":
         return None
@@ -218,17 +218,17 @@ def _receiver(
     other = neighbour(stage, action.chunk, step, count, chunks, placement)
     if other is None or other[0] == stage:
         return None
-    return other[0], _route(action, stage, other[0], count), min(own, own + step)
+    return other[0], _direction(action, stage, other[0], count), min(own, own + step)
 
 
-def _route(action: Action, source: int, to: int, count: int) -> Route:
+def _direction(action: Action, source: int, to: int, count: int) -> Direction:
     delta = to - source
     if abs(delta) == count - 1 and count > 2:  # round the ends
         delta = -1 if delta > 0 else 1
     elif count == 2:
         # Two stages: both ways round are one step; activations count as going on, gradients as going back.
         delta = -1 if action.sends_back else 1
-    return Route(action.sends_back, delta)
+    return Direction(action.sends_back, delta)
 
 
 def _own_messages(
@@ -237,24 +237,26 @@ def _own_messages(
     count: int,
     chunks: int,
     placement: Placement,
-    stream: Callable[[str, Route], str],
+    stream: Callable[[str, Direction], str],
 ) -> dict[int, tuple[StageMessage, int]]:
     """For each action that needs a message: that, and how many its stream has taken since."""
-    posted: dict[Route, deque[tuple[StageMessage, int]]] = defaultdict(deque)  # with its place on the stream
+    posted: dict[Direction, deque[tuple[StageMessage, int]]] = defaultdict(
+        deque
+    )  # with its place on the stream
     issued: Counter[str] = Counter()
     found = {}
     for position, action in enumerate(stage.actions, start=-1):
         for message in stage.sends.get(position, ()):
-            issued[stream("send", message.route)] += 1
+            issued[stream("send", message.direction)] += 1
         for _, message in stage.posts.get(position, []):
-            on = stream("recv", message.route)
-            posted[message.route].append((message, issued[on]))
+            on = stream("recv", message.direction)
+            posted[message.direction].append((message, issued[on]))
             issued[on] += 1
         source = _sender(action, number, count, chunks, placement)
         if source is not None:
-            route = _route(action, source, number, count)
-            message, place = posted[route].popleft()
-            found[position + 1] = message, issued[stream("recv", route)] - 1 - place
+            direction = _direction(action, source, number, count)
+            message, place = posted[direction].popleft()
+            found[position + 1] = message, issued[stream("recv", direction)] - 1 - place
     return found
 
 
@@ -275,7 +277,7 @@ def _exchanges(
         out.append(
             ActionMessages(
                 own=own.get(position),
-                awaits=() if overlap else tuple(sorted({message.route for message in sent})),
+                awaits=() if overlap else tuple(sorted({message.direction for message in sent})),
                 sends=sends,
                 posts=tuple(message for _, message in stage.posts.get(position, [])),
             )
