@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.evidence import Evidence, Features, MeasuredRun, measured_runs, with_reaches
+from workloads.evidence import Evidence, JobFeatures, MeasuredRun, measured_runs, with_reaches
 
-JOB = Features(
+JOB = JobFeatures(
     framework="megatron-core", source="row", board="H100-SXM5-80GB", die="gh100", blocks="dense",
     precision="bf16", sharding="zero1", recompute="none", gpus=64, params_b=8, layers=32, hidden=4096,
     seq=4096, tp=2, pp=1, vpp=1, cp=1, ep=1, dp=32, micro_batch=1, microbatches=4,
 )  # fmt: skip
 
 
-def measured(name: str, miss: float, *, job: Features = JOB, **changes: object) -> MeasuredRun:
+def measured(name: str, miss: float, *, job: JobFeatures = JOB, **changes: object) -> MeasuredRun:
     """A run predicted at 1 s and measured at exp(miss) s, of a family of its own unless told."""
     plain = MeasuredRun(name, name, "A", job, math.exp(miss), 1.0, 1.0, 1.0, 1.0)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def ends(evidence: Evidence, job: Features = JOB) -> tuple[float, float]:
+def ends(evidence: Evidence, job: JobFeatures = JOB) -> tuple[float, float]:
     """Logarithms of a band's factors."""
     found = evidence.interval(job)
     return math.log(found.low_factor), math.log(found.high_factor)
@@ -92,7 +92,7 @@ def test_a_framework_is_measured_by_itself_or_by_its_kin() -> None:
 def test_what_is_not_known_of_a_job_makes_it_farther() -> None:
     evidence = Evidence([measured(f"r{k}", (k - 5) / 100) for k in range(10)])
     known = evidence.interval(JOB)
-    unknown = evidence.interval(Features(source="traced", board=JOB.board, die=JOB.die, gpus=64))
+    unknown = evidence.interval(JobFeatures(source="traced", board=JOB.board, die=JOB.die, gpus=64))
     assert unknown.nearest[0].distance > known.nearest[0].distance == 0
     assert unknown.widened > 1
     assert unknown.reasons == (

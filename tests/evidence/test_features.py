@@ -1,4 +1,4 @@
-"""Features of a job: one truth for specs and graphs; what a traced graph does not say; rows as text."""
+"""JobFeatures of a job: one truth for specs and graphs; what a traced graph does not say; rows as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simcore.errors import InputError
 from simcore.graph import load_graph
 from workloads import catalog
 from workloads.evidence import (
-    Features,
+    JobFeatures,
     MeasuredRun,
     job_features,
     measured_runs,
@@ -70,7 +70,7 @@ def test_a_traced_program_is_known_as_far_as_its_graph_says() -> None:
 
 
 def test_runs_are_written_and_read_again() -> None:
-    job = Features(framework="megatron-core", source="row", gpus=64, seq=4096)
+    job = JobFeatures(framework="megatron-core", source="row", gpus=64, seq=4096)
     runs = (
         MeasuredRun("one", "f", "A", job, 1.5, 1.25, 1.25, 1.25, 1.25, reach=0.5),
         MeasuredRun("two, quoted", "f", "B", job, 2.0, 2.5, 2.5, 2.5, 3.0, odd="slow, twice"),
@@ -89,7 +89,7 @@ def test_runs_are_written_and_read_again() -> None:
     ],
 )
 def test_bad_residuals_are_refused(old: str, new: str, said: str) -> None:
-    text = write_runs([MeasuredRun("one", "f", "A", Features(), 1.5, 1.25, 1.25, 1.25, 1.25)])
+    text = write_runs([MeasuredRun("one", "f", "A", JobFeatures(), 1.5, 1.25, 1.25, 1.25, 1.25)])
     with pytest.raises(InputError, match=said):
         read_runs(text.replace(old, new, 1))
 

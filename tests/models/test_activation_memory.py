@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from workloads.models import ModelSpec, Piece
+from workloads.models import ModelPiece, ModelSpec
 from workloads.models.layers import layer
 from workloads.models.local import Shard
 from workloads.models.software import SoftwareSpec
@@ -22,7 +22,7 @@ GPT = ModelSpec(layers=4, hidden=H, heads=A, ffn=4 * H, vocab=51200, dropout=0.1
 SBH, SCORES = S * B * H, S * S * B * A
 
 
-def made(*, recompute: Any = "none", attention: str = "unfused", **shard: Any) -> Piece:
+def made(*, recompute: Any = "none", attention: str = "unfused", **shard: Any) -> ModelPiece:
     software = SoftwareSpec(attention=attention)
     view = Shard(B, S, precision="fp16", recompute=recompute, software=software, **shard)
     return layer(GPT, view, 0, recompute=recompute)

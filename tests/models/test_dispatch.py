@@ -15,7 +15,7 @@ from tests.models.known import MIXTRAL_8X7B
 from workloads.models.build import model_pieces
 from workloads.models.dispatch import owners_hit
 from workloads.models.local import Shard
-from workloads.models.pieces import EP_STREAM, HOST_SYNC, Kernel, ModelPieces
+from workloads.models.pieces import EP_STREAM, HOST_SYNC, KernelLaunch, ModelPieces
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec, MoeSpec
 
@@ -33,7 +33,7 @@ def pieces(
     return model_pieces(model, shard)
 
 
-def exchanged(kernels: Sequence[Kernel]) -> list[tuple[str, str, int]]:
+def exchanged(kernels: Sequence[KernelLaunch]) -> list[tuple[str, str, int]]:
     return [(k.name, k.group, k.num_bytes) for k in kernels if k.collective and k.dtype == "bfloat16"]
 
 

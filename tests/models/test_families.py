@@ -9,7 +9,7 @@ import pytest
 
 from simcore.errors import InputError
 from tests.models.known import BERT_LARGE, DEEPSEEK_V3, GPT3, LLAMA3_8B, MIXTRAL_8X7B, T5_11B, VIT_L
-from workloads.models import Kernel, ModelPieces, ModelSpec, MoeSpec
+from workloads.models import KernelLaunch, ModelPieces, ModelSpec, MoeSpec
 from workloads.models.build import model_pieces
 from workloads.models.check import check_model
 from workloads.models.dispatch import rank_load, routed_tokens
@@ -24,7 +24,7 @@ def pieces(model: ModelSpec, *, software: dict[str, Any] | None = None, **shard:
     return model_pieces(model, Shard(2, SEQ, software=SoftwareSpec(**(software or {})), **shard))
 
 
-def exchanged(kernels: tuple[Kernel, ...]) -> list[tuple[str, str, int]]:
+def exchanged(kernels: tuple[KernelLaunch, ...]) -> list[tuple[str, str, int]]:
     return [(k.collective, k.group, k.num_bytes) for k in kernels if k.collective]
 
 
@@ -216,7 +216,7 @@ def test_softmax_by_reductions_moves_what_was_recorded_of_xla() -> None:
     software = SoftwareSpec(attention="unfused", softmax_fusion="reductions")
     layer = model_pieces(small, Shard(4, 2048, software=software)).layers[0]
 
-    def moved(kernels: tuple[Kernel, ...]) -> list[int]:
+    def moved(kernels: tuple[KernelLaunch, ...]) -> list[int]:
         return [round((k.bytes_read + k.bytes_written) / 1e6) for k in kernels if "softmax" in k.name]
 
     # Scores are 4 x 12 x 2048 x 2048 in bf16, 402.7 MB; recorded: 403, 403, 806 and 807, 1209.

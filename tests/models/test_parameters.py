@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.models.known import COUNTS, GPT3, MIXTRAL_8X7B
-from workloads.models import ModelSpec, Piece
+from workloads.models import ModelPiece, ModelSpec
 from workloads.models.build import model_pieces
 from workloads.models.local import Shard
 from workloads.models.software import SoftwareSpec
@@ -18,7 +18,7 @@ def num_parameters(model: ModelSpec, **shard: int) -> int:
     return sum(parameter.numel for piece in pieces for parameter in piece.parameters)
 
 
-def of(piece: Piece) -> dict[str, int]:
+def of(piece: ModelPiece) -> dict[str, int]:
     return {parameter.name.split(".", 3)[-1]: parameter.numel for parameter in piece.parameters}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.models.known import LLAMA3_8B, MIXTRAL_8X7B
-from workloads.models import ModelPieces, ModelSpec, Piece
+from workloads.models import ModelPiece, ModelPieces, ModelSpec
 from workloads.models.build import model_pieces
 from workloads.models.local import Shard
 
@@ -18,7 +18,7 @@ def pieces(model: ModelSpec = SMALL, **shard: Any) -> ModelPieces:
     return model_pieces(model, Shard(1, 2048, **shard))
 
 
-def flops(piece: Piece, *, weights: bool) -> int:
+def flops(piece: ModelPiece, *, weights: bool) -> int:
     return sum(k.flops for k in piece.backward if k.weight_gradient == weights and not k.recomputed)
 
 

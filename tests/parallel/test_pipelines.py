@@ -14,7 +14,7 @@ from tests.parallel.jobs import step
 from workloads.models.spec import ModelSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
-from workloads.parallel.messages import Flow, plan_messages
+from workloads.parallel.messages import Direction, plan_messages
 
 #: Wide enough that kernels, not launches or messages, make the time.
 WIDE = ModelSpec(name="wide", layers=16, hidden=4096, heads=32, ffn=16384, vocab=1000, tied_embeddings=False)
@@ -69,7 +69,7 @@ def test_one_rank_stands_for_its_like():
 
 def test_receives_of_1f1b_follow_the_action_before():
     before, exchanges = plan_messages(one_f_one_b(2, 3), [8], overlap=False)
-    down, up = Flow(False, 1), Flow(True, -1)
+    down, up = Direction(False, 1), Direction(True, -1)
     # Stage 0: F0 F1 B0 F2 B1 B2.  It expects the gradient of B0 once F1 is through.
     assert before == [(), ((down, 8),)]
     assert [exchange.posts for exchange in exchanges[0]] == [

@@ -9,13 +9,13 @@ from workloads.evidence.band import (
     interval,
     with_reaches,
 )
-from workloads.evidence.features import Features, job_features, workload_features
+from workloads.evidence.features import JobFeatures, job_features, workload_features
 from workloads.evidence.runs import MeasuredRun, measured_runs, read_runs, write_runs
 
 __all__ = [
     "LEVEL",
     "Evidence",
-    "Features",
+    "JobFeatures",
     "MeasuredRun",
     "Near",
     "Stated",

@@ -11,7 +11,7 @@ Note [Bands]
     family.
     It widens with the distance of the nearest run beyond ``_FAR`` (nine of ten left-out runs have a nearer
     one), and with what no run on the job's framework has: a die, experts, a precision, or a number beyond the
-    largest measured one, each by its term of the distance (``Columns.novelties``).
+    largest measured one, each by its term of the distance (``FeatureFeatureColumns.novelties``).
     A factor for all bands makes the level true: of all runs, each with the band that the *other* families
     give, the share ``level`` lies within (split conformal prediction with a scaled score; a run whose
     unpublished inputs leave a width counts less, ``_OPEN``).  It is the quantile of the runs' ``reach``.
@@ -27,8 +27,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from workloads.evidence.distance import Columns, differences
-from workloads.evidence.features import Features
+from workloads.evidence.distance import FeatureColumns, differences
+from workloads.evidence.features import JobFeatures
 from workloads.evidence.runs import MeasuredRun, measured_runs
 
 FloatArray = npt.NDArray[np.float64]
@@ -82,14 +82,14 @@ class Evidence:
     def __init__(self, runs: Sequence[MeasuredRun]) -> None:
         # In one order whatever the file's, so that sums are the same to the last bit.
         self.runs = tuple(sorted((run for run in runs if not run.odd), key=lambda run: run.id))
-        self._columns = Columns.of(self.runs)
+        self._columns = FeatureColumns.of(self.runs)
         self._misses = np.array([run.miss for run in self.runs], dtype=np.float64)
         self._counts = np.array([_count(run) for run in self.runs], dtype=np.float64)
         names = {family: number for number, family in enumerate(sorted({run.family for run in self.runs}))}
         self._family = np.array([names[run.family] for run in self.runs], dtype=np.int64)
         self._names = names
 
-    def interval(self, job: Features, *, level: float = LEVEL, without: str = "") -> Stated:
+    def interval(self, job: JobFeatures, *, level: float = LEVEL, without: str = "") -> Stated:
         """The band of ``job``, of a family ``without`` which it is made; see Note [Bands]."""
         used = self._family != self._names.get(without, -1)
         low, high, widened, distances, weights = self._raw(job, used)
@@ -126,7 +126,7 @@ class Evidence:
             for k in range(len(self.runs))
         ]
 
-    def _reasons(self, job: Features, used: npt.NDArray[np.bool_]) -> tuple[str, ...]:
+    def _reasons(self, job: JobFeatures, used: npt.NDArray[np.bool_]) -> tuple[str, ...]:
         """What no measured run has, and what is not known of the job."""
         unknown = () if job.layers else ("the model's dimensions are not known",)
         return (*(text for _, text in self._columns.novelties(job, used)), *unknown)
@@ -137,7 +137,7 @@ class Evidence:
         return miss / (high if miss > 0 else low)
 
     def _raw(
-        self, job: Features, used: npt.NDArray[np.bool_]
+        self, job: JobFeatures, used: npt.NDArray[np.bool_]
     ) -> tuple[float, float, float, FloatArray, FloatArray]:
         """Ends of the raw band (logarithms), the widening in them, and distance and weight of each run."""
         distances = self._columns.distances(job)[used]
@@ -163,7 +163,7 @@ def evidence() -> Evidence:
     return Evidence(measured_runs())
 
 
-def interval(job: Features, *, level: float = LEVEL) -> Stated:
+def interval(job: JobFeatures, *, level: float = LEVEL) -> Stated:
     """The band of ``job`` from the runs that come with the project."""
     return evidence().interval(job, level=level)
 
@@ -188,7 +188,7 @@ def _quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
     )
 
 
-def _near(job: Features, run: MeasuredRun, distance: float) -> Near:
+def _near(job: JobFeatures, run: MeasuredRun, distance: float) -> Near:
     return Near(
         run.id, run.family, run.features.framework, distance, run.measured_s, run.predicted_s,
         differences(job, run.features),

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from workloads.evidence.features import Features
+from workloads.evidence.features import JobFeatures
 from workloads.evidence.runs import MeasuredRun
 
 FloatArray = npt.NDArray[np.float64]
@@ -30,25 +30,25 @@ _KIN: Final = {
 }  # fmt: skip
 
 
-def kin_of(job: Features) -> str:
+def kin_of(job: JobFeatures) -> str:
     """The framework that a job's framework grew out of; its own stem where none is known."""
     return _KIN.get(job.lineage, job.lineage)
 
 
-def _width(job: Features) -> str:
+def _width(job: JobFeatures) -> str:
     return "16 bits" if job.precision in ("bf16", "fp16") else job.precision
 
 
-def _unnamed(_: Features) -> str:
+def _unnamed(_: JobFeatures) -> str:
     return ""
 
 
-def _whole(job: Features) -> str:
+def _whole(job: JobFeatures) -> str:
     return "" if not job.sharding else "whole" if job.whole else "apart"
 
 
 #: (weight, value, what a run is called that has it).
-_WORDS: Final[tuple[tuple[float, Callable[[Features], str], Callable[[Features], str]], ...]] = (
+_WORDS: Final[tuple[tuple[float, Callable[[JobFeatures], str], Callable[[JobFeatures], str]], ...]] = (
     (0.5, lambda job: job.framework, lambda job: job.framework),
     (0.87, kin_of, _unnamed),  # beside another preset: 1 in all
     (0.7, lambda job: job.die, _unnamed),
@@ -81,7 +81,7 @@ _UNKNOWN_WORD: Final = 0.5
 
 #: How a job is spoken of in which a word (by its place in :data:`_WORDS`) is new.  A new preset of a
 #: framework whose kin was measured is not.
-_NEW_WORDS: Final[tuple[tuple[int, Callable[[Features], str]], ...]] = (
+_NEW_WORDS: Final[tuple[tuple[int, Callable[[JobFeatures], str]], ...]] = (
     (1, lambda job: f"of {job.framework}, nor of a framework that it grew out of"),
     (2, lambda job: f"on {job.board}"),
     (4, lambda job: "with experts" if job.blocks == "experts" else "without experts"),
@@ -99,21 +99,21 @@ _NEW_NUMBERS: Final = {
 
 
 @dataclass(frozen=True)
-class Columns:
+class FeatureColumns:
     """Features of runs, a column each: made once for many distances."""
 
     words: tuple[npt.NDArray[np.str_], ...]
     log2: FloatArray  # [number, run]; NaN: unknown
 
     @classmethod
-    def of(cls, runs: Sequence[MeasuredRun]) -> Columns:
+    def of(cls, runs: Sequence[MeasuredRun]) -> FeatureColumns:
         """The columns of ``runs``."""
         jobs = [run.features for run in runs]
         words = tuple(np.array([value(job) for job in jobs], dtype=np.str_) for _, value, _ in _WORDS)
         numbers = np.array([[getattr(job, name) for job in jobs] for _, name, _ in _NUMBERS], dtype=float)
         return cls(words, _log2(numbers))
 
-    def terms(self, job: Features) -> FloatArray:
+    def terms(self, job: JobFeatures) -> FloatArray:
         """Terms of the distance of ``job`` from each run: [word or number, run]."""
         found = []
         for (weight, value, _), column in zip(_WORDS, self.words, strict=True):
@@ -126,11 +126,11 @@ class Columns:
         numbers = weights * np.where(np.isnan(doublings), _UNKNOWN_DOUBLINGS, doublings)
         return np.concatenate([np.array(found).reshape(len(_WORDS), -1), numbers])
 
-    def distances(self, job: Features) -> FloatArray:
+    def distances(self, job: JobFeatures) -> FloatArray:
         """Distance of ``job`` from each run; see Note [Distance between jobs]."""
         return np.asarray(np.sqrt((self.terms(job) ** 2).sum(axis=0)))
 
-    def novelties(self, job: Features, used: npt.NDArray[np.bool_]) -> tuple[tuple[float, str], ...]:
+    def novelties(self, job: JobFeatures, used: npt.NDArray[np.bool_]) -> tuple[tuple[float, str], ...]:
         """What none of the ``used`` runs on the framework of ``job`` has: (term of the distance, in words).
 
         On its framework: of its preset, else of its kin, else all.  A word that no run anywhere has counts
@@ -165,7 +165,7 @@ def _log2(numbers: FloatArray) -> FloatArray:
     return np.asarray(np.log2(np.where(numbers > 0, numbers, np.nan)))
 
 
-def differences(job: Features, run: Features) -> tuple[str, ...]:
+def differences(job: JobFeatures, run: JobFeatures) -> tuple[str, ...]:
     """What ``run`` has that ``job`` has not, what matters most first; unknowns are left out."""
     found: list[tuple[float, str]] = []
     for weight, value, name in _WORDS:

@@ -6,7 +6,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Final
+
+from workloads.parallel.axis import AXES
 
 #: Libraries whose programs are traced as scripts, by the name of their package.
 _LIBRARIES: Final = ("torchtitan", "deepspeed", "megatron-core")
@@ -16,7 +19,7 @@ _WHOLE_PARAMETERS: Final = ("zero3", "fsdp1", "fsdp2")
 
 
 @dataclass(frozen=True)
-class Features:
+class JobFeatures:
     """A job as far as it is known; "" and 0 stand for unknown.
 
     ``framework``: the preset; ``source``: "row" (words of a table), "described", "traced" or "edited".
@@ -57,30 +60,33 @@ class Features:
         return self.sharding in _WHOLE_PARAMETERS
 
 
-NAMES: Final = tuple(field.name for field in fields(Features))
-NUMBERS: Final = tuple(field.name for field in fields(Features) if field.type == "float")
+NAMES: Final = tuple(field.name for field in fields(JobFeatures))
+NUMBERS: Final = tuple(field.name for field in fields(JobFeatures) if field.type == "float")
 
 
 def job_features(
     model: Mapping[str, Any], parallel: Mapping[str, Any], training: Mapping[str, Any], *,
     framework: str, source: str, board: str, die: str,
-) -> Features:  # fmt: skip
+) -> JobFeatures:  # fmt: skip
     """Features of a complete job: its specs as plain values, its preset, and the names of its GPU and die."""
-    dp = parallel["dp"]
-    ranks = math.prod(parallel[axis] for axis in ("tp", "pp", "cp", "dp"))
-    count = training["global_batch"] / (training["micro_batch"] * dp)
-    return Features(
+    dense, samples = (
+        math.prod(parallel.get(axis.name, 1) for axis in AXES.values() if wanted(axis))
+        for wanted in (attrgetter("is_dense"), attrgetter("splits_batch"))
+    )
+    return JobFeatures(
         framework=framework, source=source, board=board, die=die,
         blocks="experts" if model.get("moe") else "dense",
         precision=training["precision"], sharding=training["sharding"], recompute=training["recompute"],
-        gpus=ranks, params_b=_parameters(model) / 1e9, layers=model["layers"], hidden=model["hidden"],
+        gpus=dense, params_b=_parameters(model) / 1e9, layers=model["layers"], hidden=model["hidden"],
         seq=training["seq"], tp=parallel["tp"], pp=parallel["pp"], vpp=parallel["virtual_stages"],
-        cp=parallel["cp"], ep=parallel["ep"], dp=dp, micro_batch=training["micro_batch"],
-        microbatches=count,
+        cp=parallel["cp"], ep=parallel["ep"], dp=parallel["dp"], micro_batch=training["micro_batch"],
+        microbatches=training["global_batch"] / (training["micro_batch"] * samples),
     )  # fmt: skip
 
 
-def workload_features(workload: Mapping[str, Any], board: str, die: str, *, edited: bool = False) -> Features:
+def workload_features(
+    workload: Mapping[str, Any], board: str, die: str, *, edited: bool = False
+) -> JobFeatures:
     """Features of a graph: fields of its ``Workload`` as plain values, and the names of its GPU and die.
 
     A generated graph holds its specs; of a traced or recorded one what it holds is taken, and the rest is
@@ -99,7 +105,7 @@ def workload_features(workload: Mapping[str, Any], board: str, die: str, *, edit
     # A script's dimensions are its process groups: an axis that it does not name is not known to be 1.
     absent = 1 if traced.startswith("megatron") else 0
     experts = model.get("num_experts") or model.get("moe")
-    return Features(
+    return JobFeatures(
         framework=traced, source="edited" if edited else "traced", board=board,
         die=die, blocks=("experts" if experts else "dense") if model.get("layers") else "",
         precision=_PRECISIONS.get(workload["precision"], workload["precision"]),

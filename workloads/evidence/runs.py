@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any, Final
 
 from simcore.errors import InputError
-from workloads.evidence.features import NAMES, NUMBERS, Features
+from workloads.evidence.features import NAMES, NUMBERS, JobFeatures
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MeasuredRun:
     id: str
     family: str
     quality: str
-    features: Features
+    features: JobFeatures
     measured_s: float
     predicted_s: float
     left_out_s: float
@@ -78,7 +78,7 @@ def _run(line: dict[str, str], where: str) -> MeasuredRun:
     if not all(0 < value < math.inf for value in times.values()):
         raise InputError(f"{where}: a time is not a positive number")
     return MeasuredRun(
-        line["id"], line["family"], line["quality"], Features(**of_job), **times,
+        line["id"], line["family"], line["quality"], JobFeatures(**of_job), **times,
         odd=line["odd"], reach=reach,
     )  # fmt: skip
 

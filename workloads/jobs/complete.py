@@ -18,9 +18,10 @@ from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
 from workloads.jobs.draft import Assumed, Draft
-from workloads.jobs.presets import Preset, load_preset, preset_names
+from workloads.jobs.presets import Preset, load_preset, preset_names, read_preset
 from workloads.jobs.rules import RULES
 from workloads.jobs.values import checked, value_of
+from workloads.models.block import BLOCKS
 from workloads.models.hugging_face import model_fields
 from workloads.models.public import model_names, named_model
 from workloads.models.software import SoftwareSpec
@@ -79,7 +80,8 @@ def complete(
     """The job that ``content`` (keys :data:`SECTIONS`) and ``overrides`` (``section.key`` -> text) describe.
 
     ``model`` is a name, a path to a Hugging Face config.json (relative to ``folder``) or fields of
-    :class:`ModelSpec`; ``software`` a preset's name, or fields of :class:`SoftwareSpec` with ``preset``.
+    :class:`ModelSpec`; ``software`` a preset's name or TOML file, or fields of :class:`SoftwareSpec` with
+    ``preset``.
     What is left open follows from :data:`RULES` on ``num_gpus`` GPUs of a ``generation``.
     Errors: InputError for unknown keys and values that cannot be, naming the key and the nearest valid one.
     """
@@ -90,7 +92,7 @@ def complete(
             said[section][section] = text
         else:
             _put(said[section], name.split("."), value_of(text, key), key)
-    preset = _preset(said, where)
+    preset = _preset(said, where, folder or Path())
     model = _model(said["model"], preset, where, folder or Path())
     draft = Draft(where, num_gpus, generation, preset, model, said)
     for rule in RULES:
@@ -133,13 +135,15 @@ def _put(target: dict[str, Any], path: list[str], value: Any, key: str) -> None:
     target[path[-1]] = value
 
 
-def _preset(said: dict[str, dict[str, Any]], where: str) -> Preset:
+def _preset(said: dict[str, dict[str, Any]], where: str, folder: Path) -> Preset:
     software = said["software"]
     name = software.pop("software", None)
     name = software.pop("preset", name)
     if name is None:
         sharding = str(said["training"].get("sharding", ""))
         name = _TORCH if sharding.startswith("fsdp") else _MEGATRON
+    if str(name).endswith(".toml"):
+        return read_preset(folder / str(name))
     if name not in preset_names():
         raise InputError(f"{where}: software: unknown preset {name!r}{nearest(str(name), preset_names())}")
     return load_preset(name)
@@ -158,7 +162,7 @@ def _model(said: dict[str, Any], preset: Preset, where: str, folder: Path) -> Mo
         else:
             raise InputError(f"{where}: unknown model {source!r}{nearest(source, model_names())}")
     values = {**preset.values("model"), **base, **fields}
-    for key in ("moe", "mla"):
+    for key in (block.key for block in BLOCKS.values()):
         if isinstance(base.get(key), dict) and isinstance(fields.get(key), dict):
             values[key] = {**base[key], **fields[key]}
     return checked(ModelSpec, values, f"{where}: model")

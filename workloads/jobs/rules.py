@@ -11,7 +11,7 @@ from typing import Final
 
 from simcore.errors import InputError
 from workloads.jobs.draft import Draft
-from workloads.parallel.check import divides
+from workloads.parallel.axis import divides
 from workloads.parallel.job import FSDP
 from workloads.parallel.spec import TrainingSpec
 from workloads.parallel.stages import even_as_possible
@@ -53,17 +53,18 @@ def sequence_parallelism(draft: Draft) -> None:
 def data_parallelism(draft: Draft) -> None:
     """Data parallelism over what the other degrees leave of the cluster."""
     spec, num_gpus = draft.parallel, draft.num_gpus
-    inner = spec.tp * spec.cp * spec.pp
+    inner = spec.world_size // spec.dp
+    others = ["tp", "cp", "pp", *spec.further_degrees]
     if not draft.is_set("parallel.dp"):
         if inner > num_gpus or num_gpus % inner:
-            divides("GPUs of the cluster", num_gpus, inner, "tp x cp x pp")
-        dp = num_gpus // inner
-        draft.assume("parallel.dp", dp, f"data parallelism over what tp, cp and pp leave of {num_gpus} GPUs")
+            divides("GPUs of the cluster", num_gpus, inner, " x ".join(others))
+        dp, names = num_gpus // inner, f"{', '.join(others[:-1])} and {others[-1]}"
+        draft.assume("parallel.dp", dp, f"data parallelism over what {names} leave of {num_gpus} GPUs")
     spec = draft.parallel
     if spec.world_size > num_gpus:
         near = f"; nearest: parallel.dp={num_gpus // inner}" if inner <= num_gpus else ""
         raise InputError(
-            f"{draft.where}: parallel: tp x cp x pp x dp = {spec.world_size} ranks, the cluster has"
+            f"{draft.where}: parallel: {' x '.join(others)} x dp = {spec.world_size} ranks, the cluster has"
             f" {num_gpus} GPUs{near}"
         )
 
@@ -141,13 +142,15 @@ def batches(draft: Draft) -> None:
     parallel, training = draft.parallel, draft.training
     if not draft.is_said("training.micro_batch"):
         usual = int(draft.preset.values("unpublished").get("micro_batch", [1])[0])
-        samples = training.global_batch // parallel.dp if draft.is_said("training.global_batch") else usual
+        samples = (
+            training.global_batch // parallel.batch_ways if draft.is_said("training.global_batch") else usual
+        )
         micro = max((size for size in range(1, usual + 1) if samples % size == 0), default=1)
         draft.assume("training.micro_batch", micro, f"the usual one of {draft.preset.name} that divides")
     if not draft.is_said("training.global_batch"):
         count = 4 * parallel.pp if parallel.pp > 1 else 1
         draft.assume(
-            "training.global_batch", count * draft.training.micro_batch * parallel.dp,
+            "training.global_batch", count * draft.training.micro_batch * parallel.batch_ways,
             f"{count} microbatches for each replica",
         )  # fmt: skip
 
@@ -159,7 +162,7 @@ def groups_of_microbatches(draft: Draft) -> None:
     """
     spec, training = draft.parallel, draft.training
     count = training.num_microbatches(spec)
-    if spec.virtual_stages == 1 or spec.placement == "v" or spec.microbatch_group or count % spec.pp == 0:
+    if spec.virtual_stages == 1 or not spec.pipeline.loops or spec.microbatch_group or count % spec.pp == 0:
         return
     fits = [size for size in range(spec.pp, count + 1) if count % size == 0]
     if fits:
@@ -185,8 +188,8 @@ def overlap_of_messages(draft: Draft) -> None:
 
 def overlap_of_experts(draft: Draft) -> None:
     """DualPipe is there to hide experts' exchanges behind another microbatch's compute."""
-    dual = draft.parallel.schedule in ("dualpipe", "dualpipe_v")
-    if dual and draft.model.moe is not None and not draft.is_said("training.ep_overlap"):
+    hides = draft.parallel.pipeline.overlaps_passes
+    if hides and draft.model.moe is not None and not draft.is_said("training.ep_overlap"):
         draft.assume("training.ep_overlap", True, "what DualPipe is for (arXiv 2412.19437, section 3.2.1)")
 
 
@@ -210,7 +213,7 @@ def casts_to_fp8(draft: Draft) -> None:
 def contradictions(draft: Draft) -> None:
     """Warns of what the build does not have, or was never seen to run on; the job is simulated anyway."""
     parallel = draft.parallel
-    loops = parallel.placement == "loop" and parallel.virtual_stages > 1
+    loops = parallel.pipeline.loops and parallel.virtual_stages > 1
     schedule = "none" if parallel.pp == 1 else "interleaved" if loops else parallel.schedule
     asked = {
         "generation": ("GPUs of generation", draft.generation),

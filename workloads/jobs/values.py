@@ -49,8 +49,9 @@ def _message(kind: type[BaseModel], detail: Mapping[str, Any], where: str) -> st
     if detail["type"] == "missing":
         return f"{key} is missing"
     found = detail.get("input")
-    if detail["type"] == "literal_error":
-        choices = [str(choice) for choice in get_args(_annotation(holder, at[-1]))]
+    if detail["type"] in ("literal_error", "unknown_name"):
+        known = detail.get("ctx", {}).get("names") or get_args(_annotation(holder, at[-1]))
+        choices = [str(choice) for choice in known]
         if str(found).lower() in choices:
             return f"{key} cannot be {found!r}; did you mean {str(found).lower()!r}?"
         return f"{key} cannot be {found!r}{nearest(str(found), choices)}"

@@ -1,8 +1,8 @@
 """Models as dimensions, and their parts as kernels."""
 
-from workloads.models.pieces import Kernel, ModelPieces, Parameter, Piece
+from workloads.models.pieces import KernelLaunch, ModelPiece, ModelPieces, Parameter
 from workloads.models.spec import MlaSpec, ModelSpec, MoeSpec
 
 __all__ = [
-    "Kernel", "MlaSpec", "ModelPieces", "ModelSpec", "MoeSpec", "Parameter", "Piece",
+    "KernelLaunch", "MlaSpec", "ModelPiece", "ModelPieces", "ModelSpec", "MoeSpec", "Parameter",
 ]  # fmt: skip

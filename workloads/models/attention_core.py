@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from workloads.models.local import Shard
-from workloads.models.pieces import Kernel
-from workloads.models.tape import Launch, Op, Tape
+from workloads.models.op_tape import Op, OpTape, TapedLaunch
+from workloads.models.pieces import KernelLaunch
 from workloads.models.tensors import Tensor, compute
 
 
@@ -42,7 +42,7 @@ class Core:
         return self.keys or self.seq
 
 
-def attend(tape: Tape, shard: Shard, core: Core, queries: int, keys: int, *, causal: bool) -> Tensor:
+def attend(tape: OpTape, shard: Shard, core: Core, queries: int, keys: int, *, causal: bool) -> Tensor:
     """``queries`` x ``keys`` tokens; the result is ``[tokens, heads * v_size]``."""
     if shard.software.attention == "unfused":
         return _unfused(tape, shard, core, queries, keys)
@@ -56,17 +56,21 @@ def attend(tape: Tape, shard: Shard, core: Core, queries: int, keys: int, *, cau
     return shard.tensor(core.batch * queries, core.heads * core.v_size)
 
 
-def kept_by_attention(shard: Shard, core: Core, forward: Kernel) -> Launch:
+def kept_by_attention(shard: Shard, core: Core, forward: KernelLaunch) -> TapedLaunch:
     """The fused kernel keeps queries, keys, values, the output and a number a row."""
     keys = core.batch * core.num_keys * core.kv_heads * (core.qk_size + core.v_size)
     tokens = core.batch * core.seq
     inputs = shard.tensor(tokens * core.heads * core.qk_size + keys)
     output = shard.tensor(tokens * core.heads * core.v_size)
     rows = shard.tensor(tokens * core.heads, dtype="float32")
-    return Launch(forward, saved_inputs=inputs.num_bytes, saved_outputs=output.num_bytes + rows.num_bytes)
+    return TapedLaunch(
+        forward, saved_inputs=inputs.num_bytes, saved_outputs=output.num_bytes + rows.num_bytes
+    )
 
 
-def fused(shard: Shard, core: Core, queries: int, keys: int, *, causal: bool) -> tuple[Kernel, Kernel]:
+def fused(
+    shard: Shard, core: Core, queries: int, keys: int, *, causal: bool
+) -> tuple[KernelLaunch, KernelLaunch]:
     """Forward and backward; the name says the kernel's class, and "full" where nothing is masked.
 
     Backward computes the scores again: 5 products for forward's 2 (arXiv 2205.14135).
@@ -87,7 +91,7 @@ def fused(shard: Shard, core: Core, queries: int, keys: int, *, causal: bool) ->
     return forward, backward
 
 
-def _unfused(tape: Tape, shard: Shard, core: Core, queries: int, keys: int) -> Tensor:
+def _unfused(tape: OpTape, shard: Shard, core: Core, queries: int, keys: int) -> Tensor:
     """Scores, scale-mask-softmax, dropout, context: each writes its matrix."""
     rows, module = core.batch * core.heads, core.module
     query, key = shard.tensor(rows, queries, core.qk_size), shard.tensor(rows, keys, core.qk_size)
@@ -111,7 +115,7 @@ def _unfused(tape: Tape, shard: Shard, core: Core, queries: int, keys: int) -> T
 
 
 def _unfused_backward(
-    shard: Shard, op: Op, tensors: tuple[Tensor, ...], steps: list[_Step], flops: tuple[int, int],
+    shard: Shard, op: Op, tensors: tuple[Tensor, ...], steps: list[_ScoreOp], flops: tuple[int, int],
     module: str,
 ) -> None:  # fmt: skip
     query, key, value, out, scores = tensors
@@ -134,7 +138,7 @@ def _unfused_backward(
 
 
 @dataclass(frozen=True)
-class _Step:
+class _ScoreOp:
     """One kernel on the scores, and its backward (none where the name is empty)."""
 
     name: str
@@ -146,37 +150,37 @@ class _Step:
     backward_outs: tuple[Tensor, ...] = ()  # empty: the scores
 
 
-def _softmax(shard: Shard, core: Core, scores: Tensor) -> list[_Step]:
+def _softmax(shard: Shard, core: Core, scores: Tensor) -> list[_ScoreOp]:
     mask = scores.like(*scores.shape, dtype="bool")
     hidden = scores.like(1, 1, *scores.shape[1:], dtype="bool")
     steps = []
     if core.alibi:
         slope = scores.like(core.heads, 1, scores.shape[-1])
-        steps.append(_Step("aten::add.Tensor", [scores, slope], [scores], "aten::clone", [scores]))
+        steps.append(_ScoreOp("aten::add.Tensor", [scores, slope], [scores], "aten::clone", [scores]))
     if shard.software.softmax_fusion == "reductions":
         steps += _softmax_by_reductions(scores)
     elif shard.software.softmax_fusion:
         steps.append(
-            _Step("scaled_masked_softmax_fwd", [scores, hidden], [scores], "scaled_masked_softmax_bwd",
+            _ScoreOp("scaled_masked_softmax_fwd", [scores, hidden], [scores], "scaled_masked_softmax_bwd",
                   [scores, scores, hidden], scores.num_bytes)
         )  # fmt: skip
     else:
         steps += [
-            _Step("aten::mul.Tensor", [scores], [scores], "aten::mul.Tensor", [scores]),
-            _Step("aten::masked_fill", [scores, hidden], [scores], "aten::masked_fill", [scores, hidden]),
-            _Step("aten::_softmax", [scores], [scores], "aten::_softmax_backward_data", [scores, scores],
+            _ScoreOp("aten::mul.Tensor", [scores], [scores], "aten::mul.Tensor", [scores]),
+            _ScoreOp("aten::masked_fill", [scores, hidden], [scores], "aten::masked_fill", [scores, hidden]),
+            _ScoreOp("aten::_softmax", [scores], [scores], "aten::_softmax_backward_data", [scores, scores],
                   scores.num_bytes),
         ]  # fmt: skip
     if core.dropout:
         saved = scores.num_bytes + mask.num_bytes
         steps.append(
-            _Step("aten::native_dropout", [scores], [scores, mask], "aten::native_dropout_backward",
+            _ScoreOp("aten::native_dropout", [scores], [scores, mask], "aten::native_dropout_backward",
                   [scores, mask], saved)
         )  # fmt: skip
     return steps
 
 
-def _softmax_by_reductions(scores: Tensor) -> list[_Step]:
+def _softmax_by_reductions(scores: Tensor) -> list[_ScoreOp]:
     """As XLA fuses it: rows' maxima, rows' sums, then the probabilities; each pass reads the scores.
 
     Backward: rows' sums of gradient times probability, then the gradient of the scores; both compute
@@ -186,15 +190,15 @@ def _softmax_by_reductions(scores: Tensor) -> list[_Step]:
     """
     rows = scores.like(*scores.shape[:-1], dtype="float32")
     return [
-        _Step("softmax_row_max", [scores], [rows], "softmax_scores_backward", [scores, scores, rows, rows],
+        _ScoreOp("softmax_row_max", [scores], [rows], "softmax_scores_backward", [scores, scores, rows, rows],
               scores.num_bytes),
-        _Step("softmax_row_sum", [scores, rows], [rows], "softmax_row_sum_backward", [scores, scores],
+        _ScoreOp("softmax_row_sum", [scores, rows], [rows], "softmax_row_sum_backward", [scores, scores],
               2 * rows.num_bytes, (rows,)),
-        _Step("softmax_probabilities", [scores, rows, rows], [scores], "", []),
+        _ScoreOp("softmax_probabilities", [scores, rows, rows], [scores], "", []),
     ]  # fmt: skip
 
 
-def repeat_keys(tape: Tape, shard: Shard, core: Core) -> Core:
+def repeat_keys(tape: OpTape, shard: Shard, core: Core) -> Core:
     """Keys and values of a group of heads are copied to each of them."""
     op, factor = tape.op(), core.heads // core.kv_heads
     for size in (core.qk_size, core.v_size):

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import replace
 
+from workloads.models.block import block_of
 from workloads.models.check import check_model
 from workloads.models.embeddings import embedding
-from workloads.models.encoder_decoder import decoder_layer
+from workloads.models.families.t5 import decoder_layer
 from workloads.models.flops import model_flops
 from workloads.models.heads import head
 from workloads.models.layers import layer
 from workloads.models.local import Shard
-from workloads.models.pieces import ModelPieces, Piece
+from workloads.models.op_tape import Recompute
+from workloads.models.pieces import ModelPiece, ModelPieces
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Recompute
 
 
 def model_pieces(
@@ -29,8 +30,8 @@ def model_pieces(
     shard = replace(shard, seq=model.sequence(shard.seq))
     check_model(model)
     first = embedding(model, shard)
-    made: dict[Hashable, Piece] = {}
-    layers: list[Piece] = []
+    made: dict[Hashable, ModelPiece] = {}
+    layers: list[ModelPiece] = []
     trains = _trains(first)
     for index in range(model.layers + model.decoder_layers):
         again: Recompute = "none"
@@ -57,11 +58,11 @@ def model_pieces(
     )
 
 
-def _trains(piece: Piece) -> bool:
+def _trains(piece: ModelPiece) -> bool:
     return any(parameter.trainable for parameter in piece.parameters)
 
 
-def _layer(model: ModelSpec, shard: Shard, index: int, again: Recompute, *, input_grad: bool) -> Piece:
+def _layer(model: ModelSpec, shard: Shard, index: int, again: Recompute, *, input_grad: bool) -> ModelPiece:
     shard = replace(shard, recompute=again)
     if index >= model.layers:
         return decoder_layer(model, shard, index - model.layers, recompute=again, input_grad=input_grad)
@@ -74,4 +75,5 @@ def _kind(model: ModelSpec, shard: Shard, index: int) -> Hashable:
     if index >= model.layers:
         place = {model.layers: "first", model.layers + model.decoder_layers - 1: "last"}
         return "decoder", place.get(index, ""), own
-    return "layer", model.has_experts(index), model.window(index), own
+    blocks = [block_of(model, place, index).name for place in ("attention", "feed_forward")]
+    return "layer", *blocks, model.window(index), own

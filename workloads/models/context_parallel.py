@@ -19,14 +19,14 @@ from dataclasses import replace
 
 from workloads.models.attention_core import Core, attend, fused, kept_by_attention, repeat_keys
 from workloads.models.local import Shard
-from workloads.models.pieces import Kernel
-from workloads.models.tape import Launch, Tape
+from workloads.models.op_tape import OpTape, TapedLaunch
+from workloads.models.pieces import KernelLaunch
 from workloads.models.tensors import Tensor, collective, compute
 
 CP_STREAM = "cp"
 
 
-def distributed_attention(tape: Tape, shard: Shard, core: Core) -> Tensor:
+def distributed_attention(tape: OpTape, shard: Shard, core: Core) -> Tensor:
     """Attention of this rank's queries to all keys; ``[tokens, heads * v_size]``."""
     if shard.software.repeat_keys and core.kv_heads < core.heads:
         core = repeat_keys(tape, shard, core)
@@ -41,7 +41,7 @@ def distributed_attention(tape: Tape, shard: Shard, core: Core) -> Tensor:
     return _ring(tape, shard, core)
 
 
-def _ulysses(tape: Tape, shard: Shard, core: Core) -> Tensor:
+def _ulysses(tape: OpTape, shard: Shard, core: Core) -> Tensor:
     """All tokens of a part of the heads: exchange before and after."""
     tokens, cp = core.batch * core.seq, shard.cp
     before = shard.tensor(tokens, core.heads * core.qk_size + core.kv_heads * (core.qk_size + core.v_size))
@@ -54,18 +54,18 @@ def _ulysses(tape: Tape, shard: Shard, core: Core) -> Tensor:
     return after
 
 
-def _exchange(tape: Tape, tensor: Tensor, module: str) -> None:
+def _exchange(tape: OpTape, tensor: Tensor, module: str) -> None:
     kernel, op = collective("all_to_all", tensor, "cp", module=module), tape.op()
-    op.launch(Launch(kernel))
+    op.launch(TapedLaunch(kernel))
     op.back(kernel)
 
 
-def _gathered(tape: Tape, shard: Shard, core: Core) -> Tensor:
+def _gathered(tape: OpTape, shard: Shard, core: Core) -> Tensor:
     """Keys, then values; ranks' slices come one after the other and are copied into the sequence's order."""
     op = tape.op()
     for size in (core.qk_size, core.v_size):
         whole = shard.tensor(core.batch * core.seq * shard.cp, core.kv_heads * size)
-        op.launch(Launch(collective("all_gather", whole, "cp", module=core.module)))
+        op.launch(TapedLaunch(collective("all_gather", whole, "cp", module=core.module)))
         op.run("aten::cat", [whole], [whole], module=core.module)
         op.back(compute("aten::cat", [whole], [whole], module=core.module))
         op.back(collective("reduce_scatter", whole, "cp", module=core.module))
@@ -81,7 +81,7 @@ def _pieces(shard: Shard, core: Core) -> list[tuple[int, bool]]:
     return [(core.seq, core.causal), *[other] * (shard.cp - 1)]
 
 
-def _ring(tape: Tape, shard: Shard, core: Core) -> Tensor:
+def _ring(tape: OpTape, shard: Shard, core: Core) -> Tensor:
     """Piece by piece while the next keys travel."""
     keys = shard.tensor(core.batch * core.seq, core.kv_heads * (core.qk_size + core.v_size))
     pieces = _pieces(shard, core)
@@ -97,11 +97,11 @@ def _ring(tape: Tape, shard: Shard, core: Core) -> Tensor:
             travelling = tape.new_label()
             waits = tuple(label for label in (tape.last_label(), arriving) if label is not None)
             step = collective("send_recv", keys, "cp", stream=CP_STREAM, module=core.module, peer_delta=1)
-            op.launch(Launch(step, travelling, waits))
+            op.launch(TapedLaunch(step, travelling, waits))
         if arriving is not None:
             tape.next_waits_for(arriving)
         forward, backward = fused(shard, core, core.seq, length, causal=causal)
-        op.launch(Launch(forward) if number else kept_by_attention(shard, core, forward))
+        op.launch(TapedLaunch(forward) if number else kept_by_attention(shard, core, forward))
         if number:
             op.run("softmax_lse_correction", [out, out], [out], op_class="elementwise", module=core.module)
         op.back(backward)
@@ -121,7 +121,7 @@ class _Merged:
     with the others by a copy); all ranks are taken to merge whole results, as the slowest does.
     """
 
-    def __init__(self, tape: Tape, shard: Shard, core: Core) -> None:
+    def __init__(self, tape: OpTape, shard: Shard, core: Core) -> None:
         self._tape, self._shard, self._module = tape, shard, core.module
         tokens = core.batch * core.seq
         self._keys = shard.tensor(tokens, core.kv_heads * (core.qk_size + core.v_size))
@@ -135,33 +135,33 @@ class _Merged:
         self._forward(core)
         self._backward(core)
 
-    def _gather(self) -> Kernel:
+    def _gather(self) -> KernelLaunch:
         whole = self._keys.like(self._keys.shape[0] * self._shard.cp, self._keys.shape[1])
         return collective("all_gather", whole, "cp", stream=CP_STREAM, module=self._module)
 
     def _forward(self, core: Core) -> None:
         op, tape, gathered = self._op, self._tape, self._tape.new_label()
         for kernel in self._joining():
-            op.launch(Launch(kernel))
-        op.launch(Launch(self._gather(), gathered))
+            op.launch(TapedLaunch(kernel))
+        op.launch(TapedLaunch(self._gather(), gathered))
         for number, (length, causal) in enumerate(_pieces(self._shard, core)):
             if number == (0 if self._compiled else 1):
                 tape.next_waits_for(gathered)
             if self._passes_on(number):
-                op.launch(Launch(self._joined()))
+                op.launch(TapedLaunch(self._joined()))
             kernel = fused(self._shard, core, core.seq, length, causal=causal)[0]
-            op.launch(Launch(kernel) if number else kept_by_attention(self._shard, core, kernel))
+            op.launch(TapedLaunch(kernel) if number else kept_by_attention(self._shard, core, kernel))
             for name, ins, result in self._merging(number):
                 op.run(name, ins, [result], op_class="elementwise", module=self._module)
         op.run("aten::_to_copy", [self._sum], [self.out], module=self._module)
 
-    def _joining(self) -> list[Kernel]:
+    def _joining(self) -> list[KernelLaunch]:
         """What makes one tensor of keys and values, eagerly after each has been made contiguous."""
         half = self._keys.like(self._keys.numel // 2)
         copy = compute("aten::clone", [half], [half], module=self._module)
         return [*([] if self._compiled else [copy, copy]), self._joined()]
 
-    def _joined(self) -> Kernel:
+    def _joined(self) -> KernelLaunch:
         return compute("aten::cat", [self._keys], [self._keys], module=self._module)
 
     def _passes_on(self, number: int) -> bool:
@@ -232,6 +232,6 @@ class _Merged:
     def _back(self, name: str, ins: list[Tensor], outs: list[Tensor]) -> None:
         self._launch(compute(name, ins, outs, op_class="elementwise", module=self._module))
 
-    def _launch(self, kernel: Kernel) -> None:
+    def _launch(self, kernel: KernelLaunch) -> None:
         self._op.back(kernel, waits=tuple(self._before))
         self._before.clear()

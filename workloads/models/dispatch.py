@@ -29,9 +29,9 @@ from typing import Final
 from simcore.collectives.kinds.all_to_all import TokenExchange
 from workloads.models.fp8 import cast_for_product, fp8_row_bytes, operand
 from workloads.models.local import Shard
-from workloads.models.pieces import EP_STREAM, HOST_SYNC, Kernel
+from workloads.models.op_tape import OpTape, TapedLaunch
+from workloads.models.pieces import EP_STREAM, HOST_SYNC, KernelLaunch
 from workloads.models.spec import MoeSpec
-from workloads.models.tape import Launch, Tape
 from workloads.models.tensors import Tensor, collective, compute
 
 #: NUM_MAX_NVL_PEERS of csrc/kernels/configs.cuh.
@@ -47,26 +47,26 @@ class Dispatch:
     home keeps for its backward.
     """
 
-    there: tuple[Kernel, ...]
-    there_grad: tuple[Kernel, ...]
-    back: tuple[Kernel, ...]
-    back_grad: tuple[Kernel, ...]
+    there: tuple[KernelLaunch, ...]
+    there_grad: tuple[KernelLaunch, ...]
+    back: tuple[KernelLaunch, ...]
+    back_grad: tuple[KernelLaunch, ...]
     rows: Tensor
     saved_bytes: int
 
-    def write_there(self, tape: Tape) -> None:
+    def write_there(self, tape: OpTape) -> None:
         """Append the way to the experts."""
         op = tape.op()
         for kernel in self.there:
-            op.launch(Launch(kernel))
+            op.launch(TapedLaunch(kernel))
         for kernel in self.there_grad:
             op.back(kernel)
 
-    def write_back(self, tape: Tape) -> None:
+    def write_back(self, tape: OpTape) -> None:
         """Append the way home."""
         op = tape.op()
         for number, kernel in enumerate(self.back):
-            op.launch(Launch(kernel, saved_inputs=0 if number else self.saved_bytes))
+            op.launch(TapedLaunch(kernel, saved_inputs=0 if number else self.saved_bytes))
         for kernel in self.back_grad:
             op.back(kernel)
 
@@ -88,7 +88,7 @@ def plan_dispatch(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatc
     )  # fmt: skip
 
 
-def _aside(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+def _aside(kernels: Sequence[KernelLaunch]) -> tuple[KernelLaunch, ...]:
     return tuple(
         replace(k, stream=EP_STREAM) if k.collective.startswith("all_to_all") else k for k in kernels
     )
@@ -132,11 +132,11 @@ def _sizes_known(moe: MoeSpec) -> bool:
     return moe.capacity_factor is not None
 
 
-def _host_waits(module: str) -> Kernel:
-    return Kernel(HOST_SYNC, module=module)
+def _host_waits(module: str) -> KernelLaunch:
+    return KernelLaunch(HOST_SYNC, module=module)
 
 
-def _counts(shard: Shard, moe: MoeSpec, module: str) -> list[Kernel]:
+def _counts(shard: Shard, moe: MoeSpec, module: str) -> list[KernelLaunch]:
     """How many rows go where: sums over the map of routes, shared over "ep", read by the host."""
     each = Tensor((moe.num_experts,), "int64")
     kernels = [compute("aten::sum.dim_IntList", [each.like(shard.residual_tokens, each.numel, dtype="bool")],
@@ -168,9 +168,9 @@ def _all_to_all(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
     )
 
 
-def _exchanged(shard: Shard, moe: MoeSpec, arrived: Tensor, module: str) -> tuple[list[Kernel], Tensor]:
+def _exchanged(shard: Shard, moe: MoeSpec, arrived: Tensor, module: str) -> tuple[list[KernelLaunch], Tensor]:
     """From sorted tokens to the local experts: kernels, and what is there then."""
-    steps: list[Kernel] = []
+    steps: list[KernelLaunch] = []
     if shard.ep > 1:
         steps.append(collective("all_to_all", arrived, "ep", module=module))
     # Without sequence parallelism every tensor-parallel rank has all tokens already.
@@ -218,11 +218,11 @@ def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
     home = replace(there, name="deepep::combine")
     if shard.software.moe_exchange_sms:
         there, home = _routed(shard, moe, x, there, nodes, load)
-    before: list[Kernel] = []
+    before: list[KernelLaunch] = []
     if dispatches_fp8(shard):
         before = [cast_for_product(x, module)]
         rows = operand(rows, True)
-    gathers: list[Kernel] = []
+    gathers: list[KernelLaunch] = []
     if shard.etp > 1 and shard.sequence_parallel:
         rows = rows.like(rows.shape[0] * shard.etp, width)
         unique = unique.like(unique.shape[0] * shard.etp, width)
@@ -249,8 +249,8 @@ def dispatches_fp8(shard: Shard) -> bool:
 
 
 def _routed(
-    shard: Shard, moe: MoeSpec, x: Tensor, plain: Kernel, nodes: int, load: float
-) -> tuple[Kernel, Kernel]:
+    shard: Shard, moe: MoeSpec, x: Tensor, plain: KernelLaunch, nodes: int, load: float
+) -> tuple[KernelLaunch, KernelLaunch]:
     """Dispatch and combine by kernels of their own: bytes for all nodes of a token, SMs that are held."""
     reached = owners_hit(moe, nodes) if nodes > 1 else 1.0
     how = str(TokenExchange(shard.software.moe_exchange_sms, owners_hit(moe, shard.ep) / reached))
@@ -261,7 +261,7 @@ def _routed(
     return dispatch, replace(plain, collective=how, num_bytes=sums, name="deepep::combine")
 
 
-def _turned(steps: Sequence[Kernel]) -> list[Kernel]:
+def _turned(steps: Sequence[KernelLaunch]) -> list[KernelLaunch]:
     """The way back: sums where there were gathers."""
     back = []
     for step in reversed(steps):
@@ -272,7 +272,9 @@ def _turned(steps: Sequence[Kernel]) -> list[Kernel]:
     return back
 
 
-def _sorting(shard: Shard, name: str, ins: list[Tensor], outs: list[Tensor], module: str) -> list[Kernel]:
+def _sorting(
+    shard: Shard, name: str, ins: list[Tensor], outs: list[Tensor], module: str
+) -> list[KernelLaunch]:
     """Sorting tokens by expert or back in one kernel, or by index with a weighting apart.
 
     PyTorch's kernels by index compute an address for every element (136 us for 4,096 rows of 5,120 in bf16 on

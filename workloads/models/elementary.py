@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from workloads.models.fp8 import keep_narrow
 from workloads.models.local import Shard
+from workloads.models.op_tape import Op, OpTape
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Op, Tape
 from workloads.models.tensors import Tensor, compute
 
 _ACTIVATIONS = {"gelu": "aten::gelu", "silu": "aten::silu", "relu": "aten::relu"}
 
 
 def norm(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, residual: bool = True
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, residual: bool = True
 ) -> Tensor:
     """LayerNorm or RMSNorm over the last dimension.
 
@@ -66,7 +66,9 @@ def _eager_rms_norm(op: Op, x: Tensor, module: str) -> None:
         op.back(compute(name, ins, [out], module=module), "input")
 
 
-def residual_sum(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, bias: bool) -> Tensor:
+def residual_sum(
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, bias: bool
+) -> Tensor:
     """``residual + dropout(x + bias)``, in one kernel where the build fuses it; else no bias is left here."""
     op = tape.op()
     fused = shard.software.bias_dropout_fusion
@@ -86,7 +88,7 @@ def residual_sum(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: 
     return x
 
 
-def dropout(tape: Tape, model: ModelSpec, x: Tensor, module: str) -> None:
+def dropout(tape: OpTape, model: ModelSpec, x: Tensor, module: str) -> None:
     """Dropout as a kernel of its own, where the model has any."""
     if model.dropout:
         op, mask = tape.op(), x.like(*x.shape, dtype="bool")
@@ -94,7 +96,7 @@ def dropout(tape: Tape, model: ModelSpec, x: Tensor, module: str) -> None:
         op.back(compute("aten::native_dropout_backward", [x, mask], [x], module=module))
 
 
-def activation(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, bias: bool) -> Tensor:
+def activation(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, bias: bool) -> Tensor:
     """GELU and kin, or the gated product of two halves; ``x`` is ``[tokens, 2 * width]`` where gated.
 
     ``bias``: the fused kernel adds one.
@@ -131,7 +133,7 @@ def _eager_gate(op: Op, model: ModelSpec, x: Tensor, out: Tensor, module: str) -
         op.back(compute(back, [out, out], [out], op_class="elementwise", module=module))
 
 
-def rotary(tape: Tape, shard: Shard, tensors: list[Tensor], module: str) -> None:
+def rotary(tape: OpTape, shard: Shard, tensors: list[Tensor], module: str) -> None:
     """Rotary positions on queries and keys: one kernel each, or what eager code launches for it."""
     op = tape.op()
     for x in tensors:

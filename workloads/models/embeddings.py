@@ -1,18 +1,17 @@
-"""Where a model begins: token, position and patch embeddings."""
+"""Where a model begins: embeddings of tokens, positions and types."""
 
 from __future__ import annotations
 
 from workloads.models.elementary import dropout, norm
 from workloads.models.exchange import in_order, reorders
-from workloads.models.linear import Linear, linear
+from workloads.models.family import FAMILIES
 from workloads.models.local import Shard
-from workloads.models.pieces import Piece
+from workloads.models.op_tape import OpTape, TapedLaunch
+from workloads.models.pieces import ModelPiece
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Launch, Tape
 from workloads.models.tensors import Tensor, collective, compute
 
 WORDS = "embedding.word_embeddings"
-CHANNELS = 3
 
 
 def padded_vocab(model: ModelSpec, shard: Shard) -> int:
@@ -21,18 +20,20 @@ def padded_vocab(model: ModelSpec, shard: Shard) -> int:
     return -(-model.vocab // multiple) * multiple
 
 
-def embedding(model: ModelSpec, shard: Shard) -> Piece:
+def embedding(model: ModelSpec, shard: Shard) -> ModelPiece:
     """Token ids, or patches of images, to activations."""
     tape = shard.tape()
     x = shard.tensor(shard.residual_tokens, model.hidden)
-    if model.family == "vit":
-        ids_bytes = _patches(tape, shard, model)
-    else:
-        ids_bytes = write_tokens(tape, shard, model, owner=True)
-    return tape.piece("embedding", x, input_bytes=ids_bytes, input_grad=False)
+    input_bytes = FAMILIES[model.family].begin(tape, shard, model, x)
+    return tape.piece("embedding", x, input_bytes=input_bytes, input_grad=False)
 
 
-def write_tokens(tape: Tape, shard: Shard, model: ModelSpec, *, owner: bool) -> int:
+def embed_tokens(tape: OpTape, shard: Shard, model: ModelSpec, _: Tensor) -> int:
+    """The embedding of a model that begins with ids; returns their bytes."""
+    return write_tokens(tape, shard, model, owner=True)
+
+
+def write_tokens(tape: OpTape, shard: Shard, model: ModelSpec, *, owner: bool) -> int:
     """Look up tokens, positions and types; returns bytes of the ids.
 
     ``owner`` False: the table is an encoder's, which a decoder uses too.
@@ -66,7 +67,7 @@ def write_tokens(tape: Tape, shard: Shard, model: ModelSpec, *, owner: bool) -> 
 
 
 def _words(
-    tape: Tape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, *, owner: bool, scattered: bool
+    tape: OpTape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, *, owner: bool, scattered: bool
 ) -> None:
     """Each tensor-parallel rank looks up its rows and clears those of others, then all add up."""
     op, rows = tape.op(), padded_vocab(model, shard) // shard.tp
@@ -89,9 +90,11 @@ def _words(
         op.run("aten::index_put_", [mask], [mask], module=WORDS)
         copied = scattered and reorders(shard)
         if copied:
-            op.launch(Launch(in_order(shard, whole, WORDS)))
+            op.launch(TapedLaunch(in_order(shard, whole, WORDS)))
         op.launch(
-            Launch(collective("reduce_scatter" if scattered else "all_reduce", whole, "tp", module=WORDS))
+            TapedLaunch(
+                collective("reduce_scatter" if scattered else "all_reduce", whole, "tp", module=WORDS)
+            )
         )
         if scattered:
             op.back(collective("all_gather", whole, "tp", module=WORDS), "weight")
@@ -103,7 +106,7 @@ def _words(
 
 
 def _table(
-    tape: Tape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, name: str, count: int
+    tape: OpTape, shard: Shard, model: ModelSpec, ids: Tensor, whole: Tensor, name: str, count: int
 ) -> None:
     """Rows of a table that every rank holds, added to the token's; its gradient is whole on each."""
     op, table = tape.op(), shard.tensor(count, model.hidden)
@@ -112,24 +115,3 @@ def _table(
     op.run("aten::add.Tensor", [whole, whole], [whole], module="embedding")
     op.back(compute("aten::embedding_dense_backward", [whole, ids], [table], module=name), "weight")
     op.accumulate(table.shape, shard.dtype, shard.main_grad_dtype, name)
-
-
-def _patches(tape: Tape, shard: Shard, model: ModelSpec) -> int:
-    """A convolution whose stride is its size is a product over patches; then class token and positions."""
-    name, width = "embedding.patch_embedding", CHANNELS * model.patch_size**2
-    patches = shard.tensor(shard.micro_batch * model.num_patches, width)
-    op = tape.op()
-    op.run("aten::im2col", [patches], [patches], op_class="copy", module=name)
-    linear(tape, shard, patches, model.hidden, Linear(name, bias=True, fp8=False, replicated=True))
-    op, x = tape.op(), shard.tensor(shard.residual_tokens, model.hidden)
-    op.parameter("embedding.class_token", model.hidden, tp_duplicated=shard.sequence_parallel)
-    op.run("aten::cat", [x], [x], module=name)
-    first = x.like(shard.micro_batch, model.hidden)
-    op.back(compute("aten::sum.dim_IntList", [first], [x.like(model.hidden)], module=name), "weight")
-    op, rows = tape.op(), x.like(shard.seq, model.hidden)
-    op.parameter("embedding.position_embeddings", *rows.shape, tp_duplicated=shard.sequence_parallel)
-    op.run("aten::add.Tensor", [x, rows], [x], module="embedding")
-    op.back(compute("aten::sum.dim_IntList", [x], [rows], module="embedding"), "weight")
-    op.accumulate(rows.shape, shard.dtype, shard.main_grad_dtype, "embedding")
-    dropout(tape, model, x, "embedding.embedding_dropout")
-    return patches.num_bytes

@@ -31,8 +31,8 @@ from dataclasses import dataclass, field, replace
 
 from workloads.models.fp8 import operand
 from workloads.models.local import Shard
-from workloads.models.pieces import Kernel
-from workloads.models.tape import Launch, Op
+from workloads.models.op_tape import Op, TapedLaunch
+from workloads.models.pieces import KernelLaunch
 from workloads.models.tensors import Tensor, compute
 
 #: The stream on which exchanges run beside the products that they do not feed.
@@ -42,7 +42,7 @@ SUM_SPLITS = 4
 
 
 @dataclass
-class Exchange:
+class ProductExchange:
     """What surrounds a product: collectives by name, empty for none.
 
     ``gathered_from``: the slice of the tokens that the input is gathered from.  ``output_grad``: label of a
@@ -55,21 +55,23 @@ class Exchange:
     output_grad: list[Hashable] = field(default_factory=list)
 
 
-def beside_or_before(op: Op, shard: Shard, kernel: Kernel, *, fed_by_cast: bool = False) -> list[Hashable]:
+def beside_or_before(
+    op: Op, shard: Shard, kernel: KernelLaunch, *, fed_by_cast: bool = False
+) -> list[Hashable]:
     """An exchange before its product, or beside it: the labels that the launch behind the product awaits.
 
     ``fed_by_cast``: what arrives is cast before it is multiplied, so that the product can't begin earlier.
     """
     if fed_by_cast or not shard.tp_overlap:
-        op.launch(Launch(kernel))
+        op.launch(TapedLaunch(kernel))
         return []
     before, label = op.tape.last_label(), op.tape.new_label()
     waits = (before,) if before is not None else ()
-    op.launch(Launch(aside(shard, kernel), label, waits))
+    op.launch(TapedLaunch(aside(shard, kernel), label, waits))
     return [label]
 
 
-def aside(shard: Shard, exchange: Kernel) -> Kernel:
+def aside(shard: Shard, exchange: KernelLaunch) -> KernelLaunch:
     """On the exchanges' own stream; copies take no SMs, see Note [Exchange beside products]."""
     by_copies = exchange.collective == "all_gather" or shard.software.tp_overlap_sums == "copies"
     op_class = "copy_engine" if shard.tp_overlap and by_copies else ""
@@ -82,7 +84,7 @@ def reorders(shard: Shard) -> bool:
     return shard.software.batch_first and scattered and shard.micro_batch > 1
 
 
-def in_order(shard: Shard, tensor: Tensor, module: str) -> Kernel:
+def in_order(shard: Shard, tensor: Tensor, module: str) -> KernelLaunch:
     """The copy of Note [Slices of several sequences]; compiled, it knows where its chunks are."""
     name = "pointwise_copy" if shard.software.compiled else "aten::cat"
     return compute(name, [tensor], [tensor], op_class="copy", module=module)

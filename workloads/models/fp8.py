@@ -25,8 +25,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from workloads.models.local import Shard
-from workloads.models.pieces import Kernel
-from workloads.models.tape import Launch, Tape
+from workloads.models.op_tape import OpTape, TapedLaunch
+from workloads.models.pieces import KernelLaunch
 from workloads.models.tensors import Tensor, collective, compute
 
 FP8 = "float8_e4m3fn"
@@ -55,7 +55,7 @@ def fp8_row_bytes(width: int) -> int:
     return width + -(-width // elements) * size
 
 
-def cast_for_product(x: Tensor, module: str) -> Kernel:
+def cast_for_product(x: Tensor, module: str) -> KernelLaunch:
     """One cast of ``x`` in rows, without its transpose: what a product reads, or what is dispatched."""
     scales = Tensor((fp8_row_bytes(x.shape[-1]) - x.shape[-1], x.numel // x.shape[-1]), "uint8")
     return compute("cast_fp8_tiles", [x], [operand(x, True), scales], op_class="quantize", module=module)
@@ -86,7 +86,7 @@ def casts_at_use(shard: Shard) -> bool:
     return shard.fp8 and shard.software.fp8_transposes == "at_use"
 
 
-def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> list[Kernel]:
+def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> list[KernelLaunch]:
     """Kernels that cast ``x`` and its transpose; ``is_slice``: other ranks of "tp" hold the rest of it."""
     recipe = shard.software.fp8_recipe
     if by_rows(shard):
@@ -112,7 +112,7 @@ def casts(shard: Shard, x: Tensor, module: str, *, is_slice: bool = False) -> li
     return kernels
 
 
-def column_casts(shard: Shard, x: Tensor, module: str) -> list[Kernel]:
+def column_casts(shard: Shard, x: Tensor, module: str) -> list[KernelLaunch]:
     """Casts by columns of what was cast by rows before; none where one cast serves all products."""
     if not by_rows(shard):
         return []
@@ -124,20 +124,20 @@ def column_casts(shard: Shard, x: Tensor, module: str) -> list[Kernel]:
     ]  # fmt: skip
 
 
-def turned(shard: Shard, own: list[Tensor], arrived: list[Tensor], module: str) -> list[Kernel]:
+def turned(shard: Shard, own: list[Tensor], arrived: list[Tensor], module: str) -> list[KernelLaunch]:
     """What a weight gradient's operands take: casts of ``own`` by columns, or turns of what was gathered."""
     if by_rows(shard):
         return [kernel for tensor in own for kernel in column_casts(shard, tensor, module)]
     return [transposed(tensor, module) for tensor in arrived]
 
 
-def requantised(x: Tensor, module: str, *, kept: bool) -> Kernel:
+def requantised(x: Tensor, module: str, *, kept: bool) -> KernelLaunch:
     """The transpose of ``x`` in fp8, scaled along its other dim; ``kept``: from what is in fp8 already."""
     source, out = operand(x, kept), operand(x, True)
     return compute("transpose_cast_fp8", [source], [out], op_class="quantize", module=module)
 
 
-def keep_narrow(tape: Tape, shard: Shard, x: Tensor, bits: int, module: str) -> None:
+def keep_narrow(tape: OpTape, shard: Shard, x: Tensor, bits: int, module: str) -> None:
     """Cast ``x`` to ``bits`` for its backward, which casts it back (arXiv 2412.19437, section 3.3.3)."""
     if not (shard.fp8 and shard.software.fp8_kept_activations):
         return
@@ -146,21 +146,21 @@ def keep_narrow(tape: Tape, shard: Shard, x: Tensor, bits: int, module: str) -> 
     op.back(compute("cast_back", [narrow], [x], op_class="quantize", module=name))
 
 
-def transposed(x: Tensor, module: str) -> Kernel:
+def transposed(x: Tensor, module: str) -> KernelLaunch:
     """The fp8 tensor ``x``, gathered in slices, turned for the weight gradient."""
     whole = operand(x, True)
     return compute("transpose_fp8", [whole], [whole], op_class="elementwise", module=module)
 
 
-def cast_weight(tape: Tape, shard: Shard, weight: Tensor, module: str) -> list[Launch]:
+def cast_weight(tape: OpTape, shard: Shard, weight: Tensor, module: str) -> list[TapedLaunch]:
     """Casts of a weight before its product; once a step they go to ``tape.first``."""
     kernels = casts(shard, weight, module)
     if shard.software.fp8_weight_cast == "first":
         tape.first.extend(kernels)
-    return [Launch(kernel) for kernel in kernels] if shard.software.fp8_weight_cast == "every" else []
+    return [TapedLaunch(kernel) for kernel in kernels] if shard.software.fp8_weight_cast == "every" else []
 
 
-def share_maxima(tape: Tape, shard: Shard, num_tensors: int) -> None:
+def share_maxima(tape: OpTape, shard: Shard, num_tensors: int) -> None:
     """Delayed scaling: once a step all ranks agree on the maxima of ``num_tensors`` tensors."""
     if shard.fp8 and shard.software.fp8_recipe == "delayed" and shard.tp > 1:
         maxima = Tensor((num_tensors,), "float32")

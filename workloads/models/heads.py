@@ -2,58 +2,55 @@
 
 from __future__ import annotations
 
-from workloads.models.elementary import activation, norm
+from workloads.models.elementary import norm
 from workloads.models.embeddings import WORDS, padded_vocab
+from workloads.models.family import FAMILIES
 from workloads.models.fp8 import share_maxima
-from workloads.models.layers import stack_name, write_layer
+from workloads.models.layers import write_layer
 from workloads.models.linear import Linear, column_parallel, linear
 from workloads.models.local import Shard
 from workloads.models.loss import cross_entropy
-from workloads.models.pieces import Piece
+from workloads.models.op_tape import OpTape
+from workloads.models.pieces import ModelPiece
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Tape
 from workloads.models.tensors import Tensor, compute
 
 #: Tensors of a layer whose maxima delayed scaling shares: input, weight and output gradient of 4 products.
 _MAXIMA_PER_LAYER = 12
 
 
-def head(model: ModelSpec, shard: Shard, *, one_stage: bool = False, input_grad: bool = True) -> Piece:
+def head(model: ModelSpec, shard: Shard, *, one_stage: bool = False, input_grad: bool = True) -> ModelPiece:
     """From the last layer's output to the loss.
 
     ``one_stage``: the embedding is on this rank, too, so that a tied weight is the same tensor.
     """
     tape = shard.tape()
     x = shard.tensor(shard.residual_tokens, model.hidden)
-    stack = "decoder" if model.family == "t5" else stack_name(model)
-    norm(tape, shard, model, x, f"{stack}.final_layernorm", residual=model.mtp_layers > 0)
-    if model.family == "vit":
-        _classes(tape, shard, model, x)
-    else:
-        if model.family == "bert":
-            _transform(tape, shard, model, x)
-        _logits(tape, shard, model, x)
-        for number in range(model.mtp_layers):
-            _further_token(tape, shard, model, x, number)
-        if model.family == "bert":
-            _next_sentence(tape, shard, model, x)
-        if model.tied_embeddings and not one_stage:
-            # The tied weight lives on this stage, too; its gradients are added to the embedding's.
-            tape.op().parameter(
-                f"{WORDS}.weight (tied)", padded_vocab(model, shard) // shard.tp, model.hidden
-            )
+    family = FAMILIES[model.family]
+    norm(tape, shard, model, x, f"{family.last_stack}.final_layernorm", residual=model.mtp_layers > 0)
+    family.end(tape, shard, model, x)
+    if family.has_tokens and model.tied_embeddings and not one_stage:
+        # The tied weight lives on this stage, too; its gradients are added to the embedding's.
+        tape.op().parameter(f"{WORDS}.weight (tied)", padded_vocab(model, shard) // shard.tp, model.hidden)
     share_maxima(tape, shard, _MAXIMA_PER_LAYER * model.layers)
     return tape.piece("head", x, input_bytes=x.num_bytes, input_grad=input_grad)
 
 
-def _logits(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, *, again: bool = False) -> None:
+def predict_tokens(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
+    """Logits and loss, of further tokens, too, where the model has such layers."""
+    _logits(tape, shard, model, x)
+    for number in range(model.mtp_layers):
+        _further_token(tape, shard, model, x, number)
+
+
+def _logits(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, *, again: bool = False) -> None:
     """Logits and loss; ``again``: with the weight that an earlier call has."""
     tied = model.tied_embeddings or again
-    layer = Linear("output_layer", bias=model.head_bias or model.family == "bert", fp8=False, tied=tied)
+    layer = Linear("output_layer", bias=model.head_bias, fp8=False, tied=tied)
     cross_entropy(tape, shard, column_parallel(tape, shard, x, padded_vocab(model, shard), layer))
 
 
-def _further_token(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, number: int) -> None:
+def _further_token(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, number: int) -> None:
     """Multi-token prediction: a layer over this token's state and the next one's embedding, logits again.
 
     Source: DeepSeek-V3 (arXiv 2412.19437, section 2.2); embedding and output layer are shared.
@@ -69,38 +66,3 @@ def _further_token(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, number
     write_layer(tape, shard, model, x, f"{name}.transformer_layer", model.layers - 1)
     norm(tape, shard, model, x, f"{name}.final_layernorm", residual=False)
     _logits(tape, shard, model, x, again=True)
-
-
-def _transform(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
-    """BERT's masked-token head before the logits: dense, GELU, norm (arXiv 1810.04805)."""
-    linear(tape, shard, x, model.hidden, Linear("lm_head.dense", bias=True, fp8=False, replicated=True))
-    activation(tape, shard, model, x, "lm_head", bias=False)
-    norm(tape, shard, model, x, "lm_head.layer_norm", residual=False)
-
-
-def _next_sentence(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
-    """The first token through a dense layer with tanh to two classes."""
-    first = x.like(shard.micro_batch, model.hidden)
-    pooled = linear(tape, shard, first, model.hidden, Linear("pooler.dense", bias=True, fp8=False))
-    op = tape.op()
-    op.run("aten::tanh", [pooled], [pooled], module="pooler", saved_outputs=pooled.num_bytes)
-    op.back(compute("aten::tanh_backward", [pooled, pooled], [pooled], module="pooler"))
-    scores = linear(tape, shard, pooled, 2, Linear("binary_head", bias=True, fp8=False))
-    _small_loss(tape, scores)
-
-
-def _classes(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor) -> None:
-    """ViT: the class token to classes (arXiv 2010.11929)."""
-    first = x.like(shard.micro_batch, model.hidden)
-    if model.num_classes:
-        head_layer = Linear("head", bias=True, fp8=False, replicated=True)
-        _small_loss(tape, linear(tape, shard, first, model.num_classes, head_layer))
-
-
-def _small_loss(tape: Tape, scores: Tensor) -> None:
-    """Cross-entropy over a few classes that every rank has."""
-    op, each = tape.op(), Tensor((scores.shape[0],), "float32")
-    op.run("aten::_log_softmax", [scores], [scores], module="loss", saved_outputs=scores.num_bytes)
-    op.run("aten::nll_loss_forward", [scores], [each], module="loss")
-    op.back(compute("aten::nll_loss_backward", [each], [scores], module="loss"))
-    op.back(compute("aten::_log_softmax_backward_data", [scores, scores], [scores], module="loss"))

@@ -1,23 +1,137 @@
 """A Hugging Face ``config.json`` as a model.
 
-Keys are those of the configuration classes of transformers.
+Keys are those of the configuration classes of transformers; of models with experts they are read here, of
+others in ``hugging_face_families.py``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
 from workloads.models.check import check_model
-from workloads.models.hugging_face_experts import WITH_EXPERTS
-from workloads.models.hugging_face_families import FAMILIES
+from workloads.models.hugging_face_families import FAMILIES, decoder, qwen2, qwen3, windowed
 from workloads.models.hugging_face_values import Values
 from workloads.models.spec import ModelSpec
 
+
+def _mixtral(v: Values) -> dict[str, Any]:
+    experts = {
+        "num_experts": v.number("num_local_experts"),
+        "top_k": v.number("num_experts_per_tok"),
+        "ffn": v.number("intermediate_size"),
+    }
+    return {**windowed(v), "moe": experts}
+
+
+def _qwen_experts(v: Values) -> dict[str, Any]:
+    shared = v.number("shared_expert_intermediate_size", 0)
+    return {
+        "num_experts": v.number("num_experts"),
+        "top_k": v.number("num_experts_per_tok"),
+        "ffn": v.number("moe_intermediate_size"),
+        "shared_ffn": shared,
+        "shared_gate": shared > 0,
+        "every": v.number("decoder_sparse_step", 1),
+        "first_layer": v.number("decoder_sparse_step", 1) - 1,
+    }
+
+
+def _deepseek(v: Values) -> dict[str, Any]:
+    latent = {
+        "q_lora_rank": v.number("q_lora_rank", 0),
+        "kv_lora_rank": v.number("kv_lora_rank"),
+        "qk_nope_head_size": v.number("qk_nope_head_dim"),
+        "qk_rope_head_size": v.number("qk_rope_head_dim"),
+        "v_head_size": v.number("v_head_dim"),
+    }
+    return {**decoder(v), "kv_heads": 0, "head_size": 0, "mla": latent, "moe": _routed(v)}
+
+
+def _routed(v: Values) -> dict[str, Any]:
+    """DeepSeek's experts: shared ones beside them, dense first layers, groups."""
+    width = v.number("moe_intermediate_size")
+    experts = {
+        "num_experts": v.number("n_routed_experts"),
+        "top_k": v.number("num_experts_per_tok"),
+        "ffn": width,
+        "shared_ffn": width * v.number("n_shared_experts", 0),
+        "first_layer": v.number("first_k_dense_replace", 0),
+        "every": v.number("moe_layer_freq", 1),
+    }
+    if (groups := v.number("n_group", 1)) > 1:
+        experts |= {"num_groups": groups, "top_groups": v.number("topk_group", groups)}
+    return experts
+
+
+def _glm4_moe(v: Values) -> dict[str, Any]:
+    normed = v.flag("use_qk_norm", default=False)
+    return {**decoder(v), "qk_norm": "head" if normed else "", "moe": _routed(v)}
+
+
+def _gpt_oss(v: Values) -> dict[str, Any]:
+    """Attention and experts add biases; every other layer attends to a window."""
+    width = v.number("intermediate_size")
+    return {
+        **decoder(v), "bias": True, "sliding_window": v.number("sliding_window", 128), "global_every": 2,
+        "moe": {
+            "num_experts": v.number("num_local_experts"),
+            "top_k": v.number("num_experts_per_tok", v.number("experts_per_token", 4)),
+            "ffn": width, "bias": True, "clamp": True,
+        },
+    }  # fmt: skip
+
+
+def _llama4(v: Values) -> dict[str, Any]:
+    """One routed and one shared expert of the same width, in every ``interleave_moe_layer_step``-th layer."""
+    width, step = v.number("intermediate_size"), v.number("interleave_moe_layer_step", 1)
+    experts = {
+        "num_experts": v.number("num_local_experts"), "top_k": v.number("num_experts_per_tok", 1),
+        "ffn": width, "shared_ffn": width, "every": step, "first_layer": step - 1,
+    }  # fmt: skip
+    return {**decoder(v), "ffn": v.number("intermediate_size_mlp", width), "moe": experts}
+
+
+def _olmoe(v: Values) -> dict[str, Any]:
+    experts = {
+        "num_experts": v.number("num_experts"), "top_k": v.number("num_experts_per_tok"),
+        "ffn": v.number("intermediate_size"),
+    }  # fmt: skip
+    return {**decoder(v), "qk_norm": "all", "moe": experts}
+
+
+def _phimoe(v: Values) -> dict[str, Any]:
+    return {**_mixtral(v), "norm": "layernorm"}
+
+
+def _dbrx(v: Values) -> dict[str, Any]:
+    attention, block = v.inner("attn_config"), v.inner("ffn_config")
+    width = block.number("ffn_hidden_size")
+    return {
+        "family": "llama", "layers": v.number("n_layers"), "hidden": v.number("d_model"),
+        "heads": v.number("n_heads"), "kv_heads": attention.number("kv_n_heads", 0), "ffn": width,
+        "vocab": v.number("vocab_size"), "gated": True, "activation": "silu", "norm": "layernorm",
+        "bias": False, "positions": "rotary", "dropout": v.share("resid_pdrop"),
+        "tied_embeddings": v.flag("tie_word_embeddings", default=False),
+        "moe": {
+            "num_experts": block.number("moe_num_experts"), "top_k": block.number("moe_top_k"), "ffn": width,
+        },
+    }  # fmt: skip
+
+
 #: model_type -> the description of its configuration.
-KNOWN: Final = {**FAMILIES, **WITH_EXPERTS}
+_WITH_EXPERTS: Final[dict[str, Callable[[Values], dict[str, Any]]]] = {
+    "mixtral": _mixtral, "granitemoe": _mixtral, "phimoe": _phimoe, "dbrx": _dbrx, "olmoe": _olmoe,
+    "qwen2_moe": lambda v: {**qwen2(v), "moe": _qwen_experts(v)},
+    "qwen3_moe": lambda v: {**qwen3(v), "moe": _qwen_experts(v)},
+    "deepseek_v2": _deepseek, "deepseek_v3": _deepseek, "kimi_k2": _deepseek, "glm4_moe": _glm4_moe,
+    "gpt_oss": _gpt_oss, "llama4_text": _llama4,
+}  # fmt: skip
+
+#: model_type -> the description of its configuration.
+KNOWN: Final = {**FAMILIES, **_WITH_EXPERTS}
 
 #: Kinds of layers that are not modelled, by a pattern on ``model_type``.
 _NOT_MODELLED: Final = (

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from workloads.models.attention import cross_attention, self_attention
+from workloads.models.block import Place, block_of
+from workloads.models.blocks.attention import cross_attention
 from workloads.models.elementary import norm, residual_sum
-from workloads.models.experts import experts
-from workloads.models.feed_forward import feed_forward
 from workloads.models.local import Shard
-from workloads.models.pieces import Parameter, Piece
+from workloads.models.op_tape import OpTape, Recompute
+from workloads.models.pieces import ModelPiece, Parameter
 from workloads.models.recompute import mark_recomputed
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Recompute, Tape
 from workloads.models.tensors import Tensor
 
 
 def layer(
     model: ModelSpec, shard: Shard, index: int, *, recompute: bool | Recompute, input_grad: bool = True
-) -> Piece:
+) -> ModelPiece:
     """Layer ``index``: attention and feed-forward block, each behind a norm, each added to the residual.
 
     ``recompute``: how, or whether in full.  ``input_grad``: something before the layer trains.
@@ -64,29 +64,24 @@ def _policy(shard: Shard, recompute: bool | Recompute) -> Recompute:
 
 
 def write_layer(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, name: str, index: int, *,
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, name: str, index: int, *,
     causal: bool | None = None, memory: Tensor | None = None,
 ) -> None:  # fmt: skip
     """A layer's ops; with ``memory`` it attends to an encoder's output, too."""
+    causal = model.causal if causal is None else causal
 
-    def attention() -> None:
-        self_attention(tape, shard, model, x, f"{name}.self_attention", index=index, causal=causal)
+    def own(place: Place, module: str) -> tuple[Callable[[], object], bool]:
+        block = block_of(model, place, index)
+        write = partial(block.write, tape, shard, model, x, f"{name}.{module}", index=index, causal=causal)
+        return write, model.bias and block.adds_bias
 
-    def crossed() -> None:
-        assert memory is not None
-        cross_attention(tape, shard, model, x, memory, f"{name}.cross_attention")
-
-    def dense() -> None:
-        feed_forward(tape, shard, model, x, f"{name}.mlp")
-
-    def mixture() -> None:
-        experts(tape, shard, model, x, f"{name}.mlp")
-
-    sparse = model.has_experts(index)
-    blocks: list[tuple[str, Callable[[], None], bool]] = [("input_layernorm", attention, model.bias)]
+    blocks: list[tuple[str, Callable[[], object], bool]] = [
+        ("input_layernorm", *own("attention", "self_attention"))
+    ]
     if memory is not None:
+        crossed = partial(cross_attention, tape, shard, model, x, memory, f"{name}.cross_attention")
         blocks.append(("pre_cross_attn_layernorm", crossed, model.bias))
-    blocks.append(("pre_mlp_layernorm", mixture if sparse else dense, model.bias and not sparse))
+    blocks.append(("pre_mlp_layernorm", *own("feed_forward", "mlp")))
     if model.parallel_block:
         _in_parallel(tape, shard, model, x, name, blocks)
         return
@@ -99,8 +94,8 @@ def write_layer(
 
 
 def _in_parallel(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, name: str,
-    blocks: list[tuple[str, Callable[[], None], bool]],
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, name: str,
+    blocks: list[tuple[str, Callable[[], object], bool]],
 ) -> None:  # fmt: skip
     """All blocks read the layer's input; their outputs and the residual are added up."""
     for number, (norm_name, block, _) in enumerate(blocks):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from workloads.models.exchange import Exchange, aside, beside_or_before, in_order, reorders, sums
+from workloads.models.exchange import ProductExchange, aside, beside_or_before, in_order, reorders, sums
 from workloads.models.fp8 import (
     by_rows,
     cast_for_product,
@@ -26,8 +26,8 @@ from workloads.models.fp8 import (
     weight_product_name,
 )
 from workloads.models.local import Shard
-from workloads.models.pieces import Kernel
-from workloads.models.tape import Launch, Op, Tape
+from workloads.models.op_tape import Op, OpTape, TapedLaunch
+from workloads.models.pieces import KernelLaunch
 from workloads.models.tensors import Tensor, collective, compute
 
 TIED_WEIGHT = "embedding.word_embeddings.weight"
@@ -55,24 +55,24 @@ class Linear:
     cast_input: bool = True
 
 
-def linear(tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
+def linear(tape: OpTape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
     """``x [..., in] -> [tokens, out_features]``, nothing exchanged."""
-    return _product(tape, shard, x, out_features, layer, Exchange())
+    return _product(tape, shard, x, out_features, layer, ProductExchange())
 
 
-def column_parallel(tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
+def column_parallel(tape: OpTape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
     """``out_features`` is the whole width; the result has its slice of it, for all tokens."""
     local = out_features // shard.tp
     if shard.tp == 1:
         return linear(tape, shard, x, local, layer)
     if not shard.sequence_parallel:
-        return _product(tape, shard, x, local, layer, Exchange(reduce_input_grad="all_reduce"))
+        return _product(tape, shard, x, local, layer, ProductExchange(reduce_input_grad="all_reduce"))
     whole = x.like(shard.tokens, x.shape[-1])
-    exchange = Exchange(reduce_input_grad="reduce_scatter", gathered_from=x)
+    exchange = ProductExchange(reduce_input_grad="reduce_scatter", gathered_from=x)
     return _product(tape, shard, whole, local, layer, exchange)
 
 
-def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, Linear]]) -> list[Tensor]:
+def columns_apart(tape: OpTape, shard: Shard, x: Tensor, layers: list[tuple[int, Linear]]) -> list[Tensor]:
     """Several column-parallel layers of one input, each a product of its own.
 
     The input is cast to fp8 once (pytorch/ao float8_tensor_parallel.py, PrepareFloat8ModuleInput; without
@@ -84,21 +84,21 @@ def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, L
     behind = shard.fp8 and by_rows(shard)
     if shard.fp8 and not behind:
         for kernel in casts(shard, x, module, is_slice=gathers):
-            shared.launch(Launch(kernel))
+            shared.launch(TapedLaunch(kernel))
     if shard.tp > 1:
         x = x.like(shard.tokens, x.shape[-1])
         if gathers:
             gather = collective("all_gather", gathered(shard, x, shard.fp8), "tp", module=module)
             beside = beside_or_before(shared, shard, gather, fed_by_cast=behind)
             if reorders(shard):
-                shared.launch(Launch(in_order(shard, gathered(shard, x, shard.fp8), module)))
+                shared.launch(TapedLaunch(in_order(shard, gathered(shard, x, shard.fp8), module)))
                 if not shard.software.compiled:  # the sum of the gradients' terms writes in that order
                     shared.back(in_order(shard, x, module), "input")
         what = "reduce_scatter" if shard.sequence_parallel else "all_reduce"
         shared.back(collective(what, x, "tp", module=module), "input")
     if behind:
         for kernel in casts(shard, x, module):
-            shared.launch(Launch(kernel))
+            shared.launch(TapedLaunch(kernel))
     out = []
     # The gradient of the shared input is a sum: of two terms when both are there, or, compiled, of all.
     terms, sums_at = (len(layers), (0,)) if shard.software.compiled else (2, range(len(layers) - 1))
@@ -120,11 +120,11 @@ def columns_apart(tape: Tape, shard: Shard, x: Tensor, layers: list[tuple[int, L
     return out
 
 
-def row_parallel(tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
+def row_parallel(tape: OpTape, shard: Shard, x: Tensor, out_features: int, layer: Linear) -> Tensor:
     """``x`` is a slice of the inputs for all tokens; the result is whole, or its slice of the tokens."""
     if shard.tp == 1:
         return linear(tape, shard, x, out_features, layer)
-    exchange = Exchange(output="reduce_scatter" if shard.sequence_parallel else "all_reduce")
+    exchange = ProductExchange(output="reduce_scatter" if shard.sequence_parallel else "all_reduce")
     y = _product(tape, shard, x, out_features, replace(layer, bias=False), exchange)
     if shard.sequence_parallel:
         y = y.like(shard.residual_tokens, out_features)
@@ -133,7 +133,7 @@ def row_parallel(tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: 
     return y
 
 
-def add_bias(tape: Tape, shard: Shard, y: Tensor, layer: Linear, *, duplicated: bool) -> None:
+def add_bias(tape: OpTape, shard: Shard, y: Tensor, layer: Linear, *, duplicated: bool) -> None:
     """A bias as an op of its own, or only its parameter where a fused kernel adds it."""
     op, width = tape.op(), y.shape[-1]
     op.parameter(f"{layer.module}.bias", width, tp_duplicated=duplicated)
@@ -146,7 +146,7 @@ def add_bias(tape: Tape, shard: Shard, y: Tensor, layer: Linear, *, duplicated: 
 
 
 def _product(
-    tape: Tape, shard: Shard, x: Tensor, out_features: int, layer: Linear, exchange: Exchange
+    tape: OpTape, shard: Shard, x: Tensor, out_features: int, layer: Linear, exchange: ProductExchange
 ) -> Tensor:
     in_features = x.shape[-1]
     tokens = x.numel // in_features
@@ -157,19 +157,19 @@ def _product(
     kept = given if shard.software.gather_inputs_again else flat
     behind = fp8 and by_rows(shard)
     if fp8 and layer.cast_input and casts_at_use(shard):
-        op.launch(Launch(cast_for_product(flat, module)))
+        op.launch(TapedLaunch(cast_for_product(flat, module)))
     elif fp8 and layer.cast_input and not behind:
         for kernel in casts(shard, given, module, is_slice=exchange.gathered_from is not None):
-            op.launch(Launch(kernel))
+            op.launch(TapedLaunch(kernel))
     beside: list[Hashable] = []
     if exchange.gathered_from is not None:
         gather = collective("all_gather", gathered(shard, flat, fp8), "tp", module=module)
         beside += beside_or_before(op, shard, gather, fed_by_cast=behind)
         if reorders(shard):
-            op.launch(Launch(in_order(shard, gathered(shard, flat, fp8), module)))
+            op.launch(TapedLaunch(in_order(shard, gathered(shard, flat, fp8), module)))
     if behind and layer.cast_input:
         for kernel in casts(shard, flat, module):
-            op.launch(Launch(kernel))
+            op.launch(TapedLaunch(kernel))
     if fp8:
         for launch in cast_weight(tape, shard, flat.like(out_features, in_features), module):
             op.launch(launch)
@@ -207,7 +207,7 @@ def _product(
 
 
 def _reduce_output(
-    tape: Tape, shard: Shard, op: Op, y: Tensor, fp8: bool, exchange: Exchange, module: str
+    tape: OpTape, shard: Shard, op: Op, y: Tensor, fp8: bool, exchange: ProductExchange, module: str
 ) -> None:
     """The sum of partial outputs; with sequence parallelism backward gathers their gradient."""
     tape.add(op)
@@ -217,8 +217,8 @@ def _reduce_output(
         op.run("sum_of_parts", [y], [part], op_class="elementwise", module=module)
     elif behind.numel:
         if reorders(shard):
-            op.launch(Launch(in_order(shard, behind, module)))
-        op.launch(Launch(collective(exchange.output, behind, "tp", module=module)))
+            op.launch(TapedLaunch(in_order(shard, behind, module)))
+        op.launch(TapedLaunch(collective(exchange.output, behind, "tp", module=module)))
     if not shard.sequence_parallel:
         return
     rows = fp8 and by_rows(shard)
@@ -237,8 +237,8 @@ def _reduce_output(
 
 
 def _backward(
-    tape: Tape, shard: Shard, op: Op, x: Tensor, y: Tensor, layer: Linear, fp8: bool, exchange: Exchange, *,
-    trains: bool, adapter: bool,
+    tape: OpTape, shard: Shard, op: Op, x: Tensor, y: Tensor, layer: Linear, fp8: bool,
+    exchange: ProductExchange, *, trains: bool, adapter: bool,
 ) -> None:  # fmt: skip
     """Input gradient, its reduction beside (or behind) the weight gradient: Megatron's order."""
     module, flops = layer.module, 2 * y.numel * x.shape[-1]
@@ -264,7 +264,7 @@ def _backward(
     if adapter:
         produced = tape.new_label()
         op.back(compute("aten::add.Tensor", [x, x], [x], module=module), "input", produced)
-    reduction: Kernel | None = None
+    reduction: KernelLaunch | None = None
     if exchange.reduce_input_grad:
         if reorders(shard):
             produced = tape.new_label()
@@ -311,7 +311,7 @@ def _weight_gradient(
         op.accumulate(weight.shape, shard.dtype, shard.main_grad_dtype, module)
 
 
-def _adapter(tape: Tape, shard: Shard, x: Tensor, y: Tensor, module: str, kept: int) -> None:
+def _adapter(tape: OpTape, shard: Shard, x: Tensor, y: Tensor, module: str, kept: int) -> None:
     """A low-rank adapter (LoRA, arXiv 2106.09685): down, up, scaled and added to the layer's output."""
     rank = shard.lora_rank
     narrow = x.like(x.shape[0], rank)

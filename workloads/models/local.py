@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from workloads.models.op_tape import OpTape, Recompute
 from workloads.models.recompute import RecomputeModule
 from workloads.models.software import SoftwareSpec
-from workloads.models.tape import Recompute, Tape
 from workloads.models.tensors import Tensor
 
 DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}
@@ -102,6 +102,6 @@ class Shard:
         """The view of the decoder of an encoder-decoder."""
         return replace(self, seq=self.decoder_seq or self.seq, encoder_seq=self.seq)
 
-    def tape(self) -> Tape:
+    def tape(self) -> OpTape:
         """An empty tape for one piece."""
-        return Tape(self.trains)
+        return OpTape(self.trains)

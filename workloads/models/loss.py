@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from workloads.models.local import Shard
-from workloads.models.tape import Launch, Op, Tape
+from workloads.models.op_tape import Op, OpTape, TapedLaunch
 from workloads.models.tensors import Tensor, collective, compute
 
 MODULE = "loss"
 
 
-def cross_entropy(tape: Tape, shard: Shard, logits: Tensor) -> None:
+def cross_entropy(tape: OpTape, shard: Shard, logits: Tensor) -> None:
     """``logits [tokens, vocab / tp]``; as ``SoftwareSpec.cross_entropy`` says.
 
     Ranks agree on each token's maximum, its target's logit and its sum (Megatron-Core's
@@ -19,10 +19,10 @@ def cross_entropy(tape: Tape, shard: Shard, logits: Tensor) -> None:
     """
     op, software = tape.op(), shard.software
     per_token = Tensor((logits.shape[0],), "float32")
-    exchange: list[Launch] = []
+    exchange: list[TapedLaunch] = []
     if shard.tp > 1:
         exchange = [
-            Launch(collective("all_reduce", per_token, "tp", module=MODULE, reduce_op=what))
+            TapedLaunch(collective("all_reduce", per_token, "tp", module=MODULE, reduce_op=what))
             for what in ("max", "sum", "sum")
         ]
     wide = replace(logits, dtype="float32") if software.logits_fp32 else logits
@@ -37,7 +37,7 @@ def cross_entropy(tape: Tape, shard: Shard, logits: Tensor) -> None:
         _unfused(op, logits, wide, per_token, exchange)
 
 
-def _jit(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list[Launch]) -> None:
+def _jit(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list[TapedLaunch]) -> None:
     """Three fused steps around the exchanges; the first also casts."""
     target = per_token.like(*per_token.shape, dtype="int64")
     if wide == logits:
@@ -55,7 +55,7 @@ def _jit(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list
     op.back(compute("cross_entropy_bwd", [wide, per_token], [logits], module=MODULE))
 
 
-def _unfused(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list[Launch]) -> None:
+def _unfused(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list[TapedLaunch]) -> None:
     """PyTorch's ``cross_entropy`` over logits cast to fp32."""
     if wide != logits:
         op.run("aten::_to_copy", [logits], [wide], module=MODULE)
@@ -68,3 +68,12 @@ def _unfused(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: 
     op.back(compute("aten::_log_softmax_backward_data", [wide, wide], [wide], module=MODULE))
     if wide != logits:
         op.back(compute("aten::_to_copy", [wide], [logits], module=MODULE))
+
+
+def small_loss(tape: OpTape, scores: Tensor) -> None:
+    """Cross-entropy over a few classes that every rank has."""
+    op, each = tape.op(), Tensor((scores.shape[0],), "float32")
+    op.run("aten::_log_softmax", [scores], [scores], module="loss", saved_outputs=scores.num_bytes)
+    op.run("aten::nll_loss_forward", [scores], [each], module="loss")
+    op.back(compute("aten::nll_loss_backward", [each], [scores], module="loss"))
+    op.back(compute("aten::_log_softmax_backward_data", [scores, scores], [scores], module="loss"))

@@ -17,7 +17,7 @@ EP_STREAM: Final = "ep"
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelLaunch:
     """One launch: the columns of :data:`simcore.graph.ops.OP_COLUMNS` that a model decides.
 
     Shapes are local to the rank; ``flops`` count a multiply-add as 2.  With ``collective`` set it is one, on
@@ -80,7 +80,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class ModelPiece:
     """A part that pipeline stages and FSDP units are made of: an embedding, a layer, the head with the loss.
 
     A collective on another stream that nothing in its list waits for is waited for by what follows the piece.
@@ -91,9 +91,9 @@ class Piece:
     """
 
     name: str
-    forward: tuple[Kernel, ...]
-    backward: tuple[Kernel, ...]
-    first_forward: tuple[Kernel, ...]
+    forward: tuple[KernelLaunch, ...]
+    backward: tuple[KernelLaunch, ...]
+    first_forward: tuple[KernelLaunch, ...]
     parameters: tuple[Parameter, ...]
     saved_bytes: int
     peak_bytes: int
@@ -109,13 +109,13 @@ class ModelPieces:
     ``model_flops_full_per_sample``: attention as if not causal (Megatron's convention).
     """
 
-    embedding: Piece
-    layers: tuple[Piece, ...]
-    head: Piece
+    embedding: ModelPiece
+    layers: tuple[ModelPiece, ...]
+    head: ModelPiece
     model_flops_per_sample: float
     model_flops_full_per_sample: float
 
     @property
-    def all_pieces(self) -> tuple[Piece, ...]:
+    def all_pieces(self) -> tuple[ModelPiece, ...]:
         """Embedding, layers and head, in order."""
         return (self.embedding, *self.layers, self.head)

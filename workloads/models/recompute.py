@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final, Literal
 
-from workloads.models.tape import Tape
+from workloads.models.op_tape import OpTape
 
 RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
 
@@ -30,7 +30,7 @@ _PATTERNS: Final[Mapping[RecomputeModule, str]] = {
 
 
 def mark_recomputed(
-    tape: Tape, modules: Collection[RecomputeModule], *, sparse: bool, frees: bool = False
+    tape: OpTape, modules: Collection[RecomputeModule], *, sparse: bool, frees: bool = False
 ) -> None:
     """Let ops of ``modules``, and no others, run again; none given: as marked already (core attention).
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from workloads.models.frozen import Frozen
 
 #: Classes of attention kernels; the cost model knows each on the generations that it exists for.
 AttentionKernels = Literal[
@@ -12,7 +14,7 @@ AttentionKernels = Literal[
 ]
 
 
-class SoftwareSpec(BaseModel):
+class SoftwareSpec(Frozen):
     """Kernel choices of one framework build.
 
     ``attention``: "unfused" (products, mask and softmax apart) or the class of the fused kernel, as the
@@ -68,8 +70,6 @@ class SoftwareSpec(BaseModel):
     dispatcher): about 30 in eager Megatron-DeepSpeed, 0 where nothing is known.  ``cuda_graphs``: the kernels
     between two collectives are launched as one graph.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = "default"
     attention: AttentionKernels = "flash2"

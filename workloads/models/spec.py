@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
+
+from workloads.models.block import BLOCKS
+from workloads.models.family import FAMILIES
+from workloads.models.frozen import Extensible, Frozen, OneOf
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MlaSpec(_Frozen):
+class MlaSpec(Frozen):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks and head sizes."""
 
     q_lora_rank: int = Field(default=0, ge=0)  # 0: queries are not compressed
@@ -21,7 +22,7 @@ class MlaSpec(_Frozen):
     v_head_size: PositiveInt
 
 
-class MoeSpec(_Frozen):
+class MoeSpec(Frozen):
     """Experts in place of the feed-forward block, in every layer from ``first_layer`` on, each ``every``-th.
 
     ``shared_ffn``: width of the experts that every token passes, together (0: none); ``shared_gate``: their
@@ -47,7 +48,7 @@ class MoeSpec(_Frozen):
     top_groups: int = Field(default=0, ge=0)
 
 
-class ModelSpec(_Frozen):
+class ModelSpec(Extensible):
     """A transformer.  ``family`` picks the block; the rest are its dimensions (elements, not bytes).
 
     ``kv_heads`` 0 means as many as ``heads``; ``head_size`` 0 means ``hidden / heads``.  ``vocab`` as the
@@ -59,11 +60,11 @@ class ModelSpec(_Frozen):
     (0: none does).  ``mtp_layers``: layers that predict further tokens (DeepSeek-V3).
     ``decoder_layers`` only for encoder-decoders (T5), ``image_size``, ``patch_size``, ``num_classes`` only
     for ViT, ``token_types`` only for BERT; ``relative_buckets``: distances that a learned bias of
-    the scores tells apart (T5).
+    the scores tells apart (T5).  A further block that was registered (``block.py``) has a key of its own.
     """
 
     name: str = "model"
-    family: Literal["gpt", "llama", "bert", "t5", "vit"] = "gpt"
+    family: Annotated[str, OneOf(FAMILIES)] = "gpt"
     layers: PositiveInt
     hidden: PositiveInt
     heads: PositiveInt
@@ -98,10 +99,15 @@ class ModelSpec(_Frozen):
     patch_size: int = Field(default=0, ge=0)
     num_classes: int = Field(default=0, ge=0)
 
+    @classmethod
+    def further(cls) -> Mapping[str, Any]:
+        """What further blocks are described by, see ``block.py``."""
+        return {block.key: block.spec for block in BLOCKS.values() if block.key}
+
     @property
     def causal(self) -> bool:
         """Whether a token attends to earlier ones only."""
-        return self.family in ("gpt", "llama")
+        return FAMILIES[self.family].causal
 
     @property
     def num_kv_heads(self) -> int:
@@ -136,4 +142,4 @@ class ModelSpec(_Frozen):
 
     def sequence(self, seq: int) -> int:
         """Tokens of one sample: ``seq``, or an image's patches and the class token."""
-        return self.num_patches + 1 if self.family == "vit" else seq
+        return FAMILIES[self.family].sequence(self, seq)

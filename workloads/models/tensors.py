@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simcore.collectives.kinds import kind_of
-from workloads.models.pieces import Kernel
+from workloads.models.pieces import KernelLaunch
 
 ELEMENT_BYTES = {
     "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int64": 8, "int32": 4, "bool": 1,
@@ -45,9 +45,9 @@ def compute(
     op_class: str = "",
     flops: int = 0,
     module: str = "",
-) -> Kernel:
+) -> KernelLaunch:
     """A compute kernel that reads and writes each tensor once."""
-    return Kernel(
+    return KernelLaunch(
         name=name,
         op_class=op_class,
         dtype=ins[0].dtype if ins else outs[0].dtype,
@@ -63,12 +63,12 @@ def compute(
 def collective(
     what: str, tensor: Tensor, group: str, *, stream: str = "compute", module: str = "", peer_delta: int = 0,
     reduce_op: str = "",
-) -> Kernel:  # fmt: skip
+) -> KernelLaunch:  # fmt: skip
     """A collective over ``group``; ``tensor`` is the whole one by nccl-tests' convention.
 
     "send_recv" sends ``tensor`` to the member ``peer_delta`` further on and receives as much.
     """
-    return Kernel(
+    return KernelLaunch(
         name=f"nccl::{what}",
         dtype=tensor.dtype,
         in_shapes=(tensor.shape,),

@@ -11,7 +11,7 @@ from simcore.collectives.kinds import SEND_RECV
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source
 from simcore.units import PS_PER_US
-from workloads.models.pieces import EP_STREAM, HOST_SYNC, Kernel
+from workloads.models.pieces import EP_STREAM, HOST_SYNC, KernelLaunch
 from workloads.models.software import SoftwareSpec
 
 COMPUTE = "compute"
@@ -20,7 +20,7 @@ COMPUTE = "compute"
 _GRAPH = 1 << 30
 
 
-class Writer:
+class OpWriter:
     """Writes kernels in order; what is left under way is waited for by the next compute kernel.
 
     ``software`` says what the host does between launches, or that kernels are launched as graphs.
@@ -34,7 +34,9 @@ class Writer:
         software = software or SoftwareSpec()
         self.template = template
         self._paired = paired
-        self._late: list[tuple[Kernel, int]] = []  # weight gradients that nobody waits for, and their layers
+        self._late: list[
+            tuple[KernelLaunch, int]
+        ] = []  # weight gradients that nobody waits for, and their layers
         self._host_ps = 0 if software.cuda_graphs else round(software.host_us_per_kernel * PS_PER_US)
         self._launch = _GRAPH if software.cuda_graphs else -1
         self.last: OpHandle | None = None  # latest op on the compute stream
@@ -52,7 +54,7 @@ class Writer:
         return waits
 
     def kernels(
-        self, kernels: Sequence[Kernel], *, phase: str, layer: int = -1,
+        self, kernels: Sequence[KernelLaunch], *, phase: str, layer: int = -1,
         after: Mapping[int, Callable[[], None]] | None = None,
     ) -> None:  # fmt: skip
         """Append ``kernels``; those marked as recomputed get the phase "recompute".
@@ -88,7 +90,7 @@ class Writer:
             if after and position in after:
                 after[position]()
 
-    def steps(self, kernels: Sequence[Kernel], *, phase: str, layer: int = -1) -> Iterator[None]:
+    def steps(self, kernels: Sequence[KernelLaunch], *, phase: str, layer: int = -1) -> Iterator[None]:
         """Append ``kernels``; stop behind each exchange of experts, which the next kernel waits for.
 
         Gradients of weights come behind the next exchange: it needs only the gradient of the input.
@@ -124,7 +126,7 @@ class Writer:
         self._late = []
         self._open = waiting
 
-    def compute(self, kernel: Kernel, *, phase: str, layer: int = -1, stream: str = "",
+    def compute(self, kernel: KernelLaunch, *, phase: str, layer: int = -1, stream: str = "",
                 waits: Iterable[Source] = ()) -> OpHandle:  # fmt: skip
         """One compute kernel, by default on the compute stream."""
         self._on_host(1)
@@ -157,7 +159,7 @@ class Writer:
         if spent_ps and self._launch < 0:
             self.template.host("eager", spent_ps)
 
-    def _write(self, kernel: Kernel, waits: list[Source], phase: str, layer: int) -> OpHandle:
+    def _write(self, kernel: KernelLaunch, waits: list[Source], phase: str, layer: int) -> OpHandle:
         if kernel.name == HOST_SYNC:
             return self.template.sync(COMPUTE, name=HOST_SYNC, waits=waits)
         if not kernel.collective:
@@ -179,7 +181,7 @@ class Writer:
         return self.template.collective(kernel.collective, kernel.group, kernel.num_bytes, **columns)  # type: ignore[arg-type]
 
     def _compute(
-        self, kernel: Kernel, waits: Sequence[Source], phase: str, layer: int, stream: str
+        self, kernel: KernelLaunch, waits: Sequence[Source], phase: str, layer: int, stream: str
     ) -> OpHandle:
         return self.template.compute(
             kernel.name, stream=stream, waits=waits, phase=phase, layer=layer, module=kernel.module,
@@ -189,7 +191,7 @@ class Writer:
         )  # fmt: skip
 
 
-def _launches(kernel: Kernel) -> int:
+def _launches(kernel: KernelLaunch) -> int:
     """Launches that an eager framework prepares; collectives are counted with what they follow."""
     return 0 if kernel.collective or kernel.name == HOST_SYNC else kernel.launches
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from simcore.graph.template_builder import Source
-from workloads.models.pieces import Kernel
+from workloads.models.pieces import KernelLaunch
 from workloads.models.tensors import Tensor, collective, compute
-from workloads.parallel.emit import COMPUTE, Writer
+from workloads.parallel.axis import AXES
+from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.replicated import buckets_of, left_over, reduce_gradients
 from workloads.parallel.stages import Chunk
 
 
-def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -> None:
+def finish_step(writer: OpWriter, job: Job, stage: int, under_way: list[Source]) -> None:
     """Write the end of a stage's step; ``under_way``: what earlier templates left on other streams."""
     chunks = job.chunks[stage]
     writer.wait_for(*under_way)
@@ -33,6 +34,9 @@ def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -
             _with_other_copy(writer, job, stage, local, element_bytes(job.training.param_gather_dtype))
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
         _gather_parameters(writer, job, chunks)
+    for axis in AXES.values():
+        if axis.end_of_step is not None and job.parallel.degree(axis.name) > 1:
+            axis.end_of_step(writer, job, stage)
 
 
 def local_numel(job: Job, stage: int) -> int:
@@ -45,7 +49,7 @@ def local_numel(job: Job, stage: int) -> int:
     return -(-owned // job.parallel.copies)
 
 
-def _with_other_copy(writer: Writer, job: Job, stage: int, numel: int, size: int) -> None:
+def _with_other_copy(writer: OpWriter, job: Job, stage: int, numel: int, size: int) -> None:
     """Swap shards with the stage that holds the other copy of the same parameters (DualPipe).
 
     Each of the two owns half of what its data-parallel shard of both chunks is: it gets the other's sums of
@@ -58,7 +62,7 @@ def _with_other_copy(writer: Writer, job: Job, stage: int, numel: int, size: int
         writer.wait_for(got)
 
 
-def _sum_duplicated(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
+def _sum_duplicated(writer: OpWriter, job: Job, chunks: list[Chunk]) -> None:
     """Sequence parallelism: norms saw a slice of the tokens each; their gradients are added over tp."""
     if not job.shard.sequence_parallel:
         return
@@ -75,9 +79,9 @@ def _sum_duplicated(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
     writer.kernels([collective("all_reduce", grads, "tp", module="finalize_grads")], phase="grad_sync")
 
 
-def _sum_tied(writer: Writer, job: Job, stage: int) -> None:
+def _sum_tied(writer: OpWriter, job: Job, stage: int) -> None:
     """First and last stage add up the gradients of the embedding that they share."""
-    if not job.model.tied_embeddings or job.parallel.pp == 1 or job.parallel.placement != "loop":
+    if not job.model.tied_embeddings or job.parallel.pp == 1 or job.parallel.pipeline.ends_meet:
         return
     if stage in (0, job.parallel.pp - 1):
         weight = job.pieces.embedding.parameters[0]
@@ -87,7 +91,7 @@ def _sum_tied(writer: Writer, job: Job, stage: int) -> None:
         writer.kernels([collective("all_reduce", grads, "embd", module="tied embedding")], phase="grad_sync")
 
 
-def _clip(writer: Writer, job: Job, chunks: list[Chunk], numel: int) -> None:
+def _clip(writer: OpWriter, job: Job, chunks: list[Chunk], numel: int) -> None:
     """The norm of all gradients, those of a tied weight counted once, and their scaling."""
     if not job.training.clip_gradients:
         return
@@ -115,7 +119,7 @@ def _clip(writer: Writer, job: Job, chunks: list[Chunk], numel: int) -> None:
     writer.kernels(kernels, phase="optimizer")
 
 
-def _update(writer: Writer, job: Job, numel: int) -> None:
+def _update(writer: OpWriter, job: Job, numel: int) -> None:
     """Read gradient, master weight and moments, write the latter; then weights are copied back.
 
     Without a master copy (fp32, or plain SGD without states) the weight itself is read and written.
@@ -137,7 +141,7 @@ def _update(writer: Writer, job: Job, numel: int) -> None:
     writer.kernels(kernels, phase="optimizer")
 
 
-def _foreach_adam(grads: Tensor, x: Tensor) -> list[Kernel]:
+def _foreach_adam(grads: Tensor, x: Tensor) -> list[KernelLaunch]:
     """AdamW pass by pass over all tensors (torch/optim/adam.py, _multi_tensor_adam); ``x`` as the weights.
 
     Decay, first moment, second moment in two passes, its root, two corrections, the step itself.
@@ -152,7 +156,7 @@ def _foreach_adam(grads: Tensor, x: Tensor) -> list[Kernel]:
     ]
 
 
-def _gather_parameters(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
+def _gather_parameters(writer: OpWriter, job: Job, chunks: list[Chunk]) -> None:
     """What each rank has updated, bucket by bucket as gradients were reduced."""
     size = element_bytes(job.training.param_gather_dtype)
     for chunk in chunks:

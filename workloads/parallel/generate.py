@@ -10,15 +10,9 @@ from simcore.graph.schedules import (
     Action,
     Placement,
     Schedule,
-    dual_pipe,
-    dual_pipe_v,
-    gpipe,
     home,
-    interleaved_one_f_one_b,
     num_virtual,
     overlapped_pairs,
-    zb_v,
-    zero_bubble,
 )
 from simcore.graph.template_builder import Source, external
 from workloads.models.pieces import EP_STREAM
@@ -26,14 +20,20 @@ from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel import replicated, sharded
 from workloads.parallel.check import check_job, check_trains
-from workloads.parallel.emit import COMPUTE, Writer
+from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.finish import finish_step
-from workloads.parallel.halves import Gradients, backward_part
 from workloads.parallel.job import Job
 from workloads.parallel.memory import memory_profile
 from workloads.parallel.message_ops import MessageWriter
-from workloads.parallel.messages import Exchange, Message, plan_messages
-from workloads.parallel.overlapped import backward_pass, exchanges_tokens, forward_pass, take_turns
+from workloads.parallel.messages import ActionMessages, StageMessage, plan_messages
+from workloads.parallel.passes import (
+    Gradients,
+    backward_part,
+    backward_pass,
+    exchanges_tokens,
+    forward_pass,
+    take_turns,
+)
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk
 
@@ -56,23 +56,11 @@ def schedule_of(
     parallel: ParallelSpec, num_microbatches: int, *, forward_only: bool = False
 ) -> tuple[Schedule, Placement]:
     """Actions of every stage in order, and where chunks lie.  InputError as the schedules say."""
-    schedule = _schedule(parallel, num_microbatches)
+    p = parallel
+    schedule = p.pipeline.order(p.pp, num_microbatches, p.virtual_stages, p.microbatch_group)
     if forward_only:
         schedule = [[action for action in actions if action.kind == "F"] for actions in schedule]
     return schedule, parallel.placement
-
-
-def _schedule(p: ParallelSpec, count: int) -> Schedule:
-    if p.schedule == "gpipe":
-        return gpipe(p.pp, count, p.virtual_stages)
-    if p.schedule == "dualpipe":
-        return dual_pipe(p.pp, count)
-    if p.schedule == "dualpipe_v":
-        return dual_pipe_v(p.pp, count)
-    if p.schedule == "zb_v":
-        return zb_v(p.pp, count)
-    looped = zero_bubble if p.schedule == "zero_bubble" else interleaved_one_f_one_b
-    return looped(p.pp, count, p.virtual_stages, group_size=p.microbatch_group)
 
 
 @dataclass(frozen=True)
@@ -84,8 +72,8 @@ class _Variant:
     layers: tuple[int, ...]
     first: bool
     last: bool
-    before: tuple[Message, ...]  # receives posted ahead of everything
-    exchange: Exchange
+    before: tuple[StageMessage, ...]  # receives posted ahead of everything
+    exchange: ActionMessages
     paired: bool  # another microbatch's opposite pass runs at the same time, where experts' exchanges overlap
 
 
@@ -106,7 +94,7 @@ class _Generator:
         self._build = GraphBuilder(
             p.world_size,
             name=job.model.name,
-            dims={"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp},
+            dims={"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp, **p.further_degrees},
             num_microbatches=job.num_microbatches,
             micro_batch_size=t.micro_batch,
             seq_len=t.seq,
@@ -146,7 +134,11 @@ class _Generator:
         return self._build.build()
 
     def _stage(
-        self, stage: int, actions: list[Action], before: tuple[Message, ...], exchanges: list[Exchange]
+        self,
+        stage: int,
+        actions: list[Action],
+        before: tuple[StageMessage, ...],
+        exchanges: list[ActionMessages],
     ) -> None:
         job = self._job
         chunks = job.chunks[stage]
@@ -185,7 +177,7 @@ class _Generator:
             end = self._build.template("optimizer")
             beside = range(len(actions)) if not job.overlaps_passes else ()
             overlaps = bool(together) or any(_paired(actions, number) for number in beside)
-            finish_step(Writer(end, job.software), job, stage, self._under_way(stage, overlaps))
+            finish_step(OpWriter(end, job.software), job, stage, self._under_way(stage, overlaps))
             if len(end):
                 skeleton.append((end, -1, 0))
         self._build.program(
@@ -200,17 +192,17 @@ class _Generator:
     def _action(self, variant: _Variant, chunk: Chunk) -> TemplateBuilder:
         forward, exchange = variant.kind == "F", variant.exchange
         template = self._build.template("fwd" if forward else "bwd")
-        writer = Writer(template, self._job.software, paired=variant.paired)
+        writer = OpWriter(template, self._job.software, paired=variant.paired)
         ahead = self._messages.post(template, variant.before, ())
-        for flow in exchange.awaits:
-            writer.wait_for(external(self._messages.stream("send", flow)))
+        for direction in exchange.awaits:
+            writer.wait_for(external(self._messages.stream("send", direction)))
         if exchange.own is not None:
             message, back = exchange.own
-            stream = self._messages.stream("recv", message.flow)
+            stream = self._messages.stream("recv", message.direction)
             here = [
                 got
                 for got, one in zip(ahead, variant.before, strict=True)
-                if self._messages.stream("recv", one.flow) == stream
+                if self._messages.stream("recv", one.direction) == stream
             ]
             before = external(stream, back)
             self._messages.take(writer, message, here[-1 - back] if here else before)
@@ -242,9 +234,9 @@ class _Generator:
         if pair in self._templates:
             return self._templates[pair]
         template = self._templates[pair] = self._build.template("fwd+bwd")
-        one, other = (Writer(template, self._job.software) for _ in range(2))
-        for flow in forward.exchange.awaits:
-            one.wait_for(external(self._messages.stream("send", flow)))
+        one, other = (OpWriter(template, self._job.software) for _ in range(2))
+        for direction in forward.exchange.awaits:
+            one.wait_for(external(self._messages.stream("send", direction)))
         self._messages.await_own(one, forward.exchange)
         early = self._messages.early(forward.exchange.posts, backward.exchange)
         posted = self._messages.post(template, early, (external(COMPUTE),))
@@ -265,7 +257,7 @@ class _Generator:
         take_turns(backwards(), forwards())
         return template
 
-    def _body(self, writer: Writer, variant: _Variant, chunk: Chunk) -> None:
+    def _body(self, writer: OpWriter, variant: _Variant, chunk: Chunk) -> None:
         job = self._job
         body = sharded if job.is_fsdp else replicated
         gradients: Gradients = "add"

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from workloads.models.build import model_pieces
 from workloads.models.local import DTYPES, Shard
-from workloads.models.pieces import ModelPieces, Piece
+from workloads.models.pieces import ModelPiece, ModelPieces
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.models.tensors import ELEMENT_BYTES
@@ -53,7 +53,7 @@ class Job:
     @cached_property
     def pieces(self) -> ModelPieces:
         """The model's pieces."""
-        one_stage = self.parallel.pp == 1 or self.parallel.placement != "loop"
+        one_stage = self.parallel.pp == 1 or self.parallel.pipeline.ends_meet
         return model_pieces(self.model, self.shard, recomputed=self._recomputed, one_stage=one_stage)
 
     @property
@@ -92,13 +92,12 @@ class Job:
     def p2p_per_peer(self) -> bool:
         """Whether messages with one stage share a stream; see Note [One stream a peer] of ``messages.py``."""
         p = self.parallel
-        return self.training.p2p_per_peer and (p.virtual_stages > 1 or p.schedule == "zero_bubble")
+        return self.training.p2p_per_peer and (p.virtual_stages > 1 or p.pipeline.message_by_message)
 
     @property
     def overlaps_passes(self) -> bool:
-        """Whether forwards and backwards take turns behind their exchanges; see ``overlapped.py``."""
-        dual = self.parallel.schedule in ("dualpipe", "dualpipe_v")
-        return self.training.ep_overlap and dual and not self.is_fsdp
+        """Whether forwards and backwards take turns behind their exchanges; see ``passes.py``."""
+        return self.training.ep_overlap and self.parallel.pipeline.overlaps_passes and not self.is_fsdp
 
     @property
     def is_fsdp(self) -> bool:
@@ -126,7 +125,7 @@ class Job:
         narrow = self.by_deepspeed and self.shard.main_grad_dtype == self.shard.dtype
         return not self.is_fsdp and (training.sharding in FSDP or training.bucket_bytes > 0 or narrow)
 
-    def numel(self, pieces: tuple[Piece, ...], group: str = "", *, trainable: bool = False) -> int:
+    def numel(self, pieces: tuple[ModelPiece, ...], group: str = "", *, trainable: bool = False) -> int:
         """Elements of the parameters of ``pieces`` on one rank before sharding.
 
         Of one ``group`` or of all; with ``trainable`` without those that are frozen.

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 
 from simcore.graph import MemoryProfile
 from simcore.graph.schedules import Action
-from workloads.models.pieces import Piece
+from workloads.models.pieces import ModelPiece
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
-from workloads.parallel.stages import Chunk
-from workloads.parallel.units import units_of
+from workloads.parallel.stages import Chunk, units_of
 
 #: Driver, CUDA context and loaded kernels (as the GPU profiles have it).
 CONTEXT_BYTES = 1 << 30
@@ -178,7 +177,7 @@ def _working(chunk: Chunk) -> int:
     return worst
 
 
-def _beside(piece: Piece) -> int:
+def _beside(piece: ModelPiece) -> int:
     """Tensors of the piece's largest kernel that nothing keeps, and what recomputation brings back."""
     again = max(0, _recomputed(piece) - piece.saved_bytes)
     largest = 0
@@ -191,7 +190,7 @@ def _beside(piece: Piece) -> int:
     return again + largest
 
 
-def _recomputed(piece: Piece) -> int:
+def _recomputed(piece: ModelPiece) -> int:
     """What a piece would keep without recomputation, if it is recomputed."""
     if not any(kernel.recomputed for kernel in piece.backward):
         return 0

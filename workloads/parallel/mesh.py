@@ -7,6 +7,7 @@ from functools import cached_property
 
 from simcore.graph import GraphBuilder
 from simcore.graph.groups import Dim
+from workloads.parallel.axis import AXES, further_axes
 from workloads.parallel.spec import ParallelSpec
 
 
@@ -28,7 +29,7 @@ class Mesh:
 
     @property
     def stage_size(self) -> int:
-        """Ranks of one pipeline stage."""
+        """Ranks of one pipeline stage, further axes aside."""
         return self.parallel.tp * self.parallel.cp * self.parallel.dp
 
     @property
@@ -48,15 +49,16 @@ class Mesh:
 
     @cached_property
     def dense(self) -> dict[str, Dim]:
-        """(size, stride) of tp, cp, dp and pp."""
+        """(size, stride) of tp, cp, dp, pp and further axes."""
         p = self.parallel
-        return _strides(p.axes, {"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp})
+        return _strides(p.axes, {axis.name: p.degree(axis.name) for axis in AXES.values() if axis.is_dense})
 
     @cached_property
     def experts(self) -> dict[str, Dim]:
-        """(size, stride) of tp (of experts), ep, dp (of experts) and pp."""
+        """(size, stride) of tp (of experts), ep, dp (of experts), pp and further axes."""
         p = self.parallel
-        return _strides(p.axes, {"tp": self.etp, "ep": p.ep, "dp": self.expert_replicas, "pp": p.pp})
+        sizes = {"tp": self.etp, "ep": p.ep, "dp": self.expert_replicas, "pp": p.pp}
+        return _strides(p.axes, sizes | {axis.name: p.degree(axis.name) for axis in further_axes()})
 
     def groups(self) -> dict[str, tuple[Dim, ...]]:
         """Member dims of every group with more than one member."""
@@ -79,6 +81,7 @@ class Mesh:
             inner = self.parallel.dp_shard
             wanted["dp_shard"] = (dense["cp"], (inner, stride))
             wanted["dp_replicate"] = ((size // inner, stride * inner),)
+        wanted |= {axis.name: (dense[axis.name],) for axis in further_axes()}
         joined = {name: _joined(dims) for name, dims in wanted.items()}
         return {name: dims for name, dims in joined.items() if dims}
 
@@ -86,7 +89,7 @@ class Mesh:
     def two_way(self) -> bool:
         """Whether activations and gradients go from one stage to the same other one."""
         p = self.parallel
-        return p.pp > 1 and (p.placement != "loop" or (p.pp == 2 and p.virtual_stages > 1))
+        return p.pp > 1 and (not p.pipeline.loops or (p.pp == 2 and p.virtual_stages > 1))
 
     def declare(self, build: GraphBuilder) -> None:
         """Declare the groups that have more than one member."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from simcore.graph import OpHandle, TemplateBuilder
 from simcore.graph.template_builder import Source, external
-from workloads.parallel.emit import Writer
+from workloads.parallel.emit import OpWriter
 from workloads.parallel.job import Job
-from workloads.parallel.messages import Exchange, Flow, Message, p2p_stream
+from workloads.parallel.messages import ActionMessages, Direction, StageMessage, p2p_stream
 
 
 class MessageWriter:
@@ -18,30 +18,30 @@ class MessageWriter:
         self._job = job
 
     def post(
-        self, template: TemplateBuilder, messages: tuple[Message, ...], waits: Sequence[Source]
+        self, template: TemplateBuilder, messages: tuple[StageMessage, ...], waits: Sequence[Source]
     ) -> list[OpHandle]:
         """Receives behind what the compute stream has done."""
         return [
             template.recv(
-                self._group(flow), -flow.delta, self._sent(num_bytes), stream=self.stream("recv", flow),
-                waits=waits, phase=_phase(flow),
+                self._group(direction), -direction.delta, self._sent(num_bytes), waits=waits,
+                stream=self.stream("recv", direction), phase=_phase(direction),
             )
-            for flow, num_bytes in messages
+            for direction, num_bytes in messages
         ]  # fmt: skip
 
-    def take(self, writer: Writer, message: Message, received: Source) -> None:
+    def take(self, writer: OpWriter, message: StageMessage, received: Source) -> None:
         """What follows waits for the message; each tensor-parallel rank may have got a slice of it."""
         writer.wait_for(received)
         if self._scattered:
-            phase = _phase(message.flow)
+            phase = _phase(message.direction)
             writer.collective("all_gather", "tp", message.num_bytes, stream="compute", phase=phase)
 
     def await_own(
         self,
-        writer: Writer,
-        exchange: Exchange,
-        posted: Sequence[tuple[Message, OpHandle]] = (),
-        late: Sequence[Message] = (),
+        writer: OpWriter,
+        exchange: ActionMessages,
+        posted: Sequence[tuple[StageMessage, OpHandle]] = (),
+        late: Sequence[StageMessage] = (),
     ) -> None:
         """What an action needs from another stage: the last of ``posted`` of its kind, or one further back.
 
@@ -50,37 +50,37 @@ class MessageWriter:
         if exchange.own is None:
             return
         message, since = exchange.own
-        stream = self.stream("recv", message.flow)
-        here = [got for one, got in posted if self.stream("recv", one.flow) == stream]
-        behind = sum(self.stream("recv", one.flow) == stream for one in late)
+        stream = self.stream("recv", message.direction)
+        here = [got for one, got in posted if self.stream("recv", one.direction) == stream]
+        behind = sum(self.stream("recv", one.direction) == stream for one in late)
         self.take(writer, message, here[-1] if here else external(stream, since - behind))
 
-    def send(self, writer: Writer, exchange: Exchange) -> tuple[OpHandle, ...]:
+    def send(self, writer: OpWriter, exchange: ActionMessages) -> tuple[OpHandle, ...]:
         """What an action sends once it is done; what it was done with."""
         done = (writer.last,) if writer.last is not None else ()
-        for flow, num_bytes in exchange.sends:
+        for direction, num_bytes in exchange.sends:
             writer.template.send(
-                self._group(flow), flow.delta, self._sent(num_bytes), stream=self.stream("send", flow),
-                waits=(*done, *writer.beside), phase=_phase(flow),
+                self._group(direction), direction.delta, self._sent(num_bytes), waits=(*done, *writer.beside),
+                stream=self.stream("send", direction), phase=_phase(direction),
             )  # fmt: skip
         return done
 
-    def early(self, posts: tuple[Message, ...], exchange: Exchange) -> tuple[Message, ...]:
+    def early(self, posts: tuple[StageMessage, ...], exchange: ActionMessages) -> tuple[StageMessage, ...]:
         """Of the receives posted behind the one action those up to what the other, beside it, needs."""
         if exchange.own is None:
             return ()
-        stream = self.stream("recv", exchange.own[0].flow)
-        same = [number for number, one in enumerate(posts) if self.stream("recv", one.flow) == stream]
+        stream = self.stream("recv", exchange.own[0].direction)
+        same = [number for number, one in enumerate(posts) if self.stream("recv", one.direction) == stream]
         count = len(same) - exchange.own[1]
         return posts[: same[count - 1] + 1] if count > 0 else ()
 
-    def _group(self, flow: Flow) -> str:
+    def _group(self, direction: Direction) -> str:
         apart = self._job.mesh.two_way and not self._job.p2p_per_peer
-        return "pp_bwd" if flow.gradients and apart else "pp"
+        return "pp_bwd" if direction.gradients and apart else "pp"
 
-    def stream(self, what: str, flow: Flow) -> str:
-        """The stream on which "send" or "recv" of a flow runs."""
-        return p2p_stream(what, flow, self._job.parallel.pp, per_peer=self._job.p2p_per_peer)
+    def stream(self, what: str, direction: Direction) -> str:
+        """The stream on which "send" or "recv" of a direction runs."""
+        return p2p_stream(what, direction, self._job.parallel.pp, per_peer=self._job.p2p_per_peer)
 
     @property
     def _scattered(self) -> bool:
@@ -92,5 +92,5 @@ class MessageWriter:
         return num_bytes // (self._job.parallel.tp if self._scattered else 1)
 
 
-def _phase(flow: Flow) -> str:
-    return "bwd" if flow.gradients else "fwd"
+def _phase(direction: Direction) -> str:
+    return "bwd" if direction.gradients else "fwd"

@@ -30,44 +30,44 @@ from simcore.graph.schedules import Action, Placement, Schedule, needs, neighbou
 from simcore.graph.schedules.play import num_chunks
 
 
-class Flow(NamedTuple):
+class Direction(NamedTuple):
     """Messages of one kind from one stage to another: activations or gradients, ``delta`` stages further."""
 
     gradients: bool
     delta: int
 
 
-class Message(NamedTuple):
-    """One message: its flow and what it carries."""
+class StageMessage(NamedTuple):
+    """One message: its direction and what it carries."""
 
-    flow: Flow
+    direction: Direction
     num_bytes: int
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ActionMessages:
     """Messages around one action.
 
-    ``own``: the message that it needs and how many messages its stream has taken since; ``awaits``: flows
-    whose last send must have ended before it; ``sends`` and ``posts``: sends issued and receives posted after
-    it, in order.
+    ``own``: the message that it needs and how many messages its stream has taken since; ``awaits``:
+    directions whose last send must have ended before it; ``sends`` and ``posts``: sends issued and receives
+    posted after it, in order.
     """
 
-    own: tuple[Message, int] | None = None
-    awaits: tuple[Flow, ...] = ()
-    sends: tuple[Message, ...] = ()
-    posts: tuple[Message, ...] = ()
+    own: tuple[StageMessage, int] | None = None
+    awaits: tuple[Direction, ...] = ()
+    sends: tuple[StageMessage, ...] = ()
+    posts: tuple[StageMessage, ...] = ()
 
 
 @dataclass
-class _Stage:
+class _StageMessages:
     """One stage's actions while messages are planned."""
 
     actions: Sequence[Action]
     slots: list[list[int]]
     slot_end: list[int] = field(default_factory=list)
-    sends: dict[int, list[Message]] = field(default_factory=dict)
-    posts: dict[int, list[tuple[int, Message]]] = field(default_factory=dict)
+    sends: dict[int, list[StageMessage]] = field(default_factory=dict)
+    posts: dict[int, list[tuple[int, StageMessage]]] = field(default_factory=dict)
 
     def last_ended_by(self, time: int) -> int:
         """Position of the last action whose slot ends no later than ``time``; -1: none."""
@@ -75,16 +75,16 @@ class _Stage:
         return self.slots[number - 1][-1] if number else -1
 
 
-def p2p_stream(what: str, flow: Flow, num_stages: int, *, per_peer: bool) -> str:
-    """The stream on which "send" or "recv" of a flow runs.
+def p2p_stream(what: str, direction: Direction, num_stages: int, *, per_peer: bool) -> str:
+    """The stream on which "send" or "recv" of a direction runs.
 
     One for each neighbour, direction and kind: no order of actions blocks on communication alone.
     ``per_peer``: one for each neighbour.
     """
     if per_peer:
-        return f"pp.pair.{(flow.delta if what == 'send' else -flow.delta) % num_stages}"
-    usual = flow.delta == (-1 if flow.gradients else 1)
-    return f"pp.{what}.{'bwd' if flow.gradients else 'fwd'}" + ("" if usual else ".up")
+        return f"pp.pair.{(direction.delta if what == 'send' else -direction.delta) % num_stages}"
+    usual = direction.delta == (-1 if direction.gradients else 1)
+    return f"pp.{what}.{'bwd' if direction.gradients else 'fwd'}" + ("" if usual else ".up")
 
 
 def plan_messages(
@@ -94,8 +94,8 @@ def plan_messages(
     *,
     overlap: bool,
     per_peer: bool = False,
-) -> tuple[list[tuple[Message, ...]], list[list[Exchange]]]:
-    """Per stage the receives posted before its first action, and an :class:`Exchange` for each action.
+) -> tuple[list[tuple[StageMessage, ...]], list[list[ActionMessages]]]:
+    """Per stage the receives posted before its first action, and an :class:`ActionMessages` for each action.
 
     ``boundary_bytes[v]`` goes from virtual stage v to the next, and comes back as gradients.  ``per_peer``:
     see Note [One stream a peer]; nobody waits for what was sent.
@@ -116,10 +116,10 @@ def plan_messages(
 
 def _in_rounds(
     schedule: Schedule, boundary_bytes: Sequence[int], chunks: int, placement: Placement
-) -> list[_Stage]:
+) -> list[_StageMessages]:
     """Messages as stages that take turns make them; see Note [One stream a peer]."""
     count = len(schedule)
-    stages = [_Stage(actions, []) for actions in schedule]
+    stages = [_StageMessages(actions, []) for actions in schedule]
     taken = [0] * count
     done: set[tuple[int, Action]] = set()
     order = 0
@@ -134,8 +134,8 @@ def _in_rounds(
             taken[number] += 1
             to = _receiver(action, number, count, chunks, placement)
             if to is not None:
-                where, flow, boundary = to
-                message, order = Message(flow, boundary_bytes[boundary]), order + 1
+                where, direction, boundary = to
+                message, order = StageMessage(direction, boundary_bytes[boundary]), order + 1
                 stage.sends[taken[number] - 1] = [message]
                 stages[where].posts.setdefault(taken[where] - 1, []).append((order, message))
     return stages
@@ -143,11 +143,11 @@ def _in_rounds(
 
 def _in_time(
     schedule: Schedule, boundary_bytes: Sequence[int], chunks: int, placement: Placement, *, overlap: bool
-) -> list[_Stage]:
+) -> list[_StageMessages]:
     """Messages where they are sent if every action takes the same time; see Note [Messages]."""
     count = len(schedule)
     joint = not overlap and chunks > 1 and placement == "loop"
-    stages = [_Stage(actions, _slots(actions, joint)) for actions in schedule]
+    stages = [_StageMessages(actions, _slots(actions, joint)) for actions in schedule]
     _play(stages, chunks, placement)
     for number, stage in enumerate(stages):
         for slot, end in zip(stage.slots, stage.slot_end, strict=True):
@@ -155,8 +155,8 @@ def _in_time(
                 to = _receiver(stage.actions[position], number, count, chunks, placement)
                 if to is None:
                     continue
-                where, flow, boundary = to
-                message = Message(flow, boundary_bytes[boundary])
+                where, direction, boundary = to
+                message = StageMessage(direction, boundary_bytes[boundary])
                 stage.sends.setdefault(slot[-1], []).append(message)
                 other = stages[where]
                 other.posts.setdefault(other.last_ended_by(end), []).append((end, message))
@@ -179,7 +179,7 @@ def _slots(actions: Sequence[Action], joint: bool) -> list[list[int]]:
     return slots
 
 
-def _play(stages: list[_Stage], chunks: int, placement: Placement) -> None:
+def _play(stages: list[_StageMessages], chunks: int, placement: Placement) -> None:
     """End of every slot if each takes one unit."""
     count = len(stages)
     ended: dict[tuple[int, Action], int] = {}
@@ -210,7 +210,7 @@ def _whole(action: Action) -> Action:
 
 def _receiver(
     action: Action, stage: int, count: int, chunks: int, placement: Placement
-) -> tuple[int, Flow, int] | None:
+) -> tuple[int, Direction, int] | None:
     """Who gets what an action makes, and the boundary it crosses; None when nobody else needs it."""
     if action.kind == "W":
         return None
@@ -218,43 +218,45 @@ def _receiver(
     other = neighbour(stage, action.chunk, step, count, chunks, placement)
     if other is None or other[0] == stage:
         return None
-    return other[0], _flow(action, stage, other[0], count), min(own, own + step)
+    return other[0], _direction(action, stage, other[0], count), min(own, own + step)
 
 
-def _flow(action: Action, source: int, to: int, count: int) -> Flow:
+def _direction(action: Action, source: int, to: int, count: int) -> Direction:
     delta = to - source
     if abs(delta) == count - 1 and count > 2:  # round the ends
         delta = -1 if delta > 0 else 1
     elif count == 2:
         # Two stages: both ways round are one step; activations count as going on, gradients as going back.
         delta = -1 if action.sends_back else 1
-    return Flow(action.sends_back, delta)
+    return Direction(action.sends_back, delta)
 
 
 def _own_messages(
-    stage: _Stage,
+    stage: _StageMessages,
     number: int,
     count: int,
     chunks: int,
     placement: Placement,
-    stream: Callable[[str, Flow], str],
-) -> dict[int, tuple[Message, int]]:
+    stream: Callable[[str, Direction], str],
+) -> dict[int, tuple[StageMessage, int]]:
     """For each action that needs a message: that, and how many its stream has taken since."""
-    posted: dict[Flow, deque[tuple[Message, int]]] = defaultdict(deque)  # with its place on the stream
+    posted: dict[Direction, deque[tuple[StageMessage, int]]] = defaultdict(
+        deque
+    )  # with its place on the stream
     issued: Counter[str] = Counter()
     found = {}
     for position, action in enumerate(stage.actions, start=-1):
         for message in stage.sends.get(position, ()):
-            issued[stream("send", message.flow)] += 1
+            issued[stream("send", message.direction)] += 1
         for _, message in stage.posts.get(position, []):
-            on = stream("recv", message.flow)
-            posted[message.flow].append((message, issued[on]))
+            on = stream("recv", message.direction)
+            posted[message.direction].append((message, issued[on]))
             issued[on] += 1
         source = _sender(action, number, count, chunks, placement)
         if source is not None:
-            flow = _flow(action, source, number, count)
-            message, place = posted[flow].popleft()
-            found[position + 1] = message, issued[stream("recv", flow)] - 1 - place
+            direction = _direction(action, source, number, count)
+            message, place = posted[direction].popleft()
+            found[position + 1] = message, issued[stream("recv", direction)] - 1 - place
     return found
 
 
@@ -265,15 +267,17 @@ def _sender(action: Action, stage: int, count: int, chunks: int, placement: Plac
     return None
 
 
-def _exchanges(stage: _Stage, own: dict[int, tuple[Message, int]], *, overlap: bool) -> list[Exchange]:
+def _exchanges(
+    stage: _StageMessages, own: dict[int, tuple[StageMessage, int]], *, overlap: bool
+) -> list[ActionMessages]:
     out = []
-    sent: list[Message] = []
+    sent: list[StageMessage] = []
     for position in range(len(stage.actions)):
         sends = tuple(stage.sends.get(position, ()))
         out.append(
-            Exchange(
+            ActionMessages(
                 own=own.get(position),
-                awaits=() if overlap else tuple(sorted({message.flow for message in sent})),
+                awaits=() if overlap else tuple(sorted({message.direction for message in sent})),
                 sends=sends,
                 posts=tuple(message for _, message in stage.posts.get(position, [])),
             )

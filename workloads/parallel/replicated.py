@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from simcore.graph import OpHandle
 from workloads.models.local import DTYPES
-from workloads.models.pieces import Kernel, Parameter, Piece
+from workloads.models.pieces import KernelLaunch, ModelPiece, Parameter
 from workloads.models.tensors import Tensor, compute
-from workloads.parallel.emit import COMPUTE, Writer
+from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk
 
@@ -27,7 +27,7 @@ _FIRST_BUCKET_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Bucket:
+class GradBucket:
     """Parameters whose gradients travel together over ``group``.
 
     Complete when kernel ``kernel`` of the backward of the piece at position ``piece`` of the chunk has run,
@@ -40,15 +40,15 @@ class Bucket:
     kernel: int
 
 
-Backward = Callable[[Piece], Sequence[Kernel]]
+Backward = Callable[[ModelPiece], Sequence[KernelLaunch]]
 
 
-def whole_backward(piece: Piece) -> Sequence[Kernel]:
+def whole_backward(piece: ModelPiece) -> Sequence[KernelLaunch]:
     """All kernels of a piece's backward."""
     return piece.backward
 
 
-def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> list[Bucket]:
+def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> list[GradBucket]:
     """Buckets of a chunk: parameters in the reverse of the order in which the model declares them.
 
     A bucket is complete when the last of its gradients is, which need not be that of its last parameter.
@@ -56,16 +56,16 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
     closed: dict[str, int] = {}
     filled: dict[str, int] = {}
     ends: dict[str, tuple[int, int]] = {}
-    found: list[Bucket] = []
+    found: list[GradBucket] = []
     for position in reversed(range(len(chunk.pieces))):
         latest: dict[str, int] = {}
         for kernel, parameter in _completed(chunk.pieces[position], kernels):
             group = parameter.group
             if _is_alone(job, parameter):
                 if filled.get(group):  # what has been collected is closed first
-                    found.append(Bucket(group, filled.pop(group), *ends[group]))
+                    found.append(GradBucket(group, filled.pop(group), *ends[group]))
                     closed[group] = closed.get(group, 0) + 1
-                found.append(Bucket(group, parameter.numel, position, kernel))
+                found.append(GradBucket(group, parameter.numel, position, kernel))
                 continue
             filled[group] = filled.get(group, 0) + parameter.numel
             ends[group] = (position, len(kernels(chunk.pieces[position])) - 1)
@@ -73,8 +73,8 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
             limit = _limit(job, chunk, closed.get(group, 0))
             if limit and filled[group] >= limit:
                 closed[group] = closed.get(group, 0) + 1
-                found.append(Bucket(group, filled.pop(group), position, latest.pop(group)))
-    found.extend(Bucket(group, numel, *ends[group]) for group, numel in sorted(filled.items()) if numel)
+                found.append(GradBucket(group, filled.pop(group), position, latest.pop(group)))
+    found.extend(GradBucket(group, numel, *ends[group]) for group, numel in sorted(filled.items()) if numel)
     return [bucket for bucket in found if group_size(job, bucket.group) > 1]
 
 
@@ -102,7 +102,7 @@ def _limit(job: Job, chunk: Chunk, closed: int) -> int:
     return training.bucket_parameters
 
 
-def _completed(piece: Piece, kernels: Backward) -> list[tuple[int, Parameter]]:
+def _completed(piece: ModelPiece, kernels: Backward) -> list[tuple[int, Parameter]]:
     """(kernel, parameter), last declared first: the last kernel of its module, or of all if there is none."""
     launched = kernels(piece)
     last = {kernel.module: k for k, kernel in enumerate(launched) if not kernel.recomputed}
@@ -119,10 +119,10 @@ def group_size(job: Job, group: str) -> int:
     return job.mesh.expert_replicas if group == "expert_dp" else job.mesh.replicas
 
 
-def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
+def forward(writer: OpWriter, job: Job, chunk: Chunk, *, first: bool) -> None:
     """All pieces of a chunk; at the ``first`` microbatch with what happens once a step."""
     training = job.training
-    gathers: list[Bucket] = []
+    gathers: list[GradBucket] = []
     if first and training.sharding in ("zero1", "zero2") and training.overlap_param_gather:
         gathers = list(reversed(buckets_of(job, chunk)))
     issued: list[OpHandle] = []
@@ -158,15 +158,15 @@ def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
 
 
 def backward(
-    writer: Writer, job: Job, chunk: Chunk, *, last: bool, kernels: Backward = whole_backward,
+    writer: OpWriter, job: Job, chunk: Chunk, *, last: bool, kernels: Backward = whole_backward,
     reduces: bool = True,
 ) -> None:  # fmt: skip
     """``kernels`` of all pieces in reverse; at the ``last`` microbatch gradients may leave as they fill."""
     ready = reduces and reduced_in_backward(job, last)
     buckets = buckets_of(job, chunk, kernels) if ready else []
-    reduced: list[tuple[Bucket, OpHandle]] = []
+    reduced: list[tuple[GradBucket, OpHandle]] = []
     for position in reversed(range(len(chunk.pieces))):
-        hooks: dict[int, list[Bucket]] = {}
+        hooks: dict[int, list[GradBucket]] = {}
         for bucket in buckets:
             if bucket.piece == position:
                 hooks.setdefault(bucket.kernel, []).append(bucket)
@@ -179,7 +179,7 @@ def backward(
 
 
 def _reducer(
-    writer: Writer, job: Job, buckets: Sequence[Bucket], reduced: list[tuple[Bucket, OpHandle]]
+    writer: OpWriter, job: Job, buckets: Sequence[GradBucket], reduced: list[tuple[GradBucket, OpHandle]]
 ) -> Callable[[], None]:
     def reduce() -> None:
         beside = job.training.overlap_grad_reduce or not job.by_deepspeed
@@ -189,7 +189,7 @@ def _reducer(
     return reduce
 
 
-def _copy_back(writer: Writer, job: Job, reduced: Sequence[tuple[Bucket, OpHandle]]) -> None:
+def _copy_back(writer: OpWriter, job: Job, reduced: Sequence[tuple[GradBucket, OpHandle]]) -> None:
     """PyTorch's DDP waits for its buckets at the end of backward and copies them into the gradients.
 
     Source: ``Reducer::finalize_backward`` and ``finalize_bucket_dense`` of ``reducer.cpp``, without
@@ -209,7 +209,9 @@ def reduced_in_backward(job: Job, last: bool) -> bool:
     return every or (last and training.overlap_grad_reduce)
 
 
-def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, stream: str) -> list[OpHandle]:
+def reduce_gradients(
+    writer: OpWriter, job: Job, buckets: Sequence[GradBucket], *, stream: str
+) -> list[OpHandle]:
     """For each bucket a kernel that divides by the number of replicas, and a collective behind it."""
     handles = []
     sums = job.training.sharding == "ddp" or job.by_deepspeed
@@ -231,7 +233,7 @@ def reduce_gradients(writer: Writer, job: Job, buckets: Sequence[Bucket], *, str
     return handles
 
 
-def _flatten(writer: Writer, job: Job, bucket: Bucket) -> None:
+def _flatten(writer: OpWriter, job: Job, bucket: GradBucket) -> None:
     """DeepSpeed copies gradients to its bucket, and the bucket, as one tensor, to what is summed.
 
     Every ZeRO stage below 3 sums with all_reduce: ``average_tensor`` of ``stage_1_and_2.py`` (its default,
@@ -244,7 +246,7 @@ def _flatten(writer: Writer, job: Job, bucket: Bucket) -> None:
         writer.compute(kernel, phase="grad_sync")
 
 
-def left_over(job: Job, chunks: Sequence[Chunk]) -> Iterator[Bucket]:
+def left_over(job: Job, chunks: Sequence[Chunk]) -> Iterator[GradBucket]:
     """Buckets that backward did not reduce."""
     if not reduced_in_backward(job, last=True):
         for chunk in chunks:

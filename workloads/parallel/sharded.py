@@ -28,12 +28,11 @@ from dataclasses import dataclass, field
 from simcore.graph import OpHandle
 from simcore.units import PS_PER_US
 from workloads.models.local import DTYPES
-from workloads.models.pieces import Kernel, Parameter, Piece
+from workloads.models.pieces import KernelLaunch, ModelPiece, Parameter
 from workloads.models.tensors import Tensor, compute
-from workloads.parallel.emit import COMPUTE, Writer
+from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job, element_bytes
-from workloads.parallel.stages import Chunk
-from workloads.parallel.units import Unit, units_of
+from workloads.parallel.stages import Chunk, Unit, units_of
 
 COMM_STREAM, COPY_STREAM, REPLICA_STREAM = "fsdp", "fsdp_copy", "fsdp_replicate"
 
@@ -43,14 +42,14 @@ _LIST_PS = 10 * PS_PER_US
 #: Parameters below are kept on every rank (``stage3_param_persistence_threshold`` of DeepSpeed v0.3.13).
 _KEPT_ELEMENTS = 100_000
 
-Kernels = Callable[[Piece], Sequence[Kernel]]
+Kernels = Callable[[ModelPiece], Sequence[KernelLaunch]]
 
 
 @dataclass
 class _Gathers:
     """Gathers of one pass: issued in order, at most ``prefetch`` ahead of the unit at hand."""
 
-    writer: Writer
+    writer: OpWriter
     job: Job
     chunk: Chunk
     phase: str
@@ -95,7 +94,7 @@ class _Gathers:
         found = _by_group(self.job, _pieces(self.chunk, unit))
         return _inside_out(self.job, found) if self.phase == "bwd" else found
 
-    def _copy_out(self, kernel: Kernel, layer: int) -> None:
+    def _copy_out(self, kernel: KernelLaunch, layer: int) -> None:
         """What was gathered to the parameters; DeepSpeed does it beside what is computed."""
         if not _by_deepspeed(self.job):
             self.writer.compute(kernel, phase=self.phase, layer=layer)
@@ -105,7 +104,7 @@ class _Gathers:
         self.writer.wait_for(done)
 
 
-def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
+def forward(writer: OpWriter, job: Job, chunk: Chunk, *, first: bool) -> None:
     """Gather, compute, free, unit by unit; without resharding, a pipeline gathers once a step."""
     units = units_of(chunk, ends_apart=job.training.fsdp_ends_apart)
     again = job.training.reshard_after_forward
@@ -131,7 +130,7 @@ def forward(writer: Writer, job: Job, chunk: Chunk, *, first: bool) -> None:
 
 
 def backward(
-    writer: Writer, job: Job, chunk: Chunk, *, kernels: Kernels, gathers: bool = True, reduces: bool = True
+    writer: OpWriter, job: Job, chunk: Chunk, *, kernels: Kernels, gathers: bool = True, reduces: bool = True
 ) -> None:
     """Gather again what was freed, compute ``kernels`` of each piece in reverse, reduce.
 
@@ -148,8 +147,8 @@ def backward(
     number = {unit.positions[0]: k for k, unit in enumerate(again)}
     if freed == layers:
         passing.issue_up_to(job.training.prefetch - 1)  # before the root's backward
-    reductions = _Reductions(writer, job)
-    ends: list[Piece] = []
+    reductions = _ShardReductions(writer, job)
+    ends: list[ModelPiece] = []
     for position in reversed(range(len(chunk.pieces))):
         piece, layer = chunk.pieces[position], chunk.layers[position]
         if position in number:
@@ -171,14 +170,14 @@ def backward(
 
 
 @dataclass
-class _Reductions:
+class _ShardReductions:
     """reduce_scatter over the shards, then all_reduce over replicas of the shards (HSDP)."""
 
-    writer: Writer
+    writer: OpWriter
     job: Job
     before: list[OpHandle] = field(default_factory=list)
 
-    def reduce(self, pieces: tuple[Piece, ...], layer: int) -> None:
+    def reduce(self, pieces: tuple[ModelPiece, ...], layer: int) -> None:
         """Gradients of a unit whose backward is done."""
         job, writer = self.job, self.writer
         precision = job.training.grad_reduce_dtype
@@ -224,7 +223,7 @@ def _stream(group: str) -> str:
     return "fsdp_experts" if group == "expert_dp" else COMM_STREAM
 
 
-def _pieces(chunk: Chunk, unit: Unit) -> tuple[Piece, ...]:
+def _pieces(chunk: Chunk, unit: Unit) -> tuple[ModelPiece, ...]:
     return tuple(chunk.pieces[position] for position in unit.positions)
 
 
@@ -232,7 +231,7 @@ def _layer(chunk: Chunk, unit: Unit) -> int:
     return chunk.layers[unit.positions[0]]
 
 
-def _by_group(job: Job, pieces: tuple[Piece, ...], *, trainable: bool = False) -> list[tuple[str, int]]:
+def _by_group(job: Job, pieces: tuple[ModelPiece, ...], *, trainable: bool = False) -> list[tuple[str, int]]:
     """(group, elements) of the unit's parameters (those that train), by who shards them, or one by one."""
     dense = "dp_shard" if job.mesh.shard_ranks < job.mesh.replicas else "dp"
     found = []
@@ -253,7 +252,7 @@ def _inside_out(job: Job, by_group: list[tuple[str, int]]) -> list[tuple[str, in
     return by_group[::-1] if job.training.sharding == "fsdp2" else by_group
 
 
-def _sharded(pieces: tuple[Piece, ...]) -> list[Parameter]:
+def _sharded(pieces: tuple[ModelPiece, ...]) -> list[Parameter]:
     """Parameters that have a collective each; see Note [Collectives of lists]."""
     return [p for piece in pieces for p in piece.parameters if p.numel >= _KEPT_ELEMENTS]
 
@@ -267,7 +266,7 @@ def _rounds(job: Job, phase: str) -> int:
     return 2 if job.training.list_collectives and phase == "bwd" and job.training.recompute == "full" else 1
 
 
-def _list_on_host(writer: Writer, job: Job, pieces: tuple[Piece, ...]) -> None:
+def _list_on_host(writer: OpWriter, job: Job, pieces: tuple[ModelPiece, ...]) -> None:
     """What the host does for the collectives of a unit; see Note [Collectives of lists]."""
     if not job.training.list_collectives:
         return
@@ -284,7 +283,7 @@ def _copies_on(job: Job) -> str:
     return COMPUTE if job.training.sharding == "fsdp2" else COPY_STREAM
 
 
-def _before_reduction(job: Job, grads: Tensor, buffer: Tensor) -> list[Kernel]:
+def _before_reduction(job: Job, grads: Tensor, buffer: Tensor) -> list[KernelLaunch]:
     """What prepares gradients for their reduction; see Note [Order of gathers]."""
     if _by_deepspeed(job):
         # To the bucket, to what is scattered, and divided there (``__avg_scatter_contiguous_grads``).
@@ -296,5 +295,5 @@ def _before_reduction(job: Job, grads: Tensor, buffer: Tensor) -> list[Kernel]:
     return [*cast, compute("aten::div_", [buffer], [buffer], op_class="elementwise", module="fsdp")]
 
 
-def _copy(name: str, source: Tensor, target: Tensor) -> Kernel:
+def _copy(name: str, source: Tensor, target: Tensor) -> KernelLaunch:
     return compute(f"aten::{name}", [source], [target], op_class="copy", module="fsdp")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
-from simcore.graph.schedules import Placement
+from simcore.graph.schedules import SCHEDULES, Placement, ScheduleKind
+from workloads.models.frozen import Extensible, Frozen, OneOf
 from workloads.models.recompute import RecomputeModule
+from workloads.models.spec import ModelSpec
+from workloads.parallel.axis import AXES, ORDER, further_axes
+
+#: Shardings under which each rank has its gradients, and so its parameters, whole.
+WHOLE_GRADIENTS: Final = ("ddp", "zero1")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ParallelSpec(_Frozen):
+class ParallelSpec(Extensible):
     """Degrees of parallelism; world size = tp x cp x pp x dp.  Experts: ep divides dp x cp (x tp / etp).
+
+    A further axis that was registered (``axis.py``) has a key of its name here.
 
     ``dp_shard``: ranks over which ZeRO/FSDP shards (0: all of dp); dp / dp_shard replicas (HSDP).
     ``virtual_stages``: model chunks per pipeline stage.  ``stage_layers``: layers of each (virtual) stage in
@@ -32,39 +38,60 @@ class ParallelSpec(_Frozen):
     sequence_parallel: bool = False
     virtual_stages: PositiveInt = 1
     microbatch_group: int = Field(default=0, ge=0)  # interleaved: microbatches a chunk takes at once; 0: pp
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "dualpipe", "dualpipe_v", "zb_v"] = (
-        "1f1b"
-    )
+    schedule: Annotated[str, OneOf(SCHEDULES)] = "1f1b"
     stage_layers: tuple[int, ...] = ()
     embedding_as_layer: bool = False
     head_as_layer: bool = False
     cp_style: Literal["ring", "all_gather", "ulysses", "torch"] = "ring"
-    order: str = "tp-cp-ep-dp-pp"  # fastest-varying axis first
+    order: str = ORDER  # fastest-varying axis first
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Axes of the world, the fastest first."""
-        return tuple(self.order.split("-"))
+        """Axes of the world, the fastest first; further ones that ``order`` does not name are outermost."""
+        named = tuple(self.order.split("-"))
+        return (*named, *(axis.name for axis in further_axes() if axis.name not in named))
+
+    @classmethod
+    def further(cls) -> Mapping[str, Any]:
+        """Degrees of further axes."""
+        return {axis.name: PositiveInt for axis in further_axes()}
+
+    @property
+    def further_degrees(self) -> dict[str, int]:
+        """Degrees of the further axes along which there is more than one rank."""
+        return {axis.name: n for axis in further_axes() if (n := self.degree(axis.name)) > 1}
+
+    def degree(self, axis: str) -> int:
+        """Ranks along an axis."""
+        return int(getattr(self, axis, 1))
+
+    @property
+    def pipeline(self) -> ScheduleKind:
+        """What is known of the schedule."""
+        return SCHEDULES[self.schedule]
 
     @property
     def placement(self) -> Placement:
         """How model chunks lie on stages."""
-        if self.schedule == "dualpipe":
-            return "both_ways"
-        return "v" if self.schedule in ("dualpipe_v", "zb_v") else "loop"
+        return self.pipeline.placement
 
     @property
     def copies(self) -> int:
         """Copies of each parameter among the stages of a pipeline."""
-        return 2 if self.placement == "both_ways" else 1
+        return self.pipeline.copies
 
     @property
     def world_size(self) -> int:
         """Ranks of the job."""
-        return self.tp * self.pp * self.dp * self.cp
+        return math.prod(self.degree(axis.name) for axis in AXES.values() if axis.is_dense)
+
+    @property
+    def batch_ways(self) -> int:
+        """Among how many a step's samples are dealt out."""
+        return math.prod(self.degree(axis.name) for axis in AXES.values() if axis.splits_batch)
 
 
-class TrainingSpec(_Frozen):
+class TrainingSpec(Frozen):
     """One step: batch, precision, memory savings, and what overlaps.
 
     ``sharding``: what data-parallel ranks split: nothing ("ddp"), optimizer states ("zero1"), gradients too
@@ -110,6 +137,11 @@ class TrainingSpec(_Frozen):
     lora_rank: int = Field(default=0, ge=0)
     lora_targets: str = "linear_qkv|linear_proj|linear_fc1|linear_fc2"
 
+    def sequences(self, model: ModelSpec) -> tuple[int, ...]:
+        """Tokens of a sample: an encoder-decoder has two sequences, an image patches and a class token."""
+        seq = model.sequence(self.seq)
+        return (seq, self.decoder_seq or seq) if model.decoder_layers else (seq,)
+
     def num_microbatches(self, parallel: ParallelSpec) -> int:
         """Microbatches per data-parallel replica; exact only if the batch divides (checked elsewhere)."""
-        return self.global_batch // (self.micro_batch * parallel.dp)
+        return self.global_batch // (self.micro_batch * parallel.batch_ways)

@@ -1,4 +1,4 @@
-"""Which pieces of a model a pipeline stage holds, chunk by chunk."""
+"""Which pieces of a model a pipeline stage holds, chunk by chunk, and what is gathered of them at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from simcore.errors import InputError
 from simcore.graph.schedules import home
-from workloads.models.pieces import ModelPieces, Piece
+from workloads.models.pieces import ModelPiece, ModelPieces
 from workloads.parallel.spec import ParallelSpec
 
 
@@ -14,7 +14,7 @@ from workloads.parallel.spec import ParallelSpec
 class Chunk:
     """Consecutive pieces on one (virtual) stage; ``first_layer`` is the model's number of its first layer."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ModelPiece, ...]
     layers: tuple[int, ...]  # of each piece: its layer within the chunk, -1 for the ends
     first_layer: int
     has_embedding: bool
@@ -113,7 +113,28 @@ def chunks_of(model: ModelPieces, parallel: ParallelSpec) -> list[list[Chunk]]:
     return stages
 
 
-def _without_tied(head: Piece) -> Piece:
+def _without_tied(head: ModelPiece) -> ModelPiece:
     """The head where the embedding is on the same stage: they share one weight."""
     own = tuple(parameter for parameter in head.parameters if not parameter.name.endswith("(tied)"))
     return replace(head, parameters=own)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Pieces that are gathered together; positions in the chunk.  ``kept``: not freed behind its forward."""
+
+    positions: tuple[int, ...]
+    kept: bool = False
+
+
+def units_of(chunk: Chunk, *, ends_apart: bool = False) -> list[Unit]:
+    """The root unit (both ends, where the chunk has them), then a unit per layer.
+
+    ``ends_apart``: embedding and head are units where they stand, as torchtitan has had them since 2025.
+    """
+    if ends_apart:
+        last = len(chunk.pieces) - 1
+        return [Unit((k,), kept=chunk.has_head and k == last) for k in range(last + 1)]
+    ends = tuple(k for k, layer in enumerate(chunk.layers) if layer < 0)
+    root = [Unit(ends, kept=True)] if ends else []
+    return root + [Unit((k,)) for k, layer in enumerate(chunk.layers) if layer >= 0]

@@ -26,7 +26,7 @@ _STRAIGHT: Final = 1e-3
 
 def shorter_counts(parallel: ParallelSpec, count: int) -> tuple[int, int] | None:
     """Two numbers of microbatches that may stand for ``count``; None where the whole step is simulated."""
-    if parallel.virtual_stages == 1 or parallel.placement != "loop":
+    if parallel.virtual_stages == 1 or not parallel.pipeline.loops:
         return None
     group = parallel.microbatch_group or parallel.pp
     return (2 * group, 3 * group) if count > _WHOLE * group else None

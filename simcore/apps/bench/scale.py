@@ -90,9 +90,8 @@ def _simulate_here(workload: str, gpus: int, fold: bool, began_s: float, folder:
 
 def _num_kernels(run_dir: Path) -> int:
     """Kernels, copies and communication in the rows of a timeline: without what only the host does."""
-    from simcore.timeline import Timeline
-
     from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS
+    from simcore.timeline import Timeline
 
     executed = COMPUTE_KINDS + COMMUNICATION_KINDS
     count = 0

@@ -20,11 +20,11 @@ from simcore.hardware import load_cluster
 from simcore.run import run
 from workloads.models.layers import layer
 from workloads.models.local import Shard
-from workloads.models.pieces import Kernel
+from workloads.models.op_tape import Recompute
+from workloads.models.pieces import KernelLaunch
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Recompute
-from workloads.parallel.emit import Writer
+from workloads.parallel.emit import OpWriter
 
 COLUMNS = ("gpu", "model", "scope", "variant", "forward_ms", "backward_ms", "combined_ms")
 
@@ -152,12 +152,12 @@ def predict_layer(gpu: str, model: ModelSpec, shard: Shard) -> tuple[float, floa
     return _simulated_s(gpu, shard.tp, piece.forward), _simulated_s(gpu, shard.tp, piece.backward)
 
 
-def _simulated_s(gpu: str, tp: int, kernels: tuple[Kernel, ...]) -> float:
+def _simulated_s(gpu: str, tp: int, kernels: tuple[KernelLaunch, ...]) -> float:
     build = GraphBuilder(tp, name="layer")
     if tp > 1:
         build.group("tp", dims=((tp, 1),))
     template = build.template("layer")
-    writer = Writer(template)
+    writer = OpWriter(template)
     for index in range(_LAYERS):
         writer.kernels(kernels, phase="fwd", layer=index)
     build.program(range(tp), [(template, 0, 0)])

@@ -18,7 +18,7 @@ from simcore.graph.graph import Graph
 from simcore.graph.passes.match import Match
 from simcore.graph.passes.rewrite import Replacement, forward_templates
 from simcore.graph.passes.traffic import shapes_text
-from simcore.graph.passes.view import GraphView, Tensor, element_bytes
+from simcore.graph.passes.view import GraphView, Operand, element_bytes
 
 _LSE_BYTES = 4  # one fp32 per row
 _PRODUCTS = frozenset({"bmm", "baddbmm"})
@@ -36,14 +36,14 @@ class _Sizes:
     key: tuple[int, ...]
     width: int
 
-    def tensor(self, shape: tuple[int, ...]) -> Tensor:
+    def tensor(self, shape: tuple[int, ...]) -> Operand:
         """A tensor of that shape in the kernel's dtype."""
-        return Tensor(shape, math.prod(shape) * self.width)
+        return Operand(shape, math.prod(shape) * self.width)
 
     @property
-    def lse(self) -> Tensor:
+    def lse(self) -> Operand:
         """Log-sum-exp of the scores, one per row."""
-        return Tensor(self.query[:3], math.prod(self.query[:3]) * _LSE_BYTES)
+        return Operand(self.query[:3], math.prod(self.query[:3]) * _LSE_BYTES)
 
 
 def attention_replacements(

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simcore.graph.passes.view import GraphView, Tensor
+from simcore.graph.passes.view import GraphView, Operand
 
 #: Products may take the same tensor twice (a square); sums of a tensor with itself do not occur.
 _SQUARES = frozenset({"mul", "mul_", "bmm", "mm"})
@@ -22,8 +22,8 @@ _SQUARES = frozenset({"mul", "mul_", "bmm", "mm"})
 class Traffic:
     """Border of a fused kernel; ``alloc_bytes`` is storage that outlives it."""
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
     alloc_bytes: int
 
     def columns(self) -> dict[str, str | int]:
@@ -37,7 +37,7 @@ class Traffic:
         }
 
 
-def shapes_text(tensors: Sequence[Tensor]) -> str:
+def shapes_text(tensors: Sequence[Operand]) -> str:
     """Shapes as the op table stores them."""
     return json.dumps([list(tensor.shape) for tensor in tensors], separators=(",", ":"))
 
@@ -63,11 +63,11 @@ def border(view: GraphView, members: Sequence[int]) -> Traffic:
     )
 
 
-def _external_inputs(view: GraphView, members: Sequence[int], inside: set[int]) -> list[Tensor]:
+def _external_inputs(view: GraphView, members: Sequence[int], inside: set[int]) -> list[Operand]:
     # One slot per distinct tensor: (source op, or -1 - k for the k-th without one; size).
-    found: dict[tuple[int, int], Tensor] = {}
+    found: dict[tuple[int, int], Operand] = {}
     for row in members:
-        by_size: dict[int, list[Tensor]] = defaultdict(list)
+        by_size: dict[int, list[Operand]] = defaultdict(list)
         for tensor in view.inputs(row):
             by_size[tensor.numel].append(tensor)
         for size, tensors in by_size.items():
@@ -90,11 +90,11 @@ def _writes_size(view: GraphView, row: int, size: int) -> bool:
     return any(tensor.numel == size <= tensor.num_bytes for tensor in view.outputs(row))
 
 
-def _external_outputs(view: GraphView, members: Sequence[int], inside: set[int]) -> list[Tensor]:
+def _external_outputs(view: GraphView, members: Sequence[int], inside: set[int]) -> list[Operand]:
     """Outputs that outlive the kernel.  A storage written several times in place counts once."""
     last = members[-1]
-    found: list[Tensor] = []
-    survivors: dict[int, list[Tensor]] = {}
+    found: list[Operand] = []
+    survivors: dict[int, list[Operand]] = {}
     for row in members:
         outputs = list(view.outputs(row))
         if view.alloc_bytes[row] > 0 and not view.name(row).endswith("_"):
@@ -112,7 +112,7 @@ def _external_outputs(view: GraphView, members: Sequence[int], inside: set[int])
     return found or list(view.outputs(last))
 
 
-def _without_freed(view: GraphView, row: int, outputs: list[Tensor], inside: set[int]) -> list[Tensor]:
+def _without_freed(view: GraphView, row: int, outputs: list[Operand], inside: set[int]) -> list[Operand]:
     """Outputs of an allocating op minus those whose storage is released inside the match."""
     kept = list(outputs)
     for release in view.releases.get(row, ()):

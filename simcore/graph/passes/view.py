@@ -23,7 +23,7 @@ _COPIES = frozenset({"copy_", "_foreach_copy_"})
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Operand:
     """A tensor argument: its shape and bytes."""
 
     shape: Shape
@@ -49,7 +49,7 @@ def element_bytes(dtype: str) -> int:
 
 
 @lru_cache(maxsize=65536)
-def tensors(shapes: str, dtype: str, total_bytes: int) -> tuple[Tensor, ...]:
+def tensors(shapes: str, dtype: str, total_bytes: int) -> tuple[Operand, ...]:
     """The tensors of a shapes column, each with its bytes.
 
     A row stores one dtype, but arguments may differ (a mask is bool, statistics are fp32): when the main
@@ -60,7 +60,7 @@ def tensors(shapes: str, dtype: str, total_bytes: int) -> tuple[Tensor, ...]:
     sizes = [math.prod(shape) for shape in parsed]
     width = element_bytes(dtype)
     if sum(sizes) * width == total_bytes:
-        return tuple(Tensor(shape, size * width) for shape, size in zip(parsed, sizes, strict=True))
+        return tuple(Operand(shape, size * width) for shape, size in zip(parsed, sizes, strict=True))
     if len(parsed) <= 6:
         for changed in range(1, len(parsed) + 1):
             for which in itertools.combinations(range(len(parsed)), changed):
@@ -69,9 +69,9 @@ def tensors(shapes: str, dtype: str, total_bytes: int) -> tuple[Tensor, ...]:
                     for index, other in zip(which, widths, strict=True):
                         trial[index] = other
                     if sum(s * w for s, w in zip(sizes, trial, strict=True)) == total_bytes:
-                        return tuple(Tensor(p, s * w) for p, s, w in zip(parsed, sizes, trial, strict=True))
+                        return tuple(Operand(p, s * w) for p, s, w in zip(parsed, sizes, trial, strict=True))
     share = total_bytes / max(1, sum(sizes))
-    return tuple(Tensor(shape, round(size * share)) for shape, size in zip(parsed, sizes, strict=True))
+    return tuple(Operand(shape, round(size * share)) for shape, size in zip(parsed, sizes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class GraphView:
         """Bare name of an op."""
         return self.names[int(self.name_codes[row])]
 
-    def inputs(self, row: int) -> tuple[Tensor, ...]:
+    def inputs(self, row: int) -> tuple[Operand, ...]:
         """Tensors that an op reads, in argument order; destinations that it only overwrites left out."""
         ops = self.graph.ops
         total = int(ops.bytes_read[row])
@@ -110,7 +110,7 @@ class GraphView:
         read = tensors(shapes, ops.dtype[row], total)
         return read[:-1] if len(read) > 1 and ops.name[row].endswith(".out") else read
 
-    def outputs(self, row: int) -> tuple[Tensor, ...]:
+    def outputs(self, row: int) -> tuple[Operand, ...]:
         """Tensors that an op writes."""
         ops = self.graph.ops
         return tensors(ops.out_shapes[row], ops.dtype[row], int(ops.bytes_written[row]))

@@ -10,17 +10,23 @@ from simcore.graph.schedules.actions import (
     num_virtual,
     virtual_stage,
 )
-from simcore.graph.schedules.dual_pipe import dual_pipe, dual_pipe_v, overlapped_pairs
 from simcore.graph.schedules.graphs import kernel_body, pipeline_graph
-from simcore.graph.schedules.orders import gpipe, interleaved_one_f_one_b, one_f_one_b
-from simcore.graph.schedules.play import bubble_fraction, end_times, grid
+from simcore.graph.schedules.kind import SCHEDULES, ScheduleKind
+from simcore.graph.schedules.kinds.dual_pipe import dual_pipe
+from simcore.graph.schedules.kinds.dual_pipe_v import dual_pipe_v
+from simcore.graph.schedules.kinds.gpipe import gpipe
+from simcore.graph.schedules.kinds.one_f_one_b import interleaved_one_f_one_b, one_f_one_b
+from simcore.graph.schedules.kinds.zb_v import zb_v
+from simcore.graph.schedules.kinds.zero_bubble import zero_bubble
+from simcore.graph.schedules.play import bubble_fraction, end_times, grid, overlapped_pairs
 from simcore.graph.schedules.validate import validate_schedule
-from simcore.graph.schedules.zero_bubble import zb_v, zero_bubble
 
 __all__ = [
+    "SCHEDULES",
     "Action",
     "Placement",
     "Schedule",
+    "ScheduleKind",
     "bubble_fraction",
     "dual_pipe",
     "dual_pipe_v",

@@ -1,45 +1,18 @@
-"""GPipe and 1F1B, plain and interleaved."""
+"""What several schedules are made of: loops over chunks, and a V written action by action."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 from simcore.errors import InputError
 from simcore.graph.schedules.actions import Action, Schedule
 
 
-def gpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """All forwards, then all backwards (GPipe, arXiv 1811.06965).
-
-    With several chunks one after the other, breadth first, and backwards in the opposite order of forwards
-    (arXiv 2211.05953; ``ScheduleLoopedBFS`` of PyTorch).
-    """
-    check_counts(num_stages, num_microbatches, num_chunks)
-    forward = [Action("F", m, chunk) for chunk in range(num_chunks) for m in range(num_microbatches)]
-    backward = [action._replace(kind="B") for action in forward]
-    if num_chunks > 1:
-        backward.reverse()
-    return [[*forward, *backward] for _ in range(num_stages)]
-
-
-def one_f_one_b(num_stages: int, num_microbatches: int) -> Schedule:
-    """1F1B with flush (PipeDream-Flush, arXiv 2006.09503): warm-up, alternate, cool-down."""
-    return interleaved_one_f_one_b(num_stages, num_microbatches, 1)
-
-
-def interleaved_one_f_one_b(
-    num_stages: int, num_microbatches: int, num_chunks: int, *, group_size: int = 0
-) -> Schedule:
-    """Interleaved 1F1B (arXiv 2104.04473, section 2.2), in Megatron's order; one chunk is plain 1F1B.
-
-    Microbatches advance in groups of ``group_size`` (0: ``num_stages``): a group on chunk 0, the same group
-    on chunk 1, ...  InputError (with several chunks) when the last group would be smaller than the stages:
-    some of them would wait for themselves.
-    """
-    return looped(num_stages, num_microbatches, num_chunks, group_size, hop=2)
-
-
 def looped(num_stages: int, num_microbatches: int, num_chunks: int, group_size: int, *, hop: int) -> Schedule:
-    """:func:`interleaved_one_f_one_b` whose stages warm up by ``hop`` microbatches more for each stage behind
-    them (one chunk: by one).
+    """1F1B over chunks that go round the stages, in groups of ``group_size`` microbatches.
+
+    0: as many as stages.  Stages warm up by ``hop`` microbatches more for each stage behind them (one chunk:
+    by one).  InputError as :func:`interleaved_one_f_one_b`.
     """
     check_counts(num_stages, num_microbatches, num_chunks)
     group = group_size or num_stages
@@ -99,3 +72,31 @@ def check_counts(num_stages: int, num_microbatches: int, num_chunks: int) -> Non
     for what, value in (("stages", num_stages), ("microbatches", num_microbatches), ("chunks", num_chunks)):
         if value < 1:
             raise InputError(f"a pipeline needs at least one of its {what}, not {value}")
+
+
+@dataclass
+class VWriter:
+    """Appends actions of one stage, counts microbatches by chunk, and keeps weight gradients for later."""
+
+    actions: list[Action] = field(default_factory=list)
+    forwards: list[int] = field(default_factory=lambda: [0, 0])
+    backwards: list[int] = field(default_factory=lambda: [0, 0])
+    late: list[Action] = field(default_factory=list)
+
+    def f(self, chunk: int) -> None:
+        """A forward."""
+        self.actions.append(Action("F", self.forwards[chunk], chunk))
+        self.forwards[chunk] += 1
+
+    def b(self, chunk: int, *, split: bool = False) -> None:
+        """A backward; ``split``: of the input only."""
+        microbatch = self.backwards[chunk]
+        self.backwards[chunk] += 1
+        self.actions.append(Action("I" if split else "B", microbatch, chunk))
+        if split:
+            self.late.append(Action("W", microbatch, chunk))
+
+    def w(self, chunk: int = -1) -> None:
+        """The oldest weight gradient kept for later (of ``chunk``, unless that is -1)."""
+        oldest = next(n for n, action in enumerate(self.late) if chunk in (-1, action.chunk))
+        self.actions.append(self.late.pop(oldest))

@@ -1,8 +1,9 @@
-"""Schedules played out with given times: when each action ends, how long stages wait, the grid to print."""
+"""Schedules played out: when each action ends, who waits, the grid to print, what runs together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from simcore.errors import InputError
 from simcore.graph.schedules.actions import Action, Placement, Schedule, needs
@@ -83,3 +84,17 @@ def grid(
         row = " ".join(cell.ljust(width, "-" if cell != "." and cell[-1] == "-" else " ") for cell in cells)
         lines.append(f"stage {stage:{label}d}  {row}".rstrip())
     return "\n".join(lines)
+
+
+def overlapped_pairs(actions: Sequence[Action]) -> dict[int, int]:
+    """Positions of forwards whose next action is a whole backward of another microbatch, and of those.
+
+    Schedules that overlap passes run the two together: exchanges of the one behind compute of the other.
+    """
+    found: dict[int, int] = {}
+    taken = -1
+    for at, (first, second) in enumerate(pairwise(actions)):
+        kinds = first.kind + second.kind
+        if at > taken and kinds == "FB" and first.microbatch != second.microbatch:
+            found[at] = taken = at + 1
+    return found

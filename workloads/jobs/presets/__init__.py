@@ -1,6 +1,6 @@
 """What a framework version does by default: kernels, fusions, dtypes, overlap; one TOML file each."""
 
-from workloads.jobs.presets.preset import Preset, Setting, load_preset, preset_names
+from workloads.jobs.presets.preset import Preset, Setting, load_preset, preset_names, read_preset
 from workloads.jobs.presets.recognise import assumption, recognise
 
-__all__ = ["Preset", "Setting", "assumption", "load_preset", "preset_names", "recognise"]
+__all__ = ["Preset", "Setting", "assumption", "load_preset", "preset_names", "read_preset", "recognise"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
@@ -88,6 +89,15 @@ def load_preset(name: str) -> Preset:
     if name not in known:
         raise InputError(f"no preset {name!r}{nearest(name, known)}")
     return _preset(name, load(Any, "workloads.jobs.presets", f"{name}.toml"))
+
+
+def read_preset(path: Path) -> Preset:
+    """The preset of a file outside the package.  Errors: InputError, also for a file that cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read preset {path}: {error}") from None
+    return parse_preset(path.stem, text)
 
 
 def parse_preset(name: str, text: str) -> Preset:

@@ -2,8 +2,7 @@
 
 from workloads.jobs.published.case import Band, Case, describe
 from workloads.jobs.published.measured import causal_ratio, measured_step_s
-from workloads.jobs.published.notes import notes_of
-from workloads.jobs.published.odd import oddity
+from workloads.jobs.published.notes import notes_of, oddity
 from workloads.jobs.published.row import RunRow, read_run_rows
 
 __all__ = [

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
 from simcore.errors import InputError
+from simcore.graph.schedules import SCHEDULES, ScheduleKind
 from workloads.jobs.presets import Preset
 from workloads.jobs.published.row import RunRow
 from workloads.jobs.published.sharding import shard_ranks, sharding_of
 from workloads.jobs.published.words import says_yes
 from workloads.models.spec import ModelSpec
-
-#: Schedules by the words that name them, and the chunks a stage has in them (0: as the row says).
-_SCHEDULES: Final = (
-    (r"dual-?pipe.?v\b", "dualpipe_v", 2),
-    (r"dual-?pipe", "dualpipe", 1),
-    (r"\bzb-?v\b", "zb_v", 2),
-    (r"zero[ -]?bubble|\bzb-?h1\b", "zero_bubble", 0),
-    (r"\bgpipe\b", "gpipe", 0),
-)
+from workloads.parallel.spec import WHOLE_GRADIENTS
 
 #: How context-parallel ranks exchange keys and values, by the words that name it.
 _CP_STYLES: Final = (
@@ -34,26 +28,30 @@ def said_of_layout(row: RunRow, preset: Preset, model: ModelSpec) -> dict[str, A
 
     Errors: InputError for degrees that do not divide the GPUs.
     """
-    degrees = {name: row.count(name, 1) for name in ("tp", "pp", "cp", "ep")}
-    gpus, inner = row.count("gpus"), degrees["tp"] * degrees["pp"] * degrees["cp"]
+    within = row.degrees_within()
+    degrees = {**within, "ep": row.count("ep", 1)}
+    gpus, inner = row.count("gpus"), math.prod(within.values())
     if gpus % inner:
-        tp, pp, cp = (degrees[name] for name in ("tp", "pp", "cp"))
-        raise InputError(f"{row.id}: {gpus} GPUs do not divide by tp {tp} x pp {pp} x cp {cp}")
+        product = " x ".join(f"{name} {degree}" for name, degree in within.items())
+        raise InputError(f"{row.id}: {gpus} GPUs do not divide by {product}")
     dp = gpus // inner
     said = f"{row.text('overlap_notes')} {row.text('sp')}"
     found: dict[str, Any] = {**degrees, "dp": dp}
     if degrees["pp"] > 1:
         if row.says("vpp") and row.number("vpp", 0):
             found["virtual_stages"] = row.count("vpp")
-        named, chunks = _schedule(said, model.layers // degrees["pp"])
-        if (named or preset.values("parallel").get("schedule")) == "dualpipe":
+        usual = preset.values("parallel").get("schedule", "1f1b")
+        named = _schedule(said, model.layers // degrees["pp"])
+        kind = named or SCHEDULES[usual]
+        if kind.otherwise:
             # Two whole copies, whose middle is between two stages; else the V that goes by the name, too.
             sharding = preset.values("training").get("sharding", "ddp")
             sharding = sharding_of(row, sharding).get("sharding", sharding)
-            both_ways = degrees["pp"] % 2 == 0 and sharding in ("ddp", "zero1")
-            named, chunks = ("dualpipe", 1) if both_ways else ("dualpipe_v", 2)
-        found |= {"schedule": named} if named else {}
-        found |= {"virtual_stages": chunks} if chunks else {}
+            both_ways = degrees["pp"] % 2 == 0 and sharding in WHOLE_GRADIENTS
+            named = kind if both_ways else SCHEDULES[kind.otherwise]
+        if named:
+            found["schedule"] = named.name
+            found |= {"virtual_stages": named.num_chunks} if named.num_chunks else {}
     style = next((style for pattern, style in _CP_STYLES if re.search(pattern, said, re.IGNORECASE)), "")
     if style and degrees["cp"] > 1:
         found["cp_style"] = style
@@ -79,15 +77,18 @@ def plausible_chunks(row: RunRow) -> list[int]:
     """
     said = row.text("overlap_notes")
     plain = re.search(r"(?<!interleaved )\b1f1b\b(?! overlap)", said, re.IGNORECASE)
-    return [1] if plain or _schedule(said, 2)[0] else [1, 2, 4, 8]
+    return [1] if plain or _schedule(said, 2) else [1, 2, 4, 8]
 
 
-def _schedule(said: str, layers: int) -> tuple[str, int]:
-    """Schedule and chunks of a stage of ``layers`` that the row names; ("", 0) where it names none."""
-    for pattern, name, chunks in _SCHEDULES:
-        if re.search(pattern, said, re.IGNORECASE) and layers >= chunks:
-            return name, chunks
-    return "", 0
+def _schedule(said: str, layers: int) -> ScheduleKind | None:
+    """The schedule of a stage of ``layers`` that the row names: of several the one with the most chunks.
+
+    Its name may hold another's ("DualPipeV").
+    """
+    for kind in sorted(SCHEDULES.values(), key=lambda kind: -kind.num_chunks):
+        if kind.known_as and re.search(kind.known_as, said, re.IGNORECASE) and layers >= kind.num_chunks:
+            return kind
+    return None
 
 
 def _dispatching_ranks(experts: int, ranks: int) -> int:

@@ -1,11 +1,14 @@
-"""What was taken for granted where a row's words were not understood."""
+"""What a reader is told of a row: what was taken for granted, and whether it contradicts its neighbours."""
 
 from __future__ import annotations
 
+import math
 import re
+from functools import cache
 
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
+from simcore.tables import TEXT, Each, Rows, load
 from workloads.jobs.presets import assumption, recognise
 from workloads.jobs.published.cluster import STAND_INS, cluster_of
 from workloads.jobs.published.model import assumed_sizes, knows, told_columns
@@ -49,7 +52,30 @@ def _of_degrees(row: RunRow) -> list[str]:
         said = row.count("dp", 0) if row.says("dp") else 0
     except InputError:
         return [f"dp {row.text('dp')!r} is no number: what tp, pp and cp leave of the GPUs"]
-    left = row.count("gpus") // (row.count("tp", 1) * row.count("pp", 1) * row.count("cp", 1))
+    left = row.count("gpus") // math.prod(row.degrees_within().values())
     if said and said != left:
         return [f"dp {said}: {left} is what tp, pp and cp leave of the GPUs"]
     return []
+
+
+def oddity(row: RunRow) -> str:
+    """Why a row stands apart; "" for most.  The rules are data: ``odd.toml``."""
+    for rule in _odd_rules():
+        patterns = {key: pattern for key, pattern in rule.items() if key != "reason"}
+        if all(re.search(pattern, _value(row, key), re.IGNORECASE) for key, pattern in patterns.items()):
+            return rule["reason"]
+    return ""
+
+
+def _value(row: RunRow, key: str) -> str:
+    if key == "head_size":
+        hidden, heads = row.number("hidden", 0), row.number("heads", 0)
+        return "misaligned" if heads and hidden % (8 * heads) else "aligned"
+    return " ".join(row.text(name) for name in key.split("+"))
+
+
+@cache
+def _odd_rules() -> tuple[dict[str, str], ...]:
+    schema = {"odd": Rows(Each(TEXT, must={"reason": TEXT}))}
+    rules: tuple[dict[str, str], ...] = load(schema, "workloads.jobs.published", "odd.toml")["odd"]
+    return rules

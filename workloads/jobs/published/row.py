@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from simcore.errors import InputError, nearest
+from workloads.parallel.axis import AXES, further_axes
 
 #: Columns without which no row can be read.
 REQUIRED: Final = ("model", "seq", "gpus", "gpu_type", "global_batch")
@@ -71,6 +72,11 @@ class RunRow:
             raise InputError(f"{self.id}: column {column!r} is {value:g}, not a whole number >= 1")
         return int(value)
 
+    def degrees_within(self) -> dict[str, int]:
+        """Degrees of the axes whose product, times dp, is the number of GPUs.  Errors: InputError."""
+        further = [axis.name for axis in further_axes() if axis.is_dense and self.says(axis.name)]
+        return {name: self.count(name, 1) for name in ("tp", "pp", "cp", *further)}
+
 
 def read_run_rows(path: str) -> list[RunRow]:
     """Rows of a CSV file.  Errors: InputError for a file that cannot be read or lacks needed columns."""
@@ -97,7 +103,8 @@ def _completed(columns: dict[str, str]) -> dict[str, str]:
     thousands = re.fullmatch(r"\s*(\d+)\s*k\s*", columns.get("seq", ""), re.IGNORECASE)
     if thousands:
         found["seq"] = str(1024 * int(thousands[1]))
-    degrees = [columns.get(name, "").strip() or "1" for name in ("dp", "tp", "pp", "cp")]
+    dense = [axis.name for axis in AXES.values() if axis.is_dense]
+    degrees = [columns.get(name, "").strip() or "1" for name in dense]
     if not columns.get("gpus", "").strip() and columns.get("dp", "").strip():
         with contextlib.suppress(ValueError):
             found["gpus"] = f"{math.prod(float(degree) for degree in degrees):g}"

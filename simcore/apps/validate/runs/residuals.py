@@ -12,7 +12,7 @@ from simcore.apps.measured.runs.score import RowScore, Scored, predict_cases
 from simcore.apps.progress import Countdown
 from simcore.hardware import dies, load_cluster
 from simcore.hardware.sustained import Sustained
-from workloads.evidence import Features, MeasuredRun, job_features, with_reaches
+from workloads.evidence import JobFeatures, MeasuredRun, job_features, with_reaches
 from workloads.jobs.published import Case
 
 
@@ -27,7 +27,7 @@ def measured_runs_of(scored: Scored, fitted: Fit, times: StepTimes | None = None
     return with_reaches([_measured(score, left_out) for score in scored.scores])
 
 
-def row_features(score: RowScore) -> Features:
+def row_features(score: RowScore) -> JobFeatures:
     """Features of a row: of the first of its cases, where inputs are open."""
     band = score.described.band
     case = band.cases[0]

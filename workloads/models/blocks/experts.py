@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simcore.errors import InputError
+from workloads.models.block import LayerBlock, register
+from workloads.models.blocks.feed_forward import feed_forward
+from workloads.models.check import multiple
 from workloads.models.dispatch import dispatches_fp8, plan_dispatch
 from workloads.models.elementary import activation
-from workloads.models.feed_forward import feed_forward
 from workloads.models.fp8 import (
     by_rows,
     cast_for_product,
@@ -22,14 +25,17 @@ from workloads.models.fp8 import (
     weight_product_name,
 )
 from workloads.models.local import Shard
-from workloads.models.pieces import HOST_SYNC, Kernel
+from workloads.models.op_tape import Op, OpTape, TapedLaunch
+from workloads.models.pieces import HOST_SYNC, KernelLaunch
 from workloads.models.spec import ModelSpec, MoeSpec
-from workloads.models.tape import Launch, Op, Tape
 from workloads.models.tensors import Tensor, compute
 
 
-def experts(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str) -> Tensor:
+def _experts(
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+) -> Tensor:
     """Router, dispatch, experts, combine, and the experts that every token passes."""
+    del index, causal
     moe = model.moe
     assert moe is not None
     plain = model.model_copy(update={"bias": False}) if model.bias else model
@@ -57,13 +63,13 @@ def experts(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str) 
     return x
 
 
-def _spread(launches: list[Launch], host_us: float) -> list[Launch]:
+def _spread(launches: list[TapedLaunch], host_us: float) -> list[TapedLaunch]:
     """``launches`` with the host's time shared out among them."""
     each = host_us / max(1, len(launches))
     return [replace(launch, kernel=replace(launch.kernel, host_us=each)) for launch in launches]
 
 
-def _route(tape: Tape, shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> None:
+def _route(tape: OpTape, shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> None:
     """Scores, the best ``top_k``, the map of routes and the loss that balances them."""
     tokens, op, router = x.shape[0], tape.op(), f"{module}.router"
     dtype = "float32" if shard.software.moe_router_fp32 else x.dtype
@@ -121,7 +127,7 @@ def _routing_steps(shard: Shard, scores: Tensor, top_k: int) -> list[tuple[str, 
 
 
 def _grouped_experts(
-    tape: Tape, shard: Shard, model: ModelSpec, moe: MoeSpec, x: Tensor, module: str
+    tape: OpTape, shard: Shard, model: ModelSpec, moe: MoeSpec, x: Tensor, module: str
 ) -> Tensor:
     """Products over the local experts at once, each on its share of the tokens."""
     local = moe.num_experts // shard.ep
@@ -145,7 +151,7 @@ def _grouped_experts(
     return y
 
 
-def _up_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> None:
+def _up_bias(tape: OpTape, shard: Shard, y: Tensor, local: int, module: str) -> None:
     """Each expert's bias, added in the product where the build does so; its gradient is a sum over rows."""
     op, biases = tape.op(), y.like(local, y.shape[1])
     op.parameter(f"{module}.bias", *biases.shape, group="expert_dp")
@@ -156,7 +162,7 @@ def _up_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> No
     _accumulate_each(op, shard, biases, module)
 
 
-def _clamped_gate(tape: Tape, x: Tensor, module: str) -> Tensor:
+def _clamped_gate(tape: OpTape, x: Tensor, module: str) -> Tensor:
     """Both halves cut off and joined by ATen's kernels, then gated and weighted in one.
 
     The offset of one half is made a tensor on the GPU, a copy from memory that is not pinned, for which the
@@ -168,7 +174,7 @@ def _clamped_gate(tape: Tape, x: Tensor, module: str) -> Tensor:
     for _ in range(2):
         op.run("aten::clamp", [half], [half], op_class="copy", module=module)
     op.run("aten::cat", [half, half], [x], module=module, saved_outputs=x.num_bytes)
-    op.launch(Launch(Kernel(HOST_SYNC, module=module)))
+    op.launch(TapedLaunch(KernelLaunch(HOST_SYNC, module=module)))
     op.run("swiglu_fwd", [x, weights], [half], module=module, saved_inputs=x.num_bytes)
     op.back(compute("swiglu_bwd", [half, x, weights], [x], module=module))
     op.back(compute("aten::sum.dim_IntList", [half, x], [weights], module=module))
@@ -178,7 +184,7 @@ def _clamped_gate(tape: Tape, x: Tensor, module: str) -> Tensor:
     return half
 
 
-def _weighted_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str) -> None:
+def _weighted_bias(tape: OpTape, shard: Shard, y: Tensor, local: int, module: str) -> None:
     """Each expert's bias times a row's weight, expert by expert.
 
     Rows were weighted before the product, which leaves the bias out (TEGroupedMLP of
@@ -188,7 +194,7 @@ def _weighted_bias(tape: Tape, shard: Shard, y: Tensor, local: int, module: str)
     op.parameter(f"{module}.bias", *biases.shape, group="expert_dp")
     for name, ins in (("mul.Tensor", [biases, weights]), ("add.Tensor", [y, y]), ("cat", [y])):
         step = compute(f"aten::{name}", ins, [y], module=module)
-        op.launch(Launch(replace(step, launches=1 if name == "cat" else local)))
+        op.launch(TapedLaunch(replace(step, launches=1 if name == "cat" else local)))
     gradients = (
         ("mul.Tensor", [y, weights], y, "weight"), ("sum.dim_IntList", [y], biases, "weight"),
         ("mul.Tensor", [y, biases], y, "input"), ("sum.dim_IntList", [y], weights, "input"),
@@ -207,14 +213,14 @@ def _accumulate_each(op: Op, shard: Shard, biases: Tensor, module: str) -> None:
     op.late[-1] = replace(op.late[-1], kernel=replace(op.late[-1].kernel, launches=biases.shape[0]))
 
 
-def _pad(tape: Tape, x: Tensor, module: str) -> None:
+def _pad(tape: OpTape, x: Tensor, module: str) -> None:
     """Rows of each expert to a multiple of what fp8 products take, or back: a copy of all of them."""
     op = tape.op()
     op.run("moe_fp8_pad", [x], [x], op_class="copy", module=module)
     op.back(compute("moe_fp8_pad", [x], [x], op_class="copy", module=module))
 
 
-def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int, module: str) -> Tensor:
+def _grouped(tape: OpTape, shard: Shard, x: Tensor, local: int, out_features: int, module: str) -> Tensor:
     tokens, in_features = x.shape
     y, op, fp8 = x.like(tokens, out_features), tape.op(), shard.fp8
     # A mean: no odd number of rows misaligns a product, as features are what lies side by side in memory.
@@ -222,16 +228,16 @@ def _grouped(tape: Tape, shard: Shard, x: Tensor, local: int, out_features: int,
     sent = dispatches_fp8(shard)
     if casts_at_use(shard):
         # What was dispatched is in fp8: the first product's input, the gradient of the last one's output.
-        op.launch(Launch(requantised(x.like(local, in_features, out_features), module, kept=True)))
+        op.launch(TapedLaunch(requantised(x.like(local, in_features, out_features), module, kept=True)))
         if not (sent and module.endswith("fc1")):
-            op.launch(Launch(cast_for_product(x, module)))
+            op.launch(TapedLaunch(cast_for_product(x, module)))
         if not (sent and module.endswith("fc2")):
             op.back(cast_for_product(y, module), "input")
     elif fp8:
         # A delayed scale allows one pass over all experts' rows; else each expert's rows are cast apart.
         apart = local if shard.software.fp8_recipe != "delayed" else 1
         for kernel in casts(shard, x, module):
-            op.launch(Launch(replace(kernel, launches=apart)))
+            op.launch(TapedLaunch(replace(kernel, launches=apart)))
         for kernel in (
             *casts(shard, y, module),
             *column_casts(shard, y, module),
@@ -275,12 +281,12 @@ def _products(
         kernel = replace(kernel, launches=local)
     for number in range(count):
         if role == "":
-            op.launch(Launch(kernel, role="weight", saved_inputs=0 if number else saved))
+            op.launch(TapedLaunch(kernel, role="weight", saved_inputs=0 if number else saved))
         else:
             op.back(kernel, "weight" if role == "weight" else "input")
 
 
-def _gate(tape: Tape, shard: Shard, x: Tensor, module: str) -> None:
+def _gate(tape: OpTape, shard: Shard, x: Tensor, module: str) -> None:
     """A weight between 0 and 1 for the shared experts' output."""
     op, score = tape.op(), x.like(x.shape[0], 1)
     flops = 2 * x.numel
@@ -290,3 +296,51 @@ def _gate(tape: Tape, shard: Shard, x: Tensor, module: str) -> None:
     op.back(compute("aten::mul.Tensor", [x, score], [x], module=module))
     op.back(compute("aten::mm", [score, x], [x.like(1, x.shape[-1])], op_class="gemm", flops=flops,
                     module=module), "weight")  # fmt: skip
+
+
+def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) -> float:
+    del index, seq, causal_once
+    moe = model.moe
+    assert moe is not None
+    width = moe.top_k * moe.ffn + moe.shared_ffn
+    return (3 if model.gated else 2) * model.hidden * width + model.hidden * moe.num_experts
+
+
+def _check(model: ModelSpec, where: str) -> None:
+    moe = model.moe
+    if moe is None:
+        return
+    if moe.top_k > moe.num_experts:
+        raise InputError(
+            f"{where}.moe.top_k: {moe.top_k} of {moe.num_experts} experts; nearest: {moe.num_experts}"
+        )
+    if moe.first_layer >= model.layers:
+        raise InputError(
+            f"{where}.moe.first_layer: {moe.first_layer} of {model.layers} layers, none has experts; nearest:"
+            f" {model.layers - 1}"
+        )
+    groups, chosen = moe.num_groups, moe.top_groups
+    if groups:
+        multiple(f"{where}.moe.num_experts", moe.num_experts, "num_groups", groups)
+        least = -(-moe.top_k * groups // moe.num_experts)
+        if not least <= chosen <= groups:
+            near = min(max(chosen, least), groups)
+            raise InputError(
+                f"{where}.moe.top_groups: {moe.top_k} experts from {chosen} of {groups} groups of"
+                f" {moe.num_experts // groups}; nearest: {near}"
+            )
+    elif chosen:
+        raise InputError(f"{where}.moe.top_groups: {chosen} without num_groups; nearest: 0")
+    if moe.load > moe.num_experts / moe.top_k:
+        raise InputError(
+            f"{where}.moe.load: an expert gets each token at most once, {moe.num_experts / moe.top_k:g} times"
+            f" the mean, not {moe.load:g}; nearest: {moe.num_experts / moe.top_k:g}"
+        )
+
+
+register(
+    LayerBlock(
+        "experts", "feed_forward", _experts, _multiply_adds, key="moe", spec=MoeSpec,
+        is_in=ModelSpec.has_experts, check=_check, adds_bias=False,
+    )
+)  # fmt: skip

@@ -1,36 +1,31 @@
-"""Attention blocks: projections, positions, attention proper, the output projection."""
+"""Attention of many heads: projections, positions, attention proper, the output projection."""
 
 from __future__ import annotations
 
 from workloads.models.attention_core import Core
+from workloads.models.block import LayerBlock, register
+from workloads.models.blocks.feed_forward import block_output
+from workloads.models.check import multiple
 from workloads.models.context_parallel import distributed_attention
 from workloads.models.elementary import norm, rotary
 from workloads.models.fp8 import keep_narrow
-from workloads.models.linear import Linear, column_parallel, columns_apart, linear, row_parallel
+from workloads.models.linear import Linear, column_parallel, columns_apart, row_parallel
 from workloads.models.local import Shard
+from workloads.models.op_tape import OpTape
 from workloads.models.spec import ModelSpec
-from workloads.models.tape import Tape
 from workloads.models.tensors import Tensor, compute
 
 
-def self_attention(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int = 0,
-    causal: bool | None = None,
-) -> Tensor:  # fmt: skip
-    """``x [tokens, hidden]`` to the same; a fused residual sum adds the bias.
-
-    ``index`` of the layer decides on its window; ``causal`` None: as the model is.
-    """
-    causal = model.causal if causal is None else causal
-    if model.mla is not None:
-        core = _latent_projections(tape, shard, model, x, module)
-    else:
-        core = _projections(tape, shard, model, x, module, index=index, causal=causal)
-    return _output(tape, shard, model, x, core, module)
+def _self_attention(
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+) -> Tensor:
+    """A fused residual sum adds the bias; ``index`` of the layer decides on its window."""
+    core = _projections(tape, shard, model, x, module, index=index, causal=causal)
+    return attended(tape, shard, model, x, core, module)
 
 
 def cross_attention(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, memory: Tensor, module: str
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, memory: Tensor, module: str
 ) -> Tensor:
     """Queries from ``x``, keys and values from ``memory``: the encoder's output, ``[tokens, hidden]``.
 
@@ -49,10 +44,11 @@ def cross_attention(
     )  # fmt: skip
     # The gradient of the encoder's output is a sum over the decoder's layers.
     tape.op().back(compute("aten::add.Tensor", [memory, memory], [memory], module=module), "input")
-    return _output(tape, shard, model, x, core, module)
+    return attended(tape, shard, model, x, core, module)
 
 
-def _output(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, core: Core, module: str) -> Tensor:
+def attended(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, core: Core, module: str) -> Tensor:
+    """Attention proper over projected heads, and the output projection."""
     distributed_attention(tape, shard, core)
     merged = x.like(shard.tokens, core.heads * core.v_size)
     keep_narrow(tape, shard, merged, 12, core.module)
@@ -62,16 +58,8 @@ def _output(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, core: Core, m
     return row_parallel(tape, shard, merged, model.hidden, layer)
 
 
-def block_output(shard: Shard, model: ModelSpec, module: str, *, save_input: bool = True) -> Linear:
-    """The last linear layer of a block, whose bias a fused residual sum adds."""
-    fused = shard.software.bias_dropout_fusion and not model.post_norms
-    return Linear(
-        module, bias=model.bias, bias_apart=not fused, bias_sum=model.dropout == 0, save_input=save_input
-    )
-
-
 def _projections(
-    tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
+    tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
 ) -> Core:
     size, tp = model.size_per_head, shard.tp
     heads, kv_heads = model.heads // tp, max(1, model.num_kv_heads // tp)
@@ -106,34 +94,26 @@ def _projections(
     )  # fmt: skip
 
 
-def _latent_projections(tape: Tape, shard: Shard, model: ModelSpec, x: Tensor, module: str) -> Core:
-    """Compressed queries, keys and values (arXiv 2405.04434); the small projections are on every rank."""
-    mla = model.mla
-    assert mla is not None
-    heads, qk_size = model.heads // shard.tp, mla.qk_nope_head_size + mla.qk_rope_head_size
-    tokens, query = shard.tokens, x
-    if mla.q_lora_rank:
-        down = Linear(f"{module}.linear_q_down_proj", replicated=True)
-        query = linear(tape, shard, x, mla.q_lora_rank, down)
-        norm(tape, shard, model, query, f"{module}.q_layernorm", residual=False)
-        column_parallel(tape, shard, query, model.heads * qk_size, Linear(f"{module}.linear_q_up_proj"))
-    else:
-        column_parallel(tape, shard, query, model.heads * qk_size, Linear(f"{module}.linear_q_proj"))
-    down = Linear(f"{module}.linear_kv_down_proj", replicated=True, save_input=False)
-    tape.op().back(compute("aten::add.Tensor", [x, x], [x], module=module), "input")
-    linear(tape, shard, x, mla.kv_lora_rank + mla.qk_rope_head_size, down)
-    latent = x.like(x.shape[0], mla.kv_lora_rank)
-    norm(tape, shard, model, latent, f"{module}.kv_layernorm", residual=False)
-    up = model.heads * (mla.qk_nope_head_size + mla.v_head_size)
-    column_parallel(tape, shard, latent, up, Linear(f"{module}.linear_kv_up_proj"))
-    turned = [x.like(tokens, count, mla.qk_rope_head_size) for count in (heads, 1)]
-    rotary(tape, shard, turned, module)
-    # The rotary part of the key is copied to every head beside the other.
-    op, key = tape.op(), x.like(tokens, heads, qk_size)
-    op.run("aten::cat", [key], [key], module=module)
-    op.back(compute("aten::clone", [key], [key], module=module))
-    return Core(
-        batch=shard.micro_batch, heads=heads, kv_heads=heads, seq=shard.local_seq, qk_size=qk_size,
-        v_size=mla.v_head_size, causal=model.causal, module=f"{module}.core_attention",
-        dropout=model.dropout > 0,
-    )  # fmt: skip
+def weights_and_scores(
+    model: ModelSpec, index: int, seq: int, causal_once: bool, *, weights: float, width: int
+) -> float:
+    """Multiply-adds a token: ``weights`` of the projections, and scores and values, ``width`` of a head."""
+    window = model.window(index) or seq
+    reach = float(min(seq, window))
+    if model.causal and causal_once:
+        reach -= reach**2 / (2 * seq)  # the first rows see fewer
+    return weights + model.heads * reach * width
+
+
+def _multiply_adds(model: ModelSpec, index: int, seq: int, causal_once: bool) -> float:
+    hidden, heads, size = model.hidden, model.heads, model.size_per_head
+    weights = hidden * (heads + 2 * model.num_kv_heads) * size + heads * size * hidden
+    return weights_and_scores(model, index, seq, causal_once, weights=weights, width=2 * size)
+
+
+def _check(model: ModelSpec, where: str) -> None:
+    if model.positions == "rotary" and model.mla is None:
+        multiple(f"{where}.head_size", model.size_per_head, "a pair of", 2)
+
+
+register(LayerBlock("attention", "attention", _self_attention, _multiply_adds, check=_check))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from workloads.models.pieces import HOST_SYNC, Kernel, Parameter, Piece
+from workloads.models.pieces import HOST_SYNC, KernelLaunch, ModelPiece, Parameter
 from workloads.models.tensors import Tensor, compute
 
 Recompute = Literal["none", "selective", "full", "ops"]
@@ -27,14 +27,14 @@ Role = Literal["both", "input", "weight"]
 
 
 @dataclass(frozen=True)
-class Launch:
+class TapedLaunch:
     """A kernel under way to a list: ``label`` names it for others to wait for.
 
     Of forward: ``saved_inputs`` and ``saved_outputs`` are bytes of what it reads and writes that backward
     needs for ``role``.
     """
 
-    kernel: Kernel
+    kernel: KernelLaunch
     label: Hashable = None
     waits: tuple[Hashable, ...] = ()
     role: Role = "both"
@@ -52,12 +52,12 @@ class Op:
     input need its gradient only if something before all of them trains.
     """
 
-    tape: Tape
+    tape: OpTape
     again: bool = False
     forward: list[int] = field(default_factory=list)  # positions on the tape
-    backward: list[Launch] = field(default_factory=list)
+    backward: list[TapedLaunch] = field(default_factory=list)
     after: list[Hashable] = field(default_factory=list)
-    late: list[Launch] = field(default_factory=list)
+    late: list[TapedLaunch] = field(default_factory=list)
     parameters: list[Parameter] = field(default_factory=list)
     reads: int = -1  # position of the op whose input it reads; -1: what the op before hands on
     trains_tied: bool = False  # a weight that belongs to another piece
@@ -77,24 +77,30 @@ class Op:
     ) -> None:
         """Launch a forward kernel that reads ``ins`` and writes ``outs`` once."""
         kernel = compute(name, ins, outs, op_class=op_class, flops=flops, module=module)
-        self.launch(Launch(kernel, role=saved_for, saved_inputs=saved_inputs, saved_outputs=saved_outputs))
+        self.launch(
+            TapedLaunch(kernel, role=saved_for, saved_inputs=saved_inputs, saved_outputs=saved_outputs)
+        )
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: TapedLaunch) -> None:
         """Append to the forward pass."""
         self.forward.append(self.tape.append(launch))
 
     def back(
-        self, kernel: Kernel, role: Role = "both", label: Hashable = None, waits: tuple[Hashable, ...] = ()
+        self,
+        kernel: KernelLaunch,
+        role: Role = "both",
+        label: Hashable = None,
+        waits: tuple[Hashable, ...] = (),
     ) -> None:
         """Append to what autograd launches for this op."""
         kernel = replace(kernel, weight_gradient=True) if role == "weight" else kernel
-        self.backward.append(Launch(kernel, label, waits, role))
+        self.backward.append(TapedLaunch(kernel, label, waits, role))
 
     def accumulate(self, shape: tuple[int, ...], dtype: str, main_grad_dtype: str, module: str) -> None:
         """Add a parameter's gradient to what earlier microbatches left in ``main_grad``."""
         main_grad = Tensor(shape, main_grad_dtype)
         kernel = compute("aten::add_.Tensor", [main_grad, Tensor(shape, dtype)], [main_grad], module=module)
-        self.late.append(Launch(replace(kernel, weight_gradient=True, accumulates=True), role="weight"))
+        self.late.append(TapedLaunch(replace(kernel, weight_gradient=True, accumulates=True), role="weight"))
 
     def parameter(self, name: str, *shape: int, group: str = "dp", tp_duplicated: bool = False) -> None:
         """Declare a parameter of the op."""
@@ -106,14 +112,14 @@ class Op:
         return self.trains_tied or any(parameter.trainable for parameter in self.parameters)
 
 
-class Tape:
+class OpTape:
     """Collects one piece; ``trains`` tells by its name whether a parameter trains."""
 
     def __init__(self, trains: Callable[[str], bool] = lambda _: True) -> None:
         self.trains = trains
-        self.forward: list[Launch] = []
+        self.forward: list[TapedLaunch] = []
         self.ops: list[Op] = []
-        self.first: list[Kernel] = []
+        self.first: list[KernelLaunch] = []
         self._next_label = 0
         self._pending: list[Hashable] = []
 
@@ -131,7 +137,7 @@ class Tape:
         self._next_label += 1
         return self._next_label
 
-    def append(self, launch: Launch) -> int:
+    def append(self, launch: TapedLaunch) -> int:
         """Append to the forward pass; it waits for what the next launch was told to wait for, too."""
         waits = (*launch.waits, *(label for label in self._pending if label != launch.label))
         self._pending.clear()
@@ -163,7 +169,7 @@ class Tape:
     def piece(
         self, name: str, output: Tensor, *, input_bytes: int, recompute: Recompute = "none",
         early_stop: bool = False, input_grad: bool = True,
-    ) -> Piece:  # fmt: skip
+    ) -> ModelPiece:  # fmt: skip
         """The finished piece.
 
         ``recompute`` "full" runs the whole forward again before its backward, "ops" what is not worth
@@ -189,7 +195,7 @@ class Tape:
             saved = input_bytes + sum(kernel.bytes_written or kernel.num_bytes for kernel in outputs)
         kernels = resolved(forward)
         peak = max((kernel.bytes_read + kernel.bytes_written for kernel in kernels), default=0)
-        return Piece(
+        return ModelPiece(
             name=name,
             forward=kernels,
             first_forward=tuple(self.first),
@@ -201,7 +207,7 @@ class Tape:
             output_shape=output.shape,
         )
 
-    def _with_saved(self, grads: Sequence[tuple[bool, bool]]) -> list[Launch]:
+    def _with_saved(self, grads: Sequence[tuple[bool, bool]]) -> list[TapedLaunch]:
         """The forward pass with what each launch leaves for the backward that is wanted."""
         out = list(self.forward)
         for op, wanted in zip(self.ops, grads, strict=True):
@@ -211,7 +217,7 @@ class Tape:
                     out[k] = replace(out[k], kernel=replace(out[k].kernel, saved_bytes=num_bytes))
         return out
 
-    def _brought_back(self, op: Op, forward: Sequence[Launch], *, begins: bool) -> int:
+    def _brought_back(self, op: Op, forward: Sequence[TapedLaunch], *, begins: bool) -> int:
         """Bytes that an op which runs again need not keep.
 
         All, but where it ``begins`` a run of such ops the inputs of its first launch.
@@ -220,9 +226,9 @@ class Tape:
         first = forward[op.forward[0]]
         return kept - (first.saved_inputs if begins and first.kernel.saved_bytes else 0)
 
-    def _backward(self, grads: Sequence[tuple[bool, bool]], *, selective: bool) -> list[Launch]:
+    def _backward(self, grads: Sequence[tuple[bool, bool]], *, selective: bool) -> list[TapedLaunch]:
         """The backward pass; what comes next waits for what an op leaves under way."""
-        out: list[Launch] = []
+        out: list[TapedLaunch] = []
         under_way: list[Hashable] = []
         for op, wanted in reversed(list(zip(self.ops, grads, strict=True))):
             early = [launch for launch in op.backward if _is_wanted(launch.role, wanted)]
@@ -243,16 +249,16 @@ def _is_wanted(role: Role, wanted: tuple[bool, bool]) -> bool:
     return (for_input and role != "weight") or (for_weight and role != "input")
 
 
-def _again(launch: Launch) -> Launch:
+def _again(launch: TapedLaunch) -> TapedLaunch:
     """A forward launch within backward."""
-    return Launch(
+    return TapedLaunch(
         replace(launch.kernel, recomputed=True, saved_bytes=0),
         ("again", launch.label) if launch.label is not None else None,
         tuple(("again", label) for label in launch.waits),
     )
 
 
-def _last_needed(forward: Sequence[Launch]) -> int:
+def _last_needed(forward: Sequence[TapedLaunch]) -> int:
     """How many launches run again until backward has all it asks for; inputs are there before their op."""
     for k in reversed(range(len(forward))):
         if forward[k].kernel.saved_bytes:
@@ -260,7 +266,7 @@ def _last_needed(forward: Sequence[Launch]) -> int:
     return 0
 
 
-def kept_positions(forward: Sequence[Launch]) -> frozenset[int]:
+def kept_positions(forward: Sequence[TapedLaunch]) -> frozenset[int]:
     """What torchtitan's selective op checkpointing keeps: every second product, attention, reductions.
 
     Source: torchtitan/models/llama3/infra/parallelize.py, ``_save_list`` and ``_custom_policy``.
@@ -277,7 +283,7 @@ def kept_positions(forward: Sequence[Launch]) -> frozenset[int]:
     return frozenset(kept)
 
 
-def resolved(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
+def resolved(launches: Sequence[TapedLaunch]) -> tuple[KernelLaunch, ...]:
     """Kernels of a list with their waits as positions.  A wait for a label that is not there is dropped.
 
     A collective on a stream of its own waits at least for what the compute stream was given before it, as

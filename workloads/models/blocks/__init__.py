@@ -1,0 +1,1 @@
+"""Blocks of layers, one file each."""

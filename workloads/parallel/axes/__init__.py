@@ -1,0 +1,1 @@
+"""Axes of parallelism, one file each."""

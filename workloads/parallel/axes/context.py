@@ -1,0 +1,20 @@
+"""Context parallelism: tokens of a sequence, attended to over all ranks (``models/context_parallel.py``)."""
+
+from __future__ import annotations
+
+from workloads.models.spec import ModelSpec
+from workloads.parallel.axis import Axis, divides, register
+from workloads.parallel.spec import ParallelSpec, TrainingSpec
+
+
+def _check(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
+    cp = parallel.cp
+    if cp == 1:
+        return
+    for seq in training.sequences(model):
+        divides("tokens of a sequence", seq, cp, "parallel.cp")
+    if parallel.cp_style == "ulysses":
+        divides("attention heads of a rank", model.heads // parallel.tp, cp, "parallel.cp")
+
+
+register(Axis("cp", _check))

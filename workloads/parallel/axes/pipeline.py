@@ -1,0 +1,25 @@
+"""Pipeline parallelism: layers; who does what when is said in ``simcore/graph/schedules``."""
+
+from __future__ import annotations
+
+from simcore.errors import InputError
+from workloads.models.spec import ModelSpec
+from workloads.parallel.axis import Axis, register
+from workloads.parallel.spec import WHOLE_GRADIENTS, ParallelSpec, TrainingSpec
+
+
+def _check(_: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
+    virtual = parallel.virtual_stages
+    parallel.pipeline.check_chunks(virtual)
+    if parallel.pp == 1 and virtual > 1:
+        raise InputError(
+            f"parallel.virtual_stages={virtual}: model chunks need a pipeline; nearest: virtual_stages=1"
+        )
+    if parallel.copies > 1 and training.sharding not in WHOLE_GRADIENTS:
+        raise InputError(
+            f"training.sharding={training.sharding}: {parallel.schedule} keeps two whole copies of the"
+            " parameters; nearest: zero1"
+        )
+
+
+register(Axis("pp", _check))
