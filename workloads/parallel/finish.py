@@ -7,6 +7,7 @@ from workloads.models.pieces import Kernel
 from workloads.models.tensors import Tensor, collective, compute
 from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.job import Job, element_bytes
+from workloads.parallel.megatron_step import adam, clip, side_by_side
 from workloads.parallel.replicated import buckets_of, left_over, reduce_gradients
 from workloads.parallel.stages import Chunk
 
@@ -28,7 +29,10 @@ def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -
         _with_other_copy(writer, job, stage, local, element_bytes(job.training.grad_reduce_dtype))
     _clip(writer, job, chunks, local)
     if local:
-        _update(writer, job, local)
+        if job.as_launched:
+            writer.kernels(adam(job, chunks, local), phase="optimizer")
+        else:
+            _update(writer, job, local)
         if job.parallel.copies > 1 and job.training.sharding != "ddp":
             _with_other_copy(writer, job, stage, local, element_bytes(job.training.param_gather_dtype))
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
@@ -62,17 +66,19 @@ def _sum_duplicated(writer: Writer, job: Job, chunks: list[Chunk]) -> None:
     """Sequence parallelism: norms saw a slice of the tokens each; their gradients are added over tp."""
     if not job.shard.sequence_parallel:
         return
-    numel = sum(
-        parameter.numel
+    duplicated = [
+        parameter
         for chunk in chunks
         for piece in chunk.pieces
         for parameter in piece.parameters
         if parameter.tp_duplicated and parameter.trainable
-    )
-    if not numel:
+    ]
+    if not duplicated:
         return
-    grads = Tensor((numel,), job.shard.main_grad_dtype)
-    writer.kernels([collective("all_reduce", grads, "tp", module="finalize_grads")], phase="grad_sync")
+    grads = Tensor((sum(parameter.numel for parameter in duplicated),), job.shard.main_grad_dtype)
+    summed = collective("all_reduce", grads, "tp", module="finalize_grads")
+    kernels = side_by_side(summed, duplicated, grads.dtype) if job.as_launched else [summed]
+    writer.kernels(kernels, phase="grad_sync")
 
 
 def _sum_tied(writer: Writer, job: Job, stage: int) -> None:
@@ -110,7 +116,9 @@ def _clip(writer: Writer, job: Job, chunks: list[Chunk], numel: int) -> None:
     size = job.parallel.tp * job.parallel.pp if group == "mp" else job.parallel.world_size
     if size > 1:
         kernels.append(collective("all_reduce", scalar, group, module="clip"))
-    if numel:
+    if job.as_launched:
+        kernels = clip(kernels, grads)
+    elif numel:
         kernels.append(compute("multi_tensor_scale", [grads], [grads], op_class="foreach", module="clip"))
     writer.kernels(kernels, phase="optimizer")
 

@@ -65,6 +65,19 @@ class MessageWriter:
             )  # fmt: skip
         return done
 
+    def exchange(
+        self, template: TemplateBuilder, sends: Sequence[Message], posts: Sequence[Message],
+        done: Sequence[Source],
+    ) -> None:  # fmt: skip
+        """Sends and receives behind ``done`` that the host waits for; see Note [Exchanges in turn]."""
+        moves = [(template.send, flow, flow.delta, size) for flow, size in sends]
+        moves += [(template.recv, flow, -flow.delta, size) for flow, size in posts]
+        turns = len({flow.gradients for _, flow, _, _ in moves}) > 1
+        for number, batch in enumerate([moves] if turns else [[move] for move in moves]):
+            for what, flow, delta, size in batch:
+                what("pp", delta, size, stream="pp", waits=done, batch=number, phase=_phase(flow))
+            template.sync()
+
     def early(self, posts: tuple[Message, ...], exchange: Exchange) -> tuple[Message, ...]:
         """Of the receives posted behind the one action those up to what the other, beside it, needs."""
         if exchange.own is None:
