@@ -147,7 +147,7 @@ class _Generator:
             placement,
             overlap=job.training.overlap_p2p,
             per_peer=job.p2p_per_peer,
-            in_turn=job.batches_p2p,
+            in_turn=job.as_launched,
         )
         for stage, actions in enumerate(schedule):
             self._stage(stage, actions, before[stage], exchanges[stage])
@@ -311,6 +311,8 @@ class _Generator:
         if scales and variant.kind == "B":
             megatron_step.loss_gradient(writer, job)
         if variant.kind == "F":
+            if job.as_launched and chunk.has_embedding:
+                megatron_step.tokens_first(writer, job)
             body.forward(writer, job, chunk, first=variant.first)
             if scales:
                 megatron_step.scale_loss(writer, job)

@@ -36,10 +36,12 @@ def count_tokens(writer: Writer) -> None:
 
 
 def scale_loss(writer: Writer, job: Job) -> None:
-    """The mean over tokens, times context parallelism, over microbatches."""
+    """The mean over tokens, times context parallelism, over microbatches; several sequences are copied apart."""
     scaled = [compute(f"aten::{name}_.Tensor", [_SCALAR], [_SCALAR]) for name in ("mul", "div")]
-    mean = compute("aten::mean", [_per_token(job)], [_SCALAR], op_class="reduction")
-    writer.kernels([mean, *scaled], phase="fwd")
+    losses = _per_token(job)
+    mean = compute("aten::mean", [losses], [_SCALAR], op_class="reduction")
+    copies = [losses.like(*losses.shape, dtype="int64"), losses] if job.training.micro_batch > 1 else []
+    writer.kernels([*map(_clone, copies), mean, *scaled], phase="fwd")
 
 
 def loss_gradient(writer: Writer, job: Job) -> None:
@@ -48,6 +50,17 @@ def loss_gradient(writer: Writer, job: Job) -> None:
     scalars = [compute(f"aten::{name}", [_SCALAR], [_SCALAR]) for name in names]
     spread = compute("aten::div.Scalar", [_SCALAR], [_per_token(job)])
     writer.kernels([*scalars, spread], phase="bwd")
+
+
+def tokens_first(writer: Writer, job: Job) -> None:
+    """Embeddings of several sequences are copied so that tokens come before sequences, as layers have it."""
+    if job.training.micro_batch > 1:
+        width = Tensor((*_per_token(job).shape[::-1], job.model.hidden), job.shard.dtype)
+        writer.kernels([_clone(width)], phase="fwd")
+
+
+def _clone(tensor: Tensor) -> Kernel:
+    return compute("aten::clone", [tensor], [tensor], op_class="copy")
 
 
 def _per_token(job: Job) -> Tensor:

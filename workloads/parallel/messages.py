@@ -19,7 +19,9 @@ Note [One stream a peer]
 Note [Exchanges in turn]
     Megatron-Core without interleaving sends what an action made and receives what the next one needs between
     the two, activations and gradients in one launch, and the host waits until all is done (``batch_p2p_comm``
-    and ``batch_p2p_sync``, ``p2p_communication.py``).
+    and ``batch_p2p_sync``, ``p2p_communication.py``).  Interleaved, with ``overlap_p2p_comm``, it posts the
+    receive for a forward behind the forward before and that for a backward behind the backward before, the
+    first one's behind the warm-up; only who needs a message waits for it.
 """
 
 from __future__ import annotations
@@ -136,10 +138,13 @@ def _in_turn(
                 made[number, _whole(action)] = message = Message(to[1], boundary_bytes[to[2]])
                 stage.sends[position] = [message]
     for number, stage in enumerate(stages):
-        for position, action in enumerate(stage.actions, start=-1):
+        latest = {"F": -1}
+        for position, action in enumerate(stage.actions):
+            behind = position - 1 if chunks == 1 else latest.get(action.kind, position - 2)
+            latest[action.kind] = position
             for source in needs(action, number, count, chunks, placement):
                 if source[0] != number:
-                    stage.posts[position] = [(position, made[source])]
+                    stage.posts.setdefault(behind, []).append((position, made[source]))
     return stages
 
 
