@@ -1,16 +1,14 @@
 """What-if: a job's graph edited, as a chain of pure functions on jobs."""
 
-import workloads.edits.data_parallel
+import workloads.edits.described
 import workloads.edits.hardware
 import workloads.edits.host
 import workloads.edits.kernels
 import workloads.edits.network
-import workloads.edits.pipeline
 import workloads.edits.pipeline_log
 import workloads.edits.recorded_groups
 import workloads.edits.recorded_layers
 import workloads.edits.recorded_sizes
-import workloads.edits.shapes
 import workloads.edits.stages
 import workloads.edits.straggler  # noqa: F401  (imported, as the lines above, for the edits they register)
 from workloads.edits.job import EditableJob, Edited, Planner

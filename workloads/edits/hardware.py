@@ -17,13 +17,13 @@ from simcore.hardware import GpuSpec, gpu_names, load_gpu
 from workloads.edits.job import EditableJob, Edited, count_changed
 from workloads.edits.kernel_classes import COMPUTE_BOUND, op_classes
 from workloads.edits.kernels import edited_kernels, lasting
-from workloads.edits.registry import TEXT, Call, edit
+from workloads.edits.registry import TEXT, EditCall, edit
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @edit("gpu", value=TEXT, help="another GPU: a profile's name, or recorded:other")
-def gpu(job: EditableJob, call: Call) -> Edited:
+def gpu(job: EditableJob, call: EditCall) -> Edited:
     """Kernels priced on, or scaled to, another GPU."""
     was, _, name = call.value.rpartition(":")
     for given in (name, *([was] if was else [])):

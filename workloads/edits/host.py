@@ -12,7 +12,7 @@ from simcore.graph import OpKind
 from simcore.units import PS_PER_US
 from workloads.edits.job import EditableJob, Edited, count_changed, plays
 from workloads.edits.kernels import edited_kernels
-from workloads.edits.registry import FACTOR, FLAG, MICROSECONDS, Call, edit
+from workloads.edits.registry import FACTOR, FLAG, MICROSECONDS, EditCall, edit
 from workloads.imports.recorded_graph import HOST_THREAD
 
 #: The shortest times between launches are launches alone: this share of them, from below.
@@ -20,7 +20,7 @@ _BARE_SHARE = 0.05
 
 
 @edit("host.speed", value=FACTOR, help="the host (framework and launches) is so many times faster")
-def host_speed(job: EditableJob, call: Call) -> Edited:
+def host_speed(job: EditableJob, call: EditCall) -> Edited:
     """Host times divided by the factor; a recorded rank still begins when it began."""
     job = edited_kernels(job)
     rows = _host_rows(job)
@@ -36,7 +36,7 @@ def host_speed(job: EditableJob, call: Call) -> Edited:
 
 
 @edit("launch_overhead_us", value=MICROSECONDS, help="host time of one launch call")
-def launch_overhead(job: EditableJob, call: Call) -> Edited:
+def launch_overhead(job: EditableJob, call: EditCall) -> Edited:
     """Another cost of each launch."""
     job = edited_kernels(job)
     if not job.ranks:
@@ -61,7 +61,7 @@ def launch_overhead(job: EditableJob, call: Call) -> Edited:
     value=FLAG,
     help="everything between two synchronisations is one graph launch",
 )
-def cuda_graphs(job: EditableJob, _: Call) -> Edited:
+def cuda_graphs(job: EditableJob, _: EditCall) -> Edited:
     """No host time between launches; one launch after each synchronisation."""
     job = edited_kernels(job)
     graph = job.graph

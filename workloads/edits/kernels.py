@@ -15,7 +15,7 @@ from simcore.graph.passes.traffic import border
 from simcore.graph.passes.view import GraphView
 from workloads.edits.job import EditableJob, Edited, count_changed, is_communication
 from workloads.edits.kernel_classes import CLASSES, COMPUTE_BOUND, op_classes
-from workloads.edits.registry import FACTOR, FLAG, TEXT, Call, edit
+from workloads.edits.registry import FACTOR, FLAG, TEXT, EditCall, edit
 from workloads.edits.times import alone_times
 
 BoolArray = npt.NDArray[np.bool_]
@@ -83,7 +83,7 @@ def lasting(job: EditableJob, rows: BoolArray, new_ps: npt.NDArray[np.float64]) 
     value=FACTOR,
     help="kernels whose name the regular expression finds are so many times faster",
 )
-def kernel_speed(job: EditableJob, call: Call) -> Edited:
+def kernel_speed(job: EditableJob, call: EditCall) -> Edited:
     """Durations divided by the factor."""
     job = edited_kernels(job)
     rows = matching(job.graph, call.names[0])
@@ -97,7 +97,7 @@ def kernel_speed(job: EditableJob, call: Call) -> Edited:
     value=FACTOR,
     help="kernels of a cost class (gemm, elementwise, communication, ...) are so many times faster",
 )
-def class_speed(job: EditableJob, call: Call) -> Edited:
+def class_speed(job: EditableJob, call: EditCall) -> Edited:
     """Durations divided by the factor."""
     job = edited_kernels(job)
     return _faster(job, _of_class(job.graph, call.names[0]), call.value)
@@ -128,7 +128,7 @@ def _faster(job: EditableJob, rows: BoolArray, factor: float) -> Edited:
     value=FLAG,
     help="collectives vanish, sends and receives take no time",
 )
-def remove_communication(job: EditableJob, _: Call) -> Edited:
+def remove_communication(job: EditableJob, _: EditCall) -> Edited:
     """All communication without time; sends and receives stay as dependencies."""
     job = edited_kernels(job)
     rows = is_communication(job.graph)
@@ -138,7 +138,7 @@ def remove_communication(job: EditableJob, _: Call) -> Edited:
 
 
 @edit("remove.<regex>", value=FLAG, help="kernels whose name the regular expression finds vanish")
-def remove_kernels(job: EditableJob, call: Call) -> Edited:
+def remove_kernels(job: EditableJob, call: EditCall) -> Edited:
     """Kernels without time, gap and launch."""
     job = edited_kernels(job)
     return _without(job, whole_collectives(job.graph, matching(job.graph, call.names[0])))
@@ -179,7 +179,7 @@ def _points(job: EditableJob, rows: BoolArray) -> EditableJob:
     value=TEXT,
     help="neighbours on a stream that these regular expressions (comma-separated) find become one kernel",
 )
-def fuse(job: EditableJob, call: Call) -> Edited:
+def fuse(job: EditableJob, call: EditCall) -> Edited:
     """Runs of matching kernels as one: gaps, launches and traffic between them go."""
     job = edited_kernels(job)
     graph = job.graph

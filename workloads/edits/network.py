@@ -13,7 +13,7 @@ from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec, load_cluster
 from workloads.edits.job import EditableJob, Edited, Planner, count_changed, is_communication
 from workloads.edits.kernels import edited_kernels, lasting
-from workloads.edits.registry import FACTOR, TEXT, Call, edit
+from workloads.edits.registry import FACTOR, TEXT, EditCall, edit
 from workloads.edits.times import planned_times
 from workloads.imports.collective_sizes import collective_by_shapes
 
@@ -25,7 +25,7 @@ BoolArray = npt.NDArray[np.bool_]
     value=TEXT,
     help="communication planned by NCCL's rules on another cluster: its name",
 )
-def network(job: EditableJob, call: Call) -> Edited:
+def network(job: EditableJob, call: EditCall) -> Edited:
     """Collectives planned on another cluster; everything else as before."""
     other = load_cluster(call.value, {})
     if not job.ranks:
@@ -126,7 +126,7 @@ def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArr
     value=FACTOR,
     help="links between GPUs and nodes are so many times faster",
 )
-def network_bandwidth(job: EditableJob, call: Call) -> Edited:
+def network_bandwidth(job: EditableJob, call: EditCall) -> Edited:
     """Bandwidths times the factor; latencies stay where they are known apart."""
     rows = is_communication(job.graph)
     if not rows.any():

@@ -8,7 +8,7 @@ from simcore.errors import InputError, nearest
 from simcore.graph.schedules import Schedule, gpipe, interleaved_one_f_one_b, validate_schedule
 from workloads.edits.job import EditableJob, Edited
 from workloads.edits.pipeline_state import current_plan
-from workloads.edits.registry import COUNT, WHOLE, Call, Value, edit
+from workloads.edits.registry import COUNT, WHOLE, EditCall, Value, edit
 from workloads.edits.stage_times import Part, StageTimes, regrouped
 from workloads.edits.zero_bubble import zero_bubble
 from workloads.imports.pipeline_gaps import situations
@@ -58,7 +58,7 @@ LOGGED_SCHEDULE = Value("1f1b|gpipe|interleaved[:chunks]|zero_bubble", _schedule
     "schedule", value=LOGGED_SCHEDULE, help="another order of forwards and backwards, same stage times",
     kinds=("pipeline_log",),
 )  # fmt: skip
-def logged_schedule(job: EditableJob, call: Call) -> Edited:
+def logged_schedule(job: EditableJob, call: EditCall) -> Edited:
     """The logged work in another order."""
     return _edited(job, call.value, _microbatches(_origin(job).plan))
 
@@ -66,14 +66,14 @@ def logged_schedule(job: EditableJob, call: Call) -> Edited:
 @edit(
     "virtual_stages", value=WHOLE, help="model chunks per stage (1: not interleaved)", kinds=("pipeline_log",)
 )
-def virtual_stages(job: EditableJob, call: Call) -> Edited:
+def virtual_stages(job: EditableJob, call: EditCall) -> Edited:
     """Interleaved 1F1B with so many chunks, or 1F1B."""
     wanted = WantedSchedule("interleaved" if call.value > 1 else "1f1b", call.value)
     return _edited(job, wanted, _microbatches(_origin(job).plan))
 
 
 @edit("num_microbatches", value=WHOLE, help="microbatches per iteration", kinds=("pipeline_log",))
-def logged_microbatches(job: EditableJob, call: Call) -> Edited:
+def logged_microbatches(job: EditableJob, call: EditCall) -> Edited:
     """More or fewer of the same microbatches, in the schedule as it is."""
     origin = _origin(job)
     if origin.schedule not in SCHEDULES:
@@ -82,7 +82,7 @@ def logged_microbatches(job: EditableJob, call: Call) -> Edited:
 
 
 @edit("pp", value=COUNT, help="pipeline stages; layers put together or parted", kinds=("pipeline_log",))
-def logged_stages(job: EditableJob, call: Call) -> Edited:
+def logged_stages(job: EditableJob, call: EditCall) -> Edited:
     """Neighbouring stages put together, or each cut in equal parts, in 1F1B or GPipe."""
     origin = _origin(job)
     plan, (old, new) = origin.plan, call.value

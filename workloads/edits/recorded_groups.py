@@ -12,7 +12,7 @@ from simcore.graph import OpKind
 from workloads.edits.job import EditableJob, Edited, Planner, count_changed
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.recorded_rows import met
-from workloads.edits.registry import COUNT, Call, edit
+from workloads.edits.registry import COUNT, EditCall, edit
 
 Members = tuple[int, ...]
 #: What a collective becomes, by rank, its op, bytes and members; None: it stays.
@@ -63,7 +63,7 @@ def _plan_ps(
 
 
 @edit("dp", value=COUNT, help="data-parallel replicas, each with the same work", kinds=("recorded",))
-def data_parallel(job: EditableJob, call: Call) -> Edited:
+def data_parallel(job: EditableJob, call: EditCall) -> Edited:
     """Gradients and parameters exchanged among another number of replicas."""
     job = edited_kernels(job)
     old, new = call.value

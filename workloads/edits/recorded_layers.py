@@ -14,7 +14,7 @@ from workloads.edits.job import EditableJob, Edited
 from workloads.edits.kernel_classes import op_classes
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.recorded_rows import replayed
-from workloads.edits.registry import COUNT, Call, edit
+from workloads.edits.registry import COUNT, EditCall, edit
 from workloads.edits.repeats import WHOLE, Level, Run, levels
 from workloads.edits.stages.edits import pipeline_layers, pipeline_microbatches
 from workloads.edits.stages.pipelines import OVERLAPPED, Recorded, recorded_pipelines
@@ -71,18 +71,18 @@ def _level(step: _Step, old: int | None, inner: bool) -> Level:
 
 
 @edit("layers", value=COUNT, help="layers of the model, told by repetition", kinds=("recorded",))
-def layers(job: EditableJob, call: Call) -> Edited:
+def layers(job: EditableJob, call: EditCall) -> Edited:
     """Groups of kernels that follow one another, more often or less; all else stays."""
     return _repeated(job, call, inner=True)
 
 
 @edit("num_microbatches", value=COUNT, help="microbatches of a step, told by repetition", kinds=("recorded",))
-def num_microbatches(job: EditableJob, call: Call) -> Edited:
+def num_microbatches(job: EditableJob, call: EditCall) -> Edited:
     """The groups that hold a microbatch's kernels, more often or less."""
     return _repeated(job, call, inner=False)
 
 
-def _repeated(job: EditableJob, call: Call, *, inner: bool) -> Edited:
+def _repeated(job: EditableJob, call: EditCall, *, inner: bool) -> Edited:
     job = edited_kernels(job)
     recorded = _pipelines(job)
     if recorded is not None:

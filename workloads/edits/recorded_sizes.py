@@ -18,7 +18,7 @@ from workloads.edits.job import EditableJob, Edited, count_changed
 from workloads.edits.kernels import edited_kernels, lasting
 from workloads.edits.recorded_groups import Members, pattern, retimed
 from workloads.edits.recorded_ratio import renamed, resized_ratio
-from workloads.edits.registry import COUNT, Call, edit
+from workloads.edits.registry import COUNT, EditCall, edit
 from workloads.imports.recorded import ImportedRank, RecordedShapes
 
 _PER_HEAD = ("bgemm", "attention_fwd", "attention_bwd", "softmax_fwd", "softmax_bwd")
@@ -26,7 +26,7 @@ _COMMUNICATION = ("nccl", "c10d", "record_param_comms")
 _PARAMETERS = ("optimizer", "foreach")
 
 
-def _both(call: Call) -> tuple[int, int]:
+def _both(call: EditCall) -> tuple[int, int]:
     old, new = call.value
     if old is None:
         raise InputError(f"say what it was: {call.key}=OLD:{new}")
@@ -34,7 +34,7 @@ def _both(call: Call) -> tuple[int, int]:
 
 
 @edit("hidden", value=COUNT, help="hidden size; heads keep their size, ffn stays", kinds=("recorded",))
-def hidden(job: EditableJob, call: Call) -> Edited:
+def hidden(job: EditableJob, call: EditCall) -> Edited:
     """Another hidden size, with more or fewer heads."""
     old, new = _both(call)
     features = told_features(job, old)
@@ -52,7 +52,7 @@ def hidden(job: EditableJob, call: Call) -> Edited:
 
 
 @edit("ffn", value=COUNT, help="width of the feed-forward layers", kinds=("recorded",))
-def ffn(job: EditableJob, call: Call) -> Edited:
+def ffn(job: EditableJob, call: EditCall) -> Edited:
     """Another width of the MLP."""
     old, new = _both(call)
     features = told_features(job, None)
@@ -66,7 +66,7 @@ def ffn(job: EditableJob, call: Call) -> Edited:
 
 
 @edit("batch.micro", value=COUNT, help="sequences per microbatch", kinds=("recorded",))
-def micro_batch(job: EditableJob, call: Call) -> Edited:
+def micro_batch(job: EditableJob, call: EditCall) -> Edited:
     """Larger or smaller microbatches."""
     old, new = _both(call)
     features = told_features(job, None)
@@ -81,7 +81,7 @@ def micro_batch(job: EditableJob, call: Call) -> Edited:
     help="tensor-parallel ranks; at least 2, and recorded with at least 2",
     kinds=("recorded",),
 )
-def tensor_parallel(job: EditableJob, call: Call) -> Edited:
+def tensor_parallel(job: EditableJob, call: EditCall) -> Edited:
     """Features inside layers and heads over another number of ranks, collectives among them."""
     old, new = _both(call)
     if 1 in (old, new):

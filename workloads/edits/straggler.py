@@ -11,7 +11,7 @@ from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob, Edited
 from workloads.edits.kernels import edited_kernels
-from workloads.edits.registry import Call, choice, edit
+from workloads.edits.registry import EditCall, choice, edit
 
 _FEWEST = 2  # other ranks that a median is taken over
 
@@ -22,7 +22,7 @@ _FEWEST = 2  # other ranks that a median is taken over
     help="the rank's compute ops take the median time of the same ops on the other ranks",
     kinds=("recorded", "pipeline_log"),
 )
-def remove_straggler(job: EditableJob, call: Call) -> Edited:
+def remove_straggler(job: EditableJob, call: EditCall) -> Edited:
     """The k-th kernel of a name takes the median over the other ranks' k-th."""
     job = edited_kernels(job)
     numbers = {str(rank.number): index for index, rank in enumerate(job.ranks)}

@@ -10,7 +10,7 @@ from simcore.graph.schedules import Schedule
 from workloads.edits.job import EditableJob, Edited, plays
 from workloads.edits.kernels import edited_kernels
 from workloads.edits.pipeline_log import LOGGED_SCHEDULE, WantedSchedule
-from workloads.edits.registry import COUNT, Call, edit
+from workloads.edits.registry import COUNT, EditCall, edit
 from workloads.edits.stages.layers import Layers
 from workloads.edits.stages.pipelines import Recorded, recorded_pipelines
 from workloads.edits.stages.plan import Plan, Wanted
@@ -23,7 +23,7 @@ from workloads.edits.zero_bubble import zero_bubble
     "schedule", value=LOGGED_SCHEDULE, help="another order of the recorded forwards and backwards",
     kinds=("recorded",),
 )  # fmt: skip
-def schedule(job: EditableJob, call: Call) -> Edited:
+def schedule(job: EditableJob, call: EditCall) -> Edited:
     """The recorded work of each microbatch in another order."""
     job = edited_kernels(job)
     recorded = recorded_pipelines(job)
@@ -31,7 +31,7 @@ def schedule(job: EditableJob, call: Call) -> Edited:
 
 
 @edit("pp", value=COUNT, help="pipeline stages; recognised layers are regrouped", kinds=("recorded",))
-def pipeline_stages(job: EditableJob, call: Call) -> Edited:
+def pipeline_stages(job: EditableJob, call: EditCall) -> Edited:
     """The recorded layers on another number of stages, in the schedule as it is."""
     job = edited_kernels(job)
     old, new = call.value
@@ -44,7 +44,7 @@ def pipeline_stages(job: EditableJob, call: Call) -> Edited:
     return _edited(job, recorded, _as_recorded(recorded, call), stages=new)
 
 
-def pipeline_layers(job: EditableJob, recorded: Recorded, call: Call) -> Edited:
+def pipeline_layers(job: EditableJob, recorded: Recorded, call: EditCall) -> Edited:
     """More or fewer of the same layers on the stages of a recorded pipeline."""
     old, new = call.value
     layers = Layers(job, recorded)
@@ -55,7 +55,7 @@ def pipeline_layers(job: EditableJob, recorded: Recorded, call: Call) -> Edited:
     return _edited(job, recorded, _as_recorded(recorded, call), total=new)
 
 
-def pipeline_microbatches(job: EditableJob, recorded: Recorded, call: Call) -> Edited:
+def pipeline_microbatches(job: EditableJob, recorded: Recorded, call: EditCall) -> Edited:
     """More or fewer of the microbatches of a recorded pipeline."""
     old, new = call.value
     there = recorded.num_microbatches
@@ -66,7 +66,7 @@ def pipeline_microbatches(job: EditableJob, recorded: Recorded, call: Call) -> E
     return _edited(job, recorded, _as_recorded(recorded, call), microbatches=new)
 
 
-def _as_recorded(recorded: Recorded, call: Call) -> WantedSchedule:
+def _as_recorded(recorded: Recorded, call: EditCall) -> WantedSchedule:
     if recorded.schedule == "as recorded":
         raise InputError(
             "the recorded schedule is none that is known (1f1b, gpipe, interleaved): name one first, as in"
