@@ -126,7 +126,8 @@ def test_step_times_are_those_of_the_traced_program():
         return simulate(graph, topology, RooflineCost(cluster.gpu), NcclPlanner(topology)).step_ps
 
     for edit, truth in (
-        ("pp=4", "pp4"), ("tp=4", "tp4"), ("dp=2", "dp2"), ("batch.micro=2", "mbs2"), ("num_microbatches=8", "base"),
+        ("pp=4", "pp4"), ("tp=4", "tp4"), ("dp=2", "dp2"), ("batch.micro=2", "mbs2"),
+        ("num_microbatches=8", "base"),
     ):  # fmt: skip
         assert step_ps(edited("base", edit)) == pytest.approx(step_ps(load(truth)), rel=5e-4)
 

@@ -13,8 +13,8 @@ from simcore.graph import apply_kernels
 from simcore.report import write_kineto
 from simcore.timeline import Timeline
 from tests.edits.test_programs import GRAPHS, load
-from workloads.edits.features import Scales, find_features
-from workloads.edits.recorded_ratio import renamed
+from workloads.edits.recorded.features import Scales, find_features
+from workloads.edits.recorded.ratio import renamed
 from workloads.imports import import_traces
 
 

@@ -11,7 +11,7 @@ from simcore.apps.run.edits import edit_recording, nccl_planner
 from simcore.errors import InputError
 from tests.imports.traces import call, kernel, launched, step, sync_record, write
 from workloads.edits import EditableJob, apply_edit
-from workloads.edits.kernel_classes import cuda_class
+from workloads.edits.kernels.classes import cuda_class
 from workloads.imports import import_kineto
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"

@@ -1,8 +1,9 @@
 """What Megatron-Core launches and waits for in a step beside the model's kernels: what only a trace shows.
 
 Scalars, copies and host waits: nothing where kernels are large, some percent of a step where the host is the
-limit.  Sources, of Megatron-Core 0.16: ``schedules.py`` (token counts, scaled losses), ``finalize_model_grads.py``
-(gradients of norms side by side), ``clip_grads.py`` and torch's fused AdamW (two groups: weight decay, none).
+limit.  Sources, of Megatron-Core 0.16: ``schedules.py`` (token counts, scaled losses),
+``finalize_model_grads.py`` (gradients of norms side by side), ``clip_grads.py``, and torch's fused AdamW for
+two groups of parameters, with weight decay and without.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def count_tokens(writer: Writer) -> None:
 
 
 def scale_loss(writer: Writer, job: Job) -> None:
-    """The mean over tokens, times context parallelism, over microbatches; several sequences are copied apart."""
+    """The mean over tokens, over microbatches; labels and losses of several sequences are copied."""
     scaled = [compute(f"aten::{name}_.Tensor", [_SCALAR], [_SCALAR]) for name in ("mul", "div")]
     losses = _per_token(job)
     mean = compute("aten::mean", [losses], [_SCALAR], op_class="reduction")

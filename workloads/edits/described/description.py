@@ -18,8 +18,8 @@ from workloads.parallel.job import Job
 from workloads.parallel.memory import estimate_memory
 
 _COMMUNICATION = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
-#: What a traced and a generated stage may differ by: buckets of a distributed optimizer are padded, its shards
-#: cut through parameters, vectors of the loss are counted once (tests/models/test_one_truth.py).
+#: What a traced and a generated stage may differ by: buckets of a distributed optimizer are padded, its
+#: shards cut through parameters, vectors of the loss are counted once (tests/models/test_one_truth.py).
 _SAME = {"flops": 0.0, "kernels": 4e-3}
 _SAME_BYTES = 2e-3
 #: The kernel whose masks and residuals a mapped trace does not always write and read, as the real one does.
@@ -73,9 +73,7 @@ class TracedGpt:
             "global_batch": batch,
             "overlap_p2p": spread.virtual_stages > 1,
         }
-        return replace(
-            self, model=grown, parallel=spread, training=self.training.model_copy(update=training)
-        )
+        return replace(self, model=grown, parallel=spread, training=self.training.model_copy(update=training))
 
     def graph(self) -> Graph:
         """The program, launches and all, under the traced one's name.  InputError as the generator says."""
@@ -103,7 +101,8 @@ class TracedGpt:
             return program
         place = 0 if program.stage == 0 else 2 if program.stage == self.parallel.pp - 1 else 1
         saved, besides = (
-            ratio * size for ratio, size in zip(self.held[place], self.saved_bytes(program.stage), strict=True)
+            ratio * size
+            for ratio, size in zip(self.held[place], self.saved_bytes(program.stage), strict=True)
         )
         activations = round(saved + besides)
         memory = replace(
@@ -112,7 +111,7 @@ class TracedGpt:
         return replace(program, memory=memory)
 
     def saved_bytes(self, stage: int) -> tuple[int, int]:
-        """In closed form, what a stage holds of all forwards at its peak, and what its largest piece saves."""
+        """In closed form, what a stage holds of forwards at its peak, and what its largest piece saves."""
         job = Job(self.model, self.parallel, self.training, self.software)
         actions = schedule_of(self.parallel, self.num_microbatches)[0][stage]
         pieces = [piece for chunk in job.chunks[stage] for piece in chunk.pieces]
@@ -217,7 +216,7 @@ def checked(traced: Graph, job: TracedGpt) -> TracedGpt:
 
 
 def _facts(graph: Graph) -> dict[int, Counter[str]]:
-    """Of a rank of each stage: flops, kernels and their bytes, and each kind of communication with its bytes."""
+    """Of a rank of each stage: flops, kernels and their bytes, and bytes of each kind of communication."""
     ops, found = graph.ops, {}
     moved = ops.bytes_read + ops.bytes_written
     for program in graph.programs:

@@ -11,7 +11,7 @@ from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.units import PS_PER_US
 from workloads.edits.job import EditableJob, Edited, count_changed, plays
-from workloads.edits.kernels import edited_kernels
+from workloads.edits.kernels.edits import edited_kernels
 from workloads.edits.registry import FACTOR, FLAG, MICROSECONDS, EditCall, edit
 from workloads.imports.recorded_graph import HOST_THREAD
 

@@ -10,7 +10,7 @@ from simcore.errors import InputError
 from simcore.graph import Graph, OpKind
 from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec
-from workloads.edits.job import EditableJob, Planner, is_communication
+from workloads.edits.job import EditableJob, TransferPlanner, is_communication
 
 _ON_GPU = (OpKind.COMPUTE, OpKind.MEMCPY)
 
@@ -44,7 +44,7 @@ def _cluster(job: EditableJob) -> ClusterSpec:
     return job.cluster
 
 
-def planned_times(graph: Graph, rows: npt.NDArray[np.bool_], planner: Planner) -> IntArray:
+def planned_times(graph: Graph, rows: npt.NDArray[np.bool_], planner: TransferPlanner) -> IntArray:
     """By op row: time of communication alone, ps, the longest over the rank classes that play it."""
     ops = graph.ops
     placed = graph.workload.options.get("recorded_ranks") or range(graph.world_size)

@@ -12,12 +12,12 @@ from simcore.cost.classify import classify
 from simcore.cost.framework_op import described_inputs
 from simcore.errors import InputError
 from simcore.graph import OpKind, Strings
-from workloads.edits.features import Features, Scales, find_features
-from workloads.edits.hardware import recorded_gpu
 from workloads.edits.job import EditableJob, Edited, count_changed
-from workloads.edits.kernels import edited_kernels, lasting
-from workloads.edits.recorded_groups import Members, pattern, retimed
-from workloads.edits.recorded_ratio import renamed, resized_ratio
+from workloads.edits.kernels.edits import edited_kernels, lasting
+from workloads.edits.kernels.hardware import recorded_gpu
+from workloads.edits.recorded.features import RecordedSizes, Scales, find_features
+from workloads.edits.recorded.groups import Members, pattern, retimed
+from workloads.edits.recorded.ratio import renamed, resized_ratio
 from workloads.edits.registry import COUNT, EditCall, edit
 from workloads.imports.recorded import ImportedRank, RecordedShapes
 
@@ -120,7 +120,7 @@ def known_calls(job: EditableJob) -> Iterator[tuple[RecordedShapes, int, int, in
             yield shapes, int(shapes.of_op[op]), index, op
 
 
-def told_features(job: EditableJob, hidden: int | None) -> Features:
+def told_features(job: EditableJob, hidden: int | None) -> RecordedSizes:
     """Tokens, hidden size and features inside layers, from the shapes of products.  Errors: InputError."""
     products, others = [], []
     for shapes, call, _, _ in known_calls(job):
@@ -135,7 +135,7 @@ def told_features(job: EditableJob, hidden: int | None) -> Features:
 
 
 def _resized(
-    job: EditableJob, features: Features, scales: Scales, told: str, parameters: float | None = None
+    job: EditableJob, features: RecordedSizes, scales: Scales, told: str, parameters: float | None = None
 ) -> Edited:
     """Every kernel of known shapes scaled.  ``parameters``: how they grow; None: as the products do."""
     job = edited_kernels(job)
@@ -202,7 +202,7 @@ def _all(job: EditableJob) -> set[Members]:
     return {members for found in known if found is not None for members in found.members} | {(0,)}
 
 
-def _reshaped(rank: ImportedRank, features: Features, scales: Scales) -> ImportedRank:
+def _reshaped(rank: ImportedRank, features: RecordedSizes, scales: Scales) -> ImportedRank:
     """A rank whose calls have their new shapes, for the edits that follow."""
     shapes = rank.recorded.shapes
     if shapes is None:

@@ -13,9 +13,9 @@ from simcore.errors import InputError
 from simcore.graph import Action, Strings
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob
-from workloads.edits.repeats import WHOLE, levels
-from workloads.edits.stages.actions import Piece, main_kernels
-from workloads.edits.stages.pipelines import Recorded
+from workloads.edits.recorded.repeats import WHOLE, levels
+from workloads.edits.recorded.stages.actions import RecordedAction, main_kernels
+from workloads.edits.recorded.stages.pipelines import Recorded
 
 _SIZES = re.compile(r"<.*|\d+")
 
@@ -80,13 +80,13 @@ class Layers:
             layers[after][0] = np.concatenate([parts[after].head, layers[after][0]])
         return Cut(parts[0].head, tuple(layer for own in layers for layer in own), parts[-1].tail)
 
-    def _piece(self, index: int, stage: int, step: int, action: Action) -> Piece:
+    def _piece(self, index: int, stage: int, step: int, action: Action) -> RecordedAction:
         return self._recorded.steps[index][step].pieces[self._recorded.order[stage].index(action)]
 
     def _count(self, stage: int, kind: str) -> int:
         return len(self.stage(self._recorded.stages[stage][0], stage, 0, kind, 0).layers)
 
-    def _kernels(self, piece: Piece) -> IntArray:
+    def _kernels(self, piece: RecordedAction) -> IntArray:
         return piece.body[self._main[piece.body]]
 
     def _repeated(self, stage: int, action: Action) -> list[int]:
@@ -110,7 +110,7 @@ class Layers:
             " not seen, and cannot be moved"
         )
 
-    def _cut(self, piece: Piece) -> Cut:
+    def _cut(self, piece: RecordedAction) -> Cut:
         kernels = self._kernels(piece)
         codes = self._codes[kernels].tolist()
         layer = self._layer[piece.kind]

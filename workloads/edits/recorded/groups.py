@@ -9,9 +9,9 @@ import numpy as np
 
 from simcore.errors import InputError
 from simcore.graph import OpKind
-from workloads.edits.job import EditableJob, Edited, Planner, count_changed
-from workloads.edits.kernels import edited_kernels, lasting
-from workloads.edits.recorded_rows import met
+from workloads.edits.job import EditableJob, Edited, TransferPlanner, count_changed
+from workloads.edits.kernels.edits import edited_kernels, lasting
+from workloads.edits.recorded.rows import met
 from workloads.edits.registry import COUNT, EditCall, edit
 
 Members = tuple[int, ...]
@@ -55,7 +55,7 @@ def retimed(job: EditableJob, highest: int, change: Change) -> tuple[EditableJob
 
 
 def _plan_ps(
-    planner: Planner, memo: dict[tuple[str, int, Members], int], key: tuple[str, int, Members]
+    planner: TransferPlanner, memo: dict[tuple[str, int, Members], int], key: tuple[str, int, Members]
 ) -> int:
     if key not in memo:
         memo[key] = max(1, planner.plan(*key).alone_ps) if len(key[2]) > 1 else 1

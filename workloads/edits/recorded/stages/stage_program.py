@@ -8,19 +8,19 @@ import numpy as np
 
 from simcore.graph import Action, OpKind
 from simcore.graph.ops import IntArray
-from workloads.edits.stages.actions import Piece, RankStep, shortest_leads
-from workloads.edits.stages.pipelines import moves
-from workloads.edits.stages.plan import Plan
-from workloads.edits.stages.program import Exchange, ProgramWriter, lead_parts, sources_of
+from workloads.edits.recorded.stages.actions import RecordedAction, RecordedRankStep, shortest_leads
+from workloads.edits.recorded.stages.pipelines import moves
+from workloads.edits.recorded.stages.plan import PipelineRewrite
+from workloads.edits.recorded.stages.program import ProgramWriter, StageExchange, lead_parts, sources_of
 
 
-def stage_program(plan: Plan, stage: int, index: int, dropped: frozenset[int]) -> ProgramWriter:
+def stage_program(plan: PipelineRewrite, stage: int, index: int, dropped: frozenset[int]) -> ProgramWriter:
     """What a rank of ``stage`` runs: the ops of the recorded rank ``index`` without ``dropped`` rows."""
     return _StageProgram(plan, stage, index).written(dropped)
 
 
 class _StageProgram:
-    def __init__(self, plan: Plan, stage: int, index: int) -> None:
+    def __init__(self, plan: PipelineRewrite, stage: int, index: int) -> None:
         self.plan, self.stage, self.index = plan, stage, index
         self.source = plan.stage_of[index]
         self.steps = plan.recorded.steps[index]
@@ -44,7 +44,7 @@ class _StageProgram:
         self.writer.plain(range(at, last), dropped)
         return self.writer
 
-    def _in_turn(self, number: int, step: RankStep) -> None:
+    def _in_turn(self, number: int, step: RecordedRankStep) -> None:
         """Exchanges between actions; computation waits for them."""
         done: Action | None = None
         for action in self.actions:
@@ -60,7 +60,7 @@ class _StageProgram:
         self.writer.at_hand(self._exchange(step, self._due(done, None)))
         self.writer.lead(step.tail.tolist(), {}, asynchronous=False)
 
-    def _overlapped(self, number: int, step: RankStep) -> None:
+    def _overlapped(self, number: int, step: RecordedRankStep) -> None:
         """Receives posted an action ahead, sends beside what follows."""
         posted = self._exchange(step, self._due(None, self.actions[0]))
         for place, action in enumerate(self.actions):
@@ -78,7 +78,7 @@ class _StageProgram:
     def _lead(self, rows: Iterable[int], kind: str) -> None:
         self.writer.lead([int(row) for row in rows], self.shortest[kind], self.plan.wanted.overlapped)
 
-    def _recorded(self, step: RankStep, action: Action) -> Piece:
+    def _recorded(self, step: RecordedRankStep, action: Action) -> RecordedAction:
         """The recorded action whose begin a new one has."""
         recorded = self.plan.recorded
         chunk = min(action.chunk, recorded.num_chunks - 1)
@@ -123,7 +123,7 @@ class _StageProgram:
             last = last[:0]
         return np.concatenate([first, *parts, last] if forward else [last, *parts, first])
 
-    def _due(self, done: Action | None, todo: Action | None) -> list[Exchange]:
+    def _due(self, done: Action | None, todo: Action | None) -> list[StageExchange]:
         """What is sent after ``done`` and received before ``todo``."""
         plan, stage = self.plan, self.stage
         pp, chunks, overlapped = plan.pp, plan.wanted.num_chunks, plan.wanted.overlapped
@@ -140,10 +140,10 @@ class _StageProgram:
                 chunk = (action.chunk * pp + stage + (1 if action.kind == "F" else -1)) // pp
             stream = f"{kind.name.lower()} {word} {chunk}" if overlapped else "stages"
             group = f"stages {word} {chunk}" if overlapped else "stages"
-            due.append(Exchange(kind, stream, group, (peer - stage) % pp, plan.transfer_ps(stage, peer)))
+            due.append(StageExchange(kind, stream, group, (peer - stage) % pp, plan.transfer_ps(stage, peer)))
         return due
 
-    def _exchange(self, step: RankStep, due: list[Exchange]) -> list[int]:
+    def _exchange(self, step: RecordedRankStep, due: list[StageExchange]) -> list[int]:
         """Exchanges written: their places.  Those with one other stage are one launch, in turn."""
         overlapped, like = self.plan.wanted.overlapped, int(step.exchanges[0])
         together = not overlapped and len(due) == 2 and due[0].peer_delta == due[1].peer_delta

@@ -12,7 +12,7 @@ from simcore.cost import Kernel, RooflineCost
 from simcore.cost.classify import classify
 from simcore.cost.framework_op import described_inputs, kernel_of_op
 from simcore.errors import InputError
-from workloads.edits.features import Features, Scales, Shape, scaled
+from workloads.edits.recorded.features import RecordedSizes, Scales, Shape, scaled
 
 _PER_HEAD = ("bgemm", "attention_fwd", "attention_bwd", "softmax_fwd", "softmax_bwd")
 _COMMUNICATION = ("nccl", "c10d", "record_param_comms")
@@ -21,7 +21,7 @@ _ACTIVATION = re.compile(r"gelu|silu|swish|glu|relu", re.IGNORECASE)
 
 
 def resized_ratio(
-    cost: RooflineCost, features: Features, scales: Scales, name: str, in_shapes: str, in_types: str,
+    cost: RooflineCost, features: RecordedSizes, scales: Scales, name: str, in_shapes: str, in_types: str,
     out_shapes: str | None,
 ) -> tuple[float, float, float] | None:  # fmt: skip
     """New over old time (or bytes) of a call, its old and new work; None for buffers of parameters."""
@@ -108,13 +108,13 @@ def _work(inputs: list[Shape], grown: list[Shape]) -> float:
     return prod(new for _, new in sizes) / max(1, prod(old for old, _ in sizes))
 
 
-def _is_buffer(inputs: list[Shape], features: Features) -> bool:
+def _is_buffer(inputs: list[Shape], features: RecordedSizes) -> bool:
     """Whether all tensors are flat and larger than any activation's row: parameters or gradients together."""
     largest = max(features.tokens, features.hidden, *features.inner, 1)
     return all(len(shape) == 1 for shape in inputs) and max(shape[0] for shape in inputs) > 4 * largest
 
 
-def twin_inputs(name: str, shapes: Sequence[Shape], features: Features) -> list[bool]:
+def twin_inputs(name: str, shapes: Sequence[Shape], features: RecordedSizes) -> list[bool]:
     """By tensor: whether its last dimension, of the hidden size, is one inside a layer.
 
     Of a product of hidden by hidden features the right operand's (and what is added to it), of an activation
@@ -132,7 +132,7 @@ def twin_inputs(name: str, shapes: Sequence[Shape], features: Features) -> list[
     return [bool(_ACTIVATION.search(name))] * len(shapes)
 
 
-def renamed(name: str, text: str | None, features: Features, scales: Scales) -> str | None:
+def renamed(name: str, text: str | None, features: RecordedSizes, scales: Scales) -> str | None:
     """Shapes (JSON) of a call with their dimensions grown."""
     if not text:
         return text

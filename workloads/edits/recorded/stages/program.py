@@ -10,13 +10,13 @@ import numpy as np
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob
-from workloads.edits.stages.actions import Piece
+from workloads.edits.recorded.stages.actions import RecordedAction
 
 Patch = dict[str, str | int]
 
 
 @dataclass(frozen=True)
-class Exchange:
+class StageExchange:
     """A send to, or a receive from, another stage."""
 
     kind: OpKind
@@ -83,7 +83,7 @@ class ProgramWriter:
                 waiting = []
         return begin
 
-    def exchange(self, like: int, planned: Exchange, launch: int, *, waits: bool) -> int:
+    def exchange(self, like: int, planned: StageExchange, launch: int, *, waits: bool) -> int:
         """An exchange written over row ``like``; it waits for the main stream's latest op if it ``waits``.
 
         Exchanges of one number ``launch`` are one launch; -1: of its own.
@@ -133,7 +133,7 @@ def sources_of(job: EditableJob, index: int) -> dict[int, list[int]]:
 
 
 def lead_parts(
-    job: EditableJob, piece: Piece, beside: Sequence[Piece], exchanges: bool
+    job: EditableJob, piece: RecordedAction, beside: Sequence[RecordedAction], exchanges: bool
 ) -> tuple[IntArray, IntArray, str]:
     """The lead of an action before its exchanges and after them, and the kind of action the latter is of.
 

@@ -18,7 +18,7 @@ _MOST = 0.8  # of the products' work that tokens and hidden size must be part of
 
 
 @dataclass(frozen=True)
-class Features:
+class RecordedSizes:
     """Sizes as recorded on one rank: ``tokens`` of a microbatch, ``hidden``, and ``inner`` ones of layers.
 
     ``twin``: features inside a layer are as many as the hidden size (an MLP of 4 x hidden over 4 ranks).
@@ -50,7 +50,7 @@ class Scales:
 
 def find_features(
     products: Iterable[tuple[Shape, Shape]], others: Iterable[Shape], hidden: int | None
-) -> Features:
+) -> RecordedSizes:
     """From the operands of products and shapes of other tensors; ``hidden`` where the user says it.
 
     InputError when tokens and hidden size cannot be told.
@@ -89,14 +89,14 @@ def find_features(
     if tokens in twice:
         raise InputError(f"tokens and features of a layer are both {tokens}: which is which is not recorded")
     inner = frozenset(size for found in work if len(found) == 3 for size in found) - {tokens, chosen}
-    return Features(tokens, chosen, inner, twin=frozenset((tokens, chosen)) in work and chosen in twice)
+    return RecordedSizes(tokens, chosen, inner, twin=frozenset((tokens, chosen)) in work and chosen in twice)
 
 
 def _shown(share: Counter[int]) -> str:
     return ", ".join(str(size) for size, _ in share.most_common(8))
 
 
-def scaled(shape: Shape, features: Features, scales: Scales, *, twin: bool = False) -> Shape:
+def scaled(shape: Shape, features: RecordedSizes, scales: Scales, *, twin: bool = False) -> Shape:
     """``shape`` with its dimensions grown; what is neither tokens nor feature stays.
 
     ``twin``: a last dimension of the hidden size is one inside a layer.
@@ -125,5 +125,5 @@ def scaled(shape: Shape, features: Features, scales: Scales, *, twin: bool = Fal
     return tuple(sizes)
 
 
-def _factor(size: int, features: Features, scales: Scales) -> float:
+def _factor(size: int, features: RecordedSizes, scales: Scales) -> float:
     return scales.hidden if size == features.hidden else scales.inner.get(size, 1.0)

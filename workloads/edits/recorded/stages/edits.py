@@ -8,15 +8,15 @@ from simcore.errors import InputError
 from simcore.graph import Action, gpipe, interleaved_one_f_one_b, validate_schedule
 from simcore.graph.schedules import Schedule
 from workloads.edits.job import EditableJob, Edited, plays
-from workloads.edits.kernels import edited_kernels
-from workloads.edits.pipeline_log import LOGGED_SCHEDULE, WantedSchedule
+from workloads.edits.kernels.edits import edited_kernels
+from workloads.edits.recorded.pipeline_log import LOGGED_SCHEDULE, WantedSchedule
+from workloads.edits.recorded.stages.layers import Layers
+from workloads.edits.recorded.stages.pipelines import Recorded, recorded_pipelines
+from workloads.edits.recorded.stages.plan import PipelineRewrite, Wanted
+from workloads.edits.recorded.stages.rewrite import rewritten
+from workloads.edits.recorded.stages.weights import WeightGradients
+from workloads.edits.recorded.zero_bubble import zero_bubble
 from workloads.edits.registry import COUNT, EditCall, edit
-from workloads.edits.stages.layers import Layers
-from workloads.edits.stages.pipelines import Recorded, recorded_pipelines
-from workloads.edits.stages.plan import Plan, Wanted
-from workloads.edits.stages.rewrite import rewritten
-from workloads.edits.stages.weights import WeightGradients
-from workloads.edits.zero_bubble import zero_bubble
 
 
 @edit(
@@ -115,7 +115,7 @@ def _edited(
     order = _order(recorded, wanted, stages, microbatches or recorded.num_microbatches, weights)
     validate_schedule(order)
     overlapped = chunks > 1 or (recorded.overlapped and recorded.num_chunks == 1) or weights is not None
-    plan = Plan(job, recorded, Wanted(stages, chunks, order, overlapped, total), layers, weights)
+    plan = PipelineRewrite(job, recorded, Wanted(stages, chunks, order, overlapped, total), layers, weights)
     assumed.append(
         f"a send between stages takes {plan.transfer_ps(0, 1) / 1e9:.3f} ms, from the shortest recorded;"
         + (" computation goes on meanwhile" if overlapped else " both stages wait for it")

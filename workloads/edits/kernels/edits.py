@@ -14,9 +14,9 @@ from simcore.graph import EdgeKind, Graph, OpKind, Strings
 from simcore.graph.passes.traffic import border
 from simcore.graph.passes.view import GraphView
 from workloads.edits.job import EditableJob, Edited, count_changed, is_communication
-from workloads.edits.kernel_classes import CLASSES, COMPUTE_BOUND, op_classes
+from workloads.edits.kernels.classes import CLASSES, COMPUTE_BOUND, op_classes
+from workloads.edits.kernels.times import alone_times
 from workloads.edits.registry import FACTOR, FLAG, TEXT, EditCall, edit
-from workloads.edits.times import alone_times
 
 BoolArray = npt.NDArray[np.bool_]
 

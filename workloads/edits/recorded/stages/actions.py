@@ -17,7 +17,7 @@ from simcore.errors import InputError
 from simcore.graph import Graph, OpKind
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob
-from workloads.edits.repeats import levels
+from workloads.edits.recorded.repeats import levels
 from workloads.imports.recorded import ImportedRank
 
 _SMALL = (
@@ -27,7 +27,7 @@ _ON_GPU = (OpKind.COMPUTE, OpKind.MEMCPY, OpKind.COLLECTIVE)
 
 
 @dataclass(frozen=True)
-class Piece:
+class RecordedAction:
     """One recorded action: ``kind`` F or B, rows of the graph.
 
     ``lead`` is what comes before its first kernel (host time, waits), exchanges taken out; the first
@@ -42,12 +42,12 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class RankStep:
+class RecordedRankStep:
     """A rank's step: rows ``begin`` to ``end`` are its actions and exchanges, the last of them ``tail``."""
 
     begin: int
     end: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RecordedAction, ...]
     exchanges: IntArray
     tail: IntArray
 
@@ -76,7 +76,7 @@ def main_kernels(job: EditableJob, index: int) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def rank_steps(job: EditableJob, index: int, exchanges: IntArray) -> list[RankStep]:
+def rank_steps(job: EditableJob, index: int, exchanges: IntArray) -> list[RecordedRankStep]:
     """The actions of every step of a rank; ``exchanges`` are its rows that send to, or receive from, stages.
 
     Errors: InputError when backwards cannot be told from forwards.
@@ -226,7 +226,7 @@ def _second_run(codes: IntArray, time_ps: IntArray) -> int:
 
 def _with_rows(
     graph: Graph, segments: list[_Segment], kernels: IntArray, exchanges: IntArray, begin: int
-) -> RankStep:
+) -> RecordedRankStep:
     ops = graph.ops
     dropped = np.zeros(len(ops), dtype=np.bool_)
     dropped[exchanges] = True
@@ -247,7 +247,7 @@ def _with_rows(
         lead = np.arange(since, first)
         mine = exchanges[(exchanges >= since) & (exchanges < first)]
         before = int((~dropped[since : int(mine[0])]).sum()) if len(mine) else -1
-        pieces.append(Piece(segment.kind, lead[~dropped[lead]], before, np.arange(first, last + 1)))
+        pieces.append(RecordedAction(segment.kind, lead[~dropped[lead]], before, np.arange(first, last + 1)))
         since = last + 1
     after = exchanges[exchanges >= since]
     end = since
@@ -257,10 +257,10 @@ def _with_rows(
         ends = [int(row) + 1 for row in waiting if ops.kind[row] == OpKind.SYNC]
         end = max([end, *ends])
     tail = np.arange(since, end)
-    return RankStep(start, end, tuple(pieces), exchanges, tail[~dropped[tail]])
+    return RecordedRankStep(start, end, tuple(pieces), exchanges, tail[~dropped[tail]])
 
 
-def shortest_leads(steps: list[RankStep], graph: Graph) -> dict[str, dict[int, int]]:
+def shortest_leads(steps: list[RecordedRankStep], graph: Graph) -> dict[str, dict[int, int]]:
     """Host time and gaps of the device before an action as they are when it need not wait for a stage.
 
     By kind of action and of op: a quarter of the recorded leads are as short, or shorter, ps.

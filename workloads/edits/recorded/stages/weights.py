@@ -10,8 +10,8 @@ from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob
-from workloads.edits.recorded_sizes import known_calls, told_features
-from workloads.edits.stages.program import ProgramWriter
+from workloads.edits.recorded.sizes import known_calls, told_features
+from workloads.edits.recorded.stages.program import ProgramWriter
 
 
 class WeightGradients:

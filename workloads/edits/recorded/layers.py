@@ -11,27 +11,27 @@ from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob, Edited
-from workloads.edits.kernel_classes import op_classes
-from workloads.edits.kernels import edited_kernels, lasting
-from workloads.edits.recorded_rows import replayed
+from workloads.edits.kernels.classes import op_classes
+from workloads.edits.kernels.edits import edited_kernels, lasting
+from workloads.edits.recorded.repeats import WHOLE, Level, RepeatedGroups, levels
+from workloads.edits.recorded.rows import replayed
+from workloads.edits.recorded.stages.edits import pipeline_layers, pipeline_microbatches
+from workloads.edits.recorded.stages.pipelines import OVERLAPPED, Recorded, recorded_pipelines
 from workloads.edits.registry import COUNT, EditCall, edit
-from workloads.edits.repeats import WHOLE, Level, Run, levels
-from workloads.edits.stages.edits import pipeline_layers, pipeline_microbatches
-from workloads.edits.stages.pipelines import OVERLAPPED, Recorded, recorded_pipelines
 from workloads.imports.recorded import ImportedRank
 
 _PARAMETERS = ("optimizer", "foreach")  # kernels over all parameters at once
 
 
 @dataclass(frozen=True)
-class _Step:
+class _RepeatedStep:
     """The main stream's kernels of a rank's step in order of issue: rows of the graph, and their levels."""
 
     rows: IntArray
     levels: list[Level]
 
 
-def _steps(job: EditableJob, index: int, rank: ImportedRank) -> list[_Step]:
+def _steps(job: EditableJob, index: int, rank: ImportedRank) -> list[_RepeatedStep]:
     first = int(job.graph.template_start[index])
     recorded = rank.recorded
     length = recorded.end_ps - recorded.start_ps
@@ -45,11 +45,11 @@ def _steps(job: EditableJob, index: int, rank: ImportedRank) -> list[_Step]:
         mine = members[main[members]]
         mine = mine[np.argsort(rank.flat[mine])]
         codes = recorded.name.codes[mine].astype(np.int64)
-        found.append(_Step(first + rank.flat[mine], levels(codes, length[mine])))
+        found.append(_RepeatedStep(first + rank.flat[mine], levels(codes, length[mine])))
     return found
 
 
-def _level(step: _Step, old: int | None, inner: bool) -> Level:
+def _level(step: _RepeatedStep, old: int | None, inner: bool) -> Level:
     """The level that is meant: that of ``old`` groups, else the innermost or the outermost."""
     clear = [level for level in step.levels if level.share >= WHOLE]
     if not clear:
@@ -164,7 +164,7 @@ def _exchanges(rank: ImportedRank) -> bool:
 
 
 def _copy(
-    run: Run,
+    run: RepeatedGroups,
     more: int,
     kernels: IntArray,
     bounds: range,

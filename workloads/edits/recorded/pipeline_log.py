@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from simcore.errors import InputError, nearest
+from simcore.graph import OpKind
 from simcore.graph.schedules import Schedule, gpipe, interleaved_one_f_one_b, validate_schedule
-from workloads.edits.job import EditableJob, Edited
-from workloads.edits.pipeline_state import current_plan
+from workloads.edits.job import EditableJob, Edited, is_communication
+from workloads.edits.recorded.stage_times import Part, StageTimes, regrouped
+from workloads.edits.recorded.zero_bubble import zero_bubble
 from workloads.edits.registry import COUNT, WHOLE, EditCall, Value, edit
-from workloads.edits.stage_times import Part, StageTimes, regrouped
-from workloads.edits.zero_bubble import zero_bubble
 from workloads.imports.pipeline_gaps import situations
-from workloads.imports.pipeline_graph import pipeline_graph_of
+from workloads.imports.pipeline_graph import ACTION_NAMES, pipeline_graph_of
 from workloads.imports.pipeline_job import PipelineOrigin
 from workloads.imports.pipeline_plan import PipelinePlan, PlannedAction, StagePlan
 
@@ -114,7 +116,33 @@ def logged_stages(job: EditableJob, call: EditCall) -> Edited:
 def _origin(job: EditableJob) -> PipelineOrigin:
     """What the schedule is predicted from, with what edits before it have changed."""
     assert isinstance(job.origin, PipelineOrigin), "kind pipeline_log"
-    return replace(job.origin, plan=current_plan(job))
+    return replace(job.origin, plan=_current_plan(job))
+
+
+def _current_plan(job: EditableJob) -> PipelinePlan:
+    """The plan of ``job`` with durations as the graph has them now.
+
+    Errors: InputError when the graph is no longer that of a plan: an edit took ops out, or changed the sends.
+    """
+    assert isinstance(job.origin, PipelineOrigin), "kind pipeline_log"
+    plan, graph = job.origin.plan, job.graph
+    sends = graph.ops.recorded_ps[is_communication(graph) & (graph.ops.kind != OpKind.COLLECTIVE)]
+    known = [time for times in plan.p2p_ps.values() for time in times.values()]
+    if not np.isin(sends, known).all():
+        raise InputError("the sends were edited before; put edits of the schedule first")
+    iterations = {number: list(stages) for number, stages in plan.iterations.items()}
+    for stage, rank in enumerate(job.ranks):
+        names = rank.recorded.name
+        acts = np.isin(names.codes, [code for code, name in enumerate(names.values) if name in ACTION_NAMES])
+        first = graph.template_start[int(graph.programs[stage].template[0])]
+        durations = graph.ops.recorded_ps[first + np.sort(rank.flat[acts])].tolist()
+        if len(durations) != sum(len(stages[stage].actions) for stages in iterations.values()):
+            raise InputError("forwards or backwards were taken out before; put edits of the schedule first")
+        left = iter(durations)
+        for stages in iterations.values():
+            actions = tuple(replace(action, duration_ps=next(left)) for action in stages[stage].actions)
+            stages[stage] = replace(stages[stage], actions=actions)
+    return replace(plan, iterations={number: tuple(stages) for number, stages in iterations.items()})
 
 
 def _microbatches(plan: PipelinePlan) -> int:

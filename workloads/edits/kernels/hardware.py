@@ -15,8 +15,8 @@ from simcore.errors import InputError, nearest
 from simcore.graph import OpKind
 from simcore.hardware import GpuSpec, gpu_names, load_gpu
 from workloads.edits.job import EditableJob, Edited, count_changed
-from workloads.edits.kernel_classes import COMPUTE_BOUND, op_classes
-from workloads.edits.kernels import edited_kernels, lasting
+from workloads.edits.kernels.classes import COMPUTE_BOUND, op_classes
+from workloads.edits.kernels.edits import edited_kernels, lasting
 from workloads.edits.registry import TEXT, EditCall, edit
 
 FloatArray = npt.NDArray[np.float64]

@@ -23,7 +23,7 @@ WHOLE = 0.5
 
 
 @dataclass(frozen=True)
-class Run:
+class RepeatedGroups:
     """``count`` groups of ``period`` kernels from position ``start`` on."""
 
     start: int
@@ -40,7 +40,7 @@ class Run:
 class Level:
     """Runs of a level; ``count`` is how many groups most of its time is in, ``share`` that time's of all."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[RepeatedGroups, ...]
     count: int
     share: float
 
@@ -68,7 +68,7 @@ def levels(codes: IntArray, time_ps: IntArray) -> list[Level]:
     return found
 
 
-def _runs(codes: IntArray, longest: int) -> list[Run]:
+def _runs(codes: IntArray, longest: int) -> list[RepeatedGroups]:
     """Disjoint runs of groups of at most ``longest`` kernels, the longest runs first taken."""
     candidates: list[tuple[int, int, int]] = []
     for period in range(_SHORTEST, longest + 1):
@@ -89,7 +89,7 @@ def _runs(codes: IntArray, longest: int) -> list[Run]:
             if length >= 2 * period:
                 heapq.heappush(candidates, (-length, period, begin))
             continue
-        run = Run(begin, period, length // period)
+        run = RepeatedGroups(begin, period, length // period)
         taken[begin : run.stop] = True
         runs.append(run)
     return sorted(runs, key=lambda run: run.start)

@@ -14,8 +14,8 @@ from simcore.graph import Action, gpipe, interleaved_one_f_one_b
 from simcore.graph.ops import IntArray
 from simcore.graph.schedules import Schedule
 from workloads.edits.job import EditableJob, is_communication
-from workloads.edits.recorded_groups import Members, pattern
-from workloads.edits.stages.actions import RankStep, is_whole, rank_steps
+from workloads.edits.recorded.groups import Members, pattern
+from workloads.edits.recorded.stages.actions import RecordedRankStep, is_whole, rank_steps
 from workloads.imports.recorded import ImportedRank
 
 _EXCHANGE = re.compile(r"send|recv", re.IGNORECASE)
@@ -35,7 +35,7 @@ class Recorded:
     """
 
     stages: tuple[tuple[int, ...], ...]
-    steps: dict[int, list[RankStep]]
+    steps: dict[int, list[RecordedRankStep]]
     schedule: str
     num_chunks: int
     order: Schedule
@@ -130,7 +130,7 @@ def _of_stages(patterns: list[tuple[int, int] | None]) -> set[tuple[int, int] | 
 
 
 def _stages(
-    job: EditableJob, groups: list[set[Members]], steps: dict[int, list[RankStep]]
+    job: EditableJob, groups: list[set[Members]], steps: dict[int, list[RecordedRankStep]]
 ) -> tuple[tuple[tuple[int, ...], ...], str]:
     index_of = {rank.number: index for index, rank in enumerate(job.ranks)}
     if any(groups):
@@ -186,7 +186,7 @@ def _listed(groups: list[list[int]]) -> str:
 
 
 def _order(
-    job: EditableJob, stages: tuple[tuple[int, ...], ...], steps: dict[int, list[RankStep]]
+    job: EditableJob, stages: tuple[tuple[int, ...], ...], steps: dict[int, list[RecordedRankStep]]
 ) -> tuple[Schedule, str, int, str]:
     """What stages do in which order, its name, model chunks, and how that was told."""
     recorded = [steps[lanes[0]][0].kinds for lanes in stages]
@@ -259,7 +259,7 @@ def moves(stage: int, action: Action, num_stages: int, num_chunks: int) -> tuple
 def _transfers(
     job: EditableJob,
     stages: tuple[tuple[int, ...], ...],
-    steps: dict[int, list[RankStep]],
+    steps: dict[int, list[RecordedRankStep]],
     order: Schedule,
     num_chunks: int,
 ) -> tuple[int, ...]:
@@ -289,7 +289,7 @@ def _transfers(
     return tuple(shortest.get(pair, typical) for pair in range(pp - 1))
 
 
-def _overlapped(job: EditableJob, steps: dict[int, list[RankStep]]) -> bool:
+def _overlapped(job: EditableJob, steps: dict[int, list[RecordedRankStep]]) -> bool:
     """Whether most exchanges are waited for by nothing before the kernels that follow."""
     edges = job.graph.edges
     waits: npt.NDArray[np.bool_] = np.zeros(len(job.graph.ops), dtype=np.bool_)

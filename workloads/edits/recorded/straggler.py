@@ -10,7 +10,7 @@ from simcore.errors import InputError, nearest
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob, Edited
-from workloads.edits.kernels import edited_kernels
+from workloads.edits.kernels.edits import edited_kernels
 from workloads.edits.registry import EditCall, choice, edit
 
 _FEWEST = 2  # other ranks that a median is taken over

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from simcore.graph import EdgeTable, Graph, OpKind, ProcessGroup, Program, Strings
-from workloads.edits.assembly import patched_ops
+from simcore.graph import EdgeTable, Graph, OpKind, OpTable, ProcessGroup, Program, Strings
+from simcore.graph.ops import IntArray
 from workloads.edits.job import EditableJob
-from workloads.edits.recorded_rows import met, rank_playing
-from workloads.edits.stages.parameters import Parameters
-from workloads.edits.stages.pipelines import OVERLAPPED
-from workloads.edits.stages.plan import Plan
-from workloads.edits.stages.program import ProgramWriter
-from workloads.edits.stages.stage_program import stage_program
+from workloads.edits.kernels.classes import op_classes
+from workloads.edits.recorded.rows import met, rank_playing
+from workloads.edits.recorded.stages.pipelines import OVERLAPPED
+from workloads.edits.recorded.stages.plan import PipelineRewrite
+from workloads.edits.recorded.stages.program import ProgramWriter
+from workloads.edits.recorded.stages.stage_program import stage_program
 from workloads.imports.recorded import ImportedRank
 
+_PARAMETERS = ("optimizer", "foreach")  # kernels over all parameters at once
+_SMALL_BYTES = 4096  # a collective of so few bytes is a norm or a flag, no gradients
 
-def rewritten(plan: Plan) -> EditableJob:
+
+def rewritten(plan: PipelineRewrite) -> EditableJob:
     """The job as its pipelines shall be.  Errors: InputError when ranks would no longer meet."""
-    parameters = Parameters(plan)
+    parameters = _Parameters(plan)
     writers, places = [], []
     for stage in range(plan.pp):
         source = plan.source(stage)
@@ -40,12 +43,80 @@ def rewritten(plan: Plan) -> EditableJob:
     return met(replace(plan.job, graph=graph, ranks=tuple(ranks), origin=None))
 
 
+class _Parameters:
+    """How parameters of stages change, and what follows them.
+
+    ``ends_only`` are rows of collectives among the first and the last stage alone: gradients of tied
+    embeddings, which no stage between has.
+    """
+
+    def __init__(self, plan: PipelineRewrite) -> None:
+        self._plan = plan
+        self._classes = op_classes(plan.job.graph)
+        self.ends_only = _between_ends(plan)
+
+    def scale(self, writer: ProgramWriter, stage: int, index: int) -> None:
+        """Kernels and collectives over all parameters of a stage, for the layers that it has now."""
+        plan = self._plan
+        if plan.layers is None or (plan.pp == plan.old_pp and not plan.wanted.layers):
+            return
+        ratio = self._ratio(stage, plan.stage_of[index])
+        ops = plan.job.graph.ops
+        for at in writer.plain_rows:
+            row = writer.rows[at]
+            if row in self.ends_only:
+                apart = plan.ends_ratio(int(ops.comm_bytes[row]))
+                writer.patches.setdefault(at, {})["recorded_ps"] = round(int(ops.recorded_ps[row]) * apart)
+                continue
+            large = ops.kind[row] == OpKind.COLLECTIVE and ops.comm_bytes[row] > _SMALL_BYTES
+            if large or self._classes[row] in _PARAMETERS:
+                patch = writer.patches.setdefault(at, {})
+                patch["recorded_ps"] = round(int(ops.recorded_ps[row]) * ratio)
+                patch["comm_bytes"] = round(int(ops.comm_bytes[row]) * ratio)
+
+    def _ratio(self, stage: int, source: int) -> float:
+        """Parameters of a new stage over those of the recorded one, by the time of the optimizer."""
+        plan = self._plan
+        assert plan.layers is not None
+        counts, time = plan.layers.counts, [self._optimizer_ps(s) for s in range(plan.old_pp)]
+        if not all(time):
+            return plan.layers_of(stage) / counts[source]
+        # Stages between have layers alone; without one, the end with fewer parameters for its layers.
+        inner = range(1, plan.old_pp - 1) if plan.old_pp > 2 else range(plan.old_pp)
+        each = min(time[s] / counts[s] for s in inner)
+        own = each * plan.layers_of(stage)
+        if stage in (0, plan.pp - 1):
+            own += max(0.0, time[source] - each * counts[source])
+        return own / time[source]
+
+    def _optimizer_ps(self, stage: int) -> int:
+        graph = self._plan.job.graph
+        first, last = graph.template_start[self._plan.recorded.stages[stage][0] :][:2]
+        mine = np.isin(self._classes[first:last], _PARAMETERS)
+        return int(graph.ops.recorded_ps[first:last][mine].sum())
+
+
+def _between_ends(plan: PipelineRewrite) -> frozenset[int]:
+    graph = plan.job.graph
+    found: list[int] = []
+    owner = np.repeat(np.arange(graph.num_templates), np.diff(graph.template_start))  # a rank each
+    for name, group in graph.groups.items():
+        ends = [m for m in group.explicit if {plan.stage_of[i] for i in m} == {0, plan.old_pp - 1}]
+        if ends:
+            rows = np.flatnonzero(graph.ops.group.equals(name))
+            rows = rows[np.isin(owner[rows], np.concatenate(ends))]
+            # Of two stages both are ends: small things concern all.
+            kept = rows if plan.old_pp > 2 else rows[graph.ops.comm_bytes[rows] > _SMALL_BYTES]
+            found += kept.tolist()
+    return frozenset(found)
+
+
 class _Joined:
     """The graph of all new ranks; rank ``i`` is written by ``writers[i]`` for (stage, recorded rank)."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PipelineRewrite,
         ends_only: frozenset[int],
         writers: Sequence[ProgramWriter],
         places: Sequence[tuple[int, int]],
@@ -82,7 +153,7 @@ class _Joined:
         options = {**old.workload.options, "recorded_ranks": numbers}
         options[OVERLAPPED] = plan.wanted.overlapped
         return replace(
-            old, ops=patched_ops(old.ops.take(rows), patches), groups=self.groups,
+            old, ops=_patched_ops(old.ops.take(rows), patches), groups=self.groups,
             programs=tuple(self._program(at, number) for at, number in enumerate(numbers)),
             edges=self._edges(starts.tolist()), template_start=starts,
             template_names=tuple(f"rank {number}" for number in numbers),
@@ -128,7 +199,7 @@ class _Joined:
         return label
 
 
-def _shifted(rank: ImportedRank, by: int, plan: Plan) -> ImportedRank:
+def _shifted(rank: ImportedRank, by: int, plan: PipelineRewrite) -> ImportedRank:
     """A rank's recording as that of one ``by`` further: its number, and the members of its groups."""
     known = rank.recorded.collectives
     if known is not None:
@@ -147,3 +218,20 @@ def _shifted(rank: ImportedRank, by: int, plan: Plan) -> ImportedRank:
             ),
         )
     return replace(rank, number=rank.number + by, recorded=replace(rank.recorded, collectives=known))
+
+
+def _patched(column: Strings | IntArray, changes: Mapping[int, str | int]) -> Strings | IntArray:
+    if isinstance(column, Strings):
+        index = {value: code for code, value in enumerate(column.values)}
+        codes = column.codes.copy()
+        for row, value in changes.items():
+            codes[row] = index.setdefault(str(value), len(index))
+        return Strings(codes, tuple(index))
+    changed = column.copy()
+    changed[list(changes)] = [int(value) for value in changes.values()]
+    return changed
+
+
+def _patched_ops(ops: OpTable, patches: Mapping[str, Mapping[int, str | int]]) -> OpTable:
+    """``ops`` with single values changed: column -> row -> value."""
+    return replace(ops, **{n: _patched(getattr(ops, n), c) for n, c in patches.items()})  # type: ignore[arg-type]

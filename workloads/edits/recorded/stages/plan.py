@@ -8,10 +8,10 @@ import numpy as np
 
 from simcore.errors import InputError
 from simcore.graph.schedules import Schedule
-from workloads.edits.job import EditableJob, Planner
-from workloads.edits.stages.layers import Layers
-from workloads.edits.stages.pipelines import Recorded
-from workloads.edits.stages.weights import WeightGradients
+from workloads.edits.job import EditableJob, TransferPlanner
+from workloads.edits.recorded.stages.layers import Layers
+from workloads.edits.recorded.stages.pipelines import Recorded
+from workloads.edits.recorded.stages.weights import WeightGradients
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PipelineRewrite:
     """A recorded job and what its pipelines shall become.
 
     ``layers`` where stages or chunks change; ``weights`` where backwards are split.  ``width`` is how far
@@ -43,7 +43,7 @@ class Plan:
     weights: WeightGradients | None
     stage_of: dict[int, int] = field(init=False)
     width: int = field(init=False)
-    planner: Planner | None = field(init=False)
+    planner: TransferPlanner | None = field(init=False)
 
     def __post_init__(self) -> None:
         stages = self.recorded.stages
@@ -52,7 +52,7 @@ class Plan:
         object.__setattr__(self, "width", max(self.lanes, abs(second - first)))
         object.__setattr__(self, "planner", self._planned())
 
-    def _planned(self) -> Planner | None:
+    def _planned(self) -> TransferPlanner | None:
         """Plans communication among the new ranks, on the recorded GPUs; None where these are not known."""
         if self.pp == self.old_pp or self.job.planner is None or self.job.home is None:
             return None

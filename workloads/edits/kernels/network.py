@@ -11,10 +11,10 @@ from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec, load_cluster
-from workloads.edits.job import EditableJob, Edited, Planner, count_changed, is_communication
-from workloads.edits.kernels import edited_kernels, lasting
+from workloads.edits.job import EditableJob, Edited, TransferPlanner, count_changed, is_communication
+from workloads.edits.kernels.edits import edited_kernels, lasting
+from workloads.edits.kernels.times import planned_times
 from workloads.edits.registry import FACTOR, TEXT, EditCall, edit
-from workloads.edits.times import planned_times
 from workloads.imports.collective_sizes import collective_by_shapes
 
 BoolArray = npt.NDArray[np.bool_]
@@ -85,7 +85,9 @@ def _planned_on(job: EditableJob, other: ClusterSpec) -> Edited:
     return Edited(edited, tuple(assumed), count_changed(graph, changed))
 
 
-def _plan_lone(job: EditableJob, planner: Planner, met: BoolArray, times: IntArray) -> tuple[BoolArray, int]:
+def _plan_lone(
+    job: EditableJob, planner: TransferPlanner, met: BoolArray, times: IntArray
+) -> tuple[BoolArray, int]:
     """Write into ``times`` what collectives without recorded peers take; returns their rows.
 
     Where a group is not recorded it is taken to be the whole world; the second value says how often.
