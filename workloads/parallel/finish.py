@@ -8,7 +8,7 @@ from workloads.models.tensors import Tensor, collective, compute
 from workloads.parallel.emit import COMPUTE, Writer
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.megatron_step import adam, clip, side_by_side
-from workloads.parallel.replicated import buckets_of, left_over, reduce_gradients
+from workloads.parallel.replicated import DP_STREAM, buckets_of, left_over, reduce_gradients
 from workloads.parallel.stages import Chunk
 
 
@@ -17,7 +17,9 @@ def finish_step(writer: Writer, job: Job, stage: int, under_way: list[Source]) -
     chunks = job.chunks[stage]
     writer.wait_for(*under_way)
     if not job.is_fsdp:
-        reduce_gradients(writer, job, list(left_over(job, chunks)), stream=COMPUTE)
+        stream = DP_STREAM if job.batches_p2p and job.training.overlap_grad_reduce else COMPUTE
+        handles = reduce_gradients(writer, job, list(left_over(job, chunks)), stream=stream)
+        writer.wait_for(*(handle for handle in handles if stream != COMPUTE))
     _sum_duplicated(writer, job, chunks)
     _sum_tied(writer, job, stage)
     if job.training.optimizer == "none":

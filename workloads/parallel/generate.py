@@ -345,8 +345,9 @@ class _Generator:
         job = self._job
         if job.is_fsdp:
             return [external(stream) for stream in sharded.streams_of(job)]
-        if replicated.reduced_in_backward(job, last=True) and any(
-            replicated.buckets_of(job, chunk) for chunk in job.chunks[stage]
+        if any(
+            replicated.reduced_in_backward(job, chunk, last=True) and replicated.buckets_of(job, chunk)
+            for chunk in job.chunks[stage]
         ):
             return [external(replicated.DP_STREAM)]
         return []
