@@ -105,9 +105,9 @@ def adam(job: Job, chunks: Sequence[Chunk], numel: int) -> list[Kernel]:
             compute("aten::_fused_adamw_", [own] * 4 + [steps], [own] * 3, op_class="optimizer"),
         ]
         count += tensors
-    if job.shard.dtype == "float32":
-        return kernels
     if job.training.sharding == "ddp":
+        if job.shard.dtype == "float32":
+            return kernels
         state, weight = Tensor((numel,), "float32"), Tensor((numel,), job.shard.dtype)
         return [*kernels, compute("multi_tensor_copy", [state], [weight], op_class="foreach")]
     share = Tensor((max(1, numel // count),), "float32")

@@ -18,9 +18,10 @@ from workloads.parallel.job import Job
 from workloads.parallel.memory import estimate_memory
 
 _COMMUNICATION = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
-#: What a traced and a generated stage may differ by: buckets of a distributed optimizer are padded, its
-#: shards cut through parameters, vectors of the loss are counted once (tests/models/test_one_truth.py).
-_SAME = {"flops": 0.0, "kernels": 4e-3}
+#: What a traced and a generated stage may differ by: shards of a distributed optimizer cut through
+#: parameters; in small models dimensions of one size make the mapping of traced ops count tensors once; and
+#: what is communicated is padded for shards (tests/models/test_one_truth.py).
+_SAME = {"flops": 0.0, "kernels": 4e-3, "bytes": 1e-2}
 _SAME_BYTES = 2e-3
 #: The kernel whose masks and residuals a mapped trace does not always write and read, as the real one does.
 _MASKED = "bias_dropout_add_fwd"
