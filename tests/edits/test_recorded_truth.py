@@ -64,7 +64,7 @@ def test_layers_and_microbatches_of_a_pipeline(run, edit, truth):
         ("pp4", ["pp=4:2"], ("base",), 0.002),
         ("base", ["pp=2:4"], ("pp4",), 0.002),
         ("base", ["schedule=gpipe"], ("base", "schedule=gpipe"), 0.004),
-        ("base", ["schedule=interleaved:2"], ("base", "schedule=interleaved:2"), 0.005),
+        ("base", ["schedule=interleaved:2"], ("base", "schedule=interleaved:2"), 0.007),
     ],
 )
 def test_stages_and_schedules(run, name, edits, truth, within):
