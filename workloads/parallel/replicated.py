@@ -205,8 +205,8 @@ def _copy_back(writer: Writer, job: Job, reduced: Sequence[tuple[Bucket, OpHandl
 def reduced_in_backward(job: Job, chunk: Chunk, *, last: bool) -> bool:
     """Whether the backward of a microbatch reduces gradients.
 
-    Megatron-Core without interleaving does so on the first stage, whose last backward is the step's: the others
-    reduce theirs behind what they send (``enable_grad_sync`` of ``schedules.py``; a description leaves it).
+    Megatron-Core without interleaving does so on the first stage, whose last backward is the step's: the
+    others reduce theirs behind what they send (``enable_grad_sync`` of ``schedules.py``).
     """
     training = job.training
     if job.batches_p2p and not chunk.has_embedding:

@@ -10,6 +10,7 @@ import numpy as np
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, Program, Workload, apply_kernels
 from simcore.memory import peak_memory
+from workloads.edits.job import COMMUNICATION
 from workloads.models import ModelSpec, MoeSpec
 from workloads.models.software import AttentionKernels, SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
@@ -17,12 +18,16 @@ from workloads.parallel.generate import generate, schedule_of
 from workloads.parallel.job import Job
 from workloads.parallel.memory import estimate_memory
 
-_COMMUNICATION = (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV)
 #: What a traced and a generated stage may differ by: shards of a distributed optimizer cut through
 #: parameters; in small models dimensions of one size make the mapping of traced ops count tensors once; and
 #: what is communicated is padded for shards (tests/models/test_one_truth.py).
 _SAME = {"flops": 0.0, "kernels": 4e-3, "bytes": 1e-2}
 _SAME_BYTES = 2e-3
+#: Options of a trace that does not name them.
+_UNSAID = {
+    "virtual_pipeline": 1, "sequence_parallel": False, "recompute": "none", "distributed_optimizer": False,
+    "overlap_grad_reduce": False, "overlap_param_gather": False,
+}  # fmt: skip
 #: The kernel whose masks and residuals a mapped trace does not always write and read, as the real one does.
 _MASKED = "bias_dropout_add_fwd"
 
@@ -125,7 +130,7 @@ def described(workload: Workload, kernels: str) -> TracedGpt:
 
     InputError for any other program: nothing is known of its structure.
     """
-    dims, model, options = workload.dims, workload.model, workload.options
+    dims, model, options = workload.dims, workload.model, {**_UNSAID, **workload.options}
     known = ("layers", "hidden", "ffn_hidden", "heads", "seq", "vocab")
     if workload.framework != "megatron-core" or any(not isinstance(model.get(key), int) for key in known):
         raise InputError(
@@ -171,7 +176,7 @@ def described(workload: Workload, kernels: str) -> TracedGpt:
 def _uneven(workload: Workload) -> tuple[int, ...]:
     """Layers of each stage where the first or the last has a number of its own; empty where all are alike."""
     pp, layers = workload.dims.get("pp", 1), workload.model["layers"]
-    first, last = (workload.options[f"{end}_stage_layers"] for end in ("first", "last"))
+    first, last = (workload.options.get(f"{end}_stage_layers", 0) for end in ("first", "last"))
     if not first and not last:
         return ()
     each = (layers - first - last) // (pp - (first > 0) - (last > 0))
@@ -211,8 +216,10 @@ def checked(traced: Graph, job: TracedGpt) -> TracedGpt:
     last = job.parallel.pp - 1
     for stage in (0, min(1, max(0, last - 1)), last):
         memory = next(one for one in peak_memory(graphs[0]) if one.stage == stage)
+        # Where only the peak is known, all of it is taken for saved.
+        in_flight = memory.in_flight if memory.peak_instance >= 0 else memory.activations
         saved, largest = job.saved_bytes(stage)
-        held.append((memory.in_flight / saved, (memory.activations - memory.in_flight) / largest))
+        held.append((in_flight / saved, (memory.activations - in_flight) / largest))
     return replace(job, held=tuple(held))
 
 
@@ -229,7 +236,7 @@ def _facts(graph: Graph) -> dict[int, Counter[str]]:
         facts = Counter(
             flops=int(ops.flops[rows].sum()), kernels=len(kernels), bytes=int(moved[counted].sum())
         )
-        for row in rows[np.isin(ops.kind[rows], _COMMUNICATION)].tolist():
+        for row in rows[np.isin(ops.kind[rows], COMMUNICATION)].tolist():
             among = f" among {graph.groups[ops.group[row]].size}" if ops.collective[row] else ""
             facts[f"bytes of {ops.name[row]}{among}"] += int(ops.comm_bytes[row])
         found[program.stage] = facts
