@@ -4,18 +4,16 @@ import pytest
 from typer.testing import CliRunner
 
 from simcore.apps.main import app
-from simcore.graph.schedules import one_f_one_b
 from simcore.memory import peak_memory
 from tests.edits.test_programs import GRAPHS, edited, load
-from workloads.edits.activations import held_at_once
 
 
 @pytest.mark.parametrize(
     ("start", "edit", "truth", "within"),
     [
-        ("base", "pp=4", "pp4", 0.03),
-        ("pp4", "pp=2", "base", 0.03),
-        ("base", "tp=4", "tp4", 0.11),
+        ("base", "pp=4", "pp4", 0.01),
+        ("pp4", "pp=2", "base", 0.01),
+        ("base", "tp=4", "tp4", 0.01),
         ("base", "batch.micro=2", "mbs2", 0.01),
         ("mbs2", "batch.micro=1", "base", 0.01),
         ("base", "dp=2", "dp2", 0.0),
@@ -34,19 +32,13 @@ def test_activations_of_the_first_stage(start, edit, truth, within):
 def test_activations_of_every_stage(start, edit, truth):
     """Later stages hold fewer microbatches; what one backward needs besides is there all the same.
 
-    Off most, 13%: a last stage of twice the layers, whose loss is taken to be held twice as well.
+    Off most, 7%: stages between, which no stage of two is like.
     """
     made, real = (
         {found.stage: found.activations for found in peak_memory(graph)}
         for graph in (edited(start, edit), load(truth))
     )
-    assert made == pytest.approx(real, rel=0.14)
-
-
-def test_microbatches_held_by_1f1b():
-    # Stage s of p holds p - s microbatches.
-    schedule = one_f_one_b(4, 8)
-    assert [held_at_once(a.kind == "F" for a in schedule[stage]) for stage in range(4)] == [4, 3, 2, 1]
+    assert made == pytest.approx(real, rel=0.08)
 
 
 def test_what_does_not_fit_says_so():

@@ -5,7 +5,7 @@ says in ``graph.json`` (``command``) how it was traced.
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
 from simcore.engine.shortcuts import simulate
 from simcore.errors import InputError
-from simcore.graph import Graph, OpKind, load_graph, verify
+from simcore.graph import Graph, OpKind, apply_kernels, load_graph, verify
 from simcore.hardware import Topology, load_cluster
 from workloads import catalog
 from workloads.edits import EditableJob, apply_edit
@@ -29,12 +29,16 @@ GRAPHS = Path(__file__).parent / "graphs"
 
 
 def load(name: str) -> Graph:
-    """A graph of the catalog, or one of the small ones."""
+    """A graph of the catalog, or one of the small ones, as a build of Megatron launches it."""
+    return apply_kernels(traced(name), "megatron")
+
+
+def traced(name: str) -> Graph:
     return load_graph(GRAPHS / name if (GRAPHS / name).is_dir() else catalog.path(name))
 
 
 def job(name: str) -> EditableJob:
-    return traced_job(load(name), load_cluster("h800-96", {}), "megatron", "ieee")
+    return traced_job(traced(name), load_cluster("h800-96", {}), "megatron", "ieee")
 
 
 def edited(name: str, *edits: str) -> Graph:
@@ -46,22 +50,27 @@ def edited(name: str, *edits: str) -> Graph:
 
 
 def facts(graph: Graph) -> dict:
-    """Per rank class: flops, kernels, and every communication op, counted."""
-    ops, found = graph.ops, {}
+    """By stage, of all of its rank classes: flops, kernels, and every communication op, counted."""
+    ops, found = graph.ops, defaultdict(list)
     for program in graph.programs:
         rows = graph.flat_ops(program).row
         comm = rows[np.isin(ops.kind[rows], (OpKind.COLLECTIVE, OpKind.SEND, OpKind.RECV))]
         named = Counter(
             (ops.phase[r], ops.name[r], ops.stream[r], ops.group[r], int(ops.num_bytes[r])) for r in comm
         )
-        found[program.ranks] = (
-            program.stage, int(ops.flops[rows].sum()), int((ops.kind[rows] == OpKind.COMPUTE).sum()), named
-        )  # fmt: skip
+        kernels = int((ops.kind[rows] == OpKind.COMPUTE).sum())
+        found[program.stage].append((int(ops.flops[rows].sum()), kernels, named))
     return found
 
 
 def groups(graph: Graph) -> dict:
-    return {name: (group.dims, group.base_dims) for name, group in graph.groups.items()}
+    """Members of the groups that communicate, by name and rank."""
+    used = {graph.ops.group[row] for row in np.flatnonzero(graph.ops.group.codes >= 0)} - {""}
+    ranks = range(0, graph.world_size, max(1, graph.world_size // 64))
+    return {
+        name: [graph.groups[name].ranks_of(rank) for rank in ranks]
+        for name in used if name != "embd" and graph.groups[name].size > 1
+    }  # fmt: skip
 
 
 def traffic(graph: Graph) -> int:
@@ -92,24 +101,21 @@ def traffic(graph: Graph) -> int:
     ],
 )
 def test_an_edited_program_is_the_traced_one(start, edits, truth):
-    made, traced = edited(start, *edits), load(truth)
-    assert groups(made) == groups(traced)
-    assert made.workload.dims == traced.workload.dims
-    assert made.workload.tokens_per_step == traced.workload.tokens_per_step
-    # Copying microbatches apart takes Megatron a kernel more or less per microbatch.
-    mine, theirs = facts(made), facts(traced)
+    made, truth = edited(start, *edits), load(truth)
+    assert groups(made) == groups(truth)
+    assert made.workload.dims == truth.workload.dims
+    assert made.workload.tokens_per_step == truth.workload.tokens_per_step
+    mine, theirs = facts(made), facts(truth)
     assert mine.keys() == theirs.keys()
-    for ranks, (stage, flops, kernels, communication) in theirs.items():
-        assert mine[ranks][:2] == (stage, flops)
-        assert mine[ranks][2] == pytest.approx(kernels, abs=0 if start != "mbs2" else 2 * 8)
-        assert mine[ranks][3] == communication
+    for stage, classes in theirs.items():
+        assert all(one == mine[stage][0] for one in classes)
     # What lives through the step follows the parameters.
-    held = {program.ranks: program.memory.static for program in traced.programs}
-    assert {program.ranks: program.memory.static for program in made.programs} == pytest.approx(
-        held, rel=1e-2
+    held, traced_held = (
+        {program.stage: program.memory.static for program in graph.programs} for graph in (made, truth)
     )
-    # In so small a model many dimensions have one size, and some are taken for another that is as large.
-    assert traffic(made) == pytest.approx(traffic(traced), rel=1e-3)
+    assert held == pytest.approx(traced_held, rel=1e-2)
+    # Masks of dropout: written by the kernel, not always by the one that traced ops are mapped to.
+    assert traffic(made) == pytest.approx(traffic(truth), rel=1e-2)
 
 
 def test_step_times_are_those_of_the_traced_program():
@@ -119,8 +125,11 @@ def test_step_times_are_those_of_the_traced_program():
         topology = Topology(cluster)
         return simulate(graph, topology, RooflineCost(cluster.gpu), NcclPlanner(topology)).step_ps
 
-    for edit, truth in (("pp=4", "pp4"), ("tp=4", "tp4"), ("dp=2", "dp2")):
-        assert step_ps(edited("base", edit)) == pytest.approx(step_ps(load(truth)), rel=3e-3)
+    for edit, truth in (
+        ("pp=4", "pp4"), ("tp=4", "tp4"), ("dp=2", "dp2"), ("batch.micro=2", "mbs2"),
+        ("num_microbatches=8", "base"),
+    ):  # fmt: skip
+        assert step_ps(edited("base", edit)) == pytest.approx(step_ps(load(truth)), rel=5e-4)
 
 
 def test_a_bucket_of_every_size_is_reduced_once():
@@ -135,7 +144,7 @@ def test_a_bucket_of_every_size_is_reduced_once():
 
 def test_layers_are_linear():
     def flops(count: int) -> int:
-        return sum(found[1] for found in facts(edited("base", f"layers={count}")).values())
+        return sum(found[0][0] for found in facts(edited("base", f"layers={count}")).values())
 
     assert flops(16) - flops(8) == 2 * (flops(8) - flops(4)) > 0
 
@@ -143,7 +152,7 @@ def test_layers_are_linear():
 @pytest.mark.parametrize("order", ["gpipe", "interleaved:2", "interleaved:4", "1f1b"])
 def test_schedules_do_the_same_work(order):
     before, after = load("base"), edited("base", "num_microbatches=12", f"schedule={order}")
-    flops = [sum(found[1] for found in facts(graph).values()) for graph in (before, after)]
+    flops = [sum(found[0][0] for found in facts(graph).values()) for graph in (before, after)]
     assert flops[1] * 8 == flops[0] * 12
     chunks = int(order.partition(":")[2] or 1)
     assert all(len(program.layer_offset) == chunks for program in after.programs)
@@ -152,18 +161,14 @@ def test_schedules_do_the_same_work(order):
 @pytest.mark.parametrize(
     ("start", "edits", "reason"),
     [
-        (PP12, ["pp=7"], "96 layers do not fall evenly on 7 model chunks; 98 layers would"),
-        (PP12, ["pp=1"], "at least 2 stages"),
-        (PP12, ["tp=1"], "tp must be at least 2"),
-        (PP12, ["tp=7"], "heads 96 is not divisible by 7; 6 would divide it"),
+        (PP12, ["pp=7"], "96 layers do not divide into 7 stages x 1 chunks; nearest: 91 or 98 layers"),
+        (PP12, ["tp=7"], "tp=7 does not divide 96 attention heads; nearest: tp=6 or 8"),
         (PP12, ["hidden=12000"], "multiple of head size 128 x tp 8, such as 12288"),
-        (PP12, ["ffn=49153"], "ffn 49153 is not divisible by 8"),
+        (PP12, ["ffn=49153"], "ffn 49153 is not divisible by tp 8, such as 49152"),
         (PP12, ["layers=90.5"], "must be a whole number, such as 90"),
         (PP12, ["schedule=interleaved:3"], "16 microbatches are no multiple of 12 stages"),
         (PP12, ["schedule=1f1"], "use 1f1b, gpipe, interleaved"),
         ("base", ["class.gemm.speed=2", "pp=4"], "give it before edits of kernels"),
-        ("base", ["schedule=interleaved:2", "pp=4"], "interleaved already"),
-        (DP8, ["layers=48"], "trace without overlap_grad_reduce"),
         ("gpt-70b-pp12-tp4-dp2", ["pp=10"], "stages with unequal numbers of layers"),
         (PP12, ["straggler.0=remove"], "a traced job cannot be edited so, only: "),
     ],
@@ -174,6 +179,30 @@ def test_what_makes_no_sense_is_refused(start, edits, reason):
         for key, _, value in (one.partition("=") for one in edits):
             state = apply_edit(state, key, value).job
     assert reason in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("start", "edits", "dims"),
+    [
+        ("base", ["pp=1"], {"dp": 1, "pp": 1, "tp": 2}),
+        ("base", ["tp=1", "dp=4"], {"dp": 4, "pp": 2, "tp": 1}),
+        ("base", ["schedule=interleaved:2", "pp=4"], {"dp": 1, "pp": 4, "tp": 2}),
+        (DP8, ["layers=48"], {"dp": 8, "pp": 16, "tp": 8}),  # buckets of fewer layers
+    ],
+)
+def test_a_description_knows_what_no_traced_op_shows(start, edits, dims):
+    assert edited(start, *edits).workload.dims == dims
+
+
+def test_programs_that_no_description_gives_again_are_refused():
+    cluster = load_cluster("h800-96", {})
+    experts = load_graph(Path(__file__).parents[1] / "models/graphs/experts")
+    for graph, kernels, reason in (
+        (experts, "megatron", "does not give it again: on a rank of stage 0 321 kernels, generated 235"),
+        (traced("base"), "unfused", "set workload.kernels to megatron, flash or cudnn"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            apply_edit(traced_job(graph, cluster, kernels, "ieee"), "dp", "8")
 
 
 def test_the_command_says_what_changed(tmp_path):

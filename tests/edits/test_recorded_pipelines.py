@@ -7,7 +7,7 @@ from simcore.errors import InputError
 from simcore.graph import gpipe, one_f_one_b
 from tests.edits.pipelines import record, step_us
 from workloads.edits import EditableJob
-from workloads.edits.stages.pipelines import recorded_pipelines
+from workloads.edits.recorded.stages.pipelines import recorded_pipelines
 from workloads.imports import import_traces
 
 

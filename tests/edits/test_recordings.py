@@ -7,12 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from simcore.apps.main import app
-from simcore.apps.replay.edits import edit_recording
-from simcore.apps.run.edits import nccl_planner
+from simcore.apps.replay.edits import edit_recording, nccl_planner
 from simcore.errors import InputError
 from tests.imports.traces import call, kernel, launched, step, sync_record, write
 from workloads.edits import EditableJob, apply_edit
-from workloads.edits.kernel_classes import cuda_class
+from workloads.edits.kernels.classes import cuda_class
 from workloads.imports import import_traces
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"

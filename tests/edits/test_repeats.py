@@ -9,7 +9,7 @@ from simcore.apps.replay.edits import edit_recording
 from simcore.apps.replay.play import play
 from simcore.errors import InputError
 from tests.imports.traces import launched, step, write
-from workloads.edits.repeats import Run, levels
+from workloads.edits.recorded.repeats import RepeatedGroups, levels
 from workloads.imports import import_traces
 
 
@@ -21,7 +21,7 @@ def test_layers_inside_microbatches():
     # Forward of 4 layers and a loss, backward of 4 layers; 3 microbatches; an optimizer.
     found = levels(*codes(("e" + "abcd" * 4 + "L" + "wxyzv" * 4) * 3 + "oo"))
     assert [level.count for level in found] == [3, 4]
-    assert found[0].runs == (Run(0, 38, 3),)
+    assert found[0].runs == (RepeatedGroups(0, 38, 3),)
     inner = found[1].runs
     assert [(run.period, run.count) for run in inner] == [(4, 4), (5, 4)] * 3
     assert found[1].share == pytest.approx(3 * 36 / 116)
@@ -35,7 +35,7 @@ def test_a_run_is_found_wherever_it_is(period, count, before, after):
     found = levels(*codes(text))
     if period * count * 2 < len(text):
         return
-    assert found[-1].runs == (Run(before, period, count),)
+    assert found[-1].runs == (RepeatedGroups(before, period, count),)
 
 
 def test_nothing_repeats():

@@ -9,10 +9,8 @@ import numpy as np
 
 from simcore.graph import Graph, OpKind
 from simcore.graph.ops import EdgeKind
-from workloads.models import ModelSpec, MoeSpec
-from workloads.models.software import AttentionKernels, SoftwareSpec
+from workloads.edits.described.description import described
 from workloads.parallel.generate import generate
-from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 PHASES = ("fwd", "bwd")
 
@@ -36,48 +34,9 @@ class Op:
 
 def generated(traced: Graph, kernels: str) -> Graph:
     """What the description of a traced Megatron-Core GPT job generates, with kernels mapped alike."""
-    work = traced.workload
-    dims, model, options = work.dims, work.model, work.options
-    fp32, pp = work.precision == "fp32", dims.get("pp", 1)
-    ends = (options["first_stage_layers"], options["last_stage_layers"])
-    layers: tuple[int, ...] = ()
-    if any(ends):
-        layers = (ends[0], *[(model["layers"] - sum(ends)) // (pp - 2)] * (pp - 2), ends[1])
-    parallel = ParallelSpec(
-        tp=dims.get("tp", 1), pp=pp, dp=dims.get("dp", 1), stage_layers=layers,
-        cp=dims.get("cp", 1), ep=model.get("ep", 1),
-        sequence_parallel=options["sequence_parallel"], virtual_stages=options["virtual_pipeline"],
-        schedule="interleaved" if options["virtual_pipeline"] > 1 else "1f1b",
-    )  # fmt: skip
-    training = TrainingSpec(
-        micro_batch=work.micro_batch_size, seq=work.seq_len, precision=work.precision,  # type: ignore[arg-type]
-        global_batch=work.num_microbatches * work.micro_batch_size * parallel.dp,
-        recompute=options["recompute"], param_gather_dtype=work.precision,  # type: ignore[arg-type]
-        sharding="zero1" if options["distributed_optimizer"] else "ddp",
-        overlap_grad_reduce=options["overlap_grad_reduce"],
-        overlap_param_gather=options["overlap_param_gather"],
-    )  # fmt: skip
-    in_16_bits: AttentionKernels = "cudnn" if kernels == "cudnn" else "flash"
-    attention: AttentionKernels = "efficient" if fp32 else in_16_bits
-    if kernels == "megatron" and parallel.cp == 1:  # else the recipe's stand-in for Transformer Engine's
-        attention = "unfused"
-    # The tracing recipe does not pad the vocabulary; Megatron's default dropout is 0.1.  Its experts are
-    # products one by one with a GELU that is not fused, its router works step by step.
-    software = SoftwareSpec(
-        attention=attention, vocab_multiple=1, bias_activation_fusion="num_experts" not in model,
-        moe_grouped_gemm=False, moe_permute_fusion=False, moe_router_fp32=False,
-    )  # fmt: skip
-    experts = None
-    if "num_experts" in model:
-        experts = MoeSpec(
-            num_experts=model["num_experts"], top_k=model["moe_top_k"], ffn=model["ffn_hidden"], bias=True
-        )
-    spec = ModelSpec(
-        name=work.name, layers=model["layers"], hidden=model["hidden"], heads=model["heads"],
-        ffn=model["ffn_hidden"], vocab=model["vocab"], dropout=0.1,
-        moe=experts,
-    )  # fmt: skip
-    return generate(spec, parallel, training, software)
+    job = described(traced.workload, kernels)
+    training = job.training.model_copy(update={"overlap_p2p": False})
+    return generate(job.model, job.parallel, training, job.software)
 
 
 def actions(graph: Graph) -> dict[int, list[tuple[str, list[Op]]]]:

@@ -18,7 +18,7 @@ from workloads.imports.recorded import ImportedRank
 KINDS = ("recorded", "traced", "pipeline_log")
 
 
-class Plan(Protocol):
+class PlannedTransfer(Protocol):
     """What an edit needs to know of a planned collective."""
 
     @property
@@ -26,13 +26,13 @@ class Plan(Protocol):
         """Its time with the links to itself, ps."""
 
 
-class Planner(Protocol):
+class TransferPlanner(Protocol):
     """Plans collectives on one cluster; whoever runs edits provides it."""
 
-    def plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> Plan:
+    def plan(self, collective: str, num_bytes: int, ranks: tuple[int, ...]) -> PlannedTransfer:
         """A collective of ``num_bytes`` (nccl-tests' size)."""
 
-    def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> Plan:
+    def plan_p2p(self, num_bytes: int, src_rank: int, dst_rank: int) -> PlannedTransfer:
         """A send from one rank to another."""
 
 
@@ -54,7 +54,7 @@ class EditableJob:
     ranks: tuple[ImportedRank, ...] = ()
     origin: Any = None
     cluster: ClusterSpec | None = None
-    planner: Callable[[ClusterSpec], Planner] | None = None
+    planner: Callable[[ClusterSpec], TransferPlanner] | None = None
     home: Callable[[int], ClusterSpec] | None = None
     recorded_gpu: str = ""
     recorded_world: int = -1

@@ -3,7 +3,7 @@
 ::
 
     @edit("layers", value=WHOLE, help="layers of the model", kinds=("traced",))
-    def layers(job: EditableJob, call: Call) -> Edited: ...
+    def layers(job: EditableJob, call: EditCall) -> Edited: ...
 
 A key may hold placeholders (``kernel.<regex>.speed``), whose texts are ``call.names``.  Several functions may
 stand under one key for different kinds of jobs.
@@ -72,7 +72,7 @@ FLAG = Value("on", _flag, required=False)
 
 
 @dataclass(frozen=True)
-class Call:
+class EditCall:
     """One ``--edit`` as given: its key, the texts of the key's placeholders, and the parsed value."""
 
     key: str
@@ -81,7 +81,7 @@ class Call:
     text: str
 
 
-EditFunction = Callable[[EditableJob, Call], Edited]
+EditFunction = Callable[[EditableJob, EditCall], Edited]
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def apply_edit(job: EditableJob, key: str, text: str) -> Applied:
     names = known.match(key)
     assert names is not None
     try:
-        done = known.apply(job, Call(key, names, value, text))
+        done = known.apply(job, EditCall(key, names, value, text))
     except InputError as error:
         raise type(error)(f"{called}: {error}") from None
     return Applied(key, text, done.assumed, done.ops_changed, done.job)

@@ -8,7 +8,8 @@ from workloads.models.tensors import Tensor, collective, compute
 from workloads.parallel.axis import AXES
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job, element_bytes
-from workloads.parallel.replicated import buckets_of, left_over, reduce_gradients
+from workloads.parallel.megatron_step import adam, clip, side_by_side
+from workloads.parallel.replicated import DP_STREAM, buckets_of, left_over, reduce_gradients
 from workloads.parallel.stages import Chunk
 
 
@@ -17,7 +18,9 @@ def finish_step(writer: OpWriter, job: Job, stage: int, under_way: list[Source])
     chunks = job.chunks[stage]
     writer.wait_for(*under_way)
     if not job.is_fsdp:
-        reduce_gradients(writer, job, list(left_over(job, chunks)), stream=COMPUTE)
+        stream = DP_STREAM if job.batches_p2p and job.training.overlap_grad_reduce else COMPUTE
+        handles = reduce_gradients(writer, job, list(left_over(job, chunks)), stream=stream)
+        writer.wait_for(*(handle for handle in handles if stream != COMPUTE))
     _sum_duplicated(writer, job, chunks)
     _sum_tied(writer, job, stage)
     if job.training.optimizer == "none":
@@ -29,7 +32,10 @@ def finish_step(writer: OpWriter, job: Job, stage: int, under_way: list[Source])
         _with_other_copy(writer, job, stage, local, element_bytes(job.training.grad_reduce_dtype))
     _clip(writer, job, chunks, local)
     if local:
-        _update(writer, job, local)
+        if job.as_launched:
+            writer.kernels(adam(job, chunks, local), phase="optimizer")
+        else:
+            _update(writer, job, local)
         if job.parallel.copies > 1 and job.training.sharding != "ddp":
             _with_other_copy(writer, job, stage, local, element_bytes(job.training.param_gather_dtype))
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
@@ -66,17 +72,19 @@ def _sum_duplicated(writer: OpWriter, job: Job, chunks: list[Chunk]) -> None:
     """Sequence parallelism: norms saw a slice of the tokens each; their gradients are added over tp."""
     if not job.shard.sequence_parallel:
         return
-    numel = sum(
-        parameter.numel
+    duplicated = [
+        parameter
         for chunk in chunks
         for piece in chunk.pieces
         for parameter in piece.parameters
         if parameter.tp_duplicated and parameter.trainable
-    )
-    if not numel:
+    ]
+    if not duplicated:
         return
-    grads = Tensor((numel,), job.shard.main_grad_dtype)
-    writer.kernels([collective("all_reduce", grads, "tp", module="finalize_grads")], phase="grad_sync")
+    grads = Tensor((sum(parameter.numel for parameter in duplicated),), job.shard.main_grad_dtype)
+    summed = collective("all_reduce", grads, "tp", module="finalize_grads")
+    kernels = side_by_side(summed, duplicated, grads.dtype) if job.as_launched else [summed]
+    writer.kernels(kernels, phase="grad_sync")
 
 
 def _sum_tied(writer: OpWriter, job: Job, stage: int) -> None:
@@ -114,7 +122,9 @@ def _clip(writer: OpWriter, job: Job, chunks: list[Chunk], numel: int) -> None:
     size = job.parallel.tp * job.parallel.pp if group == "mp" else job.parallel.world_size
     if size > 1:
         kernels.append(collective("all_reduce", scalar, group, module="clip"))
-    if numel:
+    if job.as_launched:
+        kernels = clip(kernels, grads)
+    elif numel:
         kernels.append(compute("multi_tensor_scale", [grads], [grads], op_class="foreach", module="clip"))
     writer.kernels(kernels, phase="optimizer")
 

@@ -18,7 +18,7 @@ from simcore.graph.template_builder import Source, external
 from workloads.models.pieces import EP_STREAM
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
-from workloads.parallel import replicated, sharded
+from workloads.parallel import megatron_step, replicated, sharded
 from workloads.parallel.check import check_job, check_trains
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.finish import finish_step
@@ -39,15 +39,22 @@ from workloads.parallel.stages import Chunk
 
 
 def generate(
-    model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec, software: SoftwareSpec | None = None
+    model: ModelSpec,
+    parallel: ParallelSpec,
+    training: TrainingSpec,
+    software: SoftwareSpec | None = None,
+    *,
+    as_launched: bool = False,
 ) -> Graph:
     """One training step of ``model`` as every rank runs it.
+
+    ``as_launched``: with the scalars, copies and host waits of a Megatron-Core step, as tracing shows them.
 
     Errors: InputError for degrees that divide neither layers, heads, experts nor batch, naming the rule and
     the nearest valid value.
     """
     check_job(model, parallel, training)
-    job = Job(model, parallel, training, software or SoftwareSpec())
+    job = Job(model, parallel, training, software or SoftwareSpec(), as_launched)
     check_trains(training, job.pieces)
     return _Generator(job).graph()
 
@@ -128,6 +135,7 @@ class _Generator:
             placement,
             overlap=job.training.overlap_p2p,
             per_peer=job.p2p_per_peer,
+            in_turn=job.as_launched,
         )
         for stage, actions in enumerate(schedule):
             self._stage(stage, actions, before[stage], exchanges[stage])
@@ -143,6 +151,12 @@ class _Generator:
         job = self._job
         chunks = job.chunks[stage]
         skeleton: list[tuple[TemplateBuilder, int, int]] = []
+        if job.as_launched:
+            begin = self._build.template("begin")
+            megatron_step.begin_step(OpWriter(begin, job.software), job, chunks)
+            if job.batches_p2p:
+                self._messages.exchange(begin, (), before, ())
+            skeleton.append((begin, -1, 0))
         firsts, lasts = _ends(actions)
         together = self._together(stage, actions, firsts | lasts)
         variants = [
@@ -153,7 +167,7 @@ class _Generator:
                 first=number in firsts
                 and (action.kind == "F" or job.gradients_start_empty or job.reduces_at_the_end),
                 last=number in lasts,
-                before=() if number else before,
+                before=() if number or job.batches_p2p else before,
                 exchange=exchange,
                 paired=job.training.ep_overlap and not job.overlaps_passes and _paired(actions, number),
             )
@@ -193,6 +207,9 @@ class _Generator:
         forward, exchange = variant.kind == "F", variant.exchange
         template = self._build.template("fwd" if forward else "bwd")
         writer = OpWriter(template, self._job.software, paired=variant.paired)
+        if self._job.batches_p2p:
+            self._in_turn(writer, variant, chunk)
+            return template
         ahead = self._messages.post(template, variant.before, ())
         for direction in exchange.awaits:
             writer.wait_for(external(self._messages.stream("send", direction)))
@@ -207,9 +224,24 @@ class _Generator:
             before = external(stream, back)
             self._messages.take(writer, message, here[-1 - back] if here else before)
         self._body(writer, variant, chunk)
+        if self._job.as_launched and forward:
+            megatron_step.count_tokens(writer)
         done = self._messages.send(writer, exchange)
         self._messages.post(template, exchange.posts, done)
         return template
+
+    def _in_turn(self, writer: OpWriter, variant: _Variant, chunk: Chunk) -> None:
+        """An action and the exchange behind it; in the warm-up tokens are counted after what was sent."""
+        self._body(writer, variant, chunk)
+        forward, sends, posts = variant.kind == "F", variant.exchange.sends, variant.exchange.posts
+        warms_up = forward and bool(sends) and not any(message.direction.gradients for message in posts)
+        if forward and not warms_up:
+            megatron_step.count_tokens(writer)
+        waits = [*([writer.last] if writer.last is not None else []), *writer.beside]
+        self._messages.exchange(writer.template, sends, () if warms_up else posts, waits)
+        if warms_up:
+            megatron_step.count_tokens(writer)
+            self._messages.exchange(writer.template, (), posts, waits)
 
     def _together(self, stage: int, actions: list[Action], apart: set[int]) -> dict[int, int]:
         """Positions of forwards and of the backwards that run with them; see Note [Overlapped passes]."""
@@ -267,8 +299,15 @@ class _Generator:
             gradients = "keep"
         kernels = backward_part(variant.kind, gradients)
         complete = variant.last if job.reduces_at_the_end else variant.kind in ("B", "W")
+        scales = job.as_launched and chunk.has_head
+        if scales and variant.kind == "B":
+            megatron_step.loss_gradient(writer, job)
         if variant.kind == "F":
+            if job.as_launched and chunk.has_embedding:
+                megatron_step.tokens_first(writer, job)
             body.forward(writer, job, chunk, first=variant.first)
+            if scales:
+                megatron_step.scale_loss(writer, job)
         elif job.is_fsdp:
             gathers = variant.kind != "W"
             sharded.backward(writer, job, chunk, kernels=kernels, gathers=gathers, reduces=complete)
@@ -298,8 +337,9 @@ class _Generator:
         job = self._job
         if job.is_fsdp:
             return [external(stream) for stream in sharded.streams_of(job)]
-        if replicated.reduced_in_backward(job, last=True) and any(
-            replicated.buckets_of(job, chunk) for chunk in job.chunks[stage]
+        if any(
+            replicated.reduced_in_backward(job, chunk, last=True) and replicated.buckets_of(job, chunk)
+            for chunk in job.chunks[stage]
         ):
             return [external(replicated.DP_STREAM)]
         return []

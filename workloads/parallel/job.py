@@ -25,12 +25,16 @@ def element_bytes(precision: str) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """A model, how it is trained, how it is spread, and the build that runs it."""
+    """A model, how it is trained, how it is spread, and the build that runs it.
+
+    ``as_launched``: with what Megatron-Core does beside the model's kernels, as ``megatron_step.py`` has it.
+    """
 
     model: ModelSpec
     parallel: ParallelSpec
     training: TrainingSpec
     software: SoftwareSpec
+    as_launched: bool = False
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -93,6 +97,11 @@ class Job:
         """Whether messages with one stage share a stream; see Note [One stream a peer] of ``messages.py``."""
         p = self.parallel
         return self.training.p2p_per_peer and (p.virtual_stages > 1 or p.pipeline.message_by_message)
+
+    @property
+    def batches_p2p(self) -> bool:
+        """Whether the host waits for each exchange; see Note [Exchanges in turn] of ``messages.py``."""
+        return self.as_launched and self.parallel.pp > 1 and self.parallel.virtual_stages == 1
 
     @property
     def overlaps_passes(self) -> bool:

@@ -65,6 +65,19 @@ class MessageWriter:
             )  # fmt: skip
         return done
 
+    def exchange(
+        self, template: TemplateBuilder, sends: Sequence[StageMessage], posts: Sequence[StageMessage],
+        done: Sequence[Source],
+    ) -> None:  # fmt: skip
+        """Sends and receives behind ``done`` that the host waits for; see Note [Exchanges in turn]."""
+        moves = [(template.send, direction, direction.delta, size) for direction, size in sends]
+        moves += [(template.recv, direction, -direction.delta, size) for direction, size in posts]
+        turns = len({direction.gradients for _, direction, _, _ in moves}) > 1
+        for number, batch in enumerate([moves] if turns else [[move] for move in moves]):
+            for what, direction, delta, size in batch:
+                what("pp", delta, size, stream="pp", waits=done, batch=number, phase=_phase(direction))
+            template.sync()
+
     def early(self, posts: tuple[StageMessage, ...], exchange: ActionMessages) -> tuple[StageMessage, ...]:
         """Of the receives posted behind the one action those up to what the other, beside it, needs."""
         if exchange.own is None:

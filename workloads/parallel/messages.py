@@ -15,6 +15,13 @@ Note [One stream a peer]
     The order is made by playing the schedule round by round: every stage in turn takes its next action if
     it has what that needs, sends what it made, and the receiver posts the receive behind what it has
     taken so far (``_add_send_recv`` of ``pipelining/schedules.py``).
+
+Note [Exchanges in turn]
+    Megatron-Core without interleaving sends what an action made and receives what the next one needs between
+    the two, activations and gradients in one launch, and the host waits until all is done (``batch_p2p_comm``
+    and ``batch_p2p_sync``, ``p2p_communication.py``).  Interleaved, with ``overlap_p2p_comm``, it posts the
+    receive for a forward behind the forward before and that for a backward behind the backward before, the
+    first one's behind the warm-up; only who needs a message waits for it.
 """
 
 from __future__ import annotations
@@ -94,14 +101,17 @@ def plan_messages(
     *,
     overlap: bool,
     per_peer: bool = False,
+    in_turn: bool = False,
 ) -> tuple[list[tuple[StageMessage, ...]], list[list[ActionMessages]]]:
     """Per stage the receives posted before its first action, and an :class:`ActionMessages` for each action.
 
     ``boundary_bytes[v]`` goes from virtual stage v to the next, and comes back as gradients.  ``per_peer``:
-    see Note [One stream a peer]; nobody waits for what was sent.
+    see Note [One stream a peer]; nobody waits for what was sent.  ``in_turn``: see Note [Exchanges in turn].
     """
     count, chunks = len(schedule), num_chunks(schedule)
-    if per_peer:
+    if in_turn:
+        stages = _in_turn(schedule, boundary_bytes, chunks, placement)
+    elif per_peer:
         stages = _in_rounds(schedule, boundary_bytes, chunks, placement)
     else:
         stages = _in_time(schedule, boundary_bytes, chunks, placement, overlap=overlap)
@@ -112,6 +122,30 @@ def plan_messages(
         own = _own_messages(stage, number, count, chunks, placement, stream)
         exchanges.append(_exchanges(stage, own, overlap=overlap or per_peer))
     return first, exchanges
+
+
+def _in_turn(
+    schedule: Schedule, boundary_bytes: Sequence[int], chunks: int, placement: Placement
+) -> list[_StageMessages]:
+    """What an action made behind it, what it needs before it; see Note [Exchanges in turn]."""
+    count = len(schedule)
+    stages = [_StageMessages(actions, []) for actions in schedule]
+    made: dict[tuple[int, Action], StageMessage] = {}
+    for number, stage in enumerate(stages):
+        for position, action in enumerate(stage.actions):
+            to = _receiver(action, number, count, chunks, placement)
+            if to is not None:
+                made[number, _whole(action)] = message = StageMessage(to[1], boundary_bytes[to[2]])
+                stage.sends[position] = [message]
+    for number, stage in enumerate(stages):
+        latest = {"F": -1}
+        for position, action in enumerate(stage.actions):
+            behind = position - 1 if chunks == 1 else latest.get(action.kind, position - 2)
+            latest[action.kind] = position
+            for source in needs(action, number, count, chunks, placement):
+                if source[0] != number:
+                    stage.posts.setdefault(behind, []).append((position, made[source]))
+    return stages
 
 
 def _in_rounds(

@@ -162,7 +162,7 @@ def backward(
     reduces: bool = True,
 ) -> None:  # fmt: skip
     """``kernels`` of all pieces in reverse; at the ``last`` microbatch gradients may leave as they fill."""
-    ready = reduces and reduced_in_backward(job, last)
+    ready = reduces and reduced_in_backward(job, chunk, last=last)
     buckets = buckets_of(job, chunk, kernels) if ready else []
     reduced: list[tuple[GradBucket, OpHandle]] = []
     for position in reversed(range(len(chunk.pieces))):
@@ -202,9 +202,15 @@ def _copy_back(writer: OpWriter, job: Job, reduced: Sequence[tuple[GradBucket, O
         writer.compute(kernel, phase="bwd")
 
 
-def reduced_in_backward(job: Job, last: bool) -> bool:
-    """Whether the backward of a microbatch reduces gradients."""
+def reduced_in_backward(job: Job, chunk: Chunk, *, last: bool) -> bool:
+    """Whether the backward of a microbatch reduces gradients.
+
+    Megatron-Core without interleaving does so on the first stage, whose last backward is the step's: the
+    others reduce theirs behind what they send (``enable_grad_sync`` of ``schedules.py``).
+    """
     training = job.training
+    if job.batches_p2p and not chunk.has_embedding:
+        return False
     every = training.sharding == "zero2" or training.reduce_every_microbatch
     return every or (last and training.overlap_grad_reduce)
 
@@ -248,8 +254,8 @@ def _flatten(writer: OpWriter, job: Job, bucket: GradBucket) -> None:
 
 def left_over(job: Job, chunks: Sequence[Chunk]) -> Iterator[GradBucket]:
     """Buckets that backward did not reduce."""
-    if not reduced_in_backward(job, last=True):
-        for chunk in chunks:
+    for chunk in chunks:
+        if not reduced_in_backward(job, chunk, last=True):
             yield from buckets_of(job, chunk)
 
 
