@@ -34,7 +34,7 @@ _OWN_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "hel
 @app.command("trace-workload", context_settings=_OWN_ARGUMENTS, add_help_option=False)
 def trace_workload(context: typer.Context) -> None:
     """Trace a training program without a GPU and write its execution graph."""
-    from workloads.tracing.cli import app as tracing
+    from workloads.tracing.drive.cli import app as tracing
 
     collect_as_usual()  # tensors
     tracing(context.args, prog_name="simcore trace-workload")
