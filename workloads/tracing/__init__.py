@@ -4,8 +4,8 @@ What a script or a ``--setup`` file may import lies beside this file; the tracer
 ``drive``, the programs that it knows by name in ``recipes``.
 """
 
-from workloads.tracing.drive.pool import TracingError
 from workloads.tracing.drive.rank_classes import TraceReport
+from workloads.tracing.drive.rounds import TracingError
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.drive.trace import trace
 from workloads.tracing.fake.device import FakeDeviceError

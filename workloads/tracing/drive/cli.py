@@ -24,8 +24,8 @@ from typer.core import TyperGroup
 from simcore.errors import InputError, SimcoreError
 from simcore.graph import Graph, graph_hash, save_graph
 from simcore.units import format_bytes
-from workloads.tracing.drive.pool import Progress
 from workloads.tracing.drive.rank_classes import TraceReport
+from workloads.tracing.drive.rounds import Progress
 from workloads.tracing.drive.script_job import HANG_S, MAX_RANKS_RUN, ScriptJob, parse_steps, parse_values
 from workloads.tracing.drive.trace import TracedJob, trace
 from workloads.tracing.recipes.megatron.job import MegatronGptJob

@@ -1,4 +1,4 @@
-"""An executor whose calls each run in a fork of one prepared process.
+"""Worker processes: each call runs in a fork of one prepared process.
 
 Importing torch and a framework takes seconds; a fork takes milliseconds and starts from a clean copy, so no
 state of a framework survives from one rank to the next.  The server is single-threaded and has run no
@@ -32,7 +32,7 @@ _ENDED = "could not start: the process that is forked for every rank has ended"
 _SERVER = "import workloads.tracing.drive.fork_server as server; server.main()"
 
 
-class ForkExecutor(Executor):
+class WorkerPool(Executor):
     """Runs at most ``count`` calls at a time; ``prepare(*arguments)`` runs once, in the process that is
     forked, which has ``environment``.
 

@@ -12,7 +12,7 @@ from workloads.tracing.record.assemble import RankClass, RankTrace
 from workloads.tracing.record.templates import CutProgram
 
 if TYPE_CHECKING:
-    from workloads.tracing.drive.pool import Rounds
+    from workloads.tracing.drive.rounds import Rounds
     from workloads.tracing.drive.script_job import ScriptJob
 
 #: Gives rounds of runs from the job of each rank and the name of the phase.

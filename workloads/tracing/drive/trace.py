@@ -10,9 +10,10 @@ from typing import Protocol
 
 from simcore.graph import Graph, Workload, verify
 from simcore.graph.passes import fuse_regions
+from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Import
-from workloads.tracing.drive.pool import Progress, Rounds, WorkerPool, workers
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, contiguous_text
+from workloads.tracing.drive.rounds import Progress, Rounds, workers
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake import device
 from workloads.tracing.record import group_families

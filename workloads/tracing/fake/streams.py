@@ -166,10 +166,3 @@ def set_stream(stream: Stream | None) -> None:
     """Make ``stream`` current; None changes nothing, as in torch."""
     if stream is not None:
         _current[0] = stream
-
-
-def reset() -> None:
-    """Forget created streams, so that the next rank numbers its own from 1."""
-    global _num_streams
-    _num_streams = 0
-    _current[0] = _default

@@ -13,7 +13,7 @@ from simcore.graph.builder import rank_ranges
 from simcore.graph.graph import MemoryProfile
 from workloads.tracing.record.holders import Holder
 from workloads.tracing.record.recording import COLUMNS, ValueAsked
-from workloads.tracing.record.templates import CUT_COLUMNS, CutProgram, CutTemplate, Instance
+from workloads.tracing.record.templates import CUT_COLUMNS, CutProgram, CutTemplate
 
 
 @dataclass(frozen=True)
@@ -90,53 +90,6 @@ def assemble(
         frees=_free_table(list(templates.values()), starts),
         template_start=np.array(starts, dtype=np.int64),
         template_names=tuple(template.name for template in templates.values()),
-    )
-
-
-def read_back(graph: Graph, program: Program) -> CutProgram:
-    """The inverse of :func:`assemble` for one program: comparable with a fresh trace by its digest."""
-    columns = [getattr(graph.ops, name).tolist() for name in (*COLUMNS, *CUT_COLUMNS)]
-    edges, frees = graph.edges, graph.frees
-    streams = edges.ext_stream.tolist()
-    templates: dict[int, CutTemplate] = {}
-    for number in sorted(set(program.template.tolist())):
-        rows = graph.template_rows(number)
-        start = rows.start
-        first, last = np.searchsorted(edges.dst, (start, rows.stop)).tolist()
-        found = []
-        for edge in range(first, last):
-            src, back = int(edges.src[edge]), int(edges.ext_back[edge])
-            found.append(
-                (
-                    int(edges.dst[edge]) - start,
-                    src - start if src >= 0 else -1,
-                    int(edges.kind[edge]),
-                    streams[edge],
-                    back,
-                )
-            )
-        released = []
-        for free in np.flatnonzero(frees.template == number).tolist():
-            after, owner, scope = int(frees.after[free]), int(frees.owner[free]), int(frees.owner_scope[free])
-            released.append(
-                (
-                    after - start if after >= 0 else -1,
-                    int(frees.num_bytes[free]),
-                    owner - start if scope == 0 else owner,
-                    scope,
-                )
-            )
-        templates[number] = CutTemplate(
-            graph.template_names[number],
-            tuple(zip(*(column[start : rows.stop] for column in columns), strict=True)),
-            tuple(sorted(found)),
-            tuple(sorted(released)),
-        )
-    digests = {number: template.digest() for number, template in templates.items()}
-    played = zip(program.template.tolist(), program.microbatch.tolist(), program.chunk.tolist(), strict=True)
-    return CutProgram(
-        {digests[number]: template for number, template in templates.items()},
-        tuple(Instance(digests[template], microbatch, chunk) for template, microbatch, chunk in played),
     )
 
 

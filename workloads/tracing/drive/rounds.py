@@ -8,11 +8,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 from simcore.errors import InputError, SimcoreError
 from workloads.tracing.drive import rank_run
-from workloads.tracing.drive.fork_server import ForkExecutor
+from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Import
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake import device
@@ -22,8 +21,6 @@ from workloads.tracing.record.assemble import RankTrace
 #: ``(phase, done, total)``, called as ranks finish.
 Progress = Callable[[str, int, int], None]
 
-Found = TypeVar("Found")
-
 _LOOK_S = 0.05
 
 
@@ -31,26 +28,7 @@ class TracingError(SimcoreError):
     """A worker process died or the program under trace failed."""
 
 
-class WorkerPool:
-    """Worker processes in which torch is patched; see :func:`workers`."""
-
-    def __init__(self, executor: ForkExecutor) -> None:
-        self._executor = executor
-
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """The result of ``function``, a module's own, run in one worker."""
-        return self._executor.submit(function, *args).result()
-
-    def start(self, function: Callable[..., Found], *args: Any) -> Future[Found]:
-        """``function``, a module's own, begun in a worker; :func:`outcome` gives its result."""
-        return self._executor.submit(function, *args)
-
-    def lend(self, count: int) -> None:
-        """Run ``count`` calls more at a time: as many as wait for others."""
-        self._executor.lend(count)
-
-
-def outcome(future: Future[Found], rank: int, phase: str) -> Found:
+def outcome(future: Future[RankTrace], rank: int, phase: str) -> RankTrace:
     """What a worker that was ``rank`` found.  A SimcoreError as it is; TracingError for anything else."""
     try:
         return future.result()
@@ -80,16 +58,16 @@ def workers(
     """
     installed = device.find_torch()
     folder = cache or device.cache_folder()
-    executor = ForkExecutor(
+    pool = WorkerPool(
         num_workers or len(os.sched_getaffinity(0)),
         rank_run.prepare,
         (device.choose_tier(installed, folder), str(folder), imports, recipe),
         device.child_environment(),
     )
     try:
-        yield WorkerPool(executor)
+        yield pool
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Rounds:
@@ -141,7 +119,7 @@ class Rounds:
         return sorted(set(self.seen) - began)
 
     def _start(self, rank: int) -> None:
-        future = self._pool.start(rank_run.run_rank, self._job_of(rank), rank, self._mail)
+        future = self._pool.submit(rank_run.run_rank, self._job_of(rank), rank, self._mail)
         self._running[future] = rank
 
     def _follow(self, waiting: Sequence[Waiting]) -> None:
