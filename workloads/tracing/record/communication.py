@@ -26,7 +26,7 @@ from workloads.tracing.record.comm_calls import (
     parse_collective,
     parse_functional,
 )
-from workloads.tracing.record.ordering import StreamKey
+from workloads.tracing.record.op_log import StreamKey
 
 if TYPE_CHECKING:
     from workloads.tracing.record.recorder import Recorder

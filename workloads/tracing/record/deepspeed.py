@@ -12,7 +12,6 @@ Note [DeepSpeed]
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 from types import ModuleType, SimpleNamespace
@@ -47,7 +46,8 @@ def install(deepspeed: ModuleType) -> None:
     builders.FusedLambBuilder.load = lambda *_args, **_kwargs: SimpleNamespace(lamb=_lamb)
     _end_steps(deepspeed.runtime.engine.DeepSpeedEngine)
     for module_name, class_name, method in _REDUCING:
-        _label(getattr(importlib.import_module(f"deepspeed.{module_name}"), class_name), method)
+        owner = getattr(importlib.import_module(f"deepspeed.{module_name}"), class_name)
+        setattr(owner, method, step_marks.in_phase("grad_sync", getattr(owner, method)))
 
 
 def _multi_tensor(name: str, num_read_only: int) -> Any:
@@ -73,27 +73,11 @@ def _lamb(
     return param.new_ones(())  # the trust ratio, kept for reports
 
 
-def _label(owner: Any, method: str) -> None:
-    original = getattr(owner, method)
-
-    @functools.wraps(original)
-    def reduce(*args: Any, **kwargs: Any) -> Any:
-        if step_marks.active is None:
-            return original(*args, **kwargs)
-        with step_marks.active.recorder.labels.phase("grad_sync"):
-            return original(*args, **kwargs)
-
-    setattr(owner, method, reduce)
-
-
 def _end_steps(engine_class: Any) -> None:
     original = engine_class.step
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        marks = step_marks.active
-        if marks is None:
-            return original(self, *args, **kwargs)
-        with marks.update(ends_step=bool(self.is_gradient_accumulation_boundary())):
+        with step_marks.current().update(ends_step=bool(self.is_gradient_accumulation_boundary())):
             return original(self, *args, **kwargs)
 
     engine_class.step = step

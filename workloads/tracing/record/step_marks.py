@@ -26,7 +26,7 @@ from workloads.tracing.fake.aten_ops import is_on_device
 from workloads.tracing.record.recorder import Recorder
 
 #: The marks of the rank being run.
-active: StepMarks | None = None
+_active: StepMarks | None = None
 
 #: Parts of module names that wrappers add.
 WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
@@ -42,14 +42,32 @@ def install() -> None:
         setattr(torch.autograd, name, _seen(getattr(torch.autograd, name)))
 
 
+def current() -> StepMarks:
+    """The marks of the rank being run, for what only a rank runs."""
+    if _active is None:
+        raise RuntimeError("no rank is being traced")
+    return _active
+
+
+def in_phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """``original``, whose ops have ``phase`` wherever they are issued."""
+
+    @functools.wraps(original)
+    def labelled(*args: Any, **kwargs: Any) -> Any:
+        with current().recorder.labels.phase(phase):
+            return original(*args, **kwargs)
+
+    return labelled
+
+
 def _seen(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if active is None:
+        if _active is None:
             return original(*args, **kwargs)
-        active.backward_begins()
+        _active.backward_begins()
         result = original(*args, **kwargs)
-        active.backward_ends()
+        _active.backward_ends()
         return result
 
     return backward
@@ -97,8 +115,8 @@ class StepMarks:
         self._handles: list[Any] = []
 
     def __enter__(self) -> StepMarks:
-        global active
-        active = self
+        global _active
+        _active = self
         marks.listener = self._marked_step
         if self._by_recipe:
             return self
@@ -112,8 +130,8 @@ class StepMarks:
         return self
 
     def __exit__(self, *_: object) -> None:
-        global active
-        active = None
+        global _active
+        _active = None
         marks.listener = None
         self.recorder.labels.on_outermost = None
         for handle in self._handles:

@@ -31,7 +31,9 @@ _TRANSFERS = {
 
 def install() -> None:
     """Wrap stages, schedules and what is to be labelled or left out, once per process."""
-    _label_fsdp2()
+    # Reducing a group of gradients is gradient synchronisation, though it runs in the backward pass.
+    groups: Any = fsdp2_groups
+    groups.foreach_reduce = step_marks.in_phase("grad_sync", groups.foreach_reduce)
     _leave_out_shape_rules()
     stages: Any = stage._PipelineStageBase
     for name, (kind, phase) in _ACTIONS.items():
@@ -48,9 +50,7 @@ def install() -> None:
 def _action(original: _Function, kind: str, phase: str) -> _Function:
     @functools.wraps(original)
     def run(self: Any, microbatch: int, *args: Any, **kwargs: Any) -> Any:
-        marks = step_marks.active
-        if marks is None:
-            return original(self, microbatch, *args, **kwargs)
+        marks = step_marks.current()
         marks.action_begins(kind, phase, microbatch, _chunk(self))
         result = original(self, microbatch, *args, **kwargs)
         if not (kind == "fwd" and self.is_last):  # the loss follows
@@ -72,9 +72,8 @@ def _transfers(original: _Function, phase: str) -> _Function:
     @functools.wraps(original)
     def operations(*args: Any, **kwargs: Any) -> Any:
         found = original(*args, **kwargs)
-        if step_marks.active is not None:
-            for operation in found:
-                step_marks.active.recorder.labels.set_transfer_phase(operation.tensor, phase)
+        for operation in found:
+            step_marks.current().recorder.labels.set_transfer_phase(operation.tensor, phase)
         return found
 
     return operations
@@ -86,8 +85,8 @@ def _loss(original: _Function) -> _Function:
     @functools.wraps(original)
     def loss(self: Any, one: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, one, *args, **kwargs)
-        if step_marks.active is not None and one.is_last:
-            step_marks.active.action_ends()
+        if one.is_last:
+            step_marks.current().action_ends()
         return result
 
     return loss
@@ -96,29 +95,12 @@ def _loss(original: _Function) -> _Function:
 def _whole(original: _Function) -> _Function:
     @functools.wraps(original)
     def step(*args: Any, **kwargs: Any) -> Any:
-        marks = step_marks.active
-        if marks is None:
-            return original(*args, **kwargs)
-        marks.pipeline_begins()
+        step_marks.current().pipeline_begins()
         result = original(*args, **kwargs)
-        marks.pipeline_ends()
+        step_marks.current().pipeline_ends()
         return result
 
     return step
-
-
-def _label_fsdp2() -> None:
-    """Reducing a group of gradients is gradient synchronisation, though it runs in the backward pass."""
-    groups: Any = fsdp2_groups
-    original = groups.foreach_reduce
-
-    def foreach_reduce(*args: Any, **kwargs: Any) -> Any:
-        if step_marks.active is None:
-            return original(*args, **kwargs)
-        with step_marks.active.recorder.labels.phase("grad_sync"):
-            return original(*args, **kwargs)
-
-    groups.foreach_reduce = foreach_reduce
 
 
 def _leave_out_shape_rules() -> None:
@@ -127,9 +109,7 @@ def _leave_out_shape_rules() -> None:
     original = propagator._propagate_tensor_meta_non_cached
 
     def propagate(self: Any, op_schema: Any) -> Any:
-        if step_marks.active is None:
-            return original(self, op_schema)
-        recorder = step_marks.active.recorder
+        recorder = step_marks.current().recorder
         outer, recorder.recording = recorder.recording, False
         try:
             return original(self, op_schema)

@@ -257,9 +257,7 @@ def main() -> None:
         context_parallel_size=job.cp,
         expert_model_parallel_size=job.ep,
     )
-    marks = step_marks.active
-    if marks is None:
-        raise RuntimeError("this script runs under the tracer alone")
+    marks = step_marks.current()
     marks.recorder.known.active = job.num_experts > 0  # the order of experts is a tensor that it begins with
     rank = GptRank(job, marks)
     for microbatches in sys.argv[2:]:

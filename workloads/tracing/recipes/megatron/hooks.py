@@ -46,9 +46,9 @@ def install() -> None:
         setattr(p2p_communication, name, _transfers(getattr(p2p_communication, name)))
     buckets = _ParamAndGradBucketGroup
     for name in ("start_grad_sync", "finish_grad_sync"):
-        setattr(buckets, name, _in_phase("grad_sync", getattr(buckets, name)))
+        setattr(buckets, name, step_marks.in_phase("grad_sync", getattr(buckets, name)))
     for name in ("start_param_sync", "finish_param_sync"):
-        setattr(buckets, name, _in_phase("optimizer", getattr(buckets, name)))
+        setattr(buckets, name, step_marks.in_phase("optimizer", getattr(buckets, name)))
     if not hasattr(moe_utils, "te_general_gemm"):  # Megatron asks for it whether or not it could import it
         moe_utils.te_general_gemm = None
     router.topk_routing_with_score_function = _routing(router.topk_routing_with_score_function)
@@ -61,9 +61,7 @@ def install() -> None:
 def _forward_step(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def forward_step(*args: Any, **kwargs: Any) -> Any:
-        marks = step_marks.active
-        if marks is None:
-            return original(*args, **kwargs)
+        marks = step_marks.current()
         microbatch, chunk = int(kwargs["current_microbatch"]), int(kwargs.get("vp_stage") or 0)
         marks.action_begins("fwd", "fwd", microbatch, chunk)
         result = original(*args, **kwargs)
@@ -78,9 +76,7 @@ def _forward_step(original: Callable[..., Any]) -> Callable[..., Any]:
 def _backward_step(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward_step(input_tensor: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        marks = step_marks.active
-        if marks is None:
-            return original(input_tensor, output_tensor, *args, **kwargs)
+        marks = step_marks.current()
         output = output_tensor[0] if isinstance(output_tensor, list) else output_tensor
         microbatch, chunk = getattr(output, _TAG)
         marks.action_begins("bwd", "bwd", microbatch, chunk)
@@ -96,12 +92,11 @@ def _transfers(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def transfer(**kwargs: Any) -> Any:
-        if step_marks.active is not None:
-            labels = step_marks.active.recorder.labels
-            for name in ("tensor_send_next", "tensor_recv_prev"):
-                labels.set_transfer_phase(kwargs[name], "fwd")
-            for name in ("tensor_send_prev", "tensor_recv_next"):
-                labels.set_transfer_phase(kwargs[name], "bwd")
+        labels = step_marks.current().recorder.labels
+        for name in ("tensor_send_next", "tensor_recv_prev"):
+            labels.set_transfer_phase(kwargs[name], "fwd")
+        for name in ("tensor_send_prev", "tensor_recv_next"):
+            labels.set_transfer_phase(kwargs[name], "bwd")
         return original(**kwargs)
 
     return transfer
@@ -113,28 +108,16 @@ def _routing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def route(logits: torch.Tensor, topk: int, *args: Any, **kwargs: Any) -> Any:
         shares, routes = original(logits, topk, *args, **kwargs)
-        if step_marks.active is not None:
-            known = step_marks.active.recorder.known
-            tokens, experts = routes.shape
-            chosen = assign(token_counts(known.shares(experts), tokens, topk), tokens, topk)
-            with _disable_current_modes():
-                real = torch.zeros(tokens, experts, dtype=torch.bool)
-                real.scatter_(1, torch.from_numpy(chosen), value=True)
-            attach(routes, real)
+        known = step_marks.current().recorder.known
+        tokens, experts = routes.shape
+        chosen = assign(token_counts(known.shares(experts), tokens, topk), tokens, topk)
+        with _disable_current_modes():
+            real = torch.zeros(tokens, experts, dtype=torch.bool)
+            real.scatter_(1, torch.from_numpy(chosen), value=True)
+        attach(routes, real)
         return shares, routes
 
     return route
-
-
-def _in_phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def labelled(*args: Any, **kwargs: Any) -> Any:
-        if step_marks.active is None:
-            return original(*args, **kwargs)
-        with step_marks.active.recorder.labels.phase(phase):
-            return original(*args, **kwargs)
-
-    return labelled
 
 
 def _owned_hook(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,10 +129,7 @@ def _owned_hook(original: Callable[..., Any]) -> Callable[..., Any]:
         module = parameter_modules.get(id(parameter), "")
 
         def owned(*args: Any) -> None:
-            if step_marks.active is None:
-                hook(*args)
-                return
-            with step_marks.active.recorder.labels.module_scope(module):
+            with step_marks.current().recorder.labels.module_scope(module):
                 hook(*args)
 
         return owned
