@@ -59,7 +59,7 @@ def communication(template: CutTemplate) -> Counter[tuple[str, str, str, int]]:
 
 
 def read_back(graph: Graph, program: Program) -> CutProgram:
-    """What :func:`workloads.tracing.record.assemble.assemble` was given for one program: comparable with a fresh trace by its digest."""
+    """What ``assemble`` was given for one program: comparable with a fresh trace by its digest."""
     columns = [getattr(graph.ops, name).tolist() for name in (*COLUMNS, *CUT_COLUMNS)]
     edges, frees = graph.edges, graph.frees
     streams = edges.ext_stream.tolist()

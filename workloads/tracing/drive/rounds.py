@@ -54,7 +54,7 @@ def workers(
     """Forks of one process that :func:`workloads.tracing.drive.rank_run.prepare` has readied with ``imports``
     and ``recipe``; ``num_workers`` at a time, default one per core.
 
-     FakeDeviceError when torch cannot be used here.
+    FakeDeviceError when torch cannot be used here.
     """
     installed = device.find_torch()
     folder = cache or device.cache_folder()

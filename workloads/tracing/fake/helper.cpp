@@ -1,4 +1,4 @@
-// Second tier of the fake CUDA device: the changes of vtable_patch.py, with vtable slots that the
+// Second tier of the fake CUDA device: the changes of libtorch.py, with vtable slots that the
 // compiler knows.  Built on demand against the headers of the installed torch.
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/FakeGuardImpl.h>

@@ -7,8 +7,7 @@ and never calls it.  Here stands what would read values or talk to a peer outsid
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -83,18 +82,6 @@ def enter_world(rank: int, world_size: int, gpus_per_node: int, local_rank: int 
     )
 
 
-@contextmanager
-def one_batch() -> Iterator[None]:
-    """Calls inside are one launch (an NCCL group)."""
-    global current_batch, _num_batches
-    outer, current_batch = current_batch, _num_batches
-    _num_batches += 1
-    try:
-        yield
-    finally:
-        current_batch = outer
-
-
 def on_host(group: Any) -> bool:
     """Whether objects and barriers of ``group`` stay off the device: gloo, or torch's default of both."""
     backend = _backends.get((group or distributed_c10d._get_default_group()).group_name, "nccl")
@@ -130,9 +117,16 @@ def _new_group(
 
 
 def _numbered_batches(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A batch is one launch (an NCCL group)."""
+
     def batch_isend_irecv(p2p_op_list: Any) -> Any:
-        with one_batch():
+        global current_batch, _num_batches
+        outer, current_batch = current_batch, _num_batches
+        _num_batches += 1
+        try:
             return original(p2p_op_list)
+        finally:
+            current_batch = outer
 
     return batch_isend_irecv
 

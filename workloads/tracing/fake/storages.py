@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -143,10 +143,12 @@ def touched_bytes(tensor: torch.Tensor) -> int:
     return elements * tensor.element_size() if tensor.numel() else 0
 
 
-def storage_bytes(tensors: Any) -> int:
-    """Bytes of all distinct storages behind ``tensors``."""
-    sizes: dict[int, int] = {}
+def new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
+    """Bytes of the storages behind ``tensors`` that are not in ``seen`` yet, and are from now on."""
+    total = 0
     for tensor in tensors:
         storage = tensor.untyped_storage()
-        sizes[storage._cdata] = storage.nbytes()
-    return sum(sizes.values())
+        if storage._cdata not in seen:
+            seen.add(storage._cdata)
+            total += storage.nbytes()
+    return total

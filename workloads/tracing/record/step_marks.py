@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from torch.optim import optimizer as torch_optimizer
 from simcore.graph.graph import MemoryProfile
 from workloads.tracing import marks
 from workloads.tracing.fake.aten_ops import is_on_device
+from workloads.tracing.fake.storages import new_bytes
 from workloads.tracing.record.recorder import Recorder
 
 #: The marks of the rank being run.
@@ -280,7 +281,7 @@ def _held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> Ra
         if isinstance(value, torch.Tensor)
     ]
     seen: set[int] = set()
-    own, state = _new_bytes(local, seen), _new_bytes(states, seen)
+    own, state = (new_bytes(filter(is_on_device, tensors), seen) for tensors in (local, states))
     return RankFacts(MemoryProfile(own, 0, state), sum(tensor.numel() for tensor in local))
 
 
@@ -290,16 +291,3 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
         tensor._local_tensor if isinstance(tensor, DTensor) else getattr(tensor, "ds_tensor", tensor)
     )
     return held
-
-
-def _new_bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
-    """Bytes on the device of the storages behind ``tensors`` that are not in ``seen`` yet."""
-    total = 0
-    for tensor in tensors:
-        if not is_on_device(tensor):
-            continue
-        storage = tensor.untyped_storage()
-        if storage._cdata not in seen:
-            seen.add(storage._cdata)
-            total += storage.nbytes()
-    return total

@@ -30,7 +30,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from simcore.graph.graph import MemoryProfile
 from workloads.tracing import simcore_step
-from workloads.tracing.fake.storages import storage_bytes
+from workloads.tracing.fake.storages import new_bytes
 from workloads.tracing.recipes.megatron import hooks
 from workloads.tracing.recipes.megatron.context import ContextParallelAttention
 from workloads.tracing.recipes.megatron.job import MegatronGptJob
@@ -87,11 +87,10 @@ class GptRank:
             for chunk in self.model
             for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)
         ]
-        own = storage_bytes(parameters)
-        with_gradients = storage_bytes([*parameters, *gradients])
-        everything = storage_bytes([*parameters, *gradients, *_optimizer_tensors(self.optimizer)])
+        seen: set[int] = set()
+        held = (parameters, gradients, _optimizer_tensors(self.optimizer))
         return RankFacts(
-            MemoryProfile(own, with_gradients - own, everything - with_gradients),
+            MemoryProfile(*(new_bytes(tensors, seen) for tensors in held)),
             layer_offset=self.layer_offset,
             versions=(("megatron-core", megatron.core.__version__),),
         )

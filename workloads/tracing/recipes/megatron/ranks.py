@@ -8,7 +8,7 @@ pipeline, which is then repeated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from workloads.tracing.drive.rank_classes import (
@@ -36,7 +36,10 @@ def distinct_ranks(job: MegatronGptJob, start: StartRounds, report: TraceReport)
     run, stands_for = sample_ranks(job)
     report.ranks_run = run
     if len(run) < job.world_size:
-        report.warnings.append(sampling_warning(job, run))
+        report.warnings.append(
+            f"world of {job.world_size} ranks: {len(run)} were run (both ends of the tensor-, context- and "
+            f"data-parallel axes of every stage); ranks between them are taken to do what the second one does"
+        )
     fewest = dict.fromkeys(run, job.fingerprint_microbatches)
     seen = _traces(job, start, "fingerprint", fewest, warm_up=False)
     classes = group_ranks(
@@ -96,14 +99,6 @@ def sample_ranks(job: MegatronGptJob) -> tuple[list[int], dict[int, int]]:
 
 def _stand_in(index: int, size: int) -> int:
     return index if index < 2 or index >= size - 2 else 1
-
-
-def sampling_warning(job: MegatronGptJob, run: Sequence[int]) -> str:
-    """What a user must know when not every rank was run."""
-    return (
-        f"world of {job.world_size} ranks: {len(run)} were run (both ends of the tensor-, context- and "
-        f"data-parallel axes of every stage); ranks between them are taken to do what the second one does"
-    )
 
 
 def extended_program(job: MegatronGptJob, trace: RankTrace) -> CutProgram | None:
