@@ -44,9 +44,12 @@ def explain(error: BaseException, rank: int, module: str, output: Sequence[str] 
     advice = _advice(error)
     if advice:
         lines.append(f"  what to do: {advice}")
+    return _with_output(lines, output)
+
+
+def _with_output(lines: list[str], output: Sequence[str]) -> ScriptError:
     if output:
-        lines.append("  the script's last output:")
-        lines += [f"    {line}" for line in output[-_LINES_SHOWN:]]
+        lines += ["  the script's last output:", *(f"    {line}" for line in output[-_LINES_SHOWN:])]
     return ScriptError("\n".join(lines))
 
 
@@ -127,7 +130,4 @@ def ended_early(
         f"  what to do: let it run {job.step + 1} steps, or keep an earlier one with --steps; a script that "
         f"does not call a torch.optim optimizer marks its steps with simcore_step()",
     ]
-    if output:
-        lines.append("  the script's last output:")
-        lines += [f"    {line}" for line in output[-_LINES_SHOWN:]]
-    return ScriptError("\n".join(lines))
+    return _with_output(lines, output)
