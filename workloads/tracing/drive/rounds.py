@@ -106,7 +106,7 @@ class Rounds:
             while self._running:
                 self._report(began)
                 done, _ = wait(self._running, _LOOK_S, FIRST_COMPLETED)
-                for future in done:
+                for future in [one for one in self._running if one in done]:  # as they began
                     rank = self._running.pop(future)
                     self.seen[rank] = outcome(future, rank, self._phase)
                 self._follow(who_waits(self._mail))
