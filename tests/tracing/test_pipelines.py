@@ -155,7 +155,7 @@ def test_activations_travel_forward_and_gradients_back(traced: dict[str, dict[in
 def test_context_parallel_attention_passes_keys_and_values_on(pool: WorkerPool) -> None:
     """torch's own: keys and values go round, backward their gradients, too; (1, 2, 4, 16) each in bf16."""
     job = ScriptJob(SCRIPT, ("context",), world_size=4, gpus_per_node=4)
-    found = events(pool.submit(rank_run.run_rank, job, 1).program).result()
+    found = events(pool.submit(rank_run.run_rank, job, 1).result().program)
     sizes = Counter(one.num_bytes for one in found if one.is_call)
     assert {one.name for one in found if one.is_call} == {"all_to_all"}
     pair = 2 * 2 * 4 * 16  # elements
