@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from workloads.tracing.cli import main
+from workloads.tracing.drive.cli import main
 
 if __name__ == "__main__":
     main()

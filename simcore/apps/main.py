@@ -38,7 +38,7 @@ app.add_typer(bench, name="bench")
 )
 def trace_workload(context: typer.Context) -> None:
     """Trace a training program without a GPU and write its execution graph."""
-    from workloads.tracing.cli import app as tracing
+    from workloads.tracing.drive.cli import app as tracing
 
     collect_as_usual()  # tensors
     tracing(context.args, prog_name="simcore trace-workload")

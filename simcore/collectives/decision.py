@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from simcore.collectives import tuner
 from simcore.collectives.channels import ChannelGraph, bounded, search_channels
 from simcore.collectives.forced import Forced
-from simcore.collectives.layout import GroupLayout
+from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.protocols import Chunking, Protocol
 from simcore.collectives.timing import GenerationTiming
 from simcore.hardware.specs import ClusterSpec
@@ -78,11 +78,11 @@ class Costs:
         """What the drift of channels costs in all, of ``sent_bytes`` per rank."""
         return scale_s * math.log1p(sent_bytes / self.timing.warm_up_bytes)
 
-    def network_hop_s(self, protocol: Protocol, layout: GroupLayout) -> float:
+    def network_hop_s(self, protocol: Protocol, layout: PlacedGroup) -> float:
         """One hop between nodes, wire included."""
         return layout.network_s + self.timing.protocols[protocol.name].network_hop_s
 
-    def graph(self, layout: GroupLayout) -> ChannelGraph:
+    def graph(self, layout: PlacedGroup) -> ChannelGraph:
         """The group's channels, within the forced limits."""
         graph = search_channels(
             self.cluster.gpu.table("tuner"),

@@ -12,7 +12,7 @@ from simcore.collectives.channels import (
 )
 from simcore.collectives.decision import Costs, Decision, ForcedSettings
 from simcore.collectives.kinds import Collective
-from simcore.collectives.layout import GroupLayout
+from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.loads import tree_levels
 from simcore.collectives.messages import Messages
 from simcore.collectives.protocols import (
@@ -51,7 +51,7 @@ class Decider:
         """Share of an NVLink port that multicast and in-switch reads reach."""
         return self._costs.timing.nvls_efficiency
 
-    def decision(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
+    def decision(self, kind: Collective, num_bytes: int, layout: PlacedGroup) -> Decision:
         """A collective of at least two ranks, or a message between two."""
         if kind.kernel is not None:
             return routed_decision(kind.kernel, self._costs, num_bytes, layout)
@@ -74,7 +74,7 @@ class Decider:
         decide = {"tree": self._tree, "pat": self._pat}.get(choice.algorithm, self._ring)
         return decide(kind, protocol, num_bytes, channels, layout)
 
-    def choice(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> tuner.Choice:
+    def choice(self, kind: Collective, num_bytes: int, layout: PlacedGroup) -> tuner.Choice:
         """What NCCL's tuner takes for a collective that it has a kernel for, and the time it expects."""
         shape = tuner.GroupShape(
             num_ranks=layout.num_ranks,
@@ -97,7 +97,7 @@ class Decider:
         self,
         kind: Collective,
         num_bytes: int,
-        layout: GroupLayout,
+        layout: PlacedGroup,
         decision: Decision,
         wire_bytes_per_s: float,
     ) -> tuple[float, float]:
@@ -115,7 +115,7 @@ class Decider:
         return choice.latency_s, choice.time_s
 
     def _ring(
-        self, kind: Collective, protocol: Protocol, num_bytes: int, channels: int, layout: GroupLayout
+        self, kind: Collective, protocol: Protocol, num_bytes: int, channels: int, layout: PlacedGroup
     ) -> Decision:
         ranks, nodes = layout.num_ranks, layout.num_nodes
         timing = self._costs.timing.protocols[protocol.name]
@@ -153,7 +153,7 @@ class Decider:
         )
 
     def _tree(
-        self, kind: Collective, protocol: Protocol, num_bytes: int, channels: int, layout: GroupLayout
+        self, kind: Collective, protocol: Protocol, num_bytes: int, channels: int, layout: PlacedGroup
     ) -> Decision:
         timing = self._costs.timing.protocols[protocol.name]
         inner, outer = tree_levels(layout)
@@ -196,7 +196,7 @@ class Decider:
         )
 
     def _pat(
-        self, kind: Collective, protocol: Protocol, num_bytes: int, channels: int, layout: GroupLayout
+        self, kind: Collective, protocol: Protocol, num_bytes: int, channels: int, layout: PlacedGroup
     ) -> Decision:
         timing = self._costs.timing.protocols[protocol.name]
         ranks = layout.num_ranks
@@ -223,7 +223,7 @@ class Decider:
             network_share=PAT_EFFICIENCY,
         )
 
-    def _nvls(self, kind: Collective, algorithm: str, num_bytes: int, layout: GroupLayout) -> Decision:
+    def _nvls(self, kind: Collective, algorithm: str, num_bytes: int, layout: PlacedGroup) -> Decision:
         channels = self._costs.settings.bounded(NVLS_CHANNELS)
         nodes, levels = layout.num_nodes, tree_levels(layout)[1]
         both_ways = not kind.one_way
@@ -262,7 +262,7 @@ class Decider:
         channels: int,
         inner: int,
         outer: int,
-        layout: GroupLayout,
+        layout: PlacedGroup,
         sent_bytes: float,
         *,
         in_step: bool = True,

@@ -19,7 +19,7 @@ _MAX_JOINED: Final = 48
 
 
 @dataclass(frozen=True)
-class GroupLayout:
+class PlacedGroup:
     """A group on its hardware: ``nodes[m]`` are the GPUs on the group's m-th node, by local index.
 
     ``local_gpus`` are the same as positions within the node.  ``nics_used``: NICs of the group's GPUs on the
@@ -85,7 +85,7 @@ def checked_ranks(fabric: Topology, ranks: Sequence[int]) -> None:
         )
 
 
-def layout_of(fabric: Topology, ranks: Sequence[int]) -> GroupLayout:
+def layout_of(fabric: Topology, ranks: Sequence[int]) -> PlacedGroup:
     """The layout of ``ranks`` in any order.  InputError as :func:`checked_ranks`."""
     checked_ranks(fabric, ranks)
     by_node: dict[int, list[int]] = {}
@@ -97,11 +97,11 @@ def layout_of(fabric: Topology, ranks: Sequence[int]) -> GroupLayout:
     nics = min(sum(int(cables[nic]) for nic in {fabric.nic_out(gpu) for gpu in gpus}) for gpus in nodes)
     network_s = _mean_network_s(fabric, nodes)
     if fabric.cluster.intra_node == "nvswitch":
-        return GroupLayout(nodes, local, nics, network_s)
+        return PlacedGroup(nodes, local, nics, network_s)
     found = [find_rings(fabric.node, members) for members in local]
     slowest = min(found, key=lambda rings: rings.total_bytes_per_s)
     inside_s = max(_hop_s(fabric.node, rings.orders[0]) for rings in found) - fabric.cluster.nvlink_latency_s
-    return GroupLayout(
+    return PlacedGroup(
         nodes, local, nics, network_s, _joined(fabric, nodes, found), slowest, max(0.0, inside_s)
     )
 

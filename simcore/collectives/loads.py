@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from simcore.collectives.kinds import Collective
 from simcore.collectives.kinds.schedule import aggregated_hops
-from simcore.collectives.layout import GroupLayout
+from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.tree import double_binary_tree
 from simcore.hardware.topology import Topology
 
@@ -100,7 +100,7 @@ def _entry_local(members: int, rotation: int, node: int) -> int:
     return (rotation + (node + 1) % 2) % members
 
 
-def ring_order(layout: GroupLayout, rotation: int) -> tuple[int, ...]:
+def ring_order(layout: PlacedGroup, rotation: int) -> tuple[int, ...]:
     """GPUs in the order of one channel's ring; see Note [Rotation].
 
     Within a node the ring goes round from where it enters to where it leaves, up or down: rotations then
@@ -120,7 +120,7 @@ def ring_order(layout: GroupLayout, rotation: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def ring_load(fabric: Topology, layout: GroupLayout) -> LoadPerByte:
+def ring_load(fabric: Topology, layout: PlacedGroup) -> LoadPerByte:
     """Load of a ring over all rotations, per byte that each rank sends."""
     load = LinkLoad(fabric)
     orders = [ring_order(layout, rotation) for rotation in range(layout.num_rings)]
@@ -129,12 +129,12 @@ def ring_load(fabric: Topology, layout: GroupLayout) -> LoadPerByte:
     return load.per_byte(1.0)
 
 
-def tree_rotations(layout: GroupLayout) -> int:
+def tree_rotations(layout: PlacedGroup) -> int:
     """Different pairs of trees that the group's channels take."""
     return len(layout.rings) or layout.max_per_node
 
 
-def _chains(layout: GroupLayout, rotation: int) -> list[tuple[int, ...]]:
+def _chains(layout: PlacedGroup, rotation: int) -> list[tuple[int, ...]]:
     """GPUs of each node, that in the tree of nodes first; without NVSwitches a piece of a ring."""
     if not layout.rings:
         starts = [rotation % len(gpus) for gpus in layout.nodes]
@@ -146,7 +146,7 @@ def _chains(layout: GroupLayout, rotation: int) -> list[tuple[int, ...]]:
     return chains
 
 
-def tree_edges(layout: GroupLayout, rotation: int, which: int) -> Iterator[tuple[int, int]]:
+def tree_edges(layout: PlacedGroup, rotation: int, which: int) -> Iterator[tuple[int, int]]:
     """(child, parent) GPUs of one channel: a chain in each node, its head in one of the two node trees."""
     tree = double_binary_tree(layout.num_nodes)[which]
     chains = _chains(layout, rotation)
@@ -156,7 +156,7 @@ def tree_edges(layout: GroupLayout, rotation: int, which: int) -> Iterator[tuple
             yield chain[0], chains[tree.parent[node]][0]
 
 
-def tree_load(fabric: Topology, layout: GroupLayout) -> LoadPerByte:
+def tree_load(fabric: Topology, layout: PlacedGroup) -> LoadPerByte:
     """Load of the double binary tree over all rotations, per byte that an average rank sends.
 
     Every edge carries each byte once up and once down, so an average rank sends 2 (n-1)/n of them.
@@ -169,12 +169,12 @@ def tree_load(fabric: Topology, layout: GroupLayout) -> LoadPerByte:
     return load.per_byte(2.0 * (num_ranks - 1) / num_ranks)
 
 
-def tree_levels(layout: GroupLayout) -> tuple[int, int]:
+def tree_levels(layout: PlacedGroup) -> tuple[int, int]:
     """(hops within nodes, hops between nodes) from the deepest leaf to the root."""
     return layout.max_per_node - 1, max(tree.depth for tree in double_binary_tree(layout.num_nodes))
 
 
-def nvls_load(fabric: Topology, layout: GroupLayout, efficiency: float) -> LoadPerByte:
+def nvls_load(fabric: Topology, layout: PlacedGroup, efficiency: float) -> LoadPerByte:
     """Load of an all_reduce inside the NVSwitch, per byte that an average rank sends in a ring.
 
     The switch reads every GPU's B bytes once to add them and delivers the sum to all: a GPU's port carries
@@ -199,7 +199,7 @@ def nvls_load(fabric: Topology, layout: GroupLayout, efficiency: float) -> LoadP
 
 
 def nvls_one_way_load(
-    fabric: Topology, layout: GroupLayout, efficiency: float, *, gathers: bool
+    fabric: Topology, layout: PlacedGroup, efficiency: float, *, gathers: bool
 ) -> LoadPerByte:
     """Load of an all_gather (``gathers``) or reduce_scatter in the switch, per byte that a ring would send.
 
@@ -220,7 +220,7 @@ def nvls_one_way_load(
     return load.per_byte(1.0 - share)
 
 
-def pat_load(fabric: Topology, layout: GroupLayout, *, gathers: bool) -> LoadPerByte:
+def pat_load(fabric: Topology, layout: PlacedGroup, *, gathers: bool) -> LoadPerByte:
     """Load of parallel aggregated trees, per byte that each rank sends; sums travel the other way."""
     load = LinkLoad(fabric)
     order = [gpu for gpus in layout.nodes for gpu in gpus]
@@ -233,7 +233,7 @@ def pat_load(fabric: Topology, layout: GroupLayout, *, gathers: bool) -> LoadPer
 
 
 def message_load(
-    fabric: Topology, layout: GroupLayout, kind: Collective, ranks: Sequence[int]
+    fabric: Topology, layout: PlacedGroup, kind: Collective, ranks: Sequence[int]
 ) -> LoadPerByte:
     """Load of messages between all pairs, per byte that an average rank sends to all others together.
 

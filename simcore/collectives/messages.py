@@ -9,7 +9,7 @@ from typing import Final
 from simcore.collectives.channels import p2p_channels
 from simcore.collectives.decision import Costs, Decision
 from simcore.collectives.kinds import Collective
-from simcore.collectives.layout import GroupLayout
+from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.protocols import (
     LL,
     P2P_LL_THRESHOLD_BYTES,
@@ -30,18 +30,18 @@ class Messages:
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
 
-    def decision(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
+    def decision(self, kind: Collective, num_bytes: int, layout: PlacedGroup) -> Decision:
         """One message between two ranks, or messages between all of a group."""
         return self._pair(kind, num_bytes, layout) if kind.pair else self._group(kind, num_bytes, layout)
 
-    def _pair(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
+    def _pair(self, kind: Collective, num_bytes: int, layout: PlacedGroup) -> Decision:
         crosses = layout.num_nodes > 1
         limit = P2P_NETWORK_CHUNK_BYTES if crosses else P2P_NVLINK_CHUNK_BYTES
         channels = p2p_channels(num_bytes, crosses, self._costs.graph(layout), limit)
         decision = self._messages(kind, num_bytes, num_bytes, channels, layout, 1)
         return replace(decision, algorithm="p2p")
 
-    def _group(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
+    def _group(self, kind: Collective, num_bytes: int, layout: PlacedGroup) -> Decision:
         """Messages from everybody to everybody, or two levels of them where that is forced."""
         wanted = self._costs.settings.algorithms.among(kind.family, kind.algorithms)
         if wanted == ("hierarchical",) and fits_two_levels(layout):
@@ -56,7 +56,7 @@ class Messages:
         sent = kind.sent_share(layout.num_ranks) * num_bytes
         return self._messages(kind, sent, message, channels, layout, peers)
 
-    def _two_levels(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
+    def _two_levels(self, kind: Collective, num_bytes: int, layout: PlacedGroup) -> Decision:
         sent = kind.sent_share(layout.num_ranks) * num_bytes
         inner, outer = two_level_shares(layout)
         nodes, local = layout.num_nodes, layout.max_per_node
@@ -79,7 +79,7 @@ class Messages:
         sent_bytes: float,
         message_bytes: int,
         channels: int,
-        layout: GroupLayout,
+        layout: PlacedGroup,
         peers: int,
     ) -> Decision:
         """Messages of ``message_bytes`` from each rank to ``peers`` others, ``sent_bytes`` together."""

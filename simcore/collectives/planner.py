@@ -20,7 +20,7 @@ from simcore.collectives.decisions import Decider
 from simcore.collectives.environment import parse_environment
 from simcore.collectives.forced import forced_algorithms, forced_protocols
 from simcore.collectives.kinds import SEND_RECV, Collective, collective_named, unknown_collective
-from simcore.collectives.layout import GroupLayout, layout_of
+from simcore.collectives.layout import PlacedGroup, layout_of
 from simcore.collectives.loads import (
     LoadPerByte,
     message_load,
@@ -91,7 +91,7 @@ class NcclPlanner:
         )
         self._topology = topology
         self._decider = Decider(topology.cluster, settings, timing)
-        self._layouts: dict[tuple[int, ...], GroupLayout] = {}
+        self._layouts: dict[tuple[int, ...], PlacedGroup] = {}
         self._loads: dict[tuple[str, str, tuple[int, ...]], PlannedLoad] = {}
         self._decisions: dict[tuple[object, ...], Decision] = {}
         self._plans: dict[tuple[str, int, tuple[int, ...]], CollectivePlan] = {}
@@ -149,13 +149,13 @@ class NcclPlanner:
         error = relative_error(kind.family, moved, layout.num_nodes)
         return closed_form.plan_of(kind, num_bytes, ranks, decision, load, error)
 
-    def _layout(self, ranks: tuple[int, ...]) -> GroupLayout:
+    def _layout(self, ranks: tuple[int, ...]) -> PlacedGroup:
         layout = self._layouts.get(ranks)
         if layout is None:
             layout = self._layouts[ranks] = layout_of(self._topology, ranks)
         return layout
 
-    def _decision(self, kind: Collective, num_bytes: int, layout: GroupLayout) -> Decision:
+    def _decision(self, kind: Collective, num_bytes: int, layout: PlacedGroup) -> Decision:
         key = (kind.name, num_bytes, layout.signature)
         decision = self._decisions.get(key)
         if decision is None:
@@ -163,7 +163,7 @@ class NcclPlanner:
         return decision
 
     def _load(
-        self, algorithm: str, kind: Collective, ranks: tuple[int, ...], layout: GroupLayout
+        self, algorithm: str, kind: Collective, ranks: tuple[int, ...], layout: PlacedGroup
     ) -> PlannedLoad:
         # Kinds that use links alike share what was found for one of them.
         key = (algorithm, kind.name if kind.one_way or kind.grouped else "", ranks)
@@ -173,7 +173,7 @@ class NcclPlanner:
             load = self._loads[key] = self._load_of(found, algorithm, layout)
         return load
 
-    def _load_of(self, load: LoadPerByte, algorithm: str, layout: GroupLayout) -> PlannedLoad:
+    def _load_of(self, load: LoadPerByte, algorithm: str, layout: PlacedGroup) -> PlannedLoad:
         fabric = self._topology
         ids, weights, connections, inputs = load
         capacity = fabric.links.bytes_per_s[ids]
@@ -195,7 +195,7 @@ class NcclPlanner:
         )
 
     def _link_load(
-        self, algorithm: str, kind: Collective, ranks: tuple[int, ...], layout: GroupLayout
+        self, algorithm: str, kind: Collective, ranks: tuple[int, ...], layout: PlacedGroup
     ) -> LoadPerByte:
         fabric, efficiency = self._topology, self._decider.nvls_efficiency
         match algorithm:

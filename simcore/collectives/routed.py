@@ -18,7 +18,7 @@ from typing import Final
 
 from simcore.collectives.decision import Costs, Decision
 from simcore.collectives.kinds.all_to_all import TokenExchange
-from simcore.collectives.layout import GroupLayout
+from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.loads import LinkLoad, LoadPerByte
 from simcore.collectives.protocols import SIMPLE, Chunking
 from simcore.hardware.topology import Topology
@@ -38,7 +38,7 @@ NVLINK_SHARE: Final = 0.94
 _CHUNK_BYTES: Final = 86_016
 
 
-def routed_load(exchange: TokenExchange, fabric: Topology, layout: GroupLayout) -> LoadPerByte:
+def routed_load(exchange: TokenExchange, fabric: Topology, layout: PlacedGroup) -> LoadPerByte:
     """Load of each link per byte of the exchange's size; see Note [Routed exchange]."""
     load = LinkLoad(fabric)
     nodes = layout.nodes
@@ -53,7 +53,7 @@ def routed_load(exchange: TokenExchange, fabric: Topology, layout: GroupLayout) 
     return load.per_byte(1.0)
 
 
-def routed_decision(exchange: TokenExchange, costs: Costs, num_bytes: int, layout: GroupLayout) -> Decision:
+def routed_decision(exchange: TokenExchange, costs: Costs, num_bytes: int, layout: PlacedGroup) -> Decision:
     """What runs: one kernel, one hop over NICs and one over NVLink behind each other's chunks."""
     timing = costs.timing.protocols[SIMPLE.name]
     crosses = layout.num_nodes > 1
@@ -76,7 +76,7 @@ def routed_decision(exchange: TokenExchange, costs: Costs, num_bytes: int, layou
     )
 
 
-def _hbm_bytes(exchange: TokenExchange, layout: GroupLayout) -> float:
+def _hbm_bytes(exchange: TokenExchange, layout: PlacedGroup) -> float:
     """HBM traffic of a member per byte of the size; see Note [Routed exchange]."""
     crossing = (layout.num_nodes - 1) / layout.num_nodes
     return 1.0 + 4.0 * crossing + exchange.gpus

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from simcore.collectives.layout import GroupLayout
+from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.loads import LinkLoad, LoadPerByte
 from simcore.hardware.topology import Topology
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from simcore.collectives.decision import Decision
 
 
-def fits_two_levels(layout: GroupLayout) -> bool:
+def fits_two_levels(layout: PlacedGroup) -> bool:
     """Whether every node holds as many ranks, more than one, on more than one node."""
     sizes = {len(gpus) for gpus in layout.nodes}
     return layout.num_nodes > 1 and len(sizes) == 1 and layout.max_per_node > 1
 
 
-def two_level_shares(layout: GroupLayout) -> tuple[float, float]:
+def two_level_shares(layout: PlacedGroup) -> tuple[float, float]:
     """Of what a rank sends to others in all, what the level in the node and the one between nodes carry.
 
     N (K-1) and K (N-1) pieces, where a pairwise exchange has N K - 1: what changes both node and rail is sent
@@ -37,7 +37,7 @@ def two_level_shares(layout: GroupLayout) -> tuple[float, float]:
     return nodes * (local - 1) / others, local * (nodes - 1) / others
 
 
-def two_level_load(fabric: Topology, layout: GroupLayout) -> LoadPerByte:
+def two_level_load(fabric: Topology, layout: PlacedGroup) -> LoadPerByte:
     """Load of both levels, per byte that each rank has for all others together."""
     load = LinkLoad(fabric)
     nodes = layout.nodes
@@ -57,7 +57,7 @@ def two_level_load(fabric: Topology, layout: GroupLayout) -> LoadPerByte:
 def one_after_the_other(
     within: Decision,
     between: Decision,
-    layout: GroupLayout,
+    layout: PlacedGroup,
     nvlink_bytes_per_s: float,
     nic_bytes_per_s: float,
 ) -> Decision:

@@ -32,7 +32,7 @@ def verify(graph: Graph) -> list[str]:
     """
     check_structure(graph, f"graph {graph.workload.name!r}")
     owner = graph.program_of_rank.astype(np.int64)
-    played = [_Played.of(graph, index) for index in range(len(graph.programs))]
+    played = [_ProgramPlay.of(graph, index) for index in range(len(graph.programs))]
     outside = np.flatnonzero(graph.edges.src < 0)
     for one in played:
         play_edges(graph, one.flat, outside)
@@ -56,7 +56,7 @@ def _check_has_work(graph: Graph, flat: FlatOps) -> None:
 
 
 @dataclass(frozen=True)
-class _Played:
+class _ProgramPlay:
     """One program's communication ops, in issue order: ``place`` are flat indices, ``row`` op rows."""
 
     program: int
@@ -65,7 +65,7 @@ class _Played:
     row: IntArray
 
     @classmethod
-    def of(cls, graph: Graph, program: int) -> _Played:
+    def of(cls, graph: Graph, program: int) -> _ProgramPlay:
         flat = graph.flat_ops(graph.programs[program])
         place = np.flatnonzero(is_communication(graph.ops.kind)[flat.row])
         return cls(program, flat, place, flat.row[place])
@@ -105,10 +105,10 @@ class _GroupCheck:
     name: str
     matrix: IntArray
     program: IntArray
-    played: list[_Played]
+    played: list[_ProgramPlay]
 
     @classmethod
-    def of(cls, graph: Graph, name: str, owner: IntArray, played: list[_Played]) -> _GroupCheck | None:
+    def of(cls, graph: Graph, name: str, owner: IntArray, played: list[_ProgramPlay]) -> _GroupCheck | None:
         """The check of group ``name``, or None when nobody uses it.  GraphError for a foreign rank."""
         uses = graph.ops.group.equals(name)
         users = [one.program for one in played if uses[one.row].any()]

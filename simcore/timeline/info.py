@@ -15,11 +15,11 @@ from simcore.graph.groups import ProcessGroup
 from simcore.timeline.schema import RUN_FILE, SCHEMA_VERSION
 
 
-class _Record(BaseModel):
+class _RunRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class FlopCounts(_Record):
+class FlopCounts(_RunRecord):
     """Flops of one step, all ranks together; a multiply-add counts 2.
 
     ``model``: forward and backward as traced, attention scores of all s x s pairs (Megatron-LM's and PaLM's
@@ -34,7 +34,7 @@ class FlopCounts(_Record):
     attention: int = 0
 
 
-class StageMemory(_Record):
+class StageMemory(_RunRecord):
     """Peak memory per GPU of the ranks of one program, bytes; ``capacity`` is what a framework can have."""
 
     program: str
@@ -48,7 +48,7 @@ class StageMemory(_Record):
     capacity: int
 
 
-class GroupLayout(_Record):
+class GroupLayout(_RunRecord):
     """A family of process groups as strides (:class:`ProcessGroup`)."""
 
     dims: tuple[tuple[int, int], ...]
@@ -66,7 +66,7 @@ class GroupLayout(_Record):
         return ProcessGroup(name, self.dims, self.base_dims, self.offset, self.explicit)
 
 
-class WorkloadInfo(_Record):
+class WorkloadInfo(_RunRecord):
     """What was run; fields as in :class:`simcore.graph.graph.Workload`."""
 
     name: str
@@ -84,7 +84,7 @@ class WorkloadInfo(_Record):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class StepBand(_Record):
+class StepBand(_RunRecord):
     """What measured step times of such jobs lie within: ``level`` of them between ``low_s`` and ``high_s``.
 
     ``runs``: number of measured runs that it rests on (an effective one); ``widened``: factor by which it was
@@ -99,7 +99,7 @@ class StepBand(_Record):
     reasons: tuple[str, ...] = ()
 
 
-class NearestRun(_Record):
+class NearestRun(_RunRecord):
     """A measured run near the job; ``error`` is predicted over measured, less one.
 
     ``differs``: what it has that the job has not, what matters most first.
@@ -115,7 +115,7 @@ class NearestRun(_Record):
     differs: tuple[str, ...] = ()
 
 
-class RunInfo(_Record):
+class RunInfo(_RunRecord):
     """Everything about a run that is not a row.
 
     ``peak_flops_per_s`` is one GPU's dense peak in ``peak_math`` (the denominator of MFU).  ``origins`` is

@@ -32,21 +32,21 @@ class Line:
     bytes_written: int
     collective: str
     ranks: int
-    comm_bytes: int
+    num_bytes: int
     waits: str
 
     @property
     def is_compared(self) -> bool:
         """Whether a description has it: no scalars, no flags."""
         if self.collective:
-            return self.comm_bytes > SMALL_COLLECTIVE_BYTES
+            return self.num_bytes > SMALL_COLLECTIVE_BYTES
         return self.bytes_read + self.bytes_written > SMALL_KERNEL_BYTES
 
     @property
     def place(self) -> int | tuple[str, int, int] | None:
         """What is compared in order: a product or attention by its flops, a collective by what it sends."""
         if self.collective:
-            return self.collective, self.ranks, self.comm_bytes
+            return self.collective, self.ranks, self.num_bytes
         return self.flops or None
 
 

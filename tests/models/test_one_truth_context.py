@@ -23,8 +23,8 @@ from workloads.models import ModelSpec
 from workloads.models.software import SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
-from workloads.tracing.pool import workers
-from workloads.tracing.script.job import ScriptJob
+from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.script_job import ScriptJob
 
 SCRIPT = Path(__file__).parents[1] / "tracing/scripts/context.py"
 RANKS, SEQ = 4, 4096
@@ -43,11 +43,10 @@ Step = tuple[int, int, int, bool]
 @pytest.fixture(scope="module")
 def traced() -> Graph:
     pytest.importorskip("torch")
-    from workloads.tracing.script import rank_script
-    from workloads.tracing.script.trace_script import ScriptReport, trace_script_in
+    from workloads.tracing.drive.trace import trace_in
 
-    with workers(rank_script.prepare, 1) as pool:
-        return trace_script_in(pool, ScriptJob(SCRIPT, (), world_size=RANKS), ScriptReport())
+    with workers(1) as pool:
+        return trace_in(pool, ScriptJob(SCRIPT, (), world_size=RANKS))
 
 
 def made() -> Graph:

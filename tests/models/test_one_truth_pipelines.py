@@ -30,8 +30,8 @@ from tests.models.traced_cases import EAGER as SOFTWARE
 from tests.models.traced_cases import MODEL
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
-from workloads.tracing.pool import workers
-from workloads.tracing.script.job import ScriptJob
+from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.script_job import ScriptJob
 
 SCRIPT = Path(__file__).parents[1] / "tracing/scripts/llama_stages.py"
 STAGES, MICROBATCHES, SEQ = 2, 4, 128
@@ -61,14 +61,11 @@ Step = tuple[str, int, int] | tuple[str, str]
 @pytest.fixture(scope="module")
 def traced() -> Iterator[dict[str, Graph]]:
     pytest.importorskip("torch")
-    from workloads.tracing.script import rank_script
-    from workloads.tracing.script.trace_script import ScriptReport, trace_script_in
+    from workloads.tracing.drive.trace import trace_in
 
-    with workers(rank_script.prepare, 1) as pool:
+    with workers(1) as pool:
         yield {
-            name: trace_script_in(
-                pool, ScriptJob(SCRIPT, (name, str(chunks)), world_size=STAGES), ScriptReport()
-            )
+            name: trace_in(pool, ScriptJob(SCRIPT, (name, str(chunks)), world_size=STAGES))
             for name, (_, chunks) in CASES.items()
         }
 

@@ -166,14 +166,13 @@ def test_attention_of_a_part_of_the_queries_counts_half_of_the_keys() -> None:
 @pytest.mark.parametrize("how", CASES)
 def test_graphs_are_what_tracing_gives_now(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    from workloads.tracing.pool import workers
-    from workloads.tracing.script import rank_script
-    from workloads.tracing.script.job import ScriptJob
-    from workloads.tracing.script.trace_script import ScriptReport, trace_script_in
+    from workloads.tracing.drive.rounds import workers
+    from workloads.tracing.drive.script_job import ScriptJob
+    from workloads.tracing.drive.trace import trace_in
 
-    with workers(rank_script.prepare, 1) as pool:
+    with workers(1) as pool:
         job = ScriptJob(SCRIPT, (how,), world_size=8, step=1)
-        now = trace_script_in(pool, job, ScriptReport())
+        now = trace_in(pool, job)
     then = traced(how)
     for stage in range(CASES[how].pp):
         assert calls(now, stage) == calls(then, stage)

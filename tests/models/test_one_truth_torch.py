@@ -65,7 +65,7 @@ def bare(line: Line) -> str:
 
 
 def calls(lines: Sequence[Line], *kinds: str) -> list[tuple[str, int, int]]:
-    return [(x.collective, x.ranks, x.comm_bytes) for x in lines if x.collective and x.collective in kinds]
+    return [(x.collective, x.ranks, x.num_bytes) for x in lines if x.collective and x.collective in kinds]
 
 
 def without(lines: Sequence[Line], *kinds: str) -> list[Line]:

@@ -18,9 +18,10 @@ from workloads.models import ModelSpec
 from workloads.models.software import SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
-from workloads.tracing.pool import WorkerPool, workers
-from workloads.tracing.script.job import ScriptJob
-from workloads.tracing.script.trace_script import ScriptReport, trace_script_in
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.trace import trace_in
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).with_name("traced")
@@ -80,8 +81,8 @@ class Case:
     def traced(self, pool: WorkerPool) -> listing.Listing:
         """What tracing gives now."""
         world = ParallelSpec(**self.parallel).world_size
-        job = ScriptJob(ROOT / self.script, tuple(self.arguments.split()), world_size=world)
-        return listing.of_graph(trace_script_in(pool, job, ScriptReport(), max_ranks=1), self.command)
+        job = ScriptJob(ROOT / self.script, tuple(self.arguments.split()), world_size=world, max_ranks=1)
+        return listing.of_graph(trace_in(pool, job), self.command)
 
 
 #: PyTorch's DDP: gradients in the model's dtype, divided as they are copied into buckets of 25 MiB.
@@ -144,12 +145,10 @@ CASES: dict[str, Case] = {
 
 def trace(names: Iterable[str]) -> Iterator[tuple[str, listing.Listing]]:
     """(name, listing) of the cases whose frameworks are installed."""
-    from workloads.tracing.script import rank_script
-
     chosen = [name for name in names if CASES[name].is_traceable]
     for needs, together in groupby(sorted(chosen, key=_needs), _needs):
         imports = tuple((need, ()) for need in needs if need != "torch")
-        with workers(rank_script.prepare, 1, arguments=(imports,)) as pool:
+        with workers(1, imports=imports) as pool:
             for name in together:
                 yield name, CASES[name].traced(pool)
 

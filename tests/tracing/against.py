@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from simcore.graph.ops import EdgeKind, OpKind
 from tests.tracing.small_jobs import column
-from workloads.tracing.templates import CutProgram
+from workloads.tracing.record.templates import CutProgram
 
 _COLUMNS = ("kind", "name", "collective", "num_bytes", "stream", "peer_delta", "group")
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tracing.small_jobs import NEEDS
-from workloads.tracing.pool import WorkerPool
-from workloads.tracing.trace import megatron_workers
+from tests.tracing.small_jobs import NEEDS, SMALL
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import workers
 
 
 @pytest.fixture(scope="session")
@@ -16,5 +16,6 @@ def pool() -> Iterator[WorkerPool]:
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"{missing[0]} is not installed")
-    with megatron_workers() as running:
+    _, recipe = SMALL.preparation()
+    with workers(recipe=recipe) as running:
         yield running

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workloads.tracing.recording import Recording
+from workloads.tracing.record.recording import Recording
 
 
 def record(program: Callable[[], None], rank: int = 1, world_size: int = 4) -> Recording:
     """Run ``program`` as one rank and return what was recorded."""
-    from workloads.tracing import fake_dist, fake_values, streams
-    from workloads.tracing.recorder import Recorder
+    import torch.distributed as dist
 
-    streams.reset()
-    fake_dist.enter_world(rank, world_size, gpus_per_node=8)
+    from workloads.tracing.fake import host_values, process_groups
+    from workloads.tracing.record.recorder import Recorder
+
+    process_groups.enter_world(rank, world_size, gpus_per_node=8)
+    dist.init_process_group("nccl")
     recorder = Recorder()
-    with fake_values.make_fake_mode(), recorder:
+    with host_values.make_fake_mode(), recorder:
         recorder.recording = True
         recorder.begin_segment("step", phase="fwd")
         program()

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from workloads.tracing import fake_values
-from workloads.tracing.recorder import Recorder
+from workloads.tracing.fake import host_values
+from workloads.tracing.record.recorder import Recorder
 
 
 def calls() -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _seen(results: dict[str, Any]) -> dict[str, Any]:
 
 def both() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(torch's own, three rounds with the cache)."""
-    mode = fake_values.make_fake_mode()
+    mode = host_values.make_fake_mode()
     with mode:
         plain = _seen(calls())
     with mode, Recorder():

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from tests.tracing.against import events, run_really
-from workloads.tracing.pool import WorkerPool, workers
-from workloads.tracing.script import rank_script
-from workloads.tracing.script.job import ScriptJob
-from workloads.tracing.templates import CutProgram
+from workloads.tracing.drive import rank_run
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.record.templates import CutProgram
 
 SCRIPT = Path(__file__).parent / "scripts" / "small.py"
 #: Mode of the script -> processes.
@@ -46,14 +47,14 @@ def really(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     """One worker: the modes are traced one after the other."""
-    with workers(rank_script.prepare, 1) as running:
+    with workers(1) as running:
         yield running
 
 
 def traced(pool: WorkerPool, mode: str) -> CutProgram:
     job = ScriptJob(SCRIPT, (mode,), world_size=MODES[mode], gpus_per_node=MODES[mode])
-    found: rank_script.ScriptTrace = pool.run(rank_script.run_script, job, 1)
-    return found.trace.program
+    found = pool.submit(rank_run.run_rank, job, 1).result()
+    return found.program
 
 
 @pytest.mark.parametrize("mode", MODES)

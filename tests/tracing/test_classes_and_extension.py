@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from simcore.graph import load_graph, verify
-from tests.tracing.small_jobs import job
+from tests.tracing.small_jobs import gpt_traces, job, read_back
 from workloads.tracing import MegatronGptJob, TraceReport
-from workloads.tracing.assemble import read_back
-from workloads.tracing.extend import extend
-from workloads.tracing.pool import WorkerPool
-from workloads.tracing.rank_classes import contiguous_text, group_ranks, sample_ranks
-from workloads.tracing.templates import CutProgram, CutTemplate, Instance
-from workloads.tracing.trace import extend_trace, gpt_traces, megatron_workers, trace_in
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rank_classes import contiguous_text, group_ranks
+from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.trace import trace_in
+from workloads.tracing.recipes.megatron.ranks import extend, extended_program, sample_ranks
+from workloads.tracing.record.templates import CutProgram, CutTemplate, Instance
 
 CATALOG = "workloads/catalog/graphs"
 #: GPT-175B in the catalog: what is simulated by default, and Echo's job.
@@ -34,15 +34,15 @@ HEADLINES = {
 def test_extending_equals_tracing_every_microbatch(pool: WorkerPool, case: MegatronGptJob) -> None:
     first_ranks = [stage * case.tp * case.dp for stage in range(case.pp)]
     few = gpt_traces(
-        pool, case, [(rank, case.traced_microbatches(stage), True) for stage, rank in enumerate(first_ranks)]
+        pool, case, [(rank, case.traced_microbatches(stage)) for stage, rank in enumerate(first_ranks)]
     )
     assert all(trace.num_microbatches < case.microbatches for trace in few)
     every = {
         trace.rank: trace.program
-        for trace in gpt_traces(pool, case, [(rank, case.microbatches, True) for rank in first_ranks])
+        for trace in gpt_traces(pool, case, [(rank, case.microbatches) for rank in first_ranks])
     }
     for trace in few:
-        extended = extend_trace(case, trace)
+        extended = extended_program(case, trace)
         assert extended is not None, f"rank {trace.rank}: no steady state"
         assert extended.skeleton == every[trace.rank].skeleton
         assert extended.digest() == every[trace.rank].digest()
@@ -53,11 +53,11 @@ def test_classes_stand_for_every_rank(pool: WorkerPool) -> None:
     case = job(layers=2, microbatches=7, precision="bf16", sequence_parallel=True, recompute="selective")
     report = TraceReport()
     graph = trace_in(pool, case, report)
-    assert (report.ranks_run, report.rank_classes, report.warnings) == (4, 4, [])
-    full = gpt_traces(pool, case, [(rank, case.microbatches, True) for rank in range(4)])
+    assert (report.ranks_run, len(graph.programs), report.warnings) == ([0, 1, 2, 3], 4, [])
+    full = gpt_traces(pool, case, [(rank, case.microbatches) for rank in range(4)])
     for trace in full:
         program = graph.programs[int(graph.program_of_rank[trace.rank])]
-        assert program.stage == trace.stage
+        assert program.stage == case.stage_of(trace.rank)
         assert read_back(graph, program).digest() == trace.program.digest()
         assert program.memory.peak == trace.memory.static + trace.program.peak_memory()
 
@@ -98,10 +98,10 @@ def test_sharded_optimizer_with_overlap(pool: WorkerPool) -> None:
 
 def test_graph_does_not_depend_on_the_hash_seed(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     case = job(layers=2)
-    calls = [(2, 2, True)]
+    calls = [(2, 2)]
     (here,) = gpt_traces(pool, case, calls)
     monkeypatch.setenv("PYTHONHASHSEED", "12345")
-    with megatron_workers(1) as other:
+    with workers(1, recipe=case.preparation()[1]) as other:
         (there,) = gpt_traces(other, case, calls)
     assert here == there
 
@@ -112,10 +112,10 @@ def test_committed_graph_is_what_tracing_gives(pool: WorkerPool, name: str) -> N
     case = headline(**HEADLINES[name])
     assert graph.workload.command == case.command()
     rank = 40  # stage 5
-    (trace,) = gpt_traces(pool, case, [(rank, case.traced_microbatches(5), True)])
+    (trace,) = gpt_traces(pool, case, [(rank, case.traced_microbatches(5))])
     if trace.versions["torch"].split("+")[0] != graph.workload.versions["torch"].split("+")[0]:
         pytest.skip("another torch version may launch other kernels")
-    extended = extend_trace(case, trace)
+    extended = extended_program(case, trace)
     assert extended is not None
     program = graph.programs[int(graph.program_of_rank[rank])]
     assert trace.memory.static == program.memory.static

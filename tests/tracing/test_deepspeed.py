@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.tracing.small_jobs import column
-from workloads.tracing.pool import WorkerPool, workers
-from workloads.tracing.script.job import ScriptJob
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.script_job import ScriptJob
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"
@@ -29,26 +30,24 @@ MODEL = 2 * 3 * sum(TENSORS)
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     """One worker, forked from a process that has imported DeepSpeed."""
-    from workloads.tracing.script import rank_script
-
-    with workers(rank_script.prepare, 1, arguments=((("deepspeed", ()),),)) as running:
+    with workers(1, imports=(("deepspeed", ()),)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def found(pool: WorkerPool) -> dict[int, Any]:
-    """The ScriptTrace of rank 1 of 8, by stage."""
-    from workloads.tracing.script import rank_script
+    """The RankTrace of rank 1 of 8, by stage."""
+    from workloads.tracing.drive import rank_run
 
     jobs = {stage: ScriptJob(SCRIPT, (str(stage),), world_size=8) for stage in (0, 1, 2, 3, NO_REUSE)}
-    return {stage: pool.run(rank_script.run_script, job, 1) for stage, job in jobs.items()}
+    return {stage: pool.submit(rank_run.run_rank, job, 1).result() for stage, job in jobs.items()}
 
 
 def bytes_of(found: Any, collective: str) -> Counter[str]:
     """Bytes of a step's collectives, by phase; flags and norms of a few bytes left out."""
     counted: Counter[str] = Counter()
-    for entry in found.trace.program.skeleton:
-        template = found.trace.program.templates[entry.template]
+    for entry in found.program.skeleton:
+        template = found.program.templates[entry.template]
         names = ("phase", "collective", "num_bytes")
         for phase, name, size in zip(*(column(template, one) for one in names), strict=True):
             if name == collective and size > 16:
@@ -79,9 +78,9 @@ def test_stage_3_gathers_for_each_pass_and_scatters_gradients(found: dict[int, A
 
 def test_states_are_sharded(found: dict[int, Any]) -> None:
     # Adam's mean and square in fp32; whole without ZeRO, an eighth else.
-    assert found[0].trace.memory.optimizer_states >= 2 * 2 * MODEL
+    assert found[0].memory.optimizer_states >= 2 * 2 * MODEL
     for stage in (1, 2, 3):
-        states = found[stage].trace.memory.optimizer_states
+        states = found[stage].memory.optimizer_states
         assert 2 * 2 * MODEL / 8 <= states < 2 * 2 * MODEL / 4
 
 
@@ -89,7 +88,7 @@ def test_the_optimizer_is_one_kernel(found: dict[int, Any]) -> None:
     for one in found.values():
         kernels = [
             (name, read, written)
-            for template in one.trace.program.templates.values()
+            for template in one.program.templates.values()
             for name, read, written in zip(
                 *(column(template, key) for key in ("name", "bytes_read", "bytes_written")), strict=True
             )
@@ -101,6 +100,6 @@ def test_the_optimizer_is_one_kernel(found: dict[int, Any]) -> None:
 
 def test_a_step_is_two_microbatches_and_ends_with_the_engines_step(found: dict[int, Any]) -> None:
     for one in found.values():
-        assert one.trace.num_microbatches == 2
-        kinds = [one.trace.program.templates[entry.template].name for entry in one.trace.program.skeleton]
+        assert one.num_microbatches == 2
+        kinds = [one.program.templates[entry.template].name for entry in one.program.skeleton]
         assert kinds.count("bwd") == 2 and "optimizer" in kinds

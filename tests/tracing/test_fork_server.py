@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from workloads.tracing.fake_device import child_environment
-from workloads.tracing.fork_server import ForkExecutor
-from workloads.tracing.pool import TracingError, WorkerPool
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import TracingError, outcome
+from workloads.tracing.fake.device import child_environment
 
 
-def executor(prepare: Callable[..., Any] = os.getpid, *arguments: Any, count: int = 2) -> ForkExecutor:
-    return ForkExecutor(count, prepare, arguments, child_environment())
+def executor(prepare: Callable[..., Any] = os.getpid, *arguments: Any, count: int = 2) -> WorkerPool:
+    return WorkerPool(count, prepare, arguments, child_environment())
 
 
 def test_every_call_starts_from_the_prepared_state() -> None:
@@ -37,7 +37,7 @@ def test_a_call_that_fails_and_a_process_that_dies_say_how() -> None:
             running.submit(os.abort).result()
         assert running.submit(len, "abc").result() == 3  # the others are not affected
         with pytest.raises(TracingError, match=r"rank 4 \(trace\): its process ended with exit code 7"):
-            WorkerPool(running).ranks(os._exit, [(7,)], lambda _: 4)
+            outcome(running.submit(os._exit, 7), 4, "trace")
 
 
 def test_a_process_that_cannot_be_prepared_fails_every_call() -> None:

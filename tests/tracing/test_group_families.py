@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcore.errors import GraphError
-from workloads.tracing.group_families import check_members, fit_family, used_families
-from workloads.tracing.group_names import group_symbol
+from workloads.tracing.fake.group_names import described_family
+from workloads.tracing.record.group_families import check_members, fit_family, used_families
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
@@ -63,5 +63,5 @@ def test_only_used_families_are_kept() -> None:
 
 
 def test_symbols() -> None:
-    assert group_symbol("TENSOR_MODEL_PARALLEL_GROUP") == "tp"
-    assert group_symbol("SOME_OTHER_GROUP") == "some_other"
+    assert described_family("TENSOR_MODEL_PARALLEL_GROUP") == "tp"
+    assert described_family("SOME_OTHER_GROUP") == "some_other"

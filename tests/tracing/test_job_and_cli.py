@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from simcore.errors import InputError
 from simcore.graph import load_graph
 from tests.tracing.small_jobs import NEEDS, job
-from workloads.tracing.cli import app
+from workloads.tracing.drive.cli import app
 
 
 @pytest.mark.parametrize(

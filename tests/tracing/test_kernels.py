@@ -11,8 +11,9 @@ import pytest
 from simcore.errors import InputError
 from simcore.graph import Graph
 from tests.tracing.small_jobs import column
-from workloads.tracing.pool import WorkerPool, workers
-from workloads.tracing.script.job import ScriptJob
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.script_job import ScriptJob
 
 SCRIPT = Path(__file__).parent / "scripts" / "kernels.py"
 TENSOR = 4 * 8 * 64  # bytes of the script's activations
@@ -36,11 +37,11 @@ def _(q, k, v):
 """
 WITHOUT_TRITON = "from workloads.tracing import triton_stand_in\ntriton_stand_in.install()\n"
 TRITON = """
-from workloads.tracing.kernels import KernelCost, Launch, register_launch
+from workloads.tracing.kernels import KernelCost, LaunchedKernel, register_launch
 
 @register_launch("double_kernel")
 def _(source, target, n, BLOCK):
-    return Launch([source], [target], KernelCost(flops=n))
+    return LaunchedKernel([source], [target], KernelCost(flops=n))
 """
 
 
@@ -48,26 +49,24 @@ def _(source, target, n, BLOCK):
 def pool() -> Iterator[WorkerPool]:
     """One worker for every script."""
     pytest.importorskip("torch")
-    from workloads.tracing.script import rank_script
-
-    with workers(rank_script.prepare, 1) as running:
+    with workers(1) as running:
         yield running
 
 
 def run(pool: WorkerPool, how: str, setup: Path | None = None) -> Any:
-    """The ScriptTrace of one rank."""
-    from workloads.tracing.script import rank_script
+    """The RankTrace of one rank."""
+    from workloads.tracing.drive import rank_run
 
-    return pool.run(rank_script.run_script, ScriptJob(SCRIPT, (how,), world_size=8, setup=setup), 1)
+    return pool.submit(rank_run.run_rank, ScriptJob(SCRIPT, (how,), world_size=8, setup=setup), 1).result()
 
 
 def rows(found: Any, *names: str) -> list[tuple[Any, ...]]:
     """Columns of all ops of a step."""
     return [
         row
-        for entry in found.trace.program.skeleton
+        for entry in found.program.skeleton
         for row in zip(
-            *(column(found.trace.program.templates[entry.template], name) for name in names), strict=True
+            *(column(found.program.templates[entry.template], name) for name in names), strict=True
         )
     ]
 
@@ -108,10 +107,10 @@ def test_an_unknown_triton_kernel_says_how_to_describe_it(pool: WorkerPool, tmp_
 @pytest.fixture(scope="module")
 def compiled(pool: WorkerPool) -> dict[str, Graph]:
     """The graph by how the script compiles its model."""
-    from workloads.tracing.script.trace_script import ScriptReport, trace_script_in
+    from workloads.tracing.drive.trace import trace_in
 
     return {
-        how: trace_script_in(pool, ScriptJob(SCRIPT, (how,), world_size=8), ScriptReport())
+        how: trace_in(pool, ScriptJob(SCRIPT, (how,), world_size=8))
         for how in ("eager", "compiled", "method", "ddp")
     }
 

@@ -7,18 +7,17 @@ import pytest
 from simcore.errors import InputError
 from simcore.graph import load_graph
 from simcore.graph.ops import OpKind
-from tests.tracing.small_jobs import column, communication, job, played
-from workloads.tracing.expert_load import parse_load, token_counts
-from workloads.tracing.pool import WorkerPool
-from workloads.tracing.rank_run import RankTrace
-from workloads.tracing.trace import gpt_traces
+from tests.tracing.small_jobs import column, communication, gpt_traces, job, played
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.fake.expert_load import parse_load, token_counts
+from workloads.tracing.record.assemble import RankTrace
 
 S, B, H, V, TP = 64, 1, 128, 256, 2  # the small job: sequence, micro-batch, hidden, vocabulary, tp
 ACTIVATION = S * B * H * 4  # fp32 bytes of one hidden state
 
 
 def trace(pool: WorkerPool, rank: int, microbatches: int = 2, **changes: object) -> RankTrace:
-    (found,) = gpt_traces(pool, job(**changes), [(rank, microbatches, True)])
+    (found,) = gpt_traces(pool, job(**changes), [(rank, microbatches)])
     return found
 
 
@@ -241,7 +240,7 @@ def test_selective_recomputation_repeats_attention_alone(pool: WorkerPool) -> No
 
 def test_interleaved_pipeline_plays_every_chunk(pool: WorkerPool) -> None:
     small = job(microbatches=4, virtual_pipeline=2, recompute="none")
-    (found,) = gpt_traces(pool, small, [(0, 4, True)])
+    (found,) = gpt_traces(pool, small, [(0, 4)])
     templates = found.program.templates
     forward = [(e.microbatch, e.chunk) for e in found.program.skeleton if templates[e.template].name == "fwd"]
     # Rounds of two microbatches: chunk 0 of both, then chunk 1 of both.

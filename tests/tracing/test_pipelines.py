@@ -13,12 +13,13 @@ import pytest
 from simcore.errors import InputError
 from tests.tracing.against import events, run_really
 from tests.tracing.small_jobs import column
-from workloads.tracing.pool import WorkerPool, workers
-from workloads.tracing.script import rank_script
-from workloads.tracing.script.job import ScriptJob
-from workloads.tracing.script.rank_script import ScriptTrace
-from workloads.tracing.script.rounds import Rounds
-from workloads.tracing.script.trace_script import ScriptReport, trace_script_in
+from workloads.tracing import TraceReport
+from workloads.tracing.drive import rank_run
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import Rounds, workers
+from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.trace import trace_in
+from workloads.tracing.record.assemble import RankTrace
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCRIPT = SCRIPTS / "pipeline.py"
@@ -48,17 +49,17 @@ def really(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     """One worker for all jobs."""
-    with workers(rank_script.prepare, 1) as running:
+    with workers(1) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def traced(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, ScriptTrace]]:
+def traced(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, RankTrace]]:
     """What every rank of the traced jobs did, by mode."""
     found = {}
     for mode, ranks in RANKS.items():
         job = ScriptJob(SCRIPT, (mode,), world_size=ranks, gpus_per_node=ranks)
-        rounds = Rounds(pool, job, tmp_path_factory.mktemp(mode), None)
+        rounds = Rounds(pool, lambda _, job=job: job, tmp_path_factory.mktemp(mode))
         rounds.run(range(ranks))
         found[mode] = rounds.seen
     return found
@@ -66,7 +67,7 @@ def traced(pool: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 @pytest.mark.parametrize("mode", RANKS)
 def test_calls_are_those_of_a_real_run(
-    traced: dict[str, dict[int, ScriptTrace]], really: dict[str, list[Any]], mode: str
+    traced: dict[str, dict[int, RankTrace]], really: dict[str, list[Any]], mode: str
 ) -> None:
     """Order, kind, bytes, peers and groups of every rank's collectives, sends and receives."""
     for rank, trace in traced[mode].items():
@@ -77,8 +78,8 @@ def test_calls_are_those_of_a_real_run(
                 delta = (members.index(peer) - members.index(rank)) % len(members) if peer >= 0 else 0
                 expected.append((event[1], event[2], delta, tuple(members)))
         found = [
-            (one.name, one.num_bytes, one.peer, trace.trace.groups[one.group])
-            for one in events(trace.trace.program)
+            (one.name, one.num_bytes, one.peer, trace.groups[one.group])
+            for one in events(trace.program)
             if one.is_call
         ]
         assert found == expected, f"rank {rank}"
@@ -86,11 +87,11 @@ def test_calls_are_those_of_a_real_run(
 
 @pytest.mark.parametrize("mode", [mode for mode in RANKS if mode not in ("ddp", "objects", "experts")])
 def test_transfers_are_waited_for_where_a_real_run_waits(
-    traced: dict[str, dict[int, ScriptTrace]], really: dict[str, list[Any]], mode: str
+    traced: dict[str, dict[int, RankTrace]], really: dict[str, list[Any]], mode: str
 ) -> None:
     """The op behind a ``wait()`` in the real run is the one that waits for that transfer in the trace."""
     for rank, trace in traced[mode].items():
-        found = events(trace.trace.program)
+        found = events(trace.program)
         transfers = [index for index, one in enumerate(found) if one.name in ("send", "recv")]
         stream = [found[index].stream for index in transfers]
         number = {index: n for n, index in enumerate(transfers)}
@@ -116,14 +117,14 @@ def test_transfers_are_waited_for_where_a_real_run_waits(
         assert waits == expected, f"rank {rank}"
 
 
-def played(trace: ScriptTrace) -> list[tuple[str, int, int]]:
+def played(trace: RankTrace) -> list[tuple[str, int, int]]:
     """(template, microbatch, chunk) in order, exchanges and what surrounds the schedule left out."""
-    program = trace.trace.program
+    program = trace.program
     found = [(program.templates[one.template].name, one.microbatch, one.chunk) for one in program.skeleton]
     return [one for one in found if one[0] in ("fwd", "bwd", "wgrad")]
 
 
-def test_schedules_are_played_as_they_are_known(traced: dict[str, dict[int, ScriptTrace]]) -> None:
+def test_schedules_are_played_as_they_are_known(traced: dict[str, dict[int, RankTrace]]) -> None:
     # 1F1B on the first of three stages: two forwards ahead, then one of each.
     order = [("fwd", 0), ("fwd", 1), ("fwd", 2), ("bwd", 0), ("fwd", 3), ("bwd", 1), ("bwd", 2), ("bwd", 3)]
     assert played(traced["1f1b"][0]) == [(*one, 0) for one in order]
@@ -136,12 +137,12 @@ def test_schedules_are_played_as_they_are_known(traced: dict[str, dict[int, Scri
         for name in ("fwd", "bwd"):
             assert sorted(one[1:] for one in kinds if one[0] == name) == sorted(wanted)
         assert any(kind == "wgrad" for kind, _, _ in kinds) == (mode != "interleaved")
-    assert all(trace.trace.num_microbatches == MICROBATCHES for trace in traced["zbv"].values())
+    assert all(trace.num_microbatches == MICROBATCHES for trace in traced["zbv"].values())
 
 
-def test_activations_travel_forward_and_gradients_back(traced: dict[str, dict[int, ScriptTrace]]) -> None:
+def test_activations_travel_forward_and_gradients_back(traced: dict[str, dict[int, RankTrace]]) -> None:
     sent: list[tuple[str, int, int]] = []
-    for template in traced["1f1b"][1].trace.program.templates.values():
+    for template in traced["1f1b"][1].program.templates.values():
         names = ("phase", "peer_delta", "num_bytes", "name")
         sent += [
             (str(phase), int(delta), int(size))
@@ -154,7 +155,7 @@ def test_activations_travel_forward_and_gradients_back(traced: dict[str, dict[in
 def test_context_parallel_attention_passes_keys_and_values_on(pool: WorkerPool) -> None:
     """torch's own: keys and values go round, backward their gradients, too; (1, 2, 4, 16) each in bf16."""
     job = ScriptJob(SCRIPT, ("context",), world_size=4, gpus_per_node=4)
-    found = events(pool.run(rank_script.run_script, job, 1).trace.program)
+    found = events(pool.submit(rank_run.run_rank, job, 1).result().program)
     sizes = Counter(one.num_bytes for one in found if one.is_call)
     assert {one.name for one in found if one.is_call} == {"all_to_all"}
     pair = 2 * 2 * 4 * 16  # elements
@@ -167,8 +168,8 @@ def test_context_parallel_attention_passes_keys_and_values_on(pool: WorkerPool) 
 
 def test_a_pipeline_is_a_graph_of_its_stages(pool: WorkerPool) -> None:
     """Of eight replicas of a pipeline, the ends are run; what they wait for comes from the first replica."""
-    report = ScriptReport()
-    graph = trace_script_in(pool, ScriptJob(SCRIPT, ("ddp",), world_size=16), report)
+    report = TraceReport()
+    graph = trace_in(pool, ScriptJob(SCRIPT, ("ddp",), world_size=16), report)
     assert [(one.stage, one.num_ranks) for one in graph.programs] == [(0, 8), (1, 8)]
     assert graph.workload.dims == {"dp": 8, "pp": 2} and graph.workload.num_microbatches == MICROBATCHES
     assert report.ranks_run == [0, 1, 14, 15]
@@ -184,7 +185,7 @@ def test_a_pipeline_is_a_graph_of_its_stages(pool: WorkerPool) -> None:
 )
 def test_what_is_said_when_objects_do_not_arrive(how: str, messages: list[str]) -> None:
     job = ScriptJob(SCRIPTS / "troubled.py", (how,), world_size=2)
-    with workers(rank_script.prepare, 1) as fresh, pytest.raises(InputError) as raised:
-        trace_script_in(fresh, job, ScriptReport())  # leaves ranks behind that wait
+    with workers(1) as fresh, pytest.raises(InputError) as raised:
+        trace_in(fresh, job)  # leaves ranks behind that wait
     for message in messages:
         assert message in str(raised.value)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from simcore.graph.ops import OpKind
 from tests.tracing import programs
-from workloads.tracing.pool import WorkerPool
-from workloads.tracing.recording import COLUMNS, Recording
-from workloads.tracing.templates import cut
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.record.recording import COLUMNS, Recording
+from workloads.tracing.record.templates import cut
 
 
 def values(recording: Recording, name: str) -> list[object]:
@@ -17,7 +17,7 @@ def values(recording: Recording, name: str) -> list[object]:
 
 
 def test_streams_and_events_become_waits(pool: WorkerPool) -> None:
-    found: Recording = pool.run(programs.two_streams)
+    found: Recording = pool.submit(programs.two_streams).result()
     streams = ["compute", "side.1", "compute", "compute", "", "side.1", "compute", "compute"]
     assert values(found, "stream") == streams
     # Op 6 reads what the side stream wrote and does not wait: the program has a race, the recording no wait.
@@ -29,7 +29,7 @@ def test_streams_and_events_become_waits(pool: WorkerPool) -> None:
 
 
 def test_collectives(pool: WorkerPool) -> None:
-    found: Recording = pool.run(programs.collectives)
+    found: Recording = pool.submit(programs.collectives).result()
     assert values(found, "collective")[1:3] == ["all_reduce", "all_reduce"]
     assert values(found, "reduce_op")[1:3] == ["max", "sum"]
     assert values(found, "stream")[:4] == ["compute", "compute", "world", "compute"]
@@ -53,13 +53,13 @@ def test_collectives(pool: WorkerPool) -> None:
 
 
 def test_bytes_of_a_shared_buffer_are_kept_apart(pool: WorkerPool) -> None:
-    found: Recording = pool.run(programs.buckets)
+    found: Recording = pool.submit(programs.buckets).result()
     assert [op.data for op in found.ops] == [(), (0,), (0,), (1,), (2,), (3, 4)]
     assert found.ops[3].waits == (2,) and found.ops[5].waits == (3,)
 
 
 def test_storages_live_as_long_as_something_uses_them(pool: WorkerPool) -> None:
-    found: Recording = pool.run(programs.lifetimes)
+    found: Recording = pool.submit(programs.lifetimes).result()
     assert [op.alloc_bytes for op in found.ops] == [1024, 1024, 64]
     assert [(free.after, free.num_bytes, free.owner) for free in found.frees] == [(1, 1024, 0), (2, 1024, 1)]
     program = cut(found)
@@ -74,7 +74,7 @@ spans = st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda pair: (pair
 @given(st.lists(st.tuples(spans, st.booleans()), max_size=30))
 def test_last_writer_of_every_byte(accesses: list[tuple[tuple[int, int], bool]]) -> None:
     """Against an array with one entry per byte."""
-    from workloads.tracing.byte_writers import ByteWriters
+    from workloads.tracing.fake.storages import ByteWriters
 
     writers, plain = ByteWriters(), [-1] * 40
     for number, ((low, high), is_write) in enumerate(accesses):
@@ -86,12 +86,12 @@ def test_last_writer_of_every_byte(accesses: list[tuple[tuple[int, int], bool]])
 
 def test_products_of_groups_count_their_flops(pool: WorkerPool) -> None:
     # 64 rows (columns, terms) are 64 x 32 x 16 multiplications and additions in all, whoever has them.
-    found: Recording = pool.run(programs.grouped_products)
+    found: Recording = pool.submit(programs.grouped_products).result()
     assert values(found, "name") == ["aten::_grouped_mm"] * 3
     assert values(found, "flops") == [2 * 64 * 32 * 16] * 3
 
 
 def test_operators_below_autograd_are_their_kernels(pool: WorkerPool) -> None:
-    found: Recording = pool.run(programs.below_autograd)
+    found: Recording = pool.submit(programs.below_autograd).result()
     assert values(found, "name") == ["aten::ones", "aten::_to_copy", "aten::clone", "aten::mm"]
     assert values(found, "flops")[-1] == 2 * 8**3

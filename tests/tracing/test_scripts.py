@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 from simcore.errors import GraphError, InputError
 from simcore.graph import ProcessGroup, load_graph
 from tests.tracing.small_jobs import column
-from workloads.tracing.cli import app
-from workloads.tracing.pool import WorkerPool, workers
-from workloads.tracing.script.candidates import RankSearch, Stages
-from workloads.tracing.script.group_families import FamilyNames
-from workloads.tracing.script.job import ScriptJob, parse_steps, parse_values
+from workloads.tracing.drive.cli import app
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rank_search import RankPlaces, RankSearch
+from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.script_job import ScriptJob, parse_steps, parse_values
+from workloads.tracing.fake.group_names import FamilyNames
 
 SCRIPTS = Path(__file__).parent / "scripts"
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -35,25 +36,23 @@ MODEL = 3 * BLOCK
 def pool() -> Iterator[WorkerPool]:
     """One worker for every script."""
     pytest.importorskip("torch")
-    from workloads.tracing.script import rank_script
-
-    with workers(rank_script.prepare, 1) as running:
+    with workers(1) as running:
         yield running
 
 
 def run(pool: WorkerPool, script: str, *arguments: str, rank: int = 1, **options: Any) -> Any:
-    """The ScriptTrace of one rank."""
-    from workloads.tracing.script import rank_script
+    """The RankTrace of one rank."""
+    from workloads.tracing.drive import rank_run
 
     job = ScriptJob(SCRIPTS / script, arguments, **{"world_size": 8, **options})
-    return pool.run(rank_script.run_script, job, rank)
+    return pool.submit(rank_run.run_rank, job, rank).result()
 
 
 def calls(found: Any) -> Counter[tuple[str, str, str, int]]:
     """(phase, collective, group, bytes) of a step's collectives, counted."""
     counted: Counter[tuple[str, str, str, int]] = Counter()
-    for entry in found.trace.program.skeleton:
-        template = found.trace.program.templates[entry.template]
+    for entry in found.program.skeleton:
+        template = found.program.templates[entry.template]
         names = ("phase", "collective", "group", "num_bytes")
         rows = zip(*(column(template, name) for name in names), strict=True)
         counted.update(row for row in rows if row[1])
@@ -65,30 +64,29 @@ def test_ddp_reduces_every_gradient_once(pool: WorkerPool) -> None:
     reduced = calls(found)
     assert {key[:3] for key in reduced} == {("grad_sync", "all_reduce", "world")}
     assert sum(size * times for (*_, size), times in reduced.items()) == 4 * MODEL
-    memory = found.trace.memory
+    memory = found.memory
     assert (memory.parameters, memory.optimizer_states) == (4 * MODEL, 0)
 
 
 def test_accumulation_is_two_microbatches_and_reduces_in_the_last(pool: WorkerPool) -> None:
     found = run(pool, "small.py", "accumulate")
     kinds = [
-        (found.trace.program.templates[entry.template].name, entry.microbatch)
-        for entry in found.trace.program.skeleton
+        (found.program.templates[entry.template].name, entry.microbatch) for entry in found.program.skeleton
     ]
     assert [kind for kind in kinds if kind[0] in ("fwd", "bwd")] == [
         ("fwd", 0), ("bwd", 0), ("fwd", 1), ("bwd", 1)
     ]  # fmt: skip
     first, last = [
-        sum(bool(name) for name in column(found.trace.program.templates[entry.template], "collective"))
-        for entry in found.trace.program.skeleton
-        if found.trace.program.templates[entry.template].name == "bwd"
+        sum(bool(name) for name in column(found.program.templates[entry.template], "collective"))
+        for entry in found.program.skeleton
+        if found.program.templates[entry.template].name == "bwd"
     ]
-    assert first == 0 < last and found.trace.num_microbatches == 2
+    assert first == 0 < last and found.num_microbatches == 2
 
 
 def test_checkpointing_recomputes_the_blocks(pool: WorkerPool) -> None:
     flops: Counter[str] = Counter()
-    for template in run(pool, "small.py", "checkpoint").trace.program.templates.values():
+    for template in run(pool, "small.py", "checkpoint").program.templates.values():
         for phase, count in zip(column(template, "phase"), column(template, "flops"), strict=True):
             flops[phase] += count
     forward = 3 * 2 * (2 * 8 * 64 * 256)  # three blocks, two products each, batch 8
@@ -123,13 +121,13 @@ def test_tensor_parallel_reduces_activations(pool: WorkerPool) -> None:
 
 
 def test_every_local_rank_has_its_own_device_and_does_the_same(pool: WorkerPool) -> None:
-    digests = {run(pool, "small.py", "fsdp2_tp", rank=rank).trace.program.digest() for rank in (0, 3, 7)}
+    digests = {run(pool, "small.py", "fsdp2_tp", rank=rank).program.digest() for rank in (0, 3, 7)}
     assert len(digests) == 1
 
 
 def played(found: Any) -> list[str]:
     """Kinds of the templates of a step, in order."""
-    return [found.trace.program.templates[entry.template].name for entry in found.trace.program.skeleton]
+    return [found.program.templates[entry.template].name for entry in found.program.skeleton]
 
 
 def test_optimizers_in_a_row_end_a_step_together(pool: WorkerPool) -> None:
@@ -139,7 +137,7 @@ def test_optimizers_in_a_row_end_a_step_together(pool: WorkerPool) -> None:
 def test_a_script_may_mark_its_steps(pool: WorkerPool) -> None:
     found = run(pool, "steps.py", "marked")
     assert played(found) == ["fwd", "bwd", "finish"]
-    (last,) = (one for one in found.trace.program.templates.values() if one.name == "finish")
+    (last,) = (one for one in found.program.templates.values() if one.name == "finish")
     assert column(last, "name") == ["aten::sub_.Tensor"] * 4
 
 
@@ -147,7 +145,7 @@ def test_data_loaders_mixed_precision_and_loss_scales(pool: WorkerPool) -> None:
     found = run(pool, "steps.py", "loader")
     kinds = played(found)
     assert kinds[:3] == ["begin", "fwd", "bwd"] and "optimizer" in kinds
-    first, forward = (found.trace.program.templates[e.template] for e in found.trace.program.skeleton[:2])
+    first, forward = (found.program.templates[e.template] for e in found.program.skeleton[:2])
     assert column(first, "op_class").count("copy") == 1  # the batch; its labels follow the model
     assert "float16" in column(forward, "dtype") and found.precision == "float16"
 
@@ -188,7 +186,7 @@ def test_values_are_asked_for_and_can_be_answered(pool: WorkerPool) -> None:
 
 def test_an_operator_gets_its_shapes_from_a_setup_file(pool: WorkerPool) -> None:
     found = run(pool, "troubled.py", "opaque", setup=SCRIPTS / "shapes.py")
-    names = [name for one in found.trace.program.templates.values() for name in column(one, "name")]
+    names = [name for one in found.program.templates.values() for name in column(one, "name")]
     assert "simcore_tests::opaque" in names
 
 
@@ -260,8 +258,8 @@ def test_borders_between_ranks_are_found(world: int, borders: list[int], max_ran
     truth = {rank: f"part {sum(rank >= border for border in borders)}" for rank in range(world)}
     search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, max_ranks)
     search.ends(world)
-    places = Stages([ProcessGroup("world", ((world, 1),))], set(), world)
-    found = search.classes(places.kinds, places.ranks, num_axes=1)
+    places = RankPlaces([ProcessGroup("world", ((world, 1),))], set(), world)
+    found = search.classes(places.kinds, places.stages, num_axes=1)
     assert sorted(found) == list(range(world)) and len(search.hashes) <= max(2, max_ranks)
     if search.assumed == 0:
         assert found == truth
@@ -272,17 +270,17 @@ def test_borders_between_ranks_are_found(world: int, borders: list[int], max_ran
 def test_pipeline_stages_are_all_run(odd: int | None, ran: list[int]) -> None:
     """Four stages of two ranks each: the ends of the first and last speak for the rest, if they agree."""
     axes = [ProcessGroup("pp", ((4, 2),), ((2, 1),)), ProcessGroup("tp", ((2, 1),), ((4, 2),))]
-    places = Stages(axes, {"pp"}, 8)
-    assert places.ranks == [[0, 1], [2, 3], [4, 5], [6, 7]] and places.numbers[5] == 2
+    places = RankPlaces(axes, {"pp"}, 8)
+    assert places.stages == [[0, 1], [2, 3], [4, 5], [6, 7]] and places.numbers[5] == 2
     truth = {rank: f"stage {rank // 2}" + (" odd" if rank == odd else "") for rank in range(8)}
     search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, 16)
     search.ends(8)
-    assert search.classes(places.kinds, places.ranks, num_axes=2) == truth
+    assert search.classes(places.kinds, places.stages, num_axes=2) == truth
     assert sorted(search.hashes) == ran
 
 
 def test_unequal_families_are_refused() -> None:
-    from workloads.tracing.group_families import fit_family
+    from workloads.tracing.record.group_families import fit_family
 
     with pytest.raises(GraphError, match="differ in size"):
         fit_family("tp", [(0, 1), (2, 3, 4)])

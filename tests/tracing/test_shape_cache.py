@@ -9,15 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from workloads.tracing.pool import WorkerPool
-from workloads.tracing.script.after_import import AfterImport, after_import
-from workloads.tracing.script.framework_imports import leading_imports
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.framework_imports import AfterImport, after_import, leading_imports
 
 
 def test_looked_up_results_are_those_of_torch(pool: WorkerPool) -> None:
     from tests.tracing import shape_programs
 
-    plain, rounds = pool.run(shape_programs.both)
+    plain, rounds = pool.submit(shape_programs.both).result()
     assert plain["shares_storage"]["viewed"] and not plain["shares_storage"]["dense"]
     for found in rounds:
         assert found == plain

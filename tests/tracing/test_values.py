@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from simcore.errors import InputError
 from tests.tracing.small_jobs import column
-from workloads.tracing.expert_load import assign, parse_load, token_counts
-from workloads.tracing.pool import WorkerPool, workers
-from workloads.tracing.script.job import ScriptJob
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import workers
+from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.fake.expert_load import assign, parse_load, token_counts
 
 SCRIPTS = Path(__file__).parent / "scripts"
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -32,27 +33,25 @@ ROW = 4 * WIDTH
 def pool() -> Iterator[WorkerPool]:
     """One worker for every script."""
     pytest.importorskip("torch")
-    from workloads.tracing.script import rank_script
-
-    with workers(rank_script.prepare, 1) as running:
+    with workers(1) as running:
         yield running
 
 
 def run(pool: WorkerPool, script: str, *arguments: str, rank: int = 1, **options: Any) -> Any:
-    """The ScriptTrace of one rank of 8."""
-    from workloads.tracing.script import rank_script
+    """The RankTrace of one rank of 8."""
+    from workloads.tracing.drive import rank_run
 
     job = ScriptJob(SCRIPTS / script, arguments, world_size=RANKS, **options)
-    return pool.run(rank_script.run_script, job, rank)
+    return pool.submit(rank_run.run_rank, job, rank).result()
 
 
 def rows(found: Any, *names: str) -> list[tuple[Any, ...]]:
     """Columns of all ops of a step."""
     return [
         row
-        for entry in found.trace.program.skeleton
+        for entry in found.program.skeleton
         for row in zip(
-            *(column(found.trace.program.templates[entry.template], name) for name in names), strict=True
+            *(column(found.program.templates[entry.template], name) for name in names), strict=True
         )
     ]
 

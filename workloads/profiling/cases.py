@@ -17,7 +17,7 @@ COPY_BLOCKS = tuple(range(1, 33))
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """One kernel: the framework's op with its shapes (exact), or bytes moved (a point of a curve).
 
     ``op`` is what is run; ``op_class`` and ``dtype`` are in the words of the cost model's tables.
@@ -47,7 +47,7 @@ class Case:
         return 0
 
 
-def gemm_cases() -> list[Case]:
+def gemm_cases() -> list[KernelCase]:
     """Square and skinny products of training shapes, in three types."""
     sizes = [(n, n, n) for n in (512, 1024, 2048, 4096, 8192)]
     sizes += [
@@ -55,13 +55,13 @@ def gemm_cases() -> list[Case]:
     ]
     sizes += [(4096, 1000, 4096), (16, 4096, 4096), (128, 8192, 8192), (4096, 4096, 64)]
     return [
-        Case("mm", "gemm", dtype, ((m, k), (k, n)), ((m, n),))
+        KernelCase("mm", "gemm", dtype, ((m, k), (k, n)), ((m, n),))
         for dtype in (_BF16, _FP16, _FP32)
         for m, n, k in sizes
     ]
 
 
-def attention_cases() -> list[Case]:
+def attention_cases() -> list[KernelCase]:
     """Causal attention, forward."""
     shapes = [
         (4, 16, 1024, 64),
@@ -70,41 +70,41 @@ def attention_cases() -> list[Case]:
         (1, 32, 8192, 128),
         (16, 12, 512, 64),
     ]
-    return [Case("attention", "attention_fwd", _BF16, (s, s, s), (s,)) for s in shapes]
+    return [KernelCase("attention", "attention_fwd", _BF16, (s, s, s), (s,)) for s in shapes]
 
 
-def memory_cases() -> list[Case]:
+def memory_cases() -> list[KernelCase]:
     """Points of bytes-moved curves for kernels limited by memory."""
     classes = (("add", "elementwise"), ("copy", "copy"), ("sum", "reduction"), ("fill", "fill"))
     found = [
-        Case(op, op_class, dtype, num_bytes=size * MIB)
+        KernelCase(op, op_class, dtype, num_bytes=size * MIB)
         for op, op_class in classes
         for dtype in (_BF16, _FP32)
         for size in (1, 4, 16, 64, 256, 768)
     ]
     norms = [(rows, width) for rows in (2048, 8192) for width in (1024, 4096, 12288)]
-    found += [Case("layer_norm", "norm_fwd", _BF16, (shape,), (shape,)) for shape in norms]
-    return found + [Case("softmax", "softmax_fwd", _BF16, (shape,), (shape,)) for shape in norms]
+    found += [KernelCase("layer_norm", "norm_fwd", _BF16, (shape,), (shape,)) for shape in norms]
+    return found + [KernelCase("softmax", "softmax_fwd", _BF16, (shape,), (shape,)) for shape in norms]
 
 
-def kernel_cases() -> list[Case]:
+def kernel_cases() -> list[KernelCase]:
     """Everything that is measured alone."""
     return [*gemm_cases(), *attention_cases(), *memory_cases()]
 
 
-def overlap_cases() -> list[Case]:
+def overlap_cases() -> list[KernelCase]:
     """Kernels measured beside the copy kernel too: compute-bound, memory-bound, and small ones."""
-    square = [Case("mm", "gemm", _BF16, ((n, n), (n, n)), ((n, n),)) for n in (1024, 4096)]
-    skinny = Case("mm", "gemm", _BF16, ((8192, 3072), (3072, 768)), ((8192, 768),))
+    square = [KernelCase("mm", "gemm", _BF16, ((n, n), (n, n)), ((n, n),)) for n in (1024, 4096)]
+    skinny = KernelCase("mm", "gemm", _BF16, ((8192, 3072), (3072, 768)), ((8192, 768),))
     attention = attention_cases()[1]
     moved = [
-        Case(op, kind, _BF16, num_bytes=64 * MIB)
+        KernelCase(op, kind, _BF16, num_bytes=64 * MIB)
         for op, kind in (("add", "elementwise"), ("sum", "reduction"))
     ]
-    return [*square, skinny, attention, *moved, Case("add", "elementwise", _BF16, num_bytes=1 * MIB)]
+    return [*square, skinny, attention, *moved, KernelCase("add", "elementwise", _BF16, num_bytes=1 * MIB)]
 
 
-def num_elements(case: Case) -> int:
+def num_elements(case: KernelCase) -> int:
     """Elements of the main tensor of a case that is told by its bytes."""
     passes = {"add": 3, "copy": 2, "sum": 1, "fill": 1}[case.op]
     return max(1, math.floor(case.num_bytes / passes / _ELEMENT_BYTES[case.dtype]))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from workloads.profiling.cases import Case, num_elements
+from workloads.profiling.cases import KernelCase, num_elements
 from workloads.profiling.copy_kernel import Launch
 
 REPEATS = 15
@@ -58,7 +58,7 @@ def _driver() -> str:
     return done.stdout.splitlines()[0] if done.stdout else ""
 
 
-def prepare(case: Case) -> Callable[[], Any]:
+def prepare(case: KernelCase) -> Callable[[], Any]:
     """The case as a call that launches one kernel on the current stream; inputs are random."""
     import torch
 
@@ -187,7 +187,7 @@ def launch_times() -> dict[str, float]:
     import torch
 
     x = torch.zeros(1, device="cuda")
-    tiny = prepare(Case("fill", "fill", "float32", num_bytes=4))
+    tiny = prepare(KernelCase("fill", "fill", "float32", num_bytes=4))
     torch.cuda.synchronize()
     begin = time.perf_counter()
     for _ in range(200):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simcore.errors import InputError
-from workloads.profiling.cases import COPY_BLOCKS, Case, kernel_cases, overlap_cases
+from workloads.profiling.cases import COPY_BLOCKS, KernelCase, kernel_cases, overlap_cases
 
 KERNEL_COLUMNS = ("op", "op_class", "dtype", "in_shapes", "out_shapes", "bytes", "flops", "time_us")
 OVERLAP_COLUMNS = (
@@ -41,7 +41,7 @@ def measure_gpu(folder: Path, minutes: float) -> bool:
     if not (folder / "launch.json").exists():
         (folder / "launch.json").write_text(json.dumps(measure.launch_times(), indent=1) + "\n")
 
-    def alone(case: Case) -> float:
+    def alone(case: KernelCase) -> float:
         return measure.time_alone_us(measure.capture(measure.prepare(case)))
 
     complete = _sweep(
@@ -56,7 +56,7 @@ def measure_gpu(folder: Path, minutes: float) -> bool:
         return complete
     beside = measure.Overlap(launch)
 
-    def overlapped(case: Case) -> list[dict[str, Any]]:
+    def overlapped(case: KernelCase) -> list[dict[str, Any]]:
         captured = measure.capture(measure.prepare(case))
         alone_us = measure.time_alone_us(captured)
         rows = []
@@ -102,7 +102,7 @@ def _check_device(path: Path, facts: dict[str, Any]) -> None:
     path.write_text(json.dumps(stamped, indent=1) + "\n", encoding="utf-8")
 
 
-def columns_of(case: Case) -> dict[str, Any]:
+def columns_of(case: KernelCase) -> dict[str, Any]:
     """What identifies a case in both tables."""
     return {
         "op": case.op, "op_class": case.op_class, "dtype": case.dtype,
@@ -140,10 +140,10 @@ class Results:
 
 def _sweep(
     what: str,
-    cases: list[Case],
+    cases: list[KernelCase],
     deadline: float,
     results: Results,
-    measure: Callable[[Case], list[dict[str, Any]]],
+    measure: Callable[[KernelCase], list[dict[str, Any]]],
 ) -> bool:
     """Measure the cases that are not done; False when time ran out."""
     begin, left = time.monotonic(), [case for case in cases if case.key not in results.done]

@@ -1,12 +1,16 @@
-"""Tracing a real training program without a GPU.  Importing this package does not import torch."""
+"""Tracing a real training program without a GPU.  Importing this package does not import torch.
 
-from workloads.tracing.fake_device import FakeDeviceError
-from workloads.tracing.job import MegatronGptJob
-from workloads.tracing.pool import TracingError
-from workloads.tracing.script.job import ScriptJob
-from workloads.tracing.script.marks import simcore_step
-from workloads.tracing.script.trace_script import trace_script
-from workloads.tracing.trace import TraceReport, trace_megatron_gpt
+What a script or a ``--setup`` file may import lies beside this file; the tracer in ``fake``, ``record`` and
+``drive``, the programs that it knows by name in ``recipes``.
+"""
+
+from workloads.tracing.drive.rank_classes import TraceReport
+from workloads.tracing.drive.rounds import TracingError
+from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.drive.trace import trace
+from workloads.tracing.fake.device import FakeDeviceError
+from workloads.tracing.marks import simcore_step
+from workloads.tracing.recipes.megatron.job import MegatronGptJob
 
 __all__ = [
     "FakeDeviceError",
@@ -15,6 +19,5 @@ __all__ = [
     "TraceReport",
     "TracingError",
     "simcore_step",
-    "trace_megatron_gpt",
-    "trace_script",
+    "trace",
 ]

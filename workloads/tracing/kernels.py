@@ -44,7 +44,7 @@ _costs: dict[str, CostFormula] = {}
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchedKernel:
     """One launch of a kernel: the tensors that it ``reads`` and ``writes``, and what it costs."""
 
     reads: Sequence[Any]
@@ -52,8 +52,8 @@ class Launch:
     cost: KernelCost = KernelCost()
 
 
-#: Gives the Launch of a kernel from the arguments that it is launched with.
-LaunchFormula = Callable[..., Launch]
+#: Gives the LaunchedKernel of a kernel from the arguments that it is launched with.
+LaunchFormula = Callable[..., LaunchedKernel]
 
 _launches: dict[str, LaunchFormula] = {}
 
@@ -90,7 +90,7 @@ def registered_cost(operator: str) -> CostFormula | None:
 
 
 def register_launch(kernel: str) -> Callable[[LaunchFormula], LaunchFormula]:
-    """Decorator: the function gives the :class:`Launch` of kernel ``kernel``, which Triton launches as
+    """Decorator: the function gives the :class:`LaunchedKernel` of kernel ``kernel``, which Triton launches as
     ``kernel[grid](...)``, from the arguments of the launch.
     """
 

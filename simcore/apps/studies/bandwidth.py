@@ -65,11 +65,9 @@ class BandwidthRow:
 
 def rows(names: Sequence[str]) -> Iterator[BandwidthRow]:
     """Trace and simulate every batch size of the models ``names``."""
-    from workloads.tracing.pool import workers
-    from workloads.tracing.script import rank_script
-    from workloads.tracing.script.trace_script import ScriptReport
+    from workloads.tracing.drive.rounds import workers
 
-    with tempfile.TemporaryDirectory() as folder, workers(rank_script.prepare) as pool:
+    with tempfile.TemporaryDirectory() as folder, workers() as pool:
         for name in names:
             model = MODELS[name]
             for option, precisions in ((model.full, ("fp32", "tf32")), (model.half, ("bf16",))):
@@ -77,7 +75,7 @@ def rows(names: Sequence[str]) -> Iterator[BandwidthRow]:
                     say(f"{name}, {'/'.join(precisions)}, {batch} samples per GPU ...")
                     target = Path(folder) / f"{name}-{precisions[0]}-{batch}"
                     options = [*model.options.split(), "--batch", str(batch), *option.split()]
-                    _trace(pool, model.script, options, ScriptReport(), target)
+                    _trace(pool, model.script, options, target)
                     for precision in precisions:
                         tf32 = precision == "tf32"
                         fast_s, slow_s = (_step_s(target, gbits, tf32=tf32) for gbits in NIC_GBITS_PER_S)
@@ -86,15 +84,15 @@ def rows(names: Sequence[str]) -> Iterator[BandwidthRow]:
                         )
 
 
-def _trace(pool: object, script: str, options: list[str], report: object, target: Path) -> None:
+def _trace(pool: object, script: str, options: list[str], target: Path) -> None:
     import workloads.tracing.recipes
     from simcore.graph import save_graph
-    from workloads.tracing.script.job import ScriptJob
-    from workloads.tracing.script.trace_script import trace_script_in
+    from workloads.tracing.drive.script_job import ScriptJob
+    from workloads.tracing.drive.trace import trace_in
 
     path = Path(workloads.tracing.recipes.__file__).parent / script
     job = ScriptJob(path, tuple(options), world_size=GPUS)
-    save_graph(trace_script_in(pool, job, report, name=target.name), target)  # type: ignore[arg-type]
+    save_graph(trace_in(pool, job, name=target.name), target)  # type: ignore[arg-type]
 
 
 def _step_s(graph: Path, gbits_per_s: float, *, tf32: bool) -> float:

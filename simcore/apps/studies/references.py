@@ -34,7 +34,7 @@ from simcore.hardware.load import load_cluster
 from simcore.hardware.specs import ClusterSpec
 from simcore.hardware.topology import Topology
 from simcore.network.flow import Flow
-from simcore.network.packet import Lane, PacketNetwork, PacketSettings, Program, Send
+from simcore.network.packet import Lane, MessageProgram, PacketNetwork, PacketSettings, Send
 from simcore.units import MIB, PS_PER_US
 
 _GPUS_PER_NODE: Final = 8
@@ -96,7 +96,7 @@ class PacketCase(NamedTuple):
 
     topology: Topology
     plan: CollectivePlan
-    program: Program
+    program: MessageProgram
     settings: PacketSettings
 
 
@@ -189,7 +189,9 @@ def _reference(name: str, case: PacketCase, published_us: float | None) -> Refer
     return Reference(name, len(case.plan.ranks), case.plan.num_bytes, published_us, packet_us, ideal_us)
 
 
-def carried_ps(topology: Topology, plan: CollectivePlan, program: Program, settings: PacketSettings) -> int:
+def carried_ps(
+    topology: Topology, plan: CollectivePlan, program: MessageProgram, settings: PacketSettings
+) -> int:
     """Time that ``program`` takes alone on the packet network, in place of the plan's own messages."""
     clock = Clock()
     network = PacketNetwork(clock, topology, settings)
@@ -202,7 +204,7 @@ def carried_ps(topology: Topology, plan: CollectivePlan, program: Program, setti
     return ended[0]
 
 
-def rotated_rings(topology: Topology, ranks: int, num_bytes: int, rings: int) -> Program:
+def rotated_rings(topology: Topology, ranks: int, num_bytes: int, rings: int) -> MessageProgram:
     """A ring all_reduce over ``rings`` rings, as in Note [SimAI]: all steps of 2 (ranks - 1), whole chunks.
 
     Ring c visits local ranks c, c+1, ... (modulo ``rings``) of each node in turn.
@@ -224,4 +226,4 @@ def rotated_rings(topology: Topology, ranks: int, num_bytes: int, rings: int) ->
                 for step in range(steps)
             ]
             lanes.append(Lane(topology.route(src, dst), _WINDOW, (ring, src, dst), sends=sends))
-    return Program(tuple(lanes))
+    return MessageProgram(tuple(lanes))

@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import Final
 
 from simcore.apps.studies.arrivals import PortLane, PortMessage, arrivals_s
-from simcore.collectives.layout import GroupLayout, layout_of
+from simcore.collectives.layout import PlacedGroup, layout_of
 from simcore.collectives.loads import ring_order
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.protocols import NCCL_STEPS
@@ -84,7 +84,7 @@ def _latency_s(topology: Topology, route: tuple[int, ...]) -> float:
     return float(sum(topology.links.latency_s[link] for link in route))
 
 
-def schedule_s(topology: Topology, plan: CollectivePlan, layout: GroupLayout, least_s: float) -> float:
+def schedule_s(topology: Topology, plan: CollectivePlan, layout: PlacedGroup, least_s: float) -> float:
     """Seconds that a ring, chain or tree takes alone on its wires; its tightest link alone: ``least_s``."""
     if plan.algorithm == "tree":
         return _paced(plan.num_chunks, lambda *chunks: _tree_s(topology, plan, layout, *chunks), least_s)
@@ -115,7 +115,7 @@ def schedule_s(topology: Topology, plan: CollectivePlan, layout: GroupLayout, le
 class _Ports:
     """Ports by what they stand for; ``period``: nodes that are told apart, ``rotations`` that share them."""
 
-    def __init__(self, topology: Topology, layout: GroupLayout, period: int, rotations: int) -> None:
+    def __init__(self, topology: Topology, layout: PlacedGroup, period: int, rotations: int) -> None:
         self._topology = topology
         self._rotations = rotations
         self._layout = layout
@@ -163,13 +163,13 @@ def _paced(chunks: int, played_s: Callable[[int, int], tuple[float, float]], lea
     return late + (chunks - _PLAYED_CHUNKS) * max((late - early) / _PACE_CHUNKS, least_s / chunks)
 
 
-def _ring_places(layout: GroupLayout) -> list[tuple[int, int]]:
+def _ring_places(layout: PlacedGroup) -> list[tuple[int, int]]:
     """(node, place) of each position of the ring of rotation 0."""
     place = {gpu: (node, k) for node, gpus in enumerate(layout.nodes) for k, gpu in enumerate(gpus)}
     return [place[gpu] for gpu in ring_order(layout, 0)]
 
 
-def _period(topology: Topology, layout: GroupLayout) -> int:
+def _period(topology: Topology, layout: PlacedGroup) -> int:
     """Nodes after which the hops of the ring repeat."""
     count = layout.num_nodes
     if len({len(gpus) for gpus in layout.nodes}) > 1:
@@ -190,7 +190,7 @@ def _period(topology: Topology, layout: GroupLayout) -> int:
 
 
 def _ring_s(
-    topology: Topology, plan: CollectivePlan, layout: GroupLayout, loops: int, played: int, early: int = 1
+    topology: Topology, plan: CollectivePlan, layout: PlacedGroup, loops: int, played: int, early: int = 1
 ) -> tuple[float, float]:
     """The first ``early`` and all of ``played`` steps of a ring of ``loops`` loops: one period of nodes."""
     rotations = layout.max_per_node if layout.num_nodes > 1 else 1
@@ -220,7 +220,7 @@ def _ring_s(
     return arrivals_s(ports.bytes_per_s, lanes, early * slices)
 
 
-def _chain_s(topology: Topology, plan: CollectivePlan, layout: GroupLayout, chunks: int) -> float:
+def _chain_s(topology: Topology, plan: CollectivePlan, layout: PlacedGroup, chunks: int) -> float:
     """``chunks`` of those of a chain that starts at the first place of the ring."""
     rotations = layout.max_per_node if layout.num_nodes > 1 else 1
     ports = _Ports(topology, layout, layout.num_nodes, rotations)
@@ -236,7 +236,7 @@ def _chain_s(topology: Topology, plan: CollectivePlan, layout: GroupLayout, chun
 
 
 def _tree_s(
-    topology: Topology, plan: CollectivePlan, layout: GroupLayout, chunks: int, early: int
+    topology: Topology, plan: CollectivePlan, layout: PlacedGroup, chunks: int, early: int
 ) -> tuple[float, float]:
     """The first ``early`` and all of ``chunks`` of a double binary tree: both trees, chains in the nodes."""
     ports = _Ports(topology, layout, layout.num_nodes, layout.max_per_node)

@@ -10,7 +10,7 @@ from simcore.network.packet.settings import ROUTINGS, TRANSPORTS, PacketSettings
 
 if TYPE_CHECKING:
     from simcore.network.packet.connection import Connection
-    from simcore.network.packet.lanes import Lane, Program, Send
+    from simcore.network.packet.lanes import Lane, MessageProgram, Send
     from simcore.network.packet.network import PacketNetwork
     from simcore.network.packet.port import Pause, Port
     from simcore.network.packet.program import program_of
@@ -25,7 +25,7 @@ __all__ = [
     "PacketSettings",
     "Pause",
     "Port",
-    "Program",
+    "MessageProgram",
     "RateControl",
     "RoceSettings",
     "Send",
@@ -38,7 +38,7 @@ _LATER = {
     "PacketNetwork": "network",
     "Pause": "port",
     "Port": "port",
-    "Program": "lanes",
+    "MessageProgram": "lanes",
     "Send": "lanes",
     "program_of": "program",
 }

@@ -51,7 +51,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Program:
+class MessageProgram:
     """Lanes of one collective.
 
     ``queue_pairs``: NCCL's channels that a lane stands for, each a connection of its own between nodes.
@@ -151,10 +151,10 @@ class Builder:
             arrival = begin[0] + latency + store_ps, begin[1] + latency, begin[2] + stored
             self._when[send.key] = max(self._when.get(send.key, _START), arrival)
 
-    def program(self, queue_pairs: int = 1) -> Program:
+    def program(self, queue_pairs: int = 1) -> MessageProgram:
         """All that has been added."""
         wire_ps, latency_ps, stored = max(self._when.values(), default=_START)
-        return Program(
+        return MessageProgram(
             tuple(self._lanes.values()),
             max(1, queue_pairs),
             wire_ps - self._longest_store,

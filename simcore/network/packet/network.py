@@ -19,7 +19,7 @@ from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
 from simcore.errors import InputError
 from simcore.hardware.topology import Topology
-from simcore.network.packet.lanes import Lane, Program
+from simcore.network.packet.lanes import Lane, MessageProgram
 from simcore.network.packet.program import program_of
 from simcore.network.packet.settings import TRANSPORTS, PacketSettings
 from simcore.network.packet.software import Software, with_wires_alone
@@ -44,7 +44,7 @@ class PacketNetwork:
         self._topology = with_wires_alone(topology) if self.settings.software else topology
         self._wiring = Wiring(clock, self._topology, self.settings)
         self._works: dict[int, _Work] = {}
-        self._runs: dict[Flow, _Run] = {}
+        self._runs: dict[Flow, _FlowRun] = {}
         self._segment_bytes: int | None = None
 
     @property
@@ -59,11 +59,11 @@ class PacketNetwork:
             total[link] = total.get(link, 0) + port.sent_bytes
         return total
 
-    def program(self, plan: CollectivePlan) -> Program:
+    def program(self, plan: CollectivePlan) -> MessageProgram:
         """The messages of ``plan``."""
         return self._work(plan).program
 
-    def carry_as(self, plan: CollectivePlan, program: Program) -> None:
+    def carry_as(self, plan: CollectivePlan, program: MessageProgram) -> None:
         """Have ``plan`` carried out as the messages of ``program`` instead of NCCL's."""
         self._works[id(plan)] = _Work(self._topology, plan, self.settings, program)
 
@@ -144,7 +144,7 @@ class PacketNetwork:
         flow.rate = flow.desired = work.rate
         work.limit(work.rate)
         self._draw(flow)
-        run = self._runs[flow] = _Run(self, flow, work)
+        run = self._runs[flow] = _FlowRun(self, flow, work)
         run.begin()
 
     def _draw(self, flow: Flow) -> None:
@@ -152,7 +152,7 @@ class PacketNetwork:
         for member in flow.members:
             member.draw_changed(flow, flow.rate * hbm, flow.desired * hbm)
 
-    def _segment_for(self, program: Program) -> int:
+    def _segment_for(self, program: MessageProgram) -> int:
         if self._segment_bytes is not None:
             return self._segment_bytes
         return self.settings.segment_for(sum(program.link_bytes.values()))
@@ -187,7 +187,7 @@ class _Work:
         topology: Topology,
         plan: CollectivePlan,
         settings: PacketSettings,
-        program: Program | None = None,
+        program: MessageProgram | None = None,
     ) -> None:
         self.plan = plan  # kept alive: works are found by its id
         self.program = program or program_of(topology, plan, settings.slices)
@@ -216,7 +216,7 @@ class _Work:
             channel.limit(None if free else rate * wire)
 
 
-class _Run:
+class _FlowRun:
     """One program being carried out."""
 
     def __init__(self, network: PacketNetwork, flow: Flow, work: _Work) -> None:
@@ -258,7 +258,7 @@ class _Sender:
 
     __slots__ = ("_channel", "_position", "_run", "_sends", "_window", "in_flight", "waits")
 
-    def __init__(self, run: _Run, lane: Lane, channel: Channel) -> None:
+    def __init__(self, run: _FlowRun, lane: Lane, channel: Channel) -> None:
         self._run = run
         self._channel = channel
         self._sends = lane.sends

@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import Final
 
 from simcore.collectives.kinds import split
-from simcore.collectives.layout import GroupLayout
+from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.tree import double_binary_tree
 from simcore.hardware.topology import Topology
-from simcore.network.packet.lanes import Builder, Program, Send
+from simcore.network.packet.lanes import Builder, MessageProgram, Send
 from simcore.units import KIB
 
 #: What a GPU has on its way to the switch at once, as NCCL's NVLS chunks are (src/include/nvls.h buffers).
@@ -29,7 +29,7 @@ _WINDOW: Final = 128
 _KINDS: Final = ("read", "sum", "stored", "copy", "up", "down")
 
 
-def nvls_program(topology: Topology, plan: CollectivePlan, layout: GroupLayout) -> Program:
+def nvls_program(topology: Topology, plan: CollectivePlan, layout: PlacedGroup) -> MessageProgram:
     """Messages of a collective inside the switches (and over the tree of nodes)."""
     builder = Builder(topology, plan, 1, _WINDOW, stores=True)
     num_bytes = max(plan.num_bytes, layout.num_ranks)
@@ -51,7 +51,7 @@ class _Piece:
         self,
         builder: Builder,
         topology: Topology,
-        layout: GroupLayout,
+        layout: PlacedGroup,
         owner: int,
         piece: int,
         num_bytes: int,
@@ -131,7 +131,7 @@ class _Piece:
         )
 
 
-def _port_overhead(topology: Topology, plan: CollectivePlan, layout: GroupLayout, num_bytes: int) -> float:
+def _port_overhead(topology: Topology, plan: CollectivePlan, layout: PlacedGroup, num_bytes: int) -> float:
     """Wire bytes per byte on NVLink: multicast and in-switch reads reach only a share of a port's rate.
 
     The plan charges it on the ports; what they carry is known.

@@ -13,14 +13,14 @@ from typing import Final
 
 from simcore.collectives.kinds import Transfer, split
 from simcore.collectives.kinds.all_to_all import hierarchical_all_to_all
-from simcore.collectives.layout import GroupLayout, layout_of
+from simcore.collectives.layout import PlacedGroup, layout_of
 from simcore.collectives.loads import ring_order, tree_edges, tree_rotations
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.protocols import NCCL_STEPS
 from simcore.collectives.tree import Tree
 from simcore.errors import InputError
 from simcore.hardware.topology import Topology
-from simcore.network.packet.lanes import Builder, Program
+from simcore.network.packet.lanes import Builder, MessageProgram
 from simcore.network.packet.nvls import nvls_program
 
 #: Messages of one program; beyond, chunks are put together, as it then has far more of them than steps.
@@ -30,14 +30,14 @@ RING_SLICES: Final = 2
 _RING_SLOTS_PER_SLICE: Final = 2
 
 
-def program_of(topology: Topology, plan: CollectivePlan, slices: int | None = None) -> Program:
+def program_of(topology: Topology, plan: CollectivePlan, slices: int | None = None) -> MessageProgram:
     """The messages of ``plan``, chunked as the plan says; ``slices`` per chunk, None for NCCL's number.
 
     InputError for an algorithm that is not known here.
     """
     match plan.algorithm:
         case "none":
-            return Program(())
+            return MessageProgram(())
         case "p2p":
             return _p2p(topology, plan, slices or 1)
         case "ring":
@@ -55,7 +55,9 @@ def program_of(topology: Topology, plan: CollectivePlan, slices: int | None = No
     raise InputError(f"the packet network has no messages of {plan.algorithm!r}; force another algorithm")
 
 
-def _ring(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices: int | None) -> Program:
+def _ring(
+    topology: Topology, plan: CollectivePlan, layout: PlacedGroup, slices: int | None
+) -> MessageProgram:
     rotations = layout.num_rings
     orders = [ring_order(layout, rotation) for rotation in range(rotations)]
     ranks = layout.num_ranks
@@ -78,7 +80,7 @@ def _ring(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices:
     return builder.program(plan.channels // rotations)
 
 
-def _tree(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices: int) -> Program:
+def _tree(topology: Topology, plan: CollectivePlan, layout: PlacedGroup, slices: int) -> MessageProgram:
     """One channel per rotation and tree: a chain in each node, its head in one of two trees of nodes."""
     rotations = tree_rotations(layout)
     channels = 2 * rotations
@@ -91,7 +93,7 @@ def _tree(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices:
     return builder.program(plan.channels // rotations)
 
 
-def _rank_tree(layout: GroupLayout, rotation: int, which: int) -> Tree:
+def _rank_tree(layout: PlacedGroup, rotation: int, which: int) -> Tree:
     """Parents by position in the group, in the order of ``layout.nodes``."""
     position = {gpu: n for n, gpu in enumerate(gpu for gpus in layout.nodes for gpu in gpus)}
     parent = [-1] * layout.num_ranks
@@ -117,7 +119,7 @@ def _tree_transfers(tree: Tree, channel: int, num_bytes: int, chunks: int) -> It
                 )
 
 
-def _pairwise(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices: int) -> Program:
+def _pairwise(topology: Topology, plan: CollectivePlan, layout: PlacedGroup, slices: int) -> MessageProgram:
     """Every rank's messages to all others, each cut into chunks that follow one another."""
     gpus = tuple(topology.gpu_of_rank(rank) for rank in plan.ranks)
     ranks = layout.num_ranks
@@ -130,7 +132,7 @@ def _pairwise(topology: Topology, plan: CollectivePlan, layout: GroupLayout, sli
     return builder.program()
 
 
-def _two_levels(topology: Topology, plan: CollectivePlan, layout: GroupLayout, slices: int) -> Program:
+def _two_levels(topology: Topology, plan: CollectivePlan, layout: PlacedGroup, slices: int) -> MessageProgram:
     """Exchanges in each node, then along rails once a rank has the last message of its node."""
     gpus = tuple(gpu for members in layout.nodes for gpu in members)
     local = layout.max_per_node
@@ -142,7 +144,7 @@ def _two_levels(topology: Topology, plan: CollectivePlan, layout: GroupLayout, s
     return builder.program(plan.channels)
 
 
-def _p2p(topology: Topology, plan: CollectivePlan, slices: int) -> Program:
+def _p2p(topology: Topology, plan: CollectivePlan, slices: int) -> MessageProgram:
     gpus = tuple(topology.gpu_of_rank(rank) for rank in plan.ranks)
     chunks = -(-plan.num_bytes // max(1, plan.chunk_bytes * plan.channels))
     pieces = max(1, _affordable(chunks, slices) * slices)
@@ -151,7 +153,7 @@ def _p2p(topology: Topology, plan: CollectivePlan, slices: int) -> Program:
     return builder.program(plan.channels)
 
 
-def _pat(topology: Topology, plan: CollectivePlan, slices: int) -> Program:
+def _pat(topology: Topology, plan: CollectivePlan, slices: int) -> MessageProgram:
     """Binomial trees of all ranks at once; chunks that go the same way follow each other on one lane."""
     gpus = tuple(topology.gpu_of_rank(rank) for rank in plan.ranks)
     builder = Builder(topology, plan, slices, NCCL_STEPS, stores=False)

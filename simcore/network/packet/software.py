@@ -25,7 +25,7 @@ from typing import Final
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.timing import timing_of
 from simcore.hardware.topology import Topology
-from simcore.network.packet.lanes import Program
+from simcore.network.packet.lanes import MessageProgram
 from simcore.units import PS_PER_S
 
 #: Channels slower than their links by less than this are as fast.
@@ -39,7 +39,7 @@ class Software:
     ``stretch``: wire time per byte beyond protocol and headers.
     """
 
-    def __init__(self, topology: Topology, plan: CollectivePlan, program: Program) -> None:
+    def __init__(self, topology: Topology, plan: CollectivePlan, program: MessageProgram) -> None:
         wires = _wire_bytes_per_s(topology, plan)
         cap = plan.rate_cap_bytes_per_s
         self.rate = min(wires, cap) / PS_PER_S
@@ -47,7 +47,7 @@ class Software:
         self.stretch = 1.0 if self.is_limited else max(1.0, wires / cap)
         self.before_ps = max(0, plan.latency_ps - round(self._wires_ps(topology, plan, program)))
 
-    def _wires_ps(self, topology: Topology, plan: CollectivePlan, program: Program) -> float:
+    def _wires_ps(self, topology: Topology, plan: CollectivePlan, program: MessageProgram) -> float:
         if plan.algorithm == "ring" and not plan.kind.root_chain:
             return self._ring_ps(topology, plan, program)
         if self.is_limited and program.stored_bytes:
@@ -55,7 +55,7 @@ class Software:
             return program.latency_ps + program.stored_bytes / (self.rate * fullest)
         return program.wire_ps
 
-    def _ring_ps(self, topology: Topology, plan: CollectivePlan, program: Program) -> float:
+    def _ring_ps(self, topology: Topology, plan: CollectivePlan, program: MessageProgram) -> float:
         """See Note [Latency on wires]; latencies and slices are averaged around the ring."""
         links = topology.links
         routes: dict[tuple[int, ...], tuple[float, float]] = {}

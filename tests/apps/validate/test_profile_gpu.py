@@ -18,7 +18,7 @@ from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from tests.commands import simcore
 from workloads.profiling import measure
-from workloads.profiling.cases import COPY_BLOCKS, Case, kernel_cases, num_elements, overlap_cases
+from workloads.profiling.cases import COPY_BLOCKS, KernelCase, kernel_cases, num_elements, overlap_cases
 from workloads.profiling.sweep import KERNEL_COLUMNS, OVERLAP_COLUMNS, Results, columns_of, measure_gpu
 
 SMS, PEAK, HBM = 108, 312e12, 2039e9  # A100 80 GB: datasheet
@@ -176,8 +176,8 @@ def test_the_whole_sweep_takes_less_than_its_budget():
 
 def test_a_curve_moves_the_bytes_that_it_says():
     # Two inputs and one output of bf16: 64 MiB / 3 / 2.
-    assert num_elements(Case("add", "elementwise", "bfloat16", num_bytes=64 << 20)) == (64 << 20) // 6
-    assert num_elements(Case("fill", "fill", "float32", num_bytes=4)) == 1
+    assert num_elements(KernelCase("add", "elementwise", "bfloat16", num_bytes=64 << 20)) == (64 << 20) // 6
+    assert num_elements(KernelCase("fill", "fill", "float32", num_bytes=4)) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.planner import NcclPlanner
 from simcore.hardware.load import load_cluster
 from simcore.hardware.topology import Topology
-from simcore.network.packet import Lane, PacketSettings, Program, Send, program_of
+from simcore.network.packet import Lane, MessageProgram, PacketSettings, Send, program_of
 from simcore.units import MIB, PS_PER_US
 
 #: What a real ns-3 said, with its version; written by :func:`record`.
@@ -31,7 +31,7 @@ class Ns3Case:
     name: str
     topology: Topology
     plan: CollectivePlan
-    program: Program
+    program: MessageProgram
     settings: PacketSettings
 
     def packet_us(self) -> float:
@@ -111,14 +111,14 @@ def ns3_cases() -> Iterator[Ns3Case]:
         yield Ns3Case(f"SimAI's transport {mib} MiB x{ranks}, rails", topology, plan, program, settings)
 
 
-def _case(name: str, topology: Topology, plan: CollectivePlan, program: Program) -> Ns3Case:
+def _case(name: str, topology: Topology, plan: CollectivePlan, program: MessageProgram) -> Ns3Case:
     return Ns3Case(name, topology, plan, program, _SETTINGS)
 
 
-def _incast(topology: Topology, senders: int, num_bytes: int) -> Program:
+def _incast(topology: Topology, senders: int, num_bytes: int) -> MessageProgram:
     """One message from each of GPUs 1 to ``senders`` to GPU 0, all at once."""
     lanes = [
         Lane(topology.route(src, 0), 1, (0, src, 0), sends=[Send(num_bytes, 0, 0, src)])
         for src in range(1, senders + 1)
     ]
-    return Program(tuple(lanes))
+    return MessageProgram(tuple(lanes))

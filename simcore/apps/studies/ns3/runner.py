@@ -20,7 +20,7 @@ from typing import Final
 
 from simcore.errors import InputError
 from simcore.hardware.topology import Topology
-from simcore.network.packet import PacketSettings, Program
+from simcore.network.packet import MessageProgram, PacketSettings
 from simcore.units import PS_PER_US, ps_from_s
 
 _DRIVER: Final = Path(__file__).with_name("driver.cc")
@@ -105,7 +105,7 @@ def _pkg_config(*options: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def describe(topology: Topology, program: Program, settings: PacketSettings) -> str:
+def describe(topology: Topology, program: MessageProgram, settings: PacketSettings) -> str:
     """Statements as ``driver.cc`` reads them; segments are packets (``settings.packet_bytes``)."""
     joints = _Joints()
     for lane in program.lanes:

@@ -1,0 +1,247 @@
+"""``scripts/trace_workload.py``: from a training script, or a recipe's options, to a graph folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+from typer.core import TyperGroup
+
+from simcore.errors import InputError, SimcoreError
+from simcore.graph import Graph, graph_hash, save_graph
+from simcore.units import format_bytes
+from workloads.tracing.drive.rank_classes import TraceReport
+from workloads.tracing.drive.rounds import Progress
+from workloads.tracing.drive.script_job import HANG_S, MAX_RANKS_RUN, ScriptJob, parse_steps, parse_values
+from workloads.tracing.drive.trace import TracedJob, trace
+from workloads.tracing.recipes.megatron.job import MegatronGptJob
+
+#: Recipes that are scripts with options of their own -> (script, what is said to the tracer before them).
+#: torchtitan: optimizer states are made in the first step, nothing else changes after it.
+_SCRIPTS = {"torchtitan": ("titan.py", ("--steps", "1:2"))}
+
+#: A script's own options are kept for it.
+_CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+#: Holders of memory, and values asked for, that a summary lists.
+_SHOWN = 5
+
+
+class _RecipesAndScripts(TyperGroup):
+    """A first argument that ends in ``.py`` is a script, anything else names a recipe."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that ``args`` begin with."""
+        if args and args[0] in _SCRIPTS:
+            script, options = _SCRIPTS[args[0]]
+            args = ["script", str(Path(__file__).parents[1] / "recipes" / script), *options, *args[1:]]
+        elif args and args[0].endswith(".py"):
+            args = ["script", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RecipesAndScripts,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Trace a training program without a GPU and write its execution graph.  Give a training script "
+    "(my_train.py ARGS... --world-size N --out DIR; all options: script --help) or a recipe: one of those "
+    "below, or torchtitan, with its trainer's own options.",
+)
+
+
+@app.callback()
+def recipes() -> None:
+    """Recipes are subcommands."""
+
+
+@app.command("script", context_settings=_CONTEXT)
+def trace_user_script(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="A training script as torchrun starts it.")],
+    world_size: Annotated[int, typer.Option(help="Ranks of the job.")],
+    out: Annotated[Path, typer.Option(help="Graph folder to write; an existing graph is replaced.")],
+    gpus_per_node: Annotated[int, typer.Option(help="Ranks on a node.")] = 8,
+    steps: Annotated[str, typer.Option(help="The optimizer step to keep, A:A+1, counted from 0.")] = "2:3",
+    value: Annotated[
+        list[str] | None,
+        typer.Option(help="Answer for a value that the run does not have: FILE.py:LINE=NUMBER; repeatable."),
+    ] = None,
+    expert_load: Annotated[
+        str, typer.Option(help="Tokens of experts: uniform, zipf[:EXPONENT], or a JSON file of shares.")
+    ] = "uniform",
+    setup: Annotated[
+        Path | None, typer.Option(help="Python file run first: register_fake, stand-ins for modules.")
+    ] = None,
+    tokens_per_step: Annotated[int, typer.Option(help="Tokens of a step over all ranks, for reports.")] = 0,
+    max_ranks: Annotated[int, typer.Option(help="Ranks run at most.")] = MAX_RANKS_RUN,
+    hang_s: Annotated[
+        float, typer.Option(help="Seconds without a tensor operation before giving up.")
+    ] = HANG_S,
+    jobs: Annotated[int, typer.Option(help="Worker processes; 0: one per core.")] = 0,
+    name: Annotated[str, typer.Option(help="Name of the workload; default: the folder's.")] = "",
+) -> None:
+    """An unmodified torchrun-style script; its own arguments follow its name.
+
+    Options named here are taken from anywhere on the line; those behind ``--`` all go to the script.
+    """
+
+    def job() -> ScriptJob:
+        return ScriptJob(
+            script=script,
+            arguments=tuple(context.args),
+            world_size=world_size,
+            gpus_per_node=gpus_per_node,
+            step=parse_steps(steps),
+            setup=setup,
+            values=parse_values(value or ()),
+            hang_s=hang_s,
+            load=expert_load,
+            tokens_per_step=tokens_per_step,
+            max_ranks=max_ranks,
+        )
+
+    _trace(job, out, name, jobs)
+
+
+@app.command("megatron-gpt")
+def megatron_gpt(
+    layers: Annotated[int, typer.Option(help="Transformer layers of the whole model.")],
+    hidden: Annotated[int, typer.Option(help="Hidden size; the MLP is four times as wide.")],
+    heads: Annotated[int, typer.Option(help="Attention heads.")],
+    out: Annotated[Path, typer.Option(help="Graph folder to write; an existing graph is replaced.")],
+    seq: Annotated[int, typer.Option(help="Tokens per sequence.")] = 2048,
+    vocab: Annotated[int, typer.Option(help="Vocabulary size, padded as the job pads it.")] = 51200,
+    tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1,
+    pp: Annotated[int, typer.Option(help="Pipeline stages.")] = 1,
+    dp: Annotated[int, typer.Option(help="Data-parallel replicas.")] = 1,
+    microbatches: Annotated[int, typer.Option(help="Microbatches per step and replica.")] = 1,
+    micro_batch_size: Annotated[int, typer.Option(help="Sequences per microbatch.")] = 1,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16 (with fp32 main parameters).")] = "fp32",
+    sequence_parallel: Annotated[bool, typer.Option(help="Megatron's sequence parallelism.")] = False,
+    recompute: Annotated[
+        str, typer.Option(help="none, selective (attention) or full (every layer).")
+    ] = "full",
+    distributed_optimizer: Annotated[bool, typer.Option(help="Shard optimizer states over dp.")] = False,
+    overlap_grad_reduce: Annotated[
+        bool, typer.Option(help="Reduce gradients during the backward pass.")
+    ] = False,
+    overlap_param_gather: Annotated[
+        bool, typer.Option(help="Gather parameters during the forward pass.")
+    ] = False,
+    virtual_pipeline: Annotated[int, typer.Option(help="Model chunks per stage; above 1: interleaved.")] = 1,
+    first_stage_layers: Annotated[int, typer.Option(help="Layers of the first stage; 0: as the others.")] = 0,
+    last_stage_layers: Annotated[int, typer.Option(help="Layers of the last stage; 0: as the others.")] = 0,
+    cp: Annotated[int, typer.Option(help="Context-parallel ranks (keys and values go round).")] = 1,
+    num_experts: Annotated[int, typer.Option(help="Experts of each layer's MLP; 0: dense.")] = 0,
+    moe_top_k: Annotated[int, typer.Option(help="Experts that a token visits.")] = 2,
+    ep: Annotated[int, typer.Option(help="Expert-parallel ranks, of cp * dp.")] = 1,
+    expert_load: Annotated[
+        str, typer.Option(help="Where tokens go: uniform, zipf[:EXPONENT] or a JSON file of shares.")
+    ] = "uniform",
+    gpus_per_node: Annotated[int, typer.Option(help="What the program is told about its node.")] = 8,
+    jobs: Annotated[int, typer.Option(help="Worker processes; 0: one per core.")] = 0,
+    name: Annotated[str, typer.Option(help="Name of the workload; default: the folder's.")] = "",
+) -> None:
+    """GPT trained by Megatron-core 0.16.1: its model, DDP, optimizer and pipeline schedule.
+
+    Defaults are those of echo-gpt-175b-pp12-tp8-dp1, GPT-175B on 96 H800 as evaluated in Echo (arXiv
+    2412.12487): FP32 without sequence parallelism and without the distributed optimizer.  That needs more
+    than 80 GB without recomputation, so every layer is recomputed ("full").
+    """
+    said = locals()
+    sizes = {field.name: said[field.name] for field in fields(MegatronGptJob)}
+    _trace(lambda: MegatronGptJob(**sizes), out, name, jobs)
+
+
+def _trace(job: Callable[[], TracedJob], out: Path, name: str, jobs: int) -> None:
+    """Trace what ``job`` makes, write its graph folder and say what became of it."""
+    try:
+        if jobs < 0:
+            raise InputError(f"jobs: {jobs} must not be negative")
+        made = job()
+        check_target(out)
+        with shown_progress() as progress:
+            graph, report = trace(
+                made, name=name or out.resolve().name, num_workers=jobs or None, progress=progress
+            )
+        save_graph(graph, out)
+        report.write(out)
+    except SimcoreError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(error.exit_code) from None
+    _summarise(graph, report, out)
+
+
+def _summarise(graph: Graph, report: TraceReport, out: Path) -> None:
+    size = sum(path.stat().st_size for path in out.iterdir())
+    highest = max(graph.programs, key=lambda program: program.memory.peak)
+    traced = f", {report.traced_microbatches} of {graph.workload.num_microbatches} microbatches traced"
+    typer.echo(f"{out}: {format_bytes(size)}, graph hash {graph_hash(graph)[:16]}")
+    typer.echo(
+        f"{graph.world_size} ranks in {len(graph.programs)} classes ({len(report.ranks_run)} ranks run), "
+        f"{graph.num_templates} templates, {len(graph.ops)} distinct ops"
+        f"{traced if report.traced_microbatches else ''}"
+    )
+    held_by = "; held by" if report.holders else ""
+    typer.echo(f"highest memory of a rank: {format_bytes(highest.memory.peak)}{held_by}")
+    if report.holders:
+        holders = list(report.holders.values())[graph.programs.index(highest)]
+        for holder in holders[:_SHOWN]:
+            where = " ".join(filter(None, (holder["phase"], holder["module"], *holder["stack"][:1])))
+            typer.echo(f"  {format_bytes(holder['num_bytes'])}  {holder['op']}  {where}".rstrip())
+    for asked in report.values[:_SHOWN]:
+        typer.echo(f"value asked at {asked['site']}: {asked['kind']} answered {asked['answer']:g}", err=True)
+    if len(report.values) > _SHOWN:
+        typer.echo(f"... and {len(report.values) - _SHOWN} more in trace.json", err=True)
+    for warning in report.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def check_target(out: Path) -> None:
+    """Before minutes of tracing: will there be a place to write to?  InputError when not."""
+    if out.exists() and not (out.is_dir() and ((out / "graph.json").is_file() or not any(out.iterdir()))):
+        raise InputError(f"{out}: exists and is not a graph folder; it is left alone")
+
+
+@contextmanager
+def shown_progress() -> Iterator[Progress]:
+    """Bars with elapsed and remaining time, one per phase, on stderr."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+        before: dict[str, int] = {}
+
+        def show(phase: str, done: int, total: int) -> None:
+            if phase not in tasks:
+                tasks[phase], before[phase] = bars.add_task(f"{phase} (ranks)", total=total), 0
+            elif done == 0:  # another round of the same phase
+                before[phase] = int(bars.tasks[tasks[phase]].completed)
+            bars.update(tasks[phase], completed=before[phase] + done, total=before[phase] + total)
+
+        yield show
+
+
+def main() -> None:
+    """Entry point."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What stopped a script, said so that its author can act: where, in whose code, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+from simcore.errors import InputError
+from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.fake.object_exchange import ObjectExchangeError
+from workloads.tracing.fake.outside_world import NetworkCallError
+from workloads.tracing.fake.visible_devices import NoSuchDeviceError
+from workloads.tracing.kernels import UnknownKernelError
+from workloads.tracing.record.step_marks import StepMarks
+from workloads.tracing.sites import where_raised
+
+_LINES_SHOWN = 5
+_NO_FAKE_RULE = re.compile(r"([\w.]+::[\w.]+)")
+
+
+class ScriptError(InputError):
+    """The traced script failed, ended early, or did something that cannot be traced."""
+
+
+class ScriptHangError(Exception):
+    """Raised inside a script that has done nothing for too long."""
+
+
+def explain(error: BaseException, rank: int, module: str, output: Sequence[str] = ()) -> ScriptError:
+    """The message for ``error``, raised by ``rank``'s script while ``module`` ran (``""``: none)."""
+    in_script, raised = where_raised(error.__traceback__)
+    lines = [f"rank {rank}: {_what(error, module)}"]
+    if in_script:
+        lines.append(f"  in the script: {in_script}")
+    if raised and raised != in_script:
+        lines.append(f"  raised by: {raised}")
+    advice = _advice(error)
+    if advice:
+        lines.append(f"  what to do: {advice}")
+    return _with_output(lines, output)
+
+
+def _with_output(lines: list[str], output: Sequence[str]) -> ScriptError:
+    if output:
+        lines += ["  the script's last output:", *(f"    {line}" for line in output[-_LINES_SHOWN:])]
+    return ScriptError("\n".join(lines))
+
+
+def unsupported_operator(error: BaseException) -> str | None:
+    """Name of the operator without a rule for shapes that ``error`` is about; None for another error."""
+    if isinstance(
+        error, UnsupportedOperatorException | DynamicOutputShapeException | DataDependentOutputException
+    ):
+        func: Any = getattr(error, "func", None)
+        return str(func.name()) if hasattr(func, "name") else str(error)
+    text = str(error)
+    if isinstance(error, NotImplementedError | RuntimeError) and ("fake impl" in text or "Meta" in text):
+        found = _NO_FAKE_RULE.search(text)
+        return found.group(1) if found else None
+    return None
+
+
+def _what(error: BaseException, module: str) -> str:
+    operator = unsupported_operator(error)
+    if operator is not None:
+        return f"operator {operator} has no rule for shapes (module {module or 'none'!r})"
+    if isinstance(error, UnknownKernelError):
+        return f"{error} (module {module or 'none'!r})"
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"
+
+
+def _advice(error: BaseException) -> str:
+    operator = unsupported_operator(error)
+    if operator is not None:
+        name = operator.partition(".")[0] if "::" in operator else operator
+        return (
+            f"put torch.library.register_fake({name!r}) with a function of its shapes into a file "
+            f"and pass it with --setup FILE.py; workloads.tracing.kernels.register_cost({name!r}) says there "
+            f"what it costs"
+        )
+    if isinstance(error, UnknownKernelError):
+        return (
+            f"put workloads.tracing.kernels.register_launch({error.kernel!r}) with a function of what a "
+            f"launch reads and writes into a file and pass it with --setup FILE.py"
+        )
+    if isinstance(error, NoSuchDeviceError):
+        return "pass --gpus-per-node as the node has them, and use LOCAL_RANK as the device's index"
+    if any(isinstance(one, NetworkCallError) for one in _causes(error)):
+        return "read from local files, or give stand-ins in a --setup FILE.py"
+    if isinstance(error, ObjectExchangeError):
+        return "send plain data (sizes, names), or stand in for the exchange in a --setup FILE.py"
+    if isinstance(error, ScriptHangError):
+        return (
+            "remove the wait, or stand in for what it waits for in a --setup FILE.py (--hang-s waits longer)"
+        )
+    if isinstance(error, ModuleNotFoundError) and error.name == "triton":
+        return "call workloads.tracing.triton_stand_in.install() in a --setup FILE.py"
+    if isinstance(error, ModuleNotFoundError):
+        return f"install {error.name!r} beside torch, or put a stand-in into sys.modules in a --setup FILE.py"
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those that libraries have wrapped in it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def ended_early(
+    how: BaseException | None, job: ScriptJob, rank: int, steps: StepMarks, output: Sequence[str] = ()
+) -> ScriptError:
+    """The message for a script that ended (``how``: its SystemExit, None: ran to its end) before its step."""
+    if how is None:
+        where = "ran to its end"
+    else:
+        in_script, raised = where_raised(how.__traceback__)
+        where = f"called exit({getattr(how, 'code', None)!r}) at {in_script or raised or 'an unknown place'}"
+    lines = [
+        f"rank {rank}: the script {where} before step {job.step} was complete "
+        f"({steps.optimizer_steps} optimizer.step() calls, {steps.step} whole steps seen)",
+        f"  what to do: let it run {job.step + 1} steps, or keep an earlier one with --steps; a script that "
+        f"does not call a torch.optim optimizer marks its steps with simcore_step()",
+    ]
+    return _with_output(lines, output)

@@ -1,0 +1,80 @@
+"""Frameworks that a script imports: imported once for all ranks, and acted on right after they are."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+#: Packages whose import has no effect on others: they start no thread and read no rank.
+_SHARED = frozenset({"accelerate", "deepspeed", "megatron", "peft", "torchtitan", "transformers"})
+
+#: (module, names taken from it)
+Import = tuple[str, tuple[str, ...]]
+
+
+def leading_imports(script: Path) -> tuple[Import, ...]:
+    """Imports of frameworks at the top of ``script``, up to the first statement that does something else
+    (which may be meant to come before later imports).  Empty for a file that is not Python.
+    """
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (SyntaxError, ValueError):
+        return ()
+    found: list[Import] = []
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            found += [(alias.name, ()) for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            found.append((statement.module, tuple(alias.name for alias in statement.names)))
+        elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+            break
+    return tuple((module, names) for module, names in found if module.partition(".")[0] in _SHARED)
+
+
+def import_all(imports: Sequence[Import]) -> None:
+    """Import them; one that fails is left to the script, whose error is explained."""
+    for module, names in imports:
+        with contextlib.suppress(Exception):
+            imported = importlib.import_module(module)
+            for name in names:
+                getattr(imported, name, None)
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls ``actions[name](module)`` right after module ``name`` has been executed."""
+
+    def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._actions = dict(actions)
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        """The spec that other finders give, its loader wrapped."""
+        action = self._actions.pop(fullname, None)  # gone: asking the other finders asks this one again
+        if action is None:
+            return None
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            action(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def after_import(actions: dict[str, Callable[[ModuleType], None]]) -> None:
+    """From now on; on modules that have been imported already, at once."""
+    imported = actions.keys() & sys.modules.keys()
+    for name in imported:
+        actions[name](sys.modules[name])
+    sys.meta_path.insert(0, AfterImport({name: actions[name] for name in actions.keys() - imported}))

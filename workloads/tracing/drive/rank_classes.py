@@ -1,0 +1,74 @@
+"""Which ranks do the same?  Found by hashing what each recorded, never assumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workloads.tracing.record.assemble import RankClass, RankTrace
+from workloads.tracing.record.templates import CutProgram
+
+if TYPE_CHECKING:
+    from workloads.tracing.drive.rounds import Rounds
+    from workloads.tracing.drive.script_job import ScriptJob
+
+#: Gives rounds of runs from the job of each rank and the name of the phase.
+StartRounds = Callable[["Callable[[int], ScriptJob]", str], "Rounds"]
+
+
+@dataclass
+class TraceReport:
+    """What happened while tracing, beside the graph.  ``traced_microbatches``: of a recipe, before its
+    programs were extended; values, holders and peaks are those of scripts.
+    """
+
+    ranks_run: list[int] = field(default_factory=list)
+    values: list[dict[str, Any]] = field(default_factory=list)
+    holders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    peak_bytes_by_phase: dict[str, dict[str, int]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    traced_microbatches: int = 0
+
+    def write(self, folder: Path) -> None:
+        """``trace.json`` in the graph's folder, of a script."""
+        if self.holders:
+            content = asdict(self)
+            del content["traced_microbatches"]
+            (folder / "trace.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class DistinctRanks:
+    """``classes`` of ranks that do the same; in equal order what a rank of each recorded and its program at
+    full length; ``seen``: everything that was recorded.
+    """
+
+    classes: Sequence[RankClass]
+    traces: Sequence[RankTrace]
+    programs: Sequence[CutProgram]
+    seen: Sequence[RankTrace]
+
+
+def group_ranks(
+    fingerprints: Mapping[int, str], stands_for: Mapping[int, int], stage_of: Mapping[int, int]
+) -> list[RankClass]:
+    """Classes by (stage, fingerprint), ordered by stage, then by lowest rank."""
+    members: dict[tuple[int, str], list[int]] = {}
+    for rank in sorted(stands_for):
+        members.setdefault((stage_of[rank], fingerprints[stands_for[rank]]), []).append(rank)
+    classes = [RankClass(stage, tuple(ranks)) for (stage, _), ranks in members.items()]
+    return sorted(classes, key=lambda one: (one.stage, one.representative))
+
+
+def contiguous_text(ranks: Iterable[int]) -> str:
+    """``"0-7, 16"``: ranks for a message."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)

@@ -1,0 +1,220 @@
+"""Runs in a worker process: run a script as one rank and record one step of it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import io
+import runpy
+import signal
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from workloads.tracing.drive.framework_imports import Import, import_all
+from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.fake.expert_load import parse_load
+from workloads.tracing.record.assemble import RankTrace
+from workloads.tracing.record.holders import largest_holders, peak_by_phase
+from workloads.tracing.record.recording import DTYPE, FLOPS, Recording, ValueAsked
+from workloads.tracing.record.templates import cut
+from workloads.tracing.sites import call_site
+
+_WATCH_S = 2.0
+_fake_mode: Any = None
+
+
+class ValuePolicy:
+    """Default answers unless the user gave one for the site; ``asked`` counts what was asked."""
+
+    def __init__(self, values: Sequence[tuple[str, float]] = ()) -> None:
+        self._values = dict(values)
+        self.asked: Counter[ValueAsked] = Counter()
+        self.used: set[str] = set()
+
+    def __call__(self, kind: str, _tensor: Any, default: Any) -> Any:
+        """The answer at the current call site."""
+        site = call_site()
+        given = next((key for key in self._values if site == key or site.endswith("/" + key)), None)
+        answer = default if given is None else self._values[given]
+        if given is not None:
+            self.used.add(given)
+        self.asked[ValueAsked(site, kind, float(answer), given is not None)] += 1
+        return answer
+
+
+def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str = "") -> None:
+    """Install the fake device and the patches in this process, of which every rank is a fork, and import
+    frameworks.  ``recipe``: a module whose ``install`` readies the process for a program known by name.
+    """
+    global _fake_mode
+    warnings.filterwarnings("ignore")
+    import logging
+
+    logging.disable(logging.WARNING)
+    from workloads.tracing.fake import device
+
+    device.install(tier, Path(cache))
+    from workloads.tracing import triton_stand_in
+    from workloads.tracing.drive.framework_imports import after_import
+    from workloads.tracing.fake import (
+        cuda,
+        host_values,
+        object_exchange,
+        outside_world,
+        parallel_patches,
+        process_groups,
+        storages,
+    )
+    from workloads.tracing.record import deepspeed, step_marks, torch_parallel
+
+    cuda.install()
+    host_values.install()
+    process_groups.install()
+    object_exchange.install()
+    storages.watch_resizes()
+    parallel_patches.install()
+    outside_world.install()
+    torch_parallel.install()
+    step_marks.install()
+    after_import({"deepspeed": deepspeed.install, "triton": triton_stand_in.take_over})
+    if recipe:
+        importlib.import_module(recipe).install()
+    _fake_mode = host_values.make_fake_mode()
+    with _fake_mode:  # modules keep tensors that they make when they are imported
+        import_all(imports)
+
+
+def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
+    """Record step ``job.step`` of ``rank``; ``mail``: the folder of what ranks send each other.
+
+    ScriptError when the script fails, hangs, or ends before that step is complete; a recipe's errors are as
+    they are.
+    """
+    from workloads.tracing.drive import failures
+    from workloads.tracing.fake import host_values, object_exchange, process_groups, visible_devices
+    from workloads.tracing.fake.group_names import FamilyNames
+    from workloads.tracing.record.recorder import Recorder
+    from workloads.tracing.record.step_marks import StepDone, StepMarks
+
+    by_recipe = job.by_recipe
+    local_rank = rank % job.local_world_size
+    visible_devices.enter_node(job.local_world_size)
+    process_groups.enter_world(
+        rank, job.world_size, job.local_world_size, local_rank % visible_devices.MAX_INDEX
+    )
+    policy = ValuePolicy(job.values)
+    recorder = Recorder(whole_life=not by_recipe, load=parse_load(job.load))
+    steps = StepMarks(recorder, job.step, by_recipe=by_recipe)
+    output = io.StringIO()
+    ended_by: BaseException | None = None
+    if not by_recipe:
+        process_groups.name_family, host_values.ask = FamilyNames(), policy
+        if mail is not None:
+            object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
+    gc.disable()  # or the moment of a collection would show in storage lifetimes
+    try:
+        with _fake_mode, recorder, steps, _watched(job, recorder):
+            try:
+                with redirect_stdout(output), redirect_stderr(output):
+                    _execute(job)
+            except StepDone:
+                pass
+            except (Exception, SystemExit) as error:
+                if by_recipe:
+                    raise
+                ended_by = error
+        recorded = steps.step == job.step and bool(recorder.result.ops) and not recorder.recording
+        if ended_by is not None and not isinstance(ended_by, SystemExit):
+            module = recorder.labels.current_module
+            raise failures.explain(ended_by, rank, module, output.getvalue().splitlines()) from None
+        if not recorded:
+            raise failures.ended_early(ended_by, job, rank, steps, output.getvalue().splitlines())
+    finally:
+        recorder.recording = False
+        gc.enable()
+    return _result(job, rank, steps, policy)
+
+
+def _note_life(recorder: Any) -> None:
+    """A rank that waits for a message does not hang: whether it will come is known elsewhere."""
+    recorder.num_calls += 1
+
+
+def _execute(job: ScriptJob) -> None:
+    """The script as ``__main__``, with the arguments and import path that ``python script.py`` gives it."""
+    sys.argv = [str(job.script), *job.arguments]
+    sys.path.insert(0, str(job.script.resolve().parent))
+    if job.setup is not None:
+        runpy.run_path(str(job.setup), run_name="simcore_setup")
+    runpy.run_path(str(job.script), run_name="__main__")
+
+
+@contextmanager
+def _watched(job: ScriptJob, recorder: Any) -> Iterator[None]:
+    """ScriptHangError inside the script when no operation is dispatched for ``job.hang_s``."""
+    from workloads.tracing.drive.failures import ScriptHangError
+
+    seen, quiet = -1, 0.0
+
+    def look(*_: object) -> None:
+        nonlocal seen, quiet
+        quiet = quiet + _WATCH_S if recorder.num_calls == seen else 0.0
+        seen = recorder.num_calls
+        if quiet >= job.hang_s:
+            quiet = 0.0
+            raise ScriptHangError(f"no tensor operation for {job.hang_s:g} s")
+
+    outer = signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _WATCH_S, _WATCH_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, outer)
+
+
+def _precision(recording: Recording) -> str:
+    """The dtype in which most of the step's operations are computed."""
+    flops = Counter[str]()
+    for op in recording.ops:
+        flops[str(op.columns[DTYPE])] += int(op.columns[FLOPS])
+    return max(flops, key=lambda dtype: flops[dtype], default="")
+
+
+def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankTrace:
+    import torch
+
+    from workloads.tracing.fake import process_groups
+
+    recording, facts = steps.recorder.result, steps.facts
+    held, memory = 0, facts.memory
+    if not job.by_recipe:
+        # Gradients are what lives at the start and is neither parameter nor optimizer state: with them DDP's
+        # buckets, for which a memory profile has no place of their own.
+        held = steps.live_bytes - recording.freed_before
+        memory = replace(memory, gradients=max(0, held - memory.parameters - memory.optimizer_states))
+    microbatches = len({segment.microbatch for segment in recording.segments if segment.kind == "bwd"})
+    chunks = 1 + max((segment.chunk for segment in recording.segments), default=0)
+    return RankTrace(
+        rank=rank,
+        num_microbatches=max(1, microbatches),
+        program=cut(recording),
+        groups=recording.groups,
+        families=tuple(dict.fromkeys(process_groups.requested_groups)),
+        layer_offset=facts.layer_offset or (0,) * chunks,
+        memory=memory,
+        versions={"torch": torch.__version__, **dict(facts.versions)},
+        asked=tuple(sorted(policy.asked.items(), key=lambda item: item[0].site)),
+        unused=tuple(site for site, _ in job.values if site not in policy.used),
+        holders=() if job.by_recipe else largest_holders(recording, memory),
+        peaks=() if job.by_recipe else tuple(peak_by_phase(recording, held).items()),
+        num_parameters=facts.num_parameters,
+        precision=_precision(recording),
+    )

@@ -1,0 +1,188 @@
+"""A training script to trace: what is run, as how many ranks, which step is kept, which ranks differ."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simcore.errors import InputError
+from simcore.graph import ProcessGroup, Workload
+from simcore.graph.ops import OpKind
+from workloads.tracing.drive.framework_imports import Import, leading_imports
+from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, group_ranks
+from workloads.tracing.drive.rank_search import RankPlaces, RankSearch, axes
+from workloads.tracing.fake.expert_load import parse_load
+from workloads.tracing.record import group_families
+from workloads.tracing.record.assemble import RankClass, RankTrace
+from workloads.tracing.record.recording import GROUP, KIND
+
+#: Ranks that are run at most, unless the user says otherwise.
+MAX_RANKS_RUN = 16
+#: Seconds without a single tensor operation after which a script counts as hanging.
+HANG_S = 60.0
+
+
+@dataclass(frozen=True)
+class ScriptJob:
+    """``torchrun script arguments`` on ``world_size`` ranks, ``gpus_per_node`` to a node.
+
+    ``step``: the optimizer step that is kept, counted from 0; those before it run and are dropped (DDP
+    learns its buckets in the first, optimizers make their states).  ``setup``: a Python file run before the
+    script, for shape functions and stand-ins.  ``values``: (``file.py:line``, value) answers for host reads
+    of device values.  ``load``: how mixtures of experts spread their tokens, as
+    :func:`workloads.tracing.fake.expert_load.parse_load` reads it.  ``tokens_per_step``: what the script
+    trains on in a step over all ranks, for reports (0: unknown).  ``recipe``: the module that readies a
+    process for a program known by name, which says itself what it does (Note [Steps of a script]).
+
+    Errors: InputError for a file or number that cannot be.
+    """
+
+    script: Path
+    arguments: tuple[str, ...] = ()
+    world_size: int = 1
+    gpus_per_node: int = 8
+    step: int = 2
+    setup: Path | None = None
+    values: tuple[tuple[str, float], ...] = ()
+    hang_s: float = HANG_S
+    load: str = "uniform"
+    tokens_per_step: int = 0
+    max_ranks: int = MAX_RANKS_RUN
+    recipe: str = ""
+
+    def __post_init__(self) -> None:
+        for path in (self.script, self.setup):
+            if path is not None and not path.is_file():
+                raise InputError(f"{path}: no such file")
+        for name, value, lowest in (
+            ("world-size", self.world_size, 1),
+            ("gpus-per-node", self.gpus_per_node, 1),
+            ("steps", self.step, 0),
+        ):
+            if value < lowest:
+                raise InputError(f"{name}: {value} must be at least {lowest}")
+        parse_load(self.load)
+        nodes, rest = divmod(self.world_size, self.gpus_per_node)
+        if nodes and rest and not self.recipe:
+            raise InputError(
+                f"world-size {self.world_size} does not fill nodes of {self.gpus_per_node} GPUs: "
+                f"{nodes * self.gpus_per_node} or {(nodes + 1) * self.gpus_per_node} would"
+            )
+
+    @property
+    def local_world_size(self) -> int:
+        """Ranks on a node."""
+        return min(self.world_size, self.gpus_per_node)
+
+    @property
+    def by_recipe(self) -> bool:
+        """Whether the program says itself what it does."""
+        return bool(self.recipe)
+
+    def preparation(self) -> tuple[tuple[Import, ...], str]:
+        """Frameworks to import once for all ranks, and the module of the recipe ("": none)."""
+        return leading_imports(
+            self.script
+        ) if self.setup is None else (), self.recipe  # it may replace modules
+
+    def distinct_ranks(self, start: StartRounds, report: TraceReport) -> DistinctRanks:
+        """Runs ranks until it is known which differ; see Note [Distinct ranks]."""
+        rounds = start(lambda _: self, "trace")
+        seen = rounds.seen
+        search = RankSearch(
+            lambda ranks: {rank: seen[rank].fingerprint() for rank in rounds.run(ranks)}, self.max_ranks
+        )
+        search.ends(self.world_size)
+        families = axes(self._families(seen[0]), self.world_size)
+        places = RankPlaces(families, _pipelined(seen[0]), self.world_size)
+        hashes = search.classes(places.kinds, places.stages, num_axes=len(families))
+        report.ranks_run = sorted(seen)
+        if search.assumed:
+            report.warnings.append(
+                f"ranks differ from each other; {len(seen)} were run (--max-ranks), and {search.assumed} of "
+                f"{self.world_size} are taken to do what the nearest of those below them does"
+            )
+        classes = group_ranks(hashes, {rank: rank for rank in hashes}, places.numbers)
+        traces = [seen[_representative(one, hashes, search.hashes)] for one in classes]
+        return DistinctRanks(classes, traces, [one.program for one in traces], list(seen.values()))
+
+    def workload(self, name: str, trace: RankTrace) -> Workload:
+        """What the graph is a graph of; ``trace``: of rank 0."""
+        sizes = {family.name: family.size for family in axes(self._families(trace), self.world_size)}
+        if "world" in sizes or math.prod(sizes.values()) != self.world_size:
+            sizes = {"dp": self.world_size}
+        return Workload(
+            name=name or self.script.stem,
+            world_size=self.world_size,
+            dims=sizes,
+            num_microbatches=trace.num_microbatches,
+            tokens_per_step=self.tokens_per_step,
+            precision=trace.precision,
+            framework="pytorch",
+            versions=dict(trace.versions),
+            command=self.command(),
+            model={"family": "script", "parameters_per_rank": trace.num_parameters},
+            options={"step": self.step, "values": dict(self.values)},
+        )
+
+    def _families(self, trace: RankTrace) -> dict[str, ProcessGroup]:
+        """Every family that the program made, used or not."""
+        symbols = dict.fromkeys(("world", *(symbol for symbol, _ in trace.families)))
+        return group_families.used_families(trace.families, symbols, self.world_size)
+
+    def command(self) -> str:
+        """The command line that traces this job; the script by its name alone."""
+        parts = ["python scripts/trace_workload.py", self.script.name, *map(shlex.quote, self.arguments)]
+        parts += [f"--world-size {self.world_size}", f"--gpus-per-node {self.gpus_per_node}"]
+        parts.append(f"--steps {self.step}:{self.step + 1}")
+        if self.setup is not None:
+            parts.append(f"--setup {self.setup.name}")
+        parts += [f"--value {site}={value:g}" for site, value in self.values]
+        if self.load != "uniform":
+            parts.append(f"--expert-load {self.load}")
+        return " ".join(parts)
+
+
+def _pipelined(trace: RankTrace) -> set[str]:
+    """Symbols of the groups with point-to-point traffic."""
+    pairs = zip(trace.program.column(KIND), trace.program.column(GROUP), strict=True)
+    return {str(group) for kind, group in pairs if kind in (OpKind.SEND, OpKind.RECV)}
+
+
+def _representative(one: RankClass, hashes: Mapping[int, str], run: Mapping[int, str]) -> int:
+    """The lowest rank of the class that was run, else of any rank that recorded the same."""
+    digest = hashes[one.representative]
+    return next((rank for rank in one.ranks if rank in run), None) or min(
+        rank for rank, found in run.items() if found == digest
+    )
+
+
+def parse_steps(text: str) -> int:
+    """``"2:3"`` or ``"2"``: the step to keep.  InputError for anything but one step."""
+    first, colon, last = text.partition(":")
+    if not first.isdigit() or (colon and not last.isdigit()):
+        raise InputError(f"steps: {text!r} is not A:B with whole numbers, such as 2:3")
+    if colon and int(last) != int(first) + 1:
+        raise InputError(
+            f"steps: {text!r} spans {int(last) - int(first)} steps; a graph holds one, such as 2:3"
+        )
+    return int(first)
+
+
+def parse_values(texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    """``file.py:line=number`` settings.  InputError for another form."""
+    found = []
+    for text in texts:
+        site, equals, value = text.rpartition("=")
+        name, colon, line = site.rpartition(":")
+        try:
+            number = float(value)
+        except ValueError:
+            equals = ""
+        if not (equals and colon and name and line.isdigit()):
+            raise InputError(f"value: {text!r} is not FILE.py:LINE=NUMBER, such as train.py:42=0.5")
+        found.append((site, number))
+    return tuple(found)

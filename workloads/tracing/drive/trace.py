@@ -1,0 +1,110 @@
+"""The driver: run the ranks of a job that differ, group them by what they recorded, assemble the graph."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+from simcore.graph import Graph, Workload, verify
+from simcore.graph.passes import fuse_regions
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.framework_imports import Import
+from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, contiguous_text
+from workloads.tracing.drive.rounds import Progress, Rounds, workers
+from workloads.tracing.drive.script_job import ScriptJob
+from workloads.tracing.fake import device
+from workloads.tracing.record import group_families
+from workloads.tracing.record.assemble import RankTrace, assemble
+from workloads.tracing.record.recording import GROUP
+
+
+class TracedJob(Protocol):
+    """What can be traced: a :class:`ScriptJob`, or a recipe, whose ranks are script jobs that it writes."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        ...
+
+    @property
+    def by_recipe(self) -> bool:
+        """Whether the program says itself what it does: its ops and memory are left as they are."""
+        ...
+
+    def preparation(self) -> tuple[tuple[Import, ...], str]:
+        """Frameworks to import once for all ranks, and the module of the recipe ("": none)."""
+        ...
+
+    def distinct_ranks(self, start: StartRounds, report: TraceReport) -> DistinctRanks:
+        """Run ranks until every rank of the world has one that stands for it; fills ``report``."""
+        ...
+
+    def workload(self, name: str, trace: RankTrace) -> Workload:
+        """What the graph is a graph of; ``name`` "": the job's own; ``trace``: of rank 0."""
+        ...
+
+
+def trace(
+    job: TracedJob,
+    *,
+    name: str = "",
+    num_workers: int | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[Graph, TraceReport]:
+    """The execution graph of one step of ``job``, verified.
+
+    ``num_workers``: processes, default one per core.  FakeDeviceError when torch cannot be used here,
+    ScriptError when a script cannot be traced, TracingError when a recipe fails, GraphError when ranks do not
+    fit together.
+    """
+    report = TraceReport()
+    untested = device.untested_warning(device.find_torch())
+    if untested:
+        report.warnings.append(untested)
+    imports, recipe = job.preparation()
+    with workers(num_workers, cache, imports=imports, recipe=recipe) as pool:
+        return trace_in(pool, job, report, name=name, progress=progress), report
+
+
+def trace_in(
+    pool: WorkerPool,
+    job: TracedJob,
+    report: TraceReport | None = None,
+    *,
+    name: str = "",
+    progress: Progress | None = None,
+) -> Graph:
+    """As :func:`trace`, in workers that are running already; fills ``report``."""
+    report = report or TraceReport()
+    with tempfile.TemporaryDirectory(prefix="simcore-mail-") as mail:
+
+        def start(job_of: Callable[[int], ScriptJob], phase: str) -> Rounds:
+            return Rounds(pool, job_of, Path(mail), phase, progress)
+
+        found = job.distinct_ranks(start, report)
+    first = found.traces[0]
+    used = {str(symbol) for one in found.seen for symbol in one.program.column(GROUP) if symbol}
+    groups = group_families.used_families(first.families, used, job.world_size)
+    for one in found.seen:
+        group_families.check_all(groups, one.rank, one.groups)
+    graph = assemble(job.workload(name, first), found.classes, found.traces, found.programs, groups)
+    if not job.by_recipe and any("/fused:" in module for module in graph.ops.module.values):
+        graph = fuse_regions(graph)
+    report.warnings += verify(graph)
+    if not job.by_recipe:
+        _describe(report, found)
+    return graph
+
+
+def _describe(report: TraceReport, found: DistinctRanks) -> None:
+    for one, trace in zip(found.classes, found.traces, strict=True):
+        ranks = contiguous_text(one.ranks)
+        report.holders[ranks] = [asdict(holder) for holder in trace.holders]
+        report.peak_bytes_by_phase[ranks] = dict(trace.peaks)
+        report.values += [{"ranks": ranks, **asdict(asked), "times": times} for asked, times in trace.asked]
+    unused = set.intersection(*(set(one.unused) for one in found.seen))
+    report.warnings += [f"--value {site}: no value was asked for there" for site in sorted(unused)]

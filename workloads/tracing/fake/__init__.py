@@ -1,0 +1,1 @@
+"""A CUDA device, a job's other ranks and the outside world, none of which is there."""

@@ -1,0 +1,251 @@
+"""``torch.cuda`` without a GPU: every call that a training framework makes, answered in Python.
+
+Install before the framework is imported, because frameworks copy functions by value.  The shape-only
+run goes through :class:`torch._subclasses.fake_tensor.FakeTensorMode`; what needs tensor *values*
+is answered in :mod:`workloads.tracing.fake.host_values`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from workloads.tracing.fake import streams, visible_devices
+
+#: What the program is told about its GPU.  Frameworks branch on the compute capability only.
+DEVICE_PROPERTIES = {
+    "name": "NVIDIA H800",
+    "major": 9,
+    "minor": 0,
+    "total_memory": 80 << 30,
+    "multi_processor_count": 132,
+    "warp_size": 32,
+    "max_threads_per_multi_processor": 2048,
+    "regs_per_multiprocessor": 65536,
+    "L2_cache_size": 50 << 20,
+    "shared_memory_per_block": 49152,
+    "shared_memory_per_block_optin": 232448,
+    "shared_memory_per_multiprocessor": 233472,
+    "gcnArchName": "",
+    "uuid": "GPU-0",
+    "is_integrated": 0,
+    "is_multi_gpu_board": 0,
+    "pci_bus_id": 0,
+    "pci_device_id": 0,
+    "pci_domain_id": 0,
+}
+
+#: Opens a named region that a compiler would fuse; set by the recorder.
+fused_region: Callable[[str], contextlib.AbstractContextManager[None]] | None = None
+
+_LEGACY_TYPES = {
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Double": torch.float64,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+}
+
+
+def install() -> None:
+    """Patch ``torch.cuda``, ``torch.accelerator`` and the entry points below them, once per process."""
+    # Otherwise autograd starts a thread per CUDA device, which aborts when the process ends.
+    torch.autograd.set_multithreading_enabled(False)
+    _patch_streams()
+    _patch_queries()
+    _patch_memory()
+    _patch_bindings()
+    _patch_accelerator()
+    _patch_tensor_methods()
+    _patch_compilers()
+    for name, dtype in _LEGACY_TYPES.items():
+        setattr(torch.cuda, f"{name}Tensor", _legacy_constructor(dtype))
+
+
+def _set(module: Any, **functions: object) -> None:
+    for name, function in functions.items():
+        setattr(module, name, function)
+
+
+def _always(value: object) -> Callable[..., object]:
+    return lambda *_args, **_kwargs: value
+
+
+class _NoGraphs:
+    """``torch.cuda.CUDAGraph``: a captured graph hides its kernels from the tracer."""
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        raise RuntimeError("CUDA graphs cannot be traced; turn them off in the program")
+
+
+def _synchronize(*_args: object, **_kwargs: object) -> None:
+    if streams.listener is not None:
+        streams.listener.host_waits("cudaDeviceSynchronize", None)
+
+
+def _patch_streams() -> None:
+    for module in (torch.cuda, torch.cuda.streams):
+        _set(module, Stream=streams.Stream, Event=streams.Event)
+    _set(
+        torch.cuda,
+        ExternalStream=streams.Stream,
+        StreamContext=streams.StreamContext,
+        stream=streams.StreamContext,
+        current_stream=streams.current_stream,
+        default_stream=streams.default_stream,
+        set_stream=streams.set_stream,
+        synchronize=_synchronize,
+        CUDAGraph=_NoGraphs,
+        is_current_stream_capturing=_always(False),
+    )
+    torch.cuda.graphs.is_current_stream_capturing = _always(False)  # type: ignore[assignment]
+    _set(torch, Stream=streams.Stream, Event=streams.Event)
+
+
+def _patch_queries() -> None:
+    properties = types.SimpleNamespace(**DEVICE_PROPERTIES)
+    _set(
+        torch.cuda,
+        is_available=_always(True),
+        is_initialized=_always(True),
+        device_count=visible_devices.device_count,
+        current_device=visible_devices.current,
+        set_device=visible_devices.select,
+        init=_always(None),
+        _lazy_init=_always(None),
+        _lazy_call=_always(None),
+        _is_compiled=_always(True),
+        device=visible_devices.DeviceScope,
+        device_of=contextlib.nullcontext,
+        _DeviceGuard=visible_devices.DeviceScope,
+        get_device_properties=_always(properties),
+        get_device_name=_always(properties.name),
+        get_device_capability=_always((properties.major, properties.minor)),
+        get_arch_list=_always(["sm_90"]),
+        is_bf16_supported=_always(True),
+        can_device_access_peer=_always(True),
+        ipc_collect=_always(None),
+    )
+    nvtx = torch.cuda.nvtx
+    _set(nvtx, range_push=_always(0), range_pop=_always(0), mark=_always(None), range=_nvtx_range)
+    _set(nvtx, range_start=_always(0), range_end=_always(None))
+
+
+@contextlib.contextmanager
+def _nvtx_range(*_args: object, **_kwargs: object) -> Iterator[None]:
+    yield
+
+
+def _patch_memory() -> None:
+    total = DEVICE_PROPERTIES["total_memory"]
+    answers: dict[str, object] = dict.fromkeys(
+        ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"), _always(0)
+    )
+    answers |= dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated"), _always(None))
+    answers |= dict.fromkeys(("empty_cache", "set_per_process_memory_fraction"), _always(None))
+    answers["memory_stats"] = lambda *_args, **_kwargs: collections.defaultdict(int)
+    answers["mem_get_info"] = _always((total, total))
+    answers["memory_summary"] = _always("")
+    for module in (torch.cuda, torch.cuda.memory):
+        _set(module, **answers)
+
+
+def _patch_bindings() -> None:
+    """C functions that exist only in CUDA builds, or fail there without a driver."""
+    _set(
+        torch._C,
+        _cuda_getCurrentRawStream=lambda _device=0: streams.current_stream().stream_id,
+        _cuda_setDevice=visible_devices.select,
+        _cuda_getDevice=visible_devices.current,
+        _cuda_exchangeDevice=visible_devices.exchange,
+        _cuda_maybeExchangeDevice=visible_devices.exchange,
+        _cuda_getDeviceCount=visible_devices.device_count,
+        _cuda_getDefaultStream=_always((0, 0, 1)),
+        _cuda_getCurrentStream=_always((0, 0, 1)),
+        _cuda_isCurrentStreamCapturing=_always(False),
+        _cuda_attach_out_of_memory_observer=_always(None),
+        _cuda_resetPeakMemoryStats=_always(None),
+    )
+
+
+def _patch_accelerator() -> None:
+    total = DEVICE_PROPERTIES["total_memory"]
+    _set(
+        torch.accelerator,
+        is_available=_always(True),
+        device_count=visible_devices.device_count,
+        current_device_index=visible_devices.current,
+        current_device_idx=visible_devices.current,
+        set_device_index=visible_devices.select,
+        synchronize=_synchronize,
+        current_stream=streams.current_stream,
+        set_stream=streams.set_stream,
+        empty_cache=_always(None),
+        memory_allocated=_always(0),
+        max_memory_allocated=_always(0),
+        reset_peak_memory_stats=_always(None),
+        get_memory_info=_always((total, total)),
+    )
+
+
+def _patch_tensor_methods() -> None:
+    """``record_stream`` parses a C stream object, ``pin_memory`` asks the driver."""
+    torch.Tensor.record_stream = _always(None)  # type: ignore[method-assign,assignment]
+    torch.Tensor.pin_memory = lambda self, *_args: self  # type: ignore[method-assign]
+    torch.UntypedStorage.pin_memory = lambda self, *_args: self  # type: ignore[method-assign]
+
+
+def _patch_compilers() -> None:
+    """``torch.compile`` and ``torch.jit.script`` run eagerly; the region is named, so that passes can fuse
+    it.  A compiled module is the module itself, its forward pass a region.
+    """
+
+    def compiled(model: Any = None, **options: object) -> Any:
+        if model is None:
+            return functools.partial(compiled, **options)
+        if isinstance(model, type):
+            return model
+        if isinstance(model, torch.nn.Module):
+            model.forward = region_of(model.forward, type(model).__name__)
+            return model
+        owner = getattr(model, "__self__", None)  # Module.compile() compiles the bound call
+        return region_of(model, type(owner).__name__ if owner is not None else model.__name__)
+
+    def region_of(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def region(*args: object, **kwargs: object) -> object:
+            if fused_region is None:
+                return function(*args, **kwargs)
+            with fused_region(name):
+                return function(*args, **kwargs)
+
+        return region
+
+    _set(torch, compile=compiled)
+
+    def scripted(model: Any = None, *_args: object, **_kwargs: object) -> Any:
+        return model if isinstance(model, torch.nn.Module) else compiled(model)
+
+    _set(torch.jit, script=scripted)
+
+
+def _legacy_constructor(dtype: torch.dtype) -> type:
+    class LegacyTensor:
+        """``torch.cuda.FloatTensor`` and its kin."""
+
+        def __new__(cls, *args: Any) -> Any:
+            if len(args) == 1 and isinstance(args[0], list | tuple):
+                return torch.tensor(args[0], dtype=dtype, device="cuda")
+            return torch.empty(*args, dtype=dtype, device="cuda")
+
+    LegacyTensor.dtype = dtype  # type: ignore[attr-defined]
+    return LegacyTensor

@@ -1,0 +1,101 @@
+"""Kernels that only GPU builds of torch have: what a CPU build runs in pieces is one op here, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses import fake_impls
+
+from workloads.tracing.fake.storages import touched_bytes
+from workloads.tracing.kernels import KernelCost, register_cost
+
+_library: torch.library.Library | None = None
+
+
+def install() -> None:
+    """Choose kernels as a GPU build does, once per process."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    for key in ("AutogradCUDA", "CUDA"):
+        _library.impl("scaled_dot_product_attention", _attention, key)  # type: ignore[no-untyped-call]
+    # Where CUDA has a kernel, autograd takes the operator as it is and not its composite.
+    _library.impl("silu_backward", torch.empty_like, "CUDA")  # type: ignore[no-untyped-call]
+    aten, implementations = torch.ops.aten, fake_impls.op_implementations_dict
+    if hasattr(aten, "_fused_rms_norm_backward"):  # since torch 2.9
+        _library.impl("_fused_rms_norm", _rms_norm, "CUDA")  # type: ignore[no-untyped-call]
+        implementations[aten._fused_rms_norm.default] = lambda _mode, _func, *args: _rms_norm(*args)
+        implementations[aten._fused_rms_norm_backward.default] = lambda _mode, _func, *args: (
+            _rms_norm_backward(*args)
+        )
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Flash or memory-efficient attention; the former has groups of query heads for one of keys."""
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    widths = {query.shape[-1], value.shape[-1]}  # multi-head latent attention has narrower values
+    if attn_mask is None and half and len(widths) == 1 and query.shape[-1] <= 256:
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, False, scale=scale
+        )[0]
+    if enable_gqa and query.shape[-3] != key.shape[-3]:
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+    need_gradient = query.requires_grad or key.requires_grad or value.requires_grad
+    return torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, attn_mask, need_gradient, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _rms_norm(x: torch.Tensor, normalized_shape: Sequence[int], *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result and a number a row in fp32."""
+    rows = x.shape[: x.dim() - len(normalized_shape)]
+    statistics = x.new_empty((*rows, *[1] * len(normalized_shape)), dtype=torch.float32)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), statistics
+
+
+def _rms_norm_backward(
+    _grad: Any, x: torch.Tensor, _shape: Any, _statistics: Any, weight: Any, wanted: Sequence[bool]
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of the input and of the weight."""
+    return (
+        torch.empty_like(x, memory_format=torch.contiguous_format) if wanted[0] else None,
+        torch.empty_like(weight) if weight is not None and wanted[1] else None,
+    )
+
+
+@register_cost("fsdp::all_gather_copy_in")
+def _copy_in(shards: Sequence[torch.Tensor], *_: Any) -> KernelCost:
+    """Each shard to its place in the buffer that is gathered into; the rest of it is not touched."""
+    num_bytes = sum(map(touched_bytes, shards))
+    return KernelCost(bytes_read=num_bytes, bytes_written=num_bytes)
+
+
+@register_cost("aten::nll_loss_forward")
+def _picked(scores: torch.Tensor, target: torch.Tensor, *_: Any) -> KernelCost:
+    """Of each row the target's score."""
+    return KernelCost(bytes_read=touched_bytes(target) + target.numel() * scores.element_size())
+
+
+@register_cost("aten::nll_loss_backward")
+def _put_back(grad: torch.Tensor, _scores: Any, target: torch.Tensor, *_: Any) -> KernelCost:
+    """Zeros, and the gradient at each target: the scores are not looked at."""
+    return KernelCost(bytes_read=touched_bytes(target) + touched_bytes(grad))

@@ -1,0 +1,260 @@
+"""Answers for code that asks a tensor without data for its values.
+
+A host branch on a device value (overflow check, gradient norm) must go somewhere: floats read as 1.0,
+integers as 0, booleans of the device as False (they are overflow flags), of the host as True.  Of a mask
+every element counts as true: an upper bound on what is selected.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._dynamo  # its table of torch functions must be filled before they are patched
+from torch._subclasses import fake_impls, fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from workloads.tracing.fake import gpu_kernels
+from workloads.tracing.fake.known_values import values_of
+
+_INITIALISERS = (
+    "uniform_",
+    "normal_",
+    "trunc_normal_",
+    "constant_",
+    "ones_",
+    "zeros_",
+    "xavier_uniform_",
+    "xavier_normal_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+    "orthogonal_",
+)
+
+#: Told of a tensor that the host reads as a whole, and of the name of what reads it.
+on_host_read: Callable[[torch.Tensor, str], None] | None = None
+
+#: Asked with (kind, tensor, default answer) for every value that a run on shapes cannot know.  Kinds: "item"
+#: (the value), "share" (the part of a mask's elements that are true, or of entries that are unique), "size"
+#: (how many elements a result has), "routing" (how unevenly tokens choose experts).
+ask: Callable[[str, torch.Tensor, Any], Any] | None = None
+
+
+def _answer(kind: str, tensor: torch.Tensor, default: Any) -> Any:
+    return default if ask is None else ask(kind, tensor, default)
+
+
+def read_scalar(tensor: torch.Tensor) -> bool | int | float:
+    """The value that ``item()`` returns for a tensor without data (see the module's docstring)."""
+    constant = getattr(tensor, "constant", None)
+    if constant is not None:  # made on the host from a number: the value is known
+        value: bool | int | float = constant.item()
+        return value
+    known = values_of(tensor)
+    if known is not None:
+        with _disable_current_modes():
+            found: bool | int | float = known.item()
+        return found
+    default: bool | int | float = 1.0 if tensor.dtype.is_floating_point else 0
+    if tensor.dtype == torch.bool:
+        default = tensor.device.type == "cpu"
+    return type(default)(_answer("item", tensor, default))
+
+
+def routing_exponent(scores: torch.Tensor, default: float) -> float:
+    """Exponent of the Zipf load with which tokens choose experts by ``scores``."""
+    return float(_answer("routing", scores, default))
+
+
+def num_selected(mask: torch.Tensor) -> int:
+    """How many elements of a mask count as true: all of them, unless they are known or :data:`ask` says
+    otherwise.
+    """
+    known = values_of(mask)
+    if known is not None:
+        with _disable_current_modes():
+            return int(known.count_nonzero())
+    return round(float(_answer("share", mask, 1.0)) * mask.numel())
+
+
+def _nonzero(mode: FakeTensorMode, _func: Any, mask: torch.Tensor) -> torch.Tensor:
+    with mode:
+        return mask.new_empty((num_selected(mask), mask.dim()), dtype=torch.int64)
+
+
+def _masked_select(
+    mode: FakeTensorMode, _func: Any, tensor: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    with mode:
+        return tensor.new_empty((num_selected(mask),))
+
+
+def _unique(
+    mode: FakeTensorMode, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``_unique2`` and ``unique_consecutive`` of all elements; with ``dim``, of slices along it."""
+    names = [argument.name for argument in func._schema.arguments[1:]]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    dim = given.get("dim")
+    entries = tensor.numel() if dim is None else tensor.shape[dim]
+    num = round(float(_answer("share", tensor, 1.0)) * entries)
+    shape = list(tensor.shape)
+    if dim is not None:
+        shape[dim] = num
+    with mode:
+        found = tensor.new_empty((num,) if dim is None else shape)
+        places = tensor.shape if dim is None else (entries,)
+        inverse = tensor.new_empty(places if given.get("return_inverse") else (0,), dtype=torch.int64)
+        counts = tensor.new_empty((num if given.get("return_counts") else 0,), dtype=torch.int64)
+    return found, inverse, counts
+
+
+def _bincount(
+    mode: FakeTensorMode, _func: Any, tensor: torch.Tensor, weights: Any = None, minlength: int = 0
+) -> torch.Tensor:
+    bins = minlength or int(_answer("size", tensor, 1))
+    with mode:
+        dtype = torch.int64 if weights is None else torch.float64
+        return tensor.new_empty((bins,), dtype=dtype)
+
+
+def _repeat_interleave(
+    mode: FakeTensorMode, _func: Any, repeats: torch.Tensor, output_size: int | None = None
+) -> torch.Tensor:
+    size = int(_answer("size", repeats, repeats.numel())) if output_size is None else output_size
+    with mode:
+        return repeats.new_empty((size,))
+
+
+def _patch_lists() -> None:
+    """``tolist()`` and ``numpy()`` read memory that is not there: one copy to the host, then the answers."""
+    tensor_type: Any = torch.Tensor
+
+    def host_values(tensor: torch.Tensor) -> torch.Tensor:
+        known = values_of(tensor)
+        answer = read_scalar(tensor) if known is None and tensor.numel() else 0
+        return known if known is not None else torch.full(tensor.shape, answer, dtype=tensor.dtype)
+
+    def reading(original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(self: torch.Tensor, **options: Any) -> Any:
+            if not isinstance(self, FakeTensor):
+                return original(self, **options)
+            if on_host_read is not None:
+                on_host_read(self, "aten::tolist")
+            with _disable_current_modes():
+                return original(host_values(self), **options)
+
+        return read
+
+    tensor_type.tolist = FakeTensor.tolist = reading(tensor_type.tolist)  # type: ignore[method-assign]
+    tensor_type.numpy = reading(tensor_type.numpy)
+
+
+def make_fake_mode() -> FakeTensorMode:
+    """A mode that never starts a real device: torch derives that from ``is_available()``, which is
+    patched.
+    """
+    FakeTensorMode.avoid_device_init = property(lambda _self: True)  # type: ignore[assignment,method-assign]
+    dispatch: Any = FakeTensorMode.__torch_dispatch__
+    # Nothing is compiled while tracing: spares a wrapper around every dispatch.
+    FakeTensorMode.__torch_dispatch__ = getattr(dispatch, "__wrapped__", dispatch)  # type: ignore[method-assign]
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def install() -> None:
+    """Patch value-reading operators, random state, initialisers, attention choice and module moves."""
+    implementations = fake_impls.op_implementations_dict
+    aten = torch.ops.aten
+    implementations[aten._local_scalar_dense.default] = lambda _mode, _func, tensor: read_scalar(tensor)
+    implementations[aten.equal.default] = lambda _mode, _func, _left, _right: True
+    implementations[aten.nonzero.default] = _nonzero
+    implementations[aten.masked_select.default] = _masked_select
+    for operator in (aten._unique2.default, aten.unique_consecutive.default, aten.unique_dim.default):
+        implementations[operator] = _unique
+    implementations[aten.bincount.default] = _bincount
+    implementations[aten.repeat_interleave.Tensor] = _repeat_interleave
+    implementations[aten.is_pinned.default] = lambda _mode, _func, tensor, **_kwargs: (
+        tensor.device.type == "cpu"
+    )
+    # Would allocate a real CUDA tensor as soon as is_available() says yes.
+    fake_tensor.init_gpu_context = lambda _device: None  # type: ignore[assignment]
+    for name in _INITIALISERS:  # initial values are no part of a training step
+        setattr(torch.nn.init, name, lambda tensor, *_args, **_kwargs: tensor)
+    _patch_lists()
+    _patch_random_state()
+    _patch_module_moves()
+    gpu_kernels.install()
+
+
+def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` on real tensors, whatever mode is active."""
+
+    @functools.wraps(function)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return function(*args, **kwargs)
+
+    return plain
+
+
+def _random_state(*_args: object, **_kwargs: object) -> torch.Tensor:
+    return torch.zeros(16, dtype=torch.uint8)
+
+
+def _nothing(*_args: object, **_kwargs: object) -> None:
+    return None
+
+
+def _patch_random_state() -> None:
+    """Random states are byte tensors that C++ reads and writes; no random number is ever drawn."""
+    state = without_modes(_random_state)
+    generator = torch.Generator()
+    for module in (torch.cuda, torch.cuda.random):
+        for name in ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all", "seed"):
+            setattr(module, name, _nothing)
+        module.get_rng_state = state  # type: ignore[attr-defined]
+        module.get_rng_state_all = lambda: [state()]  # type: ignore[attr-defined]
+        module.initial_seed = lambda: 0  # type: ignore[attr-defined]
+    torch.cuda.default_generators = (generator,) * 8  # type: ignore[assignment]
+    for module in (torch, torch.random):
+        module.get_rng_state = state  # type: ignore[attr-defined]
+        module.set_rng_state = _nothing  # type: ignore[attr-defined]
+        module.manual_seed = lambda *_args, **_kwargs: generator  # type: ignore[attr-defined]
+
+
+def _patch_module_moves() -> None:
+    """``Module.to/cuda/bfloat16`` swap FakeTensor parameters, and refuse when a weak reference exists.
+
+    Keep the Parameter object (frameworks key dictionaries by it) and give it new data instead.
+    """
+    original = torch.nn.Module._apply
+
+    def _apply(self: Any, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        parameters = list(self.parameters())
+        if not parameters or not all(isinstance(parameter, FakeTensor) for parameter in parameters):
+            return original(self, fn, recurse)  # type: ignore[no-untyped-call]
+        seen: set[int] = set()
+        for module in self.modules() if recurse else [self]:
+            for parameter in module._parameters.values():
+                if parameter is not None and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    move(parameter, fn)
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else fn(buffer)
+        return self
+
+    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+def move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """``parameter.data = fn(parameter)`` where that may change the device."""
+    with torch.no_grad():
+        moved: Any = fn(parameter)
+    if moved is parameter or (moved.dtype == parameter.dtype and moved.device == parameter.device):
+        return
+    parameter.data = moved.detach()
+    name = "_fake_device" if hasattr(moved, "_fake_device") else "fake_device"  # torch 2.10 has the latter
+    setattr(parameter, name, getattr(moved, name))

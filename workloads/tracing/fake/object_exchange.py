@@ -1,0 +1,249 @@
+"""Python objects that ranks send each other, while each rank runs alone.
+
+Note [Mail between runs]
+    What a rank sends is put in a folder.  A rank that needs what is not there says so in the same folder and
+    waits, while others are run.  Mail is addressed by family of process groups, places in the group and
+    count: a rank whose own peers are not run is answered with what ranks at their places sent.  Where every
+    rank gives an object (``all_gather_object``), its own stands for those of the others.  What an exchange
+    costs on the device is issued as torch issues it: sizes, then pickled bytes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.utils._python_dispatch import _disable_current_modes
+
+from workloads.tracing.fake import process_groups, streams
+from workloads.tracing.fake.mail import EVERYBODY, Address, Waiting, deliver
+from workloads.tracing.sites import call_site
+
+_LOOK_S = 0.02
+
+#: The mailbox of the rank being run; None: there is no mail, broadcasts leave objects as they are.
+mailbox: Mailbox | None = None
+
+
+class ObjectExchangeError(RuntimeError):
+    """An object that cannot be exchanged between runs; names who asked."""
+
+
+class Mailbox:
+    """What one rank sends and receives through ``folder``; ``still_waiting`` is called again and again while
+    it waits.
+    """
+
+    def __init__(self, folder: Path, still_waiting: Callable[[], None]) -> None:
+        self._folder = folder
+        self._still_waiting = still_waiting
+        self._counts: Counter[tuple[str, int, int]] = Counter()
+
+    def send(self, objects: Sequence[Any], group: Any, target: int) -> list[int]:
+        """Put ``objects`` in; returns the pickled bytes of each."""
+        pickled = [_pickled(one) for one in objects]
+        deliver(self._next(group, dist.get_rank(group), target).path(self._folder), pickled)
+        return [len(one) for one in pickled]
+
+    def receive(self, group: Any, place: int, target: int) -> tuple[list[Any], list[int]]:
+        """Objects from ``place`` in ``group`` and their pickled bytes, once they are there."""
+        path = self._wait_for(self._next(group, place, target))
+        pickled: list[bytes] = pickle.loads(path.read_bytes())
+        with _disable_current_modes():
+            return [pickle.loads(one) for one in pickled], [len(one) for one in pickled]
+
+    def _wait_for(self, address: Address) -> Path:
+        path = address.found(self._folder)
+        if path is not None:
+            return path
+        notice = Waiting(dist.get_rank(), address, call_site())
+        deliver(notice.path(self._folder), notice)
+        while path is None:
+            time.sleep(_LOOK_S)
+            self._still_waiting()
+            path = address.found(self._folder)
+        notice.path(self._folder).unlink()
+        return path
+
+    def _next(self, group: Any, place: int, target: int) -> Address:
+        symbol = process_groups.symbol_of(group)
+        number = self._counts[symbol, place, target]
+        self._counts[symbol, place, target] += 1
+        return Address(symbol, dist.get_global_rank(group, place), place, target, number)
+
+
+def install() -> None:
+    """Patch ``torch.distributed``'s object functions, once per process."""
+    for function in (
+        send_object_list,
+        recv_object_list,
+        broadcast_object_list,
+        scatter_object_list,
+        all_gather_object,
+        gather_object,
+    ):
+        for module in (dist, c10d):
+            setattr(module, function.__name__, function)
+
+
+def send_object_list(
+    object_list: list[Any],
+    dst: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_dst: int | None = None,
+    use_batch: bool = False,
+) -> None:
+    """``torch.distributed.send_object_list``."""
+    group, place = _peer(group, dst, group_dst)
+    sizes = _box().send(object_list, group, place)
+    _issue(group, device, sizes, dist.isend, place, use_batch)
+
+
+def recv_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_src: int | None = None,
+    use_batch: bool = False,
+) -> int:
+    """``torch.distributed.recv_object_list``."""
+    group, place = _peer(group, src, group_src)
+    object_list[:], sizes = _box().receive(group, place, dist.get_rank(group))
+    _issue(group, device, sizes, dist.irecv, place, use_batch)
+    return dist.get_global_rank(group, place)
+
+
+def broadcast_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Any = None,
+    device: Any = None,
+    group_src: int | None = None,
+) -> None:
+    """``torch.distributed.broadcast_object_list``."""
+    if mailbox is None or group is dist.GroupMember.NON_GROUP_MEMBER:
+        return
+    group, place = _peer(group, src, group_src)
+    sends = place == dist.get_rank(group)
+    if sends:
+        sizes = mailbox.send(object_list, group, EVERYBODY)
+    else:
+        object_list[:], sizes = mailbox.receive(group, place, EVERYBODY)
+    where = _device(group, device)
+    if where.type == "cuda":
+        for count, dtype in ((len(sizes), torch.long), (sum(sizes), torch.uint8)):
+            dist.broadcast(_host(count, dtype, where), group=group, group_src=place)
+            if not sends:
+                streams.current_stream().synchronize()
+
+
+def scatter_object_list(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    src: int | None = None,
+    group: Any = None,
+    group_src: int | None = None,
+) -> None:
+    """``torch.distributed.scatter_object_list``; what it costs on the device is left out."""
+    group, place = _peer(group, src, group_src)
+    mine = dist.get_rank(group)
+    if mine == place:
+        given = scatter_object_input_list or []
+        for target, one in enumerate(given):
+            if target != mine and mailbox is not None:
+                mailbox.send([one], group, target)
+        scatter_object_output_list[0] = given[mine] if given else None
+    elif mailbox is not None:
+        scatter_object_output_list[0] = mailbox.receive(group, place, mine)[0][0]
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+    """``torch.distributed.all_gather_object``: this rank's object stands for all."""
+    object_list[:] = [obj] * len(object_list)
+    _issue_gather(obj, group)
+
+
+def gather_object(
+    obj: Any,
+    object_gather_list: list[Any] | None = None,
+    dst: int | None = None,  # noqa: ARG001
+    group: Any = None,  # noqa: ARG001
+    group_dst: int | None = None,  # noqa: ARG001
+) -> None:
+    """``torch.distributed.gather_object``; what it costs on the device is left out."""
+    if object_gather_list is not None:
+        object_gather_list[:] = [obj] * len(object_gather_list)
+
+
+def _issue(group: Any, device: Any, sizes: list[int], operation: Any, place: int, batch: bool) -> None:
+    where = _device(group, device)
+    if where.type != "cuda":
+        return
+    for count, dtype in ((len(sizes), torch.long), (sum(sizes), torch.uint8)):
+        tensor = _host(count, dtype, where)
+        if batch:
+            calls = [dist.P2POp(operation, tensor, group=group, group_peer=place)]
+            dist.batch_isend_irecv(calls).pop().wait()
+        elif operation is dist.isend:
+            dist.send(tensor, group=group, group_dst=place)
+        else:
+            dist.recv(tensor, group=group, group_src=place)
+        if operation is dist.irecv:  # the host reads what came
+            streams.current_stream().synchronize()
+
+
+def _issue_gather(obj: Any, group: Any) -> None:
+    group = group or c10d._get_default_group()
+    where = _device(group, None)
+    if where.type != "cuda" or mailbox is None:
+        return
+    for count, dtype in ((1, torch.long), (len(_pickled(obj)), torch.uint8)):
+        gathered = torch.empty(count * dist.get_world_size(group), dtype=dtype, device=where)
+        dist.all_gather(list(torch.split(gathered, count)), _host(count, dtype, where), group=group)
+        streams.current_stream().synchronize()
+
+
+def _peer(group: Any, rank: int | None, place: int | None) -> tuple[Any, int]:
+    """The group, and a rank's place in it."""
+    group = group or c10d._get_default_group()
+    if place is not None:
+        return group, place
+    return group, dist.get_group_rank(group, rank or 0)
+
+
+def _device(group: Any, device: Any) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    if process_groups.on_host(group):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _host(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor that the host filled, on the device."""
+    return torch.empty(count, dtype=dtype).to(device)
+
+
+def _pickled(one: Any) -> bytes:
+    try:
+        with _disable_current_modes():
+            return pickle.dumps(one)
+    except Exception as error:
+        raise ObjectExchangeError(
+            f"{call_site()} sends an object that cannot be pickled while tracing: {error}"
+        ) from None
+
+
+def _box() -> Mailbox:
+    if mailbox is None:
+        raise ObjectExchangeError(f"{call_site()} exchanges Python objects with a rank that does not run")
+    return mailbox

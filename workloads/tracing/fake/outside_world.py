@@ -1,0 +1,84 @@
+"""What a script does beside training, kept from getting in the way: loading data, saving, the network."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dist_checkpoint
+import torch.utils.data as data
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.data import dataloader
+
+from workloads.tracing.fake.host_values import without_modes
+from workloads.tracing.sites import call_site
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class NetworkCallError(OSError):
+    """The script wants the network; names the host and who asked."""
+
+
+def install() -> None:
+    """Patch, once per process and before the script is run."""
+    _load_in_this_process()
+    # Tensors have no values to save.  Loading works where the file does not matter: on shapes.
+    for module, names in ((torch, ("save",)), (dist_checkpoint, ("save", "load", "async_save"))):
+        for name in names:
+            setattr(module, name, lambda *_args, **_kwargs: None)
+    distributed: Any = dist
+    distributed.TCPStore = lambda *_args, **_kwargs: FakeStore()
+    socket.getaddrinfo = _refusing_names(socket.getaddrinfo)
+    socket.socket.connect = _refusing(socket.socket.connect)  # type: ignore[method-assign]
+    socket.socket.connect_ex = _refusing(socket.socket.connect_ex)  # type: ignore[method-assign]
+
+
+def _load_in_this_process() -> None:
+    """Data are loaded for real, but by this process: worker processes know nothing of the fake device."""
+    original = data.DataLoader.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs |= {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
+        for name in ("prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout"):
+            kwargs.pop(name, None)
+        original(self, *args[:5], **kwargs)  # dataset, batch_size, shuffle, sampler, batch_sampler
+
+    data.DataLoader.__init__ = init  # type: ignore[method-assign]
+    data.DataLoader.__iter__ = without_modes(data.DataLoader.__iter__)  # type: ignore[method-assign]
+    iterator = dataloader._BaseDataLoaderIter
+    iterator.__next__ = without_modes(iterator.__next__)  # type: ignore[method-assign]
+
+
+def _refusing_names(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Looking up a name may take minutes to fail; addresses are refused when they are connected to."""
+
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        if not name or name in (*_LOCAL, socket.gethostname()) or _is_address(name):
+            return original(host, *args, **kwargs)
+        raise NetworkCallError(f"{call_site()} looks up {name}: nothing answers while tracing")
+
+    return getaddrinfo
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def connect(self: socket.socket, address: Any) -> Any:
+        host = address[0] if isinstance(address, tuple) else None
+        if host is None or host in _LOCAL:
+            return original(self, address)
+        raise NetworkCallError(f"{call_site()} connects to {host}: nothing answers while tracing")
+
+    return connect

@@ -1,0 +1,107 @@
+"""What torch's own parallelism asks of a device or of tensor values, answered for a run on shapes.
+
+DDP's reducer, device meshes and DTensor's random states live in C++ or read small tensors on the host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.device_mesh as device_mesh
+import torch.distributed.fsdp._fully_shard._fsdp_init as fsdp2_init
+import torch.distributed.tensor._random as dtensor_random
+import torch.distributed.utils as dist_utils
+import torch.nn.parallel.distributed as ddp
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from workloads.tracing.fake.host_values import move, without_modes
+
+_EMPTY = torch.ops.aten.empty.memory_format
+_ZEROS = torch.ops.aten.zeros.default
+_COPY = torch.ops.aten.copy_.default
+
+
+def install() -> None:
+    """Patch, once per process and before the script is run."""
+    modules: tuple[Any, ...] = (dist_utils, ddp)
+    for module in modules:  # compares values among ranks in C++
+        module._verify_param_shape_across_processes = lambda *_args, **_kwargs: None
+    _patch_reducer()
+    _patch_device_mesh()
+    fsdp2_init._move_states_to_device = _move_states
+    dtensor_random.is_rng_supported_mesh = lambda _mesh: False  # type: ignore[assignment]
+
+
+def _move_states(params: list[Any], buffers: list[Any], device: torch.device) -> None:
+    """FSDP2 moves a model that is still on the host."""
+    for tensor in (*params, *buffers):
+        if tensor.device != device and tensor.device.type != "meta":
+            move(tensor, lambda old: old.to(device))
+
+
+class _HostIntegers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The reducer fills small int32 tensors through raw pointers: they must be real memory of the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (_EMPTY, _ZEROS) and kwargs.get("dtype") == torch.int32:
+            with _disable_current_modes():
+                return func(*args, **{**kwargs, "device": "cpu", "pin_memory": False})
+        if func is _COPY and not isinstance(args[0], FakeTensor):
+            with _disable_current_modes():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _patch_reducer() -> None:
+    bindings: Any = torch._C._distributed_c10d
+    reducer = bindings.Reducer
+    # The logger asserts a timer, and a CUDA build's timer records real CUDA events.
+    bindings.Logger.set_runtime_stats_and_log = lambda _self: None
+    if torch.version.cuda or torch.version.hip:
+        reducer.prepare_for_forward = lambda _self: None
+
+    def on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with _HostIntegers():  # type: ignore[no-untyped-call]
+                return original(*args, **kwargs)
+
+        return call
+
+    reducer._rebuild_buckets = on_host(reducer._rebuild_buckets)
+    reducer._set_static_graph = on_host(reducer._set_static_graph)
+    distributed: Any = dist
+    distributed.Reducer = on_host(reducer)
+
+
+#: What DTensor asks a mesh at every operation and that reads no tensor.
+_MESH_ATTRIBUTES = (
+    *("__enter__", "__exit__", "__repr__", "__hash__", "__eq__", "__getattribute__"),
+    *("size", "ndim", "device_type", "mesh_dim_names", "get_coordinate", "_is_current_rank_part_of_mesh"),
+)
+
+
+def _patch_device_mesh() -> None:
+    """A mesh keeps its ranks in a CPU tensor and reads it all the time."""
+    for name in ("new_group", "init_process_group"):  # copied by value
+        setattr(device_mesh, name, getattr(dist, name))
+    mesh = device_mesh.DeviceMesh
+    for name, value in list(vars(mesh).items()):
+        if name in _MESH_ATTRIBUTES:
+            continue
+        if isinstance(value, staticmethod | classmethod):
+            setattr(mesh, name, type(value)(without_modes(value.__func__)))
+        elif isinstance(value, property):
+            setattr(mesh, name, property(without_modes(value.fget), value.fset))  # type: ignore[arg-type]
+        elif callable(value) and not isinstance(value, type):
+            setattr(mesh, name, without_modes(value))
+    original = device_mesh.init_device_mesh
+    plain = without_modes(original)
+    for module in list(sys.modules.values()):  # FSDP2 has a copy for meshes that it makes itself
+        if getattr(module, "init_device_mesh", None) is original:
+            module.init_device_mesh = plain  # type: ignore[attr-defined]

@@ -1,0 +1,170 @@
+"""``torch.distributed`` as one rank of a world that is not there.
+
+Process groups use torch's own "fake" backend; the recorder sees every collective at the dispatcher
+and never calls it.  Here stands what would read values or talk to a peer outside the dispatcher.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup
+from torch.distributed import _functional_collectives, distributed_c10d
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from workloads.tracing.fake.group_names import described_family
+
+#: (symbol, ranks) of every group that was asked for, in order, own rank a member or not.
+requested_groups: list[tuple[str, tuple[int, ...]]] = []
+
+#: Gives a group that is asked for its symbol, from its description and members.
+name_family: Callable[[str, tuple[int, ...]], str] = described_family
+
+#: Symbol of each group that was made, by torch's name of it.
+_symbols: dict[str, str] = {}
+
+#: Backend that was asked for, by torch's name of the group.
+_backends: dict[str, str] = {}
+
+#: Reduce operation of the collective being issued: the dispatcher only sees an opaque object.
+current_reduce_op: str = ""
+
+#: Number of the batch of point-to-point calls being issued, -1 outside one.
+current_batch: int = -1
+
+_num_batches = 0
+_real_new_group = distributed_c10d.new_group
+_real_init = distributed_c10d.init_process_group
+_REDUCING = (
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "reduce_scatter",
+    "_reduce_scatter_base",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_single_coalesced",
+)
+
+
+def install() -> None:
+    """Patch ``torch.distributed``, once per process and before the framework is imported."""
+    replacements = {
+        "new_group": _new_group,
+        "init_process_group": _init_process_group,
+        "batch_isend_irecv": _numbered_batches(distributed_c10d.batch_isend_irecv),
+    }
+    for name, function in replacements.items():
+        setattr(dist, name, function)
+        setattr(distributed_c10d, name, function)
+    # Results of functional collectives are waited for where they are used.  torch waits at once under a fake
+    # mode, which it takes for a compiler's.
+    _functional_collectives._are_we_tracing = lambda: get_proxy_mode() is not None
+    for name in _REDUCING:
+        if hasattr(ProcessGroup, name):
+            setattr(ProcessGroup, name, _noting_reduce_op(getattr(ProcessGroup, name)))
+
+
+def enter_world(rank: int, world_size: int, gpus_per_node: int, local_rank: int = 0) -> None:
+    """Be ``rank`` of ``world_size`` in this process, from its start on, as torchrun tells a program."""
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(local_rank),
+        LOCAL_WORLD_SIZE=str(gpus_per_node),
+        MASTER_ADDR="localhost",
+        MASTER_PORT="1",
+    )
+
+
+def on_host(group: Any) -> bool:
+    """Whether objects and barriers of ``group`` stay off the device: gloo, or torch's default of both."""
+    backend = _backends.get((group or distributed_c10d._get_default_group()).group_name, "nccl")
+    return "gloo" in backend
+
+
+def _init_process_group(backend: str | None = None, *_args: object, **_kwargs: object) -> None:
+    _real_init(
+        "fake", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=FakeStore()
+    )
+    _backends[distributed_c10d._get_default_group().group_name] = str(backend or "cpu:gloo,cuda:nccl")
+
+
+def _new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: object = None,  # noqa: ARG001
+    backend: str | None = None,
+    *_args: object,
+    group_desc: str | None = None,
+    **_kwargs: object,
+) -> Any:
+    """Any requested backend (nccl, gloo, ...) becomes the fake one: gloo would connect to its peers."""
+    # torch sorts the ranks, and numbers the members in that order
+    members = tuple(sorted(ranks if ranks is not None else range(dist.get_world_size())))
+    symbol = name_family(group_desc or "", members)
+    requested_groups.append((symbol, members))
+    if dist.get_rank() not in members:
+        return dist.GroupMember.NON_GROUP_MEMBER
+    made = _real_new_group(list(members), None, "fake", None, group_desc=group_desc)
+    _symbols[made.group_name] = symbol
+    _backends[made.group_name] = str(backend or _backends[distributed_c10d._get_default_group().group_name])
+    return made
+
+
+def _numbered_batches(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A batch is one launch (an NCCL group)."""
+
+    def batch_isend_irecv(p2p_op_list: Any) -> Any:
+        global current_batch, _num_batches
+        outer, current_batch = current_batch, _num_batches
+        _num_batches += 1
+        try:
+            return original(p2p_op_list)
+        finally:
+            current_batch = outer
+
+    return batch_isend_irecv
+
+
+def _noting_reduce_op(original: Callable[..., Any]) -> Callable[..., Any]:
+    def collective(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global current_reduce_op
+        outer, current_reduce_op = current_reduce_op, _reduce_op_name((*args, *kwargs.values()))
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            current_reduce_op = outer
+
+    return collective
+
+
+def _reduce_op_name(arguments: tuple[Any, ...]) -> str:
+    for argument in reversed(arguments):
+        operation = getattr(argument, "reduceOp", argument)
+        if isinstance(operation, dist.ReduceOp | dist.ReduceOp.RedOpType):
+            return str(getattr(operation, "op", operation)).rpartition(".")[2].lower()
+    return "sum"
+
+
+def symbol_of(group: Any) -> str:
+    """Symbol of a process group, equal on every rank."""
+    return _symbols.get(group.group_name, "world")
+
+
+def group_members(group: Any) -> tuple[int, ...]:
+    """Global ranks of a process group, in group order."""
+    return tuple(dist.get_process_group_ranks(group))
+
+
+def unbox(script_object: Any) -> Any:
+    """The process group behind the dispatcher's script object, or behind a name."""
+    if isinstance(script_object, ProcessGroup):
+        return script_object
+    if isinstance(script_object, str):
+        return torch._C._distributed_c10d._resolve_process_group(script_object)  # type: ignore[arg-type]
+    return torch._C._distributed_c10d.ProcessGroup.unbox(script_object)

@@ -1,0 +1,168 @@
+"""CUDA streams and events as plain Python objects that report ordering to whoever listens."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+
+from workloads.tracing.fake import visible_devices
+
+DEFAULT_STREAM = 0
+
+
+class StreamListener(Protocol):
+    """What the recorder wants to know.  An op is identified by the recorder's own number."""
+
+    def stream_frontier(self, stream: int) -> tuple[int, ...]:
+        """Ops that an event recorded now on ``stream`` stands for."""
+        ...
+
+    def stream_waits(self, stream: int, ops: tuple[int, ...]) -> None:
+        """The next op of ``stream`` starts after ``ops``."""
+        ...
+
+    def host_waits(self, name: str, stream: int | None, ops: tuple[int, ...] = ()) -> None:
+        """The host waits for ``stream`` (None: every stream), or just for ``ops``."""
+        ...
+
+
+listener: StreamListener | None = None
+_current: list[Stream] = []
+_num_streams = 0
+
+
+class Stream:
+    """Stands in for ``torch.cuda.Stream``; numbered in order of creation, 0 is the default stream."""
+
+    def __init__(
+        self, _device: object = None, priority: int = 0, stream_id: int | None = None, **_: object
+    ) -> None:
+        global _num_streams
+        if stream_id is None:
+            _num_streams += 1
+            stream_id = _num_streams
+        self.stream_id = self.cuda_stream = stream_id
+        self.device_type, self.priority = 1, priority
+        self._outer: list[Stream] = []
+
+    @property
+    def device_index(self) -> int:
+        """Streams follow the current device: a process uses one."""
+        return visible_devices.current()
+
+    @property
+    def device(self) -> torch.device:
+        """The current device."""
+        return torch.device("cuda", self.device_index)
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Later work of this stream waits for what ``stream`` holds now."""
+        if listener is not None:
+            listener.stream_waits(self.stream_id, listener.stream_frontier(stream.stream_id))
+
+    def wait_event(self, event: Event) -> None:
+        """Later work of this stream waits for ``event``."""
+        if listener is not None:
+            listener.stream_waits(self.stream_id, event.ops)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record ``event`` (or a new one) behind the work issued so far."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        """The host waits for this stream."""
+        if listener is not None:
+            listener.host_waits("cudaStreamSynchronize", self.stream_id)
+
+    def query(self) -> bool:
+        """Everything is done already, as far as the host can see."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """CUDA graphs are not traced."""
+        return False
+
+    def __enter__(self) -> Stream:
+        self._outer.append(current_stream())
+        set_stream(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        set_stream(self._outer.pop())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
+
+
+class Event:
+    """Stands in for ``torch.cuda.Event``: remembers the ops it was recorded behind."""
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        self.ops: tuple[int, ...] = ()
+        self.cuda_event = self.event_id = 0
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Stand behind the work issued so far on ``stream`` (default: the current one)."""
+        where = stream or current_stream()
+        self.ops = listener.stream_frontier(where.stream_id) if listener is not None else ()
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Later work of ``stream`` (default: the current one) waits for this event."""
+        (stream or current_stream()).wait_event(self)
+
+    def query(self) -> bool:
+        """Everything is done already, as far as the host can see."""
+        return True
+
+    def synchronize(self) -> None:
+        """The host waits for this event."""
+        if listener is not None and self.ops:
+            listener.host_waits("cudaEventSynchronize", current_stream().stream_id, self.ops)
+
+    def elapsed_time(self, _other: Event) -> float:
+        """Milliseconds; nothing is timed while tracing."""
+        return 1.0
+
+
+class StreamContext:
+    """Stands in for ``torch.cuda.StreamContext``."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self._outer = current_stream()
+
+    def __enter__(self) -> None:
+        self._outer = current_stream()
+        set_stream(self.stream)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        set_stream(self._outer)
+
+
+_default = Stream(stream_id=DEFAULT_STREAM)
+_current.append(_default)  # one for all threads: autograd runs in the caller's thread
+
+
+def current_stream(_device: Any = None) -> Stream:
+    """The stream that receives work now."""
+    return _current[0]
+
+
+def default_stream(_device: Any = None) -> Stream:
+    """Stream 0."""
+    return _default
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Make ``stream`` current; None changes nothing, as in torch."""
+    if stream is not None:
+        _current[0] = stream

@@ -1,0 +1,1 @@
+"""GPT trained by Megatron-core, as a script that the driver runs."""

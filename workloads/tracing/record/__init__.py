@@ -1,0 +1,1 @@
+"""What one rank launches, communicates and holds, written down and assembled to a graph."""

@@ -1,0 +1,155 @@
+"""Calls to ``c10d`` as the dispatcher sees them: which collective, on what, how many bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from workloads.tracing.fake.aten_ops import num_bytes, tensors_in
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Where a dispatcher operator keeps things.  ``pg``: argument index of the group; ``split``: separate
+    output (argument 0) and input (argument 1); ``size``: whose bytes nccl-tests counts; ``bare``: returns
+    only a Work.
+    """
+
+    collective: str
+    pg: int = 2
+    split: bool = True
+    size: str = "output"
+    bare: bool = False
+    coalesced: bool = False
+
+
+FORMS = {
+    "allreduce_": _Form("all_reduce", pg=1, split=False),
+    "allreduce_coalesced_": _Form("all_reduce", pg=1, split=False, bare=True, coalesced=True),
+    "broadcast_": _Form("broadcast", pg=1, split=False),
+    "reduce_": _Form("reduce", pg=1, split=False, bare=True),
+    "barrier": _Form("barrier", pg=1, split=False, bare=True),
+    "allgather_": _Form("all_gather"),
+    "_allgather_base_": _Form("all_gather"),
+    "allgather_coalesced_": _Form("all_gather", bare=True, coalesced=True),
+    "allgather_into_tensor_coalesced_": _Form("all_gather", bare=True, coalesced=True),
+    "reduce_scatter_": _Form("reduce_scatter", size="input"),
+    "_reduce_scatter_base_": _Form("reduce_scatter", size="input"),
+    "reduce_scatter_tensor_coalesced_": _Form("reduce_scatter", size="input", bare=True, coalesced=True),
+    "alltoall_": _Form("all_to_all", size="input"),
+    "alltoall_base_": _Form("all_to_all", size="input", bare=True),
+    "gather_": _Form("gather", bare=True),
+    "scatter_": _Form("scatter", size="input"),
+}
+
+P2P = {"send": "send", "recv_": "recv"}
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """One call.  ``parts`` holds (inputs, outputs) of each collective: several when coalesced.
+
+    ``reads_only_outputs``: in place.  ``is_async``: runs on the communicator's stream.  ``bare``: the
+    operator returns a Work alone, else (argument 0, Work).
+    """
+
+    collective: str
+    group: Any
+    parts: list[tuple[list[torch.Tensor], list[torch.Tensor]]]
+    sizes: list[int]
+    is_async: bool
+    bare: bool
+
+    def in_place_on_outputs(self) -> CollectiveCall:
+        """The same collective on its outputs alone."""
+        return replace(self, parts=[(outputs, outputs) for _, outputs in self.parts])
+
+    @property
+    def in_place(self) -> bool:
+        """Input and output are the same tensors."""
+        return all(inputs is outputs for inputs, outputs in self.parts)
+
+
+#: DTensor's functional operators -> (collective, whose bytes nccl-tests counts, position of the reduce
+#: operation or -1).
+FUNCTIONAL = {
+    "all_reduce": ("all_reduce", "output", 1),
+    "all_reduce_": ("all_reduce", "output", 1),
+    "all_reduce_coalesced": ("all_reduce", "output", 1),
+    "all_gather_into_tensor": ("all_gather", "output", -1),
+    "all_gather_into_tensor_out": ("all_gather", "output", -1),
+    "all_gather_into_tensor_coalesced": ("all_gather", "output", -1),
+    "reduce_scatter_tensor": ("reduce_scatter", "input", 1),
+    "reduce_scatter_tensor_out": ("reduce_scatter", "input", 1),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", "input", 1),
+    "all_to_all_single": ("all_to_all", "input", -1),
+    "broadcast": ("broadcast", "output", -1),
+    "broadcast_": ("broadcast", "output", -1),
+}
+
+
+def is_out_of_place_copy(name: str) -> bool:
+    """Whether ``_c10d_functional::<name>`` is a clone and the in-place collective (Functional.cpp)."""
+    return name in ("all_reduce", "all_reduce_coalesced", "broadcast")
+
+
+def parse_functional(name: str, args: Sequence[Any], result: Any) -> tuple[CollectiveCall, str]:
+    """The call behind ``_c10d_functional::<name>`` and its reduce operation ("" for none).
+
+    KeyError for an unknown operator.
+    """
+    collective, size, reduce_at = FUNCTIONAL[name]
+    sources = args[0] if isinstance(args[0], list | tuple) else [args[0]]
+    results = result if isinstance(result, list | tuple) else [result]
+    parts = [([source], [output]) for source, output in zip(sources, results, strict=True)]
+    sizes = [num_bytes((inputs if size == "input" else outputs)[0]) for inputs, outputs in parts]
+    if collective == "all_to_all":
+        sizes = [_fullest(sizes[0], sources[0], args[1], args[2])]
+    call = CollectiveCall(collective, args[-1], parts, sizes, is_async=True, bare=True)
+    return call, str(args[reduce_at]).lower() if reduce_at >= 0 else ""
+
+
+def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
+    """The call behind dispatcher operator ``c10d::<name>``.  KeyError for an unknown operator."""
+    form = FORMS[name]
+    first: Any = args[0] if isinstance(args[0], list | tuple) else [args[0]]
+    second: Any = []
+    if form.split:
+        second = args[1] if isinstance(args[1], list | tuple) else [args[1]]
+    if form.coalesced:
+        pairs = list(zip(first, second, strict=True)) if form.split else [(item, None) for item in first]
+    else:
+        pairs = [(first, second if form.split else None)]
+    parts, sizes = [], []
+    for output, source in pairs:
+        outputs = tensors_in(output, [])
+        inputs = outputs if source is None else tensors_in(source, [])
+        parts.append(([], []) if form.collective == "barrier" else (inputs, outputs))
+        sizes.append(sum(map(num_bytes, inputs if form.size == "input" else outputs)))
+    if name == "alltoall_base_":
+        sizes = [_fullest(sizes[0], args[1], args[3], args[4])]
+    elif name == "alltoall_":
+        sizes = [len(first) * max(num_bytes(tensor) for tensor in (*first, *second))]
+    # The flag has the default True, which the dispatcher leaves out.
+    is_async = next((flag for flag in reversed(args) if isinstance(flag, bool)), True)
+    return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare)
+
+
+def _fullest(num: int, source: torch.Tensor, *splits: Sequence[int]) -> int:
+    """Bytes of an even all_to_all that lasts as long as one with these ``splits`` of rows, ``num`` without.
+
+    The port of the rank that sends or receives most decides.  Where all ranks split alike, it moves the
+    largest part once for every rank; a rank sees that part in what it sends or in what it gets back.  A
+    permutation sends one part to one other rank: what a port carries of an even one, all but its own part.
+    """
+    uneven = [list(rows) for rows in splits if rows]
+    if not uneven:
+        return num
+    row = source.element_size() * math.prod(source.shape[1:])
+    if all(len(rows) - rows.count(0) == 1 for rows in uneven):
+        return max(len(rows) * max(rows) // (len(rows) - 1) for rows in uneven) * row
+    return max(len(rows) * max(rows) for rows in uneven) * row

@@ -1,0 +1,282 @@
+"""Communication calls become ops; nothing is sent.
+
+Note [Streams of communication]
+    A collective with ``async_op=False`` runs on the stream that issues it (torch 2.8 and later), an
+    asynchronous one on its communicator's stream, which is named after the group.  Point-to-point calls in
+    a batch are one launch on the communicator's stream; outside a batch NCCL gives each pair of ranks a
+    communicator, and a stream, of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._distributed_c10d import Work
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+from simcore.collectives.kinds import kind_of
+from simcore.graph.ops import OpKind
+from workloads.tracing.fake import process_groups, streams
+from workloads.tracing.fake.aten_ops import is_on_device, num_bytes, tensors_in
+from workloads.tracing.record.comm_calls import (
+    P2P,
+    CollectiveCall,
+    is_out_of_place_copy,
+    parse_collective,
+    parse_functional,
+)
+from workloads.tracing.record.op_log import StreamKey
+
+if TYPE_CHECKING:
+    from workloads.tracing.record.recorder import Recorder
+
+_KEEP_WORKS = 4096
+
+
+class RecordedWork(Work):
+    """What a communication call returns; waiting for it becomes a WAIT edge."""
+
+    def __init__(self, recorder: Recorder, ops: tuple[int, ...], tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._recorder: Recorder | None = recorder
+        self._ops = ops
+        self._tensors = tensors
+
+    def wait(self, timeout: object = None) -> bool:  # noqa: ARG002
+        """The current stream waits; the host does not."""
+        if self._recorder is not None:
+            self._recorder.stream_waits(streams.current_stream().stream_id, self._ops)
+            self._recorder, self._tensors = None, []  # or the tensors would live as long as the handle
+        return True
+
+    def synchronize(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """True: nothing really runs."""
+        return True
+
+    def is_success(self) -> bool:
+        """True: nothing really runs."""
+        return True
+
+    def exception(self) -> None:
+        """None: nothing really runs."""
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the call."""
+        return list(self._tensors)
+
+    def get_future(self) -> Any:
+        """A future that is done.  Who waits for it is C++ code (DDP's reducer): see
+        :meth:`CommunicationRecorder.future_waits`.
+        """
+        future: Any = torch.futures.Future()
+        future.set_result(list(self._tensors))
+        if self._recorder is not None:
+            self._recorder.communication.note_future(self._tensors, self._ops)
+            self._recorder, self._tensors = None, []
+        return future
+
+
+class CommunicationRecorder:
+    """Answers the dispatcher's ``c10d`` operators on behalf of a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._num_launches = 0
+        # The C++ half of a Work holds no reference to the Python half.
+        self._futures: dict[Any, tuple[int, ...]] = {}
+        self._unfinished: dict[Any, tuple[int, ...]] = {}
+        self._works: deque[RecordedWork] = deque(maxlen=_KEEP_WORKS)
+
+    def call(self, name: str, args: Any) -> Any:
+        """Record ``c10d::<name>`` and return what the operator would return."""
+        if name == "check_for_nan":
+            return None
+        if name in P2P:
+            return self._work(self._transfer(P2P[name], args), args)
+        call = parse_collective(name, args)
+        recorded = self._recorder.recording and not _stays_on_host(call)
+        ops = self._collective(call) if recorded else ()
+        self._exchange_known(name, args, call, process_groups.current_reduce_op or "sum")
+        work = self._work(ops if call.is_async else (), args)
+        return work if call.bare else (args[0], work)
+
+    def functional(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Record ``_c10d_functional::<name>``, of which DTensor is made; returns its (fake) result."""
+        recorder = self._recorder
+        if name == "wait_tensor":
+            waits = self._unfinished.pop(recorder.record_of(args[0]), ()) if recorder.recording else ()
+            recorder.stream_waits(streams.current_stream().stream_id, waits)
+            return args[0]
+        if name == "_wrap_tensor_autograd":  # waits where it is used first
+            return AsyncCollectiveTensor(args[0])
+        result = func(*args, **kwargs)
+        if not recorder.recording and not recorder.known.active:
+            return result
+        call, reduce_op = parse_functional(name, args, result)
+        if name == "all_to_all_single":  # (tensor, splits of the result, splits of the tensor, group)
+            self._exchange_known("alltoall_base_", (result, args[0], None, *args[1:3]), call, reduce_op)
+        elif name == "all_gather_into_tensor":
+            self._exchange_known("_allgather_base_", (result, args[0]), call, reduce_op)
+        if not recorder.recording:
+            return result
+        if _stays_on_host(call):
+            return result
+        stream: StreamKey = streams.current_stream().stream_id
+        if is_out_of_place_copy(name):  # torch clones the input and works in place
+            for inputs, outputs in call.parts:
+                recorder.append(
+                    "aten::clone",
+                    OpKind.COMPUTE,
+                    stream,
+                    op_class="copy",
+                    inputs=inputs,
+                    outputs=outputs,
+                    waits=recorder.order.take(stream),
+                    traffic=(sum(map(num_bytes, inputs)), sum(map(num_bytes, outputs))),
+                )
+            call = call.in_place_on_outputs()
+        ops = self._collective(call, reduce_op)
+        for tensor in tensors_in(result, []):
+            self._unfinished[recorder.record_of(tensor)] = ops
+        return result
+
+    def _exchange_known(self, name: str, args: Any, call: CollectiveCall, reduce_op: str) -> None:
+        """Known values travel with ``c10d::<name>``."""
+        if self._recorder.known.active:
+            group = process_groups.unbox(call.group)
+            size, rank = len(process_groups.group_members(group)), group.rank()
+            self._recorder.known.exchange(name, args, size, rank, reduce_op)
+
+    def note_future(self, tensors: list[torch.Tensor], ops: tuple[int, ...]) -> None:
+        """Somebody got a future for ``ops``, which write ``tensors``."""
+        if ops and self._recorder.recording:
+            for tensor in tensors:
+                self._futures[self._recorder.record_of(tensor)] = ops
+
+    def future_waits(self, tensors: list[torch.Tensor]) -> tuple[int, ...]:
+        """Waits that an op on ``tensors`` follows.  DDP's reducer waits for a bucket's future right before it
+        touches the bucket, and for all of them before the backward pass returns.
+        """
+        if not self._futures:
+            return ()
+        records = [self._recorder.record_of(tensor) for tensor in tensors]
+        return tuple(op for record in records for op in self._futures.pop(record, ()))
+
+    def finish_futures(self) -> None:
+        """The current stream waits for every future that nobody has waited for."""
+        for ops in self._futures.values():
+            self._recorder.stream_waits(streams.current_stream().stream_id, ops)
+        self._futures.clear()
+
+    def _work(self, ops: tuple[int, ...], args: Any) -> Any:
+        work = RecordedWork(self._recorder, ops, tensors_in(args[0], []))
+        self._works.append(work)
+        return work.boxed()
+
+    def _collective(self, call: CollectiveCall, functional_op: str = "") -> tuple[int, ...]:
+        """One op per collective of the call."""
+        group = process_groups.unbox(call.group)
+        members = process_groups.group_members(group)
+        issuing: StreamKey = streams.current_stream().stream_id
+        if len(members) == 1:
+            return self._copy_to_self(call, issuing)
+        symbol = self._use_group(group, members)
+        launch = self._next_launch() if len(call.parts) > 1 else -1
+        waits = self._recorder.order
+        reduce_op = functional_op or process_groups.current_reduce_op or "sum"
+        phase = "grad_sync" if self._recorder.labels.sharing_gradients else None
+        return tuple(
+            self._recorder.append(
+                f"nccl::{call.collective}",
+                OpKind.COLLECTIVE,
+                symbol if call.is_async else issuing,
+                phase=phase,
+                inputs=inputs,
+                outputs=outputs,
+                waits=waits.frontier(issuing) if call.is_async else waits.take(issuing),
+                launch=launch,
+                group=symbol,
+                collective=call.collective,
+                num_bytes=size,
+                reduce_op=reduce_op if kind_of(call.collective).reduces else "",
+            )
+            for (inputs, outputs), size in zip(call.parts, call.sizes, strict=True)
+        )
+
+    def _copy_to_self(self, call: CollectiveCall, stream: StreamKey) -> tuple[int, ...]:
+        """A collective among one rank is a copy, or nothing when in place (NCCL launches no kernel)."""
+        if call.in_place:
+            return ()
+        return tuple(
+            self._recorder.append(
+                "nccl::copy",
+                OpKind.MEMCPY,
+                stream,
+                op_class="copy",
+                inputs=inputs,
+                outputs=outputs,
+                waits=self._recorder.order.take(stream),
+                traffic=(size, size),
+            )
+            for (inputs, outputs), size in zip(call.parts, call.sizes, strict=True)
+        )
+
+    def _transfer(self, direction: str, args: Any) -> tuple[int, ...]:
+        """One send or receive; ``args`` are (tensors, group, peer's rank in the group, tag)."""
+        recorder = self._recorder
+        tensors = tensors_in(args[0], [])
+        if not recorder.recording or not any(map(is_on_device, tensors)):
+            return ()
+        group = process_groups.unbox(args[1])
+        members = process_groups.group_members(group)
+        symbol = self._use_group(group, members)
+        delta = (int(args[2]) - group.rank()) % len(members)
+        batched = process_groups.current_batch >= 0
+        sends = direction == "send"
+        phase, _, _ = recorder.labels.where(-1)
+        index = recorder.append(
+            f"nccl::{direction}",
+            OpKind.SEND if sends else OpKind.RECV,
+            symbol if batched else f"{symbol}.pair.{delta}",
+            phase=recorder.labels.transfer_phase(tensors[0], phase),
+            inputs=tensors if sends else [],
+            outputs=[] if sends else tensors,
+            waits=recorder.order.frontier(streams.current_stream().stream_id),
+            # Negative numbers keep batches apart from coalesced collectives, which count up.
+            launch=-2 - process_groups.current_batch if batched else -1,
+            group=symbol,
+            num_bytes=sum(map(num_bytes, tensors)),
+            peer_delta=delta,
+        )
+        return (index,)
+
+    def _use_group(self, group: Any, members: tuple[int, ...]) -> str:
+        symbol = process_groups.symbol_of(group)
+        known = self._recorder.result.groups.setdefault(symbol, members)
+        if known != members:
+            raise RuntimeError(f"two process groups of this rank are called {symbol!r}: {known}, {members}")
+        return symbol
+
+    def _next_launch(self) -> int:
+        self._num_launches += 1
+        return self._num_launches - 1
+
+
+def _stays_on_host(call: CollectiveCall) -> bool:
+    """Tensors of the host travel by gloo; a barrier goes where its group's backend says."""
+    tensors = [tensor for inputs, outputs in call.parts for tensor in (*inputs, *outputs)]
+    return (
+        not any(map(is_on_device, tensors))
+        if tensors
+        else process_groups.on_host(process_groups.unbox(call.group))
+    )

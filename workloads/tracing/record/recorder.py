@@ -1,0 +1,205 @@
+"""A dispatch mode that writes down every kernel, collective, transfer and synchronisation of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+from simcore.cost import classify
+from simcore.graph.ops import OpKind
+from workloads.tracing import kernels
+from workloads.tracing.fake import cuda, host_values, known_values, storages, streams
+from workloads.tracing.fake.aten_ops import AtenOp, all_on_device, is_on_device, num_bytes, tensors_in
+from workloads.tracing.fake.expert_load import ExpertLoad
+from workloads.tracing.fake.known_values import KnownValues
+from workloads.tracing.fake.shape_cache import ShapeCache, view
+from workloads.tracing.fake.storages import StorageRecord, touched_bytes
+from workloads.tracing.record.communication import CommunicationRecorder
+from workloads.tracing.record.op_log import OpLog
+
+_DEVICE_QUERY = torch.ops.prim.device.default
+_PLAIN = (torch.Tensor, FakeTensor, torch.nn.Parameter)
+
+
+class Recorder(OpLog, TorchDispatchMode):
+    """Records one rank while active.  With ``recording`` off the program runs and nothing is written down.
+
+    ``whole_life`` follows every storage from its first use, also before
+    the recorded step: ``live_bytes`` then is what the rank holds.  ``load``: where mixtures of experts send
+    their tokens.
+    """
+
+    def __init__(self, *, whole_life: bool = False, load: ExpertLoad | None = None) -> None:
+        OpLog.__init__(self, whole_life=whole_life)
+        TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
+        self.num_calls = 0
+        self.communication = CommunicationRecorder(self)
+        self.known = KnownValues(
+            load or ExpertLoad(), host_values.routing_exponent, lambda: self.labels.current_module
+        )
+        self._operators: dict[Any, AtenOp] = {}
+        self._shapes = ShapeCache()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while tracing: spares a wrapper around every dispatch."""
+        return False
+
+    def __enter__(self) -> Any:
+        """Record from now on (as far as ``recording`` says)."""
+        streams.listener = kernels.listener = self
+        cuda.fused_region = self.labels.fused_region
+        self.labels.install()
+        storages.on_resize = self._storages.resized
+        host_values.on_host_read = self.host_reads
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave the program alone."""
+        self.labels.remove()
+        storages.on_resize = host_values.on_host_read = None
+        streams.listener = kernels.listener = None
+        cuda.fused_region = None
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run ``func`` on shapes alone and write it down."""
+        if func is _DEVICE_QUERY and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # most calls by far
+        for kind in types:
+            # DTensor and its like: let the wrapper run, its local ops come back here.
+            if kind not in _PLAIN and issubclass(kind, torch.Tensor):
+                return NotImplemented
+        kwargs = kwargs or {}
+        operator = self._operators.get(func)
+        if operator is None:
+            operator = self._operators[func] = AtenOp(func)
+        self.num_calls += 1
+        if operator.made_of is not None:
+            _push_mode(self)
+            try:
+                return operator.made_of(*args, **kwargs)
+            finally:
+                _pop_mode()
+        if operator.base.startswith("c10d::"):
+            return self.communication.call(operator.base.removeprefix("c10d::"), args)
+        if operator.base.startswith("_c10d_functional::"):
+            return self.communication.functional(func, operator.base.partition("::")[2], args, kwargs)
+        if operator.base == "aten::_local_scalar_dense":
+            return self._read_value(args[0])
+        real = self.known.compute(func, operator.base, args, kwargs) if self.known.active else None
+        if real is not None and operator.sized_by_values:
+            result: Any = known_values.shaped_like(real, args[0].fake_device)
+        elif operator.result_is_known and all_on_device(args[0]):
+            result = args[0] if func._schema.returns else None
+        elif operator.is_view:
+            result = view(func, args, kwargs)
+        elif operator.shapes_decide:
+            result = self._shapes.call(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
+        if real is not None:
+            known_values.attach(result, real)
+        elif operator.chooses:
+            self.known.choose(operator.base, args, kwargs, result)
+        elif self.known.active and operator.writes:
+            self.known.forget(operator.outputs(args, kwargs, result))
+        if not self.recording:
+            if self._whole_life and not operator.writes:
+                for tensor in tensors_in(result, []):
+                    if is_on_device(tensor):
+                        self.record_of(tensor).owner = StorageRecord.OLDER
+            return result
+        if operator.has_kernel:
+            self._record_kernel(operator, args, kwargs, result)
+        else:
+            self.labels.note_view()
+            if operator.allocates and is_on_device(result):
+                self._storages.record(result, newborn=True)
+        return result
+
+    def _record_kernel(self, operator: AtenOp, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        inputs = operator.inputs(args, kwargs)
+        outputs = operator.outputs(args, kwargs, result)
+        device_inputs = [tensor for tensor in inputs if is_on_device(tensor)]
+        device_outputs = [tensor for tensor in outputs if is_on_device(tensor)]
+        if not device_inputs and not device_outputs:
+            return
+        name = operator.name
+        across = len(device_inputs) + len(device_outputs) < len(inputs) + len(outputs)
+        if operator.base in ("aten::_to_copy", "aten::copy_") and across:
+            kind, op_class, flops = OpKind.MEMCPY, "copy", 0
+            traffic = (num_bytes(outputs[0]), num_bytes(outputs[0]))
+        else:
+            kind, op_class = OpKind.COMPUTE, classify(name)
+            formula = operator.flops
+            flops = int(formula(*args, **kwargs, out_val=result)) if formula is not None else 0
+            traffic = operator.traffic(device_inputs, device_outputs, kwargs)
+            if operator.cost is not None:
+                cost = operator.cost(*args, **kwargs)
+                name, flops, traffic = cost.kernel or name, cost.flops, _traffic(cost, *traffic)
+                op_class = cost.op_class or classify(name)
+        stream = streams.current_stream().stream_id
+        self.append(
+            name,
+            kind,
+            stream,
+            op_class=op_class,
+            inputs=device_inputs,
+            outputs=device_outputs,
+            waits=(*self.order.take(stream), *self.communication.future_waits(device_inputs)),
+            flops=flops,
+            traffic=traffic,
+        )
+        if operator.sized_by_values and operator.base != "aten::index":  # the host reads how many there are
+            self.host_waits(operator.base, stream)
+
+    def kernel_launched(
+        self,
+        name: str,
+        reads: Sequence[torch.Tensor],
+        writes: Sequence[torch.Tensor],
+        cost: kernels.KernelCost,
+    ) -> None:
+        """A kernel that is no operator of torch's: see :func:`workloads.tracing.kernels.launch`."""
+        self.num_calls += 1
+        if not self.recording:
+            return
+        inputs, outputs = list(reads), list(writes)
+        stream = streams.current_stream().stream_id
+        self.append(
+            cost.kernel or name,
+            OpKind.COMPUTE,
+            stream,
+            op_class=cost.op_class or classify(cost.kernel or name),
+            inputs=inputs,
+            outputs=outputs,
+            waits=(*self.order.take(stream), *self.communication.future_waits(inputs)),
+            flops=cost.flops,
+            traffic=_traffic(cost, sum(map(touched_bytes, inputs)), sum(map(touched_bytes, outputs))),
+        )
+
+    def _read_value(self, tensor: torch.Tensor) -> bool | int | float:
+        """``item()``: a copy to the host that the host waits for."""
+        self.host_reads(tensor, "aten::item")
+        return host_values.read_scalar(tensor)
+
+    def host_reads(self, tensor: torch.Tensor, name: str) -> None:
+        """The host copies ``tensor`` and waits for it."""
+        if self.recording and is_on_device(tensor):
+            stream = streams.current_stream().stream_id
+            waits = self.order.take(stream)
+            self.append(name, OpKind.SYNC, stream, inputs=[tensor], waits=waits, blocking=1)
+            self.order.host_saw_end(stream)
+
+
+def _traffic(cost: kernels.KernelCost, read: int, written: int) -> tuple[int, int]:
+    """Bytes read and written that ``cost`` says, else these."""
+    return (
+        read if cost.bytes_read < 0 else cost.bytes_read,
+        written if cost.bytes_written < 0 else cost.bytes_written,
+    )

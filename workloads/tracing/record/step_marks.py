@@ -1,0 +1,293 @@
+"""Where a script's steps, forwards and backwards begin and end, seen from torch's own hooks.
+
+Note [Steps of a script]
+    A step ends with ``optimizer.step()``.  Several optimizers that step one after the other, without a
+    forward or backward between, end one step together: as many as the first step had.  A script that says
+    ``with simcore_step():`` is believed instead.  A recipe says everything itself: steps, what runs in them
+    (:meth:`StepMarks.action_begins`, :meth:`StepMarks.part_begins`) and what its rank holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import optimizer as torch_optimizer
+
+from simcore.graph.graph import MemoryProfile
+from workloads.tracing import marks
+from workloads.tracing.fake.aten_ops import is_on_device
+from workloads.tracing.fake.storages import new_bytes
+from workloads.tracing.record.recorder import Recorder
+
+#: The marks of the rank being run.
+_active: StepMarks | None = None
+
+#: Parts of module names that wrappers add.
+WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
+
+
+class StepDone(BaseException):
+    """Ends the script once the step is recorded; no ``except Exception`` of the script stops it."""
+
+
+def install() -> None:
+    """Wrap ``torch.autograd.backward`` and ``grad``, once per process."""
+    for name in ("backward", "grad"):
+        setattr(torch.autograd, name, _seen(getattr(torch.autograd, name)))
+
+
+def current() -> StepMarks:
+    """The marks of the rank being run, for what only a rank runs."""
+    if _active is None:
+        raise RuntimeError("no rank is being traced")
+    return _active
+
+
+def in_phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """``original``, whose ops have ``phase`` wherever they are issued."""
+
+    @functools.wraps(original)
+    def labelled(*args: Any, **kwargs: Any) -> Any:
+        with current().recorder.labels.phase(phase):
+            return original(*args, **kwargs)
+
+    return labelled
+
+
+def _seen(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if _active is None:
+            return original(*args, **kwargs)
+        _active.backward_begins()
+        result = original(*args, **kwargs)
+        _active.backward_ends()
+        return result
+
+    return backward
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """What is known of a rank beside its ops: ``memory`` that it holds through the step, elements of its
+    parameters, the first layer of each model chunk (() where none is known), versions beside torch's.
+    """
+
+    memory: MemoryProfile
+    num_parameters: int = 0
+    layer_offset: tuple[int, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+
+
+class StepMarks:
+    """Drives a recorder through one step of a script; ``keep`` is the step to record.
+
+    ``by_recipe``: the program says itself what it does, and sets ``describe``, which is asked for the facts
+    when the step is over.  ``live_bytes``: of a script, when the step begins.
+    """
+
+    def __init__(self, recorder: Recorder, keep: int, *, by_recipe: bool = False) -> None:
+        self.recorder = recorder
+        self.step = 0
+        self.describe: Callable[[], RankFacts] | None = None
+        self.facts = RankFacts(MemoryProfile())
+        self.live_bytes = 0
+        self.roots: dict[int, torch.nn.Module] = {}
+        self.optimizers: dict[int, Any] = {}
+        self.microbatches = 0
+        self.optimizer_steps = 0
+        self._keep = keep
+        self._by_recipe = by_recipe
+        self._marked = False
+        self._depth = 0
+        self._steps_now = 0
+        self._steps_known = 0
+        self._backwards_known = 0
+        self._in_forward = False
+        self._in_action = False
+        self._in_update = False
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> StepMarks:
+        global _active
+        _active = self
+        marks.listener = self._marked_step
+        if self._by_recipe:
+            return self
+        self.recorder.labels.on_outermost = self._forward_begins
+        self._handles = [
+            torch_optimizer.register_optimizer_step_pre_hook(self._optimizer_begins),
+            torch_optimizer.register_optimizer_step_post_hook(self._optimizer_ends),
+        ]
+        if self._keep == 0:
+            self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _active
+        _active = None
+        marks.listener = None
+        self.recorder.labels.on_outermost = None
+        for handle in self._handles:
+            handle.remove()
+
+    def _start(self) -> None:
+        gc.collect()
+        if not self._by_recipe:
+            self.facts = _held(self.roots.values(), self.optimizers.values())
+        self.live_bytes = self.recorder.live_bytes
+        self.recorder.recording = True
+        self._begin("begin", "fwd")
+
+    def _begin(self, kind: str, phase: str, microbatch: int = -1, chunk: int = 0) -> None:
+        self.recorder.begin_segment(kind, microbatch, chunk, phase)
+
+    def part_begins(self, kind: str) -> None:
+        """A recipe's ``kind`` of work begins, which is a phase as well."""
+        self._begin(kind, kind)
+
+    def action_begins(self, kind: str, phase: str, microbatch: int, chunk: int) -> None:
+        """A pipeline schedule runs one microbatch through one model chunk."""
+        self._new_phase_of_step()
+        self._in_action, self._in_forward = True, False
+        self._begin(kind, phase, microbatch, chunk)
+
+    def action_ends(self) -> None:
+        """What follows are exchanges with other stages."""
+        self._in_action = False
+        self._begin("exchange", self.recorder.labels.segment_phase)
+
+    def pipeline_begins(self) -> None:
+        """A pipeline schedule starts, maybe with receiving what it will run forward."""
+        self._new_phase_of_step()
+
+    def pipeline_ends(self) -> None:
+        """A pipeline schedule has run all microbatches."""
+        self._in_action = False
+        self._begin("finish", "optimizer")
+
+    def _forward_begins(self, module: torch.nn.Module) -> None:
+        if self._depth or not any(True for _ in module.parameters()):
+            return
+        if id(module) not in self.roots:
+            self.roots[id(module)] = module
+            self.recorder.labels.name_modules(module, WRAPPERS)
+        if self._in_action:
+            return
+        self._new_phase_of_step()
+        if not self._in_forward:
+            self._in_forward = True
+            self._begin("fwd", "fwd", self.microbatches)
+
+    def backward_begins(self) -> None:
+        """A backward pass starts, maybe inside another."""
+        self._depth += 1
+        if self._depth > 1 or self._in_action:
+            return
+        self._new_phase_of_step()
+        self._in_forward = False
+        self._begin("bwd", "bwd", self.microbatches)
+
+    def backward_ends(self) -> None:
+        """The backward pass that started last is over."""
+        self._depth -= 1
+        if self._depth:
+            return
+        self.recorder.communication.finish_futures()
+        if self._in_action:
+            return
+        self.microbatches += 1
+        last = self.microbatches >= self._backwards_known
+        self._begin("finish" if last else "begin", "optimizer" if last else "fwd")
+
+    def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
+        self.optimizers[id(optimizer)] = optimizer
+        self._in_forward = False
+        self._begin("optimizer", "optimizer")
+
+    def _optimizer_ends(self, *_: Any) -> None:
+        self._steps_now += 1
+        self.optimizer_steps += 1
+        if self._marked or self._in_update:
+            self._begin("finish", "optimizer")
+        elif self._steps_now >= max(self._steps_known, 1):
+            # In the first step nobody knows how many optimizers follow: it ends when a forward begins.
+            if self._steps_known or self._keep == 0:
+                self._step_ends()
+            else:
+                self._begin("finish", "optimizer")
+
+    @contextmanager
+    def update(self, *, ends_step: bool) -> Iterator[None]:
+        """A framework's own update: optimizers, and what it does behind them."""
+        self._in_update = True
+        try:
+            yield
+        finally:
+            self._in_update = False
+        if ends_step and not self._marked:
+            self._step_ends()
+
+    def _new_phase_of_step(self) -> None:
+        """A forward or backward after the first step's optimizers: the next step has begun before."""
+        if self._steps_now and not self._steps_known and not self._marked:
+            self._steps_known = self._steps_now
+            self._step_ends()
+
+    def _marked_step(self, begins: bool) -> None:
+        if begins:
+            self._marked = True
+            if self.step == self._keep and not self.recorder.recording:
+                self._start()
+        else:
+            self._step_ends()
+
+    def _step_ends(self) -> None:
+        self._backwards_known = self.microbatches
+        if self.step == self._keep:
+            self.recorder.recording = False
+            if self.describe is not None:
+                self.facts = self.describe()
+            raise StepDone
+        self.step += 1
+        self.microbatches = self._steps_now = 0
+        self._in_forward = False
+        if self.step == self._keep and not self._marked:
+            self._start()
+
+
+def _held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> RankFacts:
+    """Parameters and optimizer states on this rank; storages count once."""
+    parameters = {
+        id(parameter): parameter
+        for parameter in (
+            *(parameter for root in roots for parameter in root.parameters()),
+            *(p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]),
+        )
+    }
+    local = [_local(parameter) for parameter in parameters.values()]
+    states = [
+        _local(value)
+        for optimizer in optimizers
+        for state in optimizer.state.values()
+        for value in (state.values() if isinstance(state, dict) else ())
+        if isinstance(value, torch.Tensor)
+    ]
+    seen: set[int] = set()
+    own, state = (new_bytes(filter(is_on_device, tensors), seen) for tensors in (local, states))
+    return RankFacts(MemoryProfile(own, 0, state), sum(tensor.numel() for tensor in local))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor; DeepSpeed's ZeRO-3 hangs it on the parameter."""
+    held: torch.Tensor = (
+        tensor._local_tensor if isinstance(tensor, DTensor) else getattr(tensor, "ds_tensor", tensor)
+    )
+    return held

@@ -1,1 +1,0 @@
-"""Any torchrun-style training script as a graph: nothing of it is changed, nothing of it really trains."""
