@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from simcore.apps.replay.play import replay_job
+from simcore.apps.replay.play import play
 from simcore.errors import InputError
 from simcore.graph import ProcessGroup
 from workloads.imports import ImportedJob, Importer, ImportReport, formats, import_traces, register
@@ -61,7 +61,7 @@ def test_rows_of_ops_are_replayed(tmp_path):
     path.write_bytes(HEADER + rows.encode())
     job = import_traces([path])
     assert job.report.format == "ops_csv"
-    assert [row.replayed.span for row in replay_job(job)] == [100e-6, 100e-6]
+    assert [row.replayed.span for row in play(job).steps()] == [100e-6, 100e-6]
 
 
 @pytest.mark.usefixtures("registered")

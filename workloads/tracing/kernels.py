@@ -90,7 +90,7 @@ def registered_cost(operator: str) -> CostFormula | None:
 
 
 def register_launch(kernel: str) -> Callable[[LaunchFormula], LaunchFormula]:
-    """Decorator: the function gives the :class:`LaunchedKernel` of kernel ``kernel``, which Triton launches as
+    """Decorator: the function gives the :class:`LaunchedKernel` of ``kernel``, which Triton launches as
     ``kernel[grid](...)``, from the arguments of the launch.
     """
 
