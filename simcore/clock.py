@@ -153,8 +153,9 @@ class _Wake(Event):
     """One entry of a movable event on the agenda; stale when the event has been moved since."""
 
     def __init__(self, event: Movable) -> None:
-        super().__init__(event.env)
-        self.callbacks.append(event._woken)
+        # What Event's own constructor does, written out as SimPy's Timeout has it: one of these per event.
+        self.env = event.env
+        self.callbacks = [event._woken]
         self._ok = True
         self._value = None
 
@@ -177,7 +178,8 @@ class Movable(Signal):
         if time_ps > LAST_PS:
             raise InputError("the step takes more than 53 days, which 64 bits of ps cannot tell; check rates")
         wake = self._wake = _Wake(self)
-        self.env.schedule_at(wake, time_ps)
+        clock = self.env
+        heappush(clock._agenda, (time_ps, NORMAL, next(clock._numbers), wake))
 
     def unset(self) -> None:
         """Do not become due until set again."""

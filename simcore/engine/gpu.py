@@ -199,7 +199,8 @@ class Gpu:
         ``launch_ps`` is when the first launch reaches the GPU (the others follow as the sequence says);
         ``stream`` decides between kernels that come at the same instant.
         """
-        self.touched()
+        if self.observer is not None:
+            self.observer.touched()
         if self.executions:
             self.settle()
         execution = self._execution(self, kernels, launch_ps)
@@ -223,7 +224,8 @@ class Gpu:
 
     def draw_changed(self, flow: Flow, bytes_per_ps: float, desired_bytes_per_ps: float) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
-        self.touched()
+        if self.observer is not None:
+            self.observer.touched()
         busy = bool(self.executions) and not self._sharing
         if busy:
             self.settle()
@@ -234,7 +236,8 @@ class Gpu:
 
     def draw_ended(self, flow: Flow) -> None:
         """See :class:`simcore.network.flow.Endpoint`."""
-        self.touched()
+        if self.observer is not None:
+            self.observer.touched()
         if self.executions:
             self.settle()
             self._stale = True

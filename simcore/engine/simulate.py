@@ -46,20 +46,18 @@ NETWORKS = ("alphabeta", "fluid", "packet")
 class Aid:
     """Who may answer for the engine in places (:mod:`simcore.engine.shortcuts`); this one never does.
 
-    ``num_events``: what was played apart.  ``num_ops``: op executions that were no event of their own, by who
-    answered for them.
+    ``execution``: what a sequence of kernels runs as; GPUs keep it, so it must not hold the aid, which would
+    then outlive the job.  ``num_events``: what was played apart.  ``num_ops``: op executions that were no
+    event of their own, by who answered for them.
     """
 
+    execution: Callable[[Processor, KernelSequence, int], Execution] = Execution
     num_events: int = 0
 
     @property
     def num_ops(self) -> dict[str, int]:
         """Op executions answered for."""
         return {}
-
-    def execute(self, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> Execution:
-        """What a sequence of kernels runs as."""
-        return Execution(gpu, kernels, launch_ps)
 
     def begin(self, graph: Graph, network: FluidNetwork, communicators: Communicators) -> None:
         """A job is about to be played on a network of links that flows share."""
@@ -162,7 +160,7 @@ class _Job:
                 num_sms=spec.num_sms,
                 hbm_bytes_per_s=spec.hbm_bytes_per_s,
                 copy_engines=spec.copy_engines,
-                execution=self.aid.execute,
+                execution=self.aid.execution,
             )
             rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
             if fluid is not None:

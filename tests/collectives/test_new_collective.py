@@ -1,4 +1,4 @@
-"""A collective that somebody adds in one file (all_to_all_v.py beside this one) is planned and simulated."""
+"""A collective that somebody adds in one file (docs/extend/collective.py) is planned and simulated."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from simcore.hardware import Topology, load_cluster
 from simcore.network.packet import PacketSettings
 from simcore.run import Setup, run
 from simcore.units import GIB, MIB, PS_PER_S
-from tests.collectives.all_to_all_v import ALL_TO_ALL_V
+from tests.extend import example
 
 CLUSTER = load_cluster("h100-8")
 TOPOLOGY = Topology(CLUSTER)
@@ -17,8 +17,12 @@ UNEVEN = "all_to_all_v:5,1,1,1"
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch):
-    monkeypatch.setitem(COLLECTIVES, ALL_TO_ALL_V.name, ALL_TO_ALL_V)
+def _registered():
+    before = dict(COLLECTIVES)
+    example("collective")
+    yield
+    COLLECTIVES.clear()
+    COLLECTIVES.update(before)
 
 
 def planned(collective, num_bytes=GIB):

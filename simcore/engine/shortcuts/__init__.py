@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from simcore.clock import uncollected
 from simcore.engine.execution import Execution
 from simcore.engine.launches import host_costs
 from simcore.engine.shortcuts.cell_times import CellBook
@@ -33,12 +34,10 @@ if TYPE_CHECKING:
 
     from simcore.collectives.plan import Planner
     from simcore.cost.demand import CostModel
-    from simcore.engine.execution import Processor
     from simcore.engine.launches import HostCosts
     from simcore.engine.rank import Player, Rank
     from simcore.engine.rendezvous import Communicators
     from simcore.engine.result import SimulationResult
-    from simcore.engine.sequence import KernelSequence
     from simcore.graph import Graph
     from simcore.graph.ops import IntArray
     from simcore.hardware import Topology
@@ -73,11 +72,11 @@ def simulate(
 
     noise = options.get("noise")
     repeats = "steady" in shortcuts and options.get("network") != "packet"
-    if repeats and (noise is None or noise.sigma == 0.0):
-        result = repeated(graph, play, costs_of)
-        if result is not None:
-            return counted(result)
-    return counted(play(graph))
+    with uncollected():  # results of hundreds of thousands of ops would be scanned
+        result = None
+        if repeats and (noise is None or noise.sigma == 0.0):
+            result = repeated(graph, play, costs_of)
+        return counted(play(graph) if result is None else result)
 
 
 class _Shortcuts(Aid):
@@ -87,6 +86,8 @@ class _Shortcuts(Aid):
         self._runs = Runs() if "runs" in names else None
         self._has_cells = "cells" in names and cells
         self._solos: Solos | None = None
+        if self._runs is not None:
+            self.execution = self._runs.execute
 
     @property
     def num_events(self) -> int:  # type: ignore[override]
@@ -99,16 +100,11 @@ class _Shortcuts(Aid):
         counted = {"runs": self._runs, "cells": self._solos}
         return {name: book.num_ops for name, book in counted.items() if book is not None}
 
-    def execute(self, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> Execution:
-        """See :class:`simcore.engine.simulate.Aid`."""
-        make = self._runs.execute if self._runs is not None else Execution
-        return make(gpu, kernels, launch_ps)
-
     def begin(self, graph: Graph, network: FluidNetwork, communicators: Communicators) -> None:
         """See :class:`simcore.engine.simulate.Aid`."""
         if self._has_cells and are_worthwhile(graph):
-            apart = _Shortcuts(() if self._runs is None else ("runs",), cells=False)
-            self._solos = Solos(network, CellBook(network.bytes_per_s, communicators, apart.execute))
+            apart = Runs().execute if self._runs is not None else Execution
+            self._solos = Solos(network, CellBook(network.bytes_per_s, communicators, apart))
 
     def player(self, rank: Rank) -> Player | None:
         """See :class:`simcore.engine.simulate.Aid`."""

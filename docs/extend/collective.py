@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simcore.collectives.kinds import Collective, Schedule, Transfer
+from simcore.collectives.kinds import Collective, Schedule, Transfer, register
 from simcore.errors import InputError
 
 
@@ -38,4 +38,4 @@ def _even(name: str) -> Collective:
     return replace(ALL_TO_ALL_V, name=name, pieces=pieces, schedules={"pairwise": pairwise})
 
 
-ALL_TO_ALL_V = Collective("all_to_all_v", grouped=True, variant=_even)
+ALL_TO_ALL_V = register(Collective("all_to_all_v", grouped=True, variant=_even))
