@@ -1,0 +1,43 @@
+"""What docs say of the house is so: files exist, and a class name stands in one place."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("docs/architecture.md", "docs/message.md", "docs/extend.md")
+_PATH = re.compile(r"`((?:simcore|workloads|tests|scripts|hardware_profiles|docs)/[\w/.-]+)`")
+_LINK = re.compile(r"\]\(([\w./-]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = [ROOT / path for path in _PATH.findall(text)]
+    linked = [(ROOT / page).parent / path for path in _LINK.findall(text)]
+    assert named
+    assert [str(path) for path in [*named, *linked] if not path.exists()] == []
+
+
+def test_the_way_of_a_message_passes_each_room_once():
+    """The table's first column names each room at its first file, and no file comes twice."""
+    rows = re.findall(r"^\|([^|]*)\|([^|]*)\|", (ROOT / "docs/message.md").read_text(encoding="utf-8"), re.M)[
+        2:
+    ]
+    rooms = [room.strip() for room, _ in rows if room.strip()]
+    files = [path for _, paths in rows for path in _PATH.findall(paths)]
+    assert len(rooms) == len(set(rooms)) >= 8
+    assert len(files) == len(set(files)) >= 20
+
+
+def test_a_class_name_stands_in_one_place():
+    found = defaultdict(list)
+    for package in ("simcore", "workloads"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    found[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
