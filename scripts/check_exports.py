@@ -12,7 +12,6 @@ Exit code 1: a check failed.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -23,9 +22,10 @@ import tempfile
 import venv
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -72,32 +72,31 @@ QUERIES = (
 )
 
 
-def main() -> int:
-    """Check the exports of each run; 1 when one fails."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders (run_sim.py or replay.py --out)")
-    parser.add_argument("--environment", type=Path, required=True, help="virtual environment of the tools")
-    parser.add_argument("--make", action="store_true", help="make the environment first")
-    options = parser.parse_args()
-    if options.make:
-        venv.create(options.environment, with_pip=True)
-        pip = [str(options.environment / "bin" / "python"), "-m", "pip", "install", "--quiet", *PACKAGES]
+def check_exports(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders (run_sim.py or replay.py --out).")],
+    environment: Annotated[Path, typer.Option(help="Virtual environment of the tools.")],
+    make: Annotated[bool, typer.Option("--make", help="Make the environment first.")] = False,
+) -> None:
+    """Check the exports of each run; exit code 1 when one fails."""
+    if make:
+        venv.create(environment, with_pip=True)
+        pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", *PACKAGES]
         subprocess.run(pip, check=True, stdout=sys.stderr)
     failed = 0
-    for run in options.runs:
+    for run in runs:
         timeline = Timeline.open(run)
         ranks = default_ranks(timeline, analyse(timeline))
         with tempfile.TemporaryDirectory() as folder:
             checks = [
-                *kineto_checks(timeline, ranks[0], Path(folder), options.environment),
-                *perfetto_checks(timeline, ranks, Path(folder), options.environment),
+                *kineto_checks(timeline, ranks[0], Path(folder), environment),
+                *perfetto_checks(timeline, ranks, Path(folder), environment),
             ]
         for what, expected, found, tolerance in checks:
             good = abs(found - expected) <= tolerance
             failed += not good
             verdict = "ok  " if good else "FAIL"
             print(f"{verdict} {run.name}: {what}: {found:,.3f}, expected {expected:,.3f} +- {tolerance:g}")
-    return int(failed > 0)
+    raise typer.Exit(int(failed > 0))
 
 
 Check = tuple[str, float, float, float]
@@ -182,4 +181,4 @@ def perfetto_checks(timeline: Timeline, ranks: list[int], folder: Path, environm
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(check_exports)

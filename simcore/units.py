@@ -31,11 +31,6 @@ def ps_from_s(seconds: float) -> int:
     return round(seconds * PS_PER_S)
 
 
-def ps_from_us(microseconds: float) -> int:
-    """Microseconds to whole picoseconds (nearest)."""
-    return round(microseconds * PS_PER_US)
-
-
 def s_from_ps(picoseconds: int | float) -> float:
     """Picoseconds to seconds."""
     return picoseconds / PS_PER_S

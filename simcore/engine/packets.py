@@ -26,15 +26,13 @@ def fit_packets(network: PacketNetwork, ranks: list[Rank]) -> int:
     Errors: InputError with the estimate when that is more than :attr:`PacketSettings.max_events`; GraphError
     when a rank calls a group that it is not in.
     """
-    plans: dict[int, CollectivePlan] = {}
-    times: Counter[int] = Counter()
+    times: Counter[CollectivePlan] = Counter()
     for rank in ranks:
         for call, number in _calls(rank).items():
             _, plan = rank.bound(call)
-            plans[id(plan)] = plan
-            times[id(plan)] += number
+            times[plan] += number
     # Every member counts a flow once.
-    flows = [(plan, times[key] / max(1, len(plan.ranks))) for key, plan in plans.items()]
+    flows = [(plan, number / max(1, len(plan.ranks))) for plan, number in times.items()]
     events = round(network.fit(flows, _MAX_HOPS, _MOST_BYTES))
     most = network.settings.max_events
     if events > most:

@@ -43,7 +43,7 @@ class PacketNetwork:
         self._clock = clock
         self._topology = with_wires_alone(topology) if self.settings.software else topology
         self._wiring = Wiring(clock, self._topology, self.settings)
-        self._works: dict[int, _Work] = {}
+        self._works: dict[CollectivePlan, _Work] = {}
         self._runs: dict[Flow, _FlowRun] = {}
         self._segment_bytes: int | None = None
 
@@ -65,7 +65,7 @@ class PacketNetwork:
 
     def carry_as(self, plan: CollectivePlan, program: MessageProgram) -> None:
         """Have ``plan`` carried out as the messages of ``program`` instead of NCCL's."""
-        self._works[id(plan)] = _Work(self._topology, plan, self.settings, program)
+        self._works[plan] = _Work(self._topology, plan, self.settings, program)
 
     def fit(self, plans: Iterable[tuple[CollectivePlan, float]], max_hops: int, most_bytes: int) -> float:
         """Choose one size of segments for a whole job, and say about how many events that costs.
@@ -158,9 +158,9 @@ class PacketNetwork:
         return self.settings.segment_for(sum(program.link_bytes.values()))
 
     def _work(self, plan: CollectivePlan) -> _Work:
-        work = self._works.get(id(plan))
+        work = self._works.get(plan)
         if work is None:
-            work = self._works[id(plan)] = _Work(self._topology, plan, self.settings)
+            work = self._works[plan] = _Work(self._topology, plan, self.settings)
         return work
 
 
