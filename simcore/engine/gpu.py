@@ -87,12 +87,14 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         """Give back SMs of a granted hold."""
         gpu = self._gpu
         gpu.touched()
-        computes = bool(gpu.executions)
+        if not gpu.executions:
+            self._count(-num_sms, purpose)
+            self.grant_waiting()
+            return
         gpu.settle()
         self._count(-num_sms, purpose)
         self.grant_waiting()
-        if computes:
-            gpu.rerate()
+        gpu.rerate()
 
     def grant_waiting(self) -> None:
         """Grant holds that wait, in order, as far as SMs are free."""
@@ -115,8 +117,11 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
 
     def _do_put(self, event: Hold) -> bool:
         gpu = self._gpu
-        gpu.settle()
-        if event.num_sms > self.num_sms - self.held - gpu.sms_in_use():
+        free = self.num_sms - self.held
+        if gpu.executions:
+            gpu.settle()
+            free -= gpu.sms_in_use()
+        if event.num_sms > free:
             gpu.rerate()  # waiting holds want to know when blocks retire
             return False
         self.put_queue.remove(event)
