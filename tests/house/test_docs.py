@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("docs/architecture.md", "docs/message.md", "docs/extend.md")
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 _PATH = re.compile(r"`((?:simcore|workloads|tests|scripts|hardware_profiles|docs)/[\w/.-]+)`")
 _LINK = re.compile(r"\]\(([\w./-]+)\)")
 
@@ -18,7 +18,6 @@ def test_files_that_a_page_names_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     named = [ROOT / path for path in _PATH.findall(text)]
     linked = [(ROOT / page).parent / path for path in _LINK.findall(text)]
-    assert named
     assert [str(path) for path in [*named, *linked] if not path.exists()] == []
 
 
