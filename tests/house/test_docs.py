@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+PAGES = ["README.md", "CONTRIBUTING.md", *DOCS]
 _PATH = re.compile(r"`((?:simcore|workloads|tests|scripts|hardware_profiles|docs)/[\w/.-]+)`")
 _LINK = re.compile(r"\]\(([\w./-]+)\)")
 
