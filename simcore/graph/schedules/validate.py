@@ -12,6 +12,7 @@ from simcore.graph.schedules.play import num_chunks
 
 #: Cells of a stage that a message shows.
 _SHOWN: Final = 48
+_KINDS: Final[tuple[str, ...]] = ("F", "B", "I", "W")
 _PARTS: Final = {"F": "forwards", "I": "backwards (B, or I and W)", "W": "gradients of weights (B or W)"}
 
 
@@ -23,10 +24,11 @@ def validate_schedule(
     ``size``: (stages, microbatches, chunks of a stage) that it must be for; None: whatever it is for.
     """
     for stage, actions in enumerate(schedule):
-        for position, action in enumerate(actions):
-            if not isinstance(action, Action) or action.kind not in ("F", "B", "I", "W"):
+        cell: object  # whatever a file has put there
+        for position, cell in enumerate(actions):
+            if not isinstance(cell, Action) or cell.kind not in _KINDS:
                 raise InputError(
-                    f"schedule: stage {stage}, position {position}: {action} is no Action of kind F, B, I, W"
+                    f"schedule: stage {stage}, position {position}: {cell} is no Action of kind F, B, I, W"
                     f"\n{_listed(schedule, {stage: position})}"
                 )
     if size is not None:
@@ -88,7 +90,9 @@ def _check_size(
                     f" {action.microbatch} and chunk {action.chunk}, counted from 0, of {num_microbatches}"
                     f" and {numbers}\n{_listed(schedule, {stage: position})}"
                 )
-        counted = Counter((part.kind, part.microbatch) for action in actions for part in _parts(action))
+        counted = Counter[tuple[str, int]](
+            (part.kind, part.microbatch) for action in actions for part in _parts(action)
+        )
         for (kind, what), microbatch in product(_PARTS.items(), range(num_microbatches)):
             found = counted[kind, microbatch]
             if found != each:
