@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from typing import Final
 
@@ -24,8 +25,8 @@ def validate_schedule(
     ``size``: (stages, microbatches, chunks of a stage) that it must be for; None: whatever it is for.
     """
     for stage, actions in enumerate(schedule):
-        cell: object  # whatever a file has put there
-        for position, cell in enumerate(actions):
+        cells: Sequence[object] = actions  # whatever a file has put there
+        for position, cell in enumerate(cells):
             if not isinstance(cell, Action) or cell.kind not in _KINDS:
                 raise InputError(
                     f"schedule: stage {stage}, position {position}: {cell} is no Action of kind F, B, I, W"
