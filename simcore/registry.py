@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Generic, TypeVar
 
-from simcore.errors import InputError, nearest
+from simcore.errors import InputError, SimcoreError, nearest
 
 T = TypeVar("T")
 
@@ -24,8 +26,9 @@ class Registry(Generic[T]):
         self._is_read = False
 
     def register(self, name: str, one: T) -> T:
-        """Make ``one`` known as ``name``; returns it."""
-        assert name not in self._found, f"{self._what} {name!r} is registered twice"
+        """Make ``one`` known as ``name``; returns it.  InputError for a name that is taken."""
+        if name in self._found:
+            raise InputError(f"{self._what} {name!r} is registered twice")
         self._found[name] = one
         return one
 
@@ -51,7 +54,34 @@ class Registry(Generic[T]):
 
     def _read(self) -> dict[str, T]:
         if not self._is_read:
-            self._is_read = True
-            for module in iter_modules(import_module(self._package).__path__):
-                import_module(f"{self._package}.{module.name}")
+            self._is_read = True  # before its files are: one may look another up
+            try:
+                for module in iter_modules(import_module(self._package).__path__):
+                    _read_file(f"{self._package}.{module.name}")
+            except Exception:
+                self._is_read = False
+                raise
         return self._found
+
+
+def _read_file(module: str) -> None:
+    """Import a file that registers something.  InputError, naming it and the line, when it has a mistake."""
+    try:
+        import_module(module)
+    except Exception as error:
+        spec = find_spec(module)
+        file = spec.origin if spec is not None and spec.origin else module
+        raise InputError(mistake_in(file, error)) from error
+
+
+def mistake_in(file: str, error: Exception) -> str:
+    """``error`` with the last line of ``file`` that it came through."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f"{file}, line {lines[-1]}" if lines else file
+    return (
+        f"{where}: {error}"
+        if isinstance(error, SimcoreError)
+        else f"{where}: {type(error).__name__}: {error}"
+    )

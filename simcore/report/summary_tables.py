@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -164,12 +165,20 @@ def _basis(info: RunInfo) -> list[str]:
     """What the figures rest on."""
     lines = []
     if info.origins:
-        shares = ", ".join(f"{name} {share:.1%}" for name, share in info.origins.items())
+        called = {"fitted": f"fitted on {lent}"} if (lent := _lent_by(info.cluster)) else {}
+        shares = ", ".join(f"{called.get(name, name)} {share:.1%}" for name, share in info.origins.items())
         lines.append(f"kernel times come from: {shares}")
     if info.peak_flops_per_s:
         peak = f"{info.peak_flops_per_s / 1e12:,.0f} TFLOP/s ({info.peak_math})"
         lines.append(f"MFU and HFU are shares of {peak} per GPU; a bubble runs no kernel and no collective")
     return lines
+
+
+def _lent_by(cluster: Mapping[str, Any]) -> str:
+    """The generation whose constants of kernels stand in for those of the GPU's own; empty for none."""
+    gpu = cluster.get("gpu", {})
+    lacks = "constants of kernels" in gpu.get("sources", {}).get("generation", "")
+    return str(gpu["like"]) if lacks and gpu.get("like") else ""
 
 
 def _share(part: float, whole: float) -> str:

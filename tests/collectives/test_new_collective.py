@@ -1,8 +1,11 @@
 """A collective that somebody adds in one file (docs/extend/collective.py) is planned and simulated."""
 
+from dataclasses import replace
+
 import pytest
 
-from simcore.collectives import COLLECTIVES, NcclPlanner
+from simcore.collectives import COLLECTIVES, NcclPlanner, collective_named
+from simcore.collectives.kinds import register
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder, verify
 from simcore.hardware import Topology, load_cluster
@@ -17,12 +20,9 @@ UNEVEN = "all_to_all_v:5,1,1,1"
 
 
 @pytest.fixture(autouse=True)
-def _registered():
-    before = dict(COLLECTIVES)
+def _registered(monkeypatch):
+    monkeypatch.setattr(COLLECTIVES, "_found", {name: COLLECTIVES[name] for name in COLLECTIVES})
     example("collective")
-    yield
-    COLLECTIVES.clear()
-    COLLECTIVES.update(before)
 
 
 def planned(collective, num_bytes=GIB):
@@ -84,7 +84,66 @@ def test_packets_take_as_long_as_flows():
     )
 
 
+def register_changed(change):
+    """``changed:SHARES``: all_to_all_v of these shares with transfers that ``change`` has made others of."""
+
+    def variant(name):
+        kind = collective_named("all_to_all_v:" + name.partition(":")[2])
+
+        def pairwise(*numbers):
+            return (changed for one in kind.schedules["pairwise"](*numbers) for changed in change(one))
+
+        return replace(kind, name=name, schedules={"pairwise": pairwise})
+
+    register(replace(COLLECTIVES["all_to_all_v"], name="changed", variant=variant))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda one: [replace(one, num_bytes=one.num_bytes // 2)],
+            r"sends 65,536 of 1,048,576 bytes from rank 0 to 1;"
+            r" pieces\(0, 1, 4\) is 0.5 times num_bytes/num_ranks, 131,072",
+        ),
+        (lambda one: [one, one], "sends 262,144 of 1,048,576"),
+        (lambda one: [one] if one.step else [], "sends 0 of 1,048,576 bytes from rank 0 to 1"),
+        (lambda one: [replace(one, dst=one.src)], "one of 4 ranks to another"),
+        (lambda one: [replace(one, dst=4)], "one of 4 ranks to another"),
+        (lambda one: [replace(one, channel=1)], "on channel 0"),
+    ],
+)
+def test_packets_that_are_not_what_pieces_says_are_refused(change, words):
+    register_changed(change)
+    with pytest.raises(InputError, match=words):
+        simulated("changed:5,1,1,1", MIB, network="packet", packets=PacketSettings())
+
+
+def test_a_byte_more_or_less_for_each_transfer_is_how_a_program_rounds():
+    register_changed(lambda one: [replace(one, num_bytes=one.num_bytes // 2)] * 2)
+    assert simulated("changed:5,1,1,1", MIB + 3, network="packet", packets=PacketSettings()).step_ps > 0
+
+
+def test_a_kind_is_registered_once_and_its_fields_are_of_their_types():
+    with pytest.raises(InputError, match="collective 'all_to_all_v' is registered twice"):
+        example("collective")
+    known = COLLECTIVES["all_gather"]
+    for field, value, words in (
+        ("gives_part", "yes", "gives_part is 'yes', not True or False"),
+        ("passes", 1.5, "passes is 1.5, not a count"),
+        ("pieces", 3, "pieces is 3, not a function"),
+        ("schedules", {"ring": None}, "not a generator"),
+        ("schedules", {}, "schedules has no algorithm"),
+        ("bare", False, "needs variant"),
+        ("grouped", True, "the schedule 'pairwise'; schedules has 'ring'"),
+    ):
+        with pytest.raises(InputError, match=f"collective 'all_gather': .*{words}"):
+            replace(known, **{field: value})
+
+
 def test_a_wrong_name_is_refused():
+    with pytest.raises(InputError, match="'all_to_all_v': say all_to_all_v:NUMBER"):
+        planned("all_to_all_v")  # all_to_all alone is a kind, this is none
     with pytest.raises(InputError, match="a number per member"):
         planned("all_to_all_v:5,x")
     with pytest.raises(InputError, match="needs 4 numbers"):

@@ -34,7 +34,12 @@ def test_each_example_is_short_and_the_page_names_it():
 
 @pytest.mark.parametrize(
     ("example", "said"),
-    [("schedule.py", "eager_1f1b:"), ("axis.py", "2 workers:"), ("block.py", "short convolutions:")],
+    [
+        ("schedule.py", "eager_1f1b:"),
+        ("axis.py", "2 workers:"),
+        ("block.py", "short convolutions:"),
+        ("collective.py", "all_to_all_v:5,1,1,1:"),
+    ],
 )
 def test_a_thing_in_a_file_of_its_own_is_described_generated_and_simulated(example, said):
     assert any(line.startswith(said) for line in ran(example))  # the example asserts what it is for

@@ -274,6 +274,11 @@ def test_a_preset_on_gpus_that_it_never_ran_on_is_said():
     (warning,) = made.warnings
     assert "generation=volta and software preset megatron-core" in warning
     assert "ran on ampere, hopper" in warning
+    unknown = complete({"model": "llama3-8b"}, "job.yaml", num_gpus=8, generation="xanadu")
+    assert unknown.warnings == (
+        "software preset megatron-core was not tried on GPUs of generation=xanadu: it ran on ampere, hopper;"
+        " simulated all the same",
+    )
 
 
 def test_every_assumption_names_its_key_and_why():

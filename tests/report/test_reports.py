@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,21 @@ def test_summary_says_what_matters(two_stage_run: Path) -> None:
     assert "warning: written by hand" in lines
     assert "kernel times come from: roofline 100.0%" in lines
     assert "the end" in lines
+
+
+def test_summary_says_whose_constants_stand_in(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    why = "assumption: xanadu has no constants of kernels of its own: those of hopper"
+    gpu = {"generation": "xanadu", "like": "hopper", "sources": {"generation": why}}
+    info = timeline.info.model_copy(
+        update={
+            "origins": {"fitted": 0.9, "roofline": 0.1},
+            "cluster": {**timeline.info.cluster, "gpu": {**timeline.info.cluster.get("gpu", {}), **gpu}},
+        }
+    )
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(summary(info, analyse(timeline)))
+    assert "kernel times come from: fitted on hopper 90.0%, roofline 10.0%" in console.export_text()
 
 
 def test_summary_states_the_band_and_what_it_rests_on(two_stage_run: Path) -> None:

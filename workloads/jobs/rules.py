@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from simcore.errors import InputError
+from simcore.tables import names
 from workloads.jobs.draft import Draft
 from workloads.parallel.axis import divides
 from workloads.parallel.job import FSDP
@@ -222,7 +223,17 @@ def contradictions(draft: Draft) -> None:
     }
     for key, known in draft.preset.values("supports").items():
         called, value = asked[key]
-        if value and value not in known:
+        if (
+            value
+            and value not in known
+            and key == "generation"
+            and value not in names("hardware_profiles", "cost")
+        ):
+            draft.warnings.append(
+                f"software preset {draft.preset.name} was not tried on {called}={value}: it ran on"
+                f" {', '.join(known)}; simulated all the same"
+            )
+        elif value and value not in known:
             draft.warnings.append(
                 f"{called}={value} and software preset {draft.preset.name} contradict each other: the preset"
                 f" {'ran on' if key == 'generation' else 'has'} {', '.join(known)}; simulated all the same"

@@ -64,7 +64,7 @@ def schedule_of(
 ) -> tuple[Schedule, Placement]:
     """Actions of every stage in order, and where chunks lie.  InputError as the schedules say."""
     p = parallel
-    schedule = p.pipeline.order(p.pp, num_microbatches, p.virtual_stages, p.microbatch_group)
+    schedule = p.pipeline.actions(p.pp, num_microbatches, p.virtual_stages, p.microbatch_group)
     if forward_only:
         schedule = [[action for action in actions if action.kind == "F"] for actions in schedule]
     return schedule, parallel.placement

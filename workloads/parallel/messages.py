@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from simcore.errors import InputError
 from simcore.graph.schedules import Action, Placement, Schedule, needs, neighbour, virtual_stage
 from simcore.graph.schedules.play import num_chunks
 
@@ -214,7 +215,7 @@ def _slots(actions: Sequence[Action], joint: bool) -> list[list[int]]:
 
 
 def _play(stages: list[_StageMessages], chunks: int, placement: Placement) -> None:
-    """End of every slot if each takes one unit."""
+    """End of every slot if each takes one unit.  InputError for pairs that wait for each other."""
     count = len(stages)
     ended: dict[tuple[int, Action], int] = {}
     moved = True
@@ -234,7 +235,11 @@ def _play(stages: list[_StageMessages], chunks: int, placement: Placement) -> No
                 for action in slot:
                     ended[number, action] = ended[number, _whole(action)] = end
                 moved = True
-    assert all(len(stage.slot_end) == len(stage.slots) for stage in stages), "a validated schedule can run"
+    if any(len(stage.slot_end) < len(stage.slots) for stage in stages):
+        raise InputError(
+            "schedule: stages that exchange once for a forward and the backward behind it wait in a circle;"
+            " training.overlap_p2p=true has a message for each"
+        )
 
 
 def _whole(action: Action) -> Action:

@@ -1,11 +1,8 @@
 """Collectives: one kind, one file.  Each says what it moves, how, and how NCCL runs it.
 
-A file of this folder is found by being here; see Note [A new collective] in
+A file of this folder is found by being here, at the first look-up; see Note [A new collective] in
 :mod:`simcore.collectives.kinds.collective`.
 """
-
-from importlib import import_module
-from pkgutil import iter_modules
 
 from simcore.collectives.kinds.collective import (
     COLLECTIVES,
@@ -16,9 +13,6 @@ from simcore.collectives.kinds.collective import (
 )
 from simcore.collectives.kinds.schedule import Schedule, Transfer, split
 from simcore.collectives.kinds.send_recv import SEND_RECV
-
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
 
 
 def kind_of(name: str) -> Collective:

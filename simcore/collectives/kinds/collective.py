@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
 
 from simcore.collectives.kinds.schedule import Generator, Schedule
 from simcore.errors import InputError, nearest
+from simcore.registry import Registry
 
 if TYPE_CHECKING:
     from simcore.collectives.kinds.all_to_all import TokenExchange
@@ -41,7 +42,10 @@ class Collective:
     How it is launched.  ``grouped``: NCCL has no kernel for it, but groups sends and receives (``pair``: a
     single one, of two ranks).  ``carrier``: the kind that NCCL runs in its place, with ``fixed_bytes`` of
     its own.  ``kernel``: a program's own kernel that carries it out instead of NCCL.  ``variant``: what a
-    name with more behind a colon stands for; InputError for one that is misspelt.
+    name with more behind a colon stands for; InputError for one that is misspelt.  ``bare``: the name alone
+    is a kind, too; where it is not, ``variant`` gets it to say what is missing.
+
+    Errors: InputError for a field of a wrong type, or without what another needs.
     """
 
     name: str
@@ -61,6 +65,33 @@ class Collective:
     fixed_bytes: int = 0
     kernel: TokenExchange | None = None
     variant: Callable[[str], Collective] | None = None
+    bare: bool = True
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(one.default, bool):
+                fits, what = isinstance(value, bool), "True or False"
+            elif isinstance(one.default, int):
+                fits, what = type(value) is int and value >= 0, "a count"
+            elif one.name in ("pieces", "user_bytes", "variant"):
+                fits, what = value is None or callable(value), "a function"
+            elif one.name == "schedules":
+                fits = isinstance(value, Mapping) and all(map(callable, value.values()))
+                what = "a generator of transfers for each algorithm"
+            else:
+                continue
+            if not fits:
+                raise InputError(f"collective {self.name!r}: {one.name} is {value!r}, not {what}")
+        if not self.bare and self.variant is None:
+            raise InputError(f"collective {self.name!r}: a name that is not bare needs variant")
+        if self.bare and not self.schedules and not self.pair:
+            raise InputError(f"collective {self.name!r}: schedules has no algorithm, so nothing can run it")
+        if self.grouped and self.schedules and "pairwise" not in self.schedules:
+            raise InputError(
+                f"collective {self.name!r}: NCCL groups its sends and receives, the schedule 'pairwise';"
+                f" schedules has {', '.join(map(repr, self.schedules))}"
+            )
 
     @property
     def family(self) -> str:
@@ -140,13 +171,12 @@ class Collective:
 
 
 #: Kinds of collectives over a group, by name.
-COLLECTIVES: Final[dict[str, Collective]] = {}
+COLLECTIVES: Final[Registry[Collective]] = Registry("collective", "simcore.collectives.kinds")
 
 
 def register(kind: Collective) -> Collective:
-    """Make ``kind`` known by its name."""
-    COLLECTIVES[kind.name] = kind
-    return kind
+    """Make ``kind`` known by its name.  InputError for a name that is taken."""
+    return COLLECTIVES.register(kind.name, kind)
 
 
 def unknown_collective(name: str) -> InputError:
@@ -155,11 +185,16 @@ def unknown_collective(name: str) -> InputError:
 
 
 def collective_named(name: str) -> Collective:
-    """The kind that a graph calls ``name``.  InputError with the nearest name for an unknown one."""
+    """The kind that a graph calls ``name``.
+
+    Errors: InputError with the nearest name for an unknown one, or where more belongs behind a colon.
+    """
     family, colon, _ = name.partition(":")
-    kind = COLLECTIVES.get(family)
-    if kind is not None and colon and kind.variant is not None:
+    if family not in COLLECTIVES:
+        raise unknown_collective(name)
+    kind = COLLECTIVES[family]
+    if kind.variant is not None and (colon or not kind.bare):
         return kind.variant(name)
-    if kind is None or colon:
+    if colon:
         raise unknown_collective(name)
     return kind

@@ -9,9 +9,10 @@ Note [Rotation]) stay apart.  Chunks travel as slices, as NCCL's copy loops pass
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 from typing import Final
 
-from simcore.collectives.kinds import Transfer, split
+from simcore.collectives.kinds import Collective, Transfer, split
 from simcore.collectives.kinds.all_to_all import hierarchical_all_to_all
 from simcore.collectives.layout import PlacedGroup, layout_of
 from simcore.collectives.loads import ring_order, tree_edges, tree_rotations
@@ -127,9 +128,38 @@ def _pairwise(topology: Topology, plan: CollectivePlan, layout: PlacedGroup, sli
     chunks = -(-message // max(1, plan.chunk_bytes * plan.channels))
     pieces = max(1, _affordable(chunks, ranks * ranks * slices) * slices)
     builder = Builder(topology, plan, pieces, NCCL_STEPS, stores=False)
-    transfers = plan.kind.steps("pairwise", ranks, max(plan.num_bytes, ranks))
+    transfers = _exchanged(plan.kind, ranks, max(plan.num_bytes, ranks))
     builder.add(transfers, [gpus], via_rail=True)
     return builder.program()
+
+
+def _exchanged(kind: Collective, num_ranks: int, num_bytes: int) -> list[Transfer]:
+    """What ``kind``'s schedule "pairwise" sends.
+
+    Errors: InputError unless it is what ``pieces`` has for each pair, a byte more or less for each transfer.
+    """
+    transfers = list(kind.steps("pairwise", num_ranks, num_bytes))
+    sent: dict[tuple[int, int], tuple[int, int]] = {}  # bytes and transfers
+    members = range(num_ranks)
+    for one in transfers:
+        if one.src == one.dst or one.src not in members or one.dst not in members or one.channel:
+            raise InputError(
+                f"collective {kind.name!r}: the schedule 'pairwise' has {one}; it goes from one of"
+                f" {num_ranks} ranks to another, on channel 0 where channels=1"
+            )
+        size, count = sent.get((one.src, one.dst), (0, 0))
+        sent[one.src, one.dst] = size + one.num_bytes, count + 1
+    for src, dst in permutations(members, 2):
+        share = 1.0 if kind.pieces is None else kind.pieces(src, dst, num_ranks)
+        size, count = sent.get((src, dst), (0, 0))
+        wanted = share * num_bytes / num_ranks
+        if abs(size - wanted) > max(1, count):
+            raise InputError(
+                f"collective {kind.name!r}: the schedule 'pairwise' sends {size:,} of {num_bytes:,} bytes"
+                f" from rank {src} to {dst}; pieces({src}, {dst}, {num_ranks}) is {share:g} times"
+                f" num_bytes/num_ranks, {wanted:,.0f}"
+            )
+    return transfers
 
 
 def _two_levels(topology: Topology, plan: CollectivePlan, layout: PlacedGroup, slices: int) -> MessageProgram:

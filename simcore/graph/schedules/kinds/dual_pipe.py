@@ -43,6 +43,6 @@ def dual_pipe(num_stages: int, num_microbatches: int) -> Schedule:
 register(
     ScheduleKind(
         "dualpipe", lambda p, m, *_: dual_pipe(p, m), placement="both_ways", num_chunks=1,
-        overlaps_passes=True, known_as=r"dual-?pipe", otherwise="dualpipe_v",
+        overlaps_passes=True, known_as=r"dual-?pipe", otherwise="dualpipe_v", proven=True,
     )
 )  # fmt: skip

@@ -63,6 +63,6 @@ def v_stage(num_stages: int, num_microbatches: int, stage: int) -> list[Action]:
 register(
     ScheduleKind(
         "dualpipe_v", lambda p, m, *_: dual_pipe_v(p, m), placement="v", num_chunks=2, overlaps_passes=True,
-        known_as=r"dual-?pipe.?v\b",
+        known_as=r"dual-?pipe.?v\b", proven=True,
     )
 )  # fmt: skip

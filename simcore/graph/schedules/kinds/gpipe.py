@@ -21,4 +21,6 @@ def gpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
     return [[*forward, *backward] for _ in range(num_stages)]
 
 
-register(ScheduleKind("gpipe", lambda p, m, chunks, _: gpipe(p, m, chunks), known_as=r"\bgpipe\b"))
+register(
+    ScheduleKind("gpipe", lambda p, m, chunks, _: gpipe(p, m, chunks), known_as=r"\bgpipe\b", proven=True)
+)

@@ -26,5 +26,5 @@ def interleaved_one_f_one_b(
     return looped(num_stages, num_microbatches, num_chunks, group_size, hop=2)
 
 
-_PLAIN = register(ScheduleKind("1f1b", lambda *counts: looped(*counts, hop=2)))
+_PLAIN = register(ScheduleKind("1f1b", lambda *counts: looped(*counts, hop=2), proven=True))
 register(replace(_PLAIN, name="interleaved"))

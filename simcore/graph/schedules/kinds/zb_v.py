@@ -55,5 +55,7 @@ def _v_stage(num_stages: int, num_microbatches: int, stage: int) -> list[Action]
 
 
 register(
-    ScheduleKind("zb_v", lambda p, m, *_: zb_v(p, m), placement="v", num_chunks=2, known_as=r"\bzb-?v\b")
+    ScheduleKind(
+        "zb_v", lambda p, m, *_: zb_v(p, m), placement="v", num_chunks=2, known_as=r"\bzb-?v\b", proven=True
+    )
 )

@@ -45,5 +45,6 @@ register(
         lambda p, m, chunks, group: zero_bubble(p, m, chunks, group_size=group),
         message_by_message=True,
         known_as=r"zero[ -]?bubble|\bzb-?h1\b",
+        proven=True,
     )
 )
