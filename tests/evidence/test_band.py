@@ -200,7 +200,7 @@ def test_committed_bands_hold_with_families_left_out() -> None:
 
 def test_committed_bands_hold_within_each_family_once_others_of_it_are_measured() -> None:
     shares = covered(alone=True)
-    # The level is set with families left out; with others of the family known bands hold more than they promise.
+    # The level is set with families left out: with others of the family known, bands hold more than that.
     assert 0.75 <= shares["all"] <= 0.9
     # Of 14 families of 10 to 85 runs; one run of 12 is 8%.
     assert len([name for name, share in shares.items() if not 0.65 <= share <= 0.95]) <= 2
