@@ -80,13 +80,15 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         """
         if not 0 <= num_sms <= self.num_sms:
             raise InputError(f"a kernel cannot hold {num_sms} of {self.num_sms} SMs")
-        self._gpu.touched()
+        if self._gpu.observer is not None:
+            self._gpu.observer.touched()
         return Hold(self, num_sms, purpose)
 
     def release(self, num_sms: int, purpose: str = "") -> None:
         """Give back SMs of a granted hold."""
         gpu = self._gpu
-        gpu.touched()
+        if gpu.observer is not None:
+            gpu.observer.touched()
         if not gpu.executions:
             self._count(-num_sms, purpose)
             self.grant_waiting()
@@ -114,6 +116,9 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         # SimPy's own loop leaves a granted request in the queue while its process already runs on.
         while self.put_queue and self._do_put(self.put_queue[0]):
             pass
+
+    def _trigger_get(self, put_event: Hold | None) -> None:
+        pass  # nobody gets
 
     def _do_put(self, event: Hold) -> bool:
         gpu = self._gpu

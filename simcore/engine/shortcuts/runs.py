@@ -32,17 +32,17 @@ class Runs:
 
     def execute(self, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> Execution:
         """See :class:`simcore.engine.gpu.Gpu`."""
-        return _Run(self, gpu, kernels, launch_ps)
+        run = _Run(gpu, kernels, launch_ps)
+        run.book = self
+        return run
 
 
 class _Run(Execution):
     """Kernels under one timer as long as their share of the GPU is constant."""
 
-    def __init__(self, runs: Runs, gpu: Processor, kernels: KernelSequence, launch_ps: int) -> None:
-        super().__init__(gpu, kernels, launch_ps)
-        self._runs = runs
-        self._first = -1  # of the kernels under the pending timer, -1: none are
-        self._limited_starts: list[int] | None = None  # their starts where launches hold them up
+    book: Runs
+    _first = -1  # of the kernels under the pending timer, -1: none are
+    _limited_starts: list[int] | None = None  # their starts where launches hold them up
 
     def next_kernel(self) -> None:
         """Begin all kernels that are left, when nobody disturbs them."""
@@ -105,7 +105,7 @@ class _Run(Execution):
     def _record_run(self, stop: int) -> None:
         """Kernels of the run up to ``stop`` have run as planned."""
         timing, first = self._timing, self._first
-        self._runs.num_ops += stop - first
+        self.book.num_ops += stop - first
         if self._limited_starts is not None:
             starts = self._limited_starts[: stop - first]
             alone = zip(timing.after[first:stop], timing.before[first:stop], strict=True)
