@@ -1,11 +1,10 @@
 """Trace the recipes at full size and check what must hold: ``python scripts/check_tracing.py [CASE ...]``."""
 
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, __file__.rsplit("scripts", 1)[0])
 
-from workloads.tracing.drive.check import main
+from simcore.apps.process import alone
 
 if __name__ == "__main__":
-    main()
+    alone("workloads.tracing.drive.check:run")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, __file__.rsplit("scripts", 1)[0])
 
 from simcore.apps.process import alone
-from simcore.apps.run.finished import report
 
 if __name__ == "__main__":
-    alone(report)
+    alone("simcore.apps.run.finished:report")

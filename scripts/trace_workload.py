@@ -1,11 +1,10 @@
 """Trace a training program without a GPU: ``python scripts/trace_workload.py megatron-gpt --help``."""
 
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, __file__.rsplit("scripts", 1)[0])
 
-from workloads.tracing.drive.cli import main
+from simcore.apps.process import alone
 
 if __name__ == "__main__":
-    main()
+    alone("workloads.tracing.drive.cli:app")

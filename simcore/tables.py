@@ -17,7 +17,6 @@ Note [Schemas]
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
@@ -27,6 +26,7 @@ from types import UnionType
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from simcore.errors import InputError, nearest
+from simcore.outside import read_text, toml_document
 from simcore.units import Number
 
 #: Tables of fewer keys are spelt out in messages.
@@ -103,9 +103,9 @@ class Listed:
         """A list as overrides write it: ``0,0,1,1`` or ``[[0, 1, 2]]``."""
         bare = text if text.lstrip().startswith("[") else f"[{text}]"
         try:
-            value = tomllib.loads(f"value = {bare}")["value"]
-        except tomllib.TOMLDecodeError:
-            raise InputError(f"{where}: expected a list such as 0,0,1,1, got {text!r}") from None
+            value = toml_document(f"value = {bare}", where)["value"]
+        except InputError:
+            raise InputError(f"{where}: expected a list such as 0,0,1,1, got {text[:200]!r}") from None
         return self.from_value(value, where)
 
 
@@ -163,10 +163,7 @@ def names(package: str, folder: str = ".") -> tuple[str, ...]:
 
 def parse(text: str, where: str) -> dict[str, Any]:
     """TOML as nested dicts.  InputError with ``where`` for a text that is none."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where}: not valid TOML: {error}") from None
+    return toml_document(text, where)
 
 
 def load(schema: Any, package: str, path: str) -> Any:
@@ -185,11 +182,7 @@ def load_named(schema: Any, kind: str, name: str, what: str) -> Any:
 
 def read_file(path: Path, what: str) -> dict[str, Any]:
     """A user's TOML file.  InputError if it cannot be read or is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {what} {str(path)!r}: {error}") from error
-    return parse(text, str(path))
+    return toml_document(read_text(path, what), str(path))
 
 
 def read(schema: Any, raw: str | Mapping[str, Any], where: str, sources: dict[str, str] | None = None) -> Any:

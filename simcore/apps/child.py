@@ -17,10 +17,7 @@ import typer
 from simcore.errors import InputError
 
 #: What runs ``run_sim`` alone; its arguments follow.
-RUN_SIM: Final = (
-    "-c",
-    "from simcore.apps.process import alone; from simcore.apps.run.run_sim import run_sim; alone(run_sim)",
-)
+RUN_SIM: Final = ("-c", "from simcore.apps.process import alone; alone('simcore.apps.run.run_sim:run_sim')")
 
 
 @dataclass(frozen=True)

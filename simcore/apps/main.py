@@ -5,9 +5,10 @@ from __future__ import annotations
 import typer
 
 from simcore.apps.bench.command import app as bench
+from simcore.apps.errors import as_app
 from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.profile.command import profile_gpu
-from simcore.apps.process import alone, collect_as_usual
+from simcore.apps.process import collect_as_usual
 from simcore.apps.replay.command import replay
 from simcore.apps.run.finished import compare, export_chakra, report
 from simcore.apps.run.run_sim import run_sim
@@ -41,9 +42,7 @@ def trace_workload(context: typer.Context) -> None:
     from workloads.tracing.drive.cli import app as tracing
 
     collect_as_usual()  # tensors
-    tracing(context.args, prog_name="simcore trace-workload")
+    as_app(tracing)(context.args, prog_name="simcore trace-workload")
 
 
-def main() -> None:
-    """Entry point of the console script."""
-    alone(app)
+as_app(app)

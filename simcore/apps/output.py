@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from simcore.analysis import StepAnalysis
 from simcore.report import summary
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from simcore.engine import Answered
 
 _MIN_WIDTH = 100
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def print_summary(info: RunInfo, analysis: StepAnalysis, top: int, notes: Iterable[str]) -> None:
@@ -23,7 +26,21 @@ def print_summary(info: RunInfo, analysis: StepAnalysis, top: int, notes: Iterab
 
 
 class _Stdout(Console):
-    """Leaves a reader that left to the command: it decides how to end."""
+    """Shows texts as they are: names of kernels are no markup, and what a terminal would obey is replaced.
+
+    A reader that left is left to the command: it decides how to end.
+    """
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, width=width)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Segments of ``renderable``, without control characters."""
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            if control is None and text != "\n" and not text.isprintable():
+                segment = Segment(_CONTROL.sub("\ufffd", text), style)
+            yield segment
 
     def on_broken_pipe(self) -> None:
         """Pass the error on, instead of ending the process."""
@@ -32,9 +49,9 @@ class _Stdout(Console):
 
 def print_wide(content: RenderableType) -> None:
     """Print tables, never narrower than their columns need when not on a terminal."""
-    console = _Stdout(highlight=False)
+    console = _Stdout()
     if not console.is_terminal:
-        console = _Stdout(highlight=False, width=max(console.width, _MIN_WIDTH))
+        console = _Stdout(max(console.width, _MIN_WIDTH))
     console.print(content)
 
 

@@ -1,42 +1,55 @@
-"""How a process runs one command, and what it need not do as it ends."""
+"""How a process runs one command: what it may take, what it need not do, and how it ends."""
 
 from __future__ import annotations
 
-import gc
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-import typer
+# Nothing else here, and the C module behind ``signal``: a user may change their mind before more is imported.
+import _signal  # type: ignore[import-not-found]
 
 #: Objects made between two looks for garbage in cycles, of which there is little.  A run of a usual job makes
-#: fewer; by the default of 700 they would all be looked at several times.
+#: fewer; by the usual threshold of 700 they would all be looked at several times.
 _OBJECTS = 1_000_000
-_USUAL = gc.get_threshold()
+_USUAL = 700, 10, 10
 
 
-@contextmanager
-def one_command() -> Iterator[None]:
-    """Around the only thing that this process does, before numpy is imported.
+def main() -> None:
+    """Entry point of the console script ``simcore``: the same commands as ``scripts/``."""
+    alone("simcore.apps.main:app")
 
-    Garbage is rarely looked for, and not at the end: the interpreter ends with a look at every object, of
-    which it is left none, since the system takes all memory back.  numpy's linear algebra, which no command
-    needs much of, starts no threads unless the environment says how many: a third of its time to start.
+
+def alone(command: str) -> None:
+    """Run the command, or the app of several, called ``module:name``, with this process's arguments.
+
+    What each script does, and nothing else.  Until the command begins nothing can be lost, so an interrupt
+    ends the process at once, without a word.  Garbage is rarely looked for, and not at the end: the
+    interpreter ends with a look at every object, of which it is left none, since the system takes all memory
+    back.  numpy's linear algebra, which no command needs much of, starts no threads unless the environment
+    says how many: a third of its time to start.
     """
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # nohup and & stay in force
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    import gc
+    import os
+    import sys
+    from importlib import import_module
+    from io import TextIOWrapper
+
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(_OBJECTS)
+    from simcore.apps.errors import as_app, hold_to_budget, reported_errors
+
     try:
-        yield
+        with reported_errors():
+            hold_to_budget()
+            if isinstance(sys.stdout, TextIOWrapper):
+                sys.stdout.reconfigure(errors="backslashreplace")  # letters that the terminal lacks
+            module, _, name = command.partition(":")
+            as_app(getattr(import_module(module), name))()
     finally:
         gc.freeze()
 
 
-def alone(command: typer.Typer | Callable[..., None]) -> None:
-    """Run a command, or several, with this process's arguments and nothing else: what each script does."""
-    with one_command():
-        command() if isinstance(command, typer.Typer) else typer.run(command)
-
-
 def collect_as_usual() -> None:
     """Look for garbage as often as Python does: for a command whose objects in cycles hold much memory."""
+    import gc
+
     gc.set_threshold(*_USUAL)

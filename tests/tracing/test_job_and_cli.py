@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from simcore.apps.errors import as_app
 from simcore.errors import InputError
 from simcore.graph import load_graph
 from tests.tracing.small_jobs import NEEDS, job
-from workloads.tracing.drive.cli import app
+from workloads.tracing.drive import cli
+
+app = as_app(cli.app)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from simcore.apps.errors import as_app
 from simcore.errors import GraphError, InputError
 from simcore.graph import ProcessGroup, load_graph
 from tests.tracing.small_jobs import column
-from workloads.tracing.drive.cli import app
+from workloads.tracing.drive import cli
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rank_search import RankPlaces, RankSearch
 from workloads.tracing.drive.rounds import workers
@@ -30,6 +31,8 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 # The model of scripts/small.py: three blocks of linear 64 -> 256 -> 64 and a norm, batch 8, fp32.
 BLOCK = 64 * 256 + 256 + 256 * 64 + 64 + 2 * 64  # parameters
 MODEL = 3 * BLOCK
+
+app = as_app(cli.app)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from simcore.apps.bench.described import bench_described
 from simcore.apps.bench.imports import bench_imports
 from simcore.apps.bench.runs import bench_runs
 from simcore.apps.bench.scale import bench_scale
-from simcore.apps.errors import reported_errors
+from simcore.apps.errors import as_app
 
 
 def measure(
@@ -89,19 +89,18 @@ def bench_run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Time the parts of one simulation of WORKLOAD (default: the catalog's main job), without writing it."""
-    with reported_errors():
-        found = measure(workload, cluster, shortcuts=shortcuts, fold=not no_fold)
-        if as_json:
-            print(json.dumps(found))
-            return
-        for name, cost in found["parts"].items():
-            print(f"{name:16} {cost['wall_s']:8.2f} s wall {cost['cpu_s']:8.2f} s CPU")
-        print(
-            f"{found['gpus']} GPUs in {found['rank_classes']} classes, {found['kernels']:,} kernels"
-            f" simulated, {found['engine_events']:,} events ({found['events_per_kernel']:.3f} a kernel),"
-            f" peak memory {found['peak_rss_bytes'] / 1024**2:.0f} MiB\n"
-            f"step {found['step_time_s']:.6f} s, digest {found['digest'][:16]}"
-        )
+    found = measure(workload, cluster, shortcuts=shortcuts, fold=not no_fold)
+    if as_json:
+        print(json.dumps(found))
+        return
+    for name, cost in found["parts"].items():
+        print(f"{name:16} {cost['wall_s']:8.2f} s wall {cost['cpu_s']:8.2f} s CPU")
+    print(
+        f"{found['gpus']} GPUs in {found['rank_classes']} classes, {found['kernels']:,} kernels"
+        f" simulated, {found['engine_events']:,} events ({found['events_per_kernel']:.3f} a kernel),"
+        f" peak memory {found['peak_rss_bytes'] / 1024**2:.0f} MiB\n"
+        f"step {found['step_time_s']:.6f} s, digest {found['digest'][:16]}"
+    )
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
@@ -110,6 +109,7 @@ app.command("scale")(bench_scale)
 app.command("described")(bench_described)
 app.command("imports")(bench_imports)
 app.command("runs")(bench_runs)
+as_app(app)
 
 
 @app.callback()

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from simcore.apps.child import run_python
-from simcore.apps.errors import reported_errors
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 
@@ -171,15 +170,14 @@ def bench_imports(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """What importing a recording costs: files written for it, each read in a process of its own."""
-    with reported_errors():
-        for name in formats or ():
-            if name not in FORMATS:
-                raise InputError(f"unknown format {name!r}{nearest(name, FORMATS)}")
-        rows = []
-        for name in formats or FORMATS:
-            say(f"{name}: {events:,} events ...")
-            rows.append(measure_import(name, events))
-        print(json.dumps({"rows": rows})) if as_json else _print_table(rows)
+    for name in formats or ():
+        if name not in FORMATS:
+            raise InputError(f"unknown format {name!r}{nearest(name, FORMATS)}")
+    rows = []
+    for name in formats or FORMATS:
+        say(f"{name}: {events:,} events ...")
+        rows.append(measure_import(name, events))
+    print(json.dumps({"rows": rows})) if as_json else _print_table(rows)
 
 
 def _print_table(rows: Sequence[Row]) -> None:
@@ -194,8 +192,7 @@ def _print_table(rows: Sequence[Row]) -> None:
 
 
 def _child(path: Path) -> None:
-    with reported_errors():
-        print(json.dumps(_import_here(path)))
+    print(json.dumps(_import_here(path)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from simcore.apps.errors import reported_errors
 from simcore.errors import InputError, SimcoreError
 
 
@@ -60,16 +59,15 @@ def bench_runs(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Time the prediction of a sample of published runs, one process, without scoring them."""
-    with reported_errors():
-        if every < 1:
-            raise InputError(f"--every {every}: at least 1")
-        found = measure(table, every)
-        if as_json:
-            print(json.dumps(found))
-            return
-        for row in found["slowest"]:
-            print(f"{row['cpu_s']:8.2f} s  {row['id']}")
-        print(
-            f"{found['cases']} of {found['of']} cases ({found['refused']} refused) in {found['cpu_s']:.1f} s"
-            f" of CPU time, digest {found['digest'][:16]}"
-        )
+    if every < 1:
+        raise InputError(f"--every {every}: at least 1")
+    found = measure(table, every)
+    if as_json:
+        print(json.dumps(found))
+        return
+    for row in found["slowest"]:
+        print(f"{row['cpu_s']:8.2f} s  {row['id']}")
+    print(
+        f"{found['cases']} of {found['of']} cases ({found['refused']} refused) in {found['cpu_s']:.1f} s"
+        f" of CPU time, digest {found['digest'][:16]}"
+    )

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from simcore.apps.child import run_python
-from simcore.apps.errors import reported_errors
 from simcore.apps.process import alone
 from simcore.apps.progress import say
 from simcore.errors import InputError
@@ -138,23 +137,22 @@ def bench_scale(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """What simulating a job costs on more and more GPUs: GPT-175B, PP16 x TP8, 1 to 1,024 replicas."""
-    with reported_errors():
-        known = scale_workloads()
-        rows = []
-        for size in chosen_sizes([*(gpus or ()), *(more or ())], known, fold=not no_fold):
-            say(f"{known[size]}: {size:,} GPUs ...")
-            rows.append(measure_size(known[size], size, fold=not no_fold))
-        if as_json:
-            report = {
-                "rows": rows,
-                "folded": not no_fold,
-                "growth_exponent": growth_exponent(rows),
-                "cpu_growth_exponent": growth_exponent(rows, "cpu_s"),
-                "echo_s": {str(size): seconds for size, seconds in ECHO_S.items()},
-            }
-            print(json.dumps(report))
-        else:
-            _print_table(rows)
+    known = scale_workloads()
+    rows = []
+    for size in chosen_sizes([*(gpus or ()), *(more or ())], known, fold=not no_fold):
+        say(f"{known[size]}: {size:,} GPUs ...")
+        rows.append(measure_size(known[size], size, fold=not no_fold))
+    if as_json:
+        report = {
+            "rows": rows,
+            "folded": not no_fold,
+            "growth_exponent": growth_exponent(rows),
+            "cpu_growth_exponent": growth_exponent(rows, "cpu_s"),
+            "echo_s": {str(size): seconds for size, seconds in ECHO_S.items()},
+        }
+        print(json.dumps(report))
+    else:
+        _print_table(rows)
 
 
 _HEADINGS: Final = (
@@ -190,9 +188,8 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _child(workload: str, gpus: int, fold: str, began_s: float, folder: Path) -> None:
-    with reported_errors():
-        print(json.dumps(_simulate_here(workload, gpus, fold == "fold", began_s, folder)))
+    print(json.dumps(_simulate_here(workload, gpus, fold == "fold", began_s, folder)))
 
 
 if __name__ == "__main__":
-    alone(_child)
+    alone("simcore.apps.bench.scale:_child")

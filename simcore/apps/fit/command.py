@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from simcore.apps.errors import one_option, reported_errors
+from simcore.apps.errors import one_option
 from simcore.apps.progress import say
 
 
@@ -77,50 +77,49 @@ def calibrate(
 
     With --interference, learn a function instead and write it to --out.
     """
-    with reported_errors():
-        from simcore.errors import InputError
+    from simcore.errors import InputError
 
-        given = {
-            "--kernels": kernels, "--traces": traces, "--nccl": nccl, "--runs": runs, "--watts": watts,
-            "--interference": interference,
-        }  # fmt: skip
-        _, *more = arguments or [""]
-        one_option(given, more=more, of=["--traces", "--interference"])
-        if interference:
-            if out is None:
-                raise InputError("--interference needs --out FILE")
-            _learn_interference([Path(trace) for trace in (*interference, *(arguments or ()))], out, cluster)
-            return
-        if not arguments:
-            raise InputError("GENERATION is missing: volta, ampere, hopper, a die or all")
-        generation = arguments[0]
-        if runs is not None:
-            from simcore.apps.fit.runs import print_runs_fit
-            from simcore.apps.measured.runs.cache import StepTimes, default_cache
-            from simcore.apps.measured.runs.score import spread
-            from workloads.jobs.published import read_run_rows
+    given = {
+        "--kernels": kernels, "--traces": traces, "--nccl": nccl, "--runs": runs, "--watts": watts,
+        "--interference": interference,
+    }  # fmt: skip
+    _, *more = arguments or [""]
+    one_option(given, more=more, of=["--traces", "--interference"])
+    if interference:
+        if out is None:
+            raise InputError("--interference needs --out FILE")
+        _learn_interference([Path(trace) for trace in (*interference, *(arguments or ()))], out, cluster)
+        return
+    if not arguments:
+        raise InputError("GENERATION is missing: volta, ampere, hopper, a die or all")
+    generation = arguments[0]
+    if runs is not None:
+        from simcore.apps.fit.runs import print_runs_fit
+        from simcore.apps.measured.runs.cache import StepTimes, default_cache
+        from simcore.apps.measured.runs.score import spread
+        from workloads.jobs.published import read_run_rows
 
-            rows, times = spread(read_run_rows(runs), limit), StepTimes(cache or default_cache())
-            print_runs_fit(generation, rows, left_out=leave_one_out, times=times)
-        elif watts is not None:
-            from simcore.apps.fit.watts import print_watts
+        rows, times = spread(read_run_rows(runs), limit), StepTimes(cache or default_cache())
+        print_runs_fit(generation, rows, left_out=leave_one_out, times=times)
+    elif watts is not None:
+        from simcore.apps.fit.watts import print_watts
 
-            print_watts(*watts)
-        elif nccl is not None:
-            from simcore.apps.fit.nccl import print_nccl_fit
+        print_watts(*watts)
+    elif nccl is not None:
+        from simcore.apps.fit.nccl import print_nccl_fit
 
-            print_nccl_fit(generation, nccl, cross_validate)
-        elif traces:
-            from simcore.apps.fit.memory import print_memory_fit
+        print_nccl_fit(generation, nccl, cross_validate)
+    elif traces:
+        from simcore.apps.fit.memory import print_memory_fit
 
-            if generation != "all":
-                raise InputError("--traces fits one set of constants for all generations: write all")
-            print_memory_fit([*traces, *more], rounds)
-        else:
-            from simcore.apps.fit.kernels import print_kernel_fit
+        if generation != "all":
+            raise InputError("--traces fits one set of constants for all generations: write all")
+        print_memory_fit([*traces, *more], rounds)
+    else:
+        from simcore.apps.fit.kernels import print_kernel_fit
 
-            assert kernels is not None
-            print_kernel_fit(generation, kernels, rounds, only)
+        assert kernels is not None
+        print_kernel_fit(generation, kernels, rounds, only)
 
 
 def _learn_interference(traces: list[Path], out: Path, cluster: str | None) -> None:

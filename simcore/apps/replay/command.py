@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from simcore.apps.errors import reported_errors
 from simcore.apps.run.run_sim import InterferenceOption
 
 
@@ -58,58 +57,57 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Replay recorded traces and compare with the recording."""
-    with reported_errors():
-        import json
+    import json
 
-        from simcore.apps.output import print_wide
-        from simcore.apps.progress import StageTimer
-        from simcore.apps.replay.edits import edit_recording
-        from simcore.apps.replay.insight import step_insights
-        from simcore.apps.replay.levels import play_level
-        from simcore.apps.replay.show import replay_object, replay_tables, write_replay
-        from simcore.apps.replay.stragglers import analyse_stragglers, straggler_tables
-        from simcore.apps.run.edits import edit_table
-        from simcore.apps.run.loading import chosen_interference
-        from simcore.errors import InputError
-        from simcore.report import write_kineto
-        from simcore.timeline import Timeline
-        from workloads.imports import import_traces
+    from simcore.apps.output import print_wide
+    from simcore.apps.progress import StageTimer
+    from simcore.apps.replay.edits import edit_recording
+    from simcore.apps.replay.insight import step_insights
+    from simcore.apps.replay.levels import play_level
+    from simcore.apps.replay.show import replay_object, replay_tables, write_replay
+    from simcore.apps.replay.stragglers import analyse_stragglers, straggler_tables
+    from simcore.apps.run.edits import edit_table
+    from simcore.apps.run.loading import chosen_interference
+    from simcore.errors import InputError
+    from simcore.report import write_kineto
+    from simcore.timeline import Timeline
+    from workloads.imports import import_traces
 
-        if kineto is not None and out is None:
-            raise InputError("--kineto is written from a run folder: name one with --out")
-        learned = chosen_interference(interference)
-        if learned is not None and level == "recorded":
-            raise InputError(
-                "--interference needs --level communication or shapes: durations are the recorded ones"
-            )
-        stages = StageTimer()
-        with stages.stage("reading traces"):
-            job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
-        if not job.ranks:
-            raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
-        stragglers = analyse_stragglers(job)
-        with stages.stage("editing"):
-            job, changes = edit_recording(job, edits or (), step, level, cluster)
-        with stages.stage("replaying"):
-            on = None if edits and level == "recorded" else cluster  # then it is what edits ask for
-            replayed = play_level(job, level, on, learned)
-            steps = replayed.steps(step)
-        with stages.stage("finding critical paths"):
-            insights = step_insights(replayed, steps)
-        if out is not None:
-            with stages.stage("writing"):
-                write_replay(out, replayed, {"gaps": gaps, "level": level})
-                if kineto is not None:
-                    write_kineto(Timeline.open(out), kineto, range(len(job.ranks)))
-        if as_json:
-            found = replay_object(job, steps, insights, series=sm_series, explained=explain)
-            shown = {**found, "edits": [change.as_object() for change in changes]}
-            if stragglers is not None:
-                shown["stragglers"] = stragglers.as_object()
-            print(json.dumps(shown))
-        else:
-            print_wide(replay_tables(replayed, steps, insights, explained=explain))
-            if stragglers is not None:
-                print_wide(straggler_tables(stragglers))
-            if changes:
-                print_wide(edit_table(changes))
+    if kineto is not None and out is None:
+        raise InputError("--kineto is written from a run folder: name one with --out")
+    learned = chosen_interference(interference)
+    if learned is not None and level == "recorded":
+        raise InputError(
+            "--interference needs --level communication or shapes: durations are the recorded ones"
+        )
+    stages = StageTimer()
+    with stages.stage("reading traces"):
+        job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
+    if not job.ranks:
+        raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
+    stragglers = analyse_stragglers(job)
+    with stages.stage("editing"):
+        job, changes = edit_recording(job, edits or (), step, level, cluster)
+    with stages.stage("replaying"):
+        on = None if edits and level == "recorded" else cluster  # then it is what edits ask for
+        replayed = play_level(job, level, on, learned)
+        steps = replayed.steps(step)
+    with stages.stage("finding critical paths"):
+        insights = step_insights(replayed, steps)
+    if out is not None:
+        with stages.stage("writing"):
+            write_replay(out, replayed, {"gaps": gaps, "level": level})
+            if kineto is not None:
+                write_kineto(Timeline.open(out), kineto, range(len(job.ranks)))
+    if as_json:
+        found = replay_object(job, steps, insights, series=sm_series, explained=explain)
+        shown = {**found, "edits": [change.as_object() for change in changes]}
+        if stragglers is not None:
+            shown["stragglers"] = stragglers.as_object()
+        print(json.dumps(shown))
+    else:
+        print_wide(replay_tables(replayed, steps, insights, explained=explain))
+        if stragglers is not None:
+            print_wide(straggler_tables(stragglers))
+        if changes:
+            print_wide(edit_table(changes))

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from simcore.apps.errors import reported_errors
-
 
 def report(
     run_dir: Annotated[Path, typer.Argument(help="Run folder that a simulation wrote.")],
@@ -35,41 +33,40 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Summarise a run; with --perfetto, --kineto or --plot, also export it."""
-    with reported_errors():
-        import json
+    import json
 
-        from simcore.analysis import analyse, critical_path
-        from simcore.apps.output import left_out_notes, print_summary, print_wide
-        from simcore.report import (
-            critical_path_tables,
-            default_ranks,
-            json_object,
-            write_kineto,
-            write_perfetto,
-            write_plot,
-        )
-        from simcore.timeline import Timeline
+    from simcore.analysis import analyse, critical_path
+    from simcore.apps.output import left_out_notes, print_summary, print_wide
+    from simcore.report import (
+        critical_path_tables,
+        default_ranks,
+        json_object,
+        write_kineto,
+        write_perfetto,
+        write_plot,
+    )
+    from simcore.timeline import Timeline
 
-        timeline = Timeline.open(run_dir)
-        info, analysis = timeline.info, analyse(timeline)
-        chosen = _ranks(ranks) if ranks is not None else default_ranks(timeline, analysis)
-        notes = [f"run folder: {run_dir}"]
-        if perfetto is not None:
-            export = write_perfetto(timeline, perfetto, chosen, host=host)
-            events = f"{export.num_events:,} events"
-            notes.append(f"Perfetto (ui.perfetto.dev): {perfetto}, {events}, ranks: {len(chosen)}")
-            notes += left_out_notes(export.left_out)
-        if kineto is not None:
-            notes += [f"profiler trace: {file}" for file in write_kineto(timeline, kineto, chosen)]
-        if plot is not None:
-            write_plot(timeline, plot, chosen)
-            notes.append(f"picture: {plot}")
-        if as_json:
-            print(json.dumps(json_object(info, analysis, timeline.path, sum(info.wall_s.values()))))
-        else:
-            print_summary(info, analysis, top, notes)
-            if path:
-                print_wide(critical_path_tables(critical_path(timeline), top=top))
+    timeline = Timeline.open(run_dir)
+    info, analysis = timeline.info, analyse(timeline)
+    chosen = _ranks(ranks) if ranks is not None else default_ranks(timeline, analysis)
+    notes = [f"run folder: {run_dir}"]
+    if perfetto is not None:
+        export = write_perfetto(timeline, perfetto, chosen, host=host)
+        events = f"{export.num_events:,} events"
+        notes.append(f"Perfetto (ui.perfetto.dev): {perfetto}, {events}, ranks: {len(chosen)}")
+        notes += left_out_notes(export.left_out)
+    if kineto is not None:
+        notes += [f"profiler trace: {file}" for file in write_kineto(timeline, kineto, chosen)]
+    if plot is not None:
+        write_plot(timeline, plot, chosen)
+        notes.append(f"picture: {plot}")
+    if as_json:
+        print(json.dumps(json_object(info, analysis, timeline.path, sum(info.wall_s.values()))))
+    else:
+        print_summary(info, analysis, top, notes)
+        if path:
+            print_wide(critical_path_tables(critical_path(timeline), top=top))
 
 
 def compare(
@@ -79,19 +76,18 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Compare two runs: inputs that differ, step time, breakdown, what explains it, ops, stages."""
-    with reported_errors():
-        import json
+    import json
 
-        from simcore.analysis.comparison import compare_runs
-        from simcore.apps.output import print_wide
-        from simcore.report.comparison import comparison_object, comparison_tables
-        from simcore.timeline import Timeline
+    from simcore.analysis.comparison import compare_runs
+    from simcore.apps.output import print_wide
+    from simcore.report.comparison import comparison_object, comparison_tables
+    from simcore.timeline import Timeline
 
-        comparison = compare_runs(*(Timeline.open(folder) for folder in (run_a, run_b)))
-        if as_json:
-            print(json.dumps(comparison_object(comparison)))
-        else:
-            print_wide(comparison_tables(comparison, (str(run_a), str(run_b)), top=top))
+    comparison = compare_runs(*(Timeline.open(folder) for folder in (run_a, run_b)))
+    if as_json:
+        print(json.dumps(comparison_object(comparison)))
+    else:
+        print_wide(comparison_tables(comparison, (str(run_a), str(run_b)), top=top))
 
 
 def export_chakra(
@@ -101,21 +97,20 @@ def export_chakra(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the execution graph of a workload as Chakra execution traces."""
-    with reported_errors():
-        import json
+    import json
 
-        from simcore.apps.progress import StageTimer
-        from simcore.graph import load_graph
-        from workloads import catalog
-        from workloads.imports import chakra
+    from simcore.apps.progress import StageTimer
+    from simcore.graph import load_graph
+    from workloads import catalog
+    from workloads.imports import chakra
 
-        graph = load_graph(workload) if Path(workload).is_dir() else catalog.load(workload)
-        chosen = set(_ranks(ranks)) if ranks else None
-        with StageTimer().stage("writing ranks") as update:
-            nodes = chakra.export_chakra(graph, out, ranks=chosen, progress=update)
-        count = graph.world_size if chosen is None else len(chosen)
-        told = {"folder": str(out), "ranks": count, "nodes": nodes}
-        print(json.dumps(told) if as_json else f"{count} ranks, {nodes:,} nodes in {out}")
+    graph = load_graph(workload) if Path(workload).is_dir() else catalog.load(workload)
+    chosen = set(_ranks(ranks)) if ranks else None
+    with StageTimer().stage("writing ranks") as update:
+        nodes = chakra.export_chakra(graph, out, ranks=chosen, progress=update)
+    count = graph.world_size if chosen is None else len(chosen)
+    told = {"folder": str(out), "ranks": count, "nodes": nodes}
+    print(json.dumps(told) if as_json else f"{count} ranks, {nodes:,} nodes in {out}")
 
 
 def _ranks(text: str) -> list[int]:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simcore.apps.errors import reported_errors
-
 if TYPE_CHECKING:
     from simcore.apps.progress import StageTimer
     from simcore.apps.run.scenario import Scenario
@@ -84,60 +82,59 @@ def run_sim(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate one training step of WORKLOAD on a cluster."""
-    with reported_errors():
-        # Imported here: --help and usage errors answer at once.
-        import json
-        import time
+    # Imported here: --help and usage errors answer at once.
+    import json
+    import time
 
-        from simcore.apps.progress import StageTimer
-        from simcore.apps.run.loading import chosen_interference, schedule_text
-        from simcore.apps.run.scenario import resolve_scenario
-        from simcore.apps.run.settings import split_pairs
+    from simcore.apps.progress import StageTimer
+    from simcore.apps.run.loading import chosen_interference, schedule_text
+    from simcore.apps.run.scenario import resolve_scenario
+    from simcore.apps.run.settings import split_pairs
 
-        began = time.perf_counter()
-        stages = StageTimer()
-        learned = chosen_interference(interference)
-        scenario = resolve_scenario(
-            workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
-        )
-        if show_schedule:
-            print(schedule_text(scenario, as_json=as_json))
-            return
-        from simcore.apps.run.simulation import run_scenario
+    began = time.perf_counter()
+    stages = StageTimer()
+    learned = chosen_interference(interference)
+    scenario = resolve_scenario(
+        workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
+    )
+    if show_schedule:
+        print(schedule_text(scenario, as_json=as_json))
+        return
+    from simcore.apps.run.simulation import run_scenario
 
-        def run(scenario: Scenario, out: Path | None, stages: StageTimer) -> FinishedRun:
-            return run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)
+    def run(scenario: Scenario, out: Path | None, stages: StageTimer) -> FinishedRun:
+        return run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)
 
-        continued = None
-        if steady_state:
-            from simcore.apps.run.steady_state import Continued, run_steady_state
+    continued = None
+    if steady_state:
+        from simcore.apps.run.steady_state import Continued, run_steady_state
 
-            found = run_steady_state(scenario, out, stages, run)
-            continued = found if isinstance(found, Continued) else None
-            outcome = found.outcome if isinstance(found, Continued) else found
-        else:
-            outcome = run(scenario, out, stages)
-        wall_s = time.perf_counter() - began
-        if as_json:
-            from simcore.report import json_object
-            from simcore.timeline.schema import TIMELINE_FILE
+        found = run_steady_state(scenario, out, stages, run)
+        continued = found if isinstance(found, Continued) else None
+        outcome = found.outcome if isinstance(found, Continued) else found
+    else:
+        outcome = run(scenario, out, stages)
+    wall_s = time.perf_counter() - began
+    if as_json:
+        from simcore.report import json_object
+        from simcore.timeline.schema import TIMELINE_FILE
 
-            path = outcome.run_dir / TIMELINE_FILE
-            shown = json_object(outcome.info, outcome.analysis, path, wall_s)
-            if continued is not None:
-                shown = {**continued.shown, "wall_s": wall_s}
-            if outcome.edits:
-                shown["edits"] = [change.as_object() for change in outcome.edits]
-            print(json.dumps(shown))
-        else:
-            _print_finished(outcome, wall_s)
-            if continued is not None:
-                print(continued.note)
-            if outcome.edits:
-                from simcore.apps.output import print_wide
-                from simcore.apps.run.edits import edit_table
+        path = outcome.run_dir / TIMELINE_FILE
+        shown = json_object(outcome.info, outcome.analysis, path, wall_s)
+        if continued is not None:
+            shown = {**continued.shown, "wall_s": wall_s}
+        if outcome.edits:
+            shown["edits"] = [change.as_object() for change in outcome.edits]
+        print(json.dumps(shown))
+    else:
+        _print_finished(outcome, wall_s)
+        if continued is not None:
+            print(continued.note)
+        if outcome.edits:
+            from simcore.apps.output import print_wide
+            from simcore.apps.run.edits import edit_table
 
-                print_wide(edit_table(outcome.edits))
+            print_wide(edit_table(outcome.edits))
 
 
 def _print_finished(outcome: FinishedRun, wall_s: float) -> None:

@@ -18,7 +18,6 @@ from typing import Annotated
 import typer
 
 from simcore.apps.child import ask_run_sim
-from simcore.apps.errors import reported_errors
 from simcore.apps.progress import say
 from simcore.errors import InputError, nearest
 
@@ -114,12 +113,11 @@ def bandwidth_study(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """What a slower network costs traced data-parallel jobs, against Echo's table 10."""
-    with reported_errors():
-        for name in models or ():
-            if name not in MODELS:
-                raise InputError(f"unknown model {name!r}{nearest(name, tuple(MODELS))}")
-        found = list(rows(models or tuple(MODELS)))
-        print(json.dumps({"rows": [asdict(row) for row in found]}) if as_json else table(found))
+    for name in models or ():
+        if name not in MODELS:
+            raise InputError(f"unknown model {name!r}{nearest(name, tuple(MODELS))}")
+    found = list(rows(models or tuple(MODELS)))
+    print(json.dumps({"rows": [asdict(row) for row in found]}) if as_json else table(found))
 
 
 def table(found: Sequence[BandwidthRow]) -> str:

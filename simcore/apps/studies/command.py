@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simcore.apps.errors import reported_errors
 from simcore.apps.progress import say
 from simcore.errors import InputError
 from simcore.units import MIB
@@ -39,39 +38,38 @@ def fidelity_study(
     record: Annotated[bool, typer.Option("--record", help="With --ns3: keep what this ns-3 says.")] = False,
 ) -> None:
     """Fluid against packets on the same schedules, packets against published figures, what segments cost."""
-    with reported_errors():
-        import json
+    import json
 
-        from simcore.apps.studies.cases import traffic_cases
-        from simcore.apps.studies.compare import check_convergence, compare
-        from simcore.apps.studies.ns3 import check_ns3
-        from simcore.apps.studies.references import check_references
-        from simcore.apps.studies.show import fidelity_text, ns3_lines, reference_lines, scatter_svg
+    from simcore.apps.studies.cases import traffic_cases
+    from simcore.apps.studies.compare import check_convergence, compare
+    from simcore.apps.studies.ns3 import check_ns3
+    from simcore.apps.studies.references import check_references
+    from simcore.apps.studies.show import fidelity_text, ns3_lines, reference_lines, scatter_svg
 
-        if ns3:
-            found = list(check_ns3(_ns3(record)))
-            shown = {"ns3": [row.as_dict() for row in found]}
-            print(json.dumps(shown) if as_json else "\n".join(ns3_lines(found)))
-            return
-        if rails:
-            asked = [_rails(text) for text in rails]
-            shown = {"references": [row.as_dict() for row in asked]}
-            print(json.dumps(shown) if as_json else "\n".join(reference_lines(asked)))
-            return
-        study = compare(traffic_cases(quick), progress=_tell)
-        references = list(check_references(quick))
-        convergence = list(check_convergence(quick))
-        if plot is not None:
-            try:
-                plot.write_text(scatter_svg(study.cases), encoding="utf-8")
-            except OSError as error:
-                raise InputError(f"cannot write {plot}: {error.strerror}") from error
-        whole = {
-            **study.as_dict(),
-            "references": [row.as_dict() for row in references],
-            "convergence": [vars(row) for row in convergence],
-        }
-        print(json.dumps(whole) if as_json else fidelity_text(study, references, convergence))
+    if ns3:
+        found = list(check_ns3(_ns3(record)))
+        shown = {"ns3": [row.as_dict() for row in found]}
+        print(json.dumps(shown) if as_json else "\n".join(ns3_lines(found)))
+        return
+    if rails:
+        asked = [_rails(text) for text in rails]
+        shown = {"references": [row.as_dict() for row in asked]}
+        print(json.dumps(shown) if as_json else "\n".join(reference_lines(asked)))
+        return
+    study = compare(traffic_cases(quick), progress=_tell)
+    references = list(check_references(quick))
+    convergence = list(check_convergence(quick))
+    if plot is not None:
+        try:
+            plot.write_text(scatter_svg(study.cases), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write {plot}: {error.strerror}") from error
+    whole = {
+        **study.as_dict(),
+        "references": [row.as_dict() for row in references],
+        "convergence": [vars(row) for row in convergence],
+    }
+    print(json.dumps(whole) if as_json else fidelity_text(study, references, convergence))
 
 
 def _ns3(keep: bool) -> Ns3 | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simcore.apps.errors import one_option, reported_errors
+from simcore.apps.errors import one_option
 from simcore.apps.process import collect_as_usual
 
 if TYPE_CHECKING:
@@ -71,39 +71,38 @@ def validate(
     worst: Annotated[int, typer.Option(metavar="N", help="Rows to show.")] = 10,
 ) -> None:
     """Errors of predictions by family: one of --kernels, --traces, --layers, --nccl, --runs, --memory."""
-    with reported_errors():
-        import json
+    import json
 
-        collect_as_usual()  # hundreds of simulations
-        files = {
-            "--kernels": kernels, "--traces": traces, "--layers": layers, "--nccl": nccl, "--runs": runs,
-            "--memory": memory,
-        }  # fmt: skip
-        one_option(files, more=more, of=["--traces"])
-        if show:
-            _show(runs, show, case)
-        elif runs is not None:
-            from simcore.apps.validate.runs.command import validate_runs
+    collect_as_usual()  # hundreds of simulations
+    files = {
+        "--kernels": kernels, "--traces": traces, "--layers": layers, "--nccl": nccl, "--runs": runs,
+        "--memory": memory,
+    }  # fmt: skip
+    one_option(files, more=more, of=["--traces"])
+    if show:
+        _show(runs, show, case)
+    elif runs is not None:
+        from simcore.apps.validate.runs.command import validate_runs
 
-            validate_runs(
-                runs, family=family, limit=limit, worst=worst, as_json=as_json, page=page, cache=cache,
-                leave_one_out=leave_one_out, sample=sample, ablations=ablations, residuals=residuals,
-            )  # fmt: skip
-        elif memory is not None:
-            from simcore.apps.validate.peak_memory import memory_errors, memory_lines
+        validate_runs(
+            runs, family=family, limit=limit, worst=worst, as_json=as_json, page=page, cache=cache,
+            leave_one_out=leave_one_out, sample=sample, ablations=ablations, residuals=residuals,
+        )  # fmt: skip
+    elif memory is not None:
+        from simcore.apps.validate.peak_memory import memory_errors, memory_lines
 
-            table = memory_errors(memory)
-            print(json.dumps(vars(table)) if as_json else "\n".join(memory_lines(table, worst)))
-        else:
-            found, lines = _cool(
-                kernels,
-                [*(traces or ()), *(more or ())],
-                layers,
-                nccl,
-                leave_one_out=leave_one_out,
-                worst=worst,
-            )
-            print(json.dumps(found) if as_json else "\n".join(lines))
+        table = memory_errors(memory)
+        print(json.dumps(vars(table)) if as_json else "\n".join(memory_lines(table, worst)))
+    else:
+        found, lines = _cool(
+            kernels,
+            [*(traces or ()), *(more or ())],
+            layers,
+            nccl,
+            leave_one_out=leave_one_out,
+            worst=worst,
+        )
+        print(json.dumps(found) if as_json else "\n".join(lines))
 
 
 def _show(runs: str | None, row: str, case: int) -> None:

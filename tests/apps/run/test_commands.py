@@ -41,7 +41,7 @@ def test_all_commands_are_listed() -> None:
 
 def test_help_needs_neither_torch_nor_numpy() -> None:
     program = (
-        "import sys\nsys.argv = ['simcore', '--help']\nfrom simcore.apps.main import main\n"
+        "import sys\nsys.argv = ['simcore', '--help']\nfrom simcore.apps.process import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "print([m for m in ('torch', 'numpy', 'pyarrow', 'simpy') if m in sys.modules], file=sys.stderr)"
     )

@@ -11,9 +11,9 @@ from pathlib import Path
 def test_a_run_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
     program = (
         "import sys\n"
-        "from simcore.apps.process import alone\nfrom simcore.apps.run.run_sim import run_sim\n"
+        "from simcore.apps.process import alone\n"
         "sys.argv = ['run', 'bert-large', '--cluster', 'h100-8', '--json', '--out', 'run']\n"
-        "try:\n    alone(run_sim)\n"
+        "try:\n    alone('simcore.apps.run.run_sim:run_sim')\n"
         "except SystemExit as end:\n    assert not end.code, end.code\n"
         "found = {'pandas', 'scipy', 'torch', 'matplotlib', 'workloads.imports'} & set(sys.modules)\n"
         "print(sorted(found), file=sys.stderr)\n"

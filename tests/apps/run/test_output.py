@@ -97,11 +97,10 @@ def test_a_process_of_one_command_looks_for_no_garbage(tmp_path: Path, graph_dir
 import gc, os, sys
 sys.path.insert(0, {str(SCRIPT.parents[1])!r})
 from simcore.apps.process import alone
-from simcore.apps.run.run_sim import run_sim
 before = [generation["collections"] for generation in gc.get_stats()]
 sys.argv = ["run_sim.py", {str(graph_dir)!r}, "--json", "--out", "run"]
 try:
-    alone(run_sim)
+    alone("simcore.apps.run.run_sim:run_sim")
 finally:
     after = [generation["collections"] for generation in gc.get_stats()]
     threads = os.environ["OPENBLAS_NUM_THREADS"]

@@ -232,23 +232,14 @@ def reduced_bytes(graph: Graph) -> int:
     return 0
 
 
-def main() -> None:
-    """Entry point of ``scripts/check_tracing.py``."""
-    typer.run(run)
-
-
 def run(
     cases: Annotated[list[str] | None, typer.Argument(help="Names of cases; none: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Trace the recipes at full size: minutes, and needs torch; Hugging Face cases need transformers."""
-    try:
-        for name in cases or ():
-            if name not in CASES:
-                raise InputError(f"unknown case {name!r}{nearest(name, CASES)}")
-    except SimcoreError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(error.exit_code) from None
+    for name in cases or ():
+        if name not in CASES:
+            raise InputError(f"unknown case {name!r}{nearest(name, CASES)}")
     outcomes = []
     for name in cases or CASES:
         typer.echo(f"{name} ...", err=True)

@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from typer.core import TyperGroup
 
-from simcore.errors import InputError, SimcoreError
+from simcore.errors import InputError
 from simcore.graph import Graph, graph_hash, save_graph
 from simcore.units import format_bytes
 from workloads.tracing.drive.rank_classes import TraceReport
@@ -172,20 +172,16 @@ def megatron_gpt(
 
 def _trace(job: Callable[[], TracedJob], out: Path, name: str, jobs: int) -> None:
     """Trace what ``job`` makes, write its graph folder and say what became of it."""
-    try:
-        if jobs < 0:
-            raise InputError(f"jobs: {jobs} must not be negative")
-        made = job()
-        check_target(out)
-        with shown_progress() as progress:
-            graph, report = trace(
-                made, name=name or out.resolve().name, num_workers=jobs or None, progress=progress
-            )
-        save_graph(graph, out)
-        report.write(out)
-    except SimcoreError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(error.exit_code) from None
+    if jobs < 0:
+        raise InputError(f"jobs: {jobs} must not be negative")
+    made = job()
+    check_target(out)
+    with shown_progress() as progress:
+        graph, report = trace(
+            made, name=name or out.resolve().name, num_workers=jobs or None, progress=progress
+        )
+    save_graph(graph, out)
+    report.write(out)
     _summarise(graph, report, out)
 
 
@@ -236,12 +232,3 @@ def shown_progress() -> Iterator[Progress]:
             bars.update(tasks[phase], completed=before[phase] + done, total=before[phase] + total)
 
         yield show
-
-
-def main() -> None:
-    """Entry point."""
-    app()
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from simcore.apps.errors import reported_errors
 from simcore.apps.progress import say
 from simcore.errors import InputError
 
@@ -28,22 +27,21 @@ def profile_gpu(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure the GPU that torch sees, and fit a hardware profile to it."""
-    with reported_errors():
-        import json
+    import json
 
-        from simcore.apps.fit.profile import fit
-        from simcore.apps.fit.profile.tables import read_measured
+    from simcore.apps.fit.profile import fit
+    from simcore.apps.fit.profile.tables import read_measured
 
-        folder = fit_only if fit_only is not None else _measure(out, minutes)
-        measured = read_measured(folder)
-        base = base or fit.base_profile(measured.gpu)
-        fitted = fit.fit_numbers(measured, base)
-        fit.write_profile(measured, base, fitted, folder / "profile.toml")
-        overlaps = fit.fit_overlaps(measured)
-        if as_json:
-            print(json.dumps(fit.fitted_object(measured, base, fitted, overlaps, folder)))
-        else:
-            print(fit.fitted_text(measured, base, fitted, overlaps, folder))
+    folder = fit_only if fit_only is not None else _measure(out, minutes)
+    measured = read_measured(folder)
+    base = base or fit.base_profile(measured.gpu)
+    fitted = fit.fit_numbers(measured, base)
+    fit.write_profile(measured, base, fitted, folder / "profile.toml")
+    overlaps = fit.fit_overlaps(measured)
+    if as_json:
+        print(json.dumps(fit.fitted_object(measured, base, fitted, overlaps, folder)))
+    else:
+        print(fit.fitted_text(measured, base, fitted, overlaps, folder))
 
 
 def _measure(out: Path | None, minutes: float) -> Path:

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from simcore.apps.errors import reported_errors
-
 
 def contention_study(
     traces: Annotated[
@@ -25,13 +23,10 @@ def contention_study(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Kernels beside communication: predicted slowdown against recorded and published ones."""
-    with reported_errors():
-        import json
+    import json
 
-        from simcore.apps.studies.contention.study import contention_object
-        from simcore.apps.studies.contention.summary import study_text
+    from simcore.apps.studies.contention.study import contention_object
+    from simcore.apps.studies.contention.summary import study_text
 
-        study = contention_object(
-            traces or (), cluster, learned, steps=steps, sms_per_channel=sms_per_channel
-        )
-        print(json.dumps(study) if as_json else study_text(study))
+    study = contention_object(traces or (), cluster, learned, steps=steps, sms_per_channel=sms_per_channel)
+    print(json.dumps(study) if as_json else study_text(study))

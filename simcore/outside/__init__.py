@@ -1,0 +1,30 @@
+"""The gate: everything that comes from outside is read through here, within stated limits."""
+
+from simcore.outside.documents import (
+    decoded,
+    json_document,
+    read_bytes,
+    read_text,
+    toml_document,
+    yaml_document,
+)
+from simcore.outside.limits import VARIABLE, Limits, limits, memory_budget, over
+from simcore.outside.names import inside
+from simcore.outside.tables import csv_rows, open_parquet
+
+__all__ = [
+    "VARIABLE",
+    "Limits",
+    "csv_rows",
+    "decoded",
+    "inside",
+    "json_document",
+    "limits",
+    "memory_budget",
+    "open_parquet",
+    "over",
+    "read_bytes",
+    "read_text",
+    "toml_document",
+    "yaml_document",
+]
