@@ -26,7 +26,7 @@ def print_summary(info: RunInfo, analysis: StepAnalysis, top: int, notes: Iterab
 
 
 class _Stdout(Console):
-    """Shows texts as they are: names of kernels are no markup, and what a terminal would obey is replaced.
+    """Shows texts as they are: names of kernels are no markup, and what a terminal would obey is left out.
 
     A reader that left is left to the command: it decides how to end.
     """
@@ -39,7 +39,7 @@ class _Stdout(Console):
         for segment in super().render(renderable, options):
             text, style, control = segment
             if control is None and text != "\n" and not text.isprintable():
-                segment = Segment(_CONTROL.sub("\ufffd", text), style)
+                segment = Segment(_CONTROL.sub("", text), style)
             yield segment
 
     def on_broken_pipe(self) -> None:

@@ -88,8 +88,9 @@ def test_help_into_a_full_disk_is_one_message(command: str) -> None:
 def test_an_interrupt_at_any_time_is_no_traceback_of_ours(tmp_path: Path) -> None:
     for command in ("run_sim", "validate"):
         for after_s in (0.03, 0.06, 0.1, 0.2, 0.4):
+            script = ROOT / "scripts" / f"{command}.py"
             process = subprocess.Popen(
-                [sys.executable, ROOT / "scripts" / f"{command}.py", *([] if command == "run_sim" else ["x"])],
+                [sys.executable, script, *([] if command == "run_sim" else ["x"])],
                 cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
             time.sleep(after_s)
@@ -105,7 +106,7 @@ def test_names_from_files_are_shown_as_they_are(capsys: pytest.CaptureFixture[st
     table.add_row("gemm [with T = float] [/bold] [red]x[/] :smile: \x1b[31m")
     print_wide(table)
     printed = capsys.readouterr().out
-    assert "gemm [with T = float] [/bold] [red]x[/] :smile: \ufffd[31m" in printed
+    assert "gemm [with T = float] [/bold] [red]x[/] :smile: [31m" in printed
 
 
 def test_a_command_called_from_python_raises(tmp_path: Path) -> None:
