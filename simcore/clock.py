@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
+from typing import Final
 
 from simpy import Environment
 from simpy.core import EmptySchedule, StopSimulation
@@ -22,6 +23,8 @@ from simcore.errors import InputError
 
 #: End of time, 53 days: twice as much still fits in int64, so that sums of two times never wrap.
 LAST_PS = 1 << 62
+
+_LAST: Final = EventPriority(NORMAL + 1)
 
 Progress = Callable[[int], None]
 _REPORT_EVERY = 1 << 14  # events between two progress reports
@@ -68,6 +71,13 @@ class Clock(Environment):
     def schedule_at(self, event: Event, time_ps: int) -> None:
         """Have ``event`` processed at ``time_ps``."""
         heappush(self._agenda, (time_ps, NORMAL, next(self._numbers), event))
+
+    def at_the_end(self, call: Callable[[], None]) -> None:
+        """Have ``call`` made when all that is due now has happened, and nothing before it."""
+        last = Event(self)
+        last._ok, last._value = True, None
+        last.callbacks = [lambda _: call()]
+        heappush(self._agenda, (self._now, _LAST, next(self._numbers), last))
 
     def peek(self) -> float:
         """Time of the next event, infinity without any."""

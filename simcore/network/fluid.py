@@ -84,6 +84,7 @@ class FluidNetwork:
         self._nics = nics
         self._names = names
         self._links: dict[int, Link] = {}
+        self._unsettled: dict[Flow, None] = {}  # their rates are to be found at the end of this instant
         self._routes: dict[CollectivePlan, Route] = {}
 
     def link(self, index: int) -> Link:
@@ -155,23 +156,39 @@ class FluidNetwork:
             self._apply(flow, alone, alone)
             self._notify(flow)
         else:
-            self._resolve(self._component(flow))
+            self._settle_later([flow])
 
     def _leave(self, flow: Flow) -> None:
-        neighbours: dict[Flow, None] = {}
+        self._unsettled.pop(flow, None)
+        neighbours: list[Flow] = []
         for link, _, _ in self.route(flow.plan).uses:
             link.release(flow)
-            neighbours.update(dict.fromkeys([other for other in link.flows if not other.at_its_cap]))
+            neighbours += [other for other in link.flows if not other.at_its_cap]
         self._note(flow, -flow.rate)
         for member in flow.members:
             member.draw_ended(flow)
+        self._settle_later(neighbours)
+        finish(flow)
+
+    def _settle_later(self, flows: Sequence[Flow]) -> None:
+        """Find the rates of ``flows``, and of who shares links with them, when this instant is over.
+
+        Flows of many groups come and go at one instant.  Nothing moves meanwhile, so that one solution of
+        what they share, the last one, is the only one that matters.
+        """
+        if flows:
+            if not self._unsettled:
+                self._clock.at_the_end(self._settle)
+            self._unsettled.update(dict.fromkeys(flows))
+
+    def _settle(self) -> None:
+        seeds, self._unsettled = self._unsettled, {}
         done: set[Flow] = set()
-        for other in neighbours:
-            if other not in done:
-                component = self._component(other)
+        for flow in seeds:
+            if flow not in done:
+                component = self._component(flow)
                 done.update(component)
                 self._resolve(component)
-        finish(flow)
 
     # -- sharing ---------------------------------------------------------------------------------
 
