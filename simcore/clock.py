@@ -77,7 +77,7 @@ class Clock(Environment):
         last = Event(self)
         last._ok, last._value = True, None
         last.callbacks = [lambda _: call()]
-        heappush(self._agenda, (self._now, _LAST, next(self._numbers), last))
+        heappush(self._agenda, (self.now, _LAST, next(self._numbers), last))
 
     def peek(self) -> float:
         """Time of the next event, infinity without any."""
