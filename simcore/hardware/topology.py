@@ -11,6 +11,8 @@ Note [Link order]
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +38,9 @@ def link_names(cluster: ClusterSpec) -> LinkNames:
     )
     nics = nic_blocks(cluster.num_nodes, len(ports.nics))
     return LinkNames((*inside, *nics, *fabric_of(cluster, ports).blocks))
+
+
+_SLACK: Final = 1e-12  # relative: sums of capacities are rounded
 
 
 class Topology:
@@ -219,6 +224,26 @@ class Topology:
         columns = [] if self.ports.is_exclusive else self._nics_of_all()
         above = self._first_leaf_link + self.fabric.above(self.leaves_of_all())
         return np.concatenate([*(column[:, None] for column in columns), above], axis=1)
+
+    @cached_property
+    def is_never_full(self) -> npt.NDArray[np.bool_]:
+        """Per link whether all NICs below it together cannot fill it: uplinks of switches that do not block.
+
+        Whatever crosses such a link has crossed, or will cross, NICs below it with as many bytes, so that it
+        holds up nothing that they do not.
+        """
+        links = self.links.bytes_per_s
+        found = np.zeros(len(links), dtype=np.bool_)
+        above = self.fabric.above(self.leaves_of_all())
+        if above.shape[1]:
+            out, into = self._nics_of_all()
+            once = np.unique(out, return_index=True)[1]  # GPUs, one for each NIC
+            uplinks = self._first_leaf_link + above[once]
+            most = np.zeros(len(links))
+            np.add.at(most, uplinks, np.maximum(links[out[once]], links[into[once]])[:, None])
+            found[uplinks] = (most <= links * (1.0 + _SLACK))[uplinks]
+        found.flags.writeable = False
+        return found
 
     def node_links_of_all(self) -> Ints:
         """Links of each node that are nobody's own: shape [nodes, links]; none with NVSwitches."""

@@ -42,10 +42,11 @@ class Route:
     """A plan on the links of a network: how fast alone, bytes/ps, and its number in the network's log.
 
     ``uses`` are (link, link bytes per byte of progress, inputs), see
-    :class:`~simcore.collectives.plan.LinkUse`.
+    :class:`~simcore.collectives.plan.LinkUse`; ``passes`` those of links that are never full.
     """
 
     uses: tuple[tuple[Link, float, float], ...]
+    passes: tuple[tuple[Link, float, float], ...]
     alone: float
     number: int
 
@@ -64,7 +65,8 @@ class FluidNetwork:
 
     Flows share a link by connection, as one queue serves them.  With ``nics``, the links that leave nodes,
     switches take turns between input ports instead (InfiniBand): behind a NIC, flows share by the NICs that
-    they come from, each NIC's part by connection.
+    they come from, each NIC's part by connection.  Links that ``is_never_full`` says of are held and given
+    back as all others, but have no say in what is shared.
 
     Errors: InputError for a flow over a link without bandwidth.
     """
@@ -76,12 +78,14 @@ class FluidNetwork:
         names: Sequence[str] = (),
         *,
         nics: range = range(0),
+        is_never_full: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         self.bytes_per_s = bytes_per_s
         self.log = RateLog()
         self.plans: list[CollectivePlan] = []  # by their number in the log
         self._clock = clock
         self._nics = nics
+        self._never_full = frozenset(() if is_never_full is None else np.flatnonzero(is_never_full).tolist())
         self._names = names
         self._links: dict[int, Link] = {}
         self._unsettled: dict[Flow, None] = {}  # their rates are to be found at the end of this instant
@@ -100,12 +104,14 @@ class FluidNetwork:
         route = self._routes.get(plan)
         if route is None:
             rate = plan.pace_bytes_per_s * 1e-12
-            uses = tuple([(self.link(use.link), use.weight, use.inputs) for use in plan.links])
-            for link, weight, _ in uses:
+            every = [(self.link(use.link), use.weight, use.inputs) for use in plan.links]
+            for link, weight, _ in every:
                 if link.bytes_per_ps <= 0.0:
                     raise InputError(f"link {link.name} has no bandwidth but {plan.collective} must cross it")
                 rate = min(rate, link.bytes_per_ps / weight)
-            route = self._routes[plan] = Route(uses, rate, len(self.plans))
+            uses = tuple([use for use in every if use[0].index not in self._never_full])
+            passes = tuple([use for use in every if use[0].index in self._never_full])
+            route = self._routes[plan] = Route(uses, passes, rate, len(self.plans))
             self.plans.append(plan)
         return route
 
@@ -151,6 +157,8 @@ class FluidNetwork:
                 load = sum([by * max(other.rate, other.desired) for other, by in others.items()])
                 fits = fits and load + weight * alone <= link.bytes_per_ps * (1.0 + _SLACK)
             link.request(flow, weight)
+        for link, weight, _ in route.passes:
+            link.request(flow, weight)
         flow.since = self._clock.now
         if fits:
             self._apply(flow, alone, alone)
@@ -161,9 +169,12 @@ class FluidNetwork:
     def _leave(self, flow: Flow) -> None:
         self._unsettled.pop(flow, None)
         neighbours: list[Flow] = []
-        for link, _, _ in self.route(flow.plan).uses:
+        route = self.route(flow.plan)
+        for link, _, _ in route.uses:
             link.release(flow)
             neighbours += [other for other in link.flows if not other.at_its_cap]
+        for link, _, _ in route.passes:
+            link.release(flow)
         self._note(flow, -flow.rate)
         for member in flow.members:
             member.draw_ended(flow)
@@ -229,7 +240,7 @@ class FluidNetwork:
         ):
             shares = [self._shares(flow) for flow in flows]
             return lambda capacity, caps: max_min_by_share(capacity, shares, caps)
-        uses = [[(use.link, use.weight) for use in flow.plan.links] for flow in flows]
+        uses = [[(link.index, weight) for link, weight, _ in self.route(flow.plan).uses] for flow in flows]
         return lambda capacity, caps: max_min(capacity, uses, caps)
 
     def _shares(self, flow: Flow) -> list[tuple[int, float, float]]:
@@ -239,7 +250,8 @@ class FluidNetwork:
         part = 1.0
         if nic is not None and plan.feed_weight:
             part = plan.feed_weight / sum(self.link(nic).flows.values())
-        return [(use.link, use.weight, use.inputs * part if use.inputs else use.weight) for use in plan.links]
+        uses = self.route(plan).uses
+        return [(link.index, weight, inputs * part if inputs else weight) for link, weight, inputs in uses]
 
     def _apply(self, flow: Flow, rate: float, desired: float) -> None:
         now = self._clock.now
@@ -277,7 +289,10 @@ def fluid_network(clock: Clock, topology: Topology) -> FluidNetwork:
     """The fluid network of a cluster; its transport says how switches share."""
     by_port = topology.cluster.transport == "infiniband"
     nics = topology.sending_nics if by_port else range(0)
-    return FluidNetwork(clock, topology.links.bytes_per_s, topology.links.names, nics=nics)
+    links = topology.links
+    return FluidNetwork(
+        clock, links.bytes_per_s, links.names, nics=nics, is_never_full=topology.is_never_full
+    )
 
 
 class FixedNetwork:

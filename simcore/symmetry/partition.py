@@ -6,9 +6,10 @@ Note [Equitable partition]
     colours.  A group is coloured by what its plans look like, by the colours and roles of its members and by
     the other links it loads; such a link by the groups that load it, each with its weight.  Ranks take in
     the colours of their groups, and so on until no colour splits any more (colour refinement; McKay and
-    Piperno, J. Symb. Comput. 60, 2014).  Then every rank of a class sees the same numbers of every other
-    class through the same kind of group and link, so by induction over time all of them do the same at the
-    same time, and one can stand for all.
+    Piperno, J. Symb. Comput. 60, 2014).  Links that are never full (uplinks of a fabric that does not block)
+    hold up nobody, so that nobody is told apart by them.  Then every rank of a class sees the same numbers of
+    every other class through the same kind of group and link, so by induction over time all of them do the
+    same at the same time, and one can stand for all.
 """
 
 from __future__ import annotations
@@ -79,7 +80,15 @@ def partition(
         ranks = unique_rows(np.stack([graph.program_of_rank.astype(np.int64), variant], axis=1))
         links = _link_colours(topology, relations)
         instances = [relation.colour for relation in relations]
-        ranks, instances, links = _refine(relations, fabric.own[fabric.gpu], ranks, instances, links)
+        may_fill = ~topology.is_never_full
+        ranks, instances, links = _refine(
+            [relation.loading(may_fill) for relation in relations],
+            fabric.own[fabric.gpu],
+            ranks,
+            instances,
+            links,
+        )
+        links = _by_load([relation.loading(~may_fill) for relation in relations], instances, links)
     else:
         ranks = np.arange(world, dtype=np.int64)
         links = np.arange(num_links, dtype=np.int64)
@@ -99,16 +108,31 @@ def _link_colours(topology: Topology, relations: list[Relation]) -> IntArray:
     return unique_rows(np.where(used[:, None], figures, 0.0))
 
 
+def _by_load(relations: list[Relation], instances: list[IntArray], links: IntArray) -> IntArray:
+    """Links split by who loads them, once: who does is not told apart by links that hold nobody up."""
+    link_sum = np.zeros((len(links), 2), dtype=np.uint64)
+    for number, (relation, weight) in enumerate(zip(relations, _weights(relations), strict=True)):
+        shared = relation.shared
+        of = np.full(len(shared.link), number, dtype=np.int64)
+        add_at(link_sum, shared.link, mix(of, instances[number][shared.instance], weight))
+    return refined(links, link_sum)
+
+
+def _weights(relations: list[Relation]) -> list[IntArray]:
+    """What each shared load of a relation is, numbered."""
+    return [
+        unique_rows(np.stack([r.shared.weight, r.shared.call.astype(np.float64), r.shared.inputs], axis=1))
+        for r in relations
+    ]
+
+
 def _refine(
     relations: list[Relation], ports: IntArray, ranks: IntArray, instances: list[IntArray], links: IntArray
 ) -> tuple[IntArray, list[IntArray], IntArray]:
     """Split colours until nothing splits.  ``ports[r]`` are the links that rank ``r`` owns: it takes in their
     colours and they take in its own.
     """
-    weights = [
-        unique_rows(np.stack([r.shared.weight, r.shared.call.astype(np.float64), r.shared.inputs], axis=1))
-        for r in relations
-    ]
+    weights = _weights(relations)
     which_port = np.broadcast_to(np.arange(ports.shape[1]), ports.shape)
     count = -1
     while True:

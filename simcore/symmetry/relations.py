@@ -9,7 +9,7 @@ each other) and carried over to all instances of the pattern by array arithmetic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -60,6 +60,13 @@ class Relation:
     role: IntArray
     own_links: IntArray
     shared: SharedLoads
+
+    def loading(self, chosen: npt.NDArray[np.bool_]) -> Relation:
+        """The relation with loads on shared links that are ``chosen``, by link, and no others."""
+        shared = self.shared
+        kept = chosen[shared.link]
+        parts = {part.name: getattr(shared, part.name)[kept] for part in fields(shared)}
+        return replace(self, shared=SharedLoads(**parts))
 
 
 def relations_of(graph: Graph, topology: Topology, planner: Planner) -> list[Relation]:

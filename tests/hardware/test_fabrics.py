@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,28 @@ def test_a_fat_tree_goes_no_higher_than_it_must() -> None:
         "leaf.2.down",
         "nic.2.1.in",
     ]
+
+
+def test_uplinks_are_never_full_where_all_nics_below_cannot_fill_them() -> None:
+    # 8 nodes, one per leaf, pods of two leaves whose uplinks are half of what is below them.
+    fabric = {
+        "fabric": "fat_tree",
+        "nodes_per_leaf": "1",
+        "leaves_per_pod": "2",
+        "core_oversubscription": "2",
+    }
+    where = topology("h800-64", **fabric)
+    names = where.links.names
+    never = {names[link] for link in range(len(names)) if where.is_never_full[link]}
+    assert never == {f"leaf.{leaf}.{way}" for leaf in range(8) for way in ("up", "down")}
+    # A NIC that is faster than the others, or an uplink that lost a cable, makes the difference.
+    spec = cluster("h800-64", **fabric)
+    where = Topology(replace(spec, link_overrides={"nic.3.5.out.bytes_per_s": 1.01 * NDR}))
+    assert not where.is_never_full[names.index("leaf.3.up")]
+    assert where.is_never_full[names.index("leaf.2.up")]
+    where = Topology(replace(spec, link_overrides={"leaf.6.down.bytes_per_s": 0.99 * 8 * NDR}))
+    assert not where.is_never_full[names.index("leaf.6.down")]
+    assert where.is_never_full[names.index("leaf.6.up")]
 
 
 def test_oversubscription_of_each_level() -> None:

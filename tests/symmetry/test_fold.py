@@ -7,6 +7,7 @@ from simcore.collectives import NcclPlanner
 from simcore.engine import Noise
 from simcore.engine.shortcuts import simulate
 from simcore.errors import InputError
+from simcore.hardware import Topology
 from simcore.symmetry import partition
 from tests.engine.lab import TableCost
 from tests.symmetry import jobs
@@ -74,6 +75,32 @@ def test_flows_that_share_spines(job, fabric):
     free = jobs.run(job(), jobs.topology(16), fold=True)
     assert folded.step_ps > free.step_ps  # the spines do limit
     assert len(folded.times) <= 16
+
+
+@pytest.mark.parametrize("fabric", ["rail", "leaf_spine", "fat_tree"])
+@pytest.mark.parametrize("job", [jobs.two_jobs, jobs.dense_3d, jobs.expert_parallel, jobs.across_rails])
+def test_uplinks_that_are_never_full_change_nothing(job, fabric, monkeypatch):
+    # As much bandwidth above each leaf as NICs below it: nobody is told apart by where leaves end, and leaving
+    # such links out of what is shared moves no rank by a picosecond.
+    pods = {"leaves_per_pod": 8 if fabric == "rail" else 2} if fabric == "fat_tree" else {}
+    where = jobs.topology(16, fabric=fabric, nodes_per_leaf=2, **pods)
+    assert where.is_never_full.any()
+    folded = both(job(), where)
+    monkeypatch.setattr(Topology, "is_never_full", np.zeros(len(where.links), dtype=bool))
+    told_apart = both(job(), jobs.topology(16, fabric=fabric, nodes_per_leaf=2, **pods))
+    assert len(folded.times) <= len(told_apart.times)
+    for rank in range(job().world_size):
+        np.testing.assert_array_equal(folded.times_of(rank).end_ps, told_apart.times_of(rank).end_ps)
+
+
+def test_classes_do_not_grow_with_leaves():
+    # Twelve replicas of three pipeline stages, four ranks of tensor parallelism each: stages begin in the
+    # middle of a leaf.  With room above the leaves as many classes as with one leaf; with half of it, more.
+    graph = jobs.pipeline(jobs.one_f_one_b(3, 4), tp=4, dp=12)
+    one = len(both(graph, jobs.topology(18, fabric="leaf_spine", nodes_per_leaf=18)).times)
+    assert len(both(graph, jobs.topology(18, fabric="leaf_spine", nodes_per_leaf=4)).times) == one
+    blocking = jobs.topology(18, fabric="leaf_spine", nodes_per_leaf=4, spine_oversubscription=2.0)
+    assert len(both(graph, blocking).times) > one
 
 
 def test_nics_that_gpus_share():
