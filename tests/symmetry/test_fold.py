@@ -80,8 +80,8 @@ def test_flows_that_share_spines(job, fabric):
 @pytest.mark.parametrize("fabric", ["rail", "leaf_spine", "fat_tree"])
 @pytest.mark.parametrize("job", [jobs.two_jobs, jobs.dense_3d, jobs.expert_parallel, jobs.across_rails])
 def test_uplinks_that_are_never_full_change_nothing(job, fabric, monkeypatch):
-    # As much bandwidth above each leaf as NICs below it: nobody is told apart by where leaves end, and leaving
-    # such links out of what is shared moves no rank by a picosecond.
+    # As much bandwidth above each leaf as NICs below it: nobody is told apart by where leaves end, and
+    # leaving such links out of what is shared moves no rank by a picosecond.
     pods = {"leaves_per_pod": 8 if fabric == "rail" else 2} if fabric == "fat_tree" else {}
     where = jobs.topology(16, fabric=fabric, nodes_per_leaf=2, **pods)
     assert where.is_never_full.any()
