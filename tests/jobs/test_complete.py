@@ -31,6 +31,36 @@ def config(tmp_path: Path, content: object) -> str:
     return "config.json"
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value", "reason"),
+    [
+        ("training", "seq", 1 << 30, "is more than can be simulated; nearest: 16777216"),
+        ("training", "micro_batch", 10**9, "is more than can be simulated; nearest: 65536"),
+        ("training", "global_batch", 10**30, "is more than can be simulated; nearest: 1099511627776"),
+        ("parallel", "pp", 10**12, "is more than can be simulated; nearest: 1024"),
+        ("parallel", "dp", 999_999_999, "is more than can be simulated; nearest: 16777216"),
+        ("model", "layers", 10**9, "is more than can be simulated; nearest: 10000"),
+        ("model", "heads", 2**64, "is more than can be simulated; nearest: 16384"),
+    ],
+)
+def test_absurd_sizes_are_refused_at_once(section: str, key: str, value: int, reason: str) -> None:
+    model = {"layers": 4, "hidden": 64, "heads": 4, "ffn": 64, "vocab": 64}
+    content = {"model": model}
+    content[section] = {**content.get(section, {}), key: value}
+    with pytest.raises(InputError, match=rf"^x: {section}\.{key} = {value}: {reason}$"):
+        complete(content, "x", num_gpus=8)
+
+
+def test_microbatches_of_an_interleaved_pipeline_that_no_group_fits_are_refused_at_once() -> None:
+    content = {
+        "model": {"layers": 4, "hidden": 64, "heads": 4, "ffn": 64, "vocab": 64},
+        "parallel": {"pp": 2, "virtual_stages": 2},
+        "training": {"global_batch": 1_099_511_627_689, "micro_batch": 1},  # a prime
+    }
+    with pytest.raises(InputError, match="microbatches are more than can be simulated; nearest: 65536"):
+        complete(content, "x", num_gpus=2).graph()
+
+
 def test_a_config_json_is_the_model_of_that_name(tmp_path):
     made = job({"model": config(tmp_path, LLAMA_3_8B)}, folder=tmp_path)
     assert made.model.model_copy(update={"name": "llama3-8b"}) == named_model("llama3-8b")
@@ -97,7 +127,7 @@ def test_settings_change_single_keys():
         ({"model": "llama3-8b"}, {"model__moe__num_expert": "3"}, "moe.num_expert"),
         ({"model": {"layers": 2}}, {}, "model.hidden is missing"),
         ({"parallel": 3, "model": "llama3-8b"}, {}, "parallel must map keys to values, not 3"),
-        ({"model": "none.json"}, {}, "none.json: no such file"),
+        ({"model": "none.json"}, {}, "none.json.: No such file"),
     ],
 )
 def test_refused(content, overrides, reason):

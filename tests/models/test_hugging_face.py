@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from simcore.errors import InputError
+from tests.models.published_keys import PUBLISHED_KEYS
 from tests.models.test_parameters import num_parameters
-from workloads.models.hugging_face import KNOWN, from_hugging_face
+from workloads.models.hugging_face import KNOWN, from_hugging_face, model_fields
 
 LLAMA3: dict[str, Any] = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
@@ -153,6 +155,78 @@ def test_what_is_wrong_is_said() -> None:
     ):
         with pytest.raises(InputError, match=message):
             from_hugging_face({**LLAMA3, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings must be true or false, not 'false'"),
+        ({"attention_bias": 0}, "attention_bias must be true or false, not 0"),
+        ({"text_config": [1]}, "text_config must be an object, not"),
+        ({"model_type": ["llama"]}, "model_type must be a string, not"),
+        ({"hidden_dropout": "0.1"}, "hidden_dropout must be a share, .*, not '0.1'"),
+        ({"hidden_dropout": 1}, "hidden_dropout must be a share, .*, not 1"),
+        ({"hidden_size": 2**63}, "hidden_size = 9223372036854775808 is more than any model has"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads must be at least 1, not 0"),
+        ({"head_dim": -128}, "head_dim must be a whole number, not -128"),
+        ({"vocab_size": True}, "vocab_size must be a whole number, not True"),
+        ({"model_type": "vit", "image_size": 8, "patch_size": 4, "id2label": 7}, "id2label must be an obj"),
+        ({"model_type": "mpt", "n_layers": 1, "d_model": 8, "attn_config": 0}, "attn_config must be an obj"),
+    ],
+)
+def test_a_value_of_a_wrong_type_or_size_is_refused_with_its_key(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=rf"^config\.json: {message}"):
+        from_hugging_face({**LLAMA3, **change})
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("num_key_value_head", "num_key_value_heads"),
+        ("num_kv_heads", "num_key_value_heads"),
+        ("numKeyValueHeads", "num_key_value_heads"),
+        ("head_dims", "head_dim"),
+        ("haed_dim", "head_dim"),
+        ("tie_embeddings", "tie_word_embeddings"),
+        ("hidden_actt", "hidden_act"),
+        ("mlp_bais", "mlp_bias"),
+        ("attn_bias", "attention_bias"),
+        ("hiden_dropout", "hidden_dropout"),
+    ],
+)
+def test_a_key_near_a_missing_one_is_warned_of(key: str, meant: str) -> None:
+    config = {name: value for name, value in LLAMA3.items() if name != meant}
+    _, warnings = model_fields({**config, key: 8}, "config.json")
+    assert warnings == (
+        f"config.json: key {key!r} is not known and ignored; did you mean {meant!r}, which is missing?",
+    )
+
+
+def test_misspelt_keys_of_inner_objects_are_warned_of() -> None:
+    _, warnings = model_fields({"model_type": "any", "text_config": {**LLAMA3, "head_dims": 1}}, "c")
+    assert warnings == (
+        "c: text_config: key 'head_dims' is not known and ignored;"
+        " did you mean 'head_dim', which is missing?",
+    )
+    mpt = {"model_type": "mpt", "n_layers": 1, "d_model": 8, "n_heads": 1, "vocab_size": 8}
+    _, warnings = model_fields({**mpt, "attn_config": {"kv_n_head": 4}}, "c")
+    assert warnings[0].startswith("c: attn_config: key 'kv_n_head' is not known")
+
+
+@pytest.mark.parametrize("kind", sorted(PUBLISHED_KEYS.keys() - {""}))
+def test_no_key_of_a_published_configuration_is_taken_for_misspelt(kind: str) -> None:
+    """All keys that the configuration classes have; what may be missing is (null), what may not is 8."""
+    keys = f"{PUBLISHED_KEYS['']} {PUBLISHED_KEYS[kind]}".split()
+    experts = {"ffn_hidden_size": 8, "moe_num_experts": 8, "moe_top_k": 1}
+    config: dict[str, Any] = {**dict.fromkeys(keys), "model_type": kind, "ffn_config": experts}
+    for _ in keys:
+        try:
+            found = model_fields(config, "c")
+        except InputError as error:
+            config[re.findall(r"key '(\w+)' is missing", str(error))[0]] = 8
+    assert found[1] == ()
 
 
 @pytest.mark.parametrize(

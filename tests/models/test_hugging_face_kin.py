@@ -111,7 +111,7 @@ def test_windows_and_blocks_are_those_of_the_class() -> None:
 
 
 def test_a_part_that_is_no_mapping_is_refused() -> None:
-    with pytest.raises(InputError, match="attn_config must map keys to values"):
+    with pytest.raises(InputError, match="attn_config must be an object, not 8"):
         from_hugging_face({**CONFIGS[4][0], "attn_config": 8})
     with pytest.raises(InputError, match="ffn_config: key 'moe_top_k' is missing"):
         from_hugging_face({**CONFIGS[9][0], "ffn_config": {"ffn_hidden_size": 8, "moe_num_experts": 2}})

@@ -10,7 +10,6 @@ from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
 
 CASES = {
-    "size": ({}, {"seq": 1 << 30}, 0, r"training.seq=1073741824 is more .* nearest: 16777216"),
     "length": ({}, {"global_batch": 10**9}, 0, r"microbatches are more .* nearest: 65536"),
     "tokens": ({"tp": 8, "sequence_parallel": True}, {"seq": 12}, 0,
                "tp=8 does not divide 12 tokens .* nearest: parallel.tp=6, or .*sequence_parallel=false"),

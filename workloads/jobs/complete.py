@@ -6,7 +6,6 @@ What is said comes from a YAML file, ``--set``, a Hugging Face config.json, or t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,13 @@ from pydantic import BaseModel
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
+from simcore.outside import json_document, read_text
 from workloads.jobs.draft import Assumed, Draft
 from workloads.jobs.presets import Preset, load_preset, preset_names, read_preset
 from workloads.jobs.rules import RULES
 from workloads.jobs.values import checked, value_of
 from workloads.models.block import BLOCKS
+from workloads.models.check import check_model
 from workloads.models.hugging_face import model_fields
 from workloads.models.public import model_names, named_model
 from workloads.models.software import SoftwareSpec
@@ -93,8 +94,10 @@ def complete(
         else:
             _put(said[section], name.split("."), value_of(text, key), key)
     preset = _preset(said, where, folder or Path())
-    model = _model(said["model"], preset, where, folder or Path())
+    model, remarks = _model(said["model"], preset, where, folder or Path())
+    check_model(model, f"{where}: model")
     draft = Draft(where, num_gpus, generation, preset, model, said)
+    draft.warnings += remarks
     for rule in RULES:
         rule(draft)
     return Description(
@@ -149,14 +152,19 @@ def _preset(said: dict[str, dict[str, Any]], where: str, folder: Path) -> Preset
     return load_preset(name)
 
 
-def _model(said: dict[str, Any], preset: Preset, where: str, folder: Path) -> ModelSpec:
+def _model(
+    said: dict[str, Any], preset: Preset, where: str, folder: Path
+) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model, and warnings of what was said of it."""
     fields = dict(said)
     source = fields.pop("model", None)
     base: dict[str, Any] = {}
+    remarks: tuple[str, ...] = ()
     if source is not None:
         path = folder / source
         if path.suffix == ".json" or path.is_file():
-            base = {**model_fields(_read_json(path), str(path)), "name": _name_of(path)}
+            found, remarks = model_fields(_read_json(path), str(path))
+            base = {**found, "name": _name_of(path)}
         elif source in model_names():
             base = named_model(source).model_dump(exclude_unset=True)
         else:
@@ -165,7 +173,7 @@ def _model(said: dict[str, Any], preset: Preset, where: str, folder: Path) -> Mo
     for key in (block.key for block in BLOCKS.values()):
         if isinstance(base.get(key), dict) and isinstance(fields.get(key), dict):
             values[key] = {**base[key], **fields[key]}
-    return checked(ModelSpec, values, f"{where}: model")
+    return checked(ModelSpec, values, f"{where}: model"), remarks
 
 
 def _name_of(path: Path) -> str:
@@ -173,12 +181,7 @@ def _name_of(path: Path) -> str:
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: {' '.join(str(error).split())}") from None
+    content = json_document(read_text(path, "a model's config.json", "json"), str(path))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected an object, got {type(content).__name__}")
     return content

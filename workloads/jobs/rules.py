@@ -12,7 +12,9 @@ from typing import Final
 from simcore.errors import InputError
 from simcore.tables import names
 from workloads.jobs.draft import Draft
+from workloads.models.check import nearest_divisors
 from workloads.parallel.axis import divides
+from workloads.parallel.check import MOST_MICROBATCHES
 from workloads.parallel.job import FSDP
 from workloads.parallel.spec import TrainingSpec
 from workloads.parallel.stages import even_as_possible
@@ -165,10 +167,12 @@ def groups_of_microbatches(draft: Draft) -> None:
     count = training.num_microbatches(spec)
     if spec.virtual_stages == 1 or not spec.pipeline.loops or spec.microbatch_group or count % spec.pp == 0:
         return
-    fits = [size for size in range(spec.pp, count + 1) if count % size == 0]
-    if fits:
+    if count > MOST_MICROBATCHES:  # refused where the whole job is checked
+        return
+    _, group = nearest_divisors(count, spec.pp)
+    if group is not None:
         draft.assume(
-            "parallel.microbatch_group", fits[0],
+            "parallel.microbatch_group", group,
             f"{count} microbatches are no multiple of {spec.pp} stages: the next larger group that divides",
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from simcore.errors import InputError, nearest
+from simcore.outside import yaml_document
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -22,12 +23,7 @@ def value_of(text: str, key: str) -> Any:
     """
     if _WHOLE.fullmatch(text):  # most are: they need no parser
         return int(text)
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{key} = {text!r}: {' '.join(str(error).split())}") from None
+    return yaml_document(text, f"{key} = {text[:80]!r}")
 
 
 def checked(kind: type[M], values: Mapping[str, Any], where: str) -> M:
@@ -63,6 +59,8 @@ def _message(kind: type[BaseModel], detail: Mapping[str, Any], where: str) -> st
         return f"{key} = {found!r}: must be more than {limits['gt']}; nearest: {limits['gt'] + 1:g}"
     if detail["type"] == "greater_than_equal" and limits["ge"] is not None:
         return f"{key} = {found!r}: must be at least {limits['ge']:g}; nearest: {limits['ge']:g}"
+    if detail["type"] == "less_than_equal":
+        return f"{key} = {found!r}: is more than can be simulated; nearest: {limits['le']}"
     if detail["type"] in ("int_parsing", "int_type", "int_from_float"):
         return f"{key} = {found!r}: must be a whole number{_number_in(found)}"
     if detail["type"] == "bool_parsing":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isqrt
+
 from simcore.errors import InputError
 from workloads.models.block import BLOCKS
 from workloads.models.family import FAMILIES
@@ -43,6 +45,12 @@ def multiple(what: str, value: int, of: str, divisor: int, otherwise: str = "") 
 
 def _divisors(value: int, near: int) -> str:
     """Divisors of ``value`` on both sides of ``near``."""
-    lower = next(d for d in range(min(near, value), 0, -1) if value % d == 0)
-    upper = next((d for d in range(near, value + 1) if value % d == 0), lower)
-    return f"{lower}" if upper == lower else f"{lower} or {upper}"
+    lower, upper = nearest_divisors(value, near)
+    return f"{lower}" if upper in (None, lower) else f"{lower} or {upper}"
+
+
+def nearest_divisors(value: int, near: int) -> tuple[int, int | None]:
+    """The largest divisor of ``value`` up to ``near`` and the least from it on, both at least 1."""
+    small = [d for d in range(1, isqrt(value) + 1) if value % d == 0]
+    every = [*small, *(value // d for d in reversed(small))]
+    return max(d for d in every if d <= max(near, 1)), next((d for d in every if d >= near), None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     TypeAdapter,
     ValidationError,
@@ -16,17 +17,28 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
+#: Whole numbers as dimensions of models and layouts go: beyond them flops and bytes of a step leave 64-bit
+#: integers, or a schedule any memory.  A ``...OrNone`` may be 0, for what is not there.
+Layers = Annotated[int, Field(gt=0, le=10_000)]
+LayersOrNone = Annotated[int, Field(ge=0, le=10_000)]
+Width = Annotated[int, Field(gt=0, le=1 << 22)]
+WidthOrNone = Annotated[int, Field(ge=0, le=1 << 22)]
+Heads = Annotated[int, Field(gt=0, le=1 << 14)]
+HeadsOrNone = Annotated[int, Field(ge=0, le=1 << 14)]
+Rows = Annotated[int, Field(gt=0, le=1 << 24)]
+RowsOrNone = Annotated[int, Field(ge=0, le=1 << 24)]
+
 
 class Frozen(BaseModel):
     """A spec with the keys that it declares."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Extensible(BaseModel):
     """A spec with the keys that it declares and those of what has been registered for it."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
     @classmethod
     def further(cls) -> Mapping[str, Any]:

@@ -111,7 +111,7 @@ def _dbrx(v: Values) -> dict[str, Any]:
     width = block.number("ffn_hidden_size")
     return {
         "family": "llama", "layers": v.number("n_layers"), "hidden": v.number("d_model"),
-        "heads": v.number("n_heads"), "kv_heads": attention.number("kv_n_heads", 0), "ffn": width,
+        "heads": v.number("n_heads"), "kv_heads": attention.number("kv_n_heads", 0, least=1), "ffn": width,
         "vocab": v.number("vocab_size"), "gated": True, "activation": "silu", "norm": "layernorm",
         "bias": False, "positions": "rotary", "dropout": v.share("resid_pdrop"),
         "tied_embeddings": v.flag("tie_word_embeddings", default=False),
@@ -146,17 +146,19 @@ def from_hugging_face(config: Mapping[str, Any], where: str = "config.json") -> 
 
     Errors: InputError as for :func:`model_fields`, and for sizes that do not fit each other.
     """
-    model = ModelSpec(**model_fields(config, where))
+    model = ModelSpec(**model_fields(config, where)[0])
     check_model(model, where)
     return model
 
 
-def model_fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fields of a :class:`ModelSpec`; ``where`` begins messages.
+def model_fields(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Fields of a :class:`ModelSpec`, and warnings of keys that seem misspelt; ``where`` begins messages.
 
     Errors: InputError for an unknown ``model_type`` (with the nearest known one) or a missing or wrong value.
     """
-    values = Values(config.get("text_config") or config, where)
+    values = Values(config, where)
+    if config.get("text_config") not in (None, {}):
+        values = values.inner("text_config")
     kind = values.text("model_type", "")
     if not kind:
         raise InputError(f"{where}: model_type is missing: this is no Hugging Face config.json")
@@ -165,4 +167,4 @@ def model_fields(config: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise InputError(f"{where}: model_type {kind!r}: {layers} are not modelled, only attention")
     if kind not in KNOWN:
         raise InputError(f"{where}: model_type {kind!r} is not known{nearest(kind, KNOWN)}")
-    return {"name": kind, **KNOWN[kind](values)}
+    return {"name": kind, **KNOWN[kind](values)}, tuple(sorted(values.misspelt()))

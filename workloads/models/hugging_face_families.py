@@ -18,8 +18,8 @@ def decoder(v: Values) -> dict[str, Any]:
         "layers": v.number("num_hidden_layers"),
         "hidden": v.number("hidden_size"),
         "heads": v.number("num_attention_heads"),
-        "kv_heads": v.number("num_key_value_heads", 0),
-        "head_size": v.number("head_dim", 0),
+        "kv_heads": v.number("num_key_value_heads", 0, least=1),
+        "head_size": v.number("head_dim", 0, least=1),
         "ffn": v.number("intermediate_size"),
         "vocab": v.number("vocab_size"),
         "gated": True,
@@ -35,13 +35,13 @@ def decoder(v: Values) -> dict[str, Any]:
 
 def windowed(v: Values) -> dict[str, Any]:
     """Llama's with a sliding window, unless it is switched off."""
-    window = v.number("sliding_window", 0) if v.flag("use_sliding_window", default=True) else 0
-    return {**decoder(v), "sliding_window": window}
+    window = v.number("sliding_window", 0)
+    return {**decoder(v), "sliding_window": window * v.flag("use_sliding_window", default=True)}
 
 
 def qwen2(v: Values) -> dict[str, Any]:
     """Llama's with biases on queries, keys and values; the window only where it is switched on."""
-    window = v.number("sliding_window", 0) if v.flag("use_sliding_window", default=False) else 0
+    window = v.number("sliding_window", 0) * v.flag("use_sliding_window", default=False)
     return {**decoder(v), "qkv_bias": True, "sliding_window": window}
 
 
@@ -54,7 +54,7 @@ def _gemma(v: Values) -> dict[str, Any]:
     return {
         **decoder(v),
         "activation": "gelu",
-        "head_size": v.number("head_dim", 256),
+        "head_size": v.number("head_dim", 256, least=1),
         "tied_embeddings": v.flag("tie_word_embeddings", default=True),
     }
 
@@ -106,7 +106,7 @@ def _plain(v: Values) -> dict[str, Any]:
 
 def _phi(v: Values) -> dict[str, Any]:
     return {
-        **_plain(v), "kv_heads": v.number("num_key_value_heads", 0), "positions": "rotary",
+        **_plain(v), "kv_heads": v.number("num_key_value_heads", 0, least=1), "positions": "rotary",
         "parallel_block": True, "shared_norm": True, "tied_embeddings": False, "head_bias": True,
         "activation": v.activation("hidden_act", "gelu_new"), "dropout": v.share("resid_pdrop"),
     }  # fmt: skip
@@ -137,7 +137,7 @@ def _falcon(v: Values) -> dict[str, Any]:
     heads = v.number("num_attention_heads")
     kv_heads = heads if not v.flag("multi_query", default=True) else 1
     if new:
-        kv_heads = v.number("num_kv_heads", heads)
+        kv_heads = v.number("num_kv_heads", heads, least=1)
     return {
         "layers": v.number("num_hidden_layers"), "hidden": hidden, "heads": heads, "kv_heads": kv_heads,
         "ffn": v.number("ffn_hidden_size", 4 * hidden), "vocab": v.number("vocab_size"),
@@ -209,7 +209,7 @@ def _gpt_bigcode(v: Values) -> dict[str, Any]:
 
 def _starcoder2(v: Values) -> dict[str, Any]:
     return {
-        **_plain(v), "kv_heads": v.number("num_key_value_heads", 2), "positions": "rotary",
+        **_plain(v), "kv_heads": v.number("num_key_value_heads", 2, least=1), "positions": "rotary",
         "bias": v.flag("use_bias", default=True), "sliding_window": v.number("sliding_window", 0),
         "activation": v.activation("hidden_act", "gelu_pytorch_tanh"), "dropout": v.share("residual_dropout"),
         "tied_embeddings": v.flag("tie_word_embeddings", default=True),
@@ -220,7 +220,8 @@ def _mpt(v: Values) -> dict[str, Any]:
     hidden, attention = v.number("d_model"), v.inner("attn_config")
     return {
         "layers": v.number("n_layers"), "hidden": hidden, "heads": v.number("n_heads"),
-        "kv_heads": attention.number("kv_n_heads", 0), "ffn": v.number("expansion_ratio", 4) * hidden,
+        "kv_heads": attention.number("kv_n_heads", 0, least=1),
+        "ffn": v.number("expansion_ratio", 4) * hidden,
         "vocab": v.number("vocab_size"), "bias": not v.flag("no_bias", default=True),
         "positions": "alibi" if attention.flag("alibi", default=True) else "learned",
         "dropout": v.share("resid_pdrop"), "tied_embeddings": v.flag("tie_word_embeddings", default=True),

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
+
+#: Sizes beyond it are damage: nothing of a model is counted in more.
+_MOST: Final = 2**32
+#: A key that is nobody's and as near as this to one that is missing may be that one, misspelt.
+_NEAR: Final = 0.75
+#: Keys of published configurations that say nothing of a model's size and are near to ones that do.
+_OTHERS: Final = frozenset({
+    "_sliding_window_pattern", "sliding_window_size", "qk_head_dim", "hidden_dropout_prob", "embed_dropout",
+    "position_embedding_type", "num_ln_in_parallel_attn",
+})  # fmt: skip
 
 _ACTIVATIONS: Final[dict[str, str]] = {
     "gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu",
@@ -20,45 +31,80 @@ class Values:
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
         self._config = config
         self._where = where
+        self._asked: set[str] = set()
+        self._inner: list[Values] = []
 
-    def number(self, key: str, default: int | None = None) -> int:
-        """An integer; None (null) counts as missing."""
-        value = self._config.get(key)
+    def misspelt(self) -> Iterator[str]:
+        """A warning for each key that nobody asked for and that is near to one that was missed."""
+        missed = {_plain(key): key for key in sorted(self._asked) if self._config.get(key) is None}
+        for key in self._config.keys() - self._asked - _OTHERS if missed else ():
+            close = difflib.get_close_matches(_plain(key), missed, 1, _NEAR)
+            if close:
+                yield (
+                    f"{self._where}: key {key[:80]!r} is not known and ignored; did you mean"
+                    f" {missed[close[0]]!r}, which is missing?"
+                )
+        for inner in self._inner:
+            yield from inner.misspelt()
+
+    def _value(self, key: str) -> Any:
+        self._asked.add(key)
+        return self._config.get(key)
+
+    def number(self, key: str, default: int | None = None, *, least: int = 0) -> int:
+        """An integer of at least ``least`` where it is given; None (null) counts as missing."""
+        value = self._value(key)
         value = default if value is None else value
         if value is None:
             raise InputError(f"{self._where}: key {key!r} is missing{nearest(key, self._config)}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{self._where}: {key} must be a whole number, not {value!r}")
+            raise self._wrong(key, "a whole number", value)
+        if value < least and self._config.get(key) is not None:
+            raise self._wrong(key, f"at least {least}", value)
+        if value > _MOST:
+            raise InputError(f"{self._where}: {key} = {value} is more than any model has (at most {_MOST:,})")
         return value
 
     def flag(self, key: str, *, default: bool) -> bool:
         """A boolean."""
-        value = self._config.get(key)
-        return default if value is None else bool(value)
+        value = self._value(key)
+        if value is not None and not isinstance(value, bool):
+            raise self._wrong(key, "true or false", value)
+        return default if value is None else value
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string."""
-        value = self._config.get(key)
+        value = self._value(key)
         value = default if value is None else value
+        if value is None:
+            raise InputError(f"{self._where}: key {key!r} is missing{nearest(key, self._config)}")
         if not isinstance(value, str):
-            raise InputError(f"{self._where}: key {key!r} is missing or no string")
+            raise self._wrong(key, "a string", value)
         return value
 
     def inner(self, key: str) -> Values:
         """The values of a configuration inside this one; none where it is missing."""
-        value = self._config.get(key) or {}
+        value = self._value(key)
+        value = {} if value is None else value
         if not isinstance(value, Mapping):
-            raise InputError(f"{self._where}: {key} must map keys to values, not {value!r}")
-        return Values(value, f"{self._where}: {key}")
+            raise self._wrong(key, "an object", value)
+        self._inner.append(Values(value, f"{self._where}: {key}"))
+        return self._inner[-1]
 
-    def share(self, *keys: str) -> float:
-        """The first of ``keys`` that is there, a share; 0 if none is."""
-        found = (self._config[key] for key in keys if self._config.get(key) is not None)
-        return float(next(found, 0.0))
+    def share(self, key: str) -> float:
+        """A share of 0 to less than 1; 0 if it is missing."""
+        value = self._value(key)
+        value = 0.0 if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            raise self._wrong(key, "a share, at least 0 and less than 1", value)
+        return float(value)
 
     def labels(self) -> int:
         """How many classes there are; the configuration's default is two."""
-        return len(self._config.get("id2label") or ()) or self.number("num_labels", 2)
+        named = self._value("id2label")
+        if named is not None and not isinstance(named, Mapping):
+            raise self._wrong("id2label", "an object", named)
+        return len(named or ()) or self.number("num_labels", 2)
 
     def activation(self, key: str, default: str) -> str:
         """An activation's name in a model."""
@@ -68,3 +114,10 @@ class Values:
                 f"{self._where}: {key}: unknown activation {name!r}{nearest(name, _ACTIVATIONS)}"
             )
         return _ACTIVATIONS[name]
+
+    def _wrong(self, key: str, expected: str, value: object) -> InputError:
+        return InputError(f"{self._where}: {key} must be {expected}, not {repr(value)[:80]}")
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("_", "").replace("-", "")

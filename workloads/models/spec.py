@@ -5,21 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from workloads.models.block import BLOCKS
 from workloads.models.family import FAMILIES
-from workloads.models.frozen import Extensible, Frozen, OneOf
+from workloads.models.frozen import (
+    Extensible,
+    Frozen,
+    Heads,
+    HeadsOrNone,
+    Layers,
+    LayersOrNone,
+    OneOf,
+    RowsOrNone,
+    Width,
+    WidthOrNone,
+)
 
 
 class MlaSpec(Frozen):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks and head sizes."""
 
-    q_lora_rank: int = Field(default=0, ge=0)  # 0: queries are not compressed
-    kv_lora_rank: PositiveInt
-    qk_nope_head_size: PositiveInt
-    qk_rope_head_size: PositiveInt
-    v_head_size: PositiveInt
+    q_lora_rank: WidthOrNone = 0  # 0: queries are not compressed
+    kv_lora_rank: Width
+    qk_nope_head_size: Width
+    qk_rope_head_size: Width
+    v_head_size: Width
 
 
 class MoeSpec(Frozen):
@@ -33,19 +44,19 @@ class MoeSpec(Frozen):
     section 2.1.2).
     """
 
-    num_experts: PositiveInt
-    top_k: PositiveInt
-    ffn: PositiveInt  # of one expert
-    shared_ffn: int = Field(default=0, ge=0)
+    num_experts: Heads
+    top_k: Heads
+    ffn: Width  # of one expert
+    shared_ffn: WidthOrNone = 0
     shared_gate: bool = False
     bias: bool = False
     clamp: bool = False
-    first_layer: int = Field(default=0, ge=0)
-    every: PositiveInt = 1
-    capacity_factor: float | None = Field(default=None, gt=0)
-    load: float = Field(default=1.0, ge=1.0)
-    num_groups: int = Field(default=0, ge=0)
-    top_groups: int = Field(default=0, ge=0)
+    first_layer: LayersOrNone = 0
+    every: Layers = 1
+    capacity_factor: float | None = Field(default=None, gt=0, le=1 << 14)
+    load: float = Field(default=1.0, ge=1.0, le=1 << 14)
+    num_groups: HeadsOrNone = 0
+    top_groups: HeadsOrNone = 0
 
 
 class ModelSpec(Extensible):
@@ -65,12 +76,12 @@ class ModelSpec(Extensible):
 
     name: str = "model"
     family: Annotated[str, OneOf(FAMILIES)] = "gpt"
-    layers: PositiveInt
-    hidden: PositiveInt
-    heads: PositiveInt
-    kv_heads: int = Field(default=0, ge=0)
-    head_size: int = Field(default=0, ge=0)
-    ffn: PositiveInt
+    layers: Layers
+    hidden: Annotated[int, Field(gt=0, le=1 << 20)]
+    heads: Heads
+    kv_heads: HeadsOrNone = 0
+    head_size: WidthOrNone = 0
+    ffn: Width
     gated: bool = False  # SwiGLU and kin: two up-projections
     activation: Literal["gelu", "relu", "silu", "squared_relu"] = "gelu"
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -84,20 +95,20 @@ class ModelSpec(Extensible):
     shared_norm: bool = False
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     positions: Literal["learned", "rotary", "alibi", "relative", "none"] = "learned"
-    max_positions: int = Field(default=0, ge=0)  # rows of learned positions; 0: the sequence length
-    vocab: int = Field(default=0, ge=0)  # 0: no token embedding (ViT)
-    token_types: int = Field(default=0, ge=0)
-    relative_buckets: int = Field(default=0, ge=0)
+    max_positions: RowsOrNone = 0  # rows of learned positions; 0: the sequence length
+    vocab: RowsOrNone = 0  # 0: no token embedding (ViT)
+    token_types: RowsOrNone = 0
+    relative_buckets: RowsOrNone = 0
     tied_embeddings: bool = True
-    sliding_window: int = Field(default=0, ge=0)  # 0: full attention
-    global_every: int = Field(default=0, ge=0)
+    sliding_window: Annotated[int, Field(ge=0, le=1 << 32)] = 0  # 0: full attention
+    global_every: LayersOrNone = 0
     mla: MlaSpec | None = None
     moe: MoeSpec | None = None
-    mtp_layers: int = Field(default=0, ge=0)
-    decoder_layers: int = Field(default=0, ge=0)
-    image_size: int = Field(default=0, ge=0)
-    patch_size: int = Field(default=0, ge=0)
-    num_classes: int = Field(default=0, ge=0)
+    mtp_layers: LayersOrNone = 0
+    decoder_layers: LayersOrNone = 0
+    image_size: Annotated[int, Field(ge=0, le=1 << 16)] = 0
+    patch_size: Annotated[int, Field(ge=0, le=1 << 16)] = 0
+    num_classes: RowsOrNone = 0
 
     @classmethod
     def further(cls) -> Mapping[str, Any]:

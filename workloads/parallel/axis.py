@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from simcore.errors import InputError
 from simcore.registry import Registry
+from workloads.models.check import nearest_divisors
 
 if TYPE_CHECKING:
     from workloads.models.spec import ModelSpec
@@ -60,7 +61,6 @@ def further_axes() -> list[Axis]:
 def divides(what: str, value: int, degree: int, axis: str) -> None:
     """InputError unless ``degree`` divides ``value``; the nearest degrees that do are named."""
     if value % degree:
-        lower = max(d for d in range(1, degree) if value % d == 0)
-        upper = next((d for d in range(degree + 1, value + 1) if value % d == 0), None)
+        lower, upper = nearest_divisors(value, degree)
         near = f"{axis}={lower}" + (f" or {upper}" if upper else "")
         raise InputError(f"{axis}={degree} does not divide {value} {what}; nearest: {near}")

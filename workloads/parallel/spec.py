@@ -6,16 +6,19 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from simcore.graph.schedules import SCHEDULES, Placement, ScheduleKind
-from workloads.models.frozen import Extensible, Frozen, OneOf
+from workloads.models.frozen import Extensible, Frozen, LayersOrNone, OneOf, Rows, RowsOrNone, WidthOrNone
 from workloads.models.recompute import RecomputeModule
 from workloads.models.spec import ModelSpec
 from workloads.parallel.axis import AXES, ORDER, further_axes
 
 #: Shardings under which each rank has its gradients, and so its parameters, whole.
 WHOLE_GRADIENTS: Final = ("ddp", "zero1")
+
+
+_Stages = Annotated[int, Field(gt=0, le=1024)]
 
 
 class ParallelSpec(Extensible):
@@ -28,16 +31,16 @@ class ParallelSpec(Extensible):
     order, empty for an even split; ``embedding_as_layer``/``head_as_layer``: they count as a layer there.
     """
 
-    tp: PositiveInt = 1
-    pp: PositiveInt = 1
-    dp: PositiveInt = 1
-    cp: PositiveInt = 1
-    ep: PositiveInt = 1
-    etp: int = Field(default=0, ge=0)  # tensor parallelism of experts; 0: as tp
-    dp_shard: int = Field(default=0, ge=0)
+    tp: Rows = 1
+    pp: _Stages = 1
+    dp: Rows = 1
+    cp: Rows = 1
+    ep: Rows = 1
+    etp: RowsOrNone = 0  # tensor parallelism of experts; 0: as tp
+    dp_shard: RowsOrNone = 0
     sequence_parallel: bool = False
-    virtual_stages: PositiveInt = 1
-    microbatch_group: int = Field(default=0, ge=0)  # interleaved: microbatches a chunk takes at once; 0: pp
+    virtual_stages: _Stages = 1
+    microbatch_group: RowsOrNone = 0  # interleaved: microbatches a chunk takes at once; 0: pp
     schedule: Annotated[str, OneOf(SCHEDULES)] = "1f1b"
     stage_layers: tuple[int, ...] = ()
     embedding_as_layer: bool = False
@@ -54,7 +57,7 @@ class ParallelSpec(Extensible):
     @classmethod
     def further(cls) -> Mapping[str, Any]:
         """Degrees of further axes."""
-        return {axis.name: PositiveInt for axis in further_axes()}
+        return {axis.name: Rows for axis in further_axes()}
 
     @property
     def further_degrees(self) -> dict[str, int]:
@@ -103,24 +106,24 @@ class TrainingSpec(Frozen):
     encoder-decoder's second sequence (0: as ``seq``).
     """
 
-    micro_batch: PositiveInt = 1
-    global_batch: PositiveInt = 1
-    seq: PositiveInt = 2048
-    decoder_seq: int = Field(default=0, ge=0)
+    micro_batch: Annotated[int, Field(gt=0, le=1 << 16)] = 1
+    global_batch: Annotated[int, Field(gt=0, le=1 << 40)] = 1
+    seq: Rows = 2048
+    decoder_seq: RowsOrNone = 0
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     recompute: Literal["none", "selective", "full", "ops"] = "none"
     recompute_modules: tuple[RecomputeModule, ...] = ()  # of "selective"; none: core attention
-    recompute_layers: int = Field(default=-1, ge=-1)  # how many layers of each stage; -1: all
+    recompute_layers: int = Field(default=-1, ge=-1, le=10_000)  # how many layers of each stage; -1: all
     sharding: Literal["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"] = "ddp"
     reshard_after_forward: bool = True
-    prefetch: int = Field(default=1, ge=0)
+    prefetch: LayersOrNone = 1
     fsdp_ends_apart: bool = False  # embedding and head (with its norm) are units of their own
     list_collectives: bool = False  # a collective per parameter, with a tensor per rank (early DeepSpeed)
     grad_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"  # accumulation and storage
     grad_reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     param_gather_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "bf16"
     optimizer: Literal["adam", "sgd", "none"] = "adam"
-    optimizer_bytes_per_parameter: int = Field(default=12, ge=0)  # master copy and moments
+    optimizer_bytes_per_parameter: int = Field(default=12, ge=0, le=1024)  # master copy and moments
     clip_gradients: bool = True
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
@@ -129,12 +132,16 @@ class TrainingSpec(Frozen):
     tp_overlap: bool = False  # all_gather/reduce_scatter split and hidden under the GEMM (TE user buffers)
     ep_overlap: bool = False  # experts' all_to_all runs beside another microbatch's compute
     scatter_gather_p2p: bool = False
-    bucket_parameters: int = Field(default=-1, ge=-1)  # elements; 0: one bucket, -1: max(40M, 1M x dp)
-    bucket_bytes: int = Field(default=0, ge=0)  # PyTorch's DDP: 25 MiB (the first 1 MiB); 0: as above
+    bucket_parameters: int = Field(
+        default=-1, ge=-1, le=1 << 48
+    )  # elements; 0: one bucket, -1: max(40M, 1M x dp)
+    bucket_bytes: int = Field(
+        default=0, ge=0, le=1 << 48
+    )  # PyTorch's DDP: 25 MiB (the first 1 MiB); 0: as above
     engine: Literal["megatron", "deepspeed"] = "megatron"  # whose habits of keeping tensors
     reduce_every_microbatch: bool = False  # gradient accumulation without no_sync
     trainable: str = "all"
-    lora_rank: int = Field(default=0, ge=0)
+    lora_rank: WidthOrNone = 0
     lora_targets: str = "linear_qkv|linear_proj|linear_fc1|linear_fc2"
 
     def sequences(self, model: ModelSpec) -> tuple[int, ...]:

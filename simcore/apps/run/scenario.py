@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from simcore.apps.run.settings import RunSettings, parse_settings
 from simcore.errors import InputError, nearest
 from simcore.hardware import DEFAULT_CLUSTER
+from simcore.outside import read_text, yaml_document
 from workloads import catalog
 
 if TYPE_CHECKING:
@@ -197,14 +198,7 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
 
 
 def _read_file(path: Path) -> _File:
-    import yaml
-
-    try:
-        content: Any = _load_yaml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such scenario file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: {' '.join(str(error).split())}") from error
+    content = yaml_document(read_text(path, "scenario file"), str(path))
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys ({', '.join(_FILE_KEYS)}), got {type(content).__name__}")
     is_description = any(key in SECTIONS for key in content)
@@ -242,31 +236,3 @@ def _beside(path: Path, name: str | None) -> str | None:
     if name is not None and name.strip() and (path.parent / name).exists():
         return str(path.parent / name)
     return name
-
-
-def _load_yaml(text: str) -> Any:
-    """The one document in ``text``.  Errors: ``yaml.YAMLError``, a key given twice included."""
-    import yaml
-
-    seen: set[int] = set()
-
-    def refuse_repeats(node: Any) -> None:
-        """YAML keeps the last of two equal keys without a word."""
-        if id(node) in seen:  # an alias may point back to what holds it
-            return
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            keys = set()
-            for key, value in node.value:
-                named = isinstance(key, yaml.ScalarNode)
-                if named and key.value in keys:
-                    line = key.start_mark.line + 1
-                    raise yaml.YAMLError(f"{key.value!r} is given twice, again in line {line}")
-                keys.add(key.value if named else id(key))
-                refuse_repeats(value)
-        elif isinstance(node, yaml.SequenceNode):
-            for item in node.value:
-                refuse_repeats(item)
-
-    refuse_repeats(yaml.compose(text, Loader=yaml.SafeLoader))
-    return yaml.safe_load(text)
