@@ -171,13 +171,17 @@ class _Remembered:
         return self.last
 
 
-#: Clusters seen last with their wiring and NCCL's choices on them: jobs of one table or search share both.
+#: Clusters seen last with their wiring and NCCL's choices on them: jobs of one table or search share both, as
+#: long as there are few of them and the groups of ranks that they ask about have few members in all.
 _LAST: Final[dict[tuple[str, ...], tuple[Topology, NcclPlanner]]] = {}
 _KEPT: Final = 8
+_KEPT_RANKS: Final = 200_000
 
 
 def _wired(cluster: ClusterSpec, nccl: Mapping[str, Any]) -> tuple[Topology, NcclPlanner]:
     key = (cluster.name, hardware_hash(cluster), repr(sorted(nccl.items())))
+    if sum(planner.num_planned_ranks for _, planner in _LAST.values()) > _KEPT_RANKS:
+        _LAST.clear()
     if key not in _LAST:
         topology = Topology(cluster)
         try:

@@ -96,6 +96,11 @@ class NcclPlanner:
         self._decisions: dict[tuple[object, ...], Decision] = {}
         self._plans: dict[tuple[str, int, tuple[int, ...]], CollectivePlan] = {}
 
+    @property
+    def num_planned_ranks(self) -> int:
+        """Members of all groups whose plans are remembered: what this planner's memory grows with."""
+        return sum(len(ranks) for _, _, ranks in self._plans)
+
     def plan(self, collective: str, num_bytes: int, ranks: Sequence[int]) -> CollectivePlan:
         """The plan of ``collective`` over ``ranks``, sizes as nccl-tests counts them (in bytes).
 

@@ -61,7 +61,7 @@ def _in_order_parent(member: int, size: int) -> int:
     return above if above < size else member ^ bit
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def double_binary_tree(size: int) -> tuple[Tree, Tree]:
     """The two trees over ``size`` members: the second mirrors the first (even) or shifts it by one (odd)."""
     first = tuple(_in_order_parent(member, size) for member in range(size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 
 OP_CLASSES = (
     "gemm", "bgemm", "attention_fwd", "attention_bwd", "elementwise", "reduction", "softmax_fwd",
@@ -100,7 +100,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def classify(op_name: str) -> str:
     """Cost class of an op: ``"aten::addmm.default"`` is "gemm".  "other" when nothing is known about it."""
     name = normalise(op_name)

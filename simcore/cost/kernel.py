@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from simcore.cost.parameters import GenerationParameters
 from simcore.errors import InputError, nearest
@@ -126,7 +126,7 @@ def numel(shape: Shape) -> int:
     return math.prod(shape)
 
 
-@cache
+@lru_cache(maxsize=1 << 10)
 def parse_dtype(dtype: str) -> str:
     """Canonical dtype name ("torch.bfloat16", "bf16" -> "bfloat16").  InputError when unknown."""
     name = dtype.removeprefix("torch.").lower()
@@ -136,7 +136,7 @@ def parse_dtype(dtype: str) -> str:
     return name
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Shapes from a column's JSON, ``"[[2048,12288],[12288]]"``.
 

@@ -101,9 +101,19 @@ def dies() -> dict[str, Sustained]:
     return {name: read_die(name) for name in tables.names("hardware_profiles", "die")}
 
 
-@cache
 def read_die(name: str, relative_to: Path | None = None) -> Sustained:
     """What the die ``name`` keeps up under load.  InputError names the file and key at fault."""
+    if name in tables.names("hardware_profiles", "die"):
+        return _project_die(name)
+    return _die(name, relative_to)
+
+
+@cache
+def _project_die(name: str) -> Sustained:
+    return _die(name, None)
+
+
+def _die(name: str, relative_to: Path | None) -> Sustained:
     table, where, _ = _toml("die", name, relative_to)
     sources: dict[str, str] = {}
     values = tables.read(DIE, table, where, sources)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -58,7 +58,7 @@ class Sustained:
         return self.clock * (1 - self.spread * _deviations(num_gpus))
 
 
-@cache
+@lru_cache(maxsize=1 << 10)
 def _deviations(num_gpus: int) -> float:
     return NormalDist().inv_cdf((num_gpus - 0.375) / (num_gpus + 0.25)) if num_gpus > 1 else 0.0
 

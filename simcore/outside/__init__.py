@@ -10,11 +10,13 @@ from simcore.outside.documents import (
 )
 from simcore.outside.limits import VARIABLE, Limits, limits, memory_budget, over
 from simcore.outside.names import inside
+from simcore.outside.private import cache_home, private_folder
 from simcore.outside.tables import csv_rows, open_parquet
 
 __all__ = [
     "VARIABLE",
     "Limits",
+    "cache_home",
     "csv_rows",
     "decoded",
     "inside",
@@ -23,6 +25,7 @@ __all__ = [
     "memory_budget",
     "open_parquet",
     "over",
+    "private_folder",
     "read_bytes",
     "read_text",
     "toml_document",

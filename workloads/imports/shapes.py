@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -43,7 +43,7 @@ class CallColumns:
     bytes_written: int
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def describe(name: str, in_shapes: str, in_types: str, out_shapes: str) -> CallColumns | None:
     """From the name of a call, its shapes and types (JSON, parallel); None where no tensor is told.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +55,18 @@ def read_nccl_rows(path: Path | str) -> tuple[list[NcclRow], list[dict[str, Any]
     return [replace(row, apart=reasons.get(row.line)) for row in rows], skipped
 
 
-_TOPOLOGIES: dict[tuple[str, int, str | None, str | None], Topology] = {}
-
-
 def _topology(setup: NcclSetup) -> Topology:
-    key = (setup.cluster, setup.nodes, setup.version, setup.gpu)
-    found = _TOPOLOGIES.get(key)
-    if found is None:
-        changes = {"cluster.num_nodes": str(setup.nodes)}
-        if setup.version:
-            changes["cluster.nccl_version"] = setup.version
-        if setup.gpu:
-            changes["cluster.gpu"] = setup.gpu
-        found = _TOPOLOGIES[key] = Topology(load_cluster(setup.cluster, changes))
-    return found
+    return _wired(setup.cluster, setup.nodes, setup.version, setup.gpu)
+
+
+@lru_cache(maxsize=64)
+def _wired(cluster: str, nodes: int, version: str | None, gpu: str | None) -> Topology:
+    changes = {"cluster.num_nodes": str(nodes)}
+    if version:
+        changes["cluster.nccl_version"] = version
+    if gpu:
+        changes["cluster.gpu"] = gpu
+    return Topology(load_cluster(cluster, changes))
 
 
 def _planner(setup: NcclSetup, timings: Mapping[str, GenerationTiming] | None) -> NcclPlanner:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ def _find(text: str, pattern: str) -> int:
     return int(found.group(1))
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def predict_layer(gpu: str, model: ModelSpec, shard: Shard) -> tuple[float, float]:
     """Seconds of a layer's forward and backward on a node of ``gpu``, recomputation in backward.
 

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -156,7 +156,7 @@ def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, A
     )  # fmt: skip
 
 
-@cache
+@lru_cache(maxsize=64)
 def _plain(board: str) -> ClusterSpec:
     return load_cluster(board)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simcore.errors import InputError
+from simcore.outside import private_folder
 from workloads.tracing.fake.device_selftest import CHECK, PASSED
 
 TIERS = ("ctypes", "compiled")
@@ -69,9 +70,8 @@ def find_torch() -> TorchInstall:
 
 
 def cache_folder() -> Path:
-    """Per-user folder of self-test verdicts and the compiled helper (``XDG_CACHE_HOME`` respected)."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "simcore" / "fake_cuda"
+    """The user's own folder of self-test verdicts and the compiled helper.  Errors: as private_folder."""
+    return private_folder("fake_cuda")
 
 
 def child_environment() -> dict[str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -19,6 +18,7 @@ from typing import Final
 from simcore.apps.measured.runs.predict import Physics
 from simcore.errors import InputError
 from simcore.hardware import dies
+from simcore.outside import cache_home
 from workloads.jobs.published import Case
 
 #: What decides a step time beside the case: packages and modules whose text is part of the key.
@@ -33,9 +33,8 @@ _CODE: Final = {
 
 
 def default_cache() -> Path:
-    """``$XDG_CACHE_HOME/simcore/runs.jsonl``, by default below ``~/.cache``."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "simcore" / "runs.jsonl"
+    """``runs.jsonl`` in the user's cache."""
+    return cache_home() / "runs.jsonl"
 
 
 class StepTimes:

@@ -12,7 +12,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Final
 from simcore.errors import InputError
 from simcore.hardware.topology import Topology
 from simcore.network.packet import MessageProgram, PacketSettings
+from simcore.outside import private_folder
 from simcore.units import PS_PER_US, ps_from_s
 
 _DRIVER: Final = Path(__file__).with_name("driver.cc")
@@ -52,9 +52,7 @@ class Ns3:
     def _driver(self) -> Path:
         """The program, built once for each source and flags."""
         text = _DRIVER.read_bytes() + " ".join(self.flags).encode()
-        folder = Path(tempfile.gettempdir()) / f"simcore-ns3-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        program = folder / hashlib.sha256(text).hexdigest()[:16]
+        program = private_folder("ns3") / hashlib.sha256(text).hexdigest()[:16]
         if not program.exists():
             half_made = program.with_suffix(f".{os.getpid()}")
             compiler = os.environ.get("CXX", "g++")
