@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simcore.errors import GraphError, InputError, nearest
+from simcore.files import MANIFEST, check_folder, whole_folder
 from simcore.graph.graph import Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import canonical, group_record, program_record
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from simcore.graph.header import GroupRecord, ProgramRecord
 
 SCHEMA_VERSION: Final = 1
+GRAPH: Final = "graph"  # what the manifest of the folder says that it holds
 
 Table = Mapping[str, Strings | npt.NDArray[np.integer]]
 
@@ -40,42 +40,39 @@ _FREES = {spec.name: "int" for spec in fields(FreeTable)}
 _SKELETON = dict.fromkeys(("program", "template", "microbatch", "chunk"), "int")
 
 
-def save_graph(graph: Graph, folder: str | os.PathLike[str]) -> None:
+def save_graph(
+    graph: Graph, folder: str | os.PathLike[str], write_more: Callable[[Path], None] | None = None
+) -> None:
     """Write ``graph`` to ``folder``, replacing a graph that is there.
 
-    Written beside it and renamed, so that an interrupted save leaves what was there before.
+    Written beside it and renamed, so that an interrupted save leaves what was there before.  ``write_more``
+    puts further files into the folder.
     InputError when ``folder`` exists and is no graph folder; GraphError when the graph is malformed.
     """
     check_structure(graph, "the graph to save")
-    target = Path(folder)
-    if target.exists() and not _is_graph_folder(target):
-        raise InputError(f"{target}: exists and is not a graph folder; it is left alone")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
-        fresh = work / "new"
-        fresh.mkdir()
+    with whole_folder(Path(folder), GRAPH) as fresh:
         _write_files(graph, fresh)
-        if target.exists():
-            target.rename(work / "old")
-        fresh.rename(target)
-    finally:
-        if (work / "old").exists() and not target.exists():
-            (work / "old").rename(target)
-        shutil.rmtree(work, ignore_errors=True)
+        if write_more is not None:
+            write_more(fresh)
 
 
 def load_graph(folder: str | os.PathLike[str]) -> Graph:
     """Read a graph folder.
 
     InputError when the folder or a file is missing; GraphError, naming file and reason, when a file is
-    truncated, of another schema version, or holds values that make no graph.
+    truncated, changed since it was written, of another schema version, or holds values that make no graph.
+    A folder without a manifest, which other programs may write, is only checked for what it holds.
     """
     from simcore.graph.header import read_header  # its models take as long to make as a graph to generate
 
     source = Path(folder)
     if not source.is_dir():
         raise InputError(f"{source}: no such graph folder")
+    if (source / MANIFEST).exists():
+        try:
+            check_folder(source, GRAPH)
+        except InputError as error:
+            raise GraphError(str(error)) from None
     header = read_header(source / "graph.json")
     ops = _read_table(source / "ops.parquet", _OPS)
     edges = _read_table(source / "edges.parquet", _EDGES)
@@ -96,10 +93,6 @@ def load_graph(folder: str | os.PathLike[str]) -> Graph:
         raise GraphError(f"{source}: {error}") from None
     check_structure(graph, str(source))
     return graph
-
-
-def _is_graph_folder(folder: Path) -> bool:
-    return folder.is_dir() and ((folder / "graph.json").is_file() or not any(folder.iterdir()))
 
 
 def _write_files(graph: Graph, folder: Path) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simcore.errors import InputError
+from simcore.files import check_folder
 from simcore.graph.arrow import numbers, values_of
 from simcore.timeline.digest import rank_digest, timeline_digest
 from simcore.timeline.info import RunInfo
@@ -22,6 +23,7 @@ from simcore.timeline.schema import (
     COUNTERS_FILE,
     RANK_CLASSES,
     RANK_CLASSES_FILE,
+    RUN,
     SCHEMA_VERSION,
     TIMELINE,
     TIMELINE_FILE,
@@ -63,9 +65,14 @@ class Timeline:
         self._latest: tuple[tuple[int, tuple[str, ...]], pa.Table] | None = None
 
     @classmethod
-    def open(cls, run_dir: Path | str) -> Timeline:
-        """Open a run folder.  InputError, naming the file, when one is missing, damaged or outdated."""
+    def open(cls, run_dir: Path | str, *, finished: bool = True) -> Timeline:
+        """Open a run folder, checked against its manifest unless it is just being written (``finished``).
+
+        InputError, naming the file, when one is missing, changed, damaged or outdated.
+        """
         folder = Path(run_dir)
+        if finished:
+            check_folder(folder, RUN)
         info = RunInfo.read(folder)
         file = _open_parquet(folder / TIMELINE_FILE, TIMELINE, "simcore.timeline.schema")
         classes = _read_parquet(folder / RANK_CLASSES_FILE, RANK_CLASSES, "simcore.rank_classes.schema")

@@ -13,6 +13,7 @@ TIMELINE_FILE = "timeline.parquet"
 COUNTERS_FILE = "counters.parquet"
 RANK_CLASSES_FILE = "rank_classes.parquet"
 RUN_FILE = "run.json"
+RUN = "run"  # what the manifest of the folder says that it holds
 
 _text = pa.dictionary(pa.int32(), pa.string())
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simcore.engine.result import SimulationResult
+from simcore.files import whole_folder
 from simcore.graph.arrow import numbers, texts
 from simcore.graph.graph import Graph
 from simcore.memory import ProgramMemory, peak_memory
@@ -26,13 +27,13 @@ from simcore.timeline.facts import (
     source_commit,
     stage_memory,
 )
-from simcore.timeline.folder import run_folder
 from simcore.timeline.info import GroupLayout, NearestRun, RunInfo, StepBand, WorkloadInfo
 from simcore.timeline.schema import (
     COUNTERS,
     COUNTERS_FILE,
     RANK_CLASSES,
     RANK_CLASSES_FILE,
+    RUN,
     TIMELINE,
     TIMELINE_FILE,
 )
@@ -72,12 +73,12 @@ def write_run(out_dir: Path, graph: Graph, result: SimulationResult, facts: RunF
 
     Errors: InputError when ``out_dir`` holds something that is not a run.
     """
-    with run_folder(out_dir) as folder:
+    with whole_folder(out_dir, RUN) as folder:
         return write_tables(folder, graph, result, facts)
 
 
 def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: RunFacts) -> RunInfo:
-    """Write the files of a run into an existing folder (see :func:`simcore.timeline.folder.run_folder`)."""
+    """Write the files of a run into an existing folder (see :func:`simcore.files.whole_folder`)."""
     digest = _write_timeline(folder / TIMELINE_FILE, graph, result)
     _write_counters(folder / COUNTERS_FILE, result)
     _write_rank_classes(folder / RANK_CLASSES_FILE, result)

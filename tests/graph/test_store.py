@@ -22,7 +22,9 @@ FILES = ("graph.json", "ops.parquet", "edges.parquet", "frees.parquet", "skeleto
 
 @pytest.fixture
 def folder(tmp_path):
+    """A graph folder as another program may write it: nothing says what its files were."""
     save_graph(two_stages(), tmp_path / "graph")
+    (tmp_path / "graph" / "manifest.json").unlink()
     return tmp_path / "graph"
 
 
@@ -95,6 +97,22 @@ def test_saving_over_something_else_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not a graph folder"):
         save_graph(two_stages(), tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter1.txt").read_text() == "years of work"
+
+
+def test_saving_over_a_graph_of_unknown_origin_is_refused(folder):
+    with pytest.raises(InputError, match=r"is not a graph folder and not empty: no manifest.json names"):
+        save_graph(two_stages(), folder)
+    assert load_graph(folder).workload.name == "two stages"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_change_after_saving_is_named(tmp_path, name):
+    save_graph(two_stages(), tmp_path / "graph")
+    content = bytearray((tmp_path / "graph" / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "graph" / name).write_bytes(content)
+    with pytest.raises(GraphError, match=f"{name}: changed since it was written"):
+        load_graph(tmp_path / "graph")
 
 
 def test_a_failing_save_leaves_the_old_graph(tmp_path, monkeypatch):

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from simcore.errors import InputError
-from simcore.timeline import RunInfo, Timeline, write_run
-from simcore.timeline.folder import run_folder
-from simcore.timeline.schema import TIMELINE
+from simcore.files import check_folder, whole_folder, write_manifest
+from simcore.timeline import RunInfo, Timeline, write_run, write_tables
+from simcore.timeline.schema import RUN, TIMELINE
 from tests.synthetic import FACTS, K, two_stage_graph, two_stage_result, write_two_stage_run
 
 
@@ -68,6 +68,7 @@ def _relaid(run: Path, row_group_size: int) -> None:
     table = pq.read_table(run / "timeline.parquet")
     table = pa.concat_tables([table.slice(6), table.slice(0, 6)])  # rank 1 first
     pq.write_table(table, run / "timeline.parquet", row_group_size=row_group_size)
+    write_manifest(run, RUN)
 
 
 @pytest.mark.parametrize("row_group_size", [1, 4, 11])
@@ -102,6 +103,7 @@ def test_a_class_gives_its_rows_to_all_its_ranks(two_stage_run: Path) -> None:
         }
     ).cast(classes.schema)
     pq.write_table(folded, two_stage_run / "rank_classes.parquet")
+    write_manifest(two_stage_run, RUN)
     timeline = Timeline.open(two_stage_run)
     stood_for = timeline.rank(2, ["rank", "end_ps"])
     assert stood_for["rank"].unique().tolist() == [2]
@@ -131,29 +133,48 @@ def test_damaged_rows_are_named(two_stage_run: Path) -> None:
         Timeline.open(two_stage_run).digest()
 
 
-@pytest.mark.parametrize("name", ["timeline.parquet", "counters.parquet", "rank_classes.parquet"])
-def test_any_damaged_byte_is_noticed_or_harmless(two_stage_run: Path, name: str) -> None:
-    timeline = Timeline.open(two_stage_run)
-    truth = [timeline.digest(), timeline.counters(), timeline.classes, timeline.rank(0)["name"].tolist()]
+@pytest.mark.parametrize(
+    "name", ["timeline.parquet", "counters.parquet", "rank_classes.parquet", "run.json", "manifest.json"]
+)
+def test_any_damaged_byte_is_noticed(two_stage_run: Path, name: str) -> None:
     path = two_stage_run / name
     content = path.read_bytes()
     generator = np.random.default_rng(7)
-    for place, value in zip(generator.integers(len(content), size=25), generator.bytes(25), strict=True):
-        path.write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
+    for place in generator.integers(len(content), size=25):
+        bit = generator.integers(8)
+        path.write_bytes(content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :])
         try:
-            found = Timeline.open(two_stage_run)
-            read = [found.digest(), found.counters(), found.classes, found.rank(0)["name"].tolist()]
+            Timeline.open(two_stage_run)
         except InputError as error:
             assert str(two_stage_run) in str(error)
-        else:
-            assert read[0] == truth[0] and read[3] == truth[3]
-            assert read[1].equals(truth[1]) and read[2].equals(truth[2])
+        else:  # white space of the manifest, which means nothing
+            assert name == "manifest.json" and content[place : place + 1].isspace()
+
+
+def test_a_table_with_other_cells_is_refused(two_stage_run: Path) -> None:
+    path = two_stage_run / "timeline.parquet"
+    rows = pq.read_table(path)
+    pq.write_table(rows.slice(0, 5), path)  # a whole file of half the rows
+    with pytest.raises(InputError, match=r"timeline\.parquet: (changed since|[\d,]+ of [\d,]+ bytes)"):
+        Timeline.open(two_stage_run)
+
+
+def test_what_a_killed_writer_left_is_no_run(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "run", RUN) as fresh:
+        write_tables(fresh, two_stage_graph(), two_stage_result(), FACTS)
+        with pytest.raises(InputError, match=r"never finished"):
+            Timeline.open(fresh)
+        write_manifest(fresh, RUN)
+        with pytest.raises(InputError, match="a writer that was ended left behind"):
+            check_folder(fresh, RUN)
+    assert Timeline.open(tmp_path / "run").digest()
 
 
 def test_other_schema_version_is_refused(two_stage_run: Path) -> None:
     path = two_stage_run / "timeline.parquet"
     table = pq.read_table(path).replace_schema_metadata({"simcore.timeline.schema": "0"})
     pq.write_table(table, path)
+    write_manifest(two_stage_run, RUN)
     with pytest.raises(InputError, match="schema version '0'"):
         Timeline.open(two_stage_run)
 
@@ -167,6 +188,7 @@ def test_other_schema_version_is_refused(two_stage_run: Path) -> None:
 )
 def test_bad_run_json_is_refused(two_stage_run: Path, text: str, message: str) -> None:
     (two_stage_run / "run.json").write_text(text)
+    write_manifest(two_stage_run, RUN)
     with pytest.raises(InputError, match=message):
         Timeline.open(two_stage_run)
 
@@ -203,7 +225,7 @@ def test_a_run_may_be_replaced_but_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_nothing_is_left_half_written(tmp_path: Path, error: type[BaseException]) -> None:
-    with pytest.raises(error), run_folder(tmp_path / "run") as folder:
+    with pytest.raises(error), whole_folder(tmp_path / "run", RUN) as folder:
         (folder / "timeline.parquet").write_bytes(b"half")
         raise error
     assert list(tmp_path.iterdir()) == []

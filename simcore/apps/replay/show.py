@@ -16,11 +16,12 @@ from simcore.apps.replay.explain import Contribution, by_stream
 from simcore.apps.replay.insight import StepInsight, Utilisation
 from simcore.apps.replay.play import Replay, ReplayedStep
 from simcore.apps.run.simulation import PERFETTO_FILE
+from simcore.files import whole_folder
 from simcore.graph import Graph, graph_hash
 from simcore.hardware import hardware_hash
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
-from simcore.timeline.folder import run_folder
+from simcore.timeline.schema import RUN
 from simcore.units import PS_PER_US, s_from_ps
 from workloads.imports import ImportedJob
 
@@ -206,9 +207,9 @@ def write_replay(out_dir: Path, replay: Replay, settings: Mapping[str, str]) -> 
         assumptions=("a replay: ops are those of a recording", *replay.notes),
         warnings=tuple(replay.doubts()),
     )
-    with run_folder(out_dir) as folder:
+    with whole_folder(out_dir, RUN) as folder:
         info = write_tables(folder, graph, replay.result, facts)
-        timeline = Timeline.open(folder)
+        timeline = Timeline.open(folder, finished=False)
         write_perfetto(timeline, folder / PERFETTO_FILE, default_ranks(timeline, analyse(timeline)))
     return info
 

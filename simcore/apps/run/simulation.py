@@ -15,6 +15,7 @@ from simcore.apps.run.loading import check_dims, check_world, loaded, rank_gpus
 from simcore.apps.run.scenario import Scenario
 from simcore.cost import ORIGINS
 from simcore.engine import Answered, SimulationResult
+from simcore.files import folder_name, whole_folder
 from simcore.graph import Graph, graph_hash, verify
 from simcore.hardware import ClusterSpec, assumptions, hardware_hash
 from simcore.hardware.record import unmeasured_fabric
@@ -23,7 +24,7 @@ from simcore.report import default_ranks, write_perfetto
 from simcore.run import Ran, Setup, run
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.facts import origin_shares
-from simcore.timeline.folder import run_folder
+from simcore.timeline.schema import RUN
 from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
@@ -98,13 +99,13 @@ def run_scenario(
             check_world(*state)
         memory, too_large = found.fits(graph, cluster, refuse=settings.refuse_memory)
     if out_dir is None:
-        out_dir = Path("runs") / (graph.workload.name + ("-edited" if done else ""))
+        out_dir = Path("runs") / folder_name(graph.workload.name + ("-edited" if done else ""))
     setup = setup_of(scenario, fold=fold, learned=learned)
     plain = dataclasses.replace(setup, fold=True, noise_sigma=0.0, rank_gpus={})
     with stages.stage("simulating before edits"):
         before_s = [run(*state, plain).step_s for state in states[:-1]]
     # Opened before the long part: what cannot be written is known at once.
-    with run_folder(out_dir) as folder:
+    with whole_folder(out_dir, RUN) as folder:
         with stages.stage("simulating") as update:
             ran = run(graph, cluster, setup, progress=_throttled(update))
         result = ran.result
@@ -128,7 +129,7 @@ def run_scenario(
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
         with stages.stage("analysing"):
-            timeline = Timeline.open(folder)
+            timeline = Timeline.open(folder, finished=False)
             analysis = analyse(timeline)
         with stages.stage("writing for Perfetto"):
             ranks = default_ranks(timeline, analysis)

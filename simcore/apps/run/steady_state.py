@@ -15,6 +15,7 @@ from simcore.apps.run.loading import loaded
 from simcore.apps.run.scenario import Scenario
 from simcore.apps.run.simulation import FinishedRun, run_scenario
 from simcore.errors import InputError
+from simcore.files import folder_name
 from simcore.report import json_object
 from simcore.timeline.schema import TIMELINE_FILE
 from simcore.units import s_from_ps
@@ -50,7 +51,7 @@ def run_steady_state(
     if counts is None:
         return run(scenario, out_dir, stages)
     memory, _ = whole.fits(whole.graph, whole.cluster, refuse=scenario.settings.refuse_memory)
-    out_dir = out_dir or Path("runs") / whole.graph.workload.name
+    out_dir = out_dir or Path("runs") / folder_name(whole.graph.workload.name)
     each = job.training.micro_batch * job.parallel.dp
     few, more = counts
     with tempfile.TemporaryDirectory() as scratch:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simcore.apps.main import app
+from simcore.files import write_manifest
 from tests.synthetic import write_two_stage_run
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +68,7 @@ def test_a_run_compared_with_itself_and_with_a_slower_one(tmp_path: Path) -> Non
     facts["step_ps"] *= 2
     facts["cluster"]["gpu"]["name"] = "tinier"
     (slower / "run.json").write_text(json.dumps(facts))
+    write_manifest(slower, "run")
     found = json.loads(CliRunner().invoke(app, ["compare", run, str(slower), "--json"]).stdout)
     # 300,000 ps against twice that: half the speed.
     assert found["step_time_s"] == pytest.approx([300e-9, 600e-9])

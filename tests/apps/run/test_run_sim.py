@@ -27,6 +27,7 @@ def test_summary_and_files(run: Callable[..., Result], graph_dir: Path) -> None:
     assert "2 of the 96 GPUs of h800-96, node 0; the others stay idle" in result.stdout
     assert sorted(path.name for path in Path("runs/tiny").iterdir()) == [
         "counters.parquet",
+        "manifest.json",
         "perfetto.json.gz",
         "rank_classes.parquet",
         "run.json",
@@ -169,6 +170,33 @@ def test_a_truncated_graph_is_refused(run: Callable[..., Result], graph_dir: Pat
     assert result.exit_code == 2
     assert "ops.parquet" in result.stderr
     assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["/tmp/../../elsewhere", "../../elsewhere", "..", "", "x" * 300])
+def test_a_name_in_a_file_leads_nowhere_but_below_runs(
+    run: Callable[..., Result], tmp_path: Path, name: str
+) -> None:
+    build = GraphBuilder(1, name=name)
+    template = build.template("fwd")
+    template.compute("gemm", recorded_ps=MS)
+    build.program([0], [(template, 0, 0)])
+    save_graph(build.build(), tmp_path / "graph")
+    result = run("run-sim", tmp_path / "graph")
+    assert result.exit_code == 0, result.output
+    (folder,) = Path("runs").iterdir()
+    assert Timeline.open(folder).num_rows == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["graph", "work"]
+    assert not Path("/elsewhere").exists()
+
+
+def test_a_folder_with_a_file_of_that_name_is_not_ours(run: Callable[..., Result], graph_dir: Path) -> None:
+    Path("p").mkdir()
+    Path("p/run.json").write_text("{}")
+    Path("p/thesis.txt").write_text("years")
+    result = run("run-sim", graph_dir, "--out", "p")
+    assert result.exit_code == 2
+    assert "no manifest.json names 'run.json' and 1 more as ours" in " ".join(result.stderr.split())
+    assert Path("p/thesis.txt").read_text() == "years" and Path("p/run.json").read_text() == "{}"
 
 
 def test_dims_must_multiply_to_the_ranks(run: Callable[..., Result], tmp_path: Path) -> None:

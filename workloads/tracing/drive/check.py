@@ -185,8 +185,7 @@ def check(name: str) -> RecipeOutcome:
     try:
         with tempfile.TemporaryDirectory() as folder:
             graph, report = trace(job, name=name)
-            save_graph(graph, Path(folder) / name)
-            report.write(Path(folder) / name)
+            save_graph(graph, Path(folder) / name, report.write)
             wall_s = time.monotonic() - began
             size = sum(path.stat().st_size for path in (Path(folder) / name).iterdir())
     except SimcoreError as error:

@@ -22,7 +22,9 @@ from rich.progress import Progress as Bars
 from typer.core import TyperGroup
 
 from simcore.errors import InputError
+from simcore.files import check_replaceable
 from simcore.graph import Graph, graph_hash, save_graph
+from simcore.graph.store import GRAPH
 from simcore.units import format_bytes
 from workloads.tracing.drive.rank_classes import TraceReport
 from workloads.tracing.drive.rounds import Progress
@@ -175,13 +177,12 @@ def _trace(job: Callable[[], TracedJob], out: Path, name: str, jobs: int) -> Non
     if jobs < 0:
         raise InputError(f"jobs: {jobs} must not be negative")
     made = job()
-    check_target(out)
+    check_replaceable(out, GRAPH)  # before minutes of tracing
     with shown_progress() as progress:
         graph, report = trace(
             made, name=name or out.resolve().name, num_workers=jobs or None, progress=progress
         )
-    save_graph(graph, out)
-    report.write(out)
+    save_graph(graph, out, report.write)
     _summarise(graph, report, out)
 
 
@@ -208,12 +209,6 @@ def _summarise(graph: Graph, report: TraceReport, out: Path) -> None:
         typer.echo(f"... and {len(report.values) - _SHOWN} more in trace.json", err=True)
     for warning in report.warnings:
         typer.echo(f"warning: {warning}", err=True)
-
-
-def check_target(out: Path) -> None:
-    """Before minutes of tracing: will there be a place to write to?  InputError when not."""
-    if out.exists() and not (out.is_dir() and ((out / "graph.json").is_file() or not any(out.iterdir()))):
-        raise InputError(f"{out}: exists and is not a graph folder; it is left alone")
 
 
 @contextmanager

@@ -1,0 +1,15 @@
+"""What is written appears whole or not at all, and nobody else's files are lost to it."""
+
+from simcore.files.manifest import MANIFEST, check_folder, check_replaceable, write_manifest
+from simcore.files.names import folder_name
+from simcore.files.whole import whole_file, whole_folder
+
+__all__ = [
+    "MANIFEST",
+    "check_folder",
+    "check_replaceable",
+    "folder_name",
+    "whole_file",
+    "whole_folder",
+    "write_manifest",
+]

@@ -1,0 +1,161 @@
+"""The manifest of a folder: what in it is ours, and as it was written.
+
+Note [What is ours].  A folder that this program wrote holds ``manifest.json``, written last, which names
+every file in it with size and digest.  Only a folder whose manifest names all that it holds is ever replaced,
+and of what is replaced only files that the manifest names are deleted: what appeared there meanwhile is left
+beside it, in ``NAME.kept-...``.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from simcore.errors import InputError
+from simcore.files.names import is_work, resolved
+from simcore.outside import json_document, read_bytes
+
+MANIFEST: Final = "manifest.json"
+_FORMAT: Final = 1
+_CHUNK: Final = 1 << 20
+
+
+def check_replaceable(path: Path, kind: str) -> None:
+    """InputError unless ``path`` is absent, an empty folder, or one of this ``kind`` that is ours alone."""
+    target = resolved(path)
+    try:
+        if not target.exists():
+            return
+        if not target.is_dir():
+            raise InputError(f"{path} is a file; a {kind} needs a folder")
+        if target in (here := Path.cwd(), *here.parents):
+            raise InputError(f"{path} is the working folder or holds it; name a folder for the {kind}")
+        held = list(entries(target))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    if not held:
+        return
+    if MANIFEST not in held:
+        raise InputError(
+            f"{path} is not a {kind} folder and not empty: no {MANIFEST} names {held[0]!r}"
+            f"{f' and {len(held) - 1} more' if held[1:] else ''} as ours; nothing is removed: choose another"
+            " folder, or delete it yourself if an older version wrote it"
+        )
+    manifest = read_manifest(target)
+    if manifest["holds"] != kind:
+        raise InputError(
+            f"{path} is not a {kind} folder: it holds a {manifest['holds']}; choose another folder"
+        )
+    foreign = [name for name in held if name not in manifest["files"] and name != MANIFEST]
+    if foreign:
+        raise InputError(
+            f"{path} holds {foreign[0]!r}, which this program did not write ({MANIFEST} does not name it);"
+            " nothing is removed: move it away, or choose another folder"
+        )
+
+
+def write_manifest(folder: Path, kind: str) -> None:
+    """Name every file in ``folder`` with size and digest, the disk having taken all of them."""
+    files = {name: _described(folder / name) for name in entries(folder) if name != MANIFEST}
+    content = {"format": _FORMAT, "holds": kind, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    sync(folder / MANIFEST)
+    for inner in {(folder / name).parent for name in files} | {folder}:
+        sync(inner)
+
+
+def check_folder(folder: Path, kind: str) -> None:
+    """InputError, naming the file, unless ``folder`` holds a ``kind``, all of it as it was written.
+
+    Files beside those that the manifest names do not matter.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise InputError(
+            f"{folder} is not a {kind} folder: it has no {MANIFEST} (never finished, or written by an older"
+            " version: write it again)"
+        )
+    if is_work(folder.resolve().parent.name):
+        raise InputError(f"{folder} is what a writer that was ended left behind; write it again")
+    manifest = read_manifest(folder)
+    if manifest["holds"] != kind:
+        raise InputError(f"{folder} is not a {kind} folder: it holds a {manifest['holds']}")
+    for name, known in manifest["files"].items():
+        path = folder / name
+        try:
+            size = path.stat().st_size
+            if size < known["bytes"]:
+                raise InputError(
+                    f"{path}: {size:,} of {known['bytes']:,} bytes; the {kind} folder is damaged"
+                )
+            if size > known["bytes"] or _digest(path) != known["blake2b"]:
+                raise InputError(f"{path}: changed since it was written; the {kind} folder is not as it was")
+        except FileNotFoundError:
+            raise InputError(f"{path}: missing; the {kind} folder is incomplete") from None
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from None
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, its shape checked.  Names in it are compared with what is there, never followed."""
+    path = folder / MANIFEST
+    content = json_document(read_bytes(path, "a manifest", "json"), str(path))
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise InputError(f"{path}: not a manifest of format {_FORMAT}")
+    files = content.get("files")
+    if not isinstance(files, dict) or not isinstance(content.get("holds"), str):
+        raise InputError(f"{path}: needs 'holds' and 'files'")
+    for name, known in files.items():
+        if not _is_below(name):
+            raise InputError(f"{path}: {name[:200]!r} is not a file of this folder")
+        if (
+            not isinstance(known, dict)
+            or type(known.get("bytes")) is not int
+            or not isinstance(known.get("blake2b"), str)
+        ):
+            raise InputError(f"{path}: {name[:200]!r} needs 'bytes' and 'blake2b'")
+    return content
+
+
+def _is_below(name: str) -> bool:
+    return "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
+
+
+def _described(path: Path) -> Mapping[str, int | str]:
+    sync(path)
+    return {"bytes": path.stat().st_size, "blake2b": _digest(path)}
+
+
+def _digest(path: Path) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+def entries(folder: Path | str, prefix: str = "") -> Iterator[str]:
+    """Names of all files below ``folder``; links count as files, empty folders end in a slash."""
+    with os.scandir(folder) as found:
+        inside = sorted(found, key=lambda entry: entry.name)
+    for entry in inside:
+        if entry.is_dir(follow_symlinks=False):
+            yield from list(entries(entry.path, f"{prefix}{entry.name}/")) or [f"{prefix}{entry.name}/"]
+        else:
+            yield prefix + entry.name
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot, of folders
+            raise
+    finally:
+        os.close(handle)
