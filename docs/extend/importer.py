@@ -1,27 +1,23 @@
 """An importer: rows of ops in a CSV, with times in microseconds, become a job that can be replayed."""
 
-import csv
-import io
-
 from simcore.errors import InputError
 from simcore.graph import ProcessGroup
+from simcore.outside import csv_rows
 from workloads.imports import ImportedJob, Importer, ImportReport, register
-from workloads.imports.files import opened, read_each
+from workloads.imports.files import read_each, read_whole
 from workloads.imports.job import RankReport
 from workloads.imports.timed_ops import RecordedCall, TimedOp, build_timed_graph, imported_rank
 
-HEADER = b"rank,stream,name,start_us,end_us\n"
+COLUMNS = ("rank", "stream", "name", "start_us", "end_us")
 
 
 def read_ops(source):
     """The ops of each rank, in the order of the file; an all_reduce meets those of the other ranks."""
     ranks: dict[int, list[TimedOp]] = {}
-    with opened(source) as (handle, _):
-        rows = list(csv.DictReader(io.StringIO(handle.read().decode())))
-    for number, row in enumerate(rows, start=1):
+    for place, row in csv_rows(read_whole(source), "ops", COLUMNS, where=source.label):
         start, end = (round(float(row[key]) * 1e6) for key in ("start_us", "end_us"))
         if end < start:
-            raise InputError(f"{source.label}: row {number} ends before it starts")
+            raise InputError(f"{place}: ends before it starts")
         meets = RecordedCall("all", transfer_ps=0, collective="all_reduce")
         communicates = row["name"] == "all_reduce"
         ranks.setdefault(int(row["rank"]), []).append(
@@ -46,4 +42,11 @@ def import_csv(sources, skip_bad, gaps):
     return ImportedJob(graph, imported, report)
 
 
-register(Importer("ops_csv", "rows of ops (CSV)", lambda _, head: head.startswith(HEADER), import_csv))
+register(
+    Importer(
+        "ops_csv",
+        "rows of ops (CSV)",
+        lambda _, head: head.startswith(",".join(COLUMNS).encode()),
+        import_csv,
+    )
+)

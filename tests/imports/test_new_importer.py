@@ -31,7 +31,7 @@ def test_rows_of_ops_are_replayed(tmp_path):
 def test_a_bad_row_is_refused_by_its_number(tmp_path):
     path = tmp_path / "ops.csv"
     path.write_bytes(HEADER + b"0,7,gemm,60,0\n")
-    with pytest.raises(InputError, match=r"ops\.csv: row 1 ends before it starts"):
+    with pytest.raises(InputError, match=r"ops\.csv: line 2: ends before it starts"):
         import_traces([path])
 
 

@@ -208,7 +208,7 @@ def test_a_truncated_log(tmp_path):
     (paths,) = write(tmp_path, TWO_STAGES)
     path = paths / "pp_rank_1.json"
     path.write_text(path.read_text()[:-20])
-    with pytest.raises(InputError, match=r"pp_rank_1.json: character \d+: .*truncated"):
+    with pytest.raises(InputError, match=r"pp_rank_1.json: line 1, column \d+: .*truncated"):
         import_traces([paths])
 
 
@@ -238,7 +238,7 @@ def test_a_stage_whose_log_is_bad_is_stood_in_for(tmp_path, name, gaps):
     path = folder / "pp_rank_1.json"
     path.write_text(path.read_text()[:-20])
     path.rename(folder / name)
-    with pytest.raises(InputError, match=rf"{name}: character \d+: .*truncated"):
+    with pytest.raises(InputError, match=rf"{name}: line 1, column \d+: .*truncated"):
         import_traces([folder], gaps=gaps)
     job = import_traces([folder], skip_bad=True, gaps=gaps)
     assert name in job.report.skipped[0]

@@ -236,7 +236,7 @@ def changed(index, **values):
         (changed(3, duration="-1"), "row 3: duration -1.0 s is negative"),
         (changed(3, duration="1e9"), "row 3: ends 1.16e.04 days after the first start of step 7"),
         (changed(3, start_ts="1e8"), "row 3: ends 1.16e.03 days after"),
-        (changed(2, start_ts="soon"), "row 2: start_ts is 'soon', no number"),
+        (changed(2, start_ts="soon"), "line 3: start_ts is 'soon', no number"),
         (changed(2, stage="0.5"), "row 2: stage is 0.5, not a whole number"),
         (changed(2, optype="forward-compute"), "stands twice in step 7"),
         (lambda lines: lines.__delitem__(slice(19, None)), "no worker at dp_rank 1, stage 1"),

@@ -1,24 +1,28 @@
-"""Files to import: found at a path, decompressed, refused where they are none; small ones read whole."""
+"""Files to import: found at a path, decompressed in memory, refused where they are none.
+
+Names inside archives are labels; nothing is unpacked to a path.
+"""
 
 from __future__ import annotations
 
 import gzip
-import json
+import io
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from simcore.errors import InputError
-from simcore.units import format_bytes
+from simcore.outside import json_document, limits, over
+from simcore.units import MIB, format_bytes
 
-_CHUNK_BYTES = 1 << 24
-MAX_TEXT_BYTES = 16 << 30  # decompressed
-_RATIO_FROM_BYTES = 64 << 20  # small files may compress well by chance
-MAX_RATIO = 250  # traces compress 10 to 40 times; a bomb a thousand times
+_CHUNK_BYTES = 1 << 20
+_RATIO_FROM_BYTES = 64 * MIB  # small files may compress well by chance
+_MAX_RATIO = 250  # traces compress 10 to 40 times; a bomb a thousand times
+_MAX_MEMBERS = 100_000  # of an archive
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class TraceFile:
 
     path: Path
     member: str | None = None
+    info: tarfile.TarInfo | None = field(default=None, repr=False, compare=False)  # where in the archive
 
     @property
     def label(self) -> str:
@@ -39,22 +44,24 @@ def trace_files(path: Path) -> list[TraceFile]:
 
     Errors: InputError when there is none, or the archive cannot be read.
     """
-    if path.is_dir():
-        found = [
-            f for inner in sorted(path.iterdir()) if _is_trace_name(inner.name) for f in trace_files(inner)
-        ]
-    elif not path.is_file():
-        raise InputError(f"{path}: no such file")
-    elif path.name.endswith((".tar.gz", ".tgz", ".tar")):
-        found = [TraceFile(path, name) for name in _members(path)]
-    else:
-        return [TraceFile(path)]
+    try:
+        if path.is_dir():
+            inside = sorted(inner for inner in path.iterdir() if _is_trace_name(inner.name))
+            found = [f for inner in inside if not inner.is_dir() for f in trace_files(inner)]
+        elif not path.is_file():
+            raise InputError(f"{path}: {'is a device or pipe, no file' if path.exists() else 'no such file'}")
+        elif path.name.endswith((".tar.gz", ".tgz", ".tar")):
+            found = _members(path)
+        else:
+            return [TraceFile(path)]
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not found:
         raise InputError(f"{path}: holds no trace (*{', *'.join((*_TRACES, *_CONTAINERS))})")
     return found
 
 
-_TRACES = (".json", ".json.gz", ".et", ".csv", ".csv.gz", ".parquet")
+_TRACES = (".json", ".json.gz", ".et", ".et.gz", ".csv", ".csv.gz", ".parquet")
 _CONTAINERS = (".tar.gz", ".tgz", ".tar", ".sqlite", ".sqlite.gz", ".sqlite3")
 
 
@@ -62,15 +69,26 @@ def _is_trace_name(name: str) -> bool:
     return name.endswith(_TRACES + _CONTAINERS) and not name.startswith(".")
 
 
-def _members(path: Path) -> list[str]:
-    files = []
+def _members(path: Path) -> list[TraceFile]:
+    found = []
     stored = path.stat().st_size
-    with readable(str(path)), tarfile.open(path) as archive:
-        for member in archive:  # the next header comes after unpacking all of this member
-            check_size(str(path), member.size, stored)
-            if member.isfile():
-                files.append(member.name)
-    return sorted(name for name in files if name.endswith(_TRACES) and "/._" not in f"/{name}")
+    with _archive(path) as archive:
+        for number, member in enumerate(archive):  # the next header comes after unpacking all of this member
+            _check_size(str(path), max(member.size, archive.offset), stored)
+            if number >= _MAX_MEMBERS:
+                raise InputError(f"{path}: more than {_MAX_MEMBERS:,} members; not read further")
+            name = member.name
+            if member.isfile() and name.endswith(_TRACES) and "/._" not in f"/{name}":
+                found.append(TraceFile(path, name, member))
+    return sorted(found, key=lambda source: str(source.member))
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[tarfile.TarFile]:
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    with readable(str(path)), tarfile.open(path, "r:gz" if packed else "r:") as archive:
+        yield archive
 
 
 @contextmanager
@@ -83,52 +101,83 @@ def readable(label: str, position: Callable[[], int] | None = None) -> Iterator[
         early = isinstance(error, EOFError)
         reason = "the compressed data ends too early (truncated file)" if early else str(error)
         raise InputError(f"{label}: cannot be read{where}: {reason}") from None
+    except OSError as error:
+        raise InputError(f"{label}: cannot be read: {error.strerror or error}") from None
 
 
 @contextmanager
-def opened(source: TraceFile) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int]]:
-    """The file's bytes, decompressed, and its size as stored."""
-    if source.member is None:
-        stored = source.path.stat().st_size
-        with source.path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            if not packed:
-                yield raw, 0
-                return
-            with gzip.GzipFile(fileobj=raw) as plain:
-                yield plain, stored
-        return
-    with tarfile.open(source.path) as archive:
-        handle = archive.extractfile(source.member)
-        if handle is None:
-            raise InputError(f"{source.label}: no such member")
-        stored = source.path.stat().st_size
-        if source.member.endswith(".gz"):
-            with gzip.GzipFile(fileobj=handle) as plain:
-                yield plain, stored
+def opened(source: TraceFile) -> Iterator[io.BufferedReader]:
+    """The file's bytes, decompressed, within the limits.  InputError when it cannot be read, or unpacks to
+    more than any trace.
+    """
+    with readable(source.label):
+        if source.info is not None:
+            with _archive(source.path) as archive:
+                member = archive.extractfile(source.info)
+                assert member is not None  # of a plain file's
+                yield from _plain(source, member)
         else:
-            yield handle, stored
+            with source.path.open("rb") as file:
+                yield from _plain(source, file)
+
+
+def _plain(source: TraceFile, stored: IO[bytes]) -> Iterator[io.BufferedReader]:
+    packed = stored.read(2) == b"\x1f\x8b"
+    stored.seek(0)
+    bytes_of_file = source.path.stat().st_size if packed or source.info is not None else 0
+    if packed:
+        with gzip.GzipFile(fileobj=stored) as plain:
+            yield io.BufferedReader(_Within(source.label, plain, bytes_of_file), _CHUNK_BYTES)
+    else:
+        yield io.BufferedReader(_Within(source.label, stored, bytes_of_file), _CHUNK_BYTES)
+
+
+class _Within(io.RawIOBase):
+    """A stream that refuses to go beyond the limits."""
+
+    def __init__(self, label: str, plain: IO[bytes] | gzip.GzipFile, stored_bytes: int) -> None:
+        super().__init__()
+        self._label, self._plain, self._stored = label, plain, stored_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._plain.read(len(buffer))
+        self._at += len(data)
+        _check_size(self._label, self._at, self._stored)
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def head_of(source: TraceFile, num_bytes: int = 64 << 10) -> bytes:
     """The beginning of a file, decompressed.  InputError when it cannot be read."""
-    head = b""
-    with readable(source.label, lambda: len(head)), opened(source) as (handle, _):
-        while len(head) < num_bytes and (more := handle.read(num_bytes - len(head))):
-            head += more
-    return head
+    with opened(source) as handle:
+        return handle.read(num_bytes)
 
 
-def check_size(label: str, text_bytes: int, stored_bytes: int) -> None:
+def _check_size(label: str, text_bytes: int, stored_bytes: int) -> None:
     """InputError when a file unpacks to more than any trace: ``stored_bytes`` 0 for what is not packed."""
-    if text_bytes > MAX_TEXT_BYTES:
-        raise InputError(f"{label}: more than {format_bytes(MAX_TEXT_BYTES)} of text; not read further")
-    if stored_bytes and text_bytes > _RATIO_FROM_BYTES and text_bytes > MAX_RATIO * stored_bytes:
+    if text_bytes > limits().unpacked:
+        raise over("unpacked", 0, label)
+    if stored_bytes and text_bytes > _RATIO_FROM_BYTES and text_bytes > _MAX_RATIO * stored_bytes:
         raise InputError(
             f"{label}: {format_bytes(stored_bytes)} unpack to {format_bytes(text_bytes)} and more,"
-            f" over {MAX_RATIO} times; no trace compresses so well, not read further"
+            f" over {_MAX_RATIO} times; no trace compresses so well, not read further"
         )
+
+
+def read_whole(source: TraceFile, limit: str = "json") -> bytes:
+    """All of a file, decompressed, and no more than the limit called ``limit``."""
+    most, size, chunks = getattr(limits(), limit), 0, []
+    with opened(source) as handle:
+        while chunk := handle.read(_CHUNK_BYTES):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > most:
+                raise over(limit, 0, source.label)
+    return b"".join(chunks)
 
 
 def read_object(source: TraceFile, what: str) -> dict[str, Any]:
@@ -136,20 +185,7 @@ def read_object(source: TraceFile, what: str) -> dict[str, Any]:
 
     Errors: InputError with file, position and reason for anything else.
     """
-    data = bytearray()
-    with readable(source.label, lambda: len(data)), opened(source) as (handle, stored):
-        while chunk := handle.read(_CHUNK_BYTES):
-            data += chunk
-            check_size(source.label, len(data), stored)
-    try:
-        content = json.loads(data)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source.label}: byte {error.start:,}: not text") from None
-    except json.JSONDecodeError as error:
-        where = f"{source.label}: character {error.pos:,}"
-        raise InputError(f"{where}: {error.msg}: not JSON, or truncated") from None
-    except RecursionError:
-        raise InputError(f"{source.label}: values are nested too deeply") from None
+    content = json_document(read_whole(source), source.label)
     if not isinstance(content, dict):
         raise InputError(f"{source.label}: is no JSON object of {what}")
     return content

@@ -2,38 +2,35 @@
 
 A profiler trace is one object whose ``traceEvents`` array has a million small objects.  Each is decoded by
 the standard library's C scanner from a sliding window of text, so memory is the window, whatever the file.
-Values are numbers whatever a version writes them as.
 """
 
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
 import re
 from collections.abc import Iterator
 from typing import IO, Any
 
 from simcore.errors import InputError
-from workloads.imports.files import TraceFile, check_size, opened, readable
+from simcore.outside import limits, over
+from workloads.imports.files import TraceFile, opened, readable
 
 _CHUNK_BYTES = 1 << 20
 _MAX_VALUE_CHARS = 64 << 20  # one event or header value: a longer one is no profiler's
 _SPACE = re.compile(r"[ \t\r\n]*")
-_TRAILING_NUMBER = re.compile(r"\d{1,9}$")
 
 
 class _Window:
     """A sliding window of decoded text over a byte stream."""
 
-    def __init__(self, label: str, handle: IO[bytes] | gzip.GzipFile, stored_bytes: int) -> None:
+    def __init__(self, label: str, handle: IO[bytes]) -> None:
         self.label = label
         self.text = ""
         self.at = 0
         self.read_bytes = 0
         self._dropped = 0  # characters before the window
         self._handle = handle
-        self._stored = stored_bytes
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         self._ended = False
         # Fractions stay text: 1712195495519689.123 us does not fit in a double.  Names of kernels and Python
@@ -49,7 +46,6 @@ class _Window:
             self._ended = not data
             more = self._decode(data, self._ended)
         self.read_bytes += len(data)
-        check_size(self.label, self.read_bytes, self._stored)
         self._dropped += self.at
         self.text = self.text[self.at :] + more
         self.at = 0
@@ -97,7 +93,11 @@ class _Window:
                 if self._ended:
                     self.at = min(error.pos, len(self.text))
                     raise self.fail(f"{error.msg}: not JSON, or truncated") from None
-                self.fill()
+                wanted = 2 * (
+                    len(self.text) - self.at
+                )  # a long value is scanned a few times, not at each fill
+                while self.fill() and len(self.text) < wanted:
+                    pass
             except ValueError as error:  # an integer of thousands of digits
                 raise self.fail(str(error)) from None
             except RecursionError:
@@ -117,8 +117,8 @@ def read_events(
     A bare array of events is read too.
     Errors: InputError with file, position and reason for anything that is not such a file.
     """
-    with readable(source.label), opened(source) as (handle, stored):
-        window = _Window(source.label, handle, stored)
+    with opened(source) as handle:
+        window = _Window(source.label, handle)
         if not window.next_char():
             raise window.fail("the file is empty")
         if window.expect("{[") == "[":
@@ -149,43 +149,11 @@ def _array(window: _Window) -> Iterator[tuple[int, Any]]:
     if window.next_char() == "]":
         window.at += 1
         return
-    number = 0
+    number, most = 0, limits().events
     while True:
         yield number, window.value()
         number += 1
+        if number > most:
+            raise over("events", 0, window.label)
         if window.expect(",]") == "]":
             return
-
-
-def arguments(event: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an event; empty where it has none."""
-    args = event.get("args")
-    return args if type(args) is dict else {}
-
-
-def whole(value: object, default: int) -> int:
-    """``value`` as an integer of 62 bits, ``default`` where it is none."""
-    if type(value) is not int:
-        try:
-            value = int(float(value)) if isinstance(value, str) else default
-        except (ValueError, OverflowError):
-            return default
-    return value if -(1 << 62) < value < 1 << 62 else default
-
-
-def product(value: object) -> int:
-    """The number of blocks (threads) of a grid (block) written [x, y, z]; 0 where it is none."""
-    if type(value) is not list or not 1 <= len(value) <= 3:
-        return 0
-    total = 1
-    for size in value:
-        total *= whole(size, 0)
-    return total if 0 < total < 1 << 62 else 0
-
-
-def numbered(value: object) -> int:
-    """The number of a stream or device, also where it is written "stream 7"; 0 where there is none."""
-    if type(value) is str:
-        found = _TRAILING_NUMBER.search(value)
-        return int(found.group()) if found is not None else 0
-    return whole(value, 0)

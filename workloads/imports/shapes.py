@@ -14,6 +14,7 @@ from simcore.collectives.kinds import kind_of
 from simcore.cost.classify import classify
 from simcore.cost.framework_op import described_inputs
 from simcore.cost.kernel import ELEMENT_BYTES
+from simcore.errors import InputError
 from simcore.graph import Graph
 from simcore.graph.ops import Strings
 from workloads.imports.collective_names import exchange_kind
@@ -154,6 +155,9 @@ def with_shapes(graph: Graph, ranks: tuple[ImportedRank, ...]) -> Graph:
             found = describe(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outputs)
             if found is None:
                 continue
+            if max(found.flops, found.bytes_read, found.bytes_written) >= 1 << 62:
+                what = f"{shapes.name[call]} of inputs {shapes.in_shapes[call]}"[:300]
+                raise InputError(f"rank {rank.number}: {what} is more work than 64 bits count")
             changed = True
             row = first_row + int(rank.flat[op])
             for name, text in texts.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 
@@ -16,7 +15,7 @@ from simcore.units import PS_PER_S
 from workloads.imports.chakra.read import ChakraNode, read_nodes
 from workloads.imports.chakra.schema import NodeType
 from workloads.imports.chakra.to_graph import RankNodes, build_graph
-from workloads.imports.files import TraceFile, opened, read_each
+from workloads.imports.files import TraceFile, read_each, read_object
 from workloads.imports.job import ImportedJob, ImportReport, RankReport
 from workloads.imports.recorded import MAX_SPAN_S, ImportedRank, RecordedOps, Step
 
@@ -75,12 +74,8 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
 
 def _groups(source: TraceFile) -> dict[str, tuple[int, ...]]:
     """``comm_group.json``: ranks by group name."""
-    try:
-        with opened(source) as (handle, _):
-            found = json.loads(handle.read(1 << 26))
-    except ValueError as error:
-        raise InputError(f"{source.label}: {error}: no groups") from None
-    for name, ranks in found.items() if isinstance(found, dict) else [("", None)]:
+    found = read_object(source, "groups")
+    for name, ranks in found.items():
         if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
             raise InputError(f"{source.label}: group {name!r} is no list of ranks")
     return {str(name): tuple(ranks) for name, ranks in found.items()}

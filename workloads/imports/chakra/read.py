@@ -8,9 +8,10 @@ from sys import intern
 from typing import IO, Any
 
 from simcore.errors import InputError
+from simcore.outside import limits, over
 from simcore.units import PS_PER_US
 from workloads.imports.chakra.schema import MAX_MESSAGE_BYTES, NodeType, messages
-from workloads.imports.files import TraceFile, check_size, opened, readable
+from workloads.imports.files import TraceFile, opened
 from workloads.imports.recorded import MAX_SPAN_S
 
 VERSION = "0.0.4"
@@ -38,14 +39,17 @@ def read_nodes(source: TraceFile) -> Iterator[ChakraNode]:
     beyond a week.
     """
     kinds = messages()
-    with readable(source.label), opened(source) as (handle, stored):
-        reader = _Delimited(source.label, handle, stored)
+    with opened(source) as handle:
+        reader = _Delimited(source.label, handle)
         first = reader.message()
         if first is None:
             raise InputError(f"{source.label}: the file is empty")
         reader.parsed(kinds["GlobalMetadata"], first)
         kind = kinds["Node"]
+        count, most = 0, limits().events
         while (data := reader.message()) is not None:
+            if (count := count + 1) > most:
+                raise over("events", 0, source.label)
             yield _node(reader, reader.parsed(kind, data))
 
 
@@ -90,10 +94,9 @@ def _write(handle: IO[bytes], message: Any) -> None:
 class _Delimited:
     """Cuts a stream into messages and knows where it stands."""
 
-    def __init__(self, label: str, handle: Any, stored_bytes: int) -> None:
+    def __init__(self, label: str, handle: IO[bytes]) -> None:
         self.label = label
         self._handle = handle
-        self._stored = stored_bytes
         self.at = 0
         from google.protobuf.message import DecodeError
 
@@ -117,11 +120,10 @@ class _Delimited:
                 raise self.fail("no length of a message: not a Chakra file")
         if length > MAX_MESSAGE_BYTES:
             raise self.fail(f"a message of {length:,} bytes: not a Chakra file, or damaged")
-        data: bytes = self._handle.read(length)
+        data = self._handle.read(length)
         if len(data) < length:
             raise self.fail(f"a message of {length:,} bytes, of which {len(data):,} are there (truncated?)")
         self.at += length
-        check_size(self.label, self.at, self._stored)
         return data
 
     def parsed(self, kind: Any, data: bytes) -> Any:

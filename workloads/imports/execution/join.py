@@ -14,7 +14,7 @@ import numpy.typing as npt
 from simcore.graph.ops import IntArray
 from workloads.imports.collective_names import FRAMEWORK_CALLS, LIBRARY_CALLS, is_communication
 from workloads.imports.execution.read import ExecutionTrace, ObservedNode, ObservedTensor
-from workloads.imports.json_events import arguments
+from workloads.imports.fields import table, text, whole
 from workloads.imports.op_columns import Names, columns_of
 from workloads.imports.recording.columns import CollectiveMeta, FrameworkCalls, GpuRecording
 from workloads.imports.recording.intervals import innermost
@@ -38,9 +38,9 @@ class HostCalls:
 
     def take(self, event: dict[str, Any], start_ps: int, end_ps: int, thread: int) -> None:
         """Note an event with its times, ps after the trace's origin."""
-        ids = [arguments(event).get(key) for key in _FUNCTION_IDS]
-        numbers = [value if type(value) is int and 0 <= value < 1 << 62 else 0 for value in ids]
-        self._found.extend((start_ps, end_ps, thread, self.names.code(str(event.get("name", ""))), *numbers))
+        args = table(event, "args")
+        numbers = [max(0, whole(args, key, 0)) for key in _FUNCTION_IDS]
+        self._found.extend((start_ps, end_ps, thread, self.names.code(text(event, "name")), *numbers))
 
     def columns(self) -> IntArray:
         """Rows start, end, thread, name and the ids; columns sorted by start, outer calls first."""

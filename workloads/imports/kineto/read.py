@@ -18,8 +18,9 @@ import numpy as np
 from simcore.errors import InputError
 from simcore.units import PS_PER_US
 from workloads.imports.collective_names import issues_communication
+from workloads.imports.fields import WrongFieldError, entries, numbered, product, quoted, table, text, whole
 from workloads.imports.files import TraceFile
-from workloads.imports.json_events import arguments, numbered, product, read_events, whole
+from workloads.imports.json_events import read_events
 from workloads.imports.op_columns import Names, columns_of
 from workloads.imports.recorded import MAX_SPAN_S, Step
 from workloads.imports.recording.columns import (
@@ -49,6 +50,14 @@ _CLOCK_PS = PS_PER_US  # how much too early an end may have been read: the coars
 _MAX_SPAN_US = MAX_SPAN_S * 10**6
 _MAX_CLOCK_US = 10**17  # three thousand years: no clock of a computer shows more
 _MAX_BYTES = 1 << 50
+_MAX_DIGITS = 400  # of a time, written out: a double has up to 309 before the point
+_MAX_RANKS = 1 << 20
+_MAX_OF_BLOCK = 1 << 31  # threads, registers and bytes of shared memory: no GPU has more
+#: What the header says of a GPU, in numbers.
+_SIZES = (
+    "numSms", "maxThreadsPerMultiprocessor", "regsPerMultiprocessor", "sharedMemPerMultiprocessor",
+    "computeMajor",
+)  # fmt: skip
 
 
 def read_kineto(source: TraceFile, take_call: TakeCall | None = None) -> GpuRecording:
@@ -91,12 +100,14 @@ class KinetoReader:
         """Sort one event into its column."""
         if type(event) is not dict:
             raise self._bad(number, "is no object")
-        if event.get("ph") != "X":
+        if event.get("ph") != "X" or event.get("cat") is None:
             return
-        category = event.get("cat")
-        if not isinstance(category, str):
-            return
-        category = category.lower()
+        try:
+            self._sort(number, event, text(event, "cat").lower())
+        except WrongFieldError as error:
+            raise self._bad(number, str(error)) from None
+
+    def _sort(self, number: int, event: dict[str, Any], category: str) -> None:
         self.categories.add(category)
         gpu_kind = _GPU_CATEGORIES.get(category)
         if gpu_kind is not None:
@@ -104,21 +115,21 @@ class KinetoReader:
         elif category.endswith(_CALLS):
             start, end = self._interval(number, event)
             thread = self._thread(event)
-            name = self.names.code(str(event.get("name", "")))
-            self.calls.extend((start, end, thread, name, whole(arguments(event).get("correlation"), 0)))
+            name = self.names.code(text(event, "name"))
+            self.calls.extend((start, end, thread, name, whole(table(event, "args"), "correlation", 0)))
         elif category == "cuda_sync":
             self._take_sync(event)
         elif category in ("user_annotation", "cpu_op", "operator"):
             self._take_host_event(number, event, category)
         elif category == "python_function":
-            module = self.notes.modules.module(str(event.get("name", "")))
+            module = self.notes.modules.module(text(event, "name"))
             if module:
                 self.notes.modules.add_call(module, *self._interval(number, event), self._thread(event))
 
     def _take_host_event(self, number: int, event: dict[str, Any], category: str) -> None:
         """A call of the framework, or what a program annotates."""
-        text = str(event.get("name", ""))
-        step = _STEP.match(text)
+        name, args = text(event, "name"), table(event, "args")
+        step = _STEP.match(name)
         try:
             start, end = self._interval(number, event)
         except InputError:
@@ -131,84 +142,92 @@ class KinetoReader:
         if step is not None:
             self.steps.append(Step(int(step.group(1)[:18]), start, end))
             return
-        phase = self.notes.phases.phase(text)
+        phase = self.notes.phases.phase(name)
         if phase:
             self.notes.phases.add(phase, start, end)
-            if text.startswith("Optimizer.step#"):
+            if name.startswith("Optimizer.step#"):
                 self.optimizers.extend((start, end))
         else:
-            self.ranges.add(text, start, end)
-        if issues_communication(text):
+            self.ranges.add(name, start, end)
+        if issues_communication(name):
             self.notes.communication.add(start, end, thread)
-            self._take_p2p(arguments(event), start, thread)
+            self._take_p2p(args, start, thread)
         if category == "user_annotation":
-            module = self.notes.modules.module(text)
+            module = self.notes.modules.module(name)
             if module:
                 self.notes.modules.add_call(module, start, end, thread)
             return
-        args = arguments(event)
-        sequence = whole(args.get("Sequence number"), -1)
+        sequence = whole(args, "Sequence number", -1)
         if sequence >= 0:
-            self.notes.modules.add_op(text, sequence, start, end, thread)
-        self._take_framework_call(args, text, start, end, thread)
+            self.notes.modules.add_op(name, sequence, start, end, thread)
+        self._take_framework_call(args, name, start, end, thread)
 
     def _take_p2p(self, args: dict[str, Any], start: int, thread: int) -> None:
         for towards, sends in (("Dst Rank", True), ("Src Rank", False)):
-            peer = whole(args.get(towards), -1)
-            if peer >= 0 and str(args.get("Collective name", "")).lower() == ("send" if sends else "recv"):
-                self.notes.p2p.add(start, thread, str(args.get("Process Group Name", "")), peer, sends=sends)
+            peer = whole(args, towards, -1)
+            if peer >= 0 and text(args, "Collective name", "").lower() == ("send" if sends else "recv"):
+                self.notes.p2p.add(start, thread, text(args, "Process Group Name", ""), peer, sends=sends)
 
     def _thread(self, event: dict[str, Any]) -> int:
-        return self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
+        try:
+            return self.threads.setdefault((event.get("pid"), event.get("tid")), len(self.threads))
+        except TypeError:  # a list or an object
+            raise WrongFieldError("pid and tid", [event.get("pid"), event.get("tid")], "no thread") from None
 
     def _take_framework_call(
         self, args: dict[str, Any], name: str, start: int, end: int, thread: int
     ) -> None:
         shapes = args.get("Input Dims", args.get("Input dims"))
-        if type(shapes) is not list:
+        if shapes is None:
             return
+        if type(shapes) is not list:
+            raise WrongFieldError("Input Dims", shapes, "no list")
         types = args.get("Input type", args.get("Input Type"))
-        codes = [self.names.code(text) for text in (name, json.dumps(shapes), json.dumps(types))]
+        codes = [self.names.code(found) for found in (name, json.dumps(shapes), json.dumps(types))]
         self.framework.extend((start, end, thread, *codes))
 
     def _take_activity(self, number: int, event: dict[str, Any], kind: int) -> None:
         start, end = self._interval(number, event)
-        args = arguments(event)
-        device = numbered(args.get("device", event.get("pid")))
-        stream = numbered(args.get("stream", event.get("tid")))
-        num_bytes = whole(args.get("bytes"), 0)
+        args = table(event, "args")
+        # Without arguments, Kineto's own lanes tell: a process for each GPU, a thread for each stream.
+        device = numbered(args, "device") if "device" in args else numbered(event, "pid")
+        stream = numbered(args, "stream") if "stream" in args else numbered(event, "tid")
+        num_bytes = whole(args, "bytes", 0)
         if not 0 <= num_bytes <= _MAX_BYTES:
             raise self._bad(number, f"moves {num_bytes} bytes")
         meta = -1
         if "Collective name" in args:
             known = CollectiveMeta(
-                str(args["Collective name"]), str(args.get("Process Group Name", "")),
-                str(args.get("Process Group Ranks", "")), str(args.get("dtype", "")),
-                whole(args.get("In msg nelems"), -1), whole(args.get("Out msg nelems"), -1),
-                whole(args.get("Group size"), -1), whole(args.get("Seq"), -1),
-                whole(args.get("Dst Rank", args.get("Src Rank")), -1),
+                text(args, "Collective name"), text(args, "Process Group Name", ""),
+                text(args, "Process Group Ranks", ""), text(args, "dtype", ""),
+                whole(args, "In msg nelems", -1), whole(args, "Out msg nelems", -1),
+                whole(args, "Group size", -1), whole(args, "Seq", -1),
+                whole(args, "Dst Rank" if "Dst Rank" in args else "Src Rank", -1),
             )  # fmt: skip
-            meta = self.meta.setdefault(known, len(self.meta))
-        correlation = whole(args.get("correlation"), 0)
-        name = self.names.code(str(event.get("name", "")))
+            meta = self.meta.get(known, -1)
+            if meta < 0:
+                if max(known.in_elements, known.out_elements) > _MAX_BYTES:
+                    raise self._bad(number, f"moves {max(known.in_elements, known.out_elements)} elements")
+                meta = self.meta[known] = len(self.meta)
+        correlation = whole(args, "correlation", 0)
+        name = self.names.code(text(event, "name"))
         self.gpu.extend((start, end, kind, device, stream, correlation, name, num_bytes, meta, number))
         self.grids.extend(
             (
-                product(args.get("grid")), product(args.get("block")),
-                whole(args.get("registers per thread"), 0), whole(args.get("shared memory"), 0),
-                whole(args.get("est. achieved occupancy %"), 0),
+                product(args, "grid"), product(args, "block"), whole(args, "registers per thread", 0),
+                whole(args, "shared memory", 0), whole(args, "est. achieved occupancy %", 0),
             )
         )  # fmt: skip
 
     def _take_sync(self, event: dict[str, Any]) -> None:
-        args = arguments(event)
-        correlation = whole(args.get("correlation"), 0)
+        args = table(event, "args")
+        correlation = whole(args, "correlation", 0)
         self.syncs[correlation] = SyncRecord(
-            str(args.get("cuda_sync_kind", event.get("name", ""))),
+            text(args, "cuda_sync_kind") if "cuda_sync_kind" in args else text(event, "name", ""),
             correlation,
-            whole(args.get("stream"), UNKNOWN),
-            whole(args.get("wait_on_stream"), UNKNOWN),
-            whole(args.get("wait_on_cuda_event_record_corr_id"), UNKNOWN),
+            whole(args, "stream", UNKNOWN),
+            whole(args, "wait_on_stream", UNKNOWN),
+            whole(args, "wait_on_cuda_event_record_corr_id", UNKNOWN),
         )
 
     def _interval(self, number: int, event: dict[str, Any]) -> tuple[int, int]:
@@ -235,7 +254,7 @@ class KinetoReader:
         if type(value) is int:
             return value, 0
         try:
-            if type(value) is str:
+            if type(value) is str and len(value) < _MAX_DIGITS:
                 whole, point, fraction = value.partition(".")
                 if point and fraction.isdigit():
                     self.whole = False
@@ -245,7 +264,9 @@ class KinetoReader:
                 return int(exact // 1), int(exact % 1 * PS_PER_US)
         except (ValueError, OverflowError, IndexError):
             pass
-        raise self._bad(number, f"has {key} {value!r}, not a time in us" if key in event else f"has no {key}")
+        raise self._bad(
+            number, f"has {key} {quoted(value)}, not a time in us" if key in event else f"has no {key}"
+        )
 
     def _bad(self, number: int, reason: str) -> InputError:
         return InputError(f"{self.label}: event {number} {reason}")
@@ -258,14 +279,13 @@ class KinetoReader:
             raise InputError(f"{self.label}: no GPU events (kernels, copies) among {what}: nothing to replay")
         calls = columns_of(self.calls, 5)
         calls = calls[:, np.argsort(calls[0], kind="stable")]
-        dist, devices = header.get("distributedInfo"), header.get("deviceProperties")
-        dist = dist if isinstance(dist, dict) else {}
-        rank, world_size = whole(dist.get("rank"), UNKNOWN), whole(dist.get("world_size"), UNKNOWN)
+        try:
+            rank, world_size, base_ns, device = _told(header)
+        except WrongFieldError as error:
+            raise InputError(f"{self.label}: the header {error}") from None
         if 0 < world_size <= rank:
             raise InputError(f"{self.label}: is of rank {rank}, but the world has {world_size} ranks")
         self._check_groups(rank)
-        device = devices[0] if isinstance(devices, list) and devices else None
-        device = device if isinstance(device, dict) else {}
         steps, told_by = longest_steps(self.steps), ""
         if not steps:
             launched = calls[0][np.isin(calls[4], gpu[5])]
@@ -274,14 +294,17 @@ class KinetoReader:
                 launched if len(launched) else gpu[0],
             )  # fmt: skip
         grids = columns_of(self.grids, 5)
+        absurd = ((grids[1:] < 0) | (grids[1:] > _MAX_OF_BLOCK)).any(axis=0)
+        if absurd.any():
+            raise self._bad(
+                int(gpu[9][np.argmax(absurd)]), "has a block of more threads or memory than any GPU"
+            )
         return GpuRecording(
             label=self.label, names=self.names.values(),
             gpu=Activities(*(*gpu, grids[0], blocks_per_sm(grids, device))),
-            calls=ApiCalls(*calls), origin_us=self.origin_us or 0,
-            base_ns=whole(header.get("baseTimeNanoseconds"), 0),
-            resolution_ps=PS_PER_US if self.whole else 1000,
-            rank=rank, world_size=world_size, gpu_name=str(device.get("name", "")),
-            num_sms=max(0, whole(device.get("numSms"), 0)), syncs=self.syncs, meta=tuple(self.meta),
+            calls=ApiCalls(*calls), origin_us=self.origin_us or 0, base_ns=base_ns,
+            resolution_ps=PS_PER_US if self.whole else 1000, rank=rank, world_size=world_size,
+            gpu_name=device["name"], num_sms=device["numSms"], syncs=self.syncs, meta=tuple(self.meta),
             framework=FrameworkCalls(*columns_of(self.framework, 6)), notes=self.notes,
             steps=tuple(steps), steps_told_by=told_by,
         )  # fmt: skip
@@ -294,3 +317,27 @@ class KinetoReader:
                     f"{self.label}: rank {rank} issues {meta.collective!r} in process group {meta.group!r},"
                     f" whose ranks are {meta.group_ranks}"
                 )
+
+
+def _told(header: dict[str, Any]) -> tuple[int, int, int, dict[str, Any]]:
+    """Rank, world size, the begin of the clock in ns and the first GPU, as far as the file's header tells.
+
+    Errors: WrongFieldError.
+    """
+    world = table(header, "distributedInfo")
+    rank, world_size = whole(world, "rank", UNKNOWN), whole(world, "world_size", UNKNOWN)
+    for key, value in (("rank", rank), ("world_size", world_size)):
+        if not UNKNOWN <= value <= _MAX_RANKS:
+            raise WrongFieldError(key, value, f"no number up to {_MAX_RANKS:,}")
+    devices = entries(header, "deviceProperties", "GPUs", lambda device: type(device) is dict)
+    device = devices[0] if devices else {}
+    sizes = {key: whole(device, key, 0) for key in _SIZES}
+    for key, value in sizes.items():
+        if not 0 <= value < 1 << 40:
+            raise WrongFieldError(key, value, "no size of a GPU")
+    return (
+        rank,
+        world_size,
+        whole(header, "baseTimeNanoseconds", 0),
+        {**sizes, "name": text(device, "name", "")},
+    )

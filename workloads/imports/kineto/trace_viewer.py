@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from simcore.errors import InputError
+from workloads.imports.fields import WrongFieldError, named, table, text, whole
 from workloads.imports.files import TraceFile
 from workloads.imports.job import ImportedJob
-from workloads.imports.json_events import arguments, read_events, whole
+from workloads.imports.json_events import read_events
 from workloads.imports.kineto.read import KinetoReader
 from workloads.imports.recording.columns import GpuRecording
 from workloads.imports.recording.job import import_recordings
@@ -22,7 +23,9 @@ from workloads.imports.recording.job import import_recordings
 _HEAD = re.compile(rb'"name"\s*:\s*"/(?:device:\w+:\d+|host:CPU)')
 _DEVICE = re.compile(r"/device:GPU:(\d{1,6})")
 _STREAM = re.compile(r"Stream #(\d{1,9})")
-_LAUNCH = re.compile(r"regs:(\d+) static_shared:(\d+) dynamic_shared:(\d+) grid:([\d,]+) block:([\d,]+)")
+_LAUNCH = re.compile(
+    r"regs:(\d{1,9}) static_shared:(\d{1,9}) dynamic_shared:(\d{1,9}) grid:([\d,]{1,40}) block:([\d,]{1,40})"
+)
 
 
 def is_trace_viewer(_source: TraceFile, head: bytes) -> bool:
@@ -47,7 +50,10 @@ def read_trace_viewer(source: TraceFile) -> list[GpuRecording]:
     for number, event in read_events(source, {}):
         if type(event) is not dict:
             raise InputError(f"{source.label}: event {number} is no object")
-        viewer.take(number, event)
+        try:
+            viewer.take(number, event)
+        except WrongFieldError as error:
+            raise InputError(f"{source.label}: event {number} {error}") from None
     return viewer.finish()
 
 
@@ -66,30 +72,30 @@ class _Viewer:
         if event.get("ph") == "M":
             self._name(event)
         elif event.get("ph") == "X":
-            device = self._devices.get(event.get("pid"))
+            device = self._devices.get(named(event, "pid"))
             if device is None:
                 self._take_host(number, event)
-            elif (event.get("pid"), event.get("tid")) in self._streams:
+            elif (named(event, "pid"), named(event, "tid")) in self._streams:
                 self._busy.add(device)
                 self._readers[device].take(number, self._activity(event, device))
 
     def _name(self, event: dict[str, Any]) -> None:
-        name = str(arguments(event).get("name", ""))
+        name = text(table(event, "args"), "name", "")
         if event.get("name") == "process_name" and (found := _DEVICE.search(name)):
             device = int(found.group(1))
-            self._devices[event.get("pid")] = device
+            self._devices[named(event, "pid")] = device
             self._readers.setdefault(device, KinetoReader(f"{self._label} (GPU {device})"))
         elif event.get("name") == "thread_name" and (found := _STREAM.search(name)):
-            self._streams[event.get("pid"), event.get("tid")] = int(found.group(1))
+            self._streams[named(event, "pid"), named(event, "tid")] = int(found.group(1))
 
     def _activity(self, event: dict[str, Any], device: int) -> dict[str, Any]:
         """An activity in Kineto's words."""
-        args, name = arguments(event), str(event.get("name", ""))
+        args, name = table(event, "args"), text(event, "name")
         stream = self._streams[event.get("pid"), event.get("tid")]
         told: dict[str, Any] = {
-            "device": device, "stream": stream, "correlation": whole(args.get("correlation_id"), 0)
+            "device": device, "stream": stream, "correlation": whole(args, "correlation_id", 0)
         }  # fmt: skip
-        launch = _LAUNCH.search(str(args.get("kernel_details", "")))
+        launch = _LAUNCH.search(text(args, "kernel_details", ""))
         if launch is not None:
             registers, static, dynamic = (int(text) for text in launch.groups()[:3])
             grid, block = ([int(n) for n in text.split(",") if n] for text in launch.groups()[3:])
@@ -103,8 +109,8 @@ class _Viewer:
 
     def _take_host(self, number: int, event: dict[str, Any]) -> None:
         """A call that launched, or a step (JAX's StepTraceAnnotation): of any device."""
-        args = arguments(event)
-        correlation, step = whole(args.get("correlation_id"), 0), whole(args.get("step_num"), -1)
+        args = table(event, "args")
+        correlation, step = whole(args, "correlation_id", 0), whole(args, "step_num", -1)
         if correlation > 0:
             event = {**event, "cat": "cuda_driver", "args": {"correlation": correlation}}
         elif step >= 0:

@@ -9,19 +9,18 @@ chunk on the stage), ``mb_id`` (microbatch) and ``gmc`` (chunk of the model); -1
 from __future__ import annotations
 
 import io
+from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.errors import InputError, nearest
 from simcore.graph.ops import IntArray, Strings
-from workloads.imports.files import TraceFile, check_size, opened, readable
+from simcore.outside import csv_rows, limits, open_parquet, over
+from workloads.imports.fields import quoted
+from workloads.imports.files import TraceFile, read_whole
 from workloads.imports.recorded import MAX_SPAN_S
-
-if TYPE_CHECKING:
-    import pandas as pd  # imported where a table is read: half a second that other formats need not wait
 
 COLUMNS = (
     "dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id", "gmc",
@@ -102,23 +101,15 @@ def read_worker_log(source: TraceFile) -> WorkerLog:
     Errors: InputError with file, row and reason: missing columns, values that are no numbers, negative
     durations, an op logged twice, two workers at one place, a place without a worker.
     """
-    table = _table(source)
-    missing = [name for name in COLUMNS if name not in table.columns]
-    if missing:
-        raise InputError(
-            f"{source.label}: no column {missing[0]!r}{nearest(missing[0], map(str, table.columns))}"
-        )
-    if not len(table):
+    columns, optype = _columns(source)
+    if not optype:
         raise InputError(f"{source.label}: has no rows")
-    for name in _OPTIONAL:
-        table[name] = table[name].fillna(-1)
-    whole = {name: _whole(source.label, table, name) for name in _WHOLE}
-    start_s = _seconds(source.label, table, "start_ts")
-    duration_s = _seconds(source.label, table, "duration")
+    whole = {name: _whole(source.label, columns[name], name) for name in _WHOLE}
+    start_s = _seconds(source.label, columns["start_ts"], "start_ts")
+    duration_s = _seconds(source.label, columns["duration"], "duration")
     if (duration_s < 0).any():
         row = int(np.argmax(duration_s < 0))
         raise InputError(f"{source.label}: row {row + 1}: duration {duration_s[row]} s is negative")
-    optype = [str(value) for value in table["optype"].tolist()]
     numbers, dp_of, stage_of = _workers(source.label, whole)
     # Times count from the first start of each step: steps of a log need not follow one another.
     step_values, step_index = np.unique(whole["step"], return_inverse=True)
@@ -155,49 +146,70 @@ def read_worker_log(source: TraceFile) -> WorkerLog:
     return log
 
 
-def _table(source: TraceFile) -> pd.DataFrame:
-    import pandas as pd
+def _columns(source: TraceFile) -> tuple[dict[str, npt.NDArray[np.float64]], list[str]]:
+    """The numbers of a log by column (of optional ones -1 where nothing stands), and the types of its ops."""
+    data = read_whole(source)
+    if data.startswith(_PARQUET_MAGIC):
+        return _parquet_columns(data, source.label)
+    found = {name: array("d") for name in COLUMNS if name != "optype"}
+    optype: list[str] = []
+    most = limits().events
+    for place, row in csv_rows(data, "an op-level log", COLUMNS, where=source.label):
+        if len(optype) >= most:
+            raise over("events", 0, source.label)
+        optype.append(row["optype"])
+        for name, values in found.items():
+            cell = row[name]
+            try:
+                values.append(float(cell) if cell.strip() or name not in _OPTIONAL else -1.0)
+            except ValueError:
+                raise InputError(f"{place}: {name} is {quoted(cell)}, no number") from None
+    return {name: np.frombuffer(values) for name, values in found.items()}, optype
 
-    with readable(source.label), opened(source) as (handle, stored):
-        data = handle.read()
-        check_size(source.label, len(data), stored)
+
+def _parquet_columns(data: bytes, label: str) -> tuple[dict[str, npt.NDArray[np.float64]], list[str]]:
+    import pyarrow as pa
+
     try:
-        if data.startswith(_PARQUET_MAGIC):
-            return pd.read_parquet(io.BytesIO(data))
-        return pd.read_csv(io.BytesIO(data))
-    except Exception as error:  # pandas and pyarrow raise many kinds
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{source.label}: cannot be read as a table: {reason}") from None
+        file = open_parquet(io.BytesIO(data), label)
+        there = file.schema_arrow.names
+        missing = next((name for name in COLUMNS if name not in there), None)
+        if missing is not None:
+            raise InputError(f"{label}: no column {missing!r}{nearest(missing, there)}")
+        if file.metadata.num_rows > limits().events:
+            raise over("events", file.metadata.num_rows, label)
+        table = file.read(columns=list(COLUMNS))
+        found = {}
+        for name in COLUMNS:
+            column = table.column(name)
+            if name == "optype":
+                optype = [str(value) for value in column.cast(pa.string()).to_pylist()]
+                continue
+            if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+                raise InputError(f"{label}: column {name!r} holds {column.type}, no numbers")
+            if name in _OPTIONAL:
+                column = column.fill_null(-1)
+            found[name] = column.cast(pa.float64(), safe=False).to_numpy()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise InputError(f"{label}: not a readable Parquet file ({reason})") from None
+    return found, optype
 
 
-def _numbers(label: str, table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
-    import pandas as pd
-
-    values: npt.NDArray[np.float64] = pd.to_numeric(table[name], errors="coerce").to_numpy(
-        dtype=np.float64, na_value=np.nan
-    )
-    bad = ~np.isfinite(values)
+def _seconds(label: str, values: npt.NDArray[np.float64], name: str) -> npt.NDArray[np.float64]:
+    bad = ~(np.abs(values) <= _MAX_S)  # NaN, too
     if bad.any():
         row = int(np.argmax(bad))
-        raise InputError(f"{label}: row {row + 1}: {name} is {table[name].iloc[row]!r}, no number")
+        raise InputError(f"{label}: row {row + 1}: {name} is {values[row]}, no time in seconds")
     return values
 
 
-def _seconds(label: str, table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
-    values = _numbers(label, table, name)
-    if (np.abs(values) > _MAX_S).any():
-        row = int(np.argmax(np.abs(values)))
-        raise InputError(f"{label}: row {row + 1}: {name} {values[row]} is no time in seconds")
-    return values
-
-
-def _whole(label: str, table: pd.DataFrame, name: str) -> IntArray:
-    values = _numbers(label, table, name)
-    whole = np.rint(values).astype(np.int64)
-    if (whole != values).any():
-        row = int(np.argmax(whole != values))
+def _whole(label: str, values: npt.NDArray[np.float64], name: str) -> IntArray:
+    bad = ~(np.abs(values) < 1 << 53) | (np.rint(values) != values)
+    if bad.any():
+        row = int(np.argmax(bad))
         raise InputError(f"{label}: row {row + 1}: {name} is {values[row]}, not a whole number")
-    return whole
+    return values.astype(np.int64)
 
 
 def _workers(label: str, whole: dict[str, IntArray]) -> tuple[IntArray, IntArray, IntArray]:

@@ -20,7 +20,7 @@ from simcore.graph.ops import IntArray
 from workloads.imports.collective_names import is_communication
 from workloads.imports.files import TraceFile
 from workloads.imports.job import ImportedJob
-from workloads.imports.nsys.database import PROCESS, NsysDatabase, opened_database, sync_records
+from workloads.imports.nsys.database import MAGIC, PROCESS, NsysDatabase, opened_database, sync_records
 from workloads.imports.nsys.nvtx import NcclRanges, nvtx_phases, nvtx_steps
 from workloads.imports.op_columns import Names
 from workloads.imports.recorded import MAX_SPAN_S, Step
@@ -29,9 +29,9 @@ from workloads.imports.recording.host_notes import HostNotes, PhaseSpans
 from workloads.imports.recording.job import import_recordings
 from workloads.imports.recording.occupancy import blocks_per_sm
 
-MAGIC = b"SQLite format 3\x00"
 _PS_PER_NS = 1000
 _MAX_SPAN_NS = MAX_SPAN_S * 10**9
+_MAX_CLOCK_NS = 1 << 61  # 73 years: the epoch's nanoseconds today are 1.5 times 2**60
 _MAX_BYTES = 1 << 50
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)*$")  # of an API call's name: cudaLaunchKernel_v7000
 
@@ -227,9 +227,12 @@ class _NsysReader:
     def _check_times(self, table: str, rows: IntArray) -> None:
         if not len(rows):
             return
-        begin = int(np.median(rows[:, 1]))
-        bad = (rows[:, 2] < rows[:, 1]) | (np.abs(rows[:, 1] - begin) > _MAX_SPAN_NS)
-        bad |= rows[:, 2] - rows[:, 1] > _MAX_SPAN_NS
+        bad = ((rows[:, 1:3] < -_MAX_CLOCK_NS) | (rows[:, 1:3] > _MAX_CLOCK_NS)).any(axis=1)
+        times = np.clip(rows[:, 1:3], -_MAX_CLOCK_NS, _MAX_CLOCK_NS)  # differences then fit 64 bits
+        bad |= (times[:, 1] < times[:, 0]) | (
+            np.abs(times[:, 0] - int(np.median(times[:, 0]))) > _MAX_SPAN_NS
+        )
+        bad |= times[:, 1] - times[:, 0] > _MAX_SPAN_NS
         if bad.any():
             row, start, end = (int(v) for v in rows[np.flatnonzero(bad)[0], :3])
             reason = "ends before it starts" if end < start else "is more than a week away from the others"

@@ -1,0 +1,108 @@
+"""Fields of events that recordings tell, by type: what is there is what it should be, or refused.
+
+Functions here know the field, not the event: their :class:`WrongFieldError` is caught where file and event
+are known, once per event, so that a million right ones cost nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+_TRAILING_NUMBER = re.compile(r"\d{1,9}$")
+_HALF = re.compile("[\ud800-\udfff]")
+_MOST = 1 << 62
+_Shown = TypeVar("_Shown")
+
+
+class WrongFieldError(Exception):
+    """A field is not of its type; says which one and what it is."""
+
+    def __init__(self, key: str, value: object, wanted: str) -> None:
+        super().__init__(f"has no {key}" if value is None else f"has {key} {quoted(value)}, {wanted}")
+
+
+def quoted(value: object) -> str:
+    """A value of a file for a message, cut where it is long."""
+    text = ascii(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
+
+
+def whole(fields: Mapping[str, Any], key: str, default: int) -> int:
+    """An integer of 62 bits, however a version writes numbers; ``default`` where there is none."""
+    value = fields.get(key, default)
+    if type(value) is not int:
+        if value is None or value == "":
+            return default
+        try:
+            value = int(float(value)) if type(value) is str or type(value) is float else _MOST
+        except (ValueError, OverflowError):
+            value = _MOST
+    if -_MOST < value < _MOST:
+        return value
+    raise WrongFieldError(key, fields[key], "no whole number")
+
+
+def text(fields: Mapping[str, Any], key: str, default: str | None = None) -> str:
+    """A text; ``default`` where there is none, and wrong where that is None."""
+    value = fields.get(key)
+    if type(value) is str:
+        if value.isascii() or value.isprintable() or not _HALF.search(value):
+            return value
+        raise WrongFieldError(key, value, "which holds half of a surrogate pair")
+    if value is None and default is not None:
+        return default
+    raise WrongFieldError(key, value, "no text")
+
+
+def named(fields: Mapping[str, Any], key: str) -> int | str | None:
+    """What names a process or a thread: a number or a text, if anything."""
+    value = fields.get(key)
+    if value is None or type(value) is int or type(value) is str:
+        return value
+    raise WrongFieldError(key, value, "no number or name")
+
+
+def table(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """An object; empty where there is none."""
+    value = fields.get(key)
+    if type(value) is dict:
+        return value
+    if value is None:
+        return {}
+    raise WrongFieldError(key, value, "no object")
+
+
+def entries(fields: Mapping[str, Any], key: str, what: str, fits: Callable[[Any], bool]) -> list[Any]:
+    """A list of ``what``, each of which ``fits``; empty where there is none."""
+    value = fields.get(key)
+    if value is None:
+        return []
+    if type(value) is not list or not all(map(fits, value)):
+        raise WrongFieldError(key, value, f"no list of {what}")
+    return value
+
+
+def numbered(fields: Mapping[str, Any], key: str) -> int:
+    """The number of a stream or device, also where it is written "stream 7"."""
+    value = fields.get(key)
+    if type(value) is int and -_MOST < value < _MOST:
+        return value
+    found = _TRAILING_NUMBER.search(value) if type(value) is str else None
+    if found is None:
+        raise WrongFieldError(key, value, "no number")
+    return int(found.group())
+
+
+def product(fields: Mapping[str, Any], key: str) -> int:
+    """The number of blocks (threads) of a grid (block) written [x, y, z]; 0 where it is none."""
+    value = fields.get(key)
+    if value is None:
+        return 0
+    if type(value) is not list or len(value) > 3 or not all(type(size) is int for size in value):
+        raise WrongFieldError(key, value, "no grid of up to three whole numbers")
+    total = 1
+    for size in value:
+        total *= size
+    return total if value and 0 < total < _MOST else 0
