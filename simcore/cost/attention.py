@@ -113,7 +113,7 @@ def score_seconds(
     clock = gpu.boost_clock_hz
     operands = count * head_dim * element_bytes / p.operand_rows
     operands = operands / (SHARED_MEMORY_BYTES_PER_CLOCK_PER_SM * clock)
-    lanes_per_s = gpu.peak_flops["fp32"] / (2 * gpu.num_sms)  # a multiply-add counts 2
+    lanes_per_s = gpu.peak("fp32") / (2 * gpu.num_sms)  # a multiply-add counts 2
     instructions = BACKWARD_INSTRUCTIONS if backward else SOFTMAX_INSTRUCTIONS + head_dim / p.tile_k
     softmax = 1 / (EXP_PER_CLOCK_PER_SM * clock) + instructions / lanes_per_s
     longest = np.maximum(np.maximum(products, operands), softmax)
@@ -167,7 +167,7 @@ def attention_peak_flops(dtype: str, context: Context) -> float:
     peaks = context.gpu.peak_flops
     if dtype == "float32" and "tf32" in peaks:
         return peaks["tf32"] / 3
-    return peaks[context.math_mode(dtype)]
+    return context.gpu.peak(context.math_mode(dtype))
 
 
 def family(name: str, context: Context) -> str:

@@ -181,9 +181,9 @@ def gemm_work(
     p = context.parameters.simt if on_cuda_cores else context.parameters.tensor
     if min(m, n, k, batch) == 0:
         return Work(0.0, 0.0)
-    peak_flops = gpu.peak_flops[mode]
+    peak_flops = gpu.peak(mode)
     if scales and mode == "fp8":
-        peak_flops = 1 / (1 / peak_flops + scales / (SCALED_BLOCK * gpu.peak_flops["fp32"]))
+        peak_flops = 1 / (1 / peak_flops + scales / (SCALED_BLOCK * gpu.peak("fp32")))
     if 0 < sms_left < gpu.num_sms:
         peak_flops *= 1 - sms_left / gpu.num_sms
         gpu = replace(gpu, num_sms=gpu.num_sms - sms_left)

@@ -164,7 +164,7 @@ def other(kernel: KernelShape, context: Context) -> Work:
     """Fallback without knowledge of the op: the slower of its flops on CUDA cores and its bytes."""
     read, written = tensor_bytes(kernel)
     work = streaming_work(read + written, 1, traffic_class("elementwise", context), context)
-    compute = kernel.flops / context.gpu.peak_flops["fp32"]
+    compute = kernel.flops / context.gpu.peak("fp32")
     return Work(max(work.sm_s, compute), work.hbm_bytes, work.prologue_s, fitted=False)
 
 

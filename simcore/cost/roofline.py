@@ -135,7 +135,8 @@ class RooflineCost:
             replayed=bool(ops.batch[row] >= 0),
         )
         work = memcpy_work(kernel, self._context) if is_copy else self.work(kernel)
-        seconds = max(work.sm_s, work.hbm_bytes / self._context.hbm_bytes_per_s)
+        fixed_s = work.launches * (self.gpu.kernel_gap_s + work.prologue_s)
+        seconds = fixed_s + max(work.sm_s, work.hbm_bytes / self._context.hbm_bytes_per_s)
         if not seconds <= _LONGEST_KERNEL_S:
             raise InputError(
                 f"op {name!r} would take {seconds:.3g} s on one {self.gpu.name}, more than the"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simcore.engine.sequence import KernelSequence
-from simcore.errors import DeadlockError
+from simcore.errors import DeadlockError, InputError
 from simcore.graph import Graph
 
 if TYPE_CHECKING:
@@ -17,8 +17,20 @@ _SHOWN = 6  # ranks spelled out in the message
 
 
 def deadlock(graph: Graph, ranks: list[Rank], class_of: IntArray) -> DeadlockError:
-    """The error for a simulation that ended early.  ``class_of``: index into ``ranks`` by rank."""
+    """The error for a simulation that ended early.  ``class_of``: index into ``ranks`` by rank.
+
+    InputError where communication holds all SMs of a GPU while others wait for some: the hardware is too
+    small, the program is right.
+    """
     stuck = [rank for rank in range(len(class_of)) if ranks[class_of[rank]].is_stuck]
+    short = max((ranks[class_of[rank]] for rank in stuck), key=lambda rank: rank.gpu.sms.waiting)
+    if sms := short.gpu.sms.waiting:
+        pool = short.gpu.sms
+        raise InputError(
+            f"gpu.num_sms={pool.num_sms} is too few: communication kernels of rank {short.number} that wait"
+            f" for other ranks hold {pool.held}, those that must run meanwhile need {sms} more; at least"
+            f" {pool.held + sms} are needed"
+        )
     lines = [f"deadlock: {len(stuck)} of {len(class_of)} ranks cannot go on"]
     for number in stuck[:_SHOWN]:
         rank = ranks[class_of[number]]

@@ -11,6 +11,7 @@ from simcore.hardware.fabrics import fabric_of
 from simcore.hardware.keys import CLUSTER, GPU_OVERRIDES, LINK, LISTS, from_text
 from simcore.hardware.node import node_of, ports_of
 from simcore.hardware.profiles import Profile, read_cluster, read_gpu, settle_generation
+from simcore.hardware.ranges import refuse_beyond
 from simcore.hardware.shape import PCIE_KEYS, apply_node_xml, check_switches, placement_of, wiring_of
 from simcore.hardware.specs import ClusterSpec, GpuSpec
 from simcore.hardware.sustained import Sustained, clock_at_limit
@@ -35,21 +36,24 @@ def is_hardware_key(key: str) -> bool:
     return key.split(".", 1)[0] in _SCOPES and "." in key
 
 
-def load_gpu(name_or_path: str, overrides: Overrides = ()) -> GpuSpec:
+def load_gpu(name_or_path: str, overrides: Overrides = (), *, force: bool = False) -> GpuSpec:
     """A GPU by profile name (``h800``) or TOML file, with ``gpu.*`` overrides applied.
 
     ``gpu.clock`` scales the SM clock and every compute peak with it, ``gpu.sustained.*`` are what the GPU
     keeps up in training, ``gpu.conditions=cool`` leaves that aside.  Errors: InputError for an unknown name
-    or key (with the nearest valid one), a malformed file, or a number that cannot be.
+    or key (with the nearest valid one), a malformed file, or a number that cannot be; without ``force`` also
+    for one that no hardware has, see Note [Ranges] of :mod:`simcore.hardware.ranges`.
     """
     changes = _by_scope(overrides)
     for scope in ("cluster", "link"):
         if changes[scope]:
             raise InputError(f"override '{scope}.{next(iter(changes[scope]))}' needs a cluster, not a GPU")
-    return _gpu(read_gpu(name_or_path), changes["gpu"])
+    return _gpu(read_gpu(name_or_path), changes["gpu"], force=force)
 
 
-def load_cluster(name_or_path: str = DEFAULT_CLUSTER, overrides: Overrides = ()) -> ClusterSpec:
+def load_cluster(
+    name_or_path: str = DEFAULT_CLUSTER, overrides: Overrides = (), *, force: bool = False
+) -> ClusterSpec:
     """A cluster by name (``h800-96``: family and number of GPUs) or TOML file, with overrides applied.
 
     Overrides are ``cluster.<field>``, ``gpu.<field>``, ``gpu.peak_flops.<mode>``, ``gpu.clock``
@@ -67,12 +71,17 @@ def load_cluster(name_or_path: str = DEFAULT_CLUSTER, overrides: Overrides = ())
         _keep_name_true(profile, changes["cluster"])
     # A path written in a cluster file is relative to that file; one given as an override is not.
     folder = None if "gpu" in changes["cluster"] else profile.folder
-    gpu = _gpu(read_gpu(profile.values["gpu"], folder), changes["gpu"])
+    gpu = _gpu(read_gpu(profile.values["gpu"], folder), changes["gpu"], force=force)
+    if changes["cluster"] or profile.folder is not None:
+        refuse_beyond("cluster", profile, profile.values, force=force)
     cluster = _cluster(profile, gpu, placement_overridden="placement" in changes["cluster"])
-    return replace(cluster, link_overrides=_link_overrides(cluster, changes["link"]))
+    links = _link_overrides(cluster, changes["link"])
+    if links:
+        refuse_beyond("link", profile, links, force=force)
+    return replace(cluster, link_overrides=links)
 
 
-def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
+def _gpu(profile: Profile, changes: Mapping[str, str], *, force: bool) -> GpuSpec:
     values, sustained = profile.values, profile.sustained
     rated = GpuSpec(**values)
     held: dict[str, Any] = {}
@@ -95,6 +104,9 @@ def _gpu(profile: Profile, changes: Mapping[str, str]) -> GpuSpec:
         ratio = from_text(GPU_OVERRIDES, "clock", changes["clock"], "override gpu.")
         values["boost_clock_hz"] *= ratio
         values["peak_flops"] = {mode: peak * ratio for mode, peak in values["peak_flops"].items()}
+    if changes or profile.folder is not None:
+        refuse_beyond("gpu", profile, values, force=force)
+        refuse_beyond("sustained", profile, {f"sustained.{k}": v for k, v in held.items()}, force=force)
     gpu = GpuSpec(**values, sustained=sustained, sources=profile.sources)
     if gpu.reserved_bytes >= gpu.hbm_bytes:
         raise InputError(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Final
 
+from simcore.hardware.ranges import FORCED
 from simcore.hardware.specs import ClusterSpec
 
 #: Fields that :func:`hardware_hash` reads where they are not at their defaults.
@@ -60,7 +61,7 @@ def hardware_hash(cluster: ClusterSpec) -> str:
 
 
 def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
-    """Numbers whose source is an assumption, ``gpu.key: source``, for the record of a run."""
+    """Numbers that are assumed or were taken by force, ``gpu.key: source``, for the record of a run."""
     scopes: tuple[tuple[str, Mapping[str, str]], ...] = (
         ("gpu", cluster.gpu.sources),
         ("gpu.sustained", cluster.gpu.sustained.sources if cluster.gpu.sustained else {}),
@@ -70,7 +71,7 @@ def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
         f"{scope}.{key}: {source}"
         for scope, sources in scopes
         for key, source in sources.items()
-        if source.startswith("assumption")
+        if source.startswith("assumption") or source.endswith(FORCED)
     )
 
 

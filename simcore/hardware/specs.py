@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Final
 
+from simcore.errors import InputError
 from simcore.hardware.sustained import Sustained
 from simcore.hardware.wiring import FABRICS, NODE_KINDS, NodeWiring
 from simcore.tables import Each, Text, names
@@ -26,12 +27,13 @@ RATIO: Final = Number("ratio", at_most=1)
 LATENCY: Final = Number("time", zero_allowed=True, at_most=1)
 # Nothing here is counted in more than 2**24; larger numbers overflow columns of integers.
 Count = Annotated[int, Number("count", integer=True, at_most=2**24)]
+InNode = Annotated[int, Number("count", integer=True, at_most=1024)]
 Size = Annotated[int, Number("size", integer=True)]
 SizeOrZero = Annotated[int, Number("size", integer=True, zero_allowed=True)]
 Bandwidth = Annotated[float, BANDWIDTH]
 Latency = Annotated[float, LATENCY]
 Ratio = Annotated[float, RATIO]
-Oversubscription = Annotated[float, Number("ratio", at_least=1)]
+Oversubscription = Annotated[float, Number("ratio", at_least=1, at_most=1024)]
 Power = Annotated[float | None, Number("power")]
 
 
@@ -83,6 +85,15 @@ class GpuSpec:
         """Name of the table in ``hardware_profiles/<kind>`` ("cost", "nccl", "tuner") that holds for it."""
         own = not self.like or self.generation in names("hardware_profiles", kind)
         return self.generation if own else self.like
+
+    def peak(self, mode: str) -> float:
+        """Dense flop/s in a math mode.  InputError, with the modes that it has, for one that it lacks."""
+        if mode not in self.peak_flops:
+            raise InputError(
+                f"{self.name} has no peak_flops.{mode}, which a kernel needs, only those of"
+                f" {', '.join(self.peak_flops)}; --set gpu.peak_flops.{mode}=... gives one"
+            )
+        return self.peak_flops[mode]
 
     @property
     def borrowed(self) -> str:
@@ -155,9 +166,9 @@ class ClusterSpec:
     fabric: Annotated[str, Text(FABRICS)]
     nccl_version: str
     num_nodes: Count
-    gpus_per_node: Count
+    gpus_per_node: InNode
     nvlink_latency_s: Latency  # one way, GPU to GPU through the switch, small message
-    nics_per_node: Count
+    nics_per_node: InNode
     nic_bytes_per_s: Bandwidth
     nic_efficiency: Ratio
     nic_latency_s: Latency  # one way, same leaf, small message

@@ -1,10 +1,13 @@
 """A hang is an error that names ranks, ops and positions; so is a disagreement."""
 
+from dataclasses import replace
+
 import pytest
 
 from simcore.errors import DeadlockError, GraphError, InputError
 from simcore.graph import GraphBuilder
-from tests.engine.lab import US, C, run
+from simcore.hardware import Topology
+from tests.engine.lab import US, C, cluster, run
 
 
 def test_blocking_sends_in_a_circle():
@@ -54,6 +57,23 @@ def test_members_that_disagree():
         GraphError, match="rank 0 issued all_reduce of 1 bytes but rank 1 issued all_reduce of 2 bytes"
     ):
         run(build.build(), transfers={1: C(us=1), 2: C(us=1)})
+
+
+def test_too_few_sms_are_not_blamed_on_the_program():
+    # Each rank sends on one stream and receives on another: both kernels wait for the other rank at once.
+    build = GraphBuilder(2, name="exchange")
+    build.group("pp", ((2, 1),))
+    template = build.template("fwd")
+    template.compute("k", recorded_ps=US)
+    template.send("pp", 1, 1, stream="out")
+    template.recv("pp", 1, 1, stream="in")
+    build.program([0, 1], [(template, 0, 0)])
+    graph = build.build()
+    spec = cluster().cluster
+    two, one = (Topology(replace(spec, gpu=replace(spec.gpu, num_sms=n))) for n in (2, 1))
+    run(graph, transfers={1: C(us=1, channels=1)}, topology=two)
+    with pytest.raises(InputError, match=r"gpu.num_sms=1 is too few: .* hold 1, .* need 1 more; at least 2"):
+        run(graph, transfers={1: C(us=1, channels=1)}, topology=one)
 
 
 def test_unknown_network():

@@ -139,7 +139,7 @@ def test_a_users_file_loads_and_its_gpu_path_is_relative_to_it(tmp_path):
         ),
         ("num_sms", 'num_sms = { value = "1", unit = "count", source = "x" }', "expected a number"),
         ("num_sms", 'num_sms = { value = 1, unit = "count", note = "x" }', "unknown key 'note'"),
-        ("num_sms", 'num_sms = { value = nan, unit = "count", source = "x" }', "must be a finite number"),
+        ("num_sms", 'num_sms = { value = nan, unit = "count", source = "x" }', "every number must be finite"),
         ("hbm_bytes", 'hbm_bytes = { value = 1, unit = "GB/s", source = "x" }', "not a unit of size"),
         ("hbm_bytes", 'hbm_bytes = { value = -1, unit = "GB", source = "x" }', "must be positive"),
         ("generation", 'generation = "hoper"', "did you mean 'hopper'?"),
@@ -215,13 +215,13 @@ def test_every_override_key_is_accepted():
     for key in OVERRIDE_KEYS:
         assert is_hardware_key(key)
         if key not in NOT_ALONE:
-            load_cluster("h800-8", [(key, texts.get(key, "1"))])
+            load_cluster("h800-8", [(key, texts.get(key, "1"))], force=True)
     assert not is_hardware_key("kernels")
 
 
 def test_what_is_reserved_must_leave_memory():
     with pytest.raises(InputError, match="1,610,612,736 must be less than hbm_bytes = 1,000"):
-        load_gpu("h800", {"gpu.hbm_bytes": "1000"})
+        load_gpu("h800", {"gpu.hbm_bytes": "1000"}, force=True)
 
 
 @pytest.mark.parametrize("key", ["gpu.launch_overhead_s", "gpu.kernel_gap_s", "cluster.nic_latency_s"])

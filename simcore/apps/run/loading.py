@@ -73,12 +73,12 @@ class Loaded:
 def loaded(scenario: Scenario) -> Loaded:
     """Read or generate the workload, and load the cluster.  Errors: InputError for either."""
     settings = scenario.settings
-    cluster = load_cluster(scenario.cluster, settings.hardware)
+    cluster = load_cluster(scenario.cluster, settings.hardware, force=scenario.force)
     if scenario.described is None:
         assert scenario.graph_dir is not None, "a scenario has a graph or a description"
         return Loaded(load_graph(scenario.graph_dir), with_node_latencies(cluster, settings.nodes))
     job = scenario.described.complete(cluster.num_gpus, cluster.gpu.generation)
-    cluster = load_cluster(scenario.cluster, {**job.gpu, **settings.hardware})
+    cluster = load_cluster(scenario.cluster, {**job.gpu, **settings.hardware}, force=scenario.force)
     return Loaded(job.graph(), with_node_latencies(cluster, settings.nodes), job)
 
 
@@ -92,7 +92,8 @@ def schedule_text(scenario: Scenario, *, as_json: bool = False) -> str:
         raise InputError(
             "--show-schedule needs a described job: a model's name, a config.json or a YAML file"
         )
-    job = scenario.described.complete(load_cluster(scenario.cluster, scenario.settings.hardware).num_gpus)
+    cluster = load_cluster(scenario.cluster, scenario.settings.hardware, force=scenario.force)
+    job = scenario.described.complete(cluster.num_gpus)
     schedule, placement = job.schedule()
     lines, bubble = grid(schedule, placement), bubble_fraction(schedule, placement)
     if as_json:
@@ -154,7 +155,7 @@ def with_node_latencies(cluster: ClusterSpec, extra: Mapping[int, str]) -> Clust
     return replace(cluster, link_overrides=overrides)
 
 
-def rank_gpus(settings: RunSettings, cluster_name: str) -> dict[int, GpuSpec]:
+def rank_gpus(settings: RunSettings, cluster_name: str, *, force: bool = False) -> dict[int, GpuSpec]:
     """GPUs of the ranks that ``rank.<n>.gpu.*`` settings change.  InputError for values that cannot be."""
     known: dict[tuple[tuple[str, str], ...], GpuSpec] = {}
     found = {}
@@ -162,7 +163,7 @@ def rank_gpus(settings: RunSettings, cluster_name: str) -> dict[int, GpuSpec]:
         key = tuple(sorted(changes.items()))
         if key not in known:
             try:
-                known[key] = load_cluster(cluster_name, {**settings.hardware, **changes}).gpu
+                known[key] = load_cluster(cluster_name, {**settings.hardware, **changes}, force=force).gpu
             except InputError as error:
                 raise InputError(f"rank.{rank}: {error}") from None
         found[rank] = known[key]

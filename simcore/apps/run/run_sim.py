@@ -79,6 +79,9 @@ def run_sim(
             help="Described jobs: simulate two steps of few microbatches, continue in a straight line.",
         ),
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Take numbers of hardware that none has; the run says so.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate one training step of WORKLOAD on a cluster."""
@@ -95,7 +98,12 @@ def run_sim(
     stages = StageTimer()
     learned = chosen_interference(interference)
     scenario = resolve_scenario(
-        workload, cluster=cluster, network=network, seed=seed, settings=split_pairs(settings or ())
+        workload,
+        cluster=cluster,
+        network=network,
+        seed=seed,
+        settings=split_pairs(settings or ()),
+        force=force,
     )
     if show_schedule:
         print(schedule_text(scenario, as_json=as_json))

@@ -56,7 +56,7 @@ class Scenario:
     """A complete question.
 
     ``graph_dir`` is where the execution graph is (None: it follows from ``described``); ``from_catalog`` that
-    it comes with the project, verified.
+    it comes with the project, verified; ``force`` that hardware may have numbers that none has.
     """
 
     graph_dir: Path | None
@@ -66,6 +66,7 @@ class Scenario:
     seed: int
     settings: RunSettings
     described: DescribedJob | None = None
+    force: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def resolve_scenario(
     network: str | None = None,
     seed: int | None = None,
     settings: Mapping[str, str],
+    force: bool = False,
 ) -> Scenario:
     """The scenario that arguments describe; what they leave open comes from a scenario file, then defaults.
 
@@ -124,6 +126,7 @@ def resolve_scenario(
         seed=given_seed,
         settings=parse_settings({key: text for key, text in given_settings.items() if key not in of_job}),
         described=described,
+        force=force,
     )
 
 

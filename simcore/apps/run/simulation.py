@@ -150,7 +150,7 @@ def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterfere
         fp32_math=settings.fp32_math,
         tables=settings.tables,
         packets=settings.packets,
-        rank_gpus=rank_gpus(settings, scenario.cluster),
+        rank_gpus=rank_gpus(settings, scenario.cluster, force=scenario.force),
         noise_sigma=settings.noise_sigma,
         seed=scenario.seed,
         learned=learned,

@@ -104,7 +104,7 @@ BAD_ARGUMENTS = {
     "unknown workload": (["gpt-nosuch"], "unknown workload 'gpt-nosuch'"),
     "no such folder": (["graphs/nosuch"], "no such graph folder"),
     "folder without a graph": (["."], "not a graph folder"),
-    "no such description": (["config.json"], "config.json: no such file"),
+    "no such description": (["config.json"], "'config.json': No such file"),
     "unknown cluster": (["GRAPH", "--cluster", "h80-96"], "h800"),
     "cluster too small": (["GRAPH", "--cluster", "v100-1"], "cluster"),
     "unknown network": (["GRAPH", "--network", "fluidd"], "did you mean 'fluid'?"),
@@ -123,7 +123,7 @@ BAD_ARGUMENTS = {
     "no channels": (["GRAPH", "--set", "nccl.max_channels=0"], "max_channels"),
     "negative seed": (["GRAPH", "--seed", "-1"], "seed"),
     "unknown option": (["GRAPH", "--networks", "fluid"], "No such option"),
-    "missing scenario": (["nosuch.yaml"], "no such scenario file"),
+    "missing scenario": (["nosuch.yaml"], "cannot read scenario file 'nosuch.yaml'"),
 }
 
 
