@@ -31,9 +31,13 @@ class Player(Protocol):
     stream: int
 
     def play(self, item: int) -> Event | None:
-        """What happens when the stream goes on, the items up to there done and recorded; None: the stream
-        plays ``item`` itself.
+        """What happens when the stream goes on, the items up to there done; None: the stream plays ``item``
+        itself.
         """
+        ...
+
+    def record(self) -> None:
+        """Everything has been played: note the times of what was answered for in the rank's record."""
         ...
 
 

@@ -112,4 +112,4 @@ class _Shortcuts(Aid):
 
     def log(self) -> tuple[IntArray, IntArray, npt.NDArray[np.float64]] | None:
         """See :class:`simcore.engine.simulate.Aid`."""
-        return log_of(self._solos.played) if self._solos is not None else None
+        return log_of(self._solos.booked) if self._solos is not None else None

@@ -18,7 +18,7 @@ import numpy as np
 
 from simcore.clock import Movable
 from simcore.engine.shortcuts.cell_times import CellBook, OwnCalls, Share, Signature
-from simcore.engine.shortcuts.cells import Cells, Chain, Pattern, Patterns, find_cells
+from simcore.engine.shortcuts.cells import Cells, Chain, Pattern, Patterns, Place, find_cells
 from simcore.engine.shortcuts.chain_times import FIRST_OF_OPS, ChainTimes, strung
 
 if TYPE_CHECKING:
@@ -49,14 +49,20 @@ def are_worthwhile(graph: Graph) -> bool:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Played:
-    """Cells ``first`` to ``stop`` of a chain as they happened: what link counters are made of."""
+class Booked:
+    """Cells ``first`` to ``stop`` of a chain, as often as one rank went through them.
+
+    Each time: where its streams stood (items done), when the chain would have begun, and the how-manieth
+    booking of the job it was.  ``plans`` by call: their number in the network's log.
+    """
 
     times: ChainTimes
     first: int
     stop: int
-    begin_ps: int
-    plans: tuple[int, ...]  # by call, their number in the network's log
+    plans: tuple[int, ...]
+    places: list[Place] = field(default_factory=list)
+    begin_ps: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -66,7 +72,8 @@ class Solos:
     network: FluidNetwork
     book: CellBook
     num_ops: int = 0
-    played: list[Played] = field(default_factory=list)
+    num_booked: int = 0
+    booked: list[Booked] = field(default_factory=list)
     patterns: Patterns = field(default_factory=Patterns)
     cells: dict[tuple[object, ...], Cells] = field(default_factory=dict)
     chains: dict[tuple[Pattern, Signature, Share], ChainTimes] = field(default_factory=dict)
@@ -130,10 +137,7 @@ class Solo:
         self._shared = shared
         self._spans = self._cells_played = 0
         self._used: dict[Pattern, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
-        self._views = tuple(
-            np.frombuffer(column, dtype=np.int64) if len(column) else np.zeros(0, dtype=np.int64)
-            for column in (rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end)
-        )
+        self._booked: dict[tuple[ChainTimes, int, int], Booked] = {}
         for call in calls:
             for link, _, _ in shared.network.route(rank.bound(call)[1]).uses:
                 link.observer = rank.gpu  # they are its own: what happens on them it has to know
@@ -176,26 +180,41 @@ class Solo:
     def book(self, chain: Chain, times: ChainTimes, first: int, stop: int, begin_ps: int) -> None:
         """Cells ``first`` to ``stop`` of a chain that began at ``begin_ps`` are over."""
         self._cells_played += stop - first
-        rank, streams = self.rank, self.cells.streams
+        key = (times, first, stop)
+        booked = self._booked.get(key)
+        if booked is None:
+            plans, _ = self._plans_and_links(chain.pattern)
+            booked = self._booked[key] = Booked(times, first, stop, plans)
+            self._shared.booked.append(booked)
+        booked.places.append(chain.at[first])
+        booked.begin_ps.append(begin_ps)
+        booked.numbers.append(self._shared.num_booked)
+        self._shared.num_booked += 1
+        self.rank.pass_by(self.cells.streams, chain.at[stop])
+
+    def record(self) -> None:
+        """See :class:`simcore.engine.rank.Player`."""
+        rank = self.rank
         tape = rank.tape
-        for s, stream in enumerate(streams):
-            (item_lo, op_lo), (item_hi, op_hi) = times.first[first][s], times.first[stop][s]
-            if item_lo == item_hi:
-                continue
-            self._shared.num_ops += op_hi - op_lo
-            item = tape.first_item[stream] + chain.at[first][s]
-            op = int(tape.first_op[item])
-            for number, column, is_complete in times.streams[s]:
-                at, lo, hi = (op, op_lo, op_hi) if number >= FIRST_OF_OPS else (item, item_lo, item_hi)
-                part, record = column[lo:hi], self._views[number][at : at + hi - lo]
-                if is_complete:
-                    np.add(part, begin_ps, out=record)
-                else:
-                    record[:] = np.where(part >= 0, part + begin_ps, -1)
-        plans, _ = self._plans_and_links(chain.pattern)
-        if plans:
-            self._shared.played.append(Played(times, first, stop, begin_ps, plans))
-        rank.pass_by(streams, chain.at[stop])
+        record = [
+            np.frombuffer(column, dtype=np.int64) if len(column) else np.zeros(0, dtype=np.int64)
+            for column in (rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end)
+        ]
+        for booked in self._booked.values():
+            times, begin = booked.times, np.array(booked.begin_ps)[:, None]
+            places = np.array(booked.places)
+            for s, stream in enumerate(self.cells.streams):
+                (item_lo, op_lo), (item_hi, op_hi) = times.first[booked.first][s], times.first[booked.stop][s]
+                if item_lo == item_hi:
+                    continue
+                self._shared.num_ops += (op_hi - op_lo) * len(places)
+                item = tape.first_item[stream] + places[:, s]
+                items = item[:, None] + np.arange(item_hi - item_lo)
+                ops = tape.first_op[item][:, None] + np.arange(op_hi - op_lo)
+                for number, column, is_complete in times.streams[s]:
+                    at, lo, hi = (ops, op_lo, op_hi) if number >= FIRST_OF_OPS else (items, item_lo, item_hi)
+                    part = column[lo:hi]
+                    record[number][at] = part + begin if is_complete else np.where(part >= 0, part + begin, -1)
 
     def _plans_and_links(self, pattern: Pattern) -> tuple[tuple[int, ...], tuple[Link, ...]]:
         """Numbers in the network's log of the plans of a pattern's calls, and the links that they use."""
@@ -277,12 +296,18 @@ def _is_joined(tape: Tape, main: int, stream: int) -> bool:
     return 2 * len(np.unique(table.wait_from[joins])) > len(tape.streams[stream])
 
 
-def log_of(played: Sequence[Played]) -> tuple[IntArray, IntArray, npt.NDArray[np.float64]]:
-    """(time, number of the plan, change of its rate) of all flows in spans."""
-    times, plans, changes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    for one in played:
+def log_of(booked: Sequence[Booked]) -> tuple[IntArray, IntArray, npt.NDArray[np.float64]]:
+    """(time, number of the plan, change of its rate) of all flows in spans, in the order of bookings."""
+    times, plans, changes, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)], [np.zeros(0, np.int64)]
+    for one in booked:
         part = slice(one.times.first_change[one.first], one.times.first_change[one.stop])
-        times.append(one.times.change_ps[part] + one.begin_ps)
-        plans.append(np.array(one.plans, dtype=np.int64)[one.times.change_call[part]])
-        changes.append(one.times.change[part])
-    return np.concatenate(times), np.concatenate(plans), np.concatenate(changes)
+        if part.start == part.stop:
+            continue
+        count, size = len(one.begin_ps), part.stop - part.start
+        times.append((np.array(one.begin_ps)[:, None] + one.times.change_ps[part]).ravel())
+        plans.append(np.tile(np.array(one.plans)[one.times.change_call[part]], count))
+        changes.append(np.tile(one.times.change[part], count))
+        numbers.append(np.repeat(one.numbers, size))
+    order = np.argsort(np.concatenate(numbers), kind="stable")
+    time, plan, change = (np.concatenate(column)[order] for column in (times, plans, changes))
+    return time, plan, change
