@@ -11,7 +11,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,18 +140,18 @@ def _no_number(word: str) -> Any:
 def _checked(content: Any, where: str) -> Any:
     """``content``, walked through without recursion.  InputError for what must not pass."""
     allowed = limits()
-    levels: list[Iterable[Any]] = [iter((content,))]
+    levels: list[Iterator[tuple[object, Any]]] = [iter((("", content),))]
     while levels:
-        for value in levels[-1]:
+        for key, value in levels[-1]:
             if isinstance(value, dict):
-                for key in value:
-                    _check_plain(key, allowed, where)
-                levels.append(iter(value.values()))
+                for name in value:
+                    _check_plain(name, allowed, where)
+                levels.append(iter(value.items()))
                 break
             if isinstance(value, list):
-                levels.append(iter(value))
+                levels.append(iter((key, entry) for entry in value))
                 break
-            _check_plain(value, allowed, where)
+            _check_plain(value, allowed, where, key)
         else:
             levels.pop()
         if len(levels) > allowed.depth + 1:
@@ -159,7 +159,7 @@ def _checked(content: Any, where: str) -> Any:
     return content
 
 
-def _check_plain(value: Any, allowed: Limits, where: str) -> None:
+def _check_plain(value: Any, allowed: Limits, where: str, key: object = "") -> None:
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             raise InputError(f"{where}: {ascii(value)[:80]} holds half of a surrogate pair, which is no text")
@@ -167,7 +167,8 @@ def _check_plain(value: Any, allowed: Limits, where: str) -> None:
         if value.bit_length() > 3.33 * allowed.digits:
             raise over("digits", int(value.bit_length() / 3.3219), where)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise InputError(f"{where}: a number is {value}; every number must be finite")
+        place = f"{where}: {ascii(key)[1:-1][:80]}" if isinstance(key, str) and key else where
+        raise InputError(f"{place}: must be a finite number, got {value}")
 
 
 def _check_nesting(events: Iterable[yaml.Event], where: str) -> None:
