@@ -213,8 +213,8 @@ class Solo:
                 ops = tape.first_op[item][:, None] + np.arange(op_hi - op_lo)
                 for number, column, is_complete in times.streams[s]:
                     at, lo, hi = (ops, op_lo, op_hi) if number >= FIRST_OF_OPS else (items, item_lo, item_hi)
-                    part = column[lo:hi]
-                    record[number][at] = part + begin if is_complete else np.where(part >= 0, part + begin, -1)
+                    part, is_set = column[lo:hi], is_complete or column[lo:hi] >= 0
+                    record[number][at] = np.where(is_set, part + begin, -1)
 
     def _plans_and_links(self, pattern: Pattern) -> tuple[tuple[int, ...], tuple[Link, ...]]:
         """Numbers in the network's log of the plans of a pattern's calls, and the links that they use."""
@@ -298,16 +298,16 @@ def _is_joined(tape: Tape, main: int, stream: int) -> bool:
 
 def log_of(booked: Sequence[Booked]) -> tuple[IntArray, IntArray, npt.NDArray[np.float64]]:
     """(time, number of the plan, change of its rate) of all flows in spans, in the order of bookings."""
-    times, plans, changes, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)], [np.zeros(0, np.int64)]
+    none = np.zeros(0, dtype=np.int64)
+    times, plans, changes, numbers = [none], [none], [np.zeros(0)], [none]
     for one in booked:
         part = slice(one.times.first_change[one.first], one.times.first_change[one.stop])
-        if part.start == part.stop:
-            continue
-        count, size = len(one.begin_ps), part.stop - part.start
-        times.append((np.array(one.begin_ps)[:, None] + one.times.change_ps[part]).ravel())
-        plans.append(np.tile(np.array(one.plans)[one.times.change_call[part]], count))
-        changes.append(np.tile(one.times.change[part], count))
-        numbers.append(np.repeat(one.numbers, size))
+        if part.start < part.stop:
+            count = len(one.begin_ps)
+            times.append((np.array(one.begin_ps)[:, None] + one.times.change_ps[part]).ravel())
+            plans.append(np.tile(np.array(one.plans)[one.times.change_call[part]], count))
+            changes.append(np.tile(one.times.change[part], count))
+            numbers.append(np.repeat(one.numbers, part.stop - part.start))
     order = np.argsort(np.concatenate(numbers), kind="stable")
     time, plan, change = (np.concatenate(column)[order] for column in (times, plans, changes))
     return time, plan, change
