@@ -18,7 +18,7 @@ import numpy as np
 
 from simcore.clock import Movable
 from simcore.engine.shortcuts.cell_times import CellBook, OwnCalls, Share, Signature
-from simcore.engine.shortcuts.cells import Cells, Chain, Pattern, Patterns, Place, find_cells
+from simcore.engine.shortcuts.cells import Cells, Chain, Pattern, Patterns, find_cells
 from simcore.engine.shortcuts.chain_times import FIRST_OF_OPS, ChainTimes, strung
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Booked:
     first: int
     stop: int
     plans: tuple[int, ...]
-    places: list[Place] = field(default_factory=list)
+    places: list[Sequence[int]] = field(default_factory=list)
     begin_ps: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
@@ -309,5 +309,4 @@ def log_of(booked: Sequence[Booked]) -> tuple[IntArray, IntArray, npt.NDArray[np
             changes.append(np.tile(one.times.change[part], count))
             numbers.append(np.repeat(one.numbers, part.stop - part.start))
     order = np.argsort(np.concatenate(numbers), kind="stable")
-    time, plan, change = (np.concatenate(column)[order] for column in (times, plans, changes))
-    return time, plan, change
+    return np.concatenate(times)[order], np.concatenate(plans)[order], np.concatenate(changes)[order]
