@@ -34,6 +34,15 @@ def whole_file(path: Path) -> Iterator[Path]:
         sync(target.parent)
 
 
+def whole_text(path: Path, text: str) -> None:
+    """Write a text in place of ``path``, whole or not at all.  InputError when that fails."""
+    try:
+        with whole_file(path) as fresh:
+            fresh.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
 @contextmanager
 def whole_folder(path: Path, kind: str) -> Iterator[Path]:
     """Gives an empty folder to write; it takes the place of ``path`` when the block ends without an error.

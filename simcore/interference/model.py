@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simcore.errors import InputError
+from simcore.files import whole_text
 from simcore.interference.features import FEATURES, Neighbours, features
 from simcore.interference.trees import RegressionTree
 
@@ -74,11 +75,7 @@ class LearnedInterference:
             "num_rows": self.num_rows, "num_sms": list(self.num_sms), "base": self.base,
             "trees": [tree.as_dict() for tree in self.trees],
         }  # fmt: skip
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}") from None
+        whole_text(path, json.dumps(content, separators=(",", ":")) + "\n")
 
 
 def load_interference(path: Path = DEFAULT) -> LearnedInterference:

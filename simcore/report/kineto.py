@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives.kinds import kind_of
+from simcore.files import whole_file
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, HOST_KINDS, P2P_KINDS
 from simcore.report.kineto_host import (
     HOST_TID,
@@ -61,15 +62,10 @@ def write_kineto(timeline: Timeline, path: Path, ranks: Sequence[int]) -> list[P
     written = []
     for rank in ranks:
         file = path if len(ranks) == 1 else _of_rank(path, _recorded_rank(timeline.info, rank))
-        partial = file.with_name(f".{file.name}.partial")
-        try:
-            with gzip.open(partial, "wb", compresslevel=1) as out:
-                out.write(_header(timeline.info, rank).encode())
-                out.write(",\n".join(_events(timeline, rank)).encode())
-                out.write(b"\n]}\n")
-            partial.replace(file)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole_file(file) as fresh, gzip.open(fresh, "wb", compresslevel=1) as out:
+            out.write(_header(timeline.info, rank).encode())
+            out.write(",\n".join(_events(timeline, rank)).encode())
+            out.write(b"\n]}\n")
         written.append(file)
     return written
 

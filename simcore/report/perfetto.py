@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from simcore.analysis.step import StepAnalysis
+from simcore.files import whole_file
 from simcore.report.arrows import Arrows
 from simcore.report.compressed import compressed
 from simcore.report.counter_events import LINKS_PID, ChosenCounters, choose_counters
@@ -69,22 +70,18 @@ def write_perfetto(
         timeline.representative(rank)
     counters = choose_counters(timeline, ranks, max_counter_rows)
     count = 0
-    partial = path.with_name(f".{path.name}.partial")
-    try:
+    with whole_file(path) as fresh:
         if path.suffix == ".pftrace":
             batches = list(_batches(timeline, ranks, host, counters))
             count = sum(batch.count for batch in batches)
-            partial.write_bytes(b"".join(perfetto_packets(batches)))
+            fresh.write_bytes(b"".join(perfetto_packets(batches)))
         else:
-            with compressed(partial) as write:
+            with compressed(fresh) as write:
                 write(_header(timeline.info, counters.left_out))
                 for batch in _batches(timeline, ranks, host, counters):
                     write(batch.text if count else batch.text[2:])  # no comma before the first
                     count += batch.count
                 write(b"\n]}\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
     return PerfettoExport(count, counters.left_out)
 
 

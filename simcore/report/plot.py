@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from simcore.analysis.intervals import IntArray, Intervals
 from simcore.errors import InputError
+from simcore.files import whole_file
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.reader import Timeline
 from simcore.units import PS_PER_S, format_time
@@ -64,7 +65,8 @@ def write_plot(timeline: Timeline, path: Path, ranks: list[int]) -> None:
         frameon=False,
     )
     try:
-        figure.savefig(path)
+        with whole_file(path) as fresh:
+            figure.savefig(fresh)
     except ValueError as error:
         raise InputError(f"cannot draw {path}: {error}") from error
 

@@ -1,5 +1,6 @@
 """Chakra files: any graph goes out and comes back as the same ops, sizes, groups and dependencies."""
 
+import errno
 import gzip
 import json
 from dataclasses import replace
@@ -213,6 +214,31 @@ def test_ranks_outside_the_world_are_refused(tmp_path):
         export_chakra(hand_built(), tmp_path, ranks=[9])
 
 
+def test_an_export_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    export_chakra(hand_built(), tmp_path / "out", ranks=[0])
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+    def full_disk(handle, nodes):
+        if "rank.1" in handle.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_nodes(handle, nodes)
+
+    monkeypatch.setattr("workloads.imports.chakra.export.write_nodes", full_disk)
+    for target in ("out", "new"):
+        with pytest.raises(OSError, match="No space left"):
+            export_chakra(hand_built(), tmp_path / target)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_an_export_takes_no_other_files_with_it(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("years")
+    with pytest.raises(InputError, match=r"no manifest.json names 'thesis.txt' as ours"):
+        export_chakra(hand_built(), tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
 def test_the_command_writes_a_graph_folder(tmp_path, capsys):
     save_graph(hand_built(), tmp_path / "graph")
     finished.export_chakra(str(tmp_path / "graph"), tmp_path / "out", ranks="0,2-3", as_json=True)
@@ -220,5 +246,5 @@ def test_the_command_writes_a_graph_folder(tmp_path, capsys):
     # Ranks 0 and 2, 3: two microbatches of 7 and of 3 ops, and a node of groups each.
     assert (told["ranks"], told["nodes"]) == (3, 15 + 7 + 7)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "comm_group.json", "rank.0.et", "rank.2.et", "rank.3.et",
+        "comm_group.json", "manifest.json", "rank.0.et", "rank.2.et", "rank.3.et",
     ]  # fmt: skip

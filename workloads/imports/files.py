@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from simcore.errors import InputError
+from simcore.files import MANIFEST
 from simcore.outside import json_document, limits, over
 from simcore.units import MIB, format_bytes
 
@@ -66,7 +67,7 @@ _CONTAINERS = (".tar.gz", ".tgz", ".tar", ".sqlite", ".sqlite.gz", ".sqlite3")
 
 
 def _is_trace_name(name: str) -> bool:
-    return name.endswith(_TRACES + _CONTAINERS) and not name.startswith(".")
+    return name.endswith(_TRACES + _CONTAINERS) and not name.startswith(".") and name != MANIFEST
 
 
 def _members(path: Path) -> list[TraceFile]:

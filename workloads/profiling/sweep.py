@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from simcore.errors import InputError
+from simcore.files import append_line, whole_text
+from simcore.outside import read_text
 from workloads.profiling.cases import COPY_BLOCKS, KernelCase, kernel_cases, overlap_cases
 
 KERNEL_COLUMNS = ("op", "op_class", "dtype", "in_shapes", "out_shapes", "bytes", "flops", "time_us")
@@ -39,7 +42,7 @@ def measure_gpu(folder: Path, minutes: float) -> bool:
     kernels = Results(folder / "kernels.csv", KERNEL_COLUMNS)
     overlaps = Results(folder / "overlap.csv", OVERLAP_COLUMNS)
     if not (folder / "launch.json").exists():
-        (folder / "launch.json").write_text(json.dumps(measure.launch_times(), indent=1) + "\n")
+        whole_text(folder / "launch.json", json.dumps(measure.launch_times(), indent=1) + "\n")
 
     def alone(case: KernelCase) -> float:
         return measure.time_alone_us(measure.capture(measure.prepare(case)))
@@ -99,7 +102,7 @@ def _check_device(path: Path, facts: dict[str, Any]) -> None:
             )
         return
     stamped = {**facts, "measured": time.strftime("%Y-%m-%d")}
-    path.write_text(json.dumps(stamped, indent=1) + "\n", encoding="utf-8")
+    whole_text(path, json.dumps(stamped, indent=1) + "\n")
 
 
 def columns_of(case: KernelCase) -> dict[str, Any]:
@@ -118,15 +121,15 @@ class Results:
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         self._path, self._columns = path, columns
         self.done: set[str] = set()
-        if path.exists():
-            with path.open(newline="", encoding="utf-8") as stream:
-                for row in csv.DictReader(stream):
-                    shapes = [
-                        json.loads(row[name]) if row[name] else [] for name in ("in_shapes", "out_shapes")
-                    ]
-                    self.done.add(json.dumps([row["op"], row["dtype"], *shapes, int(row["bytes"])]))
-        else:
+        text = read_text(path, "measured kernels", "json") if path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:  # half a row of a run that was killed: its case is measured again
+            whole_text(path, whole)
+        if not whole:
             self._append(dict(zip(columns, columns, strict=True)))
+        for row in csv.DictReader(io.StringIO(whole)):
+            shapes = [json.loads(row[name]) if row[name] else [] for name in ("in_shapes", "out_shapes")]
+            self.done.add(json.dumps([row["op"], row["dtype"], *shapes, int(row["bytes"])]))
 
     def write(self, rows: list[dict[str, Any]]) -> None:
         """Append rows; entries that are no columns are left out."""
@@ -134,8 +137,9 @@ class Results:
             self._append(row)
 
     def _append(self, row: dict[str, Any]) -> None:
-        with self._path.open("a", newline="", encoding="utf-8") as stream:
-            csv.DictWriter(stream, self._columns, extrasaction="ignore", lineterminator="\n").writerow(row)
+        line = io.StringIO()
+        csv.DictWriter(line, self._columns, extrasaction="ignore", lineterminator="").writerow(row)
+        append_line(self._path, line.getvalue())
 
 
 def _sweep(

@@ -45,6 +45,7 @@ def fidelity_study(
     from simcore.apps.studies.ns3 import check_ns3
     from simcore.apps.studies.references import check_references
     from simcore.apps.studies.show import fidelity_text, ns3_lines, reference_lines, scatter_svg
+    from simcore.files import whole_text
 
     if ns3:
         found = list(check_ns3(_ns3(record)))
@@ -60,10 +61,7 @@ def fidelity_study(
     references = list(check_references(quick))
     convergence = list(check_convergence(quick))
     if plot is not None:
-        try:
-            plot.write_text(scatter_svg(study.cases), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {plot}: {error.strerror}") from error
+        whole_text(plot, scatter_svg(study.cases))
     whole = {
         **study.as_dict(),
         "references": [row.as_dict() for row in references],

@@ -107,6 +107,35 @@ def test_times_are_kept_and_broken_lines_passed_over(tmp_path: Path) -> None:
         StepTimes(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "result", ["NaN", "Infinity", "-1.5", "0.0", '"bug: KeyError"', '""', "null", "[1.0]", '1.0, "more": 2']
+)
+def test_a_line_that_holds_no_step_time_is_told_and_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], result: str
+) -> None:
+    path = tmp_path / "times.jsonl"
+    path.write_text(f'{{"key": "a", "result": 0.5}}\n{{"key": "b", "result": {result}}}\n', encoding="utf-8")
+    times = StepTimes(path)
+    assert (times.get("a"), times.get("b")) == (0.5, None)
+    assert "times.jsonl: line 2: no step time; simulated again" in capsys.readouterr().err
+
+
+def test_half_a_last_line_costs_that_line_alone(tmp_path: Path) -> None:
+    path = tmp_path / "times.jsonl"
+    path.write_text('{"key": "a", "result": 0.5}\n{"ke', encoding="utf-8")
+    StepTimes(path).put("b", 0.25)
+    again = StepTimes(path)
+    assert (again.get("a"), again.get("b")) == (0.5, 0.25)
+
+
+@pytest.mark.parametrize("text", ["years of work", "years\nof work\n"])
+def test_a_file_of_something_else_is_no_cache(tmp_path: Path, text: str) -> None:
+    (tmp_path / "thesis.txt").write_text(text)
+    with pytest.raises(InputError, match=r"thesis.txt: line 1: no step time of an earlier run"):
+        StepTimes(tmp_path / "thesis.txt")
+    assert (tmp_path / "thesis.txt").read_text() == text
+
+
 def test_known_times_are_not_simulated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     described, _ = describe_rows([_row()])
     times = StepTimes(tmp_path / "times.jsonl")

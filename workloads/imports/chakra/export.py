@@ -10,6 +10,7 @@ from typing import Any
 
 from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
+from simcore.files import whole_folder
 from simcore.graph import Graph
 from simcore.graph.flatten import StreamOrder, resolve_edges
 from simcore.graph.kinds import COMMUNICATION, ON_HOST, is_on_host
@@ -35,20 +36,18 @@ def export_chakra(
 ) -> int:
     """Write ``rank.N.et`` for each rank (or only ``ranks``), and ``comm_group.json``; returns the nodes.
 
+    The folder appears whole or not at all, and replaces an export that is there.
+
     ``data_deps`` holds what must have ended: recorded waits, producers of data, and what streams and
     synchronisations imply (named again in ``implied_deps``; producers without a wait in ``data_only_deps``).
     ``ctrl_deps`` is the host's last own work before the launch.
-    Errors: InputError for a rank outside the world, a folder that cannot be made.
+    Errors: InputError for a rank outside the world, a folder that holds something else or cannot be made.
     """
     chosen = sorted(set(range(graph.world_size) if ranks is None else ranks))
     for rank in chosen:
         if not 0 <= rank < graph.world_size:
             raise InputError(f"rank {rank} is outside the world of {graph.world_size} ranks")
     messages()  # nothing is written where protobuf is missing
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror}") from None
     numbers: dict[tuple[str, tuple[int, ...]], str] = {}
     for name, group in graph.groups.items():
         for rank in range(graph.world_size):
@@ -56,16 +55,17 @@ def export_chakra(
                 numbers.setdefault((name, group.ranks_of(rank)), str(len(numbers)))
     total = 0
     bodies: dict[int, _ProgramNodes] = {}
-    for done, rank in enumerate(chosen):
-        program = int(graph.program_of_rank[rank])
-        if program not in bodies:
-            bodies = {program: _ProgramNodes(graph, program)}  # ranks of a program mostly follow one another
-        with (folder / f"rank.{rank}.et").open("wb") as handle:
-            total += write_nodes(handle, bodies[program].nodes(rank, numbers))
-        if progress is not None:
-            progress((done + 1) / len(chosen))
     members = {number: list(ranks_of) for (_, ranks_of), number in numbers.items()}
-    (folder / "comm_group.json").write_text(json.dumps(members), encoding="utf-8")
+    with whole_folder(folder, "Chakra export") as fresh:
+        (fresh / "comm_group.json").write_text(json.dumps(members), encoding="utf-8")
+        for done, rank in enumerate(chosen):
+            program = int(graph.program_of_rank[rank])
+            if program not in bodies:  # ranks of a program mostly follow one another
+                bodies = {program: _ProgramNodes(graph, program)}
+            with (fresh / f"rank.{rank}.et").open("wb") as handle:
+                total += write_nodes(handle, bodies[program].nodes(rank, numbers))
+            if progress is not None:
+                progress((done + 1) / len(chosen))
     return total
 
 

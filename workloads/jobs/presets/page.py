@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from simcore.files import whole_text
 from workloads.jobs.presets.preset import Preset, Setting, load_preset, preset_names
 
 _HEAD = """# Presets
@@ -39,4 +40,4 @@ def _why(setting: Setting) -> str:
 if __name__ == "__main__":
     import sys
 
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    whole_text(Path(sys.argv[1]), page())

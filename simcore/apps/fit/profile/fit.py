@@ -13,6 +13,7 @@ import numpy as np
 
 from simcore.apps.fit.profile.tables import MeasuredGpu, OverlapRow
 from simcore.errors import InputError
+from simcore.files import whole_text
 from simcore.hardware import load_gpu
 
 _GPU_PROFILES = Path(__file__).parents[4] / "hardware_profiles" / "gpu"
@@ -153,10 +154,7 @@ def write_profile(measured: MeasuredGpu, base: str, fitted: list[Fitted], path: 
     lines += [f"{key} = {_toml(value)}" for key, value in content.items() if key not in tables]
     for key, table in tables.items():
         lines += ["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in table.items())]
-    try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    whole_text(path, "\n".join(lines) + "\n")
     load_gpu(str(path))  # what was written is a profile
 
 

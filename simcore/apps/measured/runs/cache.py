@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from simcore.apps.measured.runs.predict import Physics
+from simcore.apps.progress import say
 from simcore.errors import InputError
+from simcore.files import append_line
 from simcore.hardware import dies
-from simcore.outside import cache_home
+from simcore.outside import cache_home, json_document, read_text
 from workloads.jobs.published import Case
 
 #: What decides a step time beside the case: packages and modules whose text is part of the key.
@@ -32,6 +35,10 @@ _CODE: Final = {
 }  # fmt: skip
 
 
+#: What each line begins with, as it is written.
+_BEGIN: Final = '{"key": "'
+
+
 def default_cache() -> Path:
     """``runs.jsonl`` in the user's cache."""
     return cache_home() / "runs.jsonl"
@@ -40,7 +47,8 @@ def default_cache() -> Path:
 class StepTimes:
     """Times by key in a file of JSON lines, each appended when it is known.
 
-    Errors: InputError for a file that cannot be read or written.
+    A line that is no longer whole, or holds what is no step time, is told of and simulated again.
+    Errors: InputError for a file that cannot be read or written, or that is something else.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,15 +56,23 @@ class StepTimes:
         self._known: dict[str, float | str] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read {path}: {error}") from None
-        for line in lines:
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}") from None
+        damaged = []
+        lines = read_text(path, "step times", "json").splitlines() if path.exists() else []
+        for number, line in enumerate(lines, start=1):
+            if not line.startswith(_BEGIN) and not _BEGIN.startswith(line):
+                raise InputError(
+                    f"{path}: line {number:,}: no step time of an earlier run; choose another file"
+                )
             try:
-                entry = json.loads(line)
-                self._known[str(entry["key"])] = entry["result"]
-            except (ValueError, KeyError, TypeError):
-                continue  # the last line of an interrupted run
+                entry = json_document(line, f"{path}: line {number:,}")
+                self._known[entry["key"]] = _checked(**entry)
+            except (InputError, TypeError):
+                damaged.append(number)
+        if damaged:
+            more = f" and {len(damaged) - 1:,} more" if damaged[1:] else ""
+            say(f"{path}: line {damaged[0]:,}{more}: no step time; simulated again")
 
     def key(self, case_key: str, case: Case, physics: Physics | None) -> str:
         """Hash of all that decides the time."""
@@ -72,11 +88,16 @@ class StepTimes:
         if isinstance(result, str) and result.startswith("bug"):
             return
         self._known[key] = result
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": key, "result": result}) + "\n")
-        except OSError as error:
-            raise InputError(f"cannot write {self._path}: {error}") from None
+        append_line(self._path, json.dumps({"key": key, "result": result}))
+
+
+def _checked(key: object, result: object) -> float | str:
+    """Seconds, or the reason of a refusal.  TypeError for anything else."""
+    if isinstance(key, str) and isinstance(result, str) and result and not result.startswith("bug"):
+        return result
+    if isinstance(key, str) and isinstance(result, float) and 0 < result < math.inf:
+        return result
+    raise TypeError
 
 
 @cache

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from simcore.apps.measured.runs.cache import StepTimes
 from simcore.apps.measured.runs.predict import Physics, case_key, predict_case
 from simcore.apps.measured.tables import ErrorTable, error_table
 from simcore.apps.progress import Countdown
+from simcore.apps.workers import each
 from simcore.errors import InputError, SimcoreError
 from simcore.hardware import GpuSpec, load_cluster
 from workloads.jobs.published import (
@@ -169,26 +170,34 @@ def predict_cases(
     # The long ones first, so that no core waits at the end.
     order = sorted(cases.items(), key=lambda item: -case_weight(item[1]))
     jobs = [(key, case, physics) for key, case in order if key not in found]
-    for done, (key, result) in enumerate(_results(jobs), start=1):
-        found[key] = result
-        if times is not None:
-            times.put(times.key(key, cases[key], physics), result)
-        if progress is not None:
-            progress(done, len(jobs))
+    with closing(_results(jobs)) as results:
+        for done, (key, result) in enumerate(results, start=1):
+            found[key] = result
+            if times is not None:
+                times.put(times.key(key, cases[key], physics), result)
+            if progress is not None:
+                progress(done, len(jobs))
     return found
 
 
-def _results(jobs: Sequence[tuple[str, Case, Physics | None]]) -> Iterator[tuple[str, float | str]]:
+_Job = tuple[str, Case, Physics | None]
+
+
+def _results(jobs: Sequence[_Job]) -> Generator[tuple[str, float | str], None, None]:
     """Results as they come, from all cores."""
     workers = min(len(jobs), len(os.sched_getaffinity(0)))
-    if workers <= 1:
+    if workers > 1:
+        yield from each(_job, jobs, workers, lambda job: _named(job[1]))
+    else:
         yield from map(_job, jobs)
-        return
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
-        yield from pool.imap_unordered(_job, jobs)
 
 
-def _job(job: tuple[str, Case, Physics | None]) -> tuple[str, float | str]:
+def _named(case: Case) -> str:
+    degrees = case.parallel
+    return f"{case.model.name} on {case.cluster}, tp {degrees.tp}, pp {degrees.pp}, dp {degrees.dp}"
+
+
+def _job(job: _Job) -> tuple[str, float | str]:
     key, case, physics = job
     try:
         return key, predict_case(case, physics)

@@ -12,6 +12,7 @@ from simcore.apps.studies.ns3.runner import Ns3, describe
 from simcore.apps.studies.references import carried_ps, leaf_spine, rails_case
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.planner import NcclPlanner
+from simcore.files import whole_text
 from simcore.hardware.load import load_cluster
 from simcore.hardware.topology import Topology
 from simcore.network.packet import Lane, MessageProgram, PacketSettings, Send, program_of
@@ -87,7 +88,7 @@ def record(ns3: Ns3) -> None:
         "unit": "us",
         "cases": {case.name: round(ns3.time_us(case.description()), 3) for case in ns3_cases()},
     }
-    RECORDED.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    whole_text(RECORDED, json.dumps(found, indent=1) + "\n")
 
 
 def ns3_cases() -> Iterator[Ns3Case]:

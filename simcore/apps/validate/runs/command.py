@@ -30,6 +30,7 @@ from simcore.apps.validate.runs.ranking import search
 from simcore.apps.validate.runs.residuals import measured_runs_of
 from simcore.apps.validate.runs.sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
+from simcore.files import whole_text
 from simcore.hardware import dies
 from workloads.evidence import write_runs
 from workloads.jobs.published import read_run_rows
@@ -67,7 +68,7 @@ def validate_runs(
     fitted = fit(curves(chosen, dies(), times)) if leave_one_out else None
     evidence = measured_runs_of(scored, fitted, times) if fitted is not None else []
     if residuals:
-        Path(residuals).write_text(write_runs(evidence), encoding="utf-8")
+        whole_text(Path(residuals), write_runs(evidence))
         print(f"written: {residuals}", file=sys.stderr)
     # Rows of the fit: their step times over the clock are known by then.
     worths = _ablate(_sampled(chosen, ablations), times) if ablations else []
@@ -125,11 +126,9 @@ def _sampled(described: Sequence[DescribedRow], limit: int) -> list[DescribedRow
 
 
 def _write_page(target: Path, scored: Scored, extras: Extras) -> None:
-    images = target.parent / "images"
-    images.mkdir(parents=True, exist_ok=True)
-    target.write_text(report(scored, extras), encoding="utf-8")
     for name, drawing in drawings(scored, extras).items():
-        (images / f"{name}.svg").write_text(drawing, encoding="utf-8")
+        whole_text(target.parent / "images" / f"{name}.svg", drawing)
+    whole_text(target, report(scored, extras))  # last: it shows them
     print(f"written: {target}", file=sys.stderr)
 
 
