@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from simcore.collectives import tuner
@@ -11,6 +10,7 @@ from simcore.collectives.forced import Forced
 from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.protocols import Chunking, Protocol
 from simcore.collectives.timing import GenerationTiming
+from simcore.elementary import log1p
 from simcore.hardware.specs import ClusterSpec
 
 
@@ -76,7 +76,7 @@ class Costs:
 
     def warm_up_s(self, scale_s: float, sent_bytes: float) -> float:
         """What the drift of channels costs in all, of ``sent_bytes`` per rank."""
-        return scale_s * math.log1p(sent_bytes / self.timing.warm_up_bytes)
+        return scale_s * log1p(sent_bytes / self.timing.warm_up_bytes)
 
     def network_hop_s(self, protocol: Protocol, layout: PlacedGroup) -> float:
         """One hop between nodes, wire included."""

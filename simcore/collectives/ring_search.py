@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from simcore.elementary import plain_sum
 from simcore.hardware.node import NodeLinks, Way
 
 _MAX_RINGS: Final = 16
@@ -66,7 +67,9 @@ class _Search:
         self._capacity: list[float] = node.bytes_per_s.tolist()
         #: What leaves the GPU with the least: no rings can carry more.
         self.limit = min(
-            sum(self._capacity[link] for link in {self._ways[src, dst][0] for dst in members if dst != src})
+            plain_sum(
+                self._capacity[link] for link in {self._ways[src, dst][0] for dst in members if dst != src}
+            )
             for src in members
         )
 

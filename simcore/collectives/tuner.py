@@ -6,7 +6,6 @@ not offered: it needs switches that add (SHARP), which no cluster profile has.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -162,7 +161,7 @@ def latency_s(kind: Collective, algorithm: str, protocol: str, shape: GroupShape
     simple = protocol == "Simple"
     # Simple flushes received data to memory: the wire once more.
     wire = shape.network_s * 1e6 * (2 if simple else 1)
-    levels = math.floor(math.log2(num_nodes))
+    levels = num_nodes.bit_length() - 1  # log2, rounded down
     if algorithm in ("nvls", "nvls_tree"):
         between = 2 * levels * (table.NVLS_TREE_NETWORK_LATENCY_US + wire)
         return (table.NVLS_NVLINK_LATENCY_US + between) * 1e-6

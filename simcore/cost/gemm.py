@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from simcore.cost.kernel import Context, KernelShape, Shape, Work, formula, numel
 from simcore.cost.parameters import GemmParameters
+from simcore.elementary import power
 from simcore.hardware.specs import GpuSpec
 
 FloatArray = npt.NDArray[np.float64]
@@ -123,8 +124,8 @@ def _misalignment(n: FloatArray, k: FloatArray, element_bytes: int, p: GemmParam
     """Slowdown of rows that 16-byte loads cannot take: 1 at 16-byte alignment, full at 2 bytes."""
     full = max(1, 16 // element_bytes)
     elements = np.gcd(np.gcd(n.astype(np.int64), k.astype(np.int64)), full)
-    steps = np.log2(full / elements)
-    return np.asarray(p.misaligned_slowdown ** (steps / 3), dtype=np.float64)
+    slowdown = np.array([power(p.misaligned_slowdown, doublings / 3) for doublings in range(4)])
+    return np.asarray(slowdown[np.frexp(full // elements)[1] - 1])
 
 
 @formula("gemm", "bgemm")
@@ -250,7 +251,7 @@ def gemm_dims(kernel: KernelShape) -> tuple[int, int, int, int]:
         m = left[0] * left[1] // max(1, shared)
         n = right[0] * right[1] // max(1, shared)
         return m, n, shared, 1
-    side = max(1, round((kernel.flops / 2) ** (1 / 3)))
+    side = max(1, round(power(kernel.flops / 2, 1 / 3)))
     return side, side, side, 1
 
 

@@ -136,7 +136,7 @@ def parse_dtype(dtype: str) -> str:
     return name
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 12)
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Shapes from a column's JSON, ``"[[2048,12288],[12288]]"``.
 

@@ -12,6 +12,7 @@ from simcore.cost.attention import attention_shape
 from simcore.cost.classify import OP_CLASSES
 from simcore.cost.gemm import gemm_dims
 from simcore.cost.kernel import KernelShape, numel, parse_dtype, parse_shapes
+from simcore.elementary import exp, log
 from simcore.errors import InputError, nearest
 
 #: Time columns by name, with their unit in seconds: a table without a unit is refused.
@@ -73,8 +74,8 @@ class MeasuredTable:
         (x0, y0), (x1, y1) = curve[right - 1], curve[right]
         if x0 == 0:
             return y0 + (y1 - y0) * moved / x1
-        share = math.log(moved / x0) / math.log(x1 / x0)
-        return y0 * math.exp(share * math.log(y1 / y0))
+        share = log(moved / x0) / log(x1 / x0)
+        return y0 * exp(share * log(y1 / y0))
 
     @classmethod
     def load(cls, path: Path | str) -> MeasuredTable:

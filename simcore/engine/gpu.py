@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import simpy
 from simpy.resources import base
 
+from simcore.elementary import plain_sum
 from simcore.engine.execution import Execution
 from simcore.errors import InputError
 from simcore.network.maxmin import share
@@ -200,7 +201,7 @@ class Gpu:
         if self._limited or max(desired) > level * (1.0 + 1e-12):
             return None
         return self.num_sms - sms.held, max(
-            0.0, self.hbm_bytes_per_ps - sum(a for a, _ in self.draws.values())
+            0.0, self.hbm_bytes_per_ps - plain_sum(a for a, _ in self.draws.values())
         )
 
     def execute(self, kernels: KernelSequence, launch_ps: int = 0, stream: int = 0) -> Execution:
@@ -301,7 +302,7 @@ class Gpu:
         level, _ = share(self.hbm_bytes_per_ps, [desired for _, desired in self.draws.values()] + wishes)
         if self._limited or level < math.inf:
             self._limit_flows(level)
-        drawn = sum(actual for actual, _ in self.draws.values())
+        drawn = plain_sum(actual for actual, _ in self.draws.values())
         _, shares = share(max(0.0, self.hbm_bytes_per_ps - drawn), wishes)
         for execution, bytes_per_ps in zip(running, shares, strict=True):
             execution.set_speed(bytes_per_ps, retirements=waiting > 0)

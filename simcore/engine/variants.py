@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from simcore.elementary import exp_of
 from simcore.errors import InputError
 from simcore.graph.ops import IntArray
 
@@ -45,4 +46,5 @@ class Noise:
     def factors(self, rank: int, num_ops: int) -> npt.NDArray[np.float64]:
         """One factor per flat op of a rank."""
         z = np.random.default_rng([self.seed, rank]).standard_normal(num_ops)
-        return np.exp(self.sigma * z - self.sigma**2 / 2)
+        # Of the outermost of them the last bits come from the C library.
+        return exp_of(self.sigma * np.round(z, 12) - self.sigma * self.sigma / 2)

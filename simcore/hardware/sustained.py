@@ -19,13 +19,13 @@ Note [Clock at the power limit]
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Final
 
+from simcore.elementary import power
 from simcore.tables import load
 from simcore.units import Number
 
@@ -60,7 +60,10 @@ class Sustained:
 
 @lru_cache(maxsize=1 << 10)
 def _deviations(num_gpus: int) -> float:
-    return NormalDist().inv_cdf((num_gpus - 0.375) / (num_gpus + 0.25)) if num_gpus > 1 else 0.0
+    if num_gpus <= 1:
+        return 0.0
+    # Rounded, as its logarithm is the C library's; see Note [Same bits everywhere].
+    return round(NormalDist().inv_cdf((num_gpus - 0.375) / (num_gpus + 0.25)), 12)
 
 
 @cache
@@ -81,7 +84,7 @@ def clock_at_limit(board: GpuSpec, reference: GpuSpec, reference_clock: float) -
         if gpu.power_limit_w is None or gpu.static_power_w is None or _MODE not in gpu.peak_flops:
             return reference_clock
         ratio *= (_dynamic_w(gpu) / (gpu.peak_flops[_MODE] * gpu.gemm_efficiency)) ** sign
-    return min(max(1.0, reference_clock), reference_clock * math.pow(ratio, 1 / power_exponent()))
+    return min(max(1.0, reference_clock), reference_clock * power(ratio, 1 / power_exponent()))
 
 
 def _dynamic_w(gpu: GpuSpec) -> float:

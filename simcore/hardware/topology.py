@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from simcore.elementary import plain_sum
 from simcore.errors import InputError
 from simcore.hardware.fabrics import fabric_of, leaves_per_group
 from simcore.hardware.links import LinkNames, Links, nic_blocks, node_block, port_blocks
@@ -197,7 +198,7 @@ class Topology:
     def latency_s(self, src_gpu: int, dst_gpu: int) -> float:
         """One-way latency of a small message in seconds: the sum over the links of the route."""
         latency = self.links.latency_s
-        return float(sum(latency[link] for link in self.route(src_gpu, dst_gpu)))
+        return plain_sum(float(latency[link]) for link in self.route(src_gpu, dst_gpu))
 
     def nodes_of_all(self) -> Ints:
         """Node of every GPU."""

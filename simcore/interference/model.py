@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from simcore.elementary import exp, plain_sum
 from simcore.errors import InputError
 from simcore.files import whole_text
 from simcore.interference.features import FEATURES, Neighbours, features
@@ -41,7 +41,7 @@ class LearnedInterference:
 
     def of_features(self, row: Sequence[float]) -> float:
         """Slowdown of a kernel with these :data:`FEATURES`; never below 1."""
-        return max(1.0, math.exp(self.base + sum(tree.predict(row) for tree in self.trees)))
+        return max(1.0, exp(self.base + plain_sum(tree.predict(row) for tree in self.trees)))
 
     def slowdown(
         self,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from simcore.clock import Clock
 from simcore.collectives.plan import CollectivePlan
+from simcore.elementary import plain_sum
 from simcore.errors import InputError
 from simcore.network.link import Link
 from simcore.network.maxmin import max_min, max_min_by_share
@@ -154,7 +155,7 @@ class FluidNetwork:
                 # rates that were held down before it came do not stand.
                 if inputs and self._nics and not all(other.at_its_cap for other in others):
                     fits = False
-                load = sum([by * max(other.rate, other.desired) for other, by in others.items()])
+                load = plain_sum([by * max(other.rate, other.desired) for other, by in others.items()])
                 fits = fits and load + weight * alone <= link.bytes_per_ps * (1.0 + _SLACK)
             link.request(flow, weight)
         for link, weight, _ in route.passes:
@@ -249,7 +250,7 @@ class FluidNetwork:
         nic = next((use.link for use in plan.links if use.link in self._nics), None)
         part = 1.0
         if nic is not None and plan.feed_weight:
-            part = plan.feed_weight / sum(self.link(nic).flows.values())
+            part = plan.feed_weight / plain_sum(self.link(nic).flows.values())
         uses = self.route(plan).uses
         return [(link.index, weight, inputs * part if inputs else weight) for link, weight, inputs in uses]
 

@@ -16,6 +16,7 @@ from simpy.resources.base import BaseResource
 
 from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.plan import CollectivePlan, LinkUse
+from simcore.elementary import plain_sum
 from simcore.errors import InputError
 from simcore.network.flow import Flow
 
@@ -51,7 +52,7 @@ class Link(BaseResource[Any, Any]):
     @property
     def rate(self) -> float:
         """What the flows move over the link now, bytes/s."""
-        return 1e12 * sum([weight * flow.rate for flow, weight in self.flows.items()])
+        return 1e12 * plain_sum([weight * flow.rate for flow, weight in self.flows.items()])
 
     @property
     def level(self) -> float:

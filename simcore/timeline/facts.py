@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import simpy
 
+from simcore.elementary import plain_sum
 from simcore.engine.result import SimulationResult
 from simcore.graph.graph import Graph
 from simcore.graph.ops import IntArray, OpKind, Strings
@@ -83,8 +84,9 @@ def communication_error(result: SimulationResult) -> float:
     for plan, time in zip(result.plans, (counts * alone).tolist(), strict=True):
         family = (plan.collective, plan.relative_error)
         families[family] = families.get(family, 0.0) + time
-    total = sum(families.values())
-    return math.hypot(*(error * time for (_, error), time in families.items())) / total if total else 0.0
+    total = plain_sum(families.values())
+    errors = [error * time for (_, error), time in families.items()]
+    return math.sqrt(plain_sum(error * error for error in errors)) / total if total else 0.0
 
 
 def stage_memory(memory: Sequence[ProgramMemory], capacity_bytes: int) -> tuple[StageMemory, ...]:

@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from simcore.elementary import exp, exp_of, plain_sum
 from workloads.evidence.distance import FeatureColumns, differences
 from workloads.evidence.features import JobFeatures
 from workloads.evidence.runs import MeasuredRun, measured_runs
@@ -97,7 +98,7 @@ class Evidence:
         chosen = [self.runs[k] for k in np.flatnonzero(used)]
         order = np.argsort(distances, kind="stable")[:_SHOWN]
         return Stated(
-            float(np.exp(scale * low)), float(np.exp(scale * high)), level,
+            exp(scale * low), exp(scale * high), level,
             float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0, widened,
             self._reasons(job, used),
             tuple(_near(job, chosen[k], float(distances[k])) for k in order),
@@ -144,10 +145,10 @@ class Evidence:
         counts, family, misses = self._counts[used], self._family[used], self._misses[used]
         of_family = np.maximum(np.bincount(family, weights=counts, minlength=len(self._names)), 1.0)
         everywhere = counts / of_family[family] if len(counts) else counts
-        weights = counts * np.exp(-distances / _NEAR)
+        weights = counts * exp_of(-distances / _NEAR)
         if len(counts):
             weights = weights + _ANY_FAMILY * everywhere / everywhere.sum()
-        new = sum(term for term, _ in self._columns.novelties(job, used))
+        new = plain_sum(term for term, _ in self._columns.novelties(job, used))
         nearest = float(distances.min()) if len(distances) else 2 * _FAR
         widened = 1 + _STRETCH * max(nearest - _FAR, new, 0.0)
         low, high = -_LEAST, _LEAST

@@ -18,10 +18,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from simcore.elementary import log, log_of
 from workloads.evidence.features import JobFeatures
 from workloads.evidence.runs import MeasuredRun
 
 FloatArray = npt.NDArray[np.float64]
+
+_LOG_2: Final = log(2.0)
 
 #: Frameworks that grew out of another, by the stem of their presets' names.
 _KIN: Final = {
@@ -162,7 +165,7 @@ class FeatureColumns:
 
 
 def _log2(numbers: FloatArray) -> FloatArray:
-    return np.asarray(np.log2(np.where(numbers > 0, numbers, np.nan)))
+    return log_of(np.where(numbers > 0, numbers, np.nan)) / _LOG_2
 
 
 def differences(job: JobFeatures, run: JobFeatures) -> tuple[str, ...]:
@@ -173,8 +176,9 @@ def differences(job: JobFeatures, run: JobFeatures) -> tuple[str, ...]:
             found.append((weight, name(run)))
     for weight, key, text in _NUMBERS:
         own, other = float(getattr(job, key)), float(getattr(run, key))
-        if own and other and abs(np.log2(own / other)) > 0.01:
-            found.append((weight * abs(float(np.log2(own / other))), text.format(_shown(other))))
+        doublings = abs(log(own / other)) / _LOG_2 if own and other else 0.0
+        if doublings > 0.01:
+            found.append((weight * doublings, text.format(_shown(other))))
     return tuple(text for _, text in sorted(found, key=lambda item: -item[0]))
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
+from simcore.elementary import log
 from simcore.errors import InputError
 from workloads.evidence.features import NAMES, NUMBERS, JobFeatures
 
@@ -41,12 +42,12 @@ class MeasuredRun:
     @property
     def miss(self) -> float:
         """Logarithm of measured over predicted without its family; positive where it ran slower."""
-        return math.log(self.measured_s / self.left_out_s)
+        return log(self.measured_s / self.left_out_s)
 
     @property
     def open_inputs(self) -> float:
         """Logarithm of the width that unpublished inputs leave; 0 where all are published."""
-        return math.log(self.high_s / self.low_s)
+        return log(self.high_s / self.low_s)
 
 
 _TIMES: Final = ("measured_s", "predicted_s", "left_out_s", "low_s", "high_s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simcore.elementary import plain_sum
 from workloads.models.block import block_of
 from workloads.models.family import FAMILIES
 from workloads.models.spec import ModelSpec
@@ -14,7 +15,7 @@ def model_flops(model: ModelSpec, seq: int, *, causal_once: bool, decoder_seq: i
     convention, arXiv 2104.04473).  Backward counts twice the forward.  ``decoder_seq`` 0: as long.
     """
     seq = model.sequence(seq)
-    total = sum(seq * _layer(model, index, seq, causal_once) for index in range(model.layers))
+    total = plain_sum(seq * _layer(model, index, seq, causal_once) for index in range(model.layers))
     if model.mtp_layers:
         further = _layer(model, model.layers - 1, seq, causal_once)
         total += seq * model.mtp_layers * (further + 2 * model.hidden**2 + model.hidden * model.vocab)
@@ -24,7 +25,7 @@ def model_flops(model: ModelSpec, seq: int, *, causal_once: bool, decoder_seq: i
 
 def _layer(model: ModelSpec, index: int, seq: int, causal_once: bool) -> float:
     """Multiply-adds a token."""
-    return sum(
+    return plain_sum(
         block_of(model, place, index).multiply_adds(model, index, seq, causal_once)
         for place in ("attention", "feed_forward")
     )

@@ -196,6 +196,6 @@ def _launches(kernel: KernelLaunch) -> int:
     return 0 if kernel.collective or kernel.name == HOST_SYNC else kernel.launches
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 12)
 def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
     return json.dumps([list(shape) for shape in shapes], separators=(",", ":")) if shapes else ""

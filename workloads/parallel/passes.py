@@ -35,7 +35,7 @@ def backward_part(kind: str, gradients: Gradients = "add") -> Backward:
     return partial(_part, kind=kind, gradients=gradients)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _part(piece: ModelPiece, *, kind: str, gradients: Gradients) -> Sequence[KernelLaunch]:
     """Kernels that belong, waits renumbered.
 

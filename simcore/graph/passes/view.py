@@ -48,7 +48,7 @@ def element_bytes(dtype: str) -> int:
     return max(1, int(digits.group()) // 8)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 13)
 def tensors(shapes: str, dtype: str, total_bytes: int) -> tuple[Operand, ...]:
     """The tensors of a shapes column, each with its bytes.
 

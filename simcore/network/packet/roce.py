@@ -18,6 +18,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from simcore.elementary import power
 from simcore.errors import InputError
 from simcore.units import PS_PER_US
 
@@ -106,7 +107,7 @@ class Marker:
         if share <= 0.0 or share >= 1.0:
             return share > 0.0
         packets = max(1.0, num_bytes / self._packet_bytes)
-        unmarked: float = (1.0 - share) ** packets
+        unmarked = power(1.0 - share, packets)
         return self._generator.random() >= unmarked
 
 
@@ -159,7 +160,7 @@ class RateControl:
         self.limit(now_ps)
         if self.num_cuts:
             quiet = (now_ps - self._alpha_at) // settings.alpha_timer_ps
-            self._alpha *= (1.0 - settings.gain) ** quiet
+            self._alpha *= power(1.0 - settings.gain, quiet)
         self._target = self._rate
         self._rate = max(self._rate * (1.0 - self._alpha / 2.0), settings.least_share * self._line)
         self._alpha = (1.0 - settings.gain) * self._alpha + settings.gain

@@ -24,6 +24,7 @@ from typing import Final
 
 from simcore.collectives.plan import CollectivePlan
 from simcore.collectives.timing import timing_of
+from simcore.elementary import plain_sum
 from simcore.hardware.topology import Topology
 from simcore.network.packet.lanes import MessageProgram
 from simcore.units import PS_PER_S
@@ -64,7 +65,7 @@ class Software:
             found = routes.get(lane.route)
             if found is None:
                 slowest = min(float(links.bytes_per_s[link]) for link in lane.route)
-                far = sum(float(links.latency_s[link]) for link in lane.route)
+                far = plain_sum(float(links.latency_s[link]) for link in lane.route)
                 found = routes[lane.route] = far * PS_PER_S, PS_PER_S / slowest
             latency += found[0]
             slices += found[1] * lane.sends[0].num_bytes * lane.wire_overhead * self.stretch
