@@ -171,7 +171,10 @@ def test_thunks_of_a_command_buffer_have_no_launch_of_their_own(tmp_path):
         (lambda c: c["ranks"].update(other1=[]), "'other1' and 'rank1' are both of rank 1"),
         (lambda c: c["ranks"]["rank0"].reverse(), "rank0: step 1: begins before step 0"),
         (lambda c: c["hlo"][1].pop("instructions"), r"hlo\[1\]: has no list of instructions"),
-        (lambda c: c["hlo"][1]["instructions"][0].update(in_bytes="big"), "make.: in_bytes is 'big'"),
+        (
+            lambda c: c["hlo"][1]["instructions"][0].update(in_bytes="big"),
+            " has in_bytes 'big', no whole number",
+        ),
     ],
 )
 def test_bad_traces(tmp_path, change, message):

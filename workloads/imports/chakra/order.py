@@ -27,7 +27,7 @@ def in_order(label: str, nodes: list[ChakraNode]) -> list[ChakraNode]:
         for source in {*node.data_deps, *node.ctrl_deps}:
             if source not in place:
                 raise InputError(
-                    f"{label}: node {node.id} ({node.name}) depends on {source}, which is missing"
+                    f"{label}: node {node.id} ({node.name[:80]}) depends on {source}, which is missing"
                 )
             waiting[index] += 1
             after[place[source]].append(index)
@@ -43,7 +43,7 @@ def in_order(label: str, nodes: list[ChakraNode]) -> list[ChakraNode]:
                 heapq.heappush(ready, (max(0, nodes[target].start_ps), target))
     if len(order) < len(nodes):
         stuck = next(node for index, node in enumerate(nodes) if waiting[index])
-        raise InputError(f"{label}: node {stuck.id} ({stuck.name}) depends on itself, in a circle")
+        raise InputError(f"{label}: node {stuck.id} ({stuck.name[:80]}) depends on itself, in a circle")
     return order
 
 

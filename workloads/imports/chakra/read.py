@@ -154,6 +154,8 @@ def _node(reader: _Delimited, message: Any) -> ChakraNode:
     if message.duration_micros > _MAX_US:
         raise reader.fail(f"node {message.id} lasts {message.duration_micros} us, more than a week")
     exact = attributes.get("recorded_ps")
+    if type(exact) is int and not -1 <= exact <= _MAX_US * PS_PER_US:
+        raise reader.fail(f"node {message.id} lasts {exact} ps, more than a week")
     duration = exact if type(exact) is int else message.duration_micros * PS_PER_US or -1
     return ChakraNode(
         message.id, intern(message.name), _TYPES.get(message.type, NodeType.INVALID),

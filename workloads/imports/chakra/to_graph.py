@@ -17,6 +17,7 @@ from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from workloads.imports.chakra.order import in_order
 from workloads.imports.chakra.read import ChakraNode
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
+from workloads.imports.fields import quoted
 from workloads.imports.op_columns import OpColumns
 
 _COMMUNICATION = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
@@ -76,8 +77,8 @@ def _declared(text: str) -> list[dict[str, Any]]:
     try:
         values = ast.literal_eval(text)
         found = json.loads(values[0])
-    except (ValueError, SyntaxError, TypeError, IndexError, KeyError):
-        return []
+    except (ValueError, SyntaxError, TypeError, IndexError, KeyError, RecursionError, MemoryError):
+        return []  # groups are then guessed, and the report says so
     entries = found if isinstance(found, list) else []
     return [
         entry
@@ -188,7 +189,8 @@ class _NodeWriter:
                 return
         else:
             implied, only, also = (
-                given.get(key, ()) for key in ("implied_deps", "data_only_deps", "also_data_deps")
+                self._field(node, key, (), tuple, "list of nodes")
+                for key in ("implied_deps", "data_only_deps", "also_data_deps")
             )
             kept = [s for s in sources if s not in implied and s in self.row]
             waits = [s for s in kept if s not in only]
@@ -209,10 +211,10 @@ class _NodeWriter:
         columns: dict[str, object] = {"name": node.name, "recorded_ps": node.duration_ps}
         for name, value in given.items():
             what = _READ.get(name)
-            if what is not None and isinstance(value, what):
-                if isinstance(value, int) and abs(value) > _MAX_NUMBER:
+            if what is not None:
+                columns[name] = self._field(node, name, 0, what, "text" if what is str else "whole number")
+                if what is int and abs(value) > _MAX_NUMBER:
                     raise self._absurd(node, name, value)
-                columns[name] = value
         columns["flops"] = self._size(node, "num_ops", 1 << 62)
         size = self._size(node, "comm_size" if node.type in _COMMUNICATION else "tensor_size", _MAX_BYTES)
         if kind == OpKind.MEMCPY and "bytes_read" not in given:
@@ -236,7 +238,8 @@ class _NodeWriter:
 
     def _communication(self, node: ChakraNode, kind: OpKind, size: int) -> dict[str, object]:
         given = node.attributes
-        name = str(given.get("pg_name", given.get("comm_group", "")))
+        name = self._field(node, "pg_name" if "pg_name" in given else "comm_group", "", (str, int), "name")
+        name = str(name)
         where = f"{self.rank.label}: node {node.id} ({node.name})"
         symbol = self.symbols.get(name)
         if name in self.known and self.rank.number not in self.known[name]:
@@ -255,7 +258,7 @@ class _NodeWriter:
             collective = COLLECTIVES[code]
             if kind_of(collective).gives_part:
                 columns["num_bytes"] = size * len(members)
-            columns["collective"] = str(given.get("collective", _NEAREST.get(collective, collective)))
+            columns["collective"] = given.get("collective", _NEAREST.get(collective, collective))
         else:
             key = "comm_dst" if kind == OpKind.SEND else "comm_src"
             peer = given.get(key)
@@ -279,14 +282,18 @@ class _NodeWriter:
         return columns
 
     def _size(self, node: ChakraNode, key: str, most: int) -> int:
-        value = node.attributes.get(key, 0)
-        if isinstance(value, float):
-            value = int(value) if abs(value) < most else most + 1
-        if type(value) is not int:
-            return 0
-        if not 0 <= value <= most:
+        value: int | float = self._field(node, key, 0, (int, float), "size")
+        if not 0 <= value <= most:  # NaN, too
             raise self._absurd(node, key, value)
+        return int(value)
+
+    def _field(self, node: ChakraNode, key: str, default: Any, kinds: Any, what: str) -> Any:
+        """An attribute, which must be of a type; ``default`` where there is none."""
+        value = node.attributes.get(key, default)
+        if not isinstance(value, kinds):
+            where = f"{self.rank.label}: node {node.id} ({node.name[:80]})"
+            raise InputError(f"{where}: {key} is {quoted(value)}, no {what}")
         return value
 
-    def _absurd(self, node: ChakraNode, key: str, value: int) -> InputError:
-        return InputError(f"{self.rank.label}: node {node.id} ({node.name}): {key} {value} is absurd")
+    def _absurd(self, node: ChakraNode, key: str, value: float) -> InputError:
+        return InputError(f"{self.rank.label}: node {node.id} ({node.name[:80]}): {key} {value} is absurd")

@@ -17,12 +17,12 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from simcore.errors import InputError
+from workloads.imports.fields import WrongFieldError, entries, quoted, text, whole
 from workloads.imports.files import TraceFile
 from workloads.imports.json_events import read_events
 
 _NODES = re.compile(rb'"nodes"\s*:\s*\[|"schema"\s*:\s*"\d+\.\d+\.\d+[^"]*"')
 _GROUPS = "process_group:init"
-_MAX_NUMBER = 1 << 62
 _MAX_BYTES = 1 << 50
 
 
@@ -86,9 +86,12 @@ def read_execution_trace(source: TraceFile) -> ExecutionTrace:
     seen: set[int] = set()
     rank, label = -1, source.label
     for number, raw in read_events(source, header, key="nodes"):
-        if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
-            raise InputError(f"{label}: node {number} has no name: not an execution trace")
-        node = _node(number, label, raw)
+        if not isinstance(raw, dict):
+            raise InputError(f"{label}: node {number} is no object: not an execution trace")
+        try:
+            node = _node(raw)
+        except WrongFieldError as error:
+            raise InputError(f"{label}: node {number} {error}: not an execution trace") from None
         if node.id in seen:
             raise InputError(f"{label}: node {number} has the id {node.id} of an earlier node")
         seen.add(node.id)
@@ -103,66 +106,64 @@ def read_execution_trace(source: TraceFile) -> ExecutionTrace:
     return ExecutionTrace(source.label, str(header.get("schema", "")), rank, tuple(nodes), groups)
 
 
-def _node(where: int, label: str, raw: dict[str, Any]) -> ObservedNode:
-    name = raw["name"]
+def _node(raw: dict[str, Any]) -> ObservedNode:
+    name = text(raw, "name")
     attributes: dict[str, Any] = {}
     if "attrs" in raw or "attr" in raw:
         attributes = {
-            attr["name"]: attr.get("value")
+            text(attr, "name"): attr.get("value")
             for key in ("attrs", "attr")
-            if isinstance(raw.get(key), list)
-            for attr in raw[key]
-            if isinstance(attr, dict) and isinstance(attr.get("name"), str)
+            for attr in entries(raw, key, "attributes", lambda attr: type(attr) is dict)
         }
         raw = {**attributes, **raw}
     if type(raw.get("id")) is not int:
-        raise InputError(f"{label}: node {where} has no id: not an execution trace")
-    inputs, first_inputs = _side(where, label, raw, "input")
-    outputs, _ = _side(where, label, raw, "output")
-    text = {}
+        raise WrongFieldError("id", raw.get("id"), "no whole number")
+    inputs, first_inputs = _side(raw, "input")
+    outputs, _ = _side(raw, "output")
+    told = {}
     if name == "record_param_comms":
         given = raw.get("inputs")
-        text = {**attributes, "values": given.get("values") if isinstance(given, dict) else given}
-    parent = raw.get("ctrl_deps")
+        told = {**attributes, "values": given.get("values") if isinstance(given, dict) else given}
     return ObservedNode(
-        _number(raw["id"]),
-        _number(parent if type(parent) is int else raw.get("parent")),
-        _number(raw.get("rf_id")),
-        _number(raw.get("tid")),
+        whole(raw, "id", 0),
+        whole(raw, "ctrl_deps" if type(raw.get("ctrl_deps")) is int else "parent", 0),
+        whole(raw, "rf_id", 0),
+        whole(raw, "tid", 0),
         intern(name),
         inputs,
         outputs,
         first_inputs,
-        text,
+        told,
     )
 
 
-def _number(value: object) -> int:
-    return value if type(value) is int and -_MAX_NUMBER < value < _MAX_NUMBER else 0
-
-
-def _side(where: int, label: str, raw: dict[str, Any], side: str) -> tuple[tuple[ObservedTensor, ...], int]:
+def _side(raw: dict[str, Any], side: str) -> tuple[tuple[ObservedTensor, ...], int]:
     """The tensors of a node's inputs or outputs, and how many of them the first argument is."""
     given = raw.get(side + "s")
-    if isinstance(given, dict):
-        values, shapes, types = given.get("values"), given.get("shapes"), given.get("types")
+    if type(given) is dict:
+        values, shapes, types = (_list(given, key) for key in ("values", "shapes", "types"))
     else:
-        values, shapes, types = given, raw.get(side + "_shapes"), raw.get(side + "_types")
-    if type(values) is not list or type(shapes) is not list or type(types) is not list:
-        return (), 0
+        values, shapes, types = (_list(raw, side + key) for key in ("s", "_shapes", "_types"))
     found: list[ObservedTensor] = []
     first = -1
     for value, shape, kind in zip(values, shapes, types, strict=False):
         if type(value) is list and type(kind) is str and "Tensor" in kind:
-            _add_tensors(where, label, value, shape, kind, found)
+            _add_tensors(value, shape, kind, found)
         if first < 0:
             first = len(found)
     return tuple(found), max(0, first)
 
 
-def _add_tensors(
-    where: int, label: str, value: list[Any], shape: Any, kind: str, found: list[ObservedTensor]
-) -> None:
+def _list(fields: dict[str, Any], key: str) -> list[Any]:
+    value = fields.get(key)
+    if type(value) is list:
+        return value
+    if value is None:
+        return []
+    raise WrongFieldError(key, value, "no list")
+
+
+def _add_tensors(value: list[Any], shape: Any, kind: str, found: list[ObservedTensor]) -> None:
     """Append the tensors of an argument: itself, or the members of a list."""
     if kind.startswith("GenericList["):
         kinds = kind.removeprefix("GenericList[").removesuffix("]").split(",")
@@ -170,7 +171,7 @@ def _add_tensors(
         for index, (inner, inner_shape) in enumerate(zip(value, shapes, strict=False)):
             inner_kind = kinds[min(index, len(kinds) - 1)]
             if type(inner) is list and "Tensor" in inner_kind:
-                _add_tensors(where, label, inner, inner_shape, inner_kind, found)
+                _add_tensors(inner, inner_shape, inner_kind, found)
         return
     if len(value) < 5 or type(shape) is not list or type(value[1]) is not int:
         return
@@ -179,8 +180,8 @@ def _add_tensors(
     except TypeError:
         return  # nested tensors, or none
     if known is None:
-        raise InputError(
-            f"{label}: node {where} has a tensor of shape {shape} and {value[4]} bytes an element"
+        raise WrongFieldError(
+            "a tensor of shape", shape, f"of {quoted(value[4])} bytes an element, which no memory has"
         )
     found.append(ObservedTensor(value[1], *known))
 

@@ -183,6 +183,8 @@ class KinetoReader:
         if type(shapes) is not list:
             raise WrongFieldError("Input Dims", shapes, "no list")
         types = args.get("Input type", args.get("Input Type"))
+        if types is not None and type(types) is not list:
+            raise WrongFieldError("Input type", types, "no list")
         codes = [self.names.code(found) for found in (name, json.dumps(shapes), json.dumps(types))]
         self.framework.extend((start, end, thread, *codes))
 

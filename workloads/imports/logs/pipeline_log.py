@@ -20,6 +20,7 @@ from typing import Any
 from simcore.errors import InputError
 from simcore.graph.schedules import Action, interleaved_one_f_one_b
 from simcore.units import PS_PER_S
+from workloads.imports.fields import quoted
 from workloads.imports.files import TraceFile, read_each, read_object
 from workloads.imports.recorded import MAX_SPAN_S
 
@@ -28,6 +29,7 @@ _KINDS = {"F": "fwd", "B": "bwd", "W": "wgrad"}
 _OVERLAP_MS = 0.5  # of two actions of a stage: the resolution of GPU event timers, generously
 _CONFIG_KEYS = ("pp_size", "num_mbs", "micro_batches")
 _Content = dict[str, Any]  # of a JSON file
+_STOOD_IN = 8  # stages for each that has a log, at most
 _MAX_MS = 24 * 3600 * 1e3  # an iteration of more than a day is a mistake
 
 
@@ -112,6 +114,11 @@ def read_pipeline_log(sources: Sequence[TraceFile], skip_bad: bool = False) -> P
             raise InputError(f"{stages[min(stages)][0]}: the log of stage {stage} of {expected} is missing")
         if stage >= expected:
             raise InputError(f"{stages[stage][0]}: stage {stage}, but {config_label} has pp_size {expected}")
+    if expected > _STOOD_IN * len(stages):
+        what = f"{len(stages)} of {expected:,} stages have a log"
+        raise InputError(
+            f"{config_label or next(iter(stages.values()))[0]}: {what}: too few to stand in for the others"
+        )
     return _assemble(config, config_label, stages, expected, skipped, skip_bad)
 
 
@@ -153,13 +160,17 @@ def _assemble(
     if not numbers:
         raise InputError(f"{label}: no iteration stands in the logs of all stages")
     first = content[numbers[0]]
-    length = len(first["fwd_start"]) if isinstance(first, dict) and "fwd_start" in first else 0
+    length = _logged(first)
     microbatches = _size(config, config_label, "num_mbs") or _size(config, config_label, "micro_batches")
     microbatches = microbatches or length // chunks
     for name in numbers:
         if not re.fullmatch(r"-?\d{1,18}", name):
-            raise InputError(f"{label}: iteration {name!r} is no number")
-    order = _megatron_order(num_stages, microbatches, chunks)
+            raise InputError(f"{label}: iteration {quoted(name)} is no number")
+    if len({int(name) for name in numbers}) < len(numbers):
+        raise InputError(f"{label}: an iteration stands twice, its number written in two ways")
+    # A configuration may claim any size; an order is made only of what the logs hold.
+    held = max(_logged(content[numbers[0]]) for _, content in stages.values())
+    order = _megatron_order(num_stages, microbatches, chunks) if microbatches * chunks <= held else {}
     logs: dict[int, list[StageLog]] = {}
     for stage, (label, content) in stages.items():
         try:
@@ -187,6 +198,12 @@ def _assemble(
         iterations=dict(sorted(iterations.items())),
         skipped=tuple(skipped),
     )
+
+
+def _logged(entry: Any) -> int:
+    """How many forwards an iteration of a stage has."""
+    found = entry.get("fwd_start") if isinstance(entry, dict) else None
+    return len(found) if isinstance(found, list) else 0
 
 
 def _check_length(label: str, logs: Iterable[Sequence[StageLog]]) -> None:
@@ -241,7 +258,7 @@ def _stage(
     total = entry.get("total", 0.0)
     for name, value in (("total", total), ("memory", entry.get("memory", 0.0))):
         if not _is_time(value) or value < 0:
-            raise InputError(f"{where}: {name} is {value!r}")
+            raise InputError(f"{where}: {name} is {quoted(value)}")
     return StageLog(tuple(actions), round(total * _PS_PER_MS))
 
 
@@ -285,7 +302,7 @@ def _size(config: dict[str, Any], label: str, name: str) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1 << 20:
-        raise InputError(f"{label}: {name} is {value!r}, no size")
+        raise InputError(f"{label}: {name} is {quoted(value)}, no size")
     return value
 
 
@@ -299,5 +316,5 @@ def _times(where: str, entry: dict[str, Any], name: str, needed: bool) -> list[f
         raise InputError(f"{where}: has no list {name!r}")
     for position, value in enumerate(values):
         if not _is_time(value) or math.isnan(value) or value < 0:
-            raise InputError(f"{where}: {name}[{position}] is {value!r}, no time in ms")
+            raise InputError(f"{where}: {name}[{position}] is {quoted(value)}, no time in ms")
     return values

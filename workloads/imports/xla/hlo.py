@@ -14,6 +14,7 @@ from typing import Any
 from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 from workloads.imports.collective_names import collective_kind
+from workloads.imports.fields import WrongFieldError, entries, text, whole
 
 _COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-broadcast",
@@ -21,6 +22,9 @@ _COLLECTIVES = (
 )  # fmt: skip
 #: A thunk that no instruction describes may still bear a collective's name.
 _NAMED = re.compile(rf"^({'|'.join(sorted(_COLLECTIVES, key=len, reverse=True))})(-start)?(\.\d+)*$")
+
+_MAX_BYTES = 1 << 50
+_MAX_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,13 @@ class HloModule:
             if not isinstance(computation, dict) or not isinstance(computation.get("instructions"), list):
                 raise InputError(f"{where}: has no list of instructions")
             for place, entry in enumerate(computation["instructions"]):
-                instruction = _instruction(f"{where}.instructions[{place}]", entry, number)
+                try:
+                    instruction = _instruction(entry, number)
+                    control = _names(entry, "control")
+                except WrongFieldError as error:
+                    raise InputError(f"{where}.instructions[{place}]: {error}") from None
                 self._by_name[instruction.name] = instruction
-                for operand in (*instruction.operands, *_strings(entry, "control")):
+                for operand in (*instruction.operands, *control):
                     self._users.setdefault(operand, []).append(instruction.name)
         self._wrapped = self._match_wrapped()
 
@@ -136,29 +144,21 @@ def _kind(opcode: str) -> str:
     return collective_kind(opcode.replace("-", "_"))
 
 
-def _instruction(where: str, entry: Any, computation: int) -> _Instruction:
-    if not isinstance(entry, dict):
-        raise InputError(f"{where}: is no instruction")
-    name, opcode = entry.get("name"), entry.get("opcode")
-    if not isinstance(name, str) or not isinstance(opcode, str):
-        raise InputError(f"{where}: has no name or no opcode")
-    sizes = []
-    for key in ("in_bytes", "out_bytes"):
-        size = entry.get(key, -1)
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise InputError(f"{where} ({name}): {key} is {size!r}, no size")
-        sizes.append(size)
-    groups = entry.get("groups") or []
-    if not isinstance(groups, list) or not all(
-        isinstance(group, list) and all(isinstance(rank, int) for rank in group) for group in groups
-    ):
-        raise InputError(f"{where} ({name}): groups are no lists of ranks")
+def _instruction(entry: Any, computation: int) -> _Instruction:
+    if type(entry) is not dict:
+        raise WrongFieldError("instruction", entry, "no object")
+    sizes = [whole(entry, key, -1) for key in ("in_bytes", "out_bytes")]
+    for key, size in zip(("in_bytes", "out_bytes"), sizes, strict=True):
+        if not -1 <= size <= _MAX_BYTES:
+            raise WrongFieldError(key, size, "no size")
+    groups = entries(entry, "groups", "lists of ranks", lambda group: type(group) is list)
+    if not all(type(rank) is int and 0 <= rank < _MAX_RANKS for group in groups for rank in group):
+        raise WrongFieldError("groups", groups, "no lists of ranks")
     return _Instruction(
-        name, opcode, _strings(entry, "operands"), sizes[0], sizes[1],
+        text(entry, "name"), text(entry, "opcode"), _names(entry, "operands"), sizes[0], sizes[1],
         tuple(tuple(group) for group in groups), computation,
     )  # fmt: skip
 
 
-def _strings(entry: dict[str, Any], key: str) -> tuple[str, ...]:
-    values = entry.get(key) or ()
-    return tuple(value for value in values if isinstance(value, str))
+def _names(entry: dict[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(entries(entry, key, "names", lambda name: type(name) is str))

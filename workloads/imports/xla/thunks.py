@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from simcore.errors import InputError
+from workloads.imports.fields import quoted
 from workloads.imports.files import TraceFile, read_object
 from workloads.imports.job import ImportedJob
 from workloads.imports.op_columns import Names
@@ -74,7 +75,7 @@ def read_xla(source: TraceFile) -> list[GpuRecording]:
     found: dict[int, str] = {}
     traces = []
     for order, (name, steps) in enumerate(ranks.items()):
-        named = re.search(r"(\d+)$", name)
+        named = re.search(r"(\d{1,6})$", name)
         number = int(named.group(1)) if named else order
         if number in found:
             raise InputError(f"{source.label}: {name!r} and {found[number]!r} are both of rank {number}")
@@ -191,7 +192,7 @@ class _Recorder:
 def _check_span(where: str, thunks: list[_Thunk], begin_ns: int) -> None:
     """InputError for a thunk more than a week from the rank's begin."""
     for place, thunk in enumerate(thunks):
-        for time_ns in (thunk.launch_ns, thunk.start_ns, thunk.end_ns):
+        for time_ns in (thunk.launch_ns, thunk.launched_ns, thunk.start_ns, thunk.end_ns):
             if abs(time_ns - begin_ns) > MAX_SPAN_S * 10**9:
                 days = abs(time_ns - begin_ns) / 8.64e13
                 raise InputError(
@@ -234,5 +235,5 @@ def _time_ns(where: str, entry: dict[str, Any], key: str) -> int:
         or math.isnan(value)
         or abs(value) > _MAX_US
     ):
-        raise InputError(f"{where}: {key} is {value!r}, no time in us")
+        raise InputError(f"{where}: {key} is {quoted(value)}, no time in us")
     return round(value * 1000)
