@@ -28,10 +28,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a door gave: the step's seconds where there is one, and what was said with it, as JSON values."""
+    """What a door gave: the step's seconds where there is one, and what was said with it, as JSON values.
+
+    ``wrong``: why it should not have answered.
+    """
 
     seconds: float | None = None
     said: Any = None
+    wrong: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from typing import Any
 from simcore.apps.errors import shown
 from simcore.errors import SimcoreError
 from tests.fuzz.cases import FORMATS, Answer, Case
+from tests.fuzz.ended import UnexpectedEndError
 
 SECONDS, GRACE_S = 20, 8
 MEMORY = 2 << 30
@@ -54,10 +55,6 @@ class Outcome:
 
 class TooLong(BaseException):
     """A case took longer than it may."""
-
-
-class UnexpectedEndError(Exception):
-    """A command ended as none should: exit code, and what it said."""
 
 
 class Folders:
@@ -127,11 +124,8 @@ def tried(case: Case, folders: Folders) -> Outcome:
     except MemoryError:
         outcome = Outcome("memory", _place(), "MemoryError")
     except UnexpectedEndError as error:
-        outcome = Outcome(
-            "traceback" if "Traceback" in str(error) else "wrong",
-            str(error).splitlines()[-1][:90],
-            str(error)[-900:],
-        )
+        kind = "traceback" if "Traceback" in str(error) else "wrong"
+        outcome = Outcome(kind, error.where, str(error)[-900:])
     except Exception as error:
         outcome = Outcome("traceback", f"{type(error).__name__} {_place()}", f"{error}"[:500])
     left = folders.clean(case, one.writes if outcome.kind == "fine" else ())
@@ -146,6 +140,8 @@ def _refused(error: SimcoreError) -> Outcome:
 
 
 def _judged(answer: Answer, case: Case) -> Outcome:
+    if answer.wrong:
+        return Outcome("wrong", answer.wrong)
     if answer.seconds is not None and not (0 < answer.seconds < math.inf):
         return Outcome("wrong", "step time", f"a step of {answer.seconds} s")
     try:

@@ -162,7 +162,7 @@ def _kineto_ranks(folder: Path) -> None:
 
 
 @cache
-def _kineto() -> list[Files]:
+def kineto() -> list[Files]:
     args = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["c10::BFloat16"] * 2}
     one = [
         traces.step(1, 0, 100),
@@ -386,7 +386,7 @@ def _messages_changed(data: bytes, rng: Random) -> bytes:
 
 
 register([
-    Format("kineto", partial(_json_case, "kineto", _kineto), _files_door),
+    Format("kineto", partial(_json_case, "kineto", kineto), _files_door),
     Format("execution", partial(_json_case, "execution", _execution), _files_door),
     Format("trace_viewer", partial(_json_case, "trace_viewer", _viewer), _files_door),
     Format("xla", partial(_json_case, "xla", _xla), _files_door),
