@@ -20,11 +20,13 @@ import pyarrow.parquet as pq
 
 from simcore.errors import GraphError, InputError, nearest
 from simcore.files import MANIFEST, check_folder, whole_folder
+from simcore.graph.arrow import values_of
 from simcore.graph.graph import Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import canonical, group_record, program_record
 from simcore.graph.ops import OP_COLUMNS, EdgeTable, FreeTable, IntArray, OpTable, Strings, stored_name
 from simcore.graph.structure import check_structure
+from simcore.outside import open_parquet
 
 if TYPE_CHECKING:
     from simcore.graph.header import GroupRecord, ProgramRecord
@@ -135,11 +137,14 @@ def _write_table(path: Path, columns: Table) -> None:
 
 
 def _read_table(path: Path, schema: Mapping[str, str]) -> dict[str, Strings | IntArray]:
+    if not path.exists():
+        raise InputError(f"{path}: missing; the graph folder is incomplete")
     try:
-        table = pq.read_table(path, use_threads=False)
+        with open_parquet(path, str(path)) as file:
+            table = file.read(use_threads=False)
         names = table.column_names  # decoded only now: a damaged name fails here
-    except FileNotFoundError:
-        raise InputError(f"{path}: missing; the graph folder is incomplete") from None
+    except InputError as error:
+        raise GraphError(str(error)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise GraphError(f"{path}: not a readable Parquet file ({reason})") from None
@@ -169,19 +174,19 @@ def _strings(path: Path, name: str, column: pa.Array) -> Strings:
         column.validate(full=True)
     except pa.ArrowException as error:
         raise GraphError(f"{path}: column {name!r}: {error}") from None
-    codes = column.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+    codes = values_of(column.indices).astype(np.int32)
     return Strings(codes, tuple(column.dictionary.to_pylist()))
 
 
 def _int_column(path: Path, name: str, column: pa.Array) -> IntArray:
     if pa.types.is_floating(column.type):
-        values = column.to_numpy(zero_copy_only=False)
+        values = values_of(column)
         bad = np.flatnonzero(~np.isfinite(values))
         what = f"{values[bad[0]]} in row {bad[0]}" if len(bad) else f"type {column.type}"
         raise GraphError(f"{path}: column {name!r} holds {what}, expected whole numbers")
     if not pa.types.is_integer(column.type):
         raise GraphError(f"{path}: column {name!r} has type {column.type}, expected whole numbers")
-    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+    return values_of(column).astype(np.int64)
 
 
 def _group(record: GroupRecord) -> ProcessGroup:

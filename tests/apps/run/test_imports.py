@@ -7,12 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_a_run_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    "job", [["bert-large", "--cluster", "h100-8"], ["gpt-13b-pp8-tp4-dp2"]], ids=["described", "traced"]
+)
+def test_a_run_starts_without_what_it_does_not_need(job: list[str], tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from simcore.apps.process import alone\n"
-        "sys.argv = ['run', 'bert-large', '--cluster', 'h100-8', '--json', '--out', 'run']\n"
+        f"sys.argv = ['run', *{job}, '--json', '--out', 'run']\n"
         "try:\n    alone('simcore.apps.run.run_sim:run_sim')\n"
         "except SystemExit as end:\n    assert not end.code, end.code\n"
         "found = {'pandas', 'scipy', 'torch', 'matplotlib', 'workloads.imports'} & set(sys.modules)\n"
