@@ -1,12 +1,25 @@
-"""Twelve described jobs give what they gave before, with every shortcut and without.
+"""Jobs give what they gave before: twelve described ones with every shortcut and without, three others as
+they are, and ten on a processor without its newer instructions.
 
 Those of the catalog, with default settings, are in ``tests/goldens``; ``digests.py`` plays them with all.
 """
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.engine.digests import SETTINGS, differences, digests, goldens
+from tests.engine.ten_jobs import OTHERS
 from tests.engine.twelve_jobs import TWELVE
+
+#: All that this processor has beyond what numpy was built for: each picks other code of numpy.
+FEATURES = """
+from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+print(*(name for name in __cpu_dispatch__ if __cpu_features__[name]))
+"""
 
 
 @pytest.mark.parametrize("name", TWELVE)
@@ -16,3 +29,23 @@ def test_a_described_job_with_all_settings(name):
     assert digests(default) == goldens()[name]
     for setting in SETTINGS[1:]:
         assert not differences(job.play(**setting).result, default, setting), setting
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_packets_rated_clocks_and_a_recording(name):
+    assert digests(OTHERS[name]()) == goldens()[name]
+
+
+def test_numpy_of_another_processor_gives_the_same():
+    root = Path(__file__).parents[2]
+
+    def python(*arguments, **more):
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=root, env={**os.environ, "PYTHONPATH": str(root), **more},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    features = python("-c", FEATURES).stdout.split()
+    done = python("-m", "tests.engine.ten_jobs", NPY_DISABLE_CPU_FEATURES=" ".join(features))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "give what they gave before" in done.stdout
