@@ -13,6 +13,7 @@ import typer
 
 from simcore.apps.bench.described import bench_described
 from simcore.apps.bench.imports import bench_imports
+from simcore.apps.bench.published import bench_published
 from simcore.apps.bench.runs import bench_runs
 from simcore.apps.bench.scale import bench_scale
 from simcore.apps.errors import as_app
@@ -107,6 +108,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_
 app.command("run")(bench_run)
 app.command("scale")(bench_scale)
 app.command("described")(bench_described)
+app.command("published")(bench_published)
 app.command("imports")(bench_imports)
 app.command("runs")(bench_runs)
 as_app(app)

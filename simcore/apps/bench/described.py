@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -70,8 +70,8 @@ _PARTS: Final = {
 }
 
 
-def measure(job: BenchedJob, repeat: int) -> Row:
-    """Run ``job`` in new processes, files and all; the one that took least CPU time.
+def measure(arguments: Sequence[str], repeat: int) -> Row:
+    """``run_sim`` with ``arguments`` in new processes, files and all; the one that took least CPU time.
 
     Keys: ``gpus, rank_classes, engine_events, step_time_s, wall_s, cpu_s, peak_rss_bytes`` (of the whole
     process), ``run_bytes{file: bytes}``, ``parts_s{stage: wall seconds}``; the part ``start and end`` is what
@@ -81,7 +81,7 @@ def measure(job: BenchedJob, repeat: int) -> Row:
     for _ in range(repeat):
         with tempfile.TemporaryDirectory(prefix="bench-described-") as folder:
             out = Path(folder) / "run"
-            spent = run_python([*RUN_SIM, *job.arguments, "--json", "--out", str(out)])
+            spent = run_python([*RUN_SIM, *arguments, "--json", "--out", str(out)])
             info = json.loads((out / "run.json").read_text(encoding="utf-8"))
             sizes = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
         if best is not None and best["cpu_s"] <= spent.cpu_s:
@@ -114,20 +114,21 @@ def bench_described(
     rows = {}
     for name in jobs or JOBS:
         say(f"{name}: {' '.join(JOBS[name].arguments)} ...")
-        rows[name] = measure(JOBS[name], repeat)
+        rows[name] = measure(JOBS[name].arguments, repeat)
     starts = [run_python(["-c", _START]) for _ in range(repeat)]
     start = min(starts, key=lambda spent: spent.cpu_s)
     if as_json:
         print(json.dumps({"rows": rows, "start_s": {"wall_s": start.wall_s, "cpu_s": start.cpu_s}}))
         return
-    _print_table(rows)
+    print_table(rows)
     print(
         f"starting Python and importing what a run needs: {start.wall_s:.2f} s of wall time,"
         f" {start.cpu_s:.2f} s of CPU time; goal for a run: {_GOAL_S:g} s"
     )
 
 
-def _print_table(rows: dict[str, Row]) -> None:
+def print_table(rows: Mapping[str, Row]) -> None:
+    """A row for each job, as :func:`measure` finds it."""
     parts = ("start and end", *_PARTS.values())
     print(_line(("job", "classes", "events", "wall s", "CPU s", "peak MiB", "run MB", *parts)))
     for name, row in rows.items():
@@ -140,6 +141,6 @@ def _print_table(rows: dict[str, Row]) -> None:
 
 
 def _line(cells: Sequence[str]) -> str:
-    widths = (15, 8, 9, 8, 8, 10, 8, 15, 7, 10, 7, 9, 10)
+    widths = (19, 8, 9, 8, 8, 10, 8, 15, 7, 10, 7, 9, 10)
     first, *rest = zip(cells, widths, strict=True)
     return f"{first[0]:<{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in rest)

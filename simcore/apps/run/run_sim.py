@@ -82,6 +82,9 @@ def run_sim(
     force: Annotated[
         bool, typer.Option("--force", help="Take numbers of hardware that none has; the run says so.")
     ] = False,
+    perfetto: Annotated[
+        bool, typer.Option("--perfetto/--no-perfetto", help="Also write a file for Perfetto, or not.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate one training step of WORKLOAD on a cluster."""
@@ -111,7 +114,10 @@ def run_sim(
     from simcore.apps.run.simulation import run_scenario
 
     def run(scenario: Scenario, out: Path | None, stages: StageTimer) -> FinishedRun:
-        return run_scenario(scenario, out, stages, fold=not no_fold, edits=edits or (), learned=learned)
+        return run_scenario(
+            scenario, out, stages,
+            fold=not no_fold, edits=edits or (), learned=learned, perfetto=perfetto,
+        )  # fmt: skip
 
     continued = None
     if steady_state:
@@ -153,12 +159,14 @@ def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
     run_dir = outcome.run_dir
     ranks = outcome.perfetto_ranks
     shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
+    file = f"{run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}"
     notes = (
         outcome.info.assumptions[0],
         f"simulated in {wall_s:.1f} s: {answered_line(outcome.answered, outcome.info.engine_events)}",
         f"run folder: {run_dir} (timeline.parquet, counters.parquet, rank_classes.parquet, run.json)",
-        f"Perfetto (ui.perfetto.dev): {run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}",
+        *([f"Perfetto (ui.perfetto.dev): {file}"] if ranks else ()),
         *left_out_notes(outcome.perfetto_left_out),
-        f"other ranks: python scripts/report.py {run_dir} --perfetto FILE --ranks 0,1,2 (--host: host lanes)",
+        f"{'other ranks' if ranks else 'Perfetto'}: python scripts/report.py {run_dir} --perfetto FILE"
+        " --ranks 0,1,2 (--host: host lanes)",
     )
     print_summary(outcome.info, outcome.analysis, 8, notes)

@@ -62,12 +62,14 @@ def run_scenario(
     fold: bool = True,
     edits: Sequence[str] = (),
     learned: LearnedInterference | None = None,
+    perfetto: bool = True,
 ) -> FinishedRun:
     """Simulate ``scenario`` into ``out_dir`` (default: ``runs/<workload>``), atomically.
 
     With ``fold`` one rank stands for all that must behave like it; the result is the same without.
     ``edits`` (``KEY=VALUE``) change the workload first; the step time is found before each of them too.
-    ``learned`` says how communication slows kernels, instead of what they share.
+    ``learned`` says how communication slows kernels, instead of what they share.  ``perfetto``: also write
+    a file for Perfetto.
 
     Errors: InputError for what does not fit together, OutOfMemoryError when a stage does not fit its GPUs,
     DeadlockError when the workload hangs.
@@ -131,14 +133,14 @@ def run_scenario(
         with stages.stage("analysing"):
             timeline = Timeline.open(folder, finished=False)
             analysis = analyse(timeline)
-        with stages.stage("writing for Perfetto"):
-            ranks = default_ranks(timeline, analysis)
-            export = write_perfetto(timeline, folder / PERFETTO_FILE, ranks)
+        ranks, left_out = [], ()
+        if perfetto:
+            with stages.stage("writing for Perfetto"):
+                ranks = default_ranks(timeline, analysis)
+                left_out = write_perfetto(timeline, folder / PERFETTO_FILE, ranks).left_out
         info = info.model_copy(update={"wall_s": dict(stages.seconds)})
         info.write(folder)
-    return FinishedRun(
-        out_dir, info, analysis, tuple(ranks), export.left_out, changes, answered=result.answered
-    )
+    return FinishedRun(out_dir, info, analysis, tuple(ranks), left_out, changes, answered=result.answered)
 
 
 def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterference | None = None) -> Setup:

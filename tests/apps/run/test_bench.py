@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from simcore.apps.bench.command import app
+from simcore.apps.bench.published import FOLDER
 from simcore.apps.bench.scale import chosen_sizes, echo_beside, growth_exponent, scale_workloads
+from simcore.apps.run.scenario import resolve_scenario
 from simcore.errors import InputError
 from simcore.graph import verify
 from workloads import catalog
@@ -136,3 +138,27 @@ def test_predictions_of_published_runs_are_timed(tmp_path: Path) -> None:
     assert every["slowest"][0]["cpu_s"] <= every["cpu_s"]
     assert timed("--every", "1")["digest"] == every["digest"] != half["digest"]
     assert CliRunner().invoke(app, ["runs", str(table), "--every", "0"]).exit_code == 2
+
+
+def test_published_jobs_are_described_whole_and_timed_to_the_last_file() -> None:
+    files = sorted(FOLDER.glob("*.yaml"))
+    assert len(files) == 33  # one for each family of published runs
+    for file in files:
+        job = resolve_scenario(str(file), cluster=None, settings={}).described
+        assert job is not None and file.read_text().startswith("# ")  # its source
+    result = CliRunner().invoke(app, ["published", "fms_fsdp", "--no-perfetto", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    row = found["rows"]["fms_fsdp"]
+    assert (
+        row["gpus"] == 128
+        and row["parts_s"]["Perfetto"] == 0.0
+        and "perfetto.json.gz" not in row["run_bytes"]
+    )
+    assert found["median_cpu_s"] == found["worst_cpu_s"] == row["cpu_s"] > 0.0
+    assert 50e6 < row["peak_rss_bytes"] == found["most_peak_rss_bytes"] < 500e6
+
+
+def test_published_refuses_other_families() -> None:
+    result = CliRunner().invoke(app, ["published", "fms_fdsp"])
+    assert result.exit_code == 2 and "fms_fsdp" in result.output
