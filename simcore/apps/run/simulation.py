@@ -133,7 +133,8 @@ def run_scenario(
         with stages.stage("analysing"):
             timeline = Timeline.open(folder, finished=False)
             analysis = analyse(timeline)
-        ranks, left_out = [], ()
+        ranks: list[int] = []
+        left_out: tuple[str, ...] = ()
         if perfetto:
             with stages.stage("writing for Perfetto"):
                 ranks = default_ranks(timeline, analysis)
