@@ -14,10 +14,10 @@ COLUMNS = ("rank", "stream", "name", "start_us", "end_us")
 def read_ops(source):
     """The ops of each rank, in the order of the file; an all_reduce meets those of the other ranks."""
     ranks: dict[int, list[TimedOp]] = {}
-    for place, row in csv_rows(read_whole(source), "ops", COLUMNS, where=source.label):
+    for line, row in csv_rows(read_whole(source), "ops", COLUMNS, where=source.label):
         start, end = (round(float(row[key]) * 1e6) for key in ("start_us", "end_us"))
         if end < start:
-            raise InputError(f"{place}: ends before it starts")
+            raise InputError(f"{source.label}: line {line}: ends before it starts")
         meets = RecordedCall("all", transfer_ps=0, collective="all_reduce")
         communicates = row["name"] == "all_reduce"
         ranks.setdefault(int(row["rank"]), []).append(

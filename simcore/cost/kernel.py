@@ -17,8 +17,10 @@ from functools import lru_cache
 from simcore.cost.parameters import GenerationParameters
 from simcore.errors import InputError, nearest
 from simcore.hardware.specs import GpuSpec
+from simcore.outside import quoted
 
 Shape = tuple[int, ...]
+_MOST_DIM = 1 << 48
 
 #: Bytes of one element of each dtype, by torch's name without its prefix.
 ELEMENT_BYTES: dict[str, int] = {
@@ -146,10 +148,11 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
         return ()
     try:
         shapes = tuple(tuple(shape) for shape in json.loads(text))
-    except (json.JSONDecodeError, TypeError):
-        raise InputError(f"shapes {text!r} are not a JSON list of lists") from None
+    except (ValueError, TypeError, RecursionError):  # ValueError: of int(), too, for thousands of digits
+        raise InputError(f"shapes {quoted(text)} are not a JSON list of lists") from None
     for shape in shapes:
         for size in shape:
-            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-                raise InputError(f"shapes {text!r}: dimension {size!r} is not an integer >= 0")
+            if type(size) is not int or not 0 <= size < _MOST_DIM:
+                wrong = f"dimension {quoted(size)} is not an integer >= 0 and below 2^48"
+                raise InputError(f"shapes {quoted(text)}: {wrong}")
     return shapes

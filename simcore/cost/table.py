@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from bisect import bisect_left
+from bisect import bisect_left, insort
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +14,13 @@ from simcore.cost.gemm import gemm_dims
 from simcore.cost.kernel import KernelShape, numel, parse_dtype, parse_shapes
 from simcore.elementary import exp, log
 from simcore.errors import InputError, nearest
+from simcore.outside import csv_rows, quoted
 
 #: Time columns by name, with their unit in seconds: a table without a unit is refused.
 TIME_COLUMNS = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6, "time_ns": 1e-9}
+
+_LEAST_S, _MOST_S = 1e-9, 1e4  # no kernel is shorter or longer
+_MOST_NUMBER = 1e18
 
 Key = tuple[object, ...]
 
@@ -43,8 +47,9 @@ class MeasuredTable:
 
         Errors: InputError unless ``seconds`` is positive and shapes without a zero, or bytes, are given.
         """
-        if not (math.isfinite(seconds) and seconds > 0):
-            raise InputError(f"time {seconds} of {kernel.name!r} must be a positive number")
+        if not _LEAST_S <= seconds <= _MOST_S:
+            allowed = f"must be a positive number, from {_LEAST_S:g} to {_MOST_S:g}"
+            raise InputError(f"time {seconds:g} s of {kernel.name!r} {allowed}")
         shapes = (*kernel.in_shapes, *kernel.out_shapes)
         if any(numel(shape) == 0 for shape in shapes):
             raise InputError(f"{kernel.name!r} has a dimension of 0 in {shapes}")
@@ -54,8 +59,7 @@ class MeasuredTable:
             self.exact[_key(kernel)] = seconds
         else:
             curve = self.curves.setdefault((kernel.op_class, kernel.dtype), [])
-            curve.append((kernel.bytes_read + kernel.bytes_written, seconds))
-            curve.sort()
+            insort(curve, (kernel.bytes_read + kernel.bytes_written, seconds))
 
     def lookup(self, kernel: KernelShape) -> float | None:
         """Seconds of ``kernel`` with everything included, or None when the table does not cover it."""
@@ -87,38 +91,38 @@ class MeasuredTable:
         shape.
         """
         where = Path(path)
-        if not where.is_file():
-            raise InputError(f"no measured table {str(where)!r}")
-        with where.open(newline="", encoding="utf-8") as stream:
-            rows = csv.DictReader(stream)
-            columns = rows.fieldnames or []
-            units = [name for name in TIME_COLUMNS if name in columns]
-            if len(units) != 1:
-                known = ", ".join(TIME_COLUMNS)
-                raise InputError(f"{where.name}: needs one time column with its unit: {known}")
-            for name in ("op_class", "dtype"):
-                if name not in columns:
-                    raise InputError(f"{where.name}: missing column {name!r}")
-            table = cls(source=where.name)
-            for line, row in enumerate(rows, start=2):
-                try:
-                    seconds = float(row[units[0]]) * TIME_COLUMNS[units[0]]
-                    moved = int(row.get("bytes") or 0)
-                    if row["op_class"] not in OP_CLASSES:
-                        hint = nearest(row["op_class"], OP_CLASSES)
-                        raise InputError(f"unknown op_class {row['op_class']!r}{hint}")
-                    kernel = KernelShape(
-                        name=row.get("op") or row["op_class"],
-                        op_class=row["op_class"],
-                        dtype=parse_dtype(row["dtype"]),
-                        in_shapes=parse_shapes(row.get("in_shapes") or ""),
-                        out_shapes=parse_shapes(row.get("out_shapes") or ""),
-                        bytes_read=moved,
-                    )
-                    table.add(kernel, seconds)
-                except (ValueError, InputError) as error:
-                    raise InputError(f"{where.name} line {line}: {error}") from None
+        table = cls(source=where.name)
+        rows = csv_rows(where, "measured kernel times", ("op_class", "dtype"), one_of=tuple(TIME_COLUMNS))
+        for line, row in rows:
+            units = [name for name in TIME_COLUMNS if name in row]
+            if len(units) > 1:
+                raise InputError(f"{where}: {' and '.join(units)}: needs one time column with its unit")
+            try:
+                kernel = KernelShape(
+                    name=row.get("op") or row["op_class"],
+                    op_class=row["op_class"],
+                    dtype=parse_dtype(row["dtype"]),
+                    in_shapes=parse_shapes(row.get("in_shapes", "")),
+                    out_shapes=parse_shapes(row.get("out_shapes", "")),
+                    bytes_read=int(_number(row, "bytes", 0)),
+                )
+                if kernel.op_class not in OP_CLASSES:
+                    hint = nearest(kernel.op_class, OP_CLASSES)
+                    raise InputError(f"unknown op_class {kernel.op_class!r}{hint}")
+                table.add(kernel, _number(row, units[0]) * TIME_COLUMNS[units[0]])
+            except InputError as error:
+                raise InputError(f"{where}: line {line:,}: {error}") from None
         return table
+
+
+def _number(row: Mapping[str, str], column: str, default: float = math.nan) -> float:
+    try:
+        value = float(row.get(column) or default)
+    except ValueError:
+        value = math.nan
+    if not abs(value) < _MOST_NUMBER:
+        raise InputError(f"{column} is {quoted(row.get(column))}, no number")
+    return value
 
 
 def _key(kernel: KernelShape) -> Key:

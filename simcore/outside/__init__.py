@@ -3,6 +3,7 @@
 from simcore.outside.documents import (
     decoded,
     json_document,
+    quoted,
     read_bytes,
     read_text,
     toml_document,
@@ -25,6 +26,7 @@ __all__ = [
     "memory_budget",
     "open_parquet",
     "over",
+    "quoted",
     "private_folder",
     "read_bytes",
     "read_text",

@@ -58,6 +58,12 @@ def decoded(data: bytes, where: str) -> str:
         raise InputError(f"{where}: line {line:,}, byte {error.start:,}: no UTF-8 text") from None
 
 
+def quoted(value: object) -> str:
+    """A value of a file as a message shows it, cut where it is long."""
+    text = ascii(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
+
+
 def json_document(text: str | bytes, where: str) -> Any:
     """The JSON value in ``text``.  InputError as the module says."""
     content = _within(text, "json", where)

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 
 
 def csv_rows(
-    source: Path | bytes, what: str, needed: Collection[str] = (), *, where: str = ""
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """Rows of a table with a line of column names, each with its place for messages ("times.csv: line 7").
+    source: Path | bytes,
+    what: str,
+    needed: Collection[str] = (),
+    *,
+    one_of: Collection[str] = (),
+    where: str = "",
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of a table with a line of column names, each with the number of its line in the file.
 
     ``source`` is a file or its bytes, which ``where`` then names; ``what`` it should be.  Blank lines are
-    passed over.  InputError for text that is no UTF-8, columns that are ``needed`` and missing or that come
-    twice, and rows that are shorter or longer than the first line.
+    passed over.  InputError for text that is no UTF-8, columns that come twice or are ``needed`` and missing
+    (of ``one_of``: all of them), and rows that are shorter or longer than the first line.
     """
     where = where or str(source)
     data = source if isinstance(source, bytes) else read_bytes(source, what, "json")
@@ -42,16 +47,18 @@ def csv_rows(
         for name in needed:
             if name not in columns:
                 raise InputError(f"{where}: no column {name!r} of {what}{nearest(name, columns)}")
+        if one_of and not any(name in columns for name in one_of):
+            raise InputError(f"{where}: none of the columns {', '.join(one_of)} of {what}")
         most = limits().rows
         for number, row in enumerate(reader):
             if number >= most:
                 raise over("rows", 0, where)
             if not row:
                 continue
-            place = f"{where}: line {reader.line_num:,}"
             if len(row) != len(columns):
+                place = f"{where}: line {reader.line_num:,}"
                 raise InputError(f"{place}: {len(row)} values; the first line names {len(columns)} columns")
-            yield place, dict(zip(columns, row, strict=True))
+            yield reader.line_num, dict(zip(columns, row, strict=True))
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num:,}: {error}") from None
 

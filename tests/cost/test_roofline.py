@@ -134,10 +134,10 @@ def test_curve_interpolates_between_measured_sizes_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("op_class,dtype,bytes,time\ngemm,bf16,1,1\n", "time column with its unit"),
-        ("op_class,bytes,time_us\ngemm,1,1\n", "missing column 'dtype'"),
+        ("op_class,dtype,bytes,time\ngemm,bf16,1,1\n", "none of the columns time_s, time_ms"),
+        ("op_class,bytes,time_us\ngemm,1,1\n", "no column 'dtype'"),
         ("op_class,dtype,bytes,time_us\ngemm,bf61,1,1\n", "did you mean 'bf16'"),
-        ("op_class,dtype,bytes,time_us\ngemm,bf16,1,nan\n", "must be a positive number"),
+        ("op_class,dtype,bytes,time_us\ngemm,bf16,1,nan\n", "time_us is .nan., no number"),
         ("op_class,dtype,bytes,time_us\ngemm,bf16,1,abc\n", "line 2"),
         ("op_class,dtype,bytes,time_us\ngemmm,bf16,1,1\n", "line 2: unknown op_class.*did you mean 'gemm'"),
         ("op_class,dtype,bytes,time_us\ngemm,bf16,0,1\n", "neither shapes nor bytes"),

@@ -63,7 +63,7 @@ def test_a_missing_file_or_column_is_bad_input(tmp_path: Path, capsys: pytest.Ca
     assert simcore("calibrate", "hopper", "--kernels", str(tmp_path / "bad.csv")) == 2
     message = capsys.readouterr().err
     assert "none.csv" in message
-    assert "missing column(s) dtype" in message
+    assert "no column 'dtype'" in message
 
 
 def test_fit_finds_constants_that_made_the_rows(tmp_path: Path) -> None:
@@ -98,7 +98,10 @@ def test_fit_needs_rows_of_the_generation() -> None:
         ({"n": 2.5}, "whole number"),
         ({"k": ""}, "not a number"),
         ({"dtype": "int3"}, "unknown dtype"),
-        ({"time_us": 0}, "not positive"),
+        ({"time_us": 0}, "time_us = 0 is not from 0.01 to 1e+09 us"),
+        ({"time_us": "1e-308"}, "time_us = 1e-308 is not from 0.01 to 1e+09 us"),
+        ({"time_us": "inf"}, "time_us = 'inf' is not a number"),
+        ({"m": "1e300"}, "m = 1e+300 is not a dimension"),
         ({"time_us": "", "tflops": ""}, "not a number"),
         ({"op": "grouped gemm", "groups": 0}, "groups = 0"),
     ],
@@ -145,5 +148,29 @@ def test_reasons_of_refused_rows_are_shown(tmp_path: Path, capsys: pytest.Captur
     assert simcore("validate", "--kernels", path) == 0
     shown = capsys.readouterr().out
     assert "refused: 9 rows" in shown
-    assert "2 from line 3: m = -1.0 is negative or not a number" in shown
+    assert "2 from line 3: m = -1 is negative" in shown
     assert "and 3 more reasons (--json has all)" in shown
+
+
+def test_absurd_rows_leave_the_others_and_the_json_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absurd = [{**GEMM, "time_us": time} for time in ("inf", "nan", "1e-308", "-1")]
+    path = write(tmp_path / "kernels.csv", {**GEMM, "time_us": 500.0}, *absurd)
+    assert simcore("validate", "--kernels", path, "--json") == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (found["overall"]["n"], [row["id"] for row in found["skipped"]]) == (1, [3, 4, 5, 6])
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (b"H100-SXM,gemm\n", "line 3: 2 values; the first line names"),
+        (b"\xff\n", "line 3, byte [0-9,]+: no UTF-8"),
+    ],
+)
+def test_short_rows_and_bytes_that_are_no_text_are_refused(tmp_path: Path, row: bytes, reason: str) -> None:
+    path = Path(write(tmp_path / "kernels.csv", {**GEMM, "time_us": 500.0}))
+    path.write_bytes(path.read_bytes() + row)
+    with pytest.raises(InputError, match=rf"kernels\.csv: {reason}"):
+        read_kernel_rows(path)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
+
+from simcore.outside import quoted
 
 _TRAILING_NUMBER = re.compile(r"\d{1,9}$")
 _HALF = re.compile("[\ud800-\udfff]")
 _MOST = 1 << 62
-_Shown = TypeVar("_Shown")
 
 
 class WrongFieldError(Exception):
@@ -21,12 +22,6 @@ class WrongFieldError(Exception):
 
     def __init__(self, key: str, value: object, wanted: str) -> None:
         super().__init__(f"has no {key}" if value is None else f"has {key} {quoted(value)}, {wanted}")
-
-
-def quoted(value: object) -> str:
-    """A value of a file for a message, cut where it is long."""
-    text = ascii(value) if isinstance(value, str) else repr(value)
-    return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
 
 
 def whole(fields: Mapping[str, Any], key: str, default: int) -> int:

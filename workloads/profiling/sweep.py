@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from simcore.cost.kernel import parse_shapes
 from simcore.errors import InputError
 from simcore.files import append_line, whole_text
-from simcore.outside import read_text
+from simcore.outside import csv_rows, read_text
 from workloads.profiling.cases import COPY_BLOCKS, KernelCase, kernel_cases, overlap_cases
 
 KERNEL_COLUMNS = ("op", "op_class", "dtype", "in_shapes", "out_shapes", "bytes", "flops", "time_us")
@@ -127,9 +128,13 @@ class Results:
             whole_text(path, whole)
         if not whole:
             self._append(dict(zip(columns, columns, strict=True)))
-        for row in csv.DictReader(io.StringIO(whole)):
-            shapes = [json.loads(row[name]) if row[name] else [] for name in ("in_shapes", "out_shapes")]
-            self.done.add(json.dumps([row["op"], row["dtype"], *shapes, int(row["bytes"])]))
+        rows = csv_rows(whole.encode(), "measured kernels", columns, where=str(path)) if whole else ()
+        for line, row in rows:
+            try:
+                shapes = [parse_shapes(row[name]) for name in ("in_shapes", "out_shapes")]
+                self.done.add(json.dumps([row["op"], row["dtype"], *shapes, int(row["bytes"])]))
+            except (InputError, ValueError) as error:
+                raise InputError(f"{path}: line {line:,}: {error}") from None
 
     def write(self, rows: list[dict[str, Any]]) -> None:
         """Append rows; entries that are no columns are left out."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simcore.apps.measured.tables import number, read_rows
+from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, within
 from simcore.cost.kernel import KernelShape, Shape, numel, parse_dtype
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError
@@ -50,6 +50,9 @@ _ATTENTION = {
     "attention FA3": "flash3",
     "attention cuDNN": "cudnn",
 }
+
+
+_MOST_DIM = 1 << 31  # no tensor has a longer dimension
 
 
 @dataclass(frozen=True)
@@ -109,9 +112,8 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
     if columns["time_us"]:
         seconds = _number(columns, "time_us") * 1e-6
     else:
-        seconds = flops / (_number(columns, "tflops") * 1e12)
-    if not seconds > 0:
-        raise InputError(f"time {seconds} s is not positive")
+        seconds = flops / (within("tflops", _number(columns, "tflops"), 1e-6, 1e6, "Tflop/s") * 1e12)
+    within("time_us", seconds * 1e6, LEAST_US, MOST_US, "us")
     return KernelRow(line, gpu, family, kernels, seconds, around_s, columns)
 
 
@@ -144,7 +146,7 @@ def _unfused(columns: dict[str, str], dtype: str) -> tuple[tuple[KernelShape, ..
 def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[KernelShape, ...], float]:
     """Kernels and the row's own flop count (causal counted half, backward 2.5 x forward)."""
     batch, seq, heads, dim = _sizes(columns, "batch", "seq", "heads", "head_dim")
-    kv_heads = int(_number(columns, "kv_heads")) if columns["kv_heads"] else heads
+    kv_heads = _sizes(columns, "kv_heads")[0] if columns["kv_heads"] else heads
     causal = _number(columns, "causal") > 0
     mask = "causal" if causal else "full"
     query, key = (batch, heads, seq, dim), (batch, kv_heads, seq, dim)
@@ -168,15 +170,16 @@ def _sizes(columns: dict[str, str], *names: str) -> list[int]:
     """Dimensions by column.  InputError unless each is a whole number of at least 1."""
     values = [_number(columns, name) for name in names]
     for name, value in zip(names, values, strict=True):
-        if value < 1 or value != int(value):
-            raise InputError(f"{name} = {columns[name]} is not a dimension: a whole number of at least 1")
+        if not 1 <= value <= _MOST_DIM or value != int(value):
+            whole = f"a whole number from 1 to {_MOST_DIM:,}"
+            raise InputError(f"{name} = {value:g} is not a dimension: {whole}")
     return [int(value) for value in values]
 
 
 def _number(columns: dict[str, str], name: str) -> float:
     value = number(columns, name)
-    if not value >= 0:
-        raise InputError(f"{name} = {value} is negative or not a number")
+    if value < 0:
+        raise InputError(f"{name} = {value:g} is negative")
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,6 +16,7 @@ from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.timing import GenerationTiming
 from simcore.errors import InputError
 from simcore.hardware import Topology, load_cluster
+from simcore.outside import csv_rows
 
 
 def read_nccl_rows(path: Path | str) -> tuple[list[NcclRow], list[dict[str, Any]]]:
@@ -25,32 +25,18 @@ def read_nccl_rows(path: Path | str) -> tuple[list[NcclRow], list[dict[str, Any]
     Rows that no healthy fabric explains carry their reason; see :mod:`simcore.apps.measured.apart`.
     Errors: InputError for a file that is missing or no text, or a missing column.
     """
-    where = Path(path)
     rows: list[NcclRow] = []
     skipped: list[dict[str, Any]] = []
     planners: dict[NcclSetup, NcclPlanner] = {}
-    try:
-        text = where.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read NCCL measurements {str(where)!r}: {error}") from None
-    reader = csv.DictReader(text.splitlines(), strict=True)
-    names = reader.fieldnames or ()
-    missing = [name for name in REQUIRED_COLUMNS if name not in names]
-    if missing or not any(name in names for name in TIME_COLUMNS):
-        raise InputError(f"{where.name}: missing column(s) {', '.join(missing) or 'time_us'}")
-    try:
-        for columns in reader:
-            line = reader.line_num
-            try:
-                row = parse_row(line, columns)
-                if row.setup not in planners:
-                    planners[row.setup] = _planner(row.setup, None)
-                _plan(planners[row.setup], row)
-                rows.append(row)
-            except InputError as error:
-                skipped.append({"id": line, "reason": str(error)})
-    except csv.Error as error:
-        raise InputError(f"{where.name} line {reader.line_num}: {error}") from None
+    for line, columns in csv_rows(Path(path), "NCCL measurements", REQUIRED_COLUMNS, one_of=TIME_COLUMNS):
+        try:
+            row = parse_row(line, columns)
+            if row.setup not in planners:
+                planners[row.setup] = _planner(row.setup, None)
+            _plan(planners[row.setup], row)
+            rows.append(row)
+        except InputError as error:
+            skipped.append({"id": line, "reason": str(error)})
     reasons = reasons_apart(rows)
     return [replace(row, apart=reasons.get(row.line)) for row in rows], skipped
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from simcore.apps.measured.nccl_loop import ALONE_ON_A_THREAD, Loop, loop_of
-from simcore.apps.measured.tables import number
+from simcore.apps.measured.tables import LEAST_US, MOST_US, number, within
 from simcore.collectives import COLLECTIVES
 from simcore.collectives.kinds import SEND_RECV, kind_of
 from simcore.collectives.spread import band_name
 from simcore.errors import InputError, nearest
 from simcore.hardware.profiles import fabric_profile
+from simcore.outside import quoted
 
 #: What a row must say; its time may come from ``time_us``, ``algbw_GBps`` or ``busbw_GBps``.
 REQUIRED_COLUMNS: Final = ("gpu", "nodes", "gpus", "collective", "bytes")
@@ -26,6 +27,7 @@ TIME_COLUMNS: Final = ("time_us", "algbw_GBps", "busbw_GBps")
 
 #: As many as the simulator is built for; a larger number is a slip of the pen.
 _MOST_GPUS: Final = 131_072
+_MOST_BYTES: Final = 1 << 50
 #: GPU names of measurement files and the cluster family that has such nodes: not GH200, not a PCIe card.
 _CLUSTERS: Final = {name: name.lower() for name in ("H100", "H200", "H800", "A800", "V100", "A100")}
 _GPU: Final = re.compile(rf"(?<![A-Z0-9])({'|'.join(_CLUSTERS)})(?![0-9])", re.IGNORECASE)
@@ -38,7 +40,7 @@ _NVLS_OFF: Final = re.compile(r"NCCL_NVLS_ENABLE\s*=\s*0")
 _FORCED_ALGORITHM: Final = re.compile(r"NCCL_ALGO\s*=\s*(\^?[\w:]+(?:,[\w:]+)*)", re.IGNORECASE)
 _FORCED_PROTOCOL: Final = re.compile(r"NCCL_PROTO\s*=\s*(\^?[\w:]+(?:,[\w:]+)*)", re.IGNORECASE)
 _FORCED_NUMBERS: Final = {
-    name: re.compile(rf"{variable}\s*=\s*(\d+)")
+    name: re.compile(rf"{variable}\s*=\s*(\d{{1,9}})(?!\d)")
     for name, variable in (
         ("min_channels", "NCCL_MIN_(?:NCHANNELS|CTAS)"),
         ("max_channels", "NCCL_MAX_(?:NCHANNELS|CTAS)"),
@@ -99,11 +101,8 @@ class NcclRow:
         return family if self.apart is None else f"apart: {family}"
 
 
-def parse_row(line: int, columns: dict[str | None, Any]) -> NcclRow:
+def parse_row(line: int, cells: dict[str, str]) -> NcclRow:
     """InputError, with the reason, for a row that cannot be predicted."""
-    if None in columns or None in columns.values():
-        raise InputError("another number of cells than the header has")
-    cells = {str(name): str(cell) for name, cell in columns.items()}
     said = f"{cells.get('notes', '')}; {cells.get('source', '')}"
     cluster, board = _cluster(cells["gpu"], said)
     known = (*COLLECTIVES, SEND_RECV.name)
@@ -117,6 +116,8 @@ def parse_row(line: int, columns: dict[str | None, Any]) -> NcclRow:
     if gpus > _MOST_GPUS:
         raise InputError(f"{gpus} GPUs are more than the {_MOST_GPUS} that can be predicted")
     num_bytes = _count(cells, "bytes")
+    if num_bytes > _MOST_BYTES:
+        raise InputError(f"{num_bytes} bytes are more than the {_MOST_BYTES} that a message may have")
     version = _VERSION_COLUMN.search(said) or _VERSION.search(said)
     algorithm, protocol = _FORCED_ALGORITHM.search(said), _FORCED_PROTOCOL.search(said)
     setup = NcclSetup(
@@ -134,7 +135,7 @@ def parse_row(line: int, columns: dict[str | None, Any]) -> NcclRow:
         ),
         gpu=board,
     )
-    measured_us = _measured_us(cells, collective, gpus)
+    measured_us = within("time_us", _measured_us(cells, collective, gpus), LEAST_US, MOST_US, "us")
     return NcclRow(line, setup, cells["gpu"], collective, num_bytes, measured_us, cells, loop=loop_of(said))
 
 
@@ -162,8 +163,8 @@ def _measured_us(cells: Mapping[str, str], collective: str, gpus: int) -> float:
 
 def _positive(cells: Mapping[str, str], name: str) -> float:
     value = number(cells, name)
-    if not 0 < value < float("inf"):
-        raise InputError(f"{name} = {cells[name]!r} must be a number above 0")
+    if value <= 0:
+        raise InputError(f"{name} = {quoted(cells[name])} must be a number above 0")
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +12,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from simcore.errors import InputError
+from simcore.outside import csv_rows, quoted
 
 Row = TypeVar("Row")
+
+#: What one kernel or collective takes: between a hundredth of a launch and a quarter of an hour.
+LEAST_US, MOST_US = 0.01, 1e9
 
 _FIGURES = ("mape", "median", "p90", "max")
 
@@ -21,34 +25,39 @@ _FIGURES = ("mape", "median", "p90", "max")
 def read_rows(
     path: Path | str, what: str, needed: Sequence[str], parse: Callable[[int, dict[str, str]], Row]
 ) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Rows that ``parse(line, columns)`` accepts, and the others as ``{id, reason}``; lines count from 2.
+    """Rows that ``parse(line, columns)`` accepts, and the others as ``{id, reason}``, the id being the line.
 
-    ``what`` names the measurements in messages.  Errors: InputError for a missing file or ``needed`` column.
+    ``what`` names the measurements in messages.  Errors: InputError for a missing file or ``needed`` column,
+    and for what is no table (see :func:`simcore.outside.csv_rows`).
     """
-    where = Path(path)
-    if not where.is_file():
-        raise InputError(f"no {what} measurements {str(where)!r}")
     rows: list[Row] = []
     skipped: list[dict[str, Any]] = []
-    with where.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        missing = [name for name in needed if name not in (reader.fieldnames or ())]
-        if missing:
-            raise InputError(f"{where.name}: missing column(s) {', '.join(missing)}")
-        for line, columns in enumerate(reader, start=2):
-            try:
-                rows.append(parse(line, columns))
-            except InputError as error:
-                skipped.append({"id": line, "reason": str(error)})
+    for line, columns in csv_rows(Path(path), f"{what} measurements", needed):
+        try:
+            rows.append(parse(line, columns))
+        except InputError as error:
+            skipped.append({"id": line, "reason": str(error)})
     return rows, skipped
 
 
 def number(columns: Mapping[str, str], name: str) -> float:
-    """The cell as a number, perhaps NaN or infinite.  InputError for another text."""
+    """The cell as a finite number.  InputError for another text."""
     try:
-        return float(columns[name])
+        value = float(columns[name])
     except ValueError:
-        raise InputError(f"{name} = {columns[name]!r} is not a number") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{name} = {quoted(columns[name])} is not a number")
+    return value
+
+
+def within(name: str, value: float, least: float, most: float, unit: str) -> float:
+    """``value``, if something can measure it.  InputError that names the range for another."""
+    if not least <= value <= most:
+        raise InputError(
+            f"{name} = {value:g} is not from {least:g} to {most:g} {unit}, as all that is measured"
+        )
+    return value
 
 
 @dataclass(frozen=True)
@@ -68,14 +77,19 @@ class ErrorTable:
 def error_table(rows: Iterable[Mapping[str, Any]], skipped: Iterable[Mapping[str, Any]] = ()) -> ErrorTable:
     """Errors of ``rows`` (each with id, family, measured, predicted), by family and overall."""
     scored: list[dict[str, Any]] = []
+    refused = [dict(row) for row in skipped]
     by_family: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        error = row["predicted"] / row["measured"] - 1
+        measured, predicted = row["measured"], row["predicted"]
+        error = predicted / measured - 1 if measured else math.inf
+        if not math.isfinite(error):
+            refused.append({"id": row["id"], "reason": f"{predicted:g} predicted for {measured:g} measured"})
+            continue
         scored.append({**row, "error": error})
         by_family[row["family"]].append(abs(error))
     families = {name: _summary(errors) for name, errors in sorted(by_family.items())}
     overall = _summary([error for errors in by_family.values() for error in errors])
-    return ErrorTable(scored, families, overall, [dict(row) for row in skipped])
+    return ErrorTable(scored, families, overall, refused)
 
 
 def _summary(errors: list[float]) -> dict[str, float]:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from simcore.apps.measured.kernels import profile_of
-from simcore.apps.measured.tables import ErrorTable, error_table, number, read_rows
+from simcore.apps.measured.tables import ErrorTable, error_table, number, read_rows, within
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder
 from simcore.hardware import load_cluster
+from simcore.outside import quoted
 from simcore.run import run
 from workloads.models.layers import layer
 from workloads.models.local import Shard
@@ -127,17 +128,17 @@ def _row(line: int, columns: dict[str, str]) -> LayerRow:
 
 
 def _seconds(columns: dict[str, str], name: str) -> float:
-    value = number(columns, name)
-    if not 0 < value < float("inf"):
-        raise InputError(f"{name} = {value} must be a positive number")
-    return value * 1e-3
+    return within(name, number(columns, name), 1e-3, 1e6, "ms") * 1e-3
 
 
 def _find(text: str, pattern: str) -> int:
     found = re.search(pattern, text)
     if found is None:
-        raise InputError(f"model {text!r} does not say {pattern!r}")
-    return int(found.group(1))
+        raise InputError(f"model {quoted(text)} does not say {pattern!r}")
+    value = int(found.group(1)) if len(found.group(1)) < 10 else 0
+    if not value:
+        raise InputError(f"model {quoted(text)}: {quoted(found.group())} is no size")
+    return value
 
 
 @lru_cache(maxsize=1 << 12)

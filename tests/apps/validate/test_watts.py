@@ -34,5 +34,5 @@ def test_watts_say_what_is_at_the_limit_and_how_power_grows_with_the_clock(
     assert 1.1 < float(next(line for line in out if line.startswith("up to")).split()[-1]) < 1.25
     # (250 - 50) / (100 - 50) = 4 = sqrt(2) ** 4.
     assert float(out[-1].split()[-2]) == pytest.approx(4.0, abs=0.01)
-    with pytest.raises(InputError, match="missing column"):
+    with pytest.raises(InputError, match="no column 'op'"):
         print_watts(str(limits), str(limits))

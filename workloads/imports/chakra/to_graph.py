@@ -14,10 +14,10 @@ from simcore.graph import Graph
 from simcore.graph.builder import GraphBuilder
 from simcore.graph.kinds import COMMUNICATION, ON_GPU
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
+from simcore.outside import quoted
 from workloads.imports.chakra.order import in_order
 from workloads.imports.chakra.read import ChakraNode
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
-from workloads.imports.fields import quoted
 from workloads.imports.op_columns import OpColumns
 
 _COMMUNICATION = (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)

@@ -17,7 +17,8 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from simcore.errors import InputError
-from workloads.imports.fields import WrongFieldError, entries, quoted, text, whole
+from simcore.outside import quoted
+from workloads.imports.fields import WrongFieldError, entries, text, whole
 from workloads.imports.files import TraceFile
 from workloads.imports.json_events import read_events
 

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from simcore.errors import InputError
+from simcore.outside import quoted
 from simcore.units import PS_PER_US
 from workloads.imports.collective_names import issues_communication
-from workloads.imports.fields import WrongFieldError, entries, numbered, product, quoted, table, text, whole
+from workloads.imports.fields import WrongFieldError, entries, numbered, product, table, text, whole
 from workloads.imports.files import TraceFile
 from workloads.imports.json_events import read_events
 from workloads.imports.op_columns import Names, columns_of

@@ -19,8 +19,8 @@ from typing import Any
 
 from simcore.errors import InputError
 from simcore.graph.schedules import Action, interleaved_one_f_one_b
+from simcore.outside import quoted
 from simcore.units import PS_PER_S
-from workloads.imports.fields import quoted
 from workloads.imports.files import TraceFile, read_each, read_object
 from workloads.imports.recorded import MAX_SPAN_S
 

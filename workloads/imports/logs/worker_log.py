@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from simcore.errors import InputError, nearest
 from simcore.graph.ops import IntArray, Strings
-from simcore.outside import csv_rows, limits, open_parquet, over
-from workloads.imports.fields import quoted
+from simcore.outside import csv_rows, limits, open_parquet, over, quoted
 from workloads.imports.files import TraceFile, read_whole
 from workloads.imports.recorded import MAX_SPAN_S
 
@@ -154,7 +153,7 @@ def _columns(source: TraceFile) -> tuple[dict[str, npt.NDArray[np.float64]], lis
     found = {name: array("d") for name in COLUMNS if name != "optype"}
     optype: list[str] = []
     most = limits().events
-    for place, row in csv_rows(data, "an op-level log", COLUMNS, where=source.label):
+    for line, row in csv_rows(data, "an op-level log", COLUMNS, where=source.label):
         if len(optype) >= most:
             raise over("events", 0, source.label)
         optype.append(row["optype"])
@@ -163,7 +162,8 @@ def _columns(source: TraceFile) -> tuple[dict[str, npt.NDArray[np.float64]], lis
             try:
                 values.append(float(cell) if cell.strip() or name not in _OPTIONAL else -1.0)
             except ValueError:
-                raise InputError(f"{place}: {name} is {quoted(cell)}, no number") from None
+                where = f"{source.label}: line {line:,}"
+                raise InputError(f"{where}: {name} is {quoted(cell)}, no number") from None
     return {name: np.frombuffer(values) for name, values in found.items()}, optype
 
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from simcore.errors import InputError
 from simcore.graph.ops import IntArray
-from simcore.outside import limits, over
+from simcore.outside import limits, over, quoted
 from simcore.units import MIB
-from workloads.imports.fields import quoted
 from workloads.imports.files import TraceFile, read_whole
 from workloads.imports.recording.columns import UNKNOWN, SyncRecord
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from simcore.errors import InputError
-from workloads.imports.fields import quoted
+from simcore.outside import quoted
 from workloads.imports.files import TraceFile, read_object
 from workloads.imports.job import ImportedJob
 from workloads.imports.op_columns import Names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import math
 import re
 from collections.abc import Mapping
@@ -11,12 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from simcore.errors import InputError, nearest
+from simcore.errors import InputError
+from simcore.outside import csv_rows, quoted
 from workloads.parallel.axis import AXES, further_axes
 
 #: Columns without which no row can be read.
 REQUIRED: Final = ("model", "seq", "gpus", "gpu_type", "global_batch")
 _UNSTATED: Final = re.compile(r"^[\s?-]*$|not stated|unknown|^n/?a[nt]?$", re.IGNORECASE)
+
+#: No number of a published run is larger: tokens of the longest training are 1e14.
+_MOST: Final = 1e16
 
 #: What stands in a column of numbers that has none.
 _NOTHING: Final = ("", "-", "none", "nan", "n/a", "not stated", "unknown")
@@ -60,9 +63,10 @@ class RunRow:
         try:
             value = float(text)
         except ValueError:
-            raise InputError(f"{self.id}: column {column!r} is no number: {text!r}") from None
-        if not math.isfinite(value) or value < 0:
-            raise InputError(f"{self.id}: column {column!r} is {text}, not a number >= 0")
+            raise InputError(f"{self.id}: column {column!r} is no number: {quoted(text)}") from None
+        if not 0 <= value <= _MOST:
+            allowed = f"not a number >= 0 and <= {_MOST:g}"
+            raise InputError(f"{self.id}: column {column!r} is {quoted(text)}, {allowed}")
         return value
 
     def count(self, column: str, default: int | None = None) -> int:
@@ -79,28 +83,15 @@ class RunRow:
 
 
 def read_run_rows(path: str) -> list[RunRow]:
-    """Rows of a CSV file.  Errors: InputError for a file that cannot be read or lacks needed columns."""
-    try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            names = tuple(reader.fieldnames or ())
-            for column in REQUIRED:
-                if column not in names:
-                    raise InputError(f"{path}: no column {column!r}{nearest(column, names)}")
-            return [
-                RunRow(
-                    number, _completed({key: value or "" for key, value in row.items() if key is not None})
-                )
-                for number, row in enumerate(reader, start=2)
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {error}") from None
+    """Rows of a CSV file.  Errors: InputError as :func:`simcore.outside.csv_rows`."""
+    rows = csv_rows(Path(path), "published runs", REQUIRED)
+    return [RunRow(line, _completed(columns)) for line, columns in rows]
 
 
 def _completed(columns: dict[str, str]) -> dict[str, str]:
     """``columns`` with what others say: GPUs as the product of the degrees, "8k" tokens as 8192."""
     found = dict(columns)
-    thousands = re.fullmatch(r"\s*(\d+)\s*k\s*", columns.get("seq", ""), re.IGNORECASE)
+    thousands = re.fullmatch(r"\s*(\d{1,9})\s*k\s*", columns.get("seq", ""), re.IGNORECASE)
     if thousands:
         found["seq"] = str(1024 * int(thousands[1]))
     dense = [axis.name for axis in AXES.values() if axis.is_dense]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +10,9 @@ from typing import Any
 
 from simcore.cost.table import MeasuredTable
 from simcore.errors import InputError
+from simcore.outside import csv_rows, json_document, quoted, read_text
+
+_MOST = 1e30  # flops of a kernel, and everything else
 
 
 @dataclass(frozen=True)
@@ -123,12 +124,7 @@ def read_measured(folder: Path) -> MeasuredGpu:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{path.name}: not JSON: {error}") from None
+    found = json_document(read_text(path, "measurements"), str(path))
     if not isinstance(found, dict):
         raise InputError(f"{path.name}: must be an object")
     return found
@@ -136,22 +132,14 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
     """Each row with its place, which an error names."""
-    try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            reader = csv.DictReader(stream)
-            missing = [name for name in columns if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"{path.name}: missing column {missing[0]!r}")
-            return [(f"{path.name} line {line}", row) for line, row in enumerate(reader, start=2)]
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    return [(f"{path}: line {line:,}", row) for line, row in csv_rows(path, "measurements", columns)]
 
 
 def _number(row: Mapping[str, str], column: str, where: str, *, zero: bool = False) -> float:
     try:
         value = float(row[column])
-    except (TypeError, ValueError):
-        raise InputError(f"{where}: {column} is {row[column]!r}, no number") from None
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise InputError(f"{where}: {column} is {row[column]}, which must be positive")
+    except ValueError:
+        raise InputError(f"{where}: {column} is {quoted(row[column])}, no number") from None
+    if not 0 <= value < _MOST or (value == 0 and not zero):
+        raise InputError(f"{where}: {column} is {quoted(row[column])}, which must be positive")
     return value
