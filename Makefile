@@ -1,5 +1,5 @@
 # `make run` sets up what a simulation needs and runs it; `make test` also sets up what tracing and the
-# checks need (torch, megatron-core, pytest, ...) and runs everything.  `make setup` does both halves of
+# checks need (torch, megatron-core, pytest, ...) and runs all tests.  `make setup` does both halves of
 # the setup.  Each half leaves a stamp in .venv and is skipped while its inputs are older than the stamp.
 
 VENV := .venv
@@ -10,7 +10,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 INPUTS := setup.cfg setup.py constraints.txt Makefile
 ARGS ?=
 
-.PHONY: run test setup check clean
+.PHONY: run test setup check versions clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/stamp-run
@@ -21,6 +21,10 @@ test: setup
 
 check: setup
 	@scripts/check
+
+# The package as users get it, on the oldest and newest of what it allows.
+versions: setup
+	@$(PY) scripts/check_versions.py
 
 setup: $(VENV)/stamp-run $(VENV)/stamp-test
 	@echo "ready: $(VENV)" >&2

@@ -1,5 +1,6 @@
 """The commands that README promises, and what they rest on."""
 
+import configparser
 import os
 import re
 import subprocess
@@ -56,13 +57,35 @@ def test_everything_is_pinned_exactly_and_without_an_index():
     assert "megatron-core==0.16.1" in pins
 
 
+def test_the_oldest_packages_are_those_that_are_allowed_and_the_newest_are_newer():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    bounds = dict(line.split(">=") for line in config["options"]["install_requires"].split())
+    assert bounds == pinned("constraints-oldest.txt")
+    newest = pinned("constraints.txt")
+    for name, bound in bounds.items():
+        assert number(newest[name]) >= number(bound), name
+    # What Python is checked with the oldest is the oldest allowed one, that types are checked for, too.
+    assert config["options"]["python_requires"] == f">={config['mypy']['python_version']}"
+
+
+def pinned(file):
+    lines = (ROOT / file).read_text().lower().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def number(version):
+    return [int(part) for part in version.split(".")]
+
+
 def test_continuous_integration_runs_the_readme_command():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     commands = [
         line for line in script.read_text().splitlines() if line and not line.startswith(("#", "set", "cd"))
     ]
-    assert commands == ["exec make test"]
+    assert commands == ["exec make test versions"]
+    assert "scripts/check_versions.py" in dry_run("versions")
 
 
 def test_checks_are_executable_and_cover_all_code():
@@ -72,7 +95,7 @@ def test_checks_are_executable_and_cover_all_code():
     assert "mypy simcore workloads hardware_profiles scripts" in (ROOT / "scripts" / "check").read_text()
 
 
-def test_profiles_and_catalog_travel_with_the_wheel(tmp_path):
+def test_all_data_and_the_mark_of_types_travel_with_the_wheel():
     # The list of files that setuptools would install, without building anything.
     program = (
         "from setuptools import Distribution; d = Distribution(); d.parse_config_files(['setup.cfg']);"
@@ -83,13 +106,14 @@ def test_profiles_and_catalog_travel_with_the_wheel(tmp_path):
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     files = done.stdout.splitlines()
-    assert "hardware_profiles/gpu/h800.toml" in files
-    assert "hardware_profiles/cluster/h800.toml" in files
-    catalog = (ROOT / "workloads" / "catalog").rglob("*")
-    data = {
-        f.relative_to(ROOT).as_posix() for f in catalog if f.is_file() and f.suffix not in (".py", ".pyc")
+    found = {
+        file.relative_to(ROOT).as_posix()
+        for package in ("simcore", "workloads", "hardware_profiles")
+        for file in (ROOT / package).rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc")
     }
-    assert data <= set(files)
+    assert {"hardware_profiles/gpu/h800.toml", "simcore/py.typed"} < found
+    assert found <= set(files)
 
 
 def test_the_licence_is_apache_2():
