@@ -13,11 +13,14 @@ from simcore.errors import InputError
 from simcore.files import whole_text
 from simcore.interference.features import FEATURES, Neighbours, features
 from simcore.interference.trees import RegressionTree
+from simcore.outside import json_document, read_bytes
 
 #: The model that comes with the project.
 DEFAULT = Path(__file__).parents[2] / "hardware_profiles" / "interference" / "recorded.json"
 
 _FORMAT = "stepsim-interference-1"
+#: Logarithm of the largest slowdown that trees may add up to, a million times; the project's own reaches 1.9.
+_MOST = 14.0
 
 
 @dataclass(frozen=True)
@@ -83,25 +86,23 @@ def load_interference(path: Path = DEFAULT) -> LearnedInterference:
 
     Errors: InputError for a missing file, one that is no such model, or one of other features.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the learned interference {str(path)!r}: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{path.name}: not JSON: {error}") from None
+    content = json_document(read_bytes(path, "the learned interference", "json"), path.name)
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise InputError(f"{path.name}: no learned interference of format {_FORMAT!r}")
     if content.get("features") != list(FEATURES):
         raise InputError(f"{path.name}: learned on other features; train it again with calibrate.py")
     trees, sizes, base = content.get("trees"), content.get("num_sms"), content.get("base")
+    source, rows = content.get("source", ""), content.get("num_rows", 0)
     if not isinstance(trees, list) or not isinstance(sizes, list) or not isinstance(base, int | float):
         raise InputError(f"{path.name}: needs base, num_sms and trees")
-    if not all(type(size) is int and size > 0 for size in sizes):
-        raise InputError(f"{path.name}: num_sms must be positive integers")
+    if isinstance(base, bool) or not all(type(size) is int and size > 0 for size in sizes):
+        raise InputError(f"{path.name}: base must be a number, num_sms positive integers")
+    if not isinstance(source, str) or type(rows) is not int or rows < 0:
+        raise InputError(f"{path.name}: source must be text, num_rows the number of measurements")
     try:
         made = tuple(RegressionTree.of(tree, len(FEATURES)) for tree in trees)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
-    return LearnedInterference(
-        float(base), made, tuple(sizes), str(content.get("source", "")), int(content.get("num_rows", 0))
-    )
+    if base + sum(max(tree.value) for tree in made) > _MOST:
+        raise InputError(f"{path.name}: base and trees add up to slowdowns of more than a million times")
+    return LearnedInterference(float(base), made, tuple(sizes), source, rows)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.collectives.kinds import kind_of
+from simcore.errors import InputError
 from simcore.files import whole_file
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, HOST_KINDS, P2P_KINDS
 from simcore.report.kineto_host import (
@@ -55,8 +56,10 @@ _NCCL_NAMES = {
 def write_kineto(timeline: Timeline, path: Path, ranks: Sequence[int]) -> list[Path]:
     """Write one trace per rank; returns the files.  Several ranks: ``x.json.gz`` becomes ``x.rank3.json.gz``.
 
-    Errors: InputError for a rank outside the job.
+    Errors: InputError for a rank outside the job, or a path that names no file.
     """
+    if not path.name:
+        raise InputError(f"{str(path)!r} is no name of a file for profiler traces")
     for rank in ranks:
         timeline.representative(rank)
     written = []

@@ -20,6 +20,7 @@ from tests.fuzz.machine import KINDS, Outcome, outcome_of, run_blocks
 from tests.fuzz.shrink import shrunk
 
 BLOCK = 500
+_SHOWN = 4_000  # characters of a case
 
 
 def fuzz(
@@ -59,7 +60,7 @@ def _one(names: list[str], seed: int, number: int, *, shrink: bool) -> int:
         raise InputError("--case is the number of a case of one --format")
     what = drawn(names[0], seed, number)
     outcome = outcome_of(what)
-    print(to_json(what), end="")
+    print(to_json(what)[:_SHOWN])
     print(f"{outcome.signature}\n{outcome.said}")
     if shrink and not outcome.good:
         print(_kept(what))

@@ -119,11 +119,10 @@ def _yaml_door(given: Path, case: Case) -> Answer:
 
 _SMALL = {
     "num_hidden_layers": 1, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 512,
-    "intermediate_size": 512, "num_key_value_heads": 2, "hidden_act": "silu", "torch_dtype": "bfloat16",
+    "intermediate_size": 512, "num_key_value_heads": 2, "hidden_act": "silu"
 }  # fmt: skip
 _CONFIGS: list[Any] = [
-    {**_SMALL, "model_type": "llama", "tie_word_embeddings": False, "head_dim": 64, "rms_norm_eps": 1e-5,
-     "architectures": ["LlamaForCausalLM"], "rope_scaling": {"factor": 8.0, "rope_type": "llama3"}},
+    {**_SMALL, "model_type": "llama", "tie_word_embeddings": False, "head_dim": 64, "attention_bias": False},
     {**_SMALL, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
      "sliding_window": None},
     {**_SMALL, "model_type": "qwen3_moe", "head_dim": 64, "moe_intermediate_size": 128, "num_experts": 4,
@@ -238,7 +237,8 @@ def _words(known: Sequence[str], rng: Random) -> tuple[str, ...]:
 
 
 def _settings_case(rng: Random) -> Case:
-    return Case("settings", {"job.yaml": as_yaml(_YAML[0]).encode()}, _words(_SETTINGS, rng))
+    job = {**_YAML[0], "parallel": {"tp": 2, "dp": 1}}
+    return Case("settings", {"job.yaml": as_yaml(job).encode()}, _words(_SETTINGS, rng))
 
 
 def _settings_door(given: Path, case: Case) -> Answer:

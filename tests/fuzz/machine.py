@@ -85,6 +85,7 @@ class Folders:
         left = {
             name for name in inside - given if not name.startswith(tuple(f"a/work/{one}" for one in allowed))
         }
+        os.chdir(self.root)
         if inside:
             for path in self.root.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

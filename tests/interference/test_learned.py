@@ -122,21 +122,32 @@ def test_the_model_of_the_project_covers_a100_and_v100():
     assert model.num_rows > 1000
 
 
+#: A model of one leaf, which says that nothing slows.
+LEAF = {
+    "format": "stepsim-interference-1", "features": list(FEATURES), "num_sms": [1], "base": 0.0, "trees": [
+        {"feature": [-1], "threshold": [0], "left": [0], "right": [0], "missing_left": [False],
+         "value": [0.0]},
+    ],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         ("{", "not JSON"),
+        ("[" * 2000, "64 levels"),
         ("[]", "no learned interference"),
-        (json.dumps({"format": "stepsim-interference-1", "features": ["x"]}), "other features"),
-        (
-            json.dumps({"format": "stepsim-interference-1", "features": list(FEATURES), "trees": [{}],
-                        "num_sms": [1], "base": 0.0}),
-            "a tree needs",
-        ),
+        (json.dumps({**LEAF, "features": ["x"]}), "other features"),
+        (json.dumps({**LEAF, "trees": [{}]}), "a tree needs"),
+        (json.dumps({**LEAF, "num_rows": "[bold]x[/]"}), "num_rows the number of measurements"),
+        (json.dumps({**LEAF, "base": True}), "base must be a number"),
+        (json.dumps({**LEAF, "base": 1e300}), "more than a million times"),
     ],
 )  # fmt: skip
 def test_other_files_are_refused(tmp_path, content, reason):
     path = tmp_path / "model.json"
+    path.write_text(json.dumps(LEAF))
+    assert load_interference(path).of_features([0.0] * len(FEATURES)) == 1.0
     path.write_text(content)
     with pytest.raises(InputError, match=reason):
         load_interference(path)

@@ -54,6 +54,12 @@ def test_validate_passes_its_exit_code_on() -> None:
     assert CliRunner().invoke(app, ["validate", "--kernels", "nosuch.csv"]).exit_code == 2
 
 
+def test_profiler_traces_need_the_name_of_a_file(tmp_path: Path) -> None:
+    write_two_stage_run(tmp_path / "a")
+    found = CliRunner().invoke(app, ["report", str(tmp_path / "a"), "--kineto", "."])
+    assert (found.exit_code, found.stderr) == (2, "error: '.' is no name of a file for profiler traces\n")
+
+
 def test_a_run_compared_with_itself_and_with_a_slower_one(tmp_path: Path) -> None:
     write_two_stage_run(tmp_path / "a")
     run = str(tmp_path / "a")
