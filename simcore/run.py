@@ -20,6 +20,7 @@ from simcore.engine import Noise, SimulationResult, Variants
 from simcore.engine.shortcuts import SHORTCUTS, simulate
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph, OpTable
+from simcore.graph.size import refuse_too_large_graph
 from simcore.hardware import ClusterSpec, GpuSpec, Topology, hardware_hash
 from simcore.network.packet import PacketSettings
 from simcore.units import s_from_ps
@@ -107,6 +108,7 @@ def run(
     Errors: as :func:`simulate`; InputError for NCCL settings that cannot be, or a rank outside the job.
     """
     setup = setup or Setup()
+    refuse_too_large_graph(graph, f"workload {graph.workload.name!r}")
     topology, nccl = _wired(cluster, setup.nccl)
     plans = planner or (AlphaBetaPlanner(nccl) if setup.network == "alphabeta" else nccl)
     remembered, said, warned = None, "", ""

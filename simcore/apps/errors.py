@@ -28,7 +28,7 @@ READER_LEFT = 141
 
 _ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _MOST_SHOWN = 2_000  # characters of a message, which may quote what is in a file
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal would obey them
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # a terminal would obey them
 
 
 class _Terminated(BaseException):

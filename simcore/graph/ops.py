@@ -14,6 +14,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from simcore.errors import GraphError
+
 IntArray = npt.NDArray[np.int64]
 
 
@@ -181,8 +183,18 @@ class OpRows:
             if kind == "str":
                 built[name] = Strings.encode([str(value) for value in column])
             else:
-                built[name] = np.array(column, dtype=np.int64)
+                built[name] = self._numbers(name, column)
         return OpTable(**built)  # type: ignore[arg-type]
+
+    def _numbers(self, name: str, column: list[object]) -> IntArray:
+        try:
+            return np.array(column, dtype=np.int64)
+        except OverflowError:
+            row, value = next((row, v) for row, v in enumerate(column) if isinstance(v, int) and abs(v) >> 63)
+            raise GraphError(
+                f"op {self.rows[row].get('name', '')!r}: {stored_name(name)} = {value} is more than 64 bits"
+                " hold: no hardware does so much"
+            ) from None
 
 
 @dataclass(frozen=True)

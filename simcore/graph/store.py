@@ -25,6 +25,7 @@ from simcore.graph.graph import Graph, MemoryProfile, Program, Workload
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.hashing import canonical, group_record, program_record
 from simcore.graph.ops import OP_COLUMNS, EdgeTable, FreeTable, IntArray, OpTable, Strings, stored_name
+from simcore.graph.size import refuse_too_large_graph
 from simcore.graph.structure import check_structure
 from simcore.outside import open_parquet
 
@@ -94,6 +95,7 @@ def load_graph(folder: str | os.PathLike[str]) -> Graph:
     except InputError as error:
         raise GraphError(f"{source}: {error}") from None
     check_structure(graph, str(source))
+    refuse_too_large_graph(graph, str(source))
     return graph
 
 

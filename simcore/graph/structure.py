@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from simcore.collectives.kinds import COLLECTIVES
 from simcore.errors import GraphError, nearest
 from simcore.graph.graph import Graph, Program
+from simcore.graph.groups import ProcessGroup
 from simcore.graph.kinds import is_communication
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpKind, OpTable, Strings, stored_name
 
@@ -35,6 +37,21 @@ def check_structure(graph: Graph, where: str) -> None:
     for name, group in graph.groups.items():
         if name != group.name:
             raise GraphError(f"{where}: process group {group.name!r} is filed under {name!r}")
+        _check_group(graph, group, where)
+
+
+def _check_group(graph: Graph, group: ProcessGroup, where: str) -> None:
+    dims = (*group.dims, *group.base_dims)
+    last = group.offset + sum((size - 1) * stride for size, stride in dims)
+    if group.explicit:
+        last = max(rank for members in group.explicit for rank in members)
+    what = f"{where}: process group {group.name!r}"
+    if last >= graph.world_size:
+        raise GraphError(f"{what} names rank {last}, the world has {graph.world_size}")
+    if not group.explicit and math.prod(size for size, _ in dims) > graph.world_size:
+        raise GraphError(
+            f"{what} names a rank twice: it has more members than the world of {graph.world_size}"
+        )
 
 
 def _check_lengths(graph: Graph, where: str) -> None:

@@ -19,6 +19,7 @@ from simcore.graph.groups import ProcessGroup
 from simcore.graph.kinds import COMMUNICATION, is_communication, is_on_host, is_p2p
 from simcore.graph.ops import IntArray, OpKind
 from simcore.graph.races import missing_waits
+from simcore.graph.size import refuse_too_large_graph
 from simcore.graph.structure import check_structure
 
 
@@ -31,6 +32,7 @@ def verify(graph: Graph) -> list[str]:
     meets no recv of equal size; a rank leaves its GPU without any op.
     """
     check_structure(graph, f"graph {graph.workload.name!r}")
+    refuse_too_large_graph(graph, f"workload {graph.workload.name!r}")
     owner = graph.program_of_rank.astype(np.int64)
     played = [_ProgramPlay.of(graph, index) for index in range(len(graph.programs))]
     outside = np.flatnonzero(graph.edges.src < 0)

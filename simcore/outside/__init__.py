@@ -11,6 +11,7 @@ from simcore.outside.documents import (
 )
 from simcore.outside.limits import VARIABLE, Limits, limits, memory_budget, over
 from simcore.outside.names import inside
+from simcore.outside.patterns import found_in
 from simcore.outside.private import cache_home, private_folder
 from simcore.outside.tables import csv_rows, open_parquet
 
@@ -20,6 +21,7 @@ __all__ = [
     "cache_home",
     "csv_rows",
     "decoded",
+    "found_in",
     "inside",
     "json_document",
     "limits",

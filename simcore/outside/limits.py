@@ -19,6 +19,9 @@ VARIABLE: Final = "SIMCORE_LIMITS"
 _SHARE_OF_FREE_MEMORY: Final = 0.85
 _LEAST_MEMORY: Final = GIB  # below it, Python with its libraries does not work
 _THOUSANDS: Final = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
+_OF: Final = {
+    "text": "of text", "json": "of JSON", "depth": "levels in each other", "ops": "op executions",
+}  # fmt: skip
 _SIZES: Final = frozenset({"text", "json", "unpacked", "memory"})
 
 
@@ -28,8 +31,9 @@ class Limits:
 
     ``text``: bytes of a TOML or YAML file, ``json`` of a JSON document that is read whole.  ``depth``: levels
     of lists and tables in each other.  ``digits`` of a number.  ``unpacked``: bytes of a trace after
-    unpacking, ``events`` in it.  ``rows`` of a table.  ``memory``: bytes that this process may take (None:
-    most of what is free when it starts), ``seconds`` that a command may run (None: no end).
+    unpacking, ``events`` in it.  ``rows`` of a table.  ``ops``: op executions of a step, alike ranks counted
+    once.  ``memory``: bytes that this process may take (None: most of what is free when it starts),
+    ``seconds`` that a command may run (None: no end).
     """
 
     text: int = MIB
@@ -39,6 +43,7 @@ class Limits:
     unpacked: int = 16 * GIB
     events: int = 20_000_000
     rows: int = 50_000_000
+    ops: int = 20_000_000
     memory: int | None = None
     seconds: int | None = None
 
@@ -52,11 +57,13 @@ def over(name: str, found: int, where: str) -> InputError:
     """The error for a ``found`` amount (0: unknown) over the limit called ``name``, and how to raise it."""
     allowed = getattr(limits(), name)
     shown = format_bytes if name in _SIZES else "{:,}".format
-    what = {"text": "of text", "json": "of JSON", "depth": "levels in each other"}.get(name, name)
+    what = _OF.get(name, name)
     much = f"{shown(found)} {what}" if found else f"more than {shown(allowed)} {what}"
     if name in _SIZES and name not in ("text", "json"):
         much = much.removesuffix(name) + ("unpacked" if name == "unpacked" else "of memory")
-    most = f"at most {shown(allowed)} are read" if found else "not read further"
+    most = "not read further"
+    if found:
+        most = f"at most {shown(allowed)} are {'played' if name == 'ops' else 'read'}"
     return InputError(f"{where}: {much}; {most} ({VARIABLE}={name}=... raises the limit)")
 
 

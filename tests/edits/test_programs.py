@@ -6,6 +6,7 @@ says in ``graph.json`` (``command``) how it was traced.
 
 import json
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from simcore.graph import Graph, OpKind, apply_kernels, load_graph, verify
 from simcore.hardware import Topology, load_cluster
 from workloads import catalog
 from workloads.edits import EditableJob, apply_edit
+from workloads.edits.described.description import described
 
 DP8, DP64, DP1024 = (f"scale-gpt-175b-pp16-tp8-dp{dp}" for dp in (8, 64, 1024))
 PP12 = "scale-gpt-175b-pp12-tp8-dp1"
@@ -217,3 +219,34 @@ def test_the_command_says_what_changed(tmp_path):
     assert free["step_time_after_s"] == shown["step_time_s"]
     # Layers on twice the stages: (8 + 3) rounds of half the work for (8 + 1), 11 / 18 of the time or more.
     assert 11 / 18 < regrouped["step_time_after_s"] / regrouped["step_time_before_s"] < 0.7
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("num_microbatches", "1e9", "1000000000 microbatches are more than can be simulated; nearest: 65536"),
+        ("num_microbatches", "9" * 5000, "must be "),
+        ("layers", "1000000000", "model.layers = 1000000000: is more than can be simulated; nearest: 10000"),
+        ("pp", "1e9", "parallel.pp = 1000000000: is more than can be simulated"),
+        ("dp", "1e9", "parallel.dp = 1000000000: is more than can be simulated"),
+        ("batch.micro", "1e9", "training.micro_batch = 1000000000: is more than can be simulated"),
+        ("class.gemm.speed", "1e-300", "must be 0.0001 to 1e.06, or inf"),
+        ("kernel.gemm.speed", "1.8e308", "must be a positive number"),
+        ("host.speed", "1e-300", "must be 0.0001 to 1e.06, or inf"),
+        ("launch_overhead_us", "1e300", "must be at most 10000 us"),
+        ("kernel.(a+)+b.speed", "2", "no kernel matches"),
+        ("kernel.(?=a).speed", "2", "no regular expression"),
+    ],
+)
+def test_absurd_edits_are_refused_at_once(key, value, reason):
+    with pytest.raises(InputError, match=reason) as refused:
+        apply_edit(job("base"), key, value)
+    assert len(str(refused.value)) < 600
+
+
+@pytest.mark.parametrize("change", [{"layers": 2**70}, {"hidden": -1}, {"heads": 0}, {"ep": "two"}])
+def test_a_graph_that_says_what_no_model_has_is_refused(change):
+    graph = load("base")
+    workload = replace(graph.workload, model={**graph.workload.model, **change})
+    with pytest.raises(InputError, match="is no Megatron GPT program as it says"):
+        described(workload, "megatron")

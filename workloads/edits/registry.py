@@ -30,12 +30,34 @@ class Value:
     required: bool = True
 
 
-def _positive(text: str, *, whole: bool = False, infinite: bool = False) -> float:
+#: Beyond these, a number is a slip, and times leave 64 bits of picoseconds.
+_MOST_WHOLE, _LEAST_FACTOR, _MOST_FACTOR, _MOST_US = 10**9, 1e-4, 1e6, 1e4
+
+
+def _positive(text: str, *, whole: bool = False) -> float:
     number = float(text)
-    if math.isnan(number) or number <= 0 or (math.isinf(number) and not infinite):
+    if math.isnan(number) or number <= 0 or math.isinf(number):
         raise ValueError(f"must be a positive {'whole ' if whole else ''}number")
+    if whole and number > _MOST_WHOLE:
+        raise ValueError(f"must be at most {_MOST_WHOLE:,}")
     if whole and not number.is_integer():
         raise ValueError(f"must be a whole number, such as {max(1, round(number))}")
+    return number
+
+
+def _factor(text: str) -> float:
+    if float(text) == math.inf and text.strip("+").lower() in ("inf", "infinity"):
+        return math.inf
+    number = _positive(text)
+    if not _LEAST_FACTOR <= number <= _MOST_FACTOR:
+        raise ValueError(f"must be {_LEAST_FACTOR:g} to {_MOST_FACTOR:g}, or inf")
+    return number
+
+
+def _microseconds(text: str) -> float:
+    number = 0.0 if float(text) == 0 else _positive(text)
+    if number > _MOST_US:
+        raise ValueError(f"must be at most {_MOST_US:g} us")
     return number
 
 
@@ -65,8 +87,8 @@ def _count(text: str) -> tuple[int | None, int]:
 
 COUNT = Value("count, or old:new", _count)
 WHOLE = Value("whole number", lambda text: int(_positive(text, whole=True)))
-FACTOR = Value("times, may be inf", lambda text: _positive(text, infinite=True))
-MICROSECONDS = Value("us", lambda text: 0.0 if float(text) == 0 else _positive(text))
+FACTOR = Value("times, may be inf", _factor)
+MICROSECONDS = Value("us", _microseconds)
 TEXT = Value("text", lambda text: text)
 FLAG = Value("on", _flag, required=False)
 
@@ -112,6 +134,7 @@ class Applied:
     job: EditableJob
 
 
+_MOST_SHOWN = 200  # characters of an edit, in messages
 _EDITS: list[Edit] = []
 
 
@@ -152,6 +175,7 @@ def apply_edit(job: EditableJob, key: str, text: str) -> Applied:
     value that does not parse, or one that makes no sense for this job.
     """
     called = f"--edit {key}" + (f"={text}" if text else "")
+    called = called if len(called) < _MOST_SHOWN else f"{called[:_MOST_SHOWN]}..."
     known = _find(job.kind, key, called)
     if known.value.required and not text:
         raise InputError(f"{called}: needs a value ({known.value.unit}), such as --edit {key}=...")
@@ -160,7 +184,7 @@ def apply_edit(job: EditableJob, key: str, text: str) -> Applied:
     except ValueError as error:
         reason = str(error)
         if reason.startswith("could not convert"):
-            reason = f"{text!r} is not a number ({known.value.unit})"
+            reason = f"{text[:80]!r} is not a number ({known.value.unit})"
         raise InputError(f"{called}: {reason}") from None
     except InputError as error:
         raise InputError(f"{called}: {error}") from None

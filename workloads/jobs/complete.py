@@ -20,9 +20,9 @@ from simcore.outside import json_document, read_text
 from workloads.jobs.draft import Assumed, Draft
 from workloads.jobs.presets import Preset, load_preset, preset_names, read_preset
 from workloads.jobs.rules import RULES
-from workloads.jobs.values import checked, value_of
 from workloads.models.block import BLOCKS
 from workloads.models.check import check_model
+from workloads.models.checked import checked, value_of
 from workloads.models.hugging_face import model_fields
 from workloads.models.public import model_names, named_model
 from workloads.models.software import SoftwareSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workloads.jobs.presets import Preset
-from workloads.jobs.values import checked
+from workloads.models.checked import checked
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec

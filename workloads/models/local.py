@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
+from simcore.outside import found_in
 from workloads.models.op_tape import OpTape, Recompute
 from workloads.models.recompute import RecomputeModule
 from workloads.models.software import SoftwareSpec
@@ -88,11 +89,13 @@ class Shard:
         """Whether the parameter of that name is trained."""
         if self.trainable in ("all", "none"):
             return self.trainable == "all"
-        return re.search("lora_" if self.trainable == "lora" else self.trainable, parameter) is not None
+        if self.trainable == "lora":
+            return "lora_" in parameter
+        return _finds(self.trainable, parameter, "training.trainable")
 
     def has_adapter(self, module: str) -> bool:
         """Whether a low-rank adapter stands beside the linear layer of that name."""
-        return self.lora_rank > 0 and re.search(self.lora_targets, module) is not None
+        return self.lora_rank > 0 and _finds(self.lora_targets, module, "training.lora_targets")
 
     def of_encoder(self) -> Shard:
         """The view of the encoder, from the decoder's."""
@@ -105,3 +108,8 @@ class Shard:
     def tape(self) -> OpTape:
         """An empty tape for one piece."""
         return OpTape(self.trains)
+
+
+@lru_cache(maxsize=1 << 12)
+def _finds(pattern: str, name: str, where: str) -> bool:
+    return found_in(pattern, [name], where)[0]

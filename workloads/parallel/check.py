@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from simcore.errors import InputError, nearest
+from simcore.graph.size import refuse_too_large
+from simcore.outside import found_in
 from workloads.models.pieces import ModelPieces
 from workloads.models.spec import ModelSpec
 from workloads.parallel.axis import AXES, ORDER, all_axes
@@ -30,6 +30,9 @@ def _check_size(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec
             f"training.global_batch={training.global_batch}: {count} microbatches are more than can be"
             f" simulated; nearest: {most}"
         )
+    # The least that any layer does for a microbatch, forwards and backwards, are so many ops.
+    ops = 16 * (model.layers + model.decoder_layers) * max(count, 1)
+    refuse_too_large(f"model {model.name!r}", ranks=parallel.world_size, ops=ops)
     if training.recompute_layers > (layers := model.layers + model.decoder_layers):
         raise InputError(
             f"training.recompute_layers={training.recompute_layers}: the model has {layers} layers;"
@@ -42,12 +45,8 @@ def _check_size(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec
             f"training.lora_rank={training.lora_rank} where all parameters train; nearest: 0, or"
             " training.trainable=lora"
         )
-    try:
-        re.compile(training.trainable)
-    except re.error as error:
-        raise InputError(
-            f"training.trainable={training.trainable!r} is no regular expression: {error}"
-        ) from None
+    if training.trainable not in ("all", "none", "lora"):
+        found_in(training.trainable, (), "training.trainable")
 
 
 def check_trains(training: TrainingSpec, pieces: ModelPieces) -> None:

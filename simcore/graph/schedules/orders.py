@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from simcore.errors import InputError
 from simcore.graph.schedules.actions import Action, Schedule
+from simcore.graph.size import refuse_too_large
 
 
 def looped(num_stages: int, num_microbatches: int, num_chunks: int, group_size: int, *, hop: int) -> Schedule:
@@ -72,6 +73,8 @@ def check_counts(num_stages: int, num_microbatches: int, num_chunks: int) -> Non
     for what, value in (("stages", num_stages), ("microbatches", num_microbatches), ("chunks", num_chunks)):
         if value < 1:
             raise InputError(f"a pipeline needs at least one of its {what}, not {value}")
+    actions = 2 * num_stages * num_microbatches * num_chunks
+    refuse_too_large(f"a pipeline of {num_stages} stages", ranks=num_stages, ops=actions)
 
 
 @dataclass

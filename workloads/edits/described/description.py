@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, Program, Workload, apply_kernels
 from simcore.graph.kinds import is_communication
 from simcore.memory import peak_memory
 from workloads.models import ModelSpec, MoeSpec
+from workloads.models.checked import checked as checked_spec
 from workloads.models.software import AttentionKernels, SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate, schedule_of
@@ -65,19 +67,20 @@ class TracedGpt:
 
         InputError for an uneven split that would have to be made anew.
         """
-        spread = self.parallel.model_copy(update=parallel or {})
+        spread = checked_spec(ParallelSpec, {**dict(self.parallel), **(parallel or {})}, "parallel")
         split = (self.model.layers, self.parallel.pp, self.parallel.virtual_stages)
-        grown = self.model.model_copy(update=model or {})
+        grown = checked_spec(ModelSpec, {**dict(self.model), **(model or {})}, "model")
         if spread.stage_layers and (grown.layers, spread.pp, spread.virtual_stages) != split:
             raise InputError("stages with unequal numbers of layers cannot be regrouped")
         size = micro_batch or self.training.micro_batch
         batch = (num_microbatches or self.num_microbatches) * size * spread.dp
-        training = {
+        changes = {
             "micro_batch": size,
             "global_batch": batch,
             "overlap_p2p": spread.virtual_stages > 1,
         }
-        return replace(self, model=grown, parallel=spread, training=self.training.model_copy(update=training))
+        training = checked_spec(TrainingSpec, {**dict(self.training), **changes}, "training")
+        return replace(self, model=grown, parallel=spread, training=training)
 
     def graph(self) -> Graph:
         """The program, launches and all, under the traced one's name.  InputError as the generator says."""
@@ -128,13 +131,22 @@ def described(workload: Workload, kernels: str) -> TracedGpt:
 
     InputError for any other program: nothing is known of its structure.
     """
-    dims, model, options = workload.dims, workload.model, {**_UNSAID, **workload.options}
+    model, options = workload.model, {**_UNSAID, **workload.options}
     known = ("layers", "hidden", "ffn_hidden", "heads", "seq", "vocab")
     if workload.framework != "megatron-core" or any(not isinstance(model.get(key), int) for key in known):
         raise InputError(
             f"needs a traced Megatron GPT program; the structure of {workload.name!r}"
             f" ({workload.framework or 'unknown framework'}) is not known"
         )
+    try:
+        return _described(workload, kernels, options)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(f"{workload.name!r} is no Megatron GPT program as it says: {reason}") from None
+
+
+def _described(workload: Workload, kernels: str, options: dict[str, Any]) -> TracedGpt:
+    dims, model = workload.dims, workload.model
     pp, chunks = dims.get("pp", 1), options["virtual_pipeline"]
     parallel = ParallelSpec(
         tp=dims.get("tp", 1), pp=pp, dp=dims.get("dp", 1), cp=dims.get("cp", 1), ep=model.get("ep", 1),

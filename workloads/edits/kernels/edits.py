@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +13,15 @@ from simcore.graph import EdgeKind, Graph, OpKind, Strings
 from simcore.graph.kinds import is_communication, is_on_gpu, is_p2p
 from simcore.graph.passes.traffic import border
 from simcore.graph.passes.view import GraphView
+from simcore.outside import found_in
+from simcore.units import PS_PER_S
 from workloads.edits.job import EditableJob, Edited, count_changed
 from workloads.edits.kernels.classes import CLASSES, COMPUTE_BOUND, op_classes
 from workloads.edits.kernels.times import alone_times
 from workloads.edits.registry import FACTOR, FLAG, TEXT, EditCall, edit
 
 BoolArray = npt.NDArray[np.bool_]
+_LONGEST_PS = 86_400 * PS_PER_S
 
 
 def edited_kernels(job: EditableJob) -> EditableJob:
@@ -32,12 +34,8 @@ def edited_kernels(job: EditableJob) -> EditableJob:
 
 def matching(graph: Graph, pattern: str) -> BoolArray:
     """GPU ops whose name a regular expression finds.  InputError for a bad one and when it finds nothing."""
-    try:
-        wanted = re.compile(pattern)
-    except re.error as error:
-        raise InputError(f"{pattern!r} is no regular expression: {error}") from None
     names = graph.ops.name
-    found = np.array([bool(wanted.search(name)) for name in names.values], dtype=np.bool_)[names.codes]
+    found = np.array(found_in(pattern, names.values, "kernels"), dtype=np.bool_)[names.codes]
     on_gpu = is_on_gpu(graph.ops.kind)
     if not (found & on_gpu).any():
         used = sorted({names.values[code][:60] for code in np.unique(names.codes[on_gpu])})
@@ -71,8 +69,11 @@ def whole_collectives(graph: Graph, rows: BoolArray) -> BoolArray:
 
 
 def lasting(job: EditableJob, rows: BoolArray, new_ps: npt.NDArray[np.float64]) -> EditableJob:
-    """The job with ``rows`` lasting ``new_ps[rows]``."""
+    """The job with ``rows`` lasting ``new_ps[rows]``.  InputError for more than a day."""
     recorded = job.graph.ops.recorded_ps.copy()
+    longest = max(new_ps[rows], default=0.0)
+    if not longest <= _LONGEST_PS:
+        raise InputError(f"a kernel would take {longest / PS_PER_S:.3g} s, more than a day")
     recorded[rows] = np.rint(new_ps[rows]).astype(np.int64)
     return job.with_ops(recorded_ps=recorded)
 

@@ -10,6 +10,7 @@ import numpy as np
 from simcore.collectives.kinds import SEND_RECV
 from simcore.errors import InputError
 from simcore.graph import OpKind
+from simcore.graph.size import refuse_too_large
 from workloads.edits.job import EditableJob, Edited, TransferPlanner, count_changed
 from workloads.edits.kernels.edits import edited_kernels, lasting
 from workloads.edits.recorded.rows import met
@@ -77,6 +78,7 @@ def data_parallel(job: EditableJob, call: EditCall) -> Edited:
             return None
         return num_bytes, tuple(_moved(members[0], size, new, stride) + stride * i for i in range(new))
 
+    refuse_too_large("the edited recording", ranks=new * len(job.ranks), ops=len(job.graph.ops))
     highest = _moved(max(_all_members(job)), size, new, stride) + stride * (new - 1)
     edited, changed = retimed(job, highest, change)
     assumed = (

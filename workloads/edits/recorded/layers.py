@@ -12,6 +12,7 @@ from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.graph.kinds import is_on_host
 from simcore.graph.ops import IntArray
+from simcore.graph.size import refuse_too_large
 from workloads.edits.job import EditableJob, Edited
 from workloads.edits.kernels.classes import op_classes
 from workloads.edits.kernels.edits import edited_kernels, lasting
@@ -124,6 +125,8 @@ def _repeated(job: EditableJob, call: EditCall, *, inner: bool) -> Edited:
                 if abs(run.count - level.count) <= 1:
                     _copy(run, more, step.rows, bounds, copies, blocks)
                     outside[step.rows[run.start : run.stop]] = False
+    more_ops = sum((end - begin) * times for begin, end, times in blocks)
+    refuse_too_large("the edited recording", ranks=len(job.ranks), ops=len(graph.ops) + more_ops)
     rows = [
         _played(int(graph.template_start[i]), int(graph.template_start[i + 1]), copies, blocks)
         for i in range(len(job.ranks))

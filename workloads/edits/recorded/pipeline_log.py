@@ -9,6 +9,7 @@ import numpy as np
 from simcore.errors import InputError, nearest
 from simcore.graph.kinds import is_p2p
 from simcore.graph.schedules import Schedule, gpipe, interleaved_one_f_one_b, validate_schedule
+from simcore.graph.size import refuse_too_large
 from workloads.edits.job import EditableJob, Edited
 from workloads.edits.recorded.stage_times import Part, StageTimes, regrouped
 from workloads.edits.recorded.zero_bubble import zero_bubble
@@ -236,6 +237,7 @@ def _planned(kind: str, microbatch: int, chunk: int, part: Part) -> PlannedActio
 def _zero_bubble_actions(
     origin: PipelineOrigin, times: StageTimes, num_stages: int, microbatches: int, share: float
 ) -> list[list[PlannedAction]]:
+    refuse_too_large("the edited log", ranks=num_stages, ops=3 * num_stages * microbatches)
     parts: dict[tuple[int, str, int], Part] = {}
     for stage in range(num_stages):
         for microbatch in range(microbatches):

@@ -1,4 +1,4 @@
-"""Values of a description: from text, and checked with messages that name key, reason and nearest name."""
+"""Values of specs: from text, and checked with messages that name key, reason and nearest name."""
 
 from __future__ import annotations
 
