@@ -22,7 +22,7 @@ from pathlib import Path
 
 from simcore.errors import InputError
 from tests.chaos.commands import COMMANDS, Command, write_inputs
-from tests.chaos.system import children, copied, forked, small_disk
+from tests.chaos.system import children, copied, disk_bytes, forked, small_disk
 
 _LOG = "log"
 _MODULES = "modules"
@@ -84,8 +84,9 @@ class Chaos:
         """Let the disk, or a file of it, be full at a random size."""
         command = self._chosen(lambda one: one.name != "trace")
         with self._case(command, "full disk") as case:
-            size = sum(file.stat().st_size for file in case.rglob("*") if file.is_file())
-            room = size + self._random.randrange(4096, 96 * 1024)
+            made = self._folder / f"{command.name}-new"
+            held, more = disk_bytes(case), disk_bytes(made)
+            room = held + self._random.randrange(8192, max(2 * more, 8193))
             with small_disk(case, room) as mounted:
                 limit = 0 if mounted else self._random.randrange(1, 20_000)
                 code = self._finish(self._start(command, "new", case, file_bytes=limit))
