@@ -130,7 +130,6 @@ def settings_of(job: int) -> tuple[int, dict[str, str]]:
         "parallel.tp": tp, "parallel.pp": pp,
         "training.seq": 1024 + 128 * (job % 11),
         "training.global_batch": gpus // (tp * pp) * pp * (1 + job % 5),
-        "gpu.clock": 1 - job / 1e6,
     }  # fmt: skip
     return gpus, {key: str(value) for key, value in settings.items()}
 

@@ -177,7 +177,7 @@ class _Remembered:
 #: long as there are few of them and the groups of ranks that they ask about have few members in all.
 _LAST: Final[dict[tuple[str, ...], tuple[Topology, NcclPlanner]]] = {}
 _KEPT: Final = 8
-_KEPT_RANKS: Final = 200_000
+_KEPT_RANKS: Final = 30_000  # some 20 MB of plans
 
 
 def _wired(cluster: ClusterSpec, nccl: Mapping[str, Any]) -> tuple[Topology, NcclPlanner]:
