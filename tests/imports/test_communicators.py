@@ -90,9 +90,9 @@ def test_recordings_that_begin_at_different_calls(tmp_path):
 
 def test_files_name_the_ranks_that_traces_do_not(tmp_path):
     names = ["rank10.json", "trace-rank_2.pt.json", "Rank-0.json"]
-    paths = [write(tmp_path / name, launched("a", 0, 8, 5, corr=1)) for name in names]
+    paths = [write(tmp_path / name, launched("a", 0, 8, 5 + at, corr=1)) for at, name in enumerate(names)]
     assert [rank.number for rank in import_traces(paths).ranks] == [0, 2, 10]
-    paths.append(write(tmp_path / "other.json", launched("a", 0, 8, 5, corr=1)))
+    paths.append(write(tmp_path / "other.json", launched("a", 0, 8, 9, corr=1)))
     assert [rank.number for rank in import_traces(paths).ranks] == [0, 1, 2, 3]
 
 

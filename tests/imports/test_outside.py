@@ -122,6 +122,12 @@ def test_devices_pipes_and_folders_in_circles_are_no_traces(tmp_path):
         import_traces([tmp_path])
 
 
+def test_a_recording_copied_over_anothers_is_refused(tmp_path):
+    paths = [write(tmp_path / f"rank{i}.json", launched("a", 0, 8, 5, corr=1)) for i in range(2)]
+    with pytest.raises(InputError, match=r"rank0\.json and .*rank1\.json hold the same recording"):
+        import_traces(paths)
+
+
 def test_limits_of_events_and_of_unpacked_bytes(tmp_path, monkeypatch):
     path = write(tmp_path / "t.json.gz", [kernel("k", 10 * i, 5, corr=i) for i in range(100)])
     monkeypatch.setenv(VARIABLE, "events=99")

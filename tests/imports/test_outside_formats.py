@@ -117,14 +117,23 @@ def test_two_stages_stand_in_for_no_million(tmp_path):
 def test_an_iteration_that_is_no_object_of_lists(tmp_path):
     (folder,) = test_pipeline_log.write(tmp_path, test_pipeline_log.TWO_STAGES)
     for path in folder.glob("pp_rank_*.json"):
-        path.write_text(json.dumps({"5": {"fwd_start": 3, "bwd_start": 3}}))
+        path.write_text(json.dumps({"5": {"fwd_start": path.name, "bwd_start": 3}}))
     with pytest.raises(InputError, match=r"pp_rank_0\.json: iteration 5: has no list 'fwd_start'"):
         import_traces([folder])
-    entry = test_pipeline_log.TWO_STAGES[0]
-    for path in folder.glob("pp_rank_*.json"):
+    for path, entry in zip(sorted(folder.glob("pp_rank_*.json")), test_pipeline_log.TWO_STAGES, strict=True):
         path.write_text(json.dumps({"5": entry, "05": entry}))
     with pytest.raises(InputError, match=r"pp_rank_0\.json: an iteration stands twice"):
         import_traces([folder])
+
+
+def test_a_log_copied_over_anothers_is_refused(tmp_path):
+    (folder,) = test_pipeline_log.write(tmp_path, test_pipeline_log.TWO_STAGES)
+    (folder / "pp_rank_1.json").write_bytes((folder / "pp_rank_0.json").read_bytes())
+    with pytest.raises(InputError, match=r"pp_rank_0\.json and .*pp_rank_1\.json hold the same log"):
+        import_traces([folder])
+    logs = [write_workers(tmp_path / name, two_by_two()) for name in ("a.csv", "b.csv")]
+    with pytest.raises(InputError, match=r"a\.csv and .*b\.csv are each a log of a whole job"):
+        import_traces(logs)
 
 
 @pytest.mark.parametrize(

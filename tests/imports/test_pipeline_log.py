@@ -301,7 +301,7 @@ def test_a_stage_with_bad_times_or_none_is_stood_in_for(tmp_path, stage):
 
 def test_a_stage_of_an_unknown_schedule_is_not_stood_in_for(tmp_path):
     late = lists([(0, 10), (10, 20), (20, 30)], [(60, 80), (80, 100), (100, 120)])
-    (folder,) = write(tmp_path, (late, late, late), num_mbs=3)
+    (folder,) = write(tmp_path, tuple(late | {"memory": float(stage)} for stage in range(3)), num_mbs=3)
     (folder / "pp_rank_0.json").unlink()
     assert import_traces([folder], skip_bad=True).ranks  # GPipe
     early = lists([(0, 10), (30, 40), (60, 70)], [(10, 30), (40, 60), (70, 90)])

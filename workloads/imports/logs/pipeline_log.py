@@ -108,6 +108,11 @@ def read_pipeline_log(sources: Sequence[TraceFile], skip_bad: bool = False) -> P
     if not stages:
         what = f"{config_label}: a configuration" if config_label else "; ".join(skipped)
         raise InputError(f"{what} without logs of stages (pp_rank_<stage>.json)")
+    held: dict[str, str] = {}
+    for label, content in stages.values():
+        first = held.setdefault(repr(content), label)
+        if first is not label:
+            raise InputError(f"{first} and {label} hold the same log: one was copied over the other")
     expected = _size(config, config_label, "pp_size") or max(stages) + 1
     for stage in (*range(expected), *stages):
         if stage not in stages and not skip_bad:

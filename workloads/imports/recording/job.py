@@ -46,6 +46,7 @@ def import_recordings(
         sources, lambda source: [rank_ops(trace) for trace in read(source)], skip_bad=skip_bad
     )
     unordered = [ops for found in by_file for ops in found]
+    _check_copies([ops.trace for ops in unordered])
     numbers = _rank_numbers([ops.trace for ops in unordered])
     order = sorted(range(len(numbers)), key=lambda i: numbers[i])
     numbers, analysed = [numbers[i] for i in order], [unordered[i] for i in order]
@@ -129,6 +130,23 @@ def _base_ps(traces: list[GpuRecording]) -> list[int]:
             days = abs(ps) / PS_PER_S / 86400
             raise InputError(f"{trace.label}: begins {days:.3g} days from {first.label}: of another run?")
     return base
+
+
+def _check_copies(traces: list[GpuRecording]) -> None:
+    """InputError for two recordings that do not say their ranks and are equal: a file copied over another's.
+
+    Clocks of real GPUs never agree so; ranks of a simulated job may, but their files say whose they are.
+    """
+    seen: dict[object, str] = {}
+    for trace in traces:
+        if trace.rank < 0:
+            gpu, calls = trace.gpu, trace.calls
+            parts = (gpu.start_ps, gpu.end_ps, gpu.correlation, gpu.num_bytes, calls.start_ps, calls.end_ps)
+            times = tuple(part.tobytes() for part in parts)
+            first = seen.setdefault(hash((trace.origin_us, trace.base_ns, trace.names, times)), trace.label)
+            if first is not trace.label:
+                both = f"{first} and {trace.label}"
+                raise InputError(f"{both} hold the same recording: one was copied over the other")
 
 
 def _rank_numbers(traces: list[GpuRecording]) -> list[int]:
