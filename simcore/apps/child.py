@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import typer
-
 from simcore.errors import InputError
 
 #: What runs ``run_sim`` alone; its arguments follow.
@@ -33,7 +31,7 @@ class Spent:
 def run_python(arguments: Sequence[str], *, cwd: Path | None = None) -> Spent:
     """Run this Python with ``arguments`` and this program in reach; what it says on stderr passes through.
 
-    typer.Exit, with the process's code, when it fails: it has said why.
+    SystemExit, with the process's code, when it fails: it has said why.
     """
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -46,7 +44,7 @@ def run_python(arguments: Sequence[str], *, cwd: Path | None = None) -> Spent:
     wall_s = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)  # it is reaped: nobody need wait again
     if process.returncode:
-        raise typer.Exit(process.returncode if process.returncode > 0 else 1)
+        raise SystemExit(process.returncode if process.returncode > 0 else 1)
     return Spent(stdout, wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 

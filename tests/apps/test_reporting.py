@@ -15,6 +15,7 @@ import typer
 from rich.table import Table
 from typer.testing import CliRunner
 
+from simcore.apps.child import run_python
 from simcore.apps.errors import as_app
 from simcore.apps.main import app
 from simcore.apps.output import print_wide
@@ -116,3 +117,8 @@ def test_a_command_called_from_python_raises(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run folder"):
         compare(tmp_path, tmp_path)
     assert CliRunner().invoke(app, ["compare", str(tmp_path), str(tmp_path)]).exit_code == 2
+
+
+def test_a_child_that_fails_ends_the_command_as_it_ended() -> None:
+    done = CliRunner().invoke(as_app(lambda: run_python(["-c", "raise SystemExit(3)"])), [])
+    assert (done.exit_code, done.output) == (3, "")

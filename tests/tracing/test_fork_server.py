@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +48,37 @@ def test_a_process_that_cannot_be_prepared_fails_every_call() -> None:
         for _ in range(2):
             with pytest.raises(BrokenProcessPool, match="could not start"):
                 running.submit(len, "abc").result()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a signal at a parent's death")
+def test_a_killed_server_takes_what_it_runs_with_it(tmp_path: Path) -> None:
+    running = executor()
+    server = running.submit(os.getppid).result()
+    slow = running.submit(_say_and_sleep, tmp_path / "child")
+    while not (tmp_path / "child").exists():
+        time.sleep(0.01)
+    child = int((tmp_path / "child").read_text())
+    os.kill(server, signal.SIGKILL)
+    with pytest.raises(BrokenProcessPool, match="has ended"):
+        slow.result(timeout=10)
+    running.shutdown()
+    until = time.monotonic() + 10
+    while _lives(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not _lives(child)
+
+
+def _say_and_sleep(path: Path) -> None:
+    path.with_suffix(".new").write_text(str(os.getpid()))
+    path.with_suffix(".new").rename(path)
+    time.sleep(60)
+
+
+def _lives(process: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
 
 
 def test_calls_wait_for_a_free_process_and_may_be_cancelled() -> None:

@@ -8,6 +8,7 @@ backward pass: autograd's threads would not survive a fork.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import pickle
@@ -29,6 +30,7 @@ from simcore.errors import SimcoreError
 Found = TypeVar("Found")
 
 _ENDED = "could not start: the process that is forked for every rank has ended"
+_PDEATHSIG = 1  # PR_SET_PDEATHSIG
 _SERVER = "import workloads.tracing.drive.fork_server as server; server.main()"
 
 
@@ -188,11 +190,18 @@ def _died(code: int) -> bytes:
 
 def _be_child(results: Connection, call: bytes, inherited: tuple[Connection, ...]) -> None:
     try:
+        _end_with_parent()
         for connection in inherited:
             connection.close()
         results.send_bytes(_answer(call))
     finally:
         os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Nobody answers a rank whose server was killed: it would wait for its mail for ever.  Linux only."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _answer(call: bytes) -> bytes:
