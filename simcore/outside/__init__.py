@@ -9,7 +9,7 @@ from simcore.outside.documents import (
     toml_document,
     yaml_document,
 )
-from simcore.outside.limits import VARIABLE, Limits, limits, memory_budget, over
+from simcore.outside.limits import VARIABLE, Limits, held_memory, limits, memory_budget, over
 from simcore.outside.names import inside
 from simcore.outside.patterns import found_in
 from simcore.outside.private import cache_home, private_folder
@@ -21,6 +21,7 @@ __all__ = [
     "cache_home",
     "csv_rows",
     "decoded",
+    "held_memory",
     "found_in",
     "inside",
     "json_document",

@@ -6,6 +6,7 @@ processes and for the Python interface alike: ``SIMCORE_LIMITS=json=1GiB,events=
 
 from __future__ import annotations
 
+import mmap
 import os
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -71,6 +72,15 @@ def memory_budget() -> int:
     """Bytes that this process may take: the limit in force, by default most of what is free now."""
     given = limits().memory
     return given if given is not None else max(_LEAST_MEMORY, int(_SHARE_OF_FREE_MEMORY * _free_bytes()))
+
+
+def held_memory() -> int:
+    """Bytes that this process holds now; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * mmap.PAGESIZE
 
 
 @lru_cache(maxsize=8)

@@ -142,6 +142,22 @@ def test_limits_of_events_and_of_unpacked_bytes(tmp_path, monkeypatch):
     assert len(import_traces([path]).ranks[0].recorded) == 100
 
 
+def test_what_would_not_fit_into_memory_is_told_before(tmp_path, monkeypatch):
+    path = write(tmp_path / "t.json", [kernel(f"k{i}", 10 * i, 5, corr=i) for i in range(2000)])
+    held = iter((300 << 20, 400 << 20))  # 100 MiB for a share of the file
+    monkeypatch.setattr("workloads.imports.files._MEMORY_EVERY_BYTES", 1)
+    monkeypatch.setattr("workloads.imports.files.head_of", lambda _: path.read_bytes()[:100])
+    monkeypatch.setattr("workloads.imports.formats.head_of", lambda _: path.read_bytes()[:100])
+    monkeypatch.setattr("workloads.imports.files.held_memory", lambda: next(held))
+    monkeypatch.setenv(VARIABLE, "memory=1GiB")
+    import_traces([path])  # 300 MiB and 5 times 100 MiB: all of it is read at once
+    held = iter((300 << 20, 500 << 20))
+    with pytest.raises(
+        InputError, match=r"t\.json: importing it needs about 1.27 GiB of memory; 1 GiB may be"
+    ):
+        import_traces([path])
+
+
 def packed(path, **members):
     """A tar of JSON texts."""
     with tarfile.open(path, "w:gz") as archive:

@@ -17,12 +17,14 @@ from typing import IO, Any, TypeVar
 
 from simcore.errors import InputError
 from simcore.files import MANIFEST
-from simcore.outside import json_document, limits, over
+from simcore.outside import VARIABLE, held_memory, json_document, limits, memory_budget, over
 from simcore.units import MIB, format_bytes
 
 _CHUNK_BYTES = 1 << 20
 _RATIO_FROM_BYTES = 64 * MIB  # small files may compress well by chance
 _MAX_RATIO = 250  # traces compress 10 to 40 times; a bomb a thousand times
+_MEMORY_EVERY_BYTES = 64 * MIB  # of text: how often the memory that a file will take is told ahead
+_ANALYSIS = 5  # what importing takes at most, over what reading takes: measured for 150,000 kernels
 _MAX_MEMBERS = 100_000  # of an archive
 
 
@@ -116,30 +118,36 @@ def opened(source: TraceFile) -> Iterator[io.BufferedReader]:
             with _archive(source.path) as archive:
                 member = archive.extractfile(source.info)
                 assert member is not None  # of a plain file's
-                yield from _plain(source, member)
+                yield from _plain(source, member, source.info.size)
         else:
             with source.path.open("rb") as file:
-                yield from _plain(source, file)
+                yield from _plain(source, file, source.path.stat().st_size)
 
 
-def _plain(source: TraceFile, stored: IO[bytes]) -> Iterator[io.BufferedReader]:
+def _plain(source: TraceFile, stored: IO[bytes], size: int) -> Iterator[io.BufferedReader]:
+    def share() -> float:
+        return stored.tell() / max(1, size)
+
     packed = stored.read(2) == b"\x1f\x8b"
     stored.seek(0)
     bytes_of_file = source.path.stat().st_size if packed or source.info is not None else 0
     if packed:
         with gzip.GzipFile(fileobj=stored) as plain:
-            yield io.BufferedReader(_Within(source.label, plain, bytes_of_file), _CHUNK_BYTES)
+            yield io.BufferedReader(_Within(source.label, plain, bytes_of_file, share), _CHUNK_BYTES)
     else:
-        yield io.BufferedReader(_Within(source.label, stored, bytes_of_file), _CHUNK_BYTES)
+        yield io.BufferedReader(_Within(source.label, stored, bytes_of_file, share), _CHUNK_BYTES)
 
 
 class _Within(io.RawIOBase):
-    """A stream that refuses to go beyond the limits."""
+    """A stream that refuses to go beyond the limits; ``share`` of the stored file was read."""
 
-    def __init__(self, label: str, plain: IO[bytes] | gzip.GzipFile, stored_bytes: int) -> None:
+    def __init__(
+        self, label: str, plain: IO[bytes] | gzip.GzipFile, stored_bytes: int, share: Callable[[], float]
+    ) -> None:
         super().__init__()
-        self._label, self._plain, self._stored = label, plain, stored_bytes
-        self._at = 0
+        self._label, self._plain, self._stored, self._share = label, plain, stored_bytes, share
+        self._at, self._asked_at = 0, 0
+        self._held = held_memory()
 
     def readable(self) -> bool:
         return True
@@ -148,8 +156,22 @@ class _Within(io.RawIOBase):
         data = self._plain.read(len(buffer))
         self._at += len(data)
         _check_size(self._label, self._at, self._stored)
+        if self._at >= self._asked_at + _MEMORY_EVERY_BYTES:
+            self._asked_at = self._at
+            self._check_memory()
         buffer[: len(data)] = data
         return len(data)
+
+    def _check_memory(self) -> None:
+        """InputError when importing the file will take more memory than there is, as far as it was read."""
+        held = held_memory()
+        needed = self._held + int(_ANALYSIS * (held - self._held) / self._share())
+        most = limits().memory or memory_budget() + held
+        if needed > most:
+            raise InputError(
+                f"{self._label}: importing it needs about {format_bytes(needed)} of memory;"
+                f" {format_bytes(most)} may be used ({VARIABLE}=memory=... raises the limit)"
+            )
 
 
 def head_of(source: TraceFile, num_bytes: int = 64 << 10) -> bytes:
