@@ -86,6 +86,13 @@ class ProcessGroup:
             raise InputError(f"rank {rank} is in no process group {self.name!r}")
         return found[1]
 
+    def position(self, rank: int, member: int) -> int:
+        """Where ``member`` is in the group that ``rank`` is in.  InputError unless it is there."""
+        members = self.ranks_of(rank)
+        if member not in members:
+            raise InputError(f"rank {member} is not in the process group {self.name!r} of rank {rank}")
+        return members.index(member)
+
     def ranks_of(self, rank: int) -> tuple[int, ...]:
         """Global ranks of the group that ``rank`` is in, in group order.  InputError for a non-member."""
         if self.explicit:

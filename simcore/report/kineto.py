@@ -231,7 +231,7 @@ class _Constants:
             return name, {}  # a recorded kernel keeps its name
         collective, kernel = _NCCL_NAMES[what]
         words = [kernel, *(text[column].upper() for column in ("algorithm", "protocol") if text[column])]
-        members = self._info.groups[text["group"]].group(text["group"]).ranks_of(self._rank)
+        members = self._info.group(text["group"]).ranks_of(self._rank)
         size = len(members)
         # Sizes in bytes: a timeline knows no element types.
         sent, received = (

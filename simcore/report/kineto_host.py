@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from simcore.errors import InputError
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS
 from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import RankRows
@@ -48,6 +49,8 @@ def step_events(
     free = 0
     for index, step in enumerate(mine or [whole]):
         last = index == len(mine or [whole]) - 1
+        if not step["first_op"] <= step["last_op"] < len(called):
+            raise InputError(f"step {step['step']} of rank {rank} is said to end with op {step['last_op']:,}")
         since = max(free, int(called[step["first_op"]]))
         until = max(since, int(called[step["last_op"]])) + 1
         until = max(until, int(end.max())) if last else until

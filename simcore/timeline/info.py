@@ -6,17 +6,21 @@ One model for writing and for reading, so that a run folder explains itself with
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from simcore.errors import InputError
+from simcore.errors import InputError, nearest
 from simcore.graph.groups import ProcessGroup
+from simcore.outside import json_document, read_bytes
 from simcore.timeline.schema import RUN_FILE, SCHEMA_VERSION
+
+#: A number of things.
+Count = Annotated[int, Field(ge=0)]
 
 
 class _RunRecord(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class FlopCounts(_RunRecord):
@@ -28,24 +32,24 @@ class FlopCounts(_RunRecord):
     halved.
     """
 
-    model: int = 0
-    model_causal: int = 0
-    executed: int = 0
-    attention: int = 0
+    model: Count = 0
+    model_causal: Count = 0
+    executed: Count = 0
+    attention: Count = 0
 
 
 class StageMemory(_RunRecord):
     """Peak memory per GPU of the ranks of one program, bytes; ``capacity`` is what a framework can have."""
 
     program: str
-    stage: int
-    num_ranks: int
-    parameters: int
-    gradients: int
-    optimizer_states: int
-    activations: int
-    peak: int
-    capacity: int
+    stage: Count
+    num_ranks: Count
+    parameters: Count
+    gradients: Count
+    optimizer_states: Count
+    activations: Count
+    peak: Count
+    capacity: Count
 
 
 class GroupLayout(_RunRecord):
@@ -61,27 +65,77 @@ class GroupLayout(_RunRecord):
         """The layout of ``group``."""
         return cls(dims=group.dims, base_dims=group.base_dims, offset=group.offset, explicit=group.explicit)
 
+    def check(self, name: str, world_size: int) -> None:
+        """InputError for a group of more ranks than the job has."""
+        group = self.group(name)
+        if group.size > world_size or any(len(members) > world_size for members in self.explicit):
+            raise InputError(
+                f"{RUN_FILE}: process group {name!r} is larger than the job of {world_size:,} ranks"
+            )
+
     def group(self, name: str) -> ProcessGroup:
         """The process group again."""
         return ProcessGroup(name, self.dims, self.base_dims, self.offset, self.explicit)
+
+
+class _Gpu(BaseModel):
+    """What is asked of ``cluster["gpu"]``."""
+
+    name: str = ""
+    num_sms: Count = 0
+    hbm_bytes: Count = 0
+    launch_overhead_s: float = Field(default=0.0, ge=0, le=1)
+    like: str | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
+
+
+class _Cluster(BaseModel):
+    """What is asked of ``cluster``; it says more."""
+
+    name: str = ""
+    gpus_per_node: int = Field(default=1, ge=1)
+    nics_per_node: int = Field(default=1, ge=1)
+    gpu: _Gpu = Field(default_factory=_Gpu)
+
+
+class _Step(BaseModel):
+    """A recorded step of a rank: its first and last op."""
+
+    rank: Count
+    step: int
+    first_op: Count
+    last_op: Count
+
+
+class _Options(BaseModel):
+    """What is asked of a replay's ``options``; they say more."""
+
+    recorded_ranks: list[Count] | None = None
+    steps: list[_Step] | None = None
 
 
 class WorkloadInfo(_RunRecord):
     """What was run; fields as in :class:`simcore.graph.graph.Workload`."""
 
     name: str
-    world_size: int
+    world_size: int = Field(ge=1)
     dims: dict[str, int] = Field(default_factory=dict)
-    num_microbatches: int = 1
-    micro_batch_size: int = 1
-    seq_len: int = 0
-    tokens_per_step: int = 0
+    num_microbatches: Count = 1
+    micro_batch_size: Count = 1
+    seq_len: Count = 0
+    tokens_per_step: Count = 0
     precision: str = ""
     framework: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
     command: str = ""
     model: dict[str, Any] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("options")
+    @classmethod
+    def _known_options(cls, value: dict[str, Any]) -> dict[str, Any]:
+        _Options.model_validate(value)
+        return value
 
 
 class StepBand(_RunRecord):
@@ -136,12 +190,12 @@ class RunInfo(_RunRecord):
     settings: dict[str, str]
     network: str
     seed: int
-    step_ps: int
-    engine_events: int
-    num_rank_classes: int
+    step_ps: int = Field(gt=0)
+    engine_events: Count
+    num_rank_classes: Count
     digest: str
     flops: FlopCounts
-    peak_flops_per_s: float
+    peak_flops_per_s: float = Field(ge=0)
     peak_math: str
     memory: tuple[StageMemory, ...] = ()
     origins: dict[str, float] = Field(default_factory=dict)
@@ -152,18 +206,30 @@ class RunInfo(_RunRecord):
     warnings: tuple[str, ...] = ()
     wall_s: dict[str, float] = Field(default_factory=dict)
 
+    @field_validator("cluster")
+    @classmethod
+    def _known_cluster(cls, value: dict[str, Any]) -> dict[str, Any]:
+        _Cluster.model_validate(value)
+        return value
+
     @classmethod
     def read(cls, run_dir: Path) -> RunInfo:
         """``run.json`` of a run folder.  InputError when it is missing, damaged or of another version."""
         path = run_dir / RUN_FILE
+        if not path.is_file():
+            raise InputError(f"{run_dir} is not a run folder: it has no {RUN_FILE}")
+        content = json_document(read_bytes(path, "a run's record", "json"), str(path))
         try:
-            info = cls.model_validate_json(path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            raise InputError(f"{run_dir} is not a run folder: it has no {RUN_FILE}") from None
+            info = cls.model_validate(content)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "document"
             raise InputError(f"{path}: {where}: {first['msg']}") from error
+        world_size = info.workload.world_size
+        for name, layout in info.groups.items():
+            layout.check(name, world_size)
+        if len(info.workload.options.get("recorded_ranks") or range(world_size)) != world_size:
+            raise InputError(f"{path}: recorded_ranks does not name each of {world_size:,} ranks")
         if info.schema_version != SCHEMA_VERSION:
             raise InputError(
                 f"{path}: schema version {info.schema_version!r}, this program reads {SCHEMA_VERSION!r}"
@@ -174,12 +240,18 @@ class RunInfo(_RunRecord):
         """Write ``run.json``."""
         (run_dir / RUN_FILE).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
+    def group(self, name: str) -> ProcessGroup:
+        """The process group of that name.  InputError for another."""
+        if name not in self.groups:
+            raise InputError(f"{RUN_FILE} has no process group {name!r}{nearest(name, self.groups)}")
+        return self.groups[name].group(name)
+
     def coordinates(self, rank: int) -> dict[str, int]:
         """Position of ``rank`` on each axis of size > 1 that has a process group: ``{"pp": 3, "tp": 0}``."""
         found = {}
         for axis, size in self.workload.dims.items():
             if size > 1 and axis in self.groups:
-                group = self.groups[axis].group(axis)
+                group = self.group(axis)
                 if group.contains(rank):
                     found[axis] = group.index_of(rank)
         return found

@@ -21,13 +21,12 @@ from simcore.timeline.info import RunInfo
 from simcore.timeline.schema import (
     COUNTERS,
     COUNTERS_FILE,
-    RANK_CLASSES,
     RANK_CLASSES_FILE,
     RUN,
-    SCHEMA_VERSION,
     TIMELINE,
     TIMELINE_FILE,
 )
+from simcore.timeline.stored import open_table, rank_classes, read_group
 
 if TYPE_CHECKING:
     import pandas as pd  # what pyarrow imports where a table becomes a frame
@@ -74,9 +73,8 @@ class Timeline:
         if finished:
             check_folder(folder, RUN)
         info = RunInfo.read(folder)
-        file = _open_parquet(folder / TIMELINE_FILE, TIMELINE, "simcore.timeline.schema")
-        classes = _read_parquet(folder / RANK_CLASSES_FILE, RANK_CLASSES, "simcore.rank_classes.schema")
-        return cls(folder, info, file, classes)
+        file = open_table(folder / TIMELINE_FILE, TIMELINE, "simcore.timeline.schema")
+        return cls(folder, info, file, rank_classes(folder / RANK_CLASSES_FILE, info.workload.world_size))
 
     @cached_property
     def classes(self) -> pd.DataFrame:
@@ -130,6 +128,10 @@ class Timeline:
         for group in range(self._file.num_row_groups):
             table = self._read_group(group, wanted)
             for rank, part in _split_by_rank(table):
+                if rank not in self._class_sizes or self._last_group.get(rank, -1) < group:
+                    raise InputError(
+                        f"{self.path}: has rows of rank {rank}, which stands for no class of ranks"
+                    )
                 pending.setdefault(rank, []).append(part)
             # A rank is complete once no later row group holds it.
             for rank in [r for r in pending if self._last_group[r] <= group]:
@@ -146,10 +148,10 @@ class Timeline:
     def counter_rows(self, wanted: Callable[[str], bool] | None = None) -> pa.Table:
         """As :meth:`counters`, as columnar arrays; ``resource`` has one dictionary."""
         path = self.run_dir / COUNTERS_FILE
-        file = _open_parquet(path, COUNTERS, "simcore.counters.schema")
+        file = open_table(path, COUNTERS, "simcore.counters.schema")
         parts = [pa.Table.from_batches([], schema=COUNTERS)]
         for group in range(file.num_row_groups):
-            table = _read_group(file, path, group)
+            table = read_group(file, path, group)
             if wanted is not None:
                 table = _of_resources(table, wanted)
             parts.append(table)
@@ -186,8 +188,8 @@ class Timeline:
         mine = peers.astype(np.int32)
         sending = np.flatnonzero(peers >= 0)
         for code, peer in np.unique(np.stack([codes[sending], peers[sending]], axis=1), axis=0).tolist():
-            group = self.info.groups[names[code]].group(names[code])
-            delta = group.ranks_of(representative).index(peer) - group.index_of(representative)
+            group = self.info.group(names[code])
+            delta = group.position(representative, peer) - group.index_of(representative)
             members = group.ranks_of(rank)
             mine[(codes == code) & (peers == peer)] = members[(group.index_of(rank) + delta) % len(members)]
         return mine
@@ -209,8 +211,12 @@ class Timeline:
         column = TIMELINE.names.index("rank")
         spans = []
         for group in range(self._file.num_row_groups):
-            statistics = self._file.metadata.row_group(group).column(column).statistics
-            spans.append((int(statistics.min), int(statistics.max)))
+            found = self._file.metadata.row_group(group).column(column).statistics
+            if found is None or not found.has_min_max or not 0 <= found.min <= found.max < len(self._classes):
+                raise InputError(
+                    f"{self.path}: row group {group} does not say which ranks of the job it holds"
+                )
+            spans.append((int(found.min), int(found.max)))
         return spans
 
     @cached_property
@@ -245,15 +251,8 @@ class Timeline:
         asked = group, tuple(columns)
         if self._latest is None or self._latest[0] != asked:
             self._latest = None  # never two in memory
-            self._latest = asked, _read_group(self._file, self.path, group, columns)
+            self._latest = asked, read_group(self._file, self.path, group, columns, len(self._classes))
         return self._latest[1]
-
-
-def _read_group(file: pq.ParquetFile, path: Path, group: int, columns: list[str] | None = None) -> pa.Table:
-    try:
-        return file.read_row_group(group, columns=columns, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
 
 
 def _of_resources(table: pa.Table, wanted: Callable[[str], bool]) -> pa.Table:
@@ -284,28 +283,3 @@ def _split_by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 def _concat(parts: list[pa.Table]) -> pa.Table:
     return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
-
-
-def _open_parquet(path: Path, schema: pa.Schema, version_key: str) -> pq.ParquetFile:
-    try:
-        file = pq.ParquetFile(path, page_checksum_verification=True)
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path} is not a complete Parquet file: {error}") from error
-    metadata = file.schema_arrow.metadata or {}
-    version = metadata.get(version_key.encode(), b"none").decode()
-    if version != SCHEMA_VERSION:
-        raise InputError(f"{path}: schema version {version!r}, this program reads {SCHEMA_VERSION!r}")
-    missing = set(schema.names) - set(file.schema_arrow.names)
-    if missing:
-        raise InputError(f"{path}: column {sorted(missing)[0]!r} is missing")
-    return file
-
-
-def _read_parquet(path: Path, schema: pa.Schema, version_key: str) -> pa.Table:
-    file = _open_parquet(path, schema, version_key)
-    try:
-        return file.read()
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error

@@ -92,6 +92,8 @@ def test_a_rank_that_stands_for_more_counts_for_more(two_stage_run: Path) -> Non
     columns = {"rank": [0, 1, 2], "rank_class": [0, 1, 1], "representative": [0, 1, 1]}
     table = pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})
     pq.write_table(table.cast(classes), two_stage_run / "rank_classes.parquet")
+    record = two_stage_run / "run.json"
+    record.write_text(record.read_text().replace('"world_size": 2', '"world_size": 3'))
     write_manifest(two_stage_run, "run")
     analysis = analyse(Timeline.open(two_stage_run))
     # Exposed compute 180 once and 60 twice; gemm 100 + 60 on rank 0, 40 on each of ranks 1 and 2.

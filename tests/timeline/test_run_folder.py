@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +104,8 @@ def test_a_class_gives_its_rows_to_all_its_ranks(two_stage_run: Path) -> None:
         }
     ).cast(classes.schema)
     pq.write_table(folded, two_stage_run / "rank_classes.parquet")
+    record = two_stage_run / "run.json"
+    record.write_text(record.read_text().replace('"world_size": 2', '"world_size": 3'))
     write_manifest(two_stage_run, RUN)
     timeline = Timeline.open(two_stage_run)
     stood_for = timeline.rank(2, ["rank", "end_ps"])
@@ -182,12 +185,80 @@ def test_other_schema_version_is_refused(two_stage_run: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "Invalid JSON"),
+        ("{", "not JSON"),
         ("{}", "versions: Field required"),
     ],
 )
 def test_bad_run_json_is_refused(two_stage_run: Path, text: str, message: str) -> None:
     (two_stage_run / "run.json").write_text(text)
+    write_manifest(two_stage_run, RUN)
+    with pytest.raises(InputError, match=message):
+        Timeline.open(two_stage_run)
+
+
+def _with(column: str, values: object) -> Callable[[pa.Table], pa.Table]:
+    def changed(table: pa.Table) -> pa.Table:
+        place = table.column_names.index(column)
+        return table.set_column(place, column, pa.array(values))
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("timeline", _with("end_ps", [None] * 11), "column 'end_ps' holds null, expected int64"),
+        ("timeline", _with("end_ps", pa.array([None] * 11, pa.int64())), "'end_ps' has 11 empty cells"),
+        ("timeline", _with("name", ["gemm"] * 11), "column 'name' holds string, expected dictionary"),
+        (
+            "timeline",
+            _with("peer", pa.array([7] * 11, pa.int32())),
+            "'peer' names ranks outside of the job's 2",
+        ),
+        ("timeline", _with("alone_ps", [-1] * 11), "column 'alone_ps' holds a negative number"),
+        ("timeline", _with("end_ps", [0] * 11), "an op ends before it starts"),
+        ("timeline", _with("ready_ps", [10**9] * 11), "an op starts before it is ready"),
+        ("timeline", lambda table: table.append_column("more", [[1] * 11]), "unknown column 'more'"),
+        ("rank_classes", lambda table: table.slice(1), "does not name each of the job's 2 ranks once"),
+        (
+            "rank_classes",
+            _with("representative", pa.array([1, 0], pa.int32())),
+            "stood for by one that does not stand for itself",
+        ),
+    ],
+)
+def test_columns_that_cannot_be_are_refused(
+    two_stage_run: Path, file: str, change: Callable[[pa.Table], pa.Table], message: str
+) -> None:
+    """Even where the manifest agrees, as no program of ours would write it."""
+    path = two_stage_run / f"{file}.parquet"
+    pq.write_table(change(pq.read_table(path)), path)
+    write_manifest(two_stage_run, RUN)
+    with pytest.raises(InputError, match=message):
+        for rows in (timeline := Timeline.open(two_stage_run)).representatives():
+            timeline.rank(rows.rank)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('"step_ps": 300000', '"step_ps": -300000', "step_ps: Input should be greater than 0"),
+        ('"step_ps": 300000', '"step_ps": 1e400', "must be finite"),
+        ('"name": "tiny"', '"num_sms": "many"', "cluster"),
+        ('"options": {}', '"options": {"recorded_ranks": [1]}', "recorded_ranks does not name each of 2"),
+        (
+            '"pp": {\n      "dims": [\n        [\n          2',
+            '"pp": {"dims": [[1000000000',
+            "'pp' is larger than",
+        ),
+    ],
+)
+def test_records_that_cannot_be_are_refused(
+    two_stage_run: Path, before: str, after: str, message: str
+) -> None:
+    record = two_stage_run / "run.json"
+    assert before in record.read_text()
+    record.write_text(record.read_text().replace(before, after))
     write_manifest(two_stage_run, RUN)
     with pytest.raises(InputError, match=message):
         Timeline.open(two_stage_run)
