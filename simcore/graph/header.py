@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simcore.errors import GraphError, InputError, nearest
 from simcore.graph.store import SCHEMA_VERSION
+from simcore.outside import json_document, read_text
 
 #: More ranks than any machine has; a number beyond it is damage, and would cost memory before it is noticed.
 MAX_RANKS: Final = 2**24
@@ -90,12 +91,12 @@ _KEYS: Final = sorted(
 
 def read_header(path: Path) -> Header:
     """Read ``graph.json``.  InputError when it is missing; GraphError, naming the key, when it is wrong."""
+    if not path.exists():
+        raise InputError(f"{path}: missing; not a graph folder")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-    except FileNotFoundError:
-        raise InputError(f"{path}: missing; not a graph folder") from None
-    except (ValueError, OSError, RecursionError) as error:
-        raise GraphError(f"{path}: not readable as JSON ({error})") from None
+        content = json_document(read_text(path, "header of a graph", "json"), str(path))
+    except InputError as error:
+        raise GraphError(str(error)) from None
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(content, dict) and version != SCHEMA_VERSION:
         raise GraphError(f"{path}: schema version {version!r}, this program reads {SCHEMA_VERSION}")
@@ -103,9 +104,8 @@ def read_header(path: Path) -> Header:
         header = Header.model_validate(content)
     except ValidationError as error:
         raise GraphError(f"{path}: {_reason(error)}") from None
-    names = [record.name for record in header.groups]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(record.name for record in header.groups).items():
+        if count > 1:
             raise GraphError(f"{path}: process group {name!r} is described twice")
     return header
 
@@ -121,7 +121,3 @@ def _reason(error: ValidationError) -> str:
     shown = repr(first["input"])
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return f"{key} is {shown}: {first['msg'][:1].lower()}{first['msg'][1:]}"
-
-
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} is not allowed")

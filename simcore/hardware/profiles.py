@@ -13,6 +13,7 @@ from simcore import tables
 from simcore.errors import InputError, nearest
 from simcore.hardware.keys import CLUSTER, DIE, FROM_XML, GPU, LISTS
 from simcore.hardware.sustained import Sustained
+from simcore.outside import inside
 from simcore.tables import Maybe, Text
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _toml(kind: str, name_or_path: str, relative_to: Path | None) -> tuple[Any, 
     """(table, what to call it in messages, its folder when it is a user's file)."""
     path = Path(name_or_path)
     if path.suffix == ".toml" or len(path.parts) > 1:
-        full = relative_to / path if relative_to is not None else path
+        full = path if relative_to is None else inside(relative_to, name_or_path, f"{kind} profile")
         return tables.read_file(full, f"{kind} profile"), str(full), full.parent
     known = tables.names("hardware_profiles", kind)
     if name_or_path not in known:

@@ -11,6 +11,7 @@ from simcore.errors import InputError, nearest
 from simcore.hardware.keys import CLUSTER, FROM_XML, LISTS
 from simcore.hardware.profiles import Profile
 from simcore.hardware.wiring import NodeWiring, PciePort, nic_ports
+from simcore.outside import inside, read_text
 
 if TYPE_CHECKING:
     from simcore.hardware.node_xml import NodeXml
@@ -48,7 +49,7 @@ def apply_node_xml(profile: Profile, overridden: set[str]) -> None:
         raise InputError(f"override cluster.{clash[0]}: it comes from node_xml = {name!r}; give one of them")
     # A path written in a cluster file is relative to that file; one given as an override is not.
     folder = None if "node_xml" in overridden else profile.folder
-    path = Path(name) if folder is None else folder / name
+    path = Path(name) if folder is None else inside(folder, name, profile.where)
     node = read_node_xml(path)
     profile.values["intra_node"] = node.intra_node
     profile.values["gpus_per_node"] = node.num_gpus
@@ -222,16 +223,13 @@ def placed(
 
 
 def _from_file(name: str, where: str, folder: Path | None) -> tuple[int, ...]:
-    path = Path(name) if folder is None else folder / name
+    path = Path(name) if folder is None else inside(folder, name, where)
     if not Path(name).suffix and len(Path(name).parts) == 1 and not path.is_file():
         raise InputError(
             f"{where}: placement cannot be {name!r}{nearest(name, (*_NAMED, 'nodes:<n>,<n>'))}; or a list of"
             " GPUs, or a file of them"
         )
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: cannot read placement {str(path)!r}: {error}") from error
+    lines = read_text(path, "placement", "json").splitlines()
     gpus = [
         _number(word, f"{path}:{number}")
         for number, line in enumerate(lines, 1)

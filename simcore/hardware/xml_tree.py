@@ -9,8 +9,8 @@ from typing import Final
 from xml.parsers import expat
 
 from simcore.errors import InputError
+from simcore.outside import read_bytes
 
-_MAX_BYTES: Final = 4 * 1024 * 1024
 _MAX_DEPTH: Final = 64
 
 
@@ -49,13 +49,7 @@ def read_xml(path: Path, root: str) -> Element:
     Errors: InputError with file and line for what cannot be read, is no XML or too large, deep or of another
     root; and for a document type definition: entities that expand without end need one, topologies do not.
     """
-    try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise InputError(f"{path}: {size:,} bytes are too many for the description of a node")
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}: {error}") from error
+    content = read_bytes(path, "description of a node", "text")
     top = Element("", {}, str(path))
     stack = [top]
     parser = expat.ParserCreate()

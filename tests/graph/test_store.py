@@ -185,7 +185,7 @@ def edit_header(folder, change):
         (lambda h: h.update(template_nams=[]), "unknown key 'template_nams'; did you mean 'template_names'"),
         (lambda h: h.pop("groups"), "key 'groups' is missing"),
         (lambda h: h["workload"].update(world_size=-2), "workload.world_size is -2"),
-        (lambda h: h["workload"].update(seq_len=float("nan")), "NaN is not allowed"),
+        (lambda h: h["workload"].update(seq_len=float("nan")), "NaN is no number"),
         (lambda h: h["workload"].update(sequence=3), "unknown key 'workload.sequence'"),
         (lambda h: h.update(template_start=[0, 99]), "template_start must run from 0 to 5"),
         (lambda h: h.update(template_start=[0, 2.5, 5]), "template_start.1 is 2.5: .* valid integer"),

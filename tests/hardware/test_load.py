@@ -139,7 +139,7 @@ def test_a_users_file_loads_and_its_gpu_path_is_relative_to_it(tmp_path):
         ),
         ("num_sms", 'num_sms = { value = "1", unit = "count", source = "x" }', "expected a number"),
         ("num_sms", 'num_sms = { value = 1, unit = "count", note = "x" }', "unknown key 'note'"),
-        ("num_sms", 'num_sms = { value = nan, unit = "count", source = "x" }', "every number must be finite"),
+        ("num_sms", 'num_sms = { value = nan, unit = "count", source = "x" }', "must be a finite number"),
         ("hbm_bytes", 'hbm_bytes = { value = 1, unit = "GB/s", source = "x" }', "not a unit of size"),
         ("hbm_bytes", 'hbm_bytes = { value = -1, unit = "GB", source = "x" }', "must be positive"),
         ("generation", 'generation = "hoper"', "did you mean 'hopper'?"),

@@ -321,3 +321,16 @@ def test_every_assumption_names_its_key_and_why():
         == "parallel.dp=2: data parallelism over what tp, cp and pp leave of 12 GPUs"
     )
     assert "parallel.tp" not in assumed  # it was said
+
+
+@pytest.mark.parametrize("name", ["../config.json", "/dev/zero.json", "a/../../config.json", "x\0.json"])
+def test_files_that_a_file_names_lie_in_its_folder(tmp_path, name):
+    inner = tmp_path / "inner"
+    (inner / "a").mkdir(parents=True)
+    config(tmp_path, LLAMA_3_8B)
+    with pytest.raises(InputError, match=r"job\.yaml: .*"):
+        job({"model": name}, folder=inner)
+    with pytest.raises(InputError, match=r"job\.yaml: .*"):
+        job({"model": "llama3-8b", "software": name.replace("json", "toml")}, folder=inner)
+    # What the user names on the command line may lie anywhere.
+    assert job({}, folder=inner, model=str(tmp_path / "config.json")).model.layers == 32

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
-from simcore.outside import json_document, read_text
+from simcore.outside import inside, json_document, read_text
 from workloads.jobs.draft import Assumed, Draft
 from workloads.jobs.presets import Preset, load_preset, preset_names, read_preset
 from workloads.jobs.rules import RULES
@@ -80,9 +80,9 @@ def complete(
 ) -> Description:
     """The job that ``content`` (keys :data:`SECTIONS`) and ``overrides`` (``section.key`` -> text) describe.
 
-    ``model`` is a name, a path to a Hugging Face config.json (relative to ``folder``) or fields of
-    :class:`ModelSpec`; ``software`` a preset's name or TOML file, or fields of :class:`SoftwareSpec` with
-    ``preset``.
+    ``model`` is a name, a path to a Hugging Face config.json or fields of :class:`ModelSpec`; ``software`` a
+    preset's name or TOML file, or fields of :class:`SoftwareSpec` with ``preset``.  Files that ``content``
+    names lie in ``folder`` where it is given, those that ``overrides`` name anywhere.
     What is left open follows from :data:`RULES` on ``num_gpus`` GPUs of a ``generation``.
     Errors: InputError for unknown keys and values that cannot be, naming the key and the nearest valid one.
     """
@@ -93,8 +93,14 @@ def complete(
             said[section][section] = text
         else:
             _put(said[section], name.split("."), value_of(text, key), key)
-    preset = _preset(said, where, folder or Path())
-    model, remarks = _model(said["model"], preset, where, folder or Path())
+    given = (overrides or {}).keys()  # by the user, who may name any file
+    free = {
+        "model": {"model", "model.model"},
+        "software": {"software", "software.software", "software.preset"},
+    }
+    at = {section: None if keys & given else folder for section, keys in free.items()}
+    preset = _preset(said, where, at["software"])
+    model, remarks = _model(said["model"], preset, where, at["model"])
     check_model(model, f"{where}: model")
     draft = Draft(where, num_gpus, generation, preset, model, said)
     draft.warnings += remarks
@@ -138,7 +144,12 @@ def _put(target: dict[str, Any], path: list[str], value: Any, key: str) -> None:
     target[path[-1]] = value
 
 
-def _preset(said: dict[str, dict[str, Any]], where: str, folder: Path) -> Preset:
+def _file(name: str, where: str, folder: Path | None) -> Path:
+    """The file ``name``: in ``folder``, where a file in it names it."""
+    return Path(name) if folder is None else inside(folder, name, where)
+
+
+def _preset(said: dict[str, dict[str, Any]], where: str, folder: Path | None) -> Preset:
     software = said["software"]
     name = software.pop("software", None)
     name = software.pop("preset", name)
@@ -146,14 +157,14 @@ def _preset(said: dict[str, dict[str, Any]], where: str, folder: Path) -> Preset
         sharding = str(said["training"].get("sharding", ""))
         name = _TORCH if sharding.startswith("fsdp") else _MEGATRON
     if str(name).endswith(".toml"):
-        return read_preset(folder / str(name))
+        return read_preset(_file(str(name), where, folder))
     if name not in preset_names():
         raise InputError(f"{where}: software: unknown preset {name!r}{nearest(str(name), preset_names())}")
     return load_preset(name)
 
 
 def _model(
-    said: dict[str, Any], preset: Preset, where: str, folder: Path
+    said: dict[str, Any], preset: Preset, where: str, folder: Path | None
 ) -> tuple[ModelSpec, tuple[str, ...]]:
     """The model, and warnings of what was said of it."""
     fields = dict(said)
@@ -161,7 +172,9 @@ def _model(
     base: dict[str, Any] = {}
     remarks: tuple[str, ...] = ()
     if source is not None:
-        path = folder / source
+        if not isinstance(source, str):
+            raise InputError(f"{where}: model must be a name, not {str(source)[:80]!r}")
+        path = _file(source, where, folder)
         if path.suffix == ".json" or path.is_file():
             found, remarks = model_fields(_read_json(path), str(path))
             base = {**found, "name": _name_of(path)}

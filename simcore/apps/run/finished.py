@@ -113,18 +113,22 @@ def export_chakra(
     print(json.dumps(told) if as_json else f"{count} ranks, {nodes:,} nodes in {out}")
 
 
+_MOST_RANKS = 1 << 20
+
+
 def _ranks(text: str) -> list[int]:
     """``"0,8,16-19"`` as rank numbers, in that order.  InputError for anything else."""
     from simcore.errors import InputError
 
-    ranks: list[int] = []
+    ranks: dict[int, None] = {}
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if (
-            not first.isdecimal()
-            or (dash and not last.isdecimal())
-            or int(last or first) - int(first) > 1 << 20
-        ):
-            raise InputError(f"--ranks {text!r}: expected numbers and ranges, such as 0,8,16-19")
-        ranks += range(int(first), int(last if dash else first) + 1)
-    return list(dict.fromkeys(ranks))
+        first, dash, last = (piece.strip() for piece in part.partition("-"))
+        bounds = [first, last] if dash else [first, first]
+        if not all(bound.isascii() and bound.isdecimal() and len(bound) < 9 for bound in bounds):
+            raise InputError(f"--ranks {text[:80]!r}: expected numbers and ranges, such as 0,8,16-19")
+        start, stop = map(int, bounds)
+        if not 0 <= stop - start < _MOST_RANKS - len(ranks):
+            why = "ends before it begins" if stop < start else "is too long"
+            raise InputError(f"--ranks {text[:80]!r}: {part[:40]!r} {why}; such as 0,8,16-19")
+        ranks.update(dict.fromkeys(range(start, stop + 1)))
+    return list(ranks)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from simcore.apps.run.settings import RunSettings, parse_settings
 from simcore.errors import InputError, nearest
 from simcore.hardware import DEFAULT_CLUSTER
-from simcore.outside import read_text, yaml_document
+from simcore.outside import inside, read_text, yaml_document
 from workloads import catalog
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NETWORKS: Final = ("alphabeta", "fluid", "packet")
+#: Settings whose value may be a file.
+_NAME_FILES: Final = (
+    "workload.kernel_times", "cluster.gpu", "cluster.node_xml", "cluster.placement",
+)  # fmt: skip
 _FILE_KEYS: Final = ("workload", "cluster", "network", "seed", "set")
 #: Parts of a description (``workloads.jobs.SECTIONS``).
 SECTIONS: Final = ("model", "parallel", "training", "software")
@@ -38,7 +42,7 @@ class DescribedJob:
 
     content: Mapping[str, Any]
     where: str
-    folder: Path
+    folder: Path | None  # that of the file, None where the user names model and software
     overrides: Mapping[str, str]
 
     def complete(self, num_gpus: int, generation: str = "") -> Description:
@@ -144,9 +148,9 @@ def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -
     named = file.workload
     if named is not None and not Path(named).is_dir():
         if named.endswith(".json") or (Path(named).is_file() and "." not in named):
-            return DescribedJob({"model": named}, named, Path(), overrides)
+            return DescribedJob({"model": named}, named, None, overrides)
         if named not in catalog.names() and _is_model(named):
-            return DescribedJob({"model": named}, named, Path(), overrides)
+            return DescribedJob({"model": named}, named, None, overrides)
     return None
 
 
@@ -229,13 +233,24 @@ def _read_file(path: Path) -> _File:
         cluster=_beside(path, texts["cluster"]),
         network=texts["network"],
         seed=seed,
-        settings={str(key): str(value) for key, value in settings.items()},
+        settings={str(key): _setting_beside(path, str(key), str(value)) for key, value in settings.items()},
         described={key: content[key] for key in SECTIONS if key in content} if is_description else None,
     )
 
 
 def _beside(path: Path, name: str | None) -> str | None:
-    """``name``, as a path when a folder or file of that name is beside the scenario file."""
-    if name is not None and name.strip() and (path.parent / name).exists():
-        return str(path.parent / name)
+    """``name``, as a path when a folder or file of that name is beside the scenario file.
+
+    InputError for a path that leads out of the scenario's folder.
+    """
+    if name is None or not name.strip():
+        return name
+    if Path(name).is_absolute() or ".." in Path(name).parts or (path.parent / name).exists():
+        return str(inside(path.parent, name, str(path)))
     return name
+
+
+def _setting_beside(path: Path, key: str, value: str) -> str:
+    """A setting's value, a file's as :func:`_beside`."""
+    names_file = key in _NAME_FILES and (Path(value).suffix or len(Path(value).parts) > 1)
+    return str(inside(path.parent, value, f"{path}: set: {key}")) if names_file else value

@@ -347,3 +347,29 @@ def test_a_fabric_that_nobody_measured_is_a_warning(run: Callable[..., Result], 
     assert "(tcpx, 4 x 200 Gb/s per node) was never measured" in said and "nic_latency_s: assumption" in said
     (said,) = warned("--cluster", "h100-16", "--set", "cluster.nic_bytes_per_s=25GB/s")
     assert "not measured with another nic_bytes_per_s" in said
+
+
+@pytest.mark.parametrize(
+    "ranks", ["0-99999999", "0-999999999999999999999", "7-0", "0-1048577", "\uff19", "0,,1"]
+)
+def test_absurd_ranks_are_refused_at_once(
+    run: Callable[..., Result], graph_dir: Path, tmp_path: Path, ranks: str
+) -> None:
+    run("run-sim", graph_dir, "--out", tmp_path / "run", "--json")
+    result = run("report", tmp_path / "run", "--perfetto", tmp_path / "p.json.gz", "--ranks", ranks)
+    assert result.exit_code == 2
+    assert "such as 0,8,16-19" in result.stderr
+    assert not (tmp_path / "p.json.gz").exists()
+
+
+@pytest.mark.parametrize(
+    "said", ["cluster: ../c.toml", "workload: /dev/zero", "set: {cluster.node_xml: /dev/zero}"]
+)
+def test_a_scenario_names_files_of_its_own_folder(
+    run: Callable[..., Result], tmp_path: Path, said: str
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "s.yaml").write_text(said)
+    result = run("run-sim", tmp_path / "job" / "s.yaml", "--json")
+    assert result.exit_code == 2
+    assert "a file may name files of its own folder only" in " ".join(result.stderr.split())

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
+from simcore.outside import read_text
 from simcore.tables import TEXT, Maybe, load, names, parse, read
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
@@ -93,11 +94,7 @@ def load_preset(name: str) -> Preset:
 
 def read_preset(path: Path) -> Preset:
     """The preset of a file outside the package.  Errors: InputError, also for a file that cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read preset {path}: {error}") from None
-    return parse_preset(path.stem, text)
+    return parse_preset(path.stem, read_text(path, "preset"))
 
 
 def parse_preset(name: str, text: str) -> Preset:
