@@ -243,7 +243,7 @@ def test_columns_that_cannot_be_are_refused(
     ("before", "after", "message"),
     [
         ('"step_ps": 300000', '"step_ps": -300000', "step_ps: Input should be greater than 0"),
-        ('"step_ps": 300000', '"step_ps": 1e400', "must be finite"),
+        ('"step_ps": 300000', '"step_ps": 1e400', "must be a finite number"),
         ('"name": "tiny"', '"num_sms": "many"', "cluster"),
         ('"options": {}', '"options": {"recorded_ranks": [1]}', "recorded_ranks does not name each of 2"),
         (
