@@ -16,7 +16,7 @@ from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.graph.schedules import one_f_one_b, pipeline_graph
 from workloads.imports import import_traces
 from workloads.imports.chakra import export_chakra
-from workloads.imports.chakra.read import ChakraNode, read_nodes, write_nodes
+from workloads.imports.chakra.read import ChakraNode, read_nodes, write_messages, write_nodes
 from workloads.imports.chakra.schema import NodeType
 from workloads.imports.files import TraceFile
 
@@ -221,9 +221,9 @@ def test_an_export_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     def full_disk(handle, nodes):
         if "rank.1" in handle.name:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write_nodes(handle, nodes)
+        return write_messages(handle, nodes)
 
-    monkeypatch.setattr("workloads.imports.chakra.export.write_nodes", full_disk)
+    monkeypatch.setattr("workloads.imports.chakra.export.write_messages", full_disk)
     for target in ("out", "new"):
         with pytest.raises(OSError, match="No space left"):
             export_chakra(hand_built(), tmp_path / target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,15 @@ from simcore.errors import InputError
 from simcore.files import whole_folder
 from simcore.graph import Graph
 from simcore.graph.flatten import StreamOrder, resolve_edges
-from simcore.graph.kinds import COMMUNICATION, ON_HOST, is_on_host
+from simcore.graph.kinds import COMMUNICATION, ON_HOST, is_communication, is_on_host
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
-from workloads.imports.chakra.read import ChakraNode, write_nodes
+from workloads.imports.chakra.read import (
+    ChakraNode,
+    attribute_bytes,
+    delimited,
+    node_bytes,
+    write_messages,
+)
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType, messages
 
 #: Columns that are written under Chakra's own names, or that are the node itself.
@@ -54,26 +60,82 @@ def export_chakra(
             if group.contains(rank):
                 numbers.setdefault((name, group.ranks_of(rank)), str(len(numbers)))
     total = 0
-    bodies: dict[int, _ProgramNodes] = {}
+    program, nodes = -1, None
+    told = _Told(graph, numbers)
     members = {number: list(ranks_of) for (_, ranks_of), number in numbers.items()}
     with whole_folder(folder, "Chakra export") as fresh:
         (fresh / "comm_group.json").write_text(json.dumps(members), encoding="utf-8")
         for done, rank in enumerate(chosen):
-            program = int(graph.program_of_rank[rank])
-            if program not in bodies:  # ranks of a program mostly follow one another
-                bodies = {program: _ProgramNodes(graph, program)}
+            if nodes is None or graph.program_of_rank[rank] != program:  # ranks of a program mostly follow
+                program = int(graph.program_of_rank[rank])  # one another
+                nodes = _ProgramNodes(graph, program, told)
             with (fresh / f"rank.{rank}.et").open("wb") as handle:
-                total += write_nodes(handle, bodies[program].nodes(rank, numbers))
+                total += write_messages(handle, nodes.of_rank(rank))
             if progress is not None:
                 progress((done + 1) / len(chosen))
     return total
 
 
+class _Told:
+    """What nodes say of rows of the op table, as messages' bytes: the same for all ops of a row."""
+
+    def __init__(self, graph: Graph, numbers: dict[tuple[str, tuple[int, ...]], str]) -> None:
+        self.numbers = numbers
+        self._graph = graph
+        self._of_row: dict[int, bytes] = {}
+
+    def of_row(self, row: int) -> bytes:
+        """Attributes that hold on every rank."""
+        found = self._of_row.get(row)
+        if found is None:
+            found = self._of_row[row] = attribute_bytes(self._attributes(row))
+        return found
+
+    def of_rank(self, row: int, rank: int) -> bytes:
+        """Attributes of a row that communicates, as ``rank`` does it: with whom, and how much it puts in."""
+        ops = self._graph.ops
+        kind = OpKind(int(ops.kind[row]))
+        members = self._graph.groups[ops.group[row]].ranks_of(rank)
+        found: dict[str, Any] = {"pg_name": self.numbers[ops.group[row], members]}
+        size = int(ops.num_bytes[row])
+        if kind == OpKind.COLLECTIVE:  # Chakra counts what a rank puts in: of an all_gather its share.
+            size = kind_of(ops.collective[row]).given_bytes(size, len(members))
+        else:
+            peer = members[(members.index(rank) + int(ops.peer_delta[row])) % len(members)]
+            ends = (rank, peer) if kind == OpKind.SEND else (peer, rank)
+            found["comm_src"], found["comm_dst"], found["comm_tag"] = *ends, int(found["pg_name"])
+        return attribute_bytes({**found, "comm_size": size})
+
+    def _attributes(self, row: int) -> dict[str, Any]:
+        ops = self._graph.ops
+        kind = OpKind(int(ops.kind[row]))
+        found: dict[str, Any] = {"op_kind": int(kind), "is_cpu_op": kind in ON_HOST}
+        for name, (what, default) in OP_COLUMNS.items():
+            value = getattr(ops, name)[row]
+            value = str(value) if what == "str" else int(value)
+            if name not in _OWN and (value != default or name == "stream"):
+                found[name] = value
+        if kind == OpKind.COMPUTE:
+            found["num_ops"] = int(ops.flops[row])
+            found["tensor_size"] = int(ops.bytes_read[row] + ops.bytes_written[row])
+        elif kind == OpKind.MEMCPY:
+            found["tensor_size"] = int(ops.bytes_read[row])
+        if kind in COMMUNICATION:
+            found["comm_bytes"] = int(ops.num_bytes[row])
+        if kind == OpKind.COLLECTIVE:
+            collective = ops.collective[row]
+            if collective not in COLLECTIVES:
+                raise InputError(f"collective {collective!r}: Chakra has no word for it")
+            found["comm_type"] = COLLECTIVES.index(collective)
+        return found
+
+
 class _ProgramNodes:
     """What the ranks of one program have in common."""
 
-    def __init__(self, graph: Graph, program: int) -> None:
+    def __init__(self, graph: Graph, program: int, told: _Told) -> None:
         self.graph = graph
+        self._told = told
         flat = graph.flat_ops(graph.programs[program])
         self.rows = flat.row.tolist()
         count = len(self.rows)
@@ -102,69 +164,46 @@ class _ProgramNodes:
             if not on_host[op]:
                 last[stream] = op
 
-    def nodes(self, rank: int, numbers: dict[tuple[str, tuple[int, ...]], str]) -> Iterator[ChakraNode]:
-        """The nodes of ``rank``: its groups, then its ops in launch order; op ``i`` has the id ``i + 1``."""
+        meets = is_communication(kinds).tolist()
+        #: Messages by op; of those that differ from rank to rank what is the same, without its length.
+        self._messages = [self._message(op) for op in range(count)]
+        self._differ = [(op, row) for op, (row, one) in enumerate(zip(self.rows, meets, strict=True)) if one]
+        for op, one in enumerate(meets):
+            if not one:
+                self._messages[op] = delimited(self._messages[op])
+
+    def of_rank(self, rank: int) -> list[bytes]:
+        """Messages of ``rank``: its groups, then its ops in launch order; op ``i`` has the id ``i + 1``."""
         told = [
             {"pg_name": number, "pg_desc": name, "ranks": list(members), "group_size": len(members)}
-            for (name, members), number in numbers.items()
+            for (name, members), number in self._told.numbers.items()
             if rank in members
         ]
-        yield ChakraNode(0, GROUPS_NODE, NodeType.METADATA, input_values=repr([json.dumps(told)]))
-        for op, row in enumerate(self.rows):
-            waits, data, implied = self.waits.get(op, ()), self.data.get(op, ()), self.implied[op]
-            attributes = self._attributes(row, rank, numbers)
-            only = sorted(set(data) - set(waits))
-            attributes |= {
-                key: tuple(source + 1 for source in sources)
-                for key, sources in (("implied_deps", sorted(set(implied) - set(waits) - set(data))),
-                                     ("data_only_deps", only),
-                                     ("also_data_deps", sorted(set(data) & set(waits))))
-                if sources
-            }  # fmt: skip
-            host = self.host_before[op]
-            kind = OpKind(int(self.graph.ops.kind[row]))
-            yield ChakraNode(
-                op + 1, self.graph.ops.name[row], _TYPES.get(kind, NodeType.COMP),
-                (host + 1,) if host >= 0 else (),
-                tuple(source + 1 for source in sorted({*waits, *data, *implied})),
-                duration_ps=int(self.graph.ops.recorded_ps[row]), attributes=attributes,
-            )  # fmt: skip
+        groups = ChakraNode(0, GROUPS_NODE, NodeType.METADATA, input_values=repr([json.dumps(told)]))
+        nodes = list(self._messages)
+        of_row = {row: self._told.of_rank(row, rank) for row in {row for _, row in self._differ}}
+        for op, row in self._differ:
+            nodes[op] = delimited(nodes[op] + of_row[row])
+        return [delimited(node_bytes(groups)), *nodes]
 
-    def _attributes(
-        self, row: int, rank: int, numbers: dict[tuple[str, tuple[int, ...]], str]
-    ) -> dict[str, Any]:
-        ops = self.graph.ops
-        kind = OpKind(int(ops.kind[row]))
-        found: dict[str, Any] = {"op_kind": int(kind), "is_cpu_op": kind in ON_HOST}
-        for name, (what, default) in OP_COLUMNS.items():
-            value = getattr(ops, name)[row]
-            value = str(value) if what == "str" else int(value)
-            if name not in _OWN and (value != default or name == "stream"):
-                found[name] = value
-        if kind == OpKind.COMPUTE:
-            found["num_ops"] = int(ops.flops[row])
-            found["tensor_size"] = int(ops.bytes_read[row] + ops.bytes_written[row])
-        elif kind == OpKind.MEMCPY:
-            found["tensor_size"] = int(ops.bytes_read[row])
-        if kind not in COMMUNICATION:
-            return found
-        group = self.graph.groups[ops.group[row]]
-        members = group.ranks_of(rank)
-        found["pg_name"] = numbers[ops.group[row], members]
-        found["comm_bytes"] = size = int(ops.num_bytes[row])
-        if kind == OpKind.COLLECTIVE:
-            collective = ops.collective[row]
-            if collective not in COLLECTIVES:
-                raise InputError(f"collective {collective!r}: Chakra has no word for it")
-            found["comm_type"] = COLLECTIVES.index(collective)
-            # Chakra counts what a rank puts in: of an all_gather its share.
-            size = kind_of(collective).given_bytes(size, len(members))
-        else:
-            peer = members[(members.index(rank) + int(ops.peer_delta[row])) % len(members)]
-            ends = (rank, peer) if kind == OpKind.SEND else (peer, rank)
-            found["comm_src"], found["comm_dst"], found["comm_tag"] = *ends, int(found["pg_name"])
-        found["comm_size"] = size
-        return found
+    def _message(self, op: int) -> bytes:
+        """An op's message, as far as all ranks of the program have it in common."""
+        ops, row = self.graph.ops, self.rows[op]
+        waits, data, implied = self.waits.get(op, ()), self.data.get(op, ()), self.implied[op]
+        sources = {
+            "implied_deps": set(implied) - set(waits) - set(data),
+            "data_only_deps": set(data) - set(waits),
+            "also_data_deps": set(data) & set(waits),
+        }
+        attributes = {key: tuple(op + 1 for op in sorted(found)) for key, found in sources.items() if found}
+        host = self.host_before[op]
+        node = ChakraNode(
+            op + 1, ops.name[row], _TYPES.get(OpKind(int(ops.kind[row])), NodeType.COMP),
+            (host + 1,) if host >= 0 else (),
+            tuple(source + 1 for source in sorted({*waits, *data, *implied})),
+            duration_ps=int(ops.recorded_ps[row]), attributes=attributes,
+        )  # fmt: skip
+        return node_bytes(node) + self._told.of_row(row)
 
 
 def _by_target(sources: Any, targets: Any) -> dict[int, tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from sys import intern
 from typing import IO, Any
@@ -53,42 +53,58 @@ def read_nodes(source: TraceFile) -> Iterator[ChakraNode]:
             yield _node(reader, reader.parsed(kind, data))
 
 
-def write_nodes(handle: IO[bytes], nodes: Iterator[ChakraNode]) -> int:
+def write_nodes(handle: IO[bytes], nodes: Iterable[ChakraNode]) -> int:
     """Write metadata and ``nodes``; returns their number."""
-    kinds = messages()
-    _write(handle, kinds["GlobalMetadata"](version=VERSION.encode()))
+    return write_messages(handle, (delimited(node_bytes(node)) for node in nodes))
+
+
+def write_messages(handle: IO[bytes], nodes: Iterable[bytes]) -> int:
+    """Write metadata and ``nodes``, each after its length; returns their number."""
+    handle.write(delimited(messages()["GlobalMetadata"](version=VERSION.encode()).SerializeToString()))
     count = 0
-    for node in nodes:
-        message = kinds["Node"](
-            id=node.id, name=node.name, type=int(node.type), ctrl_deps=node.ctrl_deps,
-            data_deps=node.data_deps, duration_micros=max(0, round(node.duration_ps / PS_PER_US)),
-            start_time_micros=max(0, round(node.start_ps / PS_PER_US)),
-        )  # fmt: skip
-        for name, value in node.attributes.items():
-            attribute = message.attr.add(name=name)
-            if isinstance(value, bool):
-                attribute.bool_val = value
-            elif isinstance(value, int):
-                attribute.int64_val = value
-            elif isinstance(value, str):
-                attribute.string_val = value
-            else:
-                attribute.uint64_list.values.extend(value)
-        if node.input_values:
-            message.inputs.values = node.input_values
-            message.inputs.shapes, message.inputs.types = "[]", "['String']"
-        _write(handle, message)
-        count += 1
+    for count, node in enumerate(nodes, start=1):  # noqa: B007
+        handle.write(node)
     return count
 
 
-def _write(handle: IO[bytes], message: Any) -> None:
-    data = message.SerializeToString()
+def node_bytes(node: ChakraNode) -> bytes:
+    """A node's message; what :func:`attribute_bytes` gives may follow it, as more attributes."""
+    message = messages()["Node"](
+        id=node.id, name=node.name, type=int(node.type), ctrl_deps=node.ctrl_deps, data_deps=node.data_deps,
+        duration_micros=max(0, round(node.duration_ps / PS_PER_US)),
+        start_time_micros=max(0, round(node.start_ps / PS_PER_US)),
+    )  # fmt: skip
+    if node.input_values:
+        message.inputs.values = node.input_values
+        message.inputs.shapes, message.inputs.types = "[]", "['String']"
+    data: bytes = message.SerializeToString()
+    return data + attribute_bytes(node.attributes) if node.attributes else data
+
+
+def attribute_bytes(attributes: Mapping[str, Any]) -> bytes:
+    """Attributes as a part of a node's message."""
+    message = messages()["Node"]()
+    for name, value in attributes.items():
+        attribute = message.attr.add(name=name)
+        if isinstance(value, bool):
+            attribute.bool_val = value
+        elif isinstance(value, int):
+            attribute.int64_val = value
+        elif isinstance(value, str):
+            attribute.string_val = value
+        else:
+            attribute.uint64_list.values.extend(value)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def delimited(data: bytes) -> bytes:
+    """A message after its length."""
     length, prefix = len(data), bytearray()
     while length > 127:
         prefix.append(length & 127 | 128)
         length >>= 7
-    handle.write(bytes((*prefix, length)) + data)
+    return bytes((*prefix, length)) + data
 
 
 class _Delimited:
