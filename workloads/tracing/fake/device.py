@@ -15,12 +15,13 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from simcore.errors import InputError
+from simcore.files import whole_text
 from simcore.outside import private_folder
 from workloads.tracing.fake.device_selftest import CHECK, PASSED
 
@@ -168,10 +169,5 @@ def install(tier: str, folder: Path | None = None) -> None:
 
 def _remember(verdict: Path, tier: str) -> None:
     """Best effort: a read-only home only costs the next self-test."""
-    try:
-        verdict.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=verdict.parent, delete=False, encoding="utf-8") as scratch:
-            json.dump({"tier": tier}, scratch)
-        Path(scratch.name).replace(verdict)
-    except OSError:
-        pass
+    with suppress(InputError):
+        whole_text(verdict, json.dumps({"tier": tier}))

@@ -34,6 +34,8 @@ from pathlib import Path
 
 import torch
 
+from simcore.files import whole_file
+
 GUARD_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 HOOKS_GETTER = "_ZN2at6detail12getCUDAHooksEv"
 HOOKS_HEADER = "include/ATen/detail/AcceleratorHooksInterface.h"
@@ -170,20 +172,19 @@ def _build(folder: Path) -> Path:
     if compiler is None:
         raise UnsupportedTorchError("no C++ compiler (g++ or clang++) to build the helper with")
     root = Path(torch.__file__).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    scratch = folder / f"fake_cuda_helper.{os.getpid()}.so"
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     command = [compiler, "-O1", "-shared", "-fPIC", "-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
-    command += [f"-I{root / 'include'}", str(SOURCE), "-o", str(scratch)]
+    command += [f"-I{root / 'include'}", str(SOURCE)]
     command += [f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{root / 'lib'}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnsupportedTorchError(f"the helper was not compiled: {error}") from None
-    if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-        raise UnsupportedTorchError(f"the helper does not compile: {errors[0][:300]}")
-    scratch.replace(library)
+    with whole_file(library) as scratch:
+        command += ["-o", str(scratch)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UnsupportedTorchError(f"the helper was not compiled: {error}") from None
+        if done.returncode != 0:
+            errors = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
+            raise UnsupportedTorchError(f"the helper does not compile: {errors[0][:300]}")
     return library
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from simcore.errors import InputError
+from simcore.files import whole_file
 from simcore.hardware.topology import Topology
 from simcore.network.packet import MessageProgram, PacketSettings
 from simcore.outside import private_folder
@@ -54,13 +55,12 @@ class Ns3:
         text = _DRIVER.read_bytes() + " ".join(self.flags).encode()
         program = private_folder("ns3") / hashlib.sha256(text).hexdigest()[:16]
         if not program.exists():
-            half_made = program.with_suffix(f".{os.getpid()}")
             compiler = os.environ.get("CXX", "g++")
-            command = [compiler, "-std=c++17", "-O2", str(_DRIVER), "-o", str(half_made), *self.flags]
-            built = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
-            if built.returncode:
-                raise InputError(f"the ns-3 driver cannot be built: {built.stderr.strip()[:600]}")
-            half_made.replace(program)
+            with whole_file(program) as fresh:
+                command = [compiler, "-std=c++17", "-O2", str(_DRIVER), "-o", str(fresh), *self.flags]
+                built = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+                if built.returncode:
+                    raise InputError(f"the ns-3 driver cannot be built: {built.stderr.strip()[:600]}")
         return program
 
 
