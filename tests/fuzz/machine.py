@@ -60,10 +60,9 @@ class TooLong(BaseException):
 class Folders:
     """A folder with what a case is made of, and one to work in: what is left there is seen."""
 
-    def __init__(self) -> None:
-        """Make both in memory where the machine has a place for that."""
-        memory = Path("/dev/shm")
-        self.root = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if os.access(memory, os.W_OK) else None))
+    def __init__(self, base: str) -> None:
+        """Make both below ``base``."""
+        self.root = Path(tempfile.mkdtemp(dir=base))
         self.given, self.work = self.root / "a" / "given", self.root / "a" / "work"
         self.given.mkdir(parents=True)
         self.work.mkdir()
@@ -173,17 +172,15 @@ def limited() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def _work(cases: Iterable[Case], told: Connection) -> None:
+def _work(cases: Iterable[Case], told: Connection, base: str) -> None:
     """The life of a worker: what came of each case goes through ``told``."""
     limited()
-    folders = Folders()
+    folders = Folders(base)
     try:
         for case in cases:
             told.send(tried(case, folders))
     except Exception:  # of ours: a case that could not be drawn
         told.send(traceback.format_exc())
-    finally:
-        shutil.rmtree(folders.root, ignore_errors=True)
     told.close()
 
 
@@ -206,28 +203,30 @@ def run_blocks(
     A block is a function, so that a worker draws its cases itself.  A worker that dies or hangs ends that
     case; another goes on behind it.
     """
-    waiting, running = enumerate(blocks), dict[int, _Worker]()
-    more = True
-    while more or running:
-        while more and len(running) < jobs:
-            entry = next(waiting, None)
-            more = entry is not None
-            if entry is not None:
-                running[entry[0]] = _started(entry[1], [])
-        wait([worker.told for worker in running.values()], timeout=1.0)
-        for number, worker in list(running.items()):
-            ended = _heard(worker)
-            if ended == "done":
-                del running[number]
-                yield number, worker.outcomes
-            elif ended:
-                worker.outcomes.append(
-                    Outcome(ended, "", "the process ended" if ended == "died" else "killed")
-                )
-                running[number] = _started(worker.make, worker.outcomes)
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory, ignore_cleanup_errors=True) as base:
+        waiting, running = enumerate(blocks), dict[int, _Worker]()
+        more = True
+        while more or running:
+            while more and len(running) < jobs:
+                entry = next(waiting, None)
+                more = entry is not None
+                if entry is not None:
+                    running[entry[0]] = _started(entry[1], [], base)
+            wait([worker.told for worker in running.values()], timeout=1.0)
+            for number, worker in list(running.items()):
+                ended = _heard(worker)
+                if ended == "done":
+                    del running[number]
+                    yield number, worker.outcomes
+                elif ended:
+                    worker.outcomes.append(
+                        Outcome(ended, "", "the process ended" if ended == "died" else "killed")
+                    )
+                    running[number] = _started(worker.make, worker.outcomes, base)
 
 
-def _started(make: Callable[[], Iterator[Case]], outcomes: list[Outcome]) -> _Worker:
+def _started(make: Callable[[], Iterator[Case]], outcomes: list[Outcome], base: str) -> _Worker:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     skip = len(outcomes)
@@ -235,7 +234,7 @@ def _started(make: Callable[[], Iterator[Case]], outcomes: list[Outcome]) -> _Wo
     def live() -> None:
         ours.close()
         with contextlib.suppress(BrokenPipeError):
-            _work((case for number, case in enumerate(make()) if number >= skip), theirs)
+            _work((case for number, case in enumerate(make()) if number >= skip), theirs, base)
         sys.stdout.flush()
         os._exit(0)
 
