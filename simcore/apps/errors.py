@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcore.apps.progress import say
 from simcore.errors import InputError, SimcoreError
+from simcore.outside import printable
 from simcore.outside.limits import VARIABLE, limits, memory_budget
 from simcore.units import format_bytes
 
@@ -28,7 +28,6 @@ READER_LEFT = 141
 
 _ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _MOST_SHOWN = 2_000  # characters of a message, which may quote what is in a file
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # a terminal would obey them
 
 
 class _Terminated(BaseException):
@@ -110,7 +109,7 @@ def reported_errors() -> Iterator[None]:
 def shown(text: str, most: int = _MOST_SHOWN) -> str:
     """A message as a terminal may get it: without control characters, not longer than anybody reads."""
     cut = text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", cut)
+    return printable(cut)
 
 
 def hold_to_budget() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from simcore.analysis import StepAnalysis
+from simcore.outside import CONTROL
 from simcore.report import summary
 from simcore.timeline import RunInfo
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from simcore.engine import Answered
 
 _MIN_WIDTH = 100
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def print_summary(info: RunInfo, analysis: StepAnalysis, top: int, notes: Iterable[str]) -> None:
@@ -39,7 +38,7 @@ class _Stdout(Console):
         for segment in super().render(renderable, options):
             text, style, control = segment
             if control is None and text != "\n" and not text.isprintable():
-                segment = Segment(_CONTROL.sub("", text), style)
+                segment = Segment(CONTROL.sub("", text), style)
             yield segment
 
     def on_broken_pipe(self) -> None:

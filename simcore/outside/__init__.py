@@ -10,12 +10,13 @@ from simcore.outside.documents import (
     yaml_document,
 )
 from simcore.outside.limits import VARIABLE, Limits, held_memory, limits, memory_budget, over
-from simcore.outside.names import inside
+from simcore.outside.names import CONTROL, inside, printable
 from simcore.outside.patterns import found_in
 from simcore.outside.private import cache_home, private_folder
 from simcore.outside.tables import csv_rows, open_parquet
 
 __all__ = [
+    "CONTROL",
     "VARIABLE",
     "Limits",
     "cache_home",
@@ -29,6 +30,7 @@ __all__ = [
     "memory_budget",
     "open_parquet",
     "over",
+    "printable",
     "quoted",
     "private_folder",
     "read_bytes",

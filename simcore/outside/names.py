@@ -1,10 +1,25 @@
-"""Names of files that files give: they lead nowhere that the user did not name."""
+"""Names that files give: of other files, which lead nowhere that the user did not name, and what is shown."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 from simcore.errors import InputError
+
+#: What a terminal would obey: control characters, and those that turn the direction of writing around.
+CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """``text`` with what a terminal would obey written out as in Python; lines stay lines, tabs tabs."""
+    return CONTROL.sub(_written_out, text)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return found[0] if found[0] == "\t" else f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def inside(folder: Path, name: str, where: str) -> Path:

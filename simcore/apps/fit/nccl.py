@@ -23,6 +23,7 @@ from simcore.collectives.spread import ANY_COLLECTIVE, BAND_KEYS, band_key, node
 from simcore.collectives.timing import GenerationTiming, ProtocolTiming, timing_of
 from simcore.collectives.tuning_constants import tuning_of
 from simcore.errors import InputError
+from simcore.outside import printable
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -279,7 +280,7 @@ def _print_cross_validation(rows: Sequence[NcclRow]) -> None:
             for row, error in scored
         )
         shown = summary_line("", table.overall).strip() if scored else "measured what no other source did"
-        print(f"# {source[:78]:78}{shown:>42}", flush=True)
+        print(printable(f"# {source[:78]:78}{shown:>42}"), flush=True)
     # A kind of row that one source alone measured has the error of the fit itself.
     errors = [left_out.get(row.line, (row, error)) for row, error in own_errors(rows)]
     print(f"\n# {len(left_out)} of {len(errors)} rows are of kinds that more than one source measured")

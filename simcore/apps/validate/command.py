@@ -9,6 +9,7 @@ import typer
 
 from simcore.apps.errors import one_option
 from simcore.apps.process import collect_as_usual
+from simcore.outside import printable
 
 if TYPE_CHECKING:
     from simcore.apps.measured.tables import ErrorTable
@@ -92,7 +93,7 @@ def validate(
         from simcore.apps.validate.peak_memory import memory_errors, memory_lines
 
         table = memory_errors(memory)
-        print(json.dumps(vars(table)) if as_json else "\n".join(memory_lines(table, worst)))
+        print(json.dumps(vars(table)) if as_json else printable("\n".join(memory_lines(table, worst))))
     else:
         found, lines = _cool(
             kernels,
@@ -102,7 +103,7 @@ def validate(
             leave_one_out=leave_one_out,
             worst=worst,
         )
-        print(json.dumps(found) if as_json else "\n".join(lines))
+        print(json.dumps(found) if as_json else printable("\n".join(lines)))
 
 
 def _show(runs: str | None, row: str, case: int) -> None:
@@ -112,7 +113,7 @@ def _show(runs: str | None, row: str, case: int) -> None:
 
     if runs is None:
         raise InputError("--show ID shows a row of --runs CSV")
-    print(show(read_run_rows(runs), row, case), end="")
+    print(printable(show(read_run_rows(runs), row, case)), end="")
 
 
 def _cool(

@@ -32,6 +32,7 @@ from simcore.apps.validate.runs.sweeps import layouts, orders, repeats, scalings
 from simcore.errors import InputError, nearest
 from simcore.files import whole_text
 from simcore.hardware import dies
+from simcore.outside import printable
 from workloads.evidence import write_runs
 from workloads.jobs.published import read_run_rows
 
@@ -95,7 +96,7 @@ def validate_runs(
             found["ablations"] = [asdict(worth) for worth in worths]
         print(json.dumps(found))
         return
-    print(text(scored, table, worst))
+    print(printable(text(scored, table, worst)))
     if fitted is not None:
         print("\n".join(fit_lines(fitted, left_out=True)))
     for worth in worths:
