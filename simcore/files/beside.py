@@ -29,6 +29,7 @@ from simcore.files.manifest import MANIFEST, entries, read_manifest
 from simcore.files.names import bounded, folder_name, hidden_prefix, is_work
 
 _STALE_S: Final = 24 * 3600.0  # what a writer of another machine left is removed when it is older
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux
 _CWD: Final = -100  # AT_FDCWD
 
@@ -46,6 +47,11 @@ def beside(target: Path) -> Iterator[Path]:
     try:
         _remove_stale(target, work)
         yield work
+    except OSError as error:
+        if error.errno in _FULL:
+            what = "what was there is as it was" if target.exists() else "nothing is left of it"
+            raise InputError(f"cannot write {target}: {os.strerror(error.errno)}; {what}") from error
+        raise
     finally:
         _clear(work, target)
         os.close(lock)

@@ -9,7 +9,7 @@ from pathlib import Path
 from simcore.errors import InputError
 from simcore.files.beside import beside, swap
 from simcore.files.manifest import check_replaceable, sync, write_manifest
-from simcore.files.names import resolved
+from simcore.files.names import is_work, resolved
 
 
 @contextmanager
@@ -22,7 +22,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     target = resolved(path)
     if target.is_dir():
         raise InputError(f"{path} is a folder; name a file")
-    if target.exists() and not target.is_file():
+    # What a folder under way holds appears with it.
+    if is_work(target.parent.parent.name) or (target.exists() and not target.is_file()):
         yield target
         return
     with beside(target) as work:

@@ -123,7 +123,9 @@ def source_commit(folder: Path = Path(__file__).parent) -> str | None:
 
     None outside a checkout and where nothing was committed.
     """
-    command = ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    # No optional locks: git would write what it has looked up into the index, and leave its lock when killed.
+    command = ["git", "--no-optional-locks", "-C", str(folder)]
+    command += ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):

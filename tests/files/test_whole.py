@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -235,6 +236,27 @@ def test_of_writers_to_one_folder_the_last_wins_whole(
     check_folder(tmp_path / "run", "run")
     assert len(set(held(tmp_path / "run").values())) == 1
     assert names(tmp_path) == ["run"]
+
+
+def test_a_full_disk_is_told_with_what_is_left(tmp_path: Path) -> None:
+    for left in ("nothing is left of it", "what was there is as it was"):
+        with (
+            pytest.raises(InputError, match=f"cannot write .*run: No space left on device; {left}"),
+            whole_folder(tmp_path / "run", "run") as fresh,
+        ):
+            (fresh / "one").write_text("half")
+            raise OSError(errno.ENOSPC, "told by a library in its own words")
+        write(tmp_path / "run", one="whole")
+    assert held(tmp_path / "run") == {"one": "whole"} and names(tmp_path) == ["run"]
+
+
+def test_a_file_in_a_folder_under_way_appears_with_it(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "run", "run") as fresh:
+        with whole_file(fresh / "picture.svg") as path:
+            path.write_text("drawn")
+        assert names(fresh) == ["picture.svg"]
+    check_folder(tmp_path / "run", "run")
+    assert held(tmp_path / "run") == {"picture.svg": "drawn"}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -38,3 +39,14 @@ def test_a_tree_is_named_by_its_commit_and_whether_it_was_changed(tree: Path) ->
     assert source_commit(tree) == commit
     (tree / "file").write_text("two")
     assert source_commit(tree) == f"{commit}+changes"
+
+
+def test_asking_for_the_commit_writes_nothing(tree: Path) -> None:
+    git(tree, "init")
+    (tree / "file").write_text("one")
+    git(tree, "add", "file")
+    git(tree, "commit", "-m", "one")
+    index = (tree / ".git" / "index").read_bytes()
+    os.utime(tree / "file", (1, 1))  # git would note the file's new time
+    assert source_commit(tree) == git(tree, "rev-parse", "HEAD")
+    assert (tree / ".git" / "index").read_bytes() == index
