@@ -27,12 +27,14 @@ from simcore.graph.hashing import canonical, group_record, program_record
 from simcore.graph.ops import OP_COLUMNS, EdgeTable, FreeTable, IntArray, OpTable, Strings, stored_name
 from simcore.graph.size import refuse_too_large_graph
 from simcore.graph.structure import check_structure
-from simcore.outside import open_parquet
+from simcore.outside import json_document, open_parquet
 
 if TYPE_CHECKING:
     from simcore.graph.header import GroupRecord, ProgramRecord
 
 SCHEMA_VERSION: Final = 1
+#: No dimension of a tensor is larger.
+_MOST_SIZE: Final = 2**48
 GRAPH: Final = "graph"  # what the manifest of the folder says that it holds
 
 Table = Mapping[str, Strings | npt.NDArray[np.integer]]
@@ -95,8 +97,28 @@ def load_graph(folder: str | os.PathLike[str]) -> Graph:
     except InputError as error:
         raise GraphError(f"{source}: {error}") from None
     check_structure(graph, str(source))
+    _check_shapes(graph, str(source))
     refuse_too_large_graph(graph, str(source))
     return graph
+
+
+def _check_shapes(graph: Graph, where: str) -> None:
+    """GraphError for shapes that are no lists of sizes."""
+    for name in ("in_shapes", "out_shapes"):
+        column: Strings = getattr(graph.ops, name)
+        for code, text in enumerate(column.values):
+            try:
+                shapes = json_document(text, where) if text else []
+                fits = all(type(size) is int and 0 <= size < _MOST_SIZE for shape in shapes for size in shape)
+            except (InputError, TypeError):
+                fits = False
+            if not fits and (rows := np.flatnonzero(column.codes == code)).size:
+                row = int(rows[0])
+                template = graph.template_names[int(np.searchsorted(graph.template_start, row, "right")) - 1]
+                raise GraphError(
+                    f"{where}: ops.{name} of op {graph.ops.name[row]!r} (row {row}, template {template!r}):"
+                    f" {text[:80]!r} is no JSON list of lists of sizes"
+                )
 
 
 def _write_files(graph: Graph, folder: Path) -> None:

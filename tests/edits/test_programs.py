@@ -226,7 +226,7 @@ def test_the_command_says_what_changed(tmp_path):
     [
         ("num_microbatches", "1e9", "1000000000 microbatches are more than can be simulated; nearest: 65536"),
         ("num_microbatches", "9" * 5000, "must be "),
-        ("layers", "1000000000", "model.layers = 1000000000: is more than can be simulated; nearest: 10000"),
+        ("layers", "1000000000", "model.layers = 1000000000: is more than can be simulated; nearest: 4096"),
         ("pp", "1e9", "parallel.pp = 1000000000: is more than can be simulated"),
         ("dp", "1e9", "parallel.dp = 1000000000: is more than can be simulated"),
         ("batch.micro", "1e9", "training.micro_batch = 1000000000: is more than can be simulated"),

@@ -266,3 +266,14 @@ def test_string_codes_out_of_range(folder):
     names = Strings(np.array([0, 1, 2, 77, 0], dtype=np.int32), ("a", "b", "c"))
     with pytest.raises(GraphError, match=r"name \(string code\): row 3 is 77"):
         save_graph(replace(graph, ops=replace(graph.ops, name=names)), folder)
+
+
+@pytest.mark.parametrize(
+    "shapes", ["x", "[[", "[[-1, 2]]", "[8, 8]", "[[1e3]]", "[[281474976710656]]", "{}x", "[[true]]"]
+)
+def test_shapes_that_are_none_name_template_and_op(tmp_path, shapes):
+    graph = two_stages()
+    texts = Strings.encode([shapes] * len(graph.ops))
+    save_graph(replace(graph, ops=replace(graph.ops, in_shapes=texts)), tmp_path / "graph")
+    with pytest.raises(GraphError, match=r"in_shapes of op 'gemm' \(row 0, template 'fwd'\): .* no JSON"):
+        load_graph(tmp_path / "graph")

@@ -39,7 +39,7 @@ def config(tmp_path: Path, content: object) -> str:
         ("training", "global_batch", 10**30, "is more than can be simulated; nearest: 1099511627776"),
         ("parallel", "pp", 10**12, "is more than can be simulated; nearest: 1024"),
         ("parallel", "dp", 999_999_999, "is more than can be simulated; nearest: 16777216"),
-        ("model", "layers", 10**9, "is more than can be simulated; nearest: 10000"),
+        ("model", "layers", 10**9, "is more than can be simulated; nearest: 4096"),
         ("model", "heads", 2**64, "is more than can be simulated; nearest: 16384"),
     ],
 )
@@ -334,3 +334,28 @@ def test_files_that_a_file_names_lie_in_its_folder(tmp_path, name):
         job({"model": "llama3-8b", "software": name.replace("json", "toml")}, folder=inner)
     # What the user names on the command line may lie anywhere.
     assert job({}, folder=inner, model=str(tmp_path / "config.json")).model.layers == 32
+
+
+@pytest.mark.parametrize("key", [".", ".x", "modle.layers", "model.", "parallel..tp", "x"])
+def test_settings_of_no_section_are_refused(key):
+    with pytest.raises(InputError):
+        complete({"model": "llama3-8b"}, "x", num_gpus=8, overrides={key: "1"})
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["[supports]\nrecompute = ", "[supports]\ngeneration = ", "[unpublished]\nmicro_batch = "],
+)
+@pytest.mark.parametrize("value", ["true", '""', "[]", "[[1]]", "[1.5]", '[["a"]]', "7"])
+def test_lists_of_presets_are_lists(tmp_path, table, value):
+    text = f'description = "mine"\nextends = "megatron-core"\n\n{table}{{ value = {value}, source = "x" }}\n'
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(InputError, match=r"mine \[\w+\]: \w+: value must be a list of "):
+        job({"model": "llama3-8b", "software": "mine.toml"}, folder=tmp_path)
+
+
+def test_shared_experts_that_tp_does_not_divide_are_refused():
+    moe = {"num_experts": 4, "top_k": 2, "ffn": 32, "shared_ffn": 1}
+    model = {"layers": 4, "hidden": 64, "heads": 4, "ffn": 64, "vocab": 64, "moe": moe}
+    with pytest.raises(InputError, match="tp=2 does not divide 1 columns of the shared experts"):
+        job({"model": model, "parallel": {"tp": 2}}).graph()

@@ -89,6 +89,8 @@ def complete(
     said = {section: _section(content, section, where) for section in SECTIONS}
     for key, text in (overrides or {}).items():
         section, _, name = key.partition(".")
+        if section not in SECTIONS or (name and not all(name.split("."))):
+            raise InputError(f"{key[:80]!r} is no key of {', '.join(SECTIONS)}")
         if not name and section in ("model", "software"):
             said[section][section] = text
         else:

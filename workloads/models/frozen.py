@@ -19,8 +19,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 #: Whole numbers as dimensions of models and layouts go: beyond them flops and bytes of a step leave 64-bit
 #: integers, or a schedule any memory.  A ``...OrNone`` may be 0, for what is not there.
-Layers = Annotated[int, Field(gt=0, le=10_000)]
-LayersOrNone = Annotated[int, Field(ge=0, le=10_000)]
+Layers = Annotated[int, Field(gt=0, le=4096)]
+LayersOrNone = Annotated[int, Field(ge=0, le=4096)]
 Width = Annotated[int, Field(gt=0, le=1 << 22)]
 WidthOrNone = Annotated[int, Field(ge=0, le=1 << 22)]
 Heads = Annotated[int, Field(gt=0, le=1 << 14)]

@@ -113,7 +113,7 @@ class TrainingSpec(Frozen):
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     recompute: Literal["none", "selective", "full", "ops"] = "none"
     recompute_modules: tuple[RecomputeModule, ...] = ()  # of "selective"; none: core attention
-    recompute_layers: int = Field(default=-1, ge=-1, le=10_000)  # how many layers of each stage; -1: all
+    recompute_layers: int = Field(default=-1, ge=-1, le=4096)  # how many layers of each stage; -1: all
     sharding: Literal["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"] = "ddp"
     reshard_after_forward: bool = True
     prefetch: LayersOrNone = 1

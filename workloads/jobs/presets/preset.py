@@ -37,6 +37,11 @@ TABLES: Final[Mapping[str, frozenset[str]]] = {
     ),
     "supports": frozenset({"generation", "recompute", "schedule"}),
 }
+#: Tables of lists, by what is listed where it is no text.
+_KINDS: Final[Mapping[str, Mapping[str, type]]] = {
+    "unpublished": {"micro_batch": int, "virtual_stages": int, "sequence_parallel": bool},
+    "supports": {},
+}
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,12 @@ class Preset:
                 yield table, key, setting
 
 
+def _check_list(value: object, kind: type, where: str) -> None:
+    if not isinstance(value, list) or not value or any(type(item) is not kind for item in value):
+        what = {str: "texts", int: "whole numbers", bool: "true or false"}[kind]
+        raise InputError(f"{where}: value must be a list of {what}, not {str(value)[:80]!r}")
+
+
 def preset_names() -> tuple[str, ...]:
     """Names of all presets."""
     return names("workloads.jobs.presets")
@@ -115,5 +126,7 @@ def _preset(name: str, raw: Mapping[str, Any]) -> Preset:
         for key, setting in keys.items():
             if bool(setting.source) == bool(setting.inferred):
                 raise InputError(f"{where} [{table}]: {key}: give either source, or inferred and why")
+            if table in _KINDS:
+                _check_list(setting.value, _KINDS[table].get(key, str), f"{where} [{table}]: {key}")
         tables.setdefault(table, {}).update(keys)
     return Preset(name, description, tables)

@@ -14,6 +14,8 @@ def _check(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> 
     if tp % model.num_kv_heads:  # fewer heads of keys than ranks: they are copied
         divides("key and value heads", model.num_kv_heads, tp, "parallel.tp")
     divides("columns of the feed-forward block", model.ffn, tp, "parallel.tp")
+    if model.moe is not None and model.moe.shared_ffn:
+        divides("columns of the shared experts", model.moe.shared_ffn, tp, "parallel.tp")
     if parallel.sequence_parallel and tp > 1:
         for seq in training.sequences(model):
             tokens = seq // parallel.cp
