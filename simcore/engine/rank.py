@@ -37,7 +37,7 @@ class Player(Protocol):
         ...
 
     def record(self) -> None:
-        """Everything has been played: note the times of what was answered for in the rank's record."""
+        """The rank's record is laid out: add the times of what was answered for."""
         ...
 
 
@@ -46,14 +46,15 @@ class Rank:
 
     Recorded per item (numbered over all streams): ``ready``, ``start``, ``end``; for items whose ops did not
     simply follow one another, ``op_start`` and ``op_end`` of the ops, in the tape's order; -1 elsewhere.
+    Those of ops are most of a record and few are set: they are there from :meth:`lay_out` on.
     ``host_base`` is when each host segment began launching, ``host_begin`` when the host first wanted to (a
     blocked SYNC lies between).
     """
 
     __slots__ = (
-        "_bound", "_clock", "_host_waiters", "_waiters", "communicators", "done", "gpu", "host_base",
-        "host_begin", "item_end", "item_ready", "item_start", "number", "op_end", "op_start", "player",
-        "tape",
+        "_bound", "_clock", "_host_waiters", "_noted", "_waiters", "communicators", "done", "gpu",
+        "host_base", "host_begin", "item_end", "item_ready", "item_start", "number", "op_end", "op_start",
+        "player", "tape",
     )  # fmt: skip
 
     def __init__(self, number: int, tape: Tape, gpu: Gpu, communicators: Communicators, clock: Clock) -> None:
@@ -66,8 +67,8 @@ class Rank:
         self.item_ready = array("q", [-1]) * tape.num_items
         self.item_start = array("q", [-1]) * tape.num_items
         self.item_end = array("q", [-1]) * tape.num_items
-        self.op_start = array("q", [-1]) * len(tape.order)
-        self.op_end = array("q", [-1]) * len(tape.order)
+        self.op_start = self.op_end = array("q")
+        self._noted = array("q")  # first op, number of ops, their starts, their ends, and so on
         self.host_base: list[int] = []
         self.host_begin: list[int] = []
         self._clock = clock
@@ -209,6 +210,17 @@ class Rank:
 
     def _note(self, number: int, starts: list[int], ends: list[int]) -> None:
         """Times of the ops of an item of their own."""
-        first = int(self.tape.first_op[number])
-        self.op_start[first : first + len(starts)] = array("q", starts)
-        self.op_end[first : first + len(ends)] = array("q", ends)
+        self._noted.extend((int(self.tape.first_op[number]), len(starts), *starts, *ends))
+
+    def lay_out(self) -> None:
+        """Everything has been played: times of ops in columns of their own."""
+        columns = [array("q", [-1]) * len(self.tape.order) for _ in range(2)]
+        noted, at = self._noted, 0
+        while at < len(noted):
+            first, count = noted[at : at + 2]
+            at += 2
+            for column in columns:
+                column[first : first + count] = noted[at : at + count]
+                at += count
+        self.op_start, self.op_end = columns
+        self._noted = array("q")

@@ -33,6 +33,9 @@ def all_times(ranks: Sequence[Rank], kind: IntArray) -> tuple[RankTimes, ...]:
     known: dict[bytes, RankTimes] = {}
     found = []
     for rank in ranks:
+        rank.lay_out()
+        if rank.player is not None:
+            rank.player.record()
         times = _rank_times(rank, kind)
         digest = blake2b()
         for column in (times.ready_ps, times.start_ps, times.end_ps):
@@ -53,10 +56,10 @@ def _rank_times(rank: Rank, kind: IntArray) -> RankTimes:
     own = op_start >= 0
     start[own] = op_start[own]
     end[own] = np.array(rank.op_end, dtype=np.int64)[own]
-    rank.op_start = rank.op_end = array("q")  # most of the record
     ready = start.copy()
     item_ready = np.array(rank.item_ready, dtype=np.int64)[tape.item_of]
     ready[item_ready >= 0] = item_ready[item_ready >= 0]
+    rank.item_ready = rank.item_start = rank.item_end = rank.op_start = rank.op_end = array("q")  # used up
     size = len(tape.flat)
     flat = RankTimes(np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64))
     flat.ready_ps[tape.order], flat.start_ps[tape.order], flat.end_ps[tape.order] = ready, start, end

@@ -176,9 +176,6 @@ class _Job:
         events = clock.drain(_share_done(ranks, progress) if progress is not None else None)
         if any(rank.is_stuck for rank in ranks):
             raise deadlock(graph, ranks, parts.class_of)
-        for rank in ranks:
-            if rank.player is not None:
-                rank.player.record()
         return _Played(self, ranks, parts, events + self.aid.num_events, fluid, packet)
 
     def _gpu_type(self, spec: GpuSpec) -> Callable[..., Gpu]:

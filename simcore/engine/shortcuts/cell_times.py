@@ -270,6 +270,7 @@ def _times(
         values = np.array(column, dtype=np.int64)
         return np.where(values >= 0, values - begin, -1)
 
+    rank.lay_out()
     ready, start, end = since(rank.item_ready), since(rank.item_start), since(rank.item_end)
     op_start, op_end = since(rank.op_start), since(rank.op_end)
     streams, last = [], []
