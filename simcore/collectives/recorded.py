@@ -15,7 +15,7 @@ def as_recorded(plan: CollectivePlan, recorded_ps: int) -> CollectivePlan:
     """
     return replace(
         plan, algorithm="recorded", protocol="recorded", channels=0, latency_ps=recorded_ps, volume_bytes=0.0,
-        hbm_bytes_per_byte=0.0, links=(), alone_ps=recorded_ps,
+        hbm_bytes_per_byte=0.0, links=(), alone_ps=recorded_ps, between_ps=0,
     )  # fmt: skip
 
 

@@ -5,6 +5,9 @@ import pytest
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder, external
 from simcore.graph.schedules import gpipe, one_f_one_b, pipeline_graph
+from simcore.hardware import load_cluster
+from simcore.run import ALL_SHORTCUTS, Setup
+from simcore.run import run as simulated
 from tests.engine.lab import US, C, K, cluster, end_us, run
 
 F, B = 30 * US, 70 * US
@@ -146,3 +149,18 @@ def test_world_larger_than_the_cluster_is_refused():
     graph = pipeline_graph(gpipe(2, 1), forward=F, backward=B, num_bytes=1, tp=8)
     with pytest.raises(InputError, match="16 ranks but the cluster has 8 GPUs"):
         run(graph, transfers={1: C()}, topology=cluster(1))
+
+
+@pytest.mark.parametrize("recorded_ps", [0, 5 * US])
+def test_a_collective_with_a_recorded_time_lasts_that_long_whatever_nccl_would_do(recorded_ps):
+    # Two all_reduces in a row on 16 GPUs of two nodes, whose plan has waits between its steps.
+    build = GraphBuilder(16, name="recorded")
+    build.group("dp", dims=((16, 1),))
+    template = build.template("step")
+    for _ in range(2):
+        template.collective("all_reduce", "dp", 1 << 17, recorded_ps=recorded_ps)
+    build.program(range(16), [(template, 0, 0)])
+    for shortcuts in (frozenset(), ALL_SHORTCUTS):
+        result = simulated(build.build(), load_cluster("h100-16"), Setup(shortcuts=shortcuts)).result
+        times = result.times_of(3)
+        assert (times.end_ps - times.start_ps).tolist() == [recorded_ps, recorded_ps]
