@@ -38,7 +38,7 @@ app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=F
 _RANKS: Final = 8192
 _ROOT: Final = Path(__file__).resolve().parent.parent
 #: Jobs until caches are as full as they get; memory is compared from then on.
-_WARM_UP: Final = 0.3
+_WARM_UP: Final = 0.5
 #: How often memory is looked at.
 _POINTS: Final = 50
 
@@ -96,7 +96,7 @@ def together(
 @app.command()
 def many(
     number: Annotated[int, typer.Argument(min=20, help="Jobs.")],
-    most_kib: Annotated[float, typer.Option(help="Growth allowed, KiB a job.")] = 20.0,
+    most_kib: Annotated[float, typer.Option(help="Growth allowed, KiB a job.")] = 25.0,
 ) -> None:
     """Different jobs in one process, each with its run folder; memory over time and its slope."""
     points: list[tuple[int, int]] = []
