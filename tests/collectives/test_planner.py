@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcore.collectives import COLLECTIVES, CollectivePlan, NcclPlanner
+from simcore.collectives.recorded import as_recorded
 from simcore.collectives.timing import timing_of
 from simcore.hardware import Topology, load_cluster
 from simcore.units import GIB, KIB, MIB, PS_PER_S, PS_PER_US
@@ -311,3 +312,10 @@ def test_published_measurements_are_met_within_a_fifth(
 ) -> None:
     predicted_us = NcclPlanner(topology).plan(collective, num_bytes, NODE).alone_ps / PS_PER_US
     assert predicted_us == pytest.approx(measured_us, rel=0.2)
+
+
+def test_a_recorded_collective_lasts_what_was_recorded() -> None:
+    plan = NcclPlanner(Topology(load_cluster("h800-96"))).plan("all_reduce", 1 << 20, range(8))
+    assert plan.between_ps > 0  # waits between steps, which the recorded time holds
+    assert as_recorded(plan, 0).lead_ps == 0
+    assert as_recorded(plan, 10**9).lead_ps == 10**9
