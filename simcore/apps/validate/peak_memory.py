@@ -12,6 +12,7 @@ from simcore.apps.measured.tables import ErrorTable, error_table, summary_lines
 from simcore.errors import InputError
 from simcore.units import GIB
 from workloads.jobs.published import Case, RunRow, describe, read_run_rows
+from workloads.parallel.check import check_job
 from workloads.parallel.generate import schedule_of
 from workloads.parallel.job import Job
 from workloads.parallel.memory import MemoryEstimate, estimate_memory, outside_bytes
@@ -60,7 +61,8 @@ def _predicted(row: RunRow) -> dict[str, Any]:
 
 
 def fullest(case: Case) -> MemoryEstimate:
-    """The estimate of the stage that holds most."""
+    """The estimate of the stage that holds most.  InputError for degrees that cannot be."""
+    check_job(case.model, case.parallel, case.training)
     job = Job(case.model, case.parallel, case.training, case.software)
     count = max(1, min(case.microbatches, _ENOUGH_MICROBATCHES))
     if case.parallel.virtual_stages > 1:  # whole groups of microbatches

@@ -59,3 +59,9 @@ def test_rows_that_cannot_be_are_skipped_with_the_reason(tmp_path: Path) -> None
     assert [row["id"] for row in found.skipped] == ["bloom"]
     with pytest.raises(InputError, match="no row has a value in column mem_gib"):
         memory_errors(table(tmp_path, BLOOM.replace(",49.0,", ",,")))
+
+
+def test_degrees_that_cannot_be_are_refused_with_their_reason(tmp_path: Path) -> None:
+    found = memory_errors(table(tmp_path, TORCHTITAN, BLOOM.replace(",57344,", ",57347,")))
+    assert len(found.rows) == 1
+    assert "57347" in found.skipped[0]["reason"]

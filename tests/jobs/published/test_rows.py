@@ -109,6 +109,8 @@ def test_open_inputs_that_are_many_leave_their_corners() -> None:
         ({"gpus": "17"}, "do not divide"),
         ({"layers": "x"}, "no number"),
         ({"layers": "-4"}, "not a number >= 0"),
+        ({"layers": "1e300"}, "not a number >= 0 and <="),
+        ({"ffn": "0.5"}, "column 'ffn' is 0.5, not a whole number"),
         ({"seq": "1.5"}, "whole number"),
         ({"layers": "", "model": "mystery"}, "layers is not given"),
         ({"moe_experts": "4", "moe_topk": "0"}, "moe_topk.* not a whole number >= 1"),

@@ -134,10 +134,17 @@ def _count(row: RunRow, column: str, public: Mapping[str, Any], default: int | N
 
 def _ffn(row: RunRow, public: Mapping[str, Any], hidden: int, moe: MoeSpec | None) -> int:
     """Width of dense blocks: a number, "dense18432/moe2048", or 4 x hidden."""
-    numbers = [int(float(number)) for number in re.findall(r"\d+(?:\.\d+)?", row.text("ffn"))]
-    if numbers:
-        return numbers[0]
-    return int(public.get("ffn", moe.ffn if moe else 4 * hidden))
+    widths = _widths(row)
+    return widths[0] if widths else int(public.get("ffn", moe.ffn if moe else 4 * hidden))
+
+
+def _widths(row: RunRow) -> list[int]:
+    """What the column ``ffn`` says: a number as it is meant ("1.2e4"), else those in its words."""
+    try:
+        float(row.text("ffn").replace(",", ""))
+    except ValueError:
+        return [int(float(width)) for width in re.findall(r"\d{1,9}(?:\.\d+)?", row.text("ffn"))]
+    return [row.count("ffn")] if row.says("ffn") else []
 
 
 def _moe(row: RunRow, public: Mapping[str, Any]) -> MoeSpec | None:
@@ -152,8 +159,7 @@ def _moe(row: RunRow, public: Mapping[str, Any]) -> MoeSpec | None:
         return None
     if row.says("moe_topk"):
         known["top_k"] = row.count("moe_topk")
-    widths = [int(float(number)) for number in re.findall(r"\d+(?:\.\d+)?", row.text("ffn"))]
-    if widths:
+    if widths := _widths(row):
         known["ffn"] = widths[-1]
     if "top_k" not in known or "ffn" not in known:
         raise InputError(f"{row.id}: experts without moe_topk or ffn")
