@@ -32,7 +32,7 @@ def test_every_generation_has_constants() -> None:
         ("[protocol.LL128]", "[protocol.LL129]", "unknown key 'LL129'; did you mean 'LL128'"),
         ("[collectives]", "[collective]", "unknown key 'collective'"),
         ("base_s = ", "base_s = -", "must be a number >= 0"),
-        ("base_s = ", "base_s = nan #", "must be a number >= 0"),
+        ("base_s = ", "base_s = nan #", "base_s: must be a finite number"),
         ("channel_bytes_per_s = ", "channel_bytes_per_s = 0 #", "channel_bytes_per_s must be above 0"),
         ("tree_efficiency = ", "tree_efficiency = 2 #", "is a share and must be at most 1"),
         ("source = ", "source = '' #", "source must say where"),

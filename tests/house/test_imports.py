@@ -63,7 +63,7 @@ def test_every_third_party_import_is_declared_and_pinned():
     for packages in config["options.extras_require"].values():
         declared |= set(packages.split())
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text().lower(), re.M)
-    own = {"simcore", "workloads", "hardware_profiles"}
+    own = {"simcore", "workloads", "hardware_profiles", "tests"}  # scripts that test import tests
     used = {name for path in python_files(*PRODUCT) for name in imports(path)}
     third_party = {
         DISTRIBUTION.get(name, name) for name in used - sys.stdlib_module_names - own - {"__future__"}

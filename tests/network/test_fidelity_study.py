@@ -111,7 +111,8 @@ def test_a_plot_that_cannot_be_written_is_bad_input(monkeypatch, capsys, tmp_pat
     monkeypatch.setattr("simcore.apps.studies.cases.traffic_cases", lambda quick: [])
     monkeypatch.setattr("simcore.apps.studies.references.check_references", lambda quick: [])
     monkeypatch.setattr("simcore.apps.studies.compare.check_convergence", lambda quick: [])
-    assert simcore("fidelity-study", "--plot", str(tmp_path / "missing" / "x.svg")) == 2
+    (tmp_path / "file").touch()
+    assert simcore("fidelity-study", "--plot", str(tmp_path / "file" / "x.svg")) == 2
     assert "cannot write" in capsys.readouterr().err
 
 
