@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import yaml
 
@@ -18,9 +20,9 @@ from simcore.apps.run.scenario import Scenario, resolve_scenario
 from simcore.apps.run.settings import split_pairs
 from simcore.apps.run.simulation import setup_of
 from simcore.graph import Graph, load_graph, verify
-from simcore.hardware import load_cluster
+from simcore.hardware import ClusterSpec, load_cluster
 from simcore.outside import limits
-from simcore.run import run
+from simcore.run import Ran, Setup, run
 from tests.fuzz.cases import Answer, Case, Format, register
 from tests.fuzz.mutate import NUMBERS, TEXTS, as_json, as_toml, as_yaml, document, misspelt, pick
 from workloads.jobs import complete
@@ -39,15 +41,36 @@ def small_graph() -> Graph:
     return complete(JOB, "a job", num_gpus=2, generation="hopper").graph()
 
 
-def asked(scenario: Scenario) -> Answer:
+def asked(scenario: Scenario, case: Case) -> Answer:
     """What ``run-sim`` does with a scenario, but for its folder."""
     found = loaded(scenario)
     check_dims(found.graph)
     told = [*found.warnings, *found.assumptions, *verify(found.graph)]
     check_world(found.graph, found.cluster)
     _, remark = found.fits(found.graph, found.cluster)
-    ran = run(found.graph, found.cluster, setup_of(scenario))
-    return Answer(ran.step_s, [remark, *told, *ran.warnings, *ran.assumptions])
+    setup = setup_of(scenario)
+    ran = run(found.graph, found.cluster, setup)
+    answer = Answer(ran.step_s, [remark, *told, *ran.warnings, *ran.assumptions])
+    return sound(answer, ran, found.graph, found.cluster, setup, case)
+
+
+def sound(answer: Answer, ran: Ran, graph: Graph, cluster: ClusterSpec, setup: Setup, case: Case) -> Answer:
+    """The answer, or what is wrong with the run: ops that end before they start, shortcuts that matter.
+
+    Without shortcuts only some runs are simulated again, always the same.
+    """
+    result = ran.result
+    for rank in result.representatives.tolist():
+        times = result.times_of(rank)
+        if not (times.ready_ps >= 0).all() or (times.start_ps > times.end_ps).any():
+            return replace(answer, wrong="an op ends before it starts")
+    if crc32(repr((case.words, sorted(case.files.items()))).encode("utf-8", "replace")) % 16 == 0:
+        plain = run(graph, cluster, replace(setup, shortcuts=frozenset(), fold=False))
+        if plain.result.step_ps != result.step_ps:
+            return replace(
+                answer, wrong=f"{result.step_ps} ps, without shortcuts {plain.result.step_ps} ps"[:80]
+            )
+    return answer
 
 
 def _table(path: Path) -> Any:
@@ -91,7 +114,7 @@ def _gpu_case(rng: Random) -> Case:
 def _cluster_door(given: Path, case: Case) -> Answer:
     cluster = load_cluster(str(given / "c.toml"))
     ran = run(small_graph(), cluster)
-    return Answer(ran.step_s, ran.warnings)
+    return sound(Answer(ran.step_s, ran.warnings), ran, small_graph(), cluster, Setup(), case)
 
 
 _YAML: list[Any] = [
@@ -114,7 +137,7 @@ def _yaml_case(rng: Random) -> Case:
 
 
 def _yaml_door(given: Path, case: Case) -> Answer:
-    return asked(resolve_scenario(str(given / "job.yaml"), settings={}))
+    return asked(resolve_scenario(str(given / "job.yaml"), settings={}), case)
 
 
 _SMALL = {
@@ -244,7 +267,8 @@ def _settings_case(rng: Random) -> Case:
 def _settings_door(given: Path, case: Case) -> Answer:
     packets = any(word.startswith("network.") for word in case.words)
     network = "packet" if packets else "fluid"
-    return asked(resolve_scenario(str(given / "job.yaml"), network=network, settings=split_pairs(case.words)))
+    settings = split_pairs(case.words)
+    return asked(resolve_scenario(str(given / "job.yaml"), network=network, settings=settings), case)
 
 
 _EDITS = [
@@ -290,9 +314,11 @@ def _edit_door(given: Path, case: Case) -> Answer:
     graph, cluster = _traced(), load_cluster("h100-8")
     jobs, done = edit_program(traced_job(graph, cluster, "megatron", "ieee"), case.words)
     job = jobs[-1]
-    check_world(job.graph, job.cluster or cluster)
-    ran = run(job.graph, job.cluster or cluster)
-    return Answer(ran.step_s, [change.assumed for change in done])
+    cluster = job.cluster or cluster
+    check_world(job.graph, cluster)
+    ran = run(job.graph, cluster)
+    answer = Answer(ran.step_s, [change.assumed for change in done])
+    return sound(answer, ran, job.graph, cluster, Setup(), case)
 
 
 def _limits_case(rng: Random) -> Case:

@@ -19,6 +19,7 @@ from simcore.graph import GraphBuilder
 from simcore.hardware import load_cluster
 from simcore.outside import quoted
 from simcore.run import run
+from workloads.models.check import multiple
 from workloads.models.layers import layer
 from workloads.models.local import Shard
 from workloads.models.op_tape import Recompute
@@ -107,6 +108,9 @@ def _row(line: int, columns: dict[str, str]) -> LayerRow:
     if columns["scope"] != "one transformer layer":
         raise InputError(f"no simulation of scope {columns['scope']!r}")
     hidden, heads = _find(text, r"hidden (\d+)"), _find(text, r"(\d+) heads")
+    tp = _find(text, r"tp(\d+)")
+    multiple("hidden", hidden, "heads", heads)
+    multiple("heads", heads, "tp", tp)
     precision = next((name for name in ("fp16", "bf16") if name in text), None)
     if precision is None:
         raise InputError(f"model {columns['model']!r} names no precision (fp16, bf16)")
@@ -118,7 +122,7 @@ def _row(line: int, columns: dict[str, str]) -> LayerRow:
     recompute: Recompute = "full" if "full" in variant else "selective" if "selective" in variant else "none"
     shard = Shard(
         micro_batch=_find(text, r"micro batch (\d+)"), seq=_find(text, r"seq (\d+)"),
-        tp=_find(text, r"tp(\d+)"), sequence_parallel="sequence" in variant, precision=precision,
+        tp=tp, sequence_parallel="sequence" in variant, precision=precision,
         recompute=recompute, software=_SOFTWARE,
     )  # fmt: skip
     return LayerRow(

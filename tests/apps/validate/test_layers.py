@@ -55,6 +55,8 @@ def test_full_recompute_repeats_the_forward_in_backward(tmp_path: Path) -> None:
     [
         ({"model": "22B: 48 layers, hidden 6144, 64 heads, TP8, micro batch 4, fp16"}, "seq"),
         ({"model": MODEL.replace("fp16", "int4")}, "precision"),
+        ({"model": MODEL.replace("6144", "61")}, "61 is no multiple of heads 64; nearest: 64"),
+        ({"model": MODEL.replace("TP8", "TP7")}, "64 is no multiple of tp 7; nearest: 63 or 70"),
         ({"gpu": "GTX 1080"}, "no profile of GPU"),
         ({"forward": "-7"}, "forward_ms = -7 is not from 0.001 to 1e+06 ms"),
         ({"forward": "fast"}, "not a number"),
