@@ -89,7 +89,9 @@ class Chaos:
             room = held + self._random.randrange(8192, max(2 * more, 8193))
             with small_disk(case, room) as mounted:
                 limit = 0 if mounted else self._random.randrange(1, 20_000)
-                code = self._finish(self._start(command, "new", case, file_bytes=limit))
+                code = self._finish(
+                    self._start(command, "new", case, file_bytes=limit, log=self._folder / _LOG)
+                )
                 self._expect(command, case, code, "full disk")
 
     def read_only(self) -> None:
@@ -192,7 +194,7 @@ class Chaos:
         """A command that could not write has said so, and nothing of it is left."""
         outcome, why = self._look(command, case)
         if code not in (0, 2) or (code == 0) != (outcome == "whole"):
-            said = (case / _LOG).read_text(errors="replace")[-300:]
+            said = (self._folder / _LOG).read_text(errors="replace")[-300:]
             self._tell(f"{command.name}, {fault}: exit code {code}, {outcome} {why}: {said}")
         left = sorted({path.name for path in case.iterdir()} - {command.target, _LOG})
         if left:
