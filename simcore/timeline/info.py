@@ -78,7 +78,7 @@ class GroupLayout(_RunRecord):
         return ProcessGroup(name, self.dims, self.base_dims, self.offset, self.explicit)
 
 
-class _Gpu(BaseModel):
+class _GpuMemory(BaseModel):
     """What is asked of ``cluster["gpu"]``."""
 
     name: str = ""
@@ -95,7 +95,7 @@ class _Cluster(BaseModel):
     name: str = ""
     gpus_per_node: int = Field(default=1, ge=1)
     nics_per_node: int = Field(default=1, ge=1)
-    gpu: _Gpu = Field(default_factory=_Gpu)
+    gpu: _GpuMemory = Field(default_factory=_GpuMemory)
 
 
 class _Step(BaseModel):
