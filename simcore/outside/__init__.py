@@ -10,7 +10,7 @@ from simcore.outside.documents import (
     yaml_document,
 )
 from simcore.outside.limits import VARIABLE, Limits, held_memory, limits, memory_budget, over
-from simcore.outside.names import CONTROL, inside, printable
+from simcore.outside.names import CONTROL, inside, printable, there
 from simcore.outside.patterns import found_in
 from simcore.outside.private import cache_home, private_folder
 from simcore.outside.tables import csv_rows, open_parquet
@@ -35,6 +35,7 @@ __all__ = [
     "private_folder",
     "read_bytes",
     "read_text",
+    "there",
     "toml_document",
     "yaml_document",
 ]

@@ -38,3 +38,11 @@ def inside(folder: Path, name: str, where: str) -> Path:
             " folder only (name others on the command line)"
         )
     return folder / name
+
+
+def there(path: Path, *, folder: bool = False) -> bool:
+    """Whether something is at ``path``, with ``folder`` a folder; nothing is at a name that none can have."""
+    try:
+        return path.is_dir() if folder else path.exists()
+    except (OSError, ValueError):  # too long, or with a NUL
+        return False

@@ -159,7 +159,9 @@ _CONFIGS: list[Any] = [
     {"model_type": "gemma3",
      "text_config": {**_SMALL, "model_type": "gemma3_text", "head_dim": 64, "sliding_window": 64}},
     {"model_type": "bert", "num_hidden_layers": 1, "hidden_size": 256, "num_attention_heads": 4,
-     "vocab_size": 512, "intermediate_size": 512, "id2label": {"0": "a"}, "max_position_embeddings": 128},
+     "vocab_size": 512, "intermediate_size": 512, "max_position_embeddings": 128},
+    {"model_type": "vit", "num_hidden_layers": 1, "hidden_size": 256, "num_attention_heads": 4,
+     "intermediate_size": 512, "image_size": 32, "patch_size": 16, "id2label": {"0": "a"}},
 ]  # fmt: skip
 _CONFIG_USED = {**JOB, "model": "config.json"}
 

@@ -97,3 +97,18 @@ def test_what_fails_is_made_small() -> None:
     tree = Case("one", {"a": b'{"x": [1, 2, {"bad": 0, "y": [3]}], "z": {}}'})
     small = shrunk(tree, lambda one: b"bad" in one.files.get("a", b""))
     assert small.files["a"] == b'{"x": [{"bad": 0}]}'
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_mutated_inputs_are_answered_or_refused(name: str) -> None:
+    """Longer runs, with other seeds: ``scripts/fuzz.py``."""
+    found = run_blocks(
+        [lambda half=half: (drawn(name, 0, number) for number in range(half, 120, 2)) for half in (0, 1)]
+    )
+    failed = {
+        2 * place + half: f"{outcome.signature}: {outcome.said}"
+        for half, outcomes in found
+        for place, outcome in enumerate(outcomes)
+        if not outcome.good
+    }
+    assert failed == {}

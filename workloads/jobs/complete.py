@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph
 from simcore.graph.schedules import Placement, Schedule
-from simcore.outside import inside, json_document, read_text
+from simcore.outside import inside, json_document, read_text, there
 from workloads.jobs.draft import Assumed, Draft
 from workloads.jobs.presets import Preset, load_preset, preset_names, read_preset
 from workloads.jobs.rules import RULES
@@ -177,7 +177,7 @@ def _model(
         if not isinstance(source, str):
             raise InputError(f"{where}: model must be a name, not {str(source)[:80]!r}")
         path = _file(source, where, folder)
-        if path.suffix == ".json" or path.is_file():
+        if path.suffix == ".json" or there(path):
             found, remarks = model_fields(_read_json(path), str(path))
             base = {**found, "name": _name_of(path)}
         elif source in model_names():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from simcore.apps.run.settings import RunSettings, parse_settings
 from simcore.errors import InputError, nearest
 from simcore.hardware import DEFAULT_CLUSTER
-from simcore.outside import inside, read_text, yaml_document
+from simcore.outside import inside, read_text, there, yaml_document
 from workloads import catalog
 
 if TYPE_CHECKING:
@@ -146,8 +146,8 @@ def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -
         path = Path(workload or "")
         return DescribedJob(file.described, str(path), path.parent, overrides)
     named = file.workload
-    if named is not None and not Path(named).is_dir():
-        if named.endswith(".json") or (Path(named).is_file() and "." not in named):
+    if named is not None and not there(Path(named), folder=True):
+        if named.endswith(".json") or ("." not in named and there(Path(named))):
             return DescribedJob({"model": named}, named, None, overrides)
         if named not in catalog.names() and _is_model(named):
             return DescribedJob({"model": named}, named, None, overrides)
@@ -184,11 +184,11 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
     if not workload.strip():
         raise InputError(f"unknown workload {workload!r}{nearest(workload, catalog.names())}")
     folder = Path(workload)
-    if folder.is_dir():
+    if there(folder, folder=True):
         if not (folder / "graph.json").is_file():
             raise InputError(f"{folder} is not a graph folder: it has no graph.json")
         return folder, False
-    if folder.suffix == ".json" or folder.is_file():
+    if folder.suffix == ".json" or there(folder):
         raise InputError(
             f"{workload}: a workload is a catalog name, a graph folder, a YAML file, a Hugging Face"
             " config.json or a model's name"
@@ -245,7 +245,7 @@ def _beside(path: Path, name: str | None) -> str | None:
     """
     if name is None or not name.strip():
         return name
-    if Path(name).is_absolute() or ".." in Path(name).parts or (path.parent / name).exists():
+    if Path(name).is_absolute() or ".." in Path(name).parts or there(path.parent / name):
         return str(inside(path.parent, name, str(path)))
     return name
 

@@ -34,6 +34,8 @@ _EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 _NO_STREAM = 0xFFFFFFFF
 _SYNC_KINDS = ("Unknown", "Event Sync", "Stream Wait Event", "Stream Sync", "Context Sync")
 
+_TIMES = ("start", "end")  # nothing is recorded of what lacks one
+
 
 class NsysDatabase:
     """Tables as integer columns.  ``columns`` are the columns of each table.
@@ -59,7 +61,8 @@ class NsysDatabase:
         return column in self.columns.get(table, ())
 
     def integers(self, table: str, columns: Sequence[str]) -> IntArray:
-        """Rows of ``table``: its row number, then ``columns``; 0 for a column or value that is missing.
+        """Rows of ``table``: its row number, then ``columns``; 0 for a column or value that is missing,
+        times aside.
 
         Errors: InputError for a value that is no whole number, and for more rows than the limit of events.
         """
@@ -67,7 +70,12 @@ class NsysDatabase:
         if table not in self.columns:
             return np.zeros((0, width), dtype=np.int64)
         chosen = ", ".join(
-            f"COALESCE({_quoted(column)}, 0)" if self.has(table, column) else "0" for column in columns
+            "0"
+            if not self.has(table, column)
+            else _quoted(column)
+            if column in _TIMES
+            else f"COALESCE({_quoted(column)}, 0)"
+            for column in columns
         )
         cursor = self._connection.execute(f"SELECT rowid, {chosen} FROM {_quoted(table)} NOT INDEXED")
         parts: list[IntArray] = []
