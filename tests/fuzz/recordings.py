@@ -127,7 +127,8 @@ def replayed(paths: list[Path], words: tuple[str, ...]) -> Answer:
     shown = replay_object(job, steps, step_insights(replay, steps))
     shown["edits"] = [change.as_object() for change in changes]
     shown["stragglers"] = stragglers.as_object() if stragglers is not None else None
-    return Answer(max(step["predicted_s"] for step in shown["steps"]), shown)
+    seconds = max(step["predicted_s"] for step in shown["steps"])
+    return Answer(seconds or None, shown)  # kernels may be recorded to take no time
 
 
 def _files_door(given: Path, case: Case) -> Answer:

@@ -90,8 +90,6 @@ def import_traces(paths: Sequence[Path], *, skip_bad: bool = False, gaps: str = 
     sources = [source for found in by_format.values() for source in found]
     with _uncollected():
         job = _import_function(by_format)(sources, skip_bad, gaps)
-    if job.ranks and not any((rank.recorded.end_ps > rank.recorded.start_ps).any() for rank in job.ranks):
-        raise InputError(f"{sources[0].label}: nothing that was recorded takes any time")
     report = replace(job.report, skipped=(*skipped, *job.report.skipped))
     return replace(job, report=report)
 
