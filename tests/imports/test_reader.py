@@ -7,11 +7,14 @@ import tarfile
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simcore.errors import InputError
 from tests.imports.traces import call, kernel, launched, write
 from workloads.imports import import_traces
 from workloads.imports.files import trace_files
+from workloads.imports.json_events import read_events
 from workloads.imports.kineto.read import read_kineto
 
 
@@ -184,3 +187,31 @@ def test_an_end_read_a_little_early_is_no_time(tmp_path):
     path = text(tmp_path, '{"traceEvents": [' + GOOD.replace('"dur": 2', '"dur": -0.5') + "]}")
     (rank,) = import_traces([path]).ranks
     assert (rank.recorded.end_ps == rank.recorded.start_ps).all()
+
+
+_NAMES = st.text(alphabet='ab{}[],:"\\\n ', max_size=6)
+_NESTED = st.recursive(
+    st.none() | st.integers(-9, 9) | _NAMES, lambda inner: st.lists(inner, max_size=3), max_leaves=6
+)
+
+
+@given(
+    events=st.lists(
+        st.dictionaries(_NAMES, _NESTED | st.dictionaries(_NAMES, _NESTED, max_size=2), max_size=3)
+    ),
+    more=st.lists(st.dictionaries(_NAMES, _NESTED, max_size=2), max_size=3),
+    separators=st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " : ")]),
+    window=st.integers(1, 40),
+)
+def test_events_are_those_of_a_reader_that_holds_the_file(tmp_path_factory, events, more, separators, window):
+    """Wherever windows end, whatever names hold, and with other arrays of objects behind the events."""
+    path = tmp_path_factory.mktemp("trace") / "trace.json"
+    path.write_text(
+        json.dumps({"traceEvents": events, "devices": more}, separators=separators), encoding="utf-8"
+    )
+    header = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workloads.imports.json_events._CHUNK_BYTES", window)
+        (source,) = trace_files(path)
+        found = list(read_events(source, header))
+    assert found == list(enumerate(events)) and header == {"devices": more}

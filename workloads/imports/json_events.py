@@ -1,7 +1,8 @@
 """Events of a trace file one at a time: a JSON reader that never holds the file, nor its decompressed text.
 
-A profiler trace is one object whose ``traceEvents`` array has a million small objects.  Each is decoded by
-the standard library's C scanner from a sliding window of text, so memory is the window, whatever the file.
+A profiler trace is one object whose ``traceEvents`` array has a million small objects.  They are decoded by
+the standard library's C scanner from a sliding window of text, so memory is the window, whatever the file: as
+many at once as the window holds, one at a time where it cannot be cut (and to say where an error stands).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class _Window:
         self._handle = handle
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         self._ended = False
+        self._can_cut = True  # whether a try to decode several values at once may go well
         # Fractions stay text: 1712195495519689.123 us does not fit in a double.  Names of kernels and Python
         # frames may hold raw control characters and bytes that are no UTF-8.
         self._scan = json.JSONDecoder(parse_float=str, parse_constant=_no_constant, strict=False).raw_decode
@@ -49,6 +51,7 @@ class _Window:
         self._dropped += self.at
         self.text = self.text[self.at :] + more
         self.at = 0
+        self._can_cut = True
         return not self._ended
 
     def fail(self, reason: str) -> InputError:
@@ -103,6 +106,27 @@ class _Window:
             except RecursionError:
                 raise self.fail("values are nested too deeply") from None
 
+    def values(self) -> list[Any]:
+        """The next objects of an array, with the comma behind them: all that the window holds; [] for none.
+
+        The text up to the last comma behind an object is an array's inside, or it is no JSON: cut inside a
+        text or another array, a quote or a bracket is missing at its end.
+        """
+        if len(self.text) - self.at < _CHUNK_BYTES >> 1:
+            self.fill()
+        cut = self.text.rfind("},", self.at) if self._can_cut else -1
+        if cut >= 0:
+            inside = f"[{self.text[self.at : cut + 1]}]"
+            try:
+                found, end = self._scan(inside)
+            except (ValueError, RecursionError):  # said, with its place, when it is read by itself
+                end = -1
+            if end == len(inside):  # else the array ended before
+                self.at = cut + 2
+                return list(found)
+        self._can_cut = False
+        return []
+
 
 def _no_constant(name: str) -> str:
     return name  # NaN and the infinities, judged where they stand
@@ -151,6 +175,11 @@ def _array(window: _Window) -> Iterator[tuple[int, Any]]:
         return
     number, most = 0, limits().events
     while True:
+        for event in window.values():
+            yield number, event
+            number += 1
+            if number > most:
+                raise over("events", 0, window.label)
         yield number, window.value()
         number += 1
         if number > most:

@@ -83,6 +83,7 @@ class KinetoReader:
         self.origin_us: int | None = None
         self.first_event = 0
         self.names = Names()
+        self._json_codes: dict[str, int] = {}
         self.threads: dict[tuple[object, object], int] = {}
         self.gpu: array[int] = array("q")  # ten numbers an activity, in the order of Activities
         self.grids: array[int] = array("q")  # five numbers an activity, as blocks_per_sm wants them
@@ -186,8 +187,17 @@ class KinetoReader:
         types = args.get("Input type", args.get("Input Type"))
         if types is not None and type(types) is not list:
             raise WrongFieldError("Input type", types, "no list")
-        codes = [self.names.code(found) for found in (name, json.dumps(shapes), json.dumps(types))]
-        self.framework.extend((start, end, thread, *codes))
+        self.framework.extend(
+            (start, end, thread, self.names.code(name), self._json(shapes), self._json(types))
+        )
+
+    def _json(self, value: list[Any] | None) -> int:
+        """The number of a value as JSON text."""
+        key = repr(value)  # quicker than JSON, and few are different
+        code = self._json_codes.get(key)
+        if code is None:
+            code = self._json_codes[key] = self.names.code(json.dumps(value))
+        return code
 
     def _take_activity(self, number: int, event: dict[str, Any], kind: int) -> None:
         start, end = self._interval(number, event)
