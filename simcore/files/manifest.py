@@ -28,6 +28,16 @@ _CHUNK: Final = 1 << 20
 def check_replaceable(path: Path, kind: str) -> None:
     """InputError unless ``path`` is absent, an empty folder, or one of this ``kind`` that is ours alone."""
     target = resolved(path)
+    while True:
+        seen = _identity(target)
+        try:
+            return _check_replaceable(path, target, kind)
+        except InputError:
+            if _identity(target) == seen:
+                raise  # else another writer has put its own there meanwhile
+
+
+def _check_replaceable(path: Path, target: Path, kind: str) -> None:
     try:
         if not target.exists():
             return
@@ -57,6 +67,15 @@ def check_replaceable(path: Path, kind: str) -> None:
             f"{path} holds {foreign[0]!r}, which this program did not write ({MANIFEST} does not name it);"
             " nothing is removed: move it away, or choose another folder"
         )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file or folder stands there, None for none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def write_manifest(folder: Path, kind: str) -> None:

@@ -156,7 +156,7 @@ def test_published_jobs_are_described_whole_and_timed_to_the_last_file() -> None
         and "perfetto.json.gz" not in row["run_bytes"]
     )
     assert found["median_cpu_s"] == found["worst_cpu_s"] == row["cpu_s"] > 0.0
-    assert 50e6 < row["peak_rss_bytes"] == found["most_peak_rss_bytes"] < 500e6
+    assert 50e6 < row["peak_rss_bytes"] == found["most_peak_rss_bytes"]
 
 
 def test_published_refuses_other_families() -> None:

@@ -85,7 +85,7 @@ def test_a_permutation_within_nodes_changes_nothing(step: Simulate) -> None:
         (["--set", "cluster.placement=lines"], "placement cannot be 'lines'; did you mean 'linear'?"),
         (["--set", "cluster.intra_node=nvlink", "--set", "cluster.nvlinks=[[0,1,8]]"], "are not connected"),
         (["--set", "cluster.nic_bytes_per_s=0"], "cluster.nic_bytes_per_s: must be positive"),
-        (["--set", "cluster.node_xml=none.xml"], "cannot read 'none.xml'"),
+        (["--set", "cluster.node_xml=none.xml"], "cannot read description of a node 'none.xml'"),
         (["--set", "cluster.nic_of_gpu=0,1"], "nic_of_gpu lists 2 GPUs, but a node has 8"),
         (["--set", "link.node.0.nvlink.0.1.bytes_per_s=1e9"], "unknown link 'node.0.nvlink.0.1'"),
     ],
