@@ -11,7 +11,7 @@ from simcore.errors import InputError, nearest
 from simcore.hardware.keys import CLUSTER, FROM_XML, LISTS
 from simcore.hardware.profiles import Profile
 from simcore.hardware.wiring import NodeWiring, PciePort, nic_ports
-from simcore.outside import inside, read_text
+from simcore.outside import inside, read_text, there
 
 if TYPE_CHECKING:
     from simcore.hardware.node_xml import NodeXml
@@ -163,7 +163,12 @@ def _pcie_ports(profile: Profile, nic_of_gpu: tuple[tuple[int, ...], ...]) -> tu
     def listed(key: str, count: int, default: Sequence[int]) -> Sequence[int]:
         found: Sequence[int] = values.get(key, default)
         if len(found) != count:
-            raise InputError(f"{where}: {key} lists {len(found)}, but there are {count}")
+            raise InputError(f"{where}: {key} lists {len(found)}, but there are {count:,}")
+        most = num_gpus + num_nics  # each has something below it
+        if max(found, default=0) >= most:
+            raise InputError(
+                f"{where}: {key} names number {max(found):,}; at most {most} are there, from 0 on"
+            )
         return found
 
     if "pcie_switch_of_gpu" in values:
@@ -224,7 +229,7 @@ def placed(
 
 def _from_file(name: str, where: str, folder: Path | None) -> tuple[int, ...]:
     path = Path(name) if folder is None else inside(folder, name, where)
-    if not Path(name).suffix and len(Path(name).parts) == 1 and not path.is_file():
+    if not Path(name).suffix and len(Path(name).parts) == 1 and not there(path):
         raise InputError(
             f"{where}: placement cannot be {name!r}{nearest(name, (*_NAMED, 'nodes:<n>,<n>'))}; or a list of"
             " GPUs, or a file of them"

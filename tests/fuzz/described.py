@@ -149,7 +149,7 @@ _CONFIGS: list[Any] = [
     {**_SMALL, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
      "sliding_window": None},
     {**_SMALL, "model_type": "qwen3_moe", "head_dim": 64, "moe_intermediate_size": 128, "num_experts": 4,
-     "num_experts_per_tok": 2, "decoder_sparse_step": 1, "mlp_only_layers": []},
+     "num_experts_per_tok": 2, "decoder_sparse_step": 1},
     {**_SMALL, "model_type": "deepseek_v3", "kv_lora_rank": 64, "q_lora_rank": 64, "qk_nope_head_dim": 32,
      "qk_rope_head_dim": 16, "v_head_dim": 32, "num_experts_per_tok": 2, "n_routed_experts": 4,
      "moe_layer_freq": 1, "n_shared_experts": 1,

@@ -247,7 +247,7 @@ def _started(make: Callable[[], Iterator[Case]], outcomes: list[Outcome], base: 
 
     gc.collect()
     gc.freeze()
-    process = context.Process(target=live, daemon=True)
+    process = context.Process(target=live)  # no daemon: commands have workers of their own
     process.start()
     theirs.close()
     return _Worker(make, outcomes, process, ours, time.monotonic())

@@ -179,6 +179,8 @@ def test_nvlinks_that_cannot_be(keys: dict[str, str], complaint: str) -> None:
         ({"pcie_switch_of_gpu": "0,0,1"}, "pcie_switch_of_gpu lists 3, but there are 8"),
         ({"cpu_of_pcie_switch": "0,1"}, "cpu_of_pcie_switch lists 2, but there are 4"),
         ({"pcie_switch_of_nic": "0,1,2"}, "pcie_switch_of_nic lists 3, but there are 4"),
+        ({"cpu_of_pcie_switch": "0,9000000000,1,1"}, "names number 9,000,000,000; at most 12 are there"),
+        ({"pcie_switch_of_gpu": "0,0,1,1,2,2,3,9000000000"}, "names number 9,000,000,000; at most 12"),
         ({"cpu_of_gpu": "0,0,0,0,1,1,1,1"}, "not both"),
         ({"pcie_switch_of_gpu": "0,0,1,x"}, "expected a list such as"),
         ({"gpus_per_node": "65"}, "a node without NVSwitch has at most 64 GPUs"),
