@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcore.analysis.totals import Key, Total
+from simcore.graph.groups import ProcessGroup
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.reader import RankRows, Timeline
 
@@ -103,7 +104,7 @@ class _Walk:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._ranks: dict[int, _Rank] = {}
-        self._groups = {name: layout.group(name) for name, layout in timeline.info.groups.items()}
+        self._groups: dict[str, ProcessGroup] = {}
         self._parts: dict[Key, Total] = defaultdict(Total)
         self._stages: dict[int, int] = defaultdict(int)
         self._ops: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -163,6 +164,8 @@ class _Walk:
         kind, group = rows.text("kind", row), rows.text("group", row)
         if kind not in COMMUNICATION_KINDS:
             return rank, row
+        if kind not in P2P_KINDS and group not in self._groups:
+            self._groups[group] = self._timeline.info.group(group)
         members = (int(rows.peer[row]),) if kind in P2P_KINDS else self._groups[group].ranks_of(rank)
         found = rank, row
         for member in members:

@@ -125,6 +125,7 @@ class Timeline:
         """Rows of each rank that stands for a class, one rank at a time, in file order."""
         wanted = self._columns(columns)
         pending: dict[int, list[pa.Table]] = {}
+        missing = set(self._class_sizes)
         for group in range(self._file.num_row_groups):
             table = self._read_group(group, wanted)
             for rank, part in _split_by_rank(table):
@@ -135,7 +136,10 @@ class Timeline:
                 pending.setdefault(rank, []).append(part)
             # A rank is complete once no later row group holds it.
             for rank in [r for r in pending if self._last_group[r] <= group]:
+                missing.discard(rank)
                 yield RankRows(rank, self._class_sizes[rank], _concat(pending.pop(rank)))
+        if missing:
+            raise InputError(f"{self.path}: no rows of rank {min(missing)}")
 
     def counters(self, wanted: Callable[[str], bool] | None = None) -> pd.DataFrame:
         """Columns time_ps, resource, value; a step function per resource.

@@ -86,7 +86,9 @@ def _case(rng: Random) -> Case:
     if words[0] in _LONG or (words[0] == "run-sim" and not any("GIVEN" in word for word in words)):
         words.insert(rng.randrange(1, len(words) + 1), "--none-of-these")
     for at, word in enumerate(words[:-1]):
-        if word in ("--perfetto", "--kineto") and "GIVEN" in words[at + 1]:
+        if word in ("--perfetto", "--kineto", "--out") and (
+            "GIVEN" in words[at + 1] or ".." in words[at + 1]
+        ):
             words[at + 1] = "out"  # what a user names for an export is theirs to overwrite
     typed = [word.replace("\0", "").replace("\ud800", "\udcff") for word in words]  # what a shell can pass
     return Case("command", _files(), tuple(typed))

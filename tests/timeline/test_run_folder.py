@@ -218,6 +218,8 @@ def _with(column: str, values: object) -> Callable[[pa.Table], pa.Table]:
         ("timeline", _with("alone_ps", [-1] * 11), "column 'alone_ps' holds a negative number"),
         ("timeline", _with("end_ps", [0] * 11), "an op ends before it starts"),
         ("timeline", _with("ready_ps", [10**9] * 11), "an op starts before it is ready"),
+        ("timeline", lambda table: table.slice(0, 0), "no rows of rank 0"),
+        ("timeline", lambda table: table.slice(0, 6), "no rows of rank 1"),
         ("timeline", lambda table: table.append_column("more", [[1] * 11]), "unknown column 'more'"),
         ("rank_classes", lambda table: table.slice(1), "does not name each of the job's 2 ranks once"),
         (
