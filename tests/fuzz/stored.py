@@ -26,7 +26,7 @@ from simcore.run import Setup, run
 from tests.apps.validate import test_nccl, test_peak_memory
 from tests.cost import test_validate
 from tests.fuzz.cases import Answer, Case, Format, register
-from tests.fuzz.described import PROFILES, small_graph, sound
+from tests.fuzz.described import PROFILES, h100s, small_graph, sound
 from tests.fuzz.ended import commanded
 from tests.fuzz.mutate import Mutated, as_json, document, pick, some_bytes, some_lines
 from tests.graph.examples import data_parallel, two_stages
@@ -137,7 +137,7 @@ def _graph_door(given: Path, case: Case) -> Answer:
     graph = load_graph(given)
     check_dims(graph)
     told = verify(graph)
-    cluster = load_cluster("h100-8")
+    cluster = h100s()
     ran = run(graph, cluster)
     return _sealed(sound(Answer(ran.step_s, told), ran, graph, cluster, Setup(), case), case)
 
@@ -223,7 +223,7 @@ def _times_case(rng: Random) -> Case:
 
 def _times_door(given: Path, case: Case) -> Answer:
     tables = (MeasuredTable.load(given / "t.csv"),)
-    return Answer(run(small_graph(), load_cluster("h100-8"), Setup(tables=tables)).step_s)
+    return Answer(run(small_graph(), h100s(), Setup(tables=tables)).step_s)
 
 
 def _xml_case(rng: Random) -> Case:
@@ -250,7 +250,7 @@ def _learned_case(rng: Random) -> Case:
 
 def _learned_door(given: Path, case: Case) -> Answer:
     learned = chosen_interference(f"learned:{given / 'i.json'}")
-    return Answer(run(small_graph(), load_cluster("h100-8"), Setup(learned=learned)).step_s)
+    return Answer(run(small_graph(), h100s(), Setup(learned=learned)).step_s)
 
 
 register([
