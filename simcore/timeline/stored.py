@@ -55,6 +55,8 @@ def read_group(
     """
     try:
         table = file.read_row_group(group, columns=columns, use_threads=False)
+    except MemoryError:  # Arrow's is one of its exceptions, too
+        raise
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
     for name in table.column_names:
@@ -80,13 +82,16 @@ def read_group(
 def rank_classes(path: Path, world_size: int) -> pa.Table:
     """Which rank stands for which.  InputError unless every rank has one that stands for itself."""
     file = open_table(path, RANK_CLASSES, "simcore.rank_classes.schema")
+    once = f"{path}: does not name each of the job's {world_size:,} ranks once"
+    if file.metadata.num_rows != world_size:
+        raise InputError(once)
     groups = [read_group(file, path, group, num_ranks=world_size) for group in range(file.num_row_groups)]
     table = pa.concat_tables(
         [pa.Table.from_batches([], schema=RANK_CLASSES), *groups], promote_options="none"
     )
     ranks, stands = values_of(table.column("rank")), values_of(table.column("representative"))
-    if len(ranks) != world_size or not np.array_equal(np.sort(ranks), np.arange(world_size)):
-        raise InputError(f"{path}: does not name each of the job's {world_size:,} ranks once")
+    if not np.array_equal(np.sort(ranks), np.arange(world_size)):
+        raise InputError(once)
     of_rank = np.empty(world_size, dtype=np.int64)
     of_rank[ranks] = stands
     if world_size and (stands.min() < 0 or stands.max() >= world_size or (of_rank[of_rank] != of_rank).any()):
