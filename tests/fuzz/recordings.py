@@ -43,21 +43,10 @@ from workloads.imports.chakra.read import ChakraNode, write_nodes
 
 Files = dict[str, bytes]
 _EDITS = [
-    "layers=2:4",
-    "pp=2:4",
-    "schedule=gpipe",
-    "num_microbatches=8",
-    "kernel.gemm.speed=2",
-    "remove.communication",
-    "cuda_graphs",
-    "host.speed=2",
-    "schedule=interleaved:2",
-    "straggler.1=remove",
-    "dp=2:4",
-    "network=a100-8",
-    "num_microbatches=1e9",
-    "hidden=512",
-]
+    "layers=2:4", "pp=2:4", "schedule=gpipe", "num_microbatches=8", "kernel.gemm.speed=2",
+    "remove.communication", "cuda_graphs", "host.speed=2", "schedule=interleaved:2", "straggler.1=remove",
+    "dp=2:4", "network=a100-8", "num_microbatches=1e9", "hidden=512",
+]  # fmt: skip
 
 
 def _written(*builds: Callable[[Path], object]) -> list[Files]:
