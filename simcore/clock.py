@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final
@@ -42,7 +43,9 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-Entry = tuple[int, int, int, Event]  # due time, priority, order of scheduling
+#: Due time, priority, order of scheduling, and what happens then; it is told that order.
+Entry = tuple[int, int, int, Callable[[int], None]]
+_NO_ENTRY: Final = -1
 
 
 class Clock(Environment):
@@ -66,18 +69,18 @@ class Clock(Environment):
 
     def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: float = 0) -> None:
         """Have ``event`` processed ``delay`` ps from now."""
-        heappush(self._agenda, (self._now + delay, priority, next(self._numbers), event))  # type: ignore[misc]
+        self._note(int(self._now + delay), priority, partial(_process, event))
 
     def schedule_at(self, event: Event, time_ps: int) -> None:
         """Have ``event`` processed at ``time_ps``."""
-        heappush(self._agenda, (time_ps, NORMAL, next(self._numbers), event))
+        self._note(time_ps, NORMAL, partial(_process, event))
 
     def at_the_end(self, call: Callable[[], None]) -> None:
         """Have ``call`` made when all that is due now has happened, and nothing before it."""
-        last = Event(self)
-        last._ok, last._value = True, None
-        last.callbacks = [lambda _: call()]
-        heappush(self._agenda, (self.now, _LAST, next(self._numbers), last))
+        self._note(self.now, _LAST, lambda _: call())
+
+    def _note(self, time_ps: int, priority: int, happens: Callable[[int], None]) -> None:
+        heappush(self._agenda, (time_ps, priority, next(self._numbers), happens))
 
     def peek(self) -> float:
         """Time of the next event, infinity without any."""
@@ -87,17 +90,8 @@ class Clock(Environment):
         """Process the next event.  EmptySchedule without any."""
         if not self._agenda:
             raise EmptySchedule
-        self._now, _, _, event = heappop(self._agenda)
-        callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-        for place, callback in enumerate(callbacks):
-            try:
-                callback(event)
-            except StopSimulation:  # who waits for the same event goes on when the simulation does
-                event.callbacks = callbacks[place + 1 :]
-                self.schedule(event, EventPriority(-1))
-                raise
-        if not event._ok and not hasattr(event, "_defused"):
-            raise event._value
+        self._now, _, number, happens = heappop(self._agenda)
+        happens(number)
         self.num_events += 1
 
     def drain(self, progress: Progress | None = None) -> int:
@@ -109,12 +103,8 @@ class Clock(Environment):
         agenda, done = self._agenda, self.num_events
         with uncollected():  # nothing here makes cycles, and millions of young objects would be scanned
             while agenda:
-                self._now, _, _, event = heappop(agenda)
-                callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-                for callback in callbacks:
-                    callback(event)
-                if not event._ok and not hasattr(event, "_defused"):
-                    raise event._value
+                self._now, _, number, happens = heappop(agenda)
+                happens(number)
                 done += 1
                 if progress is not None and not done % _REPORT_EVERY:
                     progress(done)
@@ -134,14 +124,26 @@ class Clock(Environment):
         self._now = since_ps
         yield
         while own and own[0][0] < now:
-            self._now, _, _, event = heappop(own)
-            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
-            for callback in callbacks:
-                callback(event)
+            self._now, _, number, happens = heappop(own)
+            happens(number)
             self._caught_up += 1
         self._agenda, self._now = others, now
         for entry in own:
             heappush(others, entry)
+
+
+def _process(event: Event, number: int) -> None:  # noqa: ARG001
+    """Run the callbacks of an event of SimPy's."""
+    callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+    for place, callback in enumerate(callbacks):
+        try:
+            callback(event)
+        except StopSimulation:  # who waits for the same event goes on when the simulation does
+            event.callbacks = callbacks[place + 1 :]
+            event.env.schedule(event, EventPriority(-1))
+            raise
+    if not event._ok and not hasattr(event, "_defused"):
+        raise event._value
 
 
 class Signal(Event):
@@ -159,26 +161,13 @@ class Signal(Event):
             callback(self)
 
 
-class _Wake(Event):
-    """One entry of a movable event on the agenda; stale when the event has been moved since."""
-
-    def __init__(self, event: Movable) -> None:
-        # What Event's own constructor does, written out as SimPy's Timeout has it: one of these per event.
-        self.env = event.env
-        self.callbacks = [event._woken]
-        self._ok = True
-        self._value = None
-
-
 class Movable(Signal):
     """A signal with a due time that can be moved: only the latest :meth:`set` counts.
 
     Subclasses say in :meth:`due` what happens at that time; they may set another one or fire.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self._wake: _Wake | None = None
+    _due_entry = _NO_ENTRY
 
     def set(self, time_ps: int) -> None:
         """Become due at ``time_ps`` (not before now), instead of at any time set before.
@@ -187,19 +176,19 @@ class Movable(Signal):
         """
         if time_ps > LAST_PS:
             raise InputError("the step takes more than 53 days, which 64 bits of ps cannot tell; check rates")
-        wake = self._wake = _Wake(self)
         clock = self.env
-        heappush(clock._agenda, (time_ps, NORMAL, next(clock._numbers), wake))
+        number = self._due_entry = next(clock._numbers)
+        heappush(clock._agenda, (time_ps, NORMAL, number, self._woken))
 
     def unset(self) -> None:
         """Do not become due until set again."""
-        self._wake = None
+        self._due_entry = _NO_ENTRY
 
     def due(self) -> None:
         """The time has come."""
         self.fire()
 
-    def _woken(self, wake: Event) -> None:
-        if wake is self._wake:
-            self._wake = None
+    def _woken(self, number: int) -> None:
+        if number == self._due_entry:
+            self._due_entry = _NO_ENTRY
             self.due()
