@@ -83,7 +83,8 @@ def _case(rng: Random) -> Case:
             words[at] = rng.choice(_PLACES)
         else:
             words.insert(at, rng.choice(("--json", "--help", "--out", "--nonsense", "--", "-x")))
-    if words[0] in _LONG or (words[0] == "run-sim" and not any("GIVEN" in word for word in words)):
+    begun = words[0] if words else ""
+    if begun in _LONG or (begun == "run-sim" and not any("GIVEN" in word for word in words)):
         words.insert(rng.randrange(1, len(words) + 1), "--none-of-these")
     for at, word in enumerate(words[:-1]):
         if word in ("--perfetto", "--kineto", "--out") and (
