@@ -189,6 +189,8 @@ def _work(cases: Iterable[Case], told: Connection, base: str) -> None:
     except Exception:  # of ours: a case that could not be drawn
         told.send(traceback.format_exc())
     told.close()
+    os.chdir(base)
+    shutil.rmtree(folders.root, ignore_errors=True)
 
 
 @dataclass
@@ -211,26 +213,36 @@ def run_blocks(
     case; another goes on behind it.
     """
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    running: dict[int, _Worker] = {}
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory, ignore_cleanup_errors=True) as base:
-        waiting, running = enumerate(blocks), dict[int, _Worker]()
-        more = True
-        while more or running:
-            while more and len(running) < jobs:
-                entry = next(waiting, None)
-                more = entry is not None
-                if entry is not None:
-                    running[entry[0]] = _started(entry[1], [], base)
-            wait([worker.told for worker in running.values()], timeout=1.0)
-            for number, worker in list(running.items()):
-                ended = _heard(worker)
-                if ended == "done":
-                    del running[number]
-                    yield number, worker.outcomes
-                elif ended:
-                    worker.outcomes.append(
-                        Outcome(ended, "", "the process ended" if ended == "died" else "killed")
-                    )
-                    running[number] = _started(worker.make, worker.outcomes, base)
+        try:
+            yield from _outcomes(blocks, jobs, base, running)
+        finally:  # also when it is interrupted: nobody may write there any more
+            for worker in running.values():
+                worker.process.kill()
+                worker.process.join()
+
+
+def _outcomes(
+    blocks: Iterable[Callable[[], Iterator[Case]]], jobs: int, base: str, running: dict[int, _Worker]
+) -> Iterator[tuple[int, list[Outcome]]]:
+    waiting, more = enumerate(blocks), True
+    while more or running:
+        while more and len(running) < jobs:
+            entry = next(waiting, None)
+            more = entry is not None
+            if entry is not None:
+                running[entry[0]] = _started(entry[1], [], base)
+        wait([worker.told for worker in running.values()], timeout=1.0)
+        for number, worker in list(running.items()):
+            ended = _heard(worker)
+            if ended == "done":
+                del running[number]
+                yield number, worker.outcomes
+            elif ended:
+                said = "the process ended" if ended == "died" else "killed"
+                worker.outcomes.append(Outcome(ended, "", said))
+                running[number] = _started(worker.make, worker.outcomes, base)
 
 
 def _started(make: Callable[[], Iterator[Case]], outcomes: list[Outcome], base: str) -> _Worker:
