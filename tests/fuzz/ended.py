@@ -44,7 +44,7 @@ def commanded(*words: object) -> Answer:
             _COMMAND.main([str(word) for word in words], prog_name="simcore")
         except SystemExit as end:
             code = end.code
-    said = err.getvalue()
+    said = err.getvalue() if words else out.getvalue()  # help where nothing is asked
     if code in (2, 3):
         if len(_ERROR.findall(said)) > 1 or "Traceback" in said:
             raise UnexpectedEndError(said)
