@@ -11,6 +11,7 @@ from simcore.errors import InputError
 from tests.models.published_keys import PUBLISHED_KEYS
 from tests.models.test_parameters import num_parameters
 from workloads.models.hugging_face import KNOWN, from_hugging_face, model_fields
+from workloads.models.spec import ModelSpec
 
 LLAMA3: dict[str, Any] = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
@@ -241,3 +242,17 @@ def test_no_key_of_a_published_configuration_is_taken_for_misspelt(kind: str) ->
 def test_layers_that_are_not_modelled_are_refused_by_kind(kind: str, reason: str) -> None:
     with pytest.raises(InputError, match=f"model_type '{kind}': .*{reason}"):
         from_hugging_face({"model_type": kind})
+
+
+def test_single_layers_without_experts_are_refused() -> None:
+    qwen = next(config for config, _ in CONFIGS if config["model_type"] == "qwen2_moe")
+    assert from_hugging_face({**qwen, "mlp_only_layers": []}) == from_hugging_face(qwen)
+    with pytest.raises(
+        InputError, match=r"mlp_only_layers = \[0, 3\]: single layers without experts are not"
+    ):
+        from_hugging_face({**qwen, "mlp_only_layers": [0, 3]})
+
+
+def test_specs_made_in_python_are_refused_as_those_in_files_are() -> None:
+    with pytest.raises(InputError, match=r"^ModelSpec\.layers = -1: must be more than 0"):
+        ModelSpec(layers=-1, hidden=8)

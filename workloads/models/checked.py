@@ -29,11 +29,16 @@ def value_of(text: str, key: str) -> Any:
 def checked(kind: type[M], values: Mapping[str, Any], where: str) -> M:
     """``kind`` with ``values``.  InputError for unknown keys, with the nearest, and for impossible values."""
     try:
-        return kind(**values)
+        return kind.model_validate(dict(values))
     except ValidationError as error:
-        # An unknown key first: it may be the misspelt name of one that is missing.
-        details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-        raise InputError(_message(kind, details[0], where)) from None
+        raise refused(kind, error, where) from None
+
+
+def refused(kind: type[BaseModel], error: ValidationError, where: str) -> InputError:
+    """What pydantic has against the values of a ``kind``, as an error of ours."""
+    # An unknown key first: it may be the misspelt name of one that is missing.
+    details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+    return InputError(_message(kind, details[0], where))
 
 
 def _message(kind: type[BaseModel], detail: Mapping[str, Any], where: str) -> str:

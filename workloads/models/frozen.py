@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import (
     BaseModel,
@@ -16,6 +16,13 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
+
+from workloads.models.checked import refused
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
 #: Whole numbers as dimensions of models and layouts go: beyond them flops and bytes of a step leave 64-bit
 #: integers, or a schedule any memory.  A ``...OrNone`` may be 0, for what is not there.
@@ -29,13 +36,23 @@ Rows = Annotated[int, Field(gt=0, le=1 << 24)]
 RowsOrNone = Annotated[int, Field(ge=0, le=1 << 24)]
 
 
-class Frozen(BaseModel):
+class _Kind(ModelMetaclass):
+    """Specs that are made in Python are refused as those in files are: by an InputError."""
+
+    def __call__(self, *args: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as error:
+            raise refused(cast("type[BaseModel]", self), error, self.__name__) from None
+
+
+class Frozen(BaseModel, metaclass=_Kind):
     """A spec with the keys that it declares."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Extensible(BaseModel):
+class Extensible(BaseModel, metaclass=_Kind):
     """A spec with the keys that it declares and those of what has been registered for it."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)

@@ -27,6 +27,7 @@ def _mixtral(v: Values) -> dict[str, Any]:
 
 
 def _qwen_experts(v: Values) -> dict[str, Any]:
+    v.empty("mlp_only_layers", "single layers without experts")
     shared = v.number("shared_expert_intermediate_size", 0)
     return {
         "num_experts": v.number("num_experts"),

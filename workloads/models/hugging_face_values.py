@@ -99,6 +99,14 @@ class Values:
             raise self._wrong(key, "a share, at least 0 and less than 1", value)
         return float(value)
 
+    def empty(self, key: str, what: str) -> None:
+        """InputError unless a list is empty or missing: ``what`` it would say is not modelled."""
+        value = self._value(key)
+        if value is not None and not isinstance(value, list):
+            raise self._wrong(key, "a list", value)
+        if value:
+            raise InputError(f"{self._where}: {key} = {str(value)[:80]}: {what} are not modelled")
+
     def labels(self) -> int:
         """How many classes there are; the configuration's default is two."""
         named = self._value("id2label")

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster
 from workloads.jobs import complete
@@ -84,8 +82,8 @@ def describe(row: RunRow) -> Band:
     for values in _combinations(open_inputs):
         try:
             cases.append(_case(row, preset, model, values))
-        except (InputError, ValidationError) as error:
-            reason = str(error) if isinstance(error, InputError) else str(error.errors()[0]["msg"])
+        except InputError as error:
+            reason = str(error)
     if not cases:
         raise InputError(f"{row.id}: {reason}")
     unique = tuple(dict.fromkeys(cases))

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from simcore.errors import InputError
 from simcore.tables import TEXT, Maybe, Rows, load
 from workloads.jobs.presets import Preset
@@ -49,8 +47,8 @@ def model_of(row: RunRow, preset: Preset) -> ModelSpec:
     heads = _count(row, "heads", public, usual)
     try:
         moe = _moe(row, public)
-    except ValidationError as error:
-        raise InputError(f"{row.id}: experts: {error.errors()[0]['msg']}") from None
+    except InputError as error:
+        raise InputError(f"{row.id}: experts: {error}") from None
     ffn = _ffn(row, public, hidden, moe)
     sizes = {
         "layers": _count(row, "layers", public),
@@ -65,8 +63,8 @@ def model_of(row: RunRow, preset: Preset) -> ModelSpec:
     settings = {**blocks, **public, **preset.values("model"), **sizes}
     try:
         return ModelSpec(**{"name": name or "model", **settings})
-    except ValidationError as error:
-        raise InputError(f"{row.id}: {error.errors()[0]['msg']}") from None
+    except InputError as error:
+        raise InputError(f"{row.id}: {error}") from None
 
 
 def told_columns(row: RunRow) -> Mapping[str, str]:
