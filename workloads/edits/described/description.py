@@ -155,10 +155,10 @@ def _described(workload: Workload, kernels: str, options: dict[str, Any]) -> Tra
     )  # fmt: skip
     training = TrainingSpec(
         micro_batch=workload.micro_batch_size, seq=workload.seq_len,
-        precision=workload.precision,  # type: ignore[arg-type]
+        precision=workload.precision,
         global_batch=workload.num_microbatches * workload.micro_batch_size * parallel.dp,
         recompute=options["recompute"],
-        param_gather_dtype=workload.precision,  # type: ignore[arg-type]
+        param_gather_dtype=workload.precision,
         optimizer_bytes_per_parameter=8 if workload.precision == "fp32" else 12,
         sharding="zero1" if options["distributed_optimizer"] else "ddp",
         overlap_grad_reduce=options["overlap_grad_reduce"],
