@@ -55,6 +55,9 @@ def read_group(
     """
     try:
         table = file.read_row_group(group, columns=columns, use_threads=False)
+        for column in table.columns:
+            if pa.types.is_dictionary(column.type):
+                column.validate(full=True)  # numbers of texts that are not there
     except MemoryError:  # Arrow's is one of its exceptions, too
         raise
     except (pa.ArrowException, OSError) as error:
