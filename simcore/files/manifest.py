@@ -28,13 +28,15 @@ _CHUNK: Final = 1 << 20
 def check_replaceable(path: Path, kind: str) -> None:
     """InputError unless ``path`` is absent, an empty folder, or one of this ``kind`` that is ours alone."""
     target = resolved(path)
+    before: object = ...
     while True:
         seen = _identity(target)
         try:
             return _check_replaceable(path, target, kind)
         except InputError:
-            if _identity(target) == seen:
-                raise  # else another writer has put its own there meanwhile
+            if seen == before:
+                raise  # twice of the same folder: not because another writer took it away, or brought it back
+            before = seen
 
 
 def _check_replaceable(path: Path, target: Path, kind: str) -> None:

@@ -140,7 +140,7 @@ def described(workload: Workload, kernels: str) -> TracedGpt:
         )
     try:
         return _described(workload, kernels, options)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+    except (InputError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(f"{workload.name!r} is no Megatron GPT program as it says: {reason}") from None
 
