@@ -6,6 +6,7 @@ not offered: it needs switches that add (SHARP), which no cluster profile has.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,8 +53,8 @@ class GroupShape:
 def release_of(version: str) -> tuple[int, int]:
     """(major, minor) of an NCCL version such as "2.22.3".  InputError when it is none."""
     parts = version.split(".")
-    if len(parts) < 2 or not all(part.isascii() and part.isdigit() for part in parts[:2]):
-        raise InputError(f"nccl_version {version!r} does not read like 2.22.3")
+    if len(parts) < 2 or not all(re.fullmatch("[0-9]{1,4}", part) for part in parts[:2]):
+        raise InputError(f"nccl_version {version[:40]!r} does not read like 2.22.3")
     return int(parts[0]), int(parts[1])
 
 

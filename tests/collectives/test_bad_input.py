@@ -70,6 +70,8 @@ def test_a_rank_cannot_send_to_itself() -> None:
 def test_an_nccl_version_that_is_none() -> None:
     with pytest.raises(InputError, match=r"nccl_version 'newest' does not read like 2\.22\.3"):
         NcclPlanner(Topology(load_cluster("h800-96", {"cluster.nccl_version": "newest"})))
+    with pytest.raises(InputError, match=r"nccl_version '9{40}' does not read like 2\.22\.3"):
+        NcclPlanner(Topology(load_cluster("h800-96", {"cluster.nccl_version": f"{'9' * 5000}.1"})))
 
 
 def test_a_dead_link() -> None:

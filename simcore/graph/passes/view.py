@@ -42,7 +42,7 @@ def bare_name(name: str) -> str:
 
 def element_bytes(dtype: str) -> int:
     """Bytes of one element, from the digits in the dtype's name; 1 for bool, 4 when there are none."""
-    digits = re.search(r"\d+", dtype)
+    digits = re.search(r"[0-9]{1,4}", dtype)
     if digits is None:
         return 1 if dtype == "bool" else 4
     return max(1, int(digits.group()) // 8)

@@ -19,7 +19,7 @@ from workloads.imports.files import TraceFile, read_each, read_object
 from workloads.imports.job import ImportedJob, ImportReport, RankReport
 from workloads.imports.recorded import MAX_SPAN_S, ImportedRank, RecordedOps, Step
 
-_RANK = re.compile(r"(\d+)\.et(?:\.gz)?$")
+_RANK = re.compile(r"([0-9]{1,9})\.et(?:\.gz)?$")
 _GROUP_FILE = re.compile(r"(^|/)comm_?groups?[^/]*\.json$")
 
 
