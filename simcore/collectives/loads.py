@@ -13,8 +13,8 @@ Note [Rotation]
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -59,28 +59,9 @@ class LinkLoad:
         for link in links:
             self._bytes[link] = self._bytes.get(link, 0.0) + num_bytes
             self._connections[link] = self._connections.get(link, 0) + 1
-        self._note_inputs(links)
-
-    def _note_inputs(self, links: tuple[int, ...]) -> None:
         nic = next((place for place, link in enumerate(links) if link in self._nics), len(links))
         for link in links[nic + 1 : -1]:
             self._inputs.setdefault(link, set()).add(links[nic])
-
-    def add_all(self, hops: Iterable[tuple[int, int]], fabric: Topology, num_bytes: float) -> None:
-        """A connection of ``num_bytes`` for each of ``hops`` (GPUs), to which no other size is added."""
-        ids: list[int] = []
-        times: list[int] = []
-        for (src, dst), number in Counter(hops).items():
-            links = fabric.route(src, dst)
-            ids += links
-            times += [number] * len(links)
-            if len(links) > 2:
-                self._note_inputs(links)
-        links_used, place = np.unique(np.array(ids, dtype=np.int64), return_inverse=True)
-        connections = np.bincount(place, weights=times).astype(np.int64)
-        sums = np.cumsum(np.full(int(connections.max(initial=0)), num_bytes))  # as if added one by one
-        self._connections = dict(zip(links_used.tolist(), connections.tolist(), strict=True))
-        self._bytes = dict(zip(links_used.tolist(), sums[connections - 1].tolist(), strict=True))
 
     def per_byte(self, sent_bytes: float) -> LoadPerByte:
         """Links ascending, link bytes per byte where an average rank sends ``sent_bytes``."""
@@ -89,6 +70,32 @@ class LinkLoad:
         connections = np.array([self._connections[int(link)] for link in ids], dtype=np.float64)
         inputs = np.array([len(self._inputs.get(int(link), ())) for link in ids], dtype=np.float64)
         return LoadPerByte(ids, loads, float((connections / loads).max()) if len(ids) else 1.0, inputs)
+
+
+def load_of_hops(fabric: Topology, hops: Ids, num_bytes: float, sent_bytes: float) -> LoadPerByte:
+    """A connection of ``num_bytes`` for each of ``hops`` (GPUs, [hops, 2]); a rank sends ``sent_bytes``.
+
+    What :class:`LinkLoad` says of them one by one, to the bit.
+    """
+    hops = hops[hops[:, 0] != hops[:, 1]]
+    if not len(hops):
+        return LinkLoad(fabric).per_byte(sent_bytes)
+    most = int(hops.max()) + 1
+    pairs, number = np.unique(hops[:, 0] * most + hops[:, 1], return_counts=True)
+    routes = fabric.routes(pairs // most, pairs % most)
+    hop, step = np.nonzero(routes >= 0)
+    ids, place = np.unique(routes[hop, step], return_inverse=True)
+    connections = np.bincount(place, weights=number[hop])
+    sums = np.cumsum(np.full(int(connections.max()), num_bytes))  # as if added one by one
+    loads = sums[connections.astype(np.int64) - 1] / sent_bytes
+    is_nic = np.isin(routes, fabric.sending_nics)
+    nic = np.where(is_nic.any(axis=1), is_nic.argmax(axis=1), routes.shape[1])[hop]
+    last = (routes >= 0).sum(axis=1)[hop] - 1
+    behind = (nic < step) & (step < last)
+    from_nic = routes[hop[behind], nic[behind]]
+    met = np.unique(np.stack([place[behind], from_nic]), axis=1)[0]
+    inputs = np.bincount(met, minlength=len(ids)).astype(np.float64)
+    return LoadPerByte(ids, loads, float((connections / loads).max()), inputs)
 
 
 def _exit_local(members: int, rotation: int, node: int) -> int:
@@ -122,11 +129,9 @@ def ring_order(layout: PlacedGroup, rotation: int) -> tuple[int, ...]:
 
 def ring_load(fabric: Topology, layout: PlacedGroup) -> LoadPerByte:
     """Load of a ring over all rotations, per byte that each rank sends."""
-    load = LinkLoad(fabric)
-    orders = [ring_order(layout, rotation) for rotation in range(layout.num_rings)]
-    hops = [hop for order in orders for hop in zip(order, (*order[1:], order[0]), strict=True)]
-    load.add_all(hops, fabric, 1.0 / layout.num_rings)
-    return load.per_byte(1.0)
+    orders = np.array([ring_order(layout, rotation) for rotation in range(layout.num_rings)], dtype=np.int64)
+    hops = np.stack([orders, np.roll(orders, -1, axis=1)], axis=2).reshape(-1, 2)
+    return load_of_hops(fabric, hops, 1.0 / layout.num_rings, 1.0)
 
 
 def tree_rotations(layout: PlacedGroup) -> int:
@@ -146,14 +151,16 @@ def _chains(layout: PlacedGroup, rotation: int) -> list[tuple[int, ...]]:
     return chains
 
 
-def tree_edges(layout: PlacedGroup, rotation: int, which: int) -> Iterator[tuple[int, int]]:
-    """(child, parent) GPUs of one channel: a chain in each node, its head in one of the two node trees."""
-    tree = double_binary_tree(layout.num_nodes)[which]
+def tree_edges(layout: PlacedGroup, rotation: int, which: int) -> Ids:
+    """(child, parent) GPUs of one channel, [edges, 2]: a chain in each node, its head in a tree of nodes."""
     chains = _chains(layout, rotation)
-    for node, chain in enumerate(chains):
-        yield from zip(chain[1:], chain, strict=False)
-        if tree.parent[node] >= 0:
-            yield chain[0], chains[tree.parent[node]][0]
+    sizes = np.array([len(one) for one in chains])
+    first = np.cumsum(sizes) - sizes
+    gpus = np.fromiter(chain.from_iterable(chains), dtype=np.int64, count=int(sizes.sum()))
+    above = np.arange(len(gpus)) - 1
+    parent = np.array(double_binary_tree(layout.num_nodes)[which].parent)
+    above[first] = np.where(parent >= 0, first[parent], -1)
+    return np.stack([gpus, gpus[above]], axis=1)[above >= 0]
 
 
 def tree_load(fabric: Topology, layout: PlacedGroup) -> LoadPerByte:
@@ -161,12 +168,10 @@ def tree_load(fabric: Topology, layout: PlacedGroup) -> LoadPerByte:
 
     Every edge carries each byte once up and once down, so an average rank sends 2 (n-1)/n of them.
     """
-    load = LinkLoad(fabric)
-    rotations = tree_rotations(layout)
-    edges = [edge for r in range(rotations) for which in (0, 1) for edge in tree_edges(layout, r, which)]
-    load.add_all([*edges, *((parent, child) for child, parent in edges)], fabric, 0.5 / rotations)
-    num_ranks = layout.num_ranks
-    return load.per_byte(2.0 * (num_ranks - 1) / num_ranks)
+    rotations, num_ranks = tree_rotations(layout), layout.num_ranks
+    up = np.concatenate([tree_edges(layout, r, which) for r in range(rotations) for which in (0, 1)])
+    hops = np.concatenate([up, up[:, ::-1]])
+    return load_of_hops(fabric, hops, 0.5 / rotations, 2.0 * (num_ranks - 1) / num_ranks)
 
 
 def tree_levels(layout: PlacedGroup) -> tuple[int, int]:

@@ -10,7 +10,7 @@ Note [Link order]
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -176,6 +176,24 @@ class Topology:
         enter = self._in_node(dst_gpu // per_node, self.node.from_nic(dst_gpu % per_node))
         return *leave, first, *between, last, *enter
 
+    def routes(self, src: Ints, dst: Ints) -> Ints:
+        """:meth:`route` of many pairs of GPUs: shape [pairs, most links of any], -1 behind the last link."""
+        if not self._switched:
+            return _padded([self.route(*pair) for pair in zip(src.tolist(), dst.tolist(), strict=True)])
+        src_node, dst_node = src // self._per_node, dst // self._per_node
+        leaf, (out, into) = self.leaves_of_all(), self._nics_of_all()
+        ways, which = np.unique(leaf[src] * self.fabric.num_leaves + leaf[dst], return_inverse=True)
+        between = _padded([self.fabric.route(*divmod(way, self.fabric.num_leaves)) for way in ways.tolist()])
+        found = np.full((len(src), between.shape[1] + 2), -1, dtype=np.int64)
+        across = src_node != dst_node
+        found[:, 0] = np.where(across, out[src], src)
+        found[:, 1:-1] = np.where(between >= 0, self._first_leaf_link + between, -1)[which]
+        found[~across, 1:] = -1
+        last = np.where(across, (found[:, :-1] >= 0).sum(axis=1), 1)
+        found[np.arange(len(src)), last] = np.where(across, into[dst], self._gpus + dst)
+        found[src == dst] = -1
+        return found
+
     def relay(self, src_gpu: int, dst_gpu: int) -> int:
         """GPU on the node of ``src_gpu`` from which data for ``dst_gpu`` leaves.
 
@@ -318,3 +336,11 @@ def checked_placement(cluster: ClusterSpec) -> Ints | None:
         first, second = order[twice[0]], order[twice[0] + 1]
         raise InputError(f"placement puts both rank {first} and rank {second} on GPU {placed[first]}")
     return placed
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Ints:
+    """Rows of different lengths as an array, -1 behind their ends."""
+    found = np.full((len(rows), max(map(len, rows), default=0)), -1, dtype=np.int64)
+    for number, row in enumerate(rows):
+        found[number, : len(row)] = row
+    return found

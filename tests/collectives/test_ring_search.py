@@ -100,7 +100,7 @@ def test_trees_follow_the_rings_and_span_all_ranks(where: Topology) -> None:
     layout = layout_of(where, range(16))
     for rotation in range(tree_rotations(layout)):
         for which in (0, 1):
-            parent = dict(tree_edges(layout, rotation, which))
+            parent = dict(tree_edges(layout, rotation, which).tolist())
             roots = set(range(16)) - parent.keys()
             assert len(roots) == 1
             for gpu in range(16):

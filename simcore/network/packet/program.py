@@ -98,7 +98,7 @@ def _rank_tree(layout: PlacedGroup, rotation: int, which: int) -> Tree:
     """Parents by position in the group, in the order of ``layout.nodes``."""
     position = {gpu: n for n, gpu in enumerate(gpu for gpus in layout.nodes for gpu in gpus)}
     parent = [-1] * layout.num_ranks
-    for child, above in tree_edges(layout, rotation, which):
+    for child, above in tree_edges(layout, rotation, which).tolist():
         parent[position[child]] = position[above]
     return Tree(tuple(parent))
 
