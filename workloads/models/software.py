@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,10 @@ from workloads.models.frozen import Frozen
 AttentionKernels = Literal[
     "unfused", "flash", "flash1", "flash1_triton", "flash2", "flash3", "cudnn", "trtllm", "efficient"
 ]
+
+
+#: A quarter of an hour: no host takes longer for a kernel or a layer.
+_MOST_HOST_US: Final = 1e9
 
 
 class SoftwareSpec(Frozen):
@@ -115,6 +119,6 @@ class SoftwareSpec(Frozen):
     moe_exchange_sms: int = Field(default=0, ge=0)
     moe_dispatch_fp8: bool = False
     product_sms_left: int = Field(default=0, ge=0)
-    moe_host_us: float = Field(default=0.0, ge=0.0)
-    host_us_per_kernel: float = Field(default=0.0, ge=0.0)
+    moe_host_us: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
+    host_us_per_kernel: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
     cuda_graphs: bool = False
