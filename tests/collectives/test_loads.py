@@ -13,13 +13,16 @@ from simcore.hardware import Topology, load_cluster
 #: Rails over three leaves, a tree of switches, nodes without NVSwitches.
 PLACES = {
     "rail": Topology(load_cluster("h100-64", {"cluster.nodes_per_leaf": "3"})),
-    "tree": Topology(load_cluster("h800-96", {"cluster.nodes_per_leaf": "2", "cluster.fabric": "leaf_spine"})),
+    "tree": Topology(load_cluster("h800-96", {"cluster.nodes_per_leaf": "2", "cluster.fabric": "fat_tree"})),
     "wires": Topology(load_cluster("v100-16")),
 }
 
 
 @pytest.mark.parametrize("name", PLACES)
-@given(hops=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=40), size=st.floats(1e-3, 1e3))
+@given(
+    hops=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=40),
+    size=st.floats(1e-3, 1e3),
+)
 def test_many_hops_load_links_as_one_by_one(name: str, hops: list[tuple[int, int]], size: float) -> None:
     fabric = PLACES[name]
     spread = fabric.num_gpus // 16
