@@ -65,7 +65,7 @@ class Folders:
     def __init__(self, base: str) -> None:
         """Make both below ``base``."""
         self.root = Path(tempfile.mkdtemp(dir=base))
-        self.given, self.work = self.root / "a" / "given", self.root / "a" / "work"
+        self.given, self.work = self.root / "a" / "given", self.root / "a" / "here"
         self.given.mkdir(parents=True)
         self.work.mkdir()
 
@@ -84,7 +84,7 @@ class Folders:
         given = {os.path.normpath(f"a/given/{name}") for name in case.files}
         changed = [name for name, data in case.files.items() if _content(self.given / name) != data]
         left = {
-            name for name in inside - given if not name.startswith(tuple(f"a/work/{one}" for one in allowed))
+            name for name in inside - given if not name.startswith(tuple(f"a/here/{one}" for one in allowed))
         }
         os.chdir(self.root)
         if inside:
