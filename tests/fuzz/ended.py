@@ -44,15 +44,17 @@ def commanded(*words: object) -> Answer:
             _COMMAND.main([str(word) for word in words], prog_name="simcore")
         except SystemExit as end:
             code = end.code
-    said = err.getvalue() if words else out.getvalue()  # help where nothing is asked
+    said, shown = err.getvalue(), out.getvalue()
+    if not said and "Usage:" in shown:  # help, where a command of several is missing
+        said = shown
     if code in (2, 3):
         if len(_ERROR.findall(said)) > 1 or "Traceback" in said:
             raise UnexpectedEndError(said)
         raise InputError(said)
     if code not in (0, None):
         raise UnexpectedEndError(f"exit code {code}: {said}")
-    if not out.getvalue().startswith("{"):
+    if not shown.startswith("{"):
         return Answer(None, said)
-    shown = json.loads(out.getvalue())
-    seconds = shown.get("step_time_s")
-    return Answer(min(seconds) if isinstance(seconds, list) else seconds, [shown, said])
+    found = json.loads(shown)
+    seconds = found.get("step_time_s")
+    return Answer(min(seconds) if isinstance(seconds, list) else seconds, [found, said])
