@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from simcore.errors import InputError
 from simcore.graph import verify
 from workloads import catalog
 
+ROOT = Path(__file__).parents[3]
 SIZES = {
     96: ("scale-gpt-175b-pp12-tp8-dp1", {"tp": 8, "pp": 12, "dp": 1}),
     1024: ("scale-gpt-175b-pp16-tp8-dp8", {"tp": 8, "pp": 16, "dp": 8}),
@@ -146,9 +149,16 @@ def test_published_jobs_are_described_whole_and_timed_to_the_last_file() -> None
     for file in files:
         job = resolve_scenario(str(file), cluster=None, settings={}).described
         assert job is not None and file.read_text().startswith("# ")  # its source
-    result = CliRunner().invoke(app, ["published", "fms_fsdp", "--no-perfetto", "--json"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    # In a process of its own: what a parent holds when it forks counts as its children's memory.
+    asked = [
+        sys.executable,
+        ROOT / "scripts" / "bench.py",
+        "published",
+        "fms_fsdp",
+        "--no-perfetto",
+        "--json",
+    ]
+    found = json.loads(subprocess.run(asked, capture_output=True, check=True).stdout)
     row = found["rows"]["fms_fsdp"]
     assert (
         row["gpus"] == 128
@@ -156,7 +166,7 @@ def test_published_jobs_are_described_whole_and_timed_to_the_last_file() -> None
         and "perfetto.json.gz" not in row["run_bytes"]
     )
     assert found["median_cpu_s"] == found["worst_cpu_s"] == row["cpu_s"] > 0.0
-    assert 50e6 < row["peak_rss_bytes"] == found["most_peak_rss_bytes"]
+    assert 50e6 < row["peak_rss_bytes"] == found["most_peak_rss_bytes"] < 500e6
 
 
 def test_published_refuses_other_families() -> None:
