@@ -16,6 +16,8 @@ from simcore.graph.ops import IntArray, Strings
 BoolArray = npt.NDArray[np.bool_]
 #: A recording of more than a week is a mistake; its times must fit 64 bits of ps, with room to add some.
 MAX_SPAN_S = 7 * 24 * 3600
+#: No recorded job has more ranks.
+MAX_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)

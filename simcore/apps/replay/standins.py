@@ -16,9 +16,9 @@ from simcore.errors import InputError
 from simcore.graph import Graph, OpKind, OpRows, OpTable, ProcessGroup, Program
 from simcore.graph.ops import OP_COLUMNS, IntArray, Strings
 from workloads.imports import ImportedJob
+from workloads.imports.recorded import MAX_RANKS
 from workloads.imports.shapes import collective_by_shapes
 
-_MAX_RANKS = 1 << 20  # as in a recording's header
 _ALONE_SIZE = 1
 
 
@@ -65,9 +65,9 @@ def stage(job: ImportedJob) -> StagedJob:
     ops = _with_calls(graph.ops, calls)
     absent = sorted({member for call in calls for member in call.members} - set(numbers))
     world = max((*numbers, *absent)) + 1
-    if world > _MAX_RANKS:
+    if world > MAX_RANKS:
         raise InputError(
-            f"a collective names rank {world - 1:,}: more than {_MAX_RANKS:,} ranks cannot be played"
+            f"a collective names rank {world - 1:,}: more than {MAX_RANKS:,} ranks cannot be played"
         )
     idle = sorted(set(range(world)) - set(numbers) - set(absent))
     programs = [

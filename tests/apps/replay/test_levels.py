@@ -51,6 +51,12 @@ def test_a_missing_peer_is_stood_in_for(tmp_path):
     assert any("last as recorded" in doubt for doubt in recorded.doubts())
 
 
+def test_a_rank_beyond_any_job_is_refused(tmp_path):
+    path = trace(tmp_path / "t.json", all_reduce(0, 10, 5000, 1, ranks=(0, 10**12)))
+    with pytest.raises(InputError, match="names rank"):
+        play_level(import_traces([path]), "communication")
+
+
 def test_ranks_far_apart_use_the_network(tmp_path):
     # Ranks 0 and 8 are on two nodes: slower than two in one.
     path = trace(tmp_path / "t.json", all_reduce(0, 10, 5000, 1, ranks=(0, 8)), world=16)

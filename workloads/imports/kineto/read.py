@@ -23,7 +23,7 @@ from workloads.imports.fields import WrongFieldError, entries, numbered, product
 from workloads.imports.files import TraceFile
 from workloads.imports.json_events import read_events
 from workloads.imports.op_columns import Names, columns_of
-from workloads.imports.recorded import MAX_SPAN_S, Step
+from workloads.imports.recorded import MAX_RANKS, MAX_SPAN_S, Step
 from workloads.imports.recording.columns import (
     UNKNOWN,
     Activities,
@@ -52,7 +52,6 @@ _MAX_SPAN_US = MAX_SPAN_S * 10**6
 _MAX_CLOCK_US = 10**17  # three thousand years: no clock of a computer shows more
 _MAX_BYTES = 1 << 50
 _MAX_DIGITS = 400  # of a time, written out: a double has up to 309 before the point
-_MAX_RANKS = 1 << 20
 _MAX_OF_BLOCK = 1 << 31  # threads, registers and bytes of shared memory: no GPU has more
 #: What the header says of a GPU, in numbers.
 _SIZES = (
@@ -340,8 +339,8 @@ def _told(header: dict[str, Any]) -> tuple[int, int, int, dict[str, Any]]:
     world = table(header, "distributedInfo")
     rank, world_size = whole(world, "rank", UNKNOWN), whole(world, "world_size", UNKNOWN)
     for key, value in (("rank", rank), ("world_size", world_size)):
-        if not UNKNOWN <= value <= _MAX_RANKS:
-            raise WrongFieldError(key, value, f"no number up to {_MAX_RANKS:,}")
+        if not UNKNOWN <= value <= MAX_RANKS:
+            raise WrongFieldError(key, value, f"no number up to {MAX_RANKS:,}")
     devices = entries(header, "deviceProperties", "GPUs", lambda device: type(device) is dict)
     device = devices[0] if devices else {}
     sizes = {key: whole(device, key, 0) for key in _SIZES}

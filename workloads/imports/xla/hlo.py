@@ -15,6 +15,7 @@ from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 from workloads.imports.collective_names import collective_kind
 from workloads.imports.fields import WrongFieldError, entries, text, whole
+from workloads.imports.recorded import MAX_RANKS
 
 _COLLECTIVES = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-broadcast",
@@ -24,7 +25,6 @@ _COLLECTIVES = (
 _NAMED = re.compile(rf"^({'|'.join(sorted(_COLLECTIVES, key=len, reverse=True))})(-start)?(\.\d+)*$")
 
 _MAX_BYTES = 1 << 50
-_MAX_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _instruction(entry: Any, computation: int) -> _Instruction:
         if not -1 <= size <= _MAX_BYTES:
             raise WrongFieldError(key, size, "no size")
     groups = entries(entry, "groups", "lists of ranks", lambda group: type(group) is list)
-    if not all(type(rank) is int and 0 <= rank < _MAX_RANKS for group in groups for rank in group):
+    if not all(type(rank) is int and 0 <= rank < MAX_RANKS for group in groups for rank in group):
         raise WrongFieldError("groups", groups, "no lists of ranks")
     return _Instruction(
         text(entry, "name"), text(entry, "opcode"), _names(entry, "operands"), sizes[0], sizes[1],
