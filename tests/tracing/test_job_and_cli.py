@@ -1,6 +1,7 @@
 """Wrong input is refused before torch is imported, with exit code 2 and nothing written."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from simcore.apps.errors import as_app
 from simcore.errors import InputError
 from simcore.graph import load_graph
 from tests.tracing.small_jobs import NEEDS, job
-from workloads.tracing.drive import cli
+from workloads.tracing.drive import cli, progress
 
 app = as_app(cli.app)
 
@@ -94,6 +95,26 @@ def test_help_states_the_defaults() -> None:
     assert "FP32 without" in ran.output and "default: full" in ran.output
 
 
+def test_progress_is_said_in_a_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.shown_progress() as show:
+        for seconds, done in ((0, 0), (4, 1), (6, 1), (8, 2), (9, 4)):
+            now[0] = 100.0 + seconds
+            show("trace", done, 4)
+        for done in (0, 1):  # two ranks more in a second round of the phase
+            now[0] += 6
+            show("trace", done, 2)
+    # 8 s for two of four; then 21 s for five of six.
+    assert capsys.readouterr().err.splitlines() == [
+        "trace: 2 of 4 ranks, 8 s, about 8 s left",
+        "trace: 4 of 6 ranks, 15 s, about 8 s left",
+        "trace: 5 of 6 ranks, 21 s, about 4 s left",
+    ]
+
+
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in NEEDS), reason="needs megatron-core"
 )
@@ -103,6 +124,8 @@ def test_a_traced_job_is_a_graph_folder(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, arguments)
     assert ran.exit_code == 0, ran.output
     assert "1 ranks in 1 classes" in ran.output
+    assert "2 processes (1 fingerprint, 1 trace), " in ran.output
+    assert json.loads((target / "trace.json").read_text())["processes"] == {"fingerprint": 1, "trace": 1}
     graph = load_graph(target)
     assert graph.workload.name == "tiny" and graph.workload.num_microbatches == 2
     assert graph.workload.tokens_per_step == 2 * 64

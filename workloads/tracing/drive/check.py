@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from simcore.errors import InputError, SimcoreError, nearest
 from simcore.graph import Graph, save_graph
 from simcore.units import format_bytes
 from workloads.tracing.drive.script_job import ScriptJob
-from workloads.tracing.drive.trace import trace
+from workloads.tracing.drive.trace import cpu_s, trace
 
 _RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -181,7 +180,7 @@ def check(name: str) -> RecipeOutcome:
         step=_STEP.get(case.script, 2),
         load=case.load,
     )
-    began, worked = time.monotonic(), _cpu_s()
+    began, worked = time.monotonic(), cpu_s()
     try:
         with tempfile.TemporaryDirectory() as folder:
             graph, report = trace(job, name=name)
@@ -201,18 +200,13 @@ def check(name: str) -> RecipeOutcome:
         "passed" if fits else "failed",
         "" if fits else f"{reduced} bytes of gradients are reduced, expected {low:.0f} to {high:.0f}",
         round(wall_s, 1),
-        round(_cpu_s() - worked, 1),
+        round(cpu_s() - worked, 1),
         size,
         len(report.ranks_run),
         len(graph.programs),
         len(graph.ops),
         max(program.memory.peak for program in graph.programs),
     )
-
-
-def _cpu_s() -> float:
-    """Processor seconds of this process and of those that it has waited for."""
-    return sum(os.times()[:4])
 
 
 def reduced_bytes(graph: Graph) -> int:

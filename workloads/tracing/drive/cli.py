@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bars
 from typer.core import TyperGroup
 
 from simcore.errors import InputError
@@ -26,10 +16,10 @@ from simcore.files import check_replaceable
 from simcore.graph import Graph, graph_hash, save_graph
 from simcore.graph.store import GRAPH
 from simcore.units import format_bytes
+from workloads.tracing.drive.progress import shown_progress
 from workloads.tracing.drive.rank_classes import TraceReport
-from workloads.tracing.drive.rounds import Progress
 from workloads.tracing.drive.script_job import HANG_S, MAX_RANKS_RUN, ScriptJob, parse_steps, parse_values
-from workloads.tracing.drive.trace import TracedJob, trace
+from workloads.tracing.drive.trace import TracedJob, cpu_s, trace
 from workloads.tracing.recipes.megatron.job import MegatronGptJob
 
 #: Recipes that are scripts with options of their own -> (script, what is said to the tracer before them).
@@ -178,12 +168,18 @@ def _trace(job: Callable[[], TracedJob], out: Path, name: str, jobs: int) -> Non
         raise InputError(f"jobs: {jobs} must not be negative")
     made = job()
     check_replaceable(out, GRAPH)  # before minutes of tracing
+    began, worked = time.monotonic(), cpu_s()
     with shown_progress() as progress:
         graph, report = trace(
             made, name=name or out.resolve().name, num_workers=jobs or None, progress=progress
         )
     save_graph(graph, out, report.write)
     _summarise(graph, report, out)
+    typer.echo(
+        f"{sum(report.processes.values())} processes "
+        f"({', '.join(f'{count} {phase}' for phase, count in report.processes.items())}), "
+        f"{time.monotonic() - began:.0f} s, {cpu_s() - worked:.0f} s of processors"
+    )
 
 
 def _summarise(graph: Graph, report: TraceReport, out: Path) -> None:
@@ -209,21 +205,3 @@ def _summarise(graph: Graph, report: TraceReport, out: Path) -> None:
         typer.echo(f"... and {len(report.values) - _SHOWN} more in trace.json", err=True)
     for warning in report.warnings:
         typer.echo(f"warning: {warning}", err=True)
-
-
-@contextmanager
-def shown_progress() -> Iterator[Progress]:
-    """Bars with elapsed and remaining time, one per phase, on stderr."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-        before: dict[str, int] = {}
-
-        def show(phase: str, done: int, total: int) -> None:
-            if phase not in tasks:
-                tasks[phase], before[phase] = bars.add_task(f"{phase} (ranks)", total=total), 0
-            elif done == 0:  # another round of the same phase
-                before[phase] = int(bars.tasks[tasks[phase]].completed)
-            bars.update(tasks[phase], completed=before[phase] + done, total=before[phase] + total)
-
-        yield show

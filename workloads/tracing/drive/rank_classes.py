@@ -18,14 +18,19 @@ if TYPE_CHECKING:
 #: Gives rounds of runs from the job of each rank and the name of the phase.
 StartRounds = Callable[["Callable[[int], ScriptJob]", str], "Rounds"]
 
+#: What a report of a script has no use for.
+_OF_RECIPES = ("traced_microbatches",)
+
 
 @dataclass
 class TraceReport:
-    """What happened while tracing, beside the graph.  ``traced_microbatches``: of a recipe, before its
-    programs were extended; values, holders and peaks are those of scripts.
+    """What happened while tracing, beside the graph.  ``processes``: how many were started in each phase;
+    ``traced_microbatches``: of a recipe, before its programs were extended; values, holders and peaks are
+    those of scripts.
     """
 
     ranks_run: list[int] = field(default_factory=list)
+    processes: dict[str, int] = field(default_factory=dict)
     values: list[dict[str, Any]] = field(default_factory=list)
     holders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     peak_bytes_by_phase: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -33,11 +38,11 @@ class TraceReport:
     traced_microbatches: int = 0
 
     def write(self, folder: Path) -> None:
-        """``trace.json`` in the graph's folder, of a script."""
-        if self.holders:
-            content = asdict(self)
-            del content["traced_microbatches"]
-            (folder / "trace.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        """``trace.json`` in the graph's folder."""
+        content = asdict(self)
+        for name in ("values", "holders", "peak_bytes_by_phase") if self.traced_microbatches else _OF_RECIPES:
+            del content[name]
+        (folder / "trace.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def workers(
 
 class Rounds:
     """Records ranks, each as the job that ``job_of`` gives it, in one ``phase`` of tracing; ``mail`` is the
-    folder of what they send each other.
+    folder of what they send each other, ``processes`` counts those started in each phase.
 
     When every rank that runs waits for a message, the sender that the lowest of them wants is run, too: a
     pipeline is followed from its first stage to its last.
@@ -85,6 +85,7 @@ class Rounds:
         mail: Path,
         phase: str = "trace",
         progress: Progress | None = None,
+        processes: dict[str, int] | None = None,
     ) -> None:
         self.seen: dict[int, RankTrace] = {}
         self._pool = pool
@@ -93,6 +94,7 @@ class Rounds:
         self._phase = phase
         self._progress = progress
         self._running: dict[Future[RankTrace], int] = {}
+        self._processes = {} if processes is None else processes
 
     def run(self, ranks: Sequence[int]) -> list[int]:
         """Record ``ranks`` and the senders that they wait for; returns all of these.
@@ -121,6 +123,7 @@ class Rounds:
     def _start(self, rank: int) -> None:
         future = self._pool.submit(rank_run.run_rank, self._job_of(rank), rank, self._mail)
         self._running[future] = rank
+        self._processes[self._phase] = self._processes.get(self._phase, 0) + 1
 
     def _follow(self, waiting: Sequence[Waiting]) -> None:
         self._pool.lend(len(waiting))

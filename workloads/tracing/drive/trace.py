@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -70,6 +71,11 @@ def trace(
         return trace_in(pool, job, report, name=name, progress=progress), report
 
 
+def cpu_s() -> float:
+    """Processor seconds of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
+
+
 def trace_in(
     pool: WorkerPool,
     job: TracedJob,
@@ -83,7 +89,7 @@ def trace_in(
     with tempfile.TemporaryDirectory(prefix="simcore-mail-") as mail:
 
         def start(job_of: Callable[[int], ScriptJob], phase: str) -> Rounds:
-            return Rounds(pool, job_of, Path(mail), phase, progress)
+            return Rounds(pool, job_of, Path(mail), phase, progress, report.processes)
 
         found = job.distinct_ranks(start, report)
     first = found.traces[0]
