@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from simcore.errors import InputError
-from simcore.outside import VARIABLE, limits, memory_budget, over
-from simcore.units import format_bytes
+from simcore.outside import limits, over, refuse_beyond_memory
 
 if TYPE_CHECKING:
     from simcore.graph.graph import Graph
@@ -25,12 +23,8 @@ def refuse_too_large(where: str, *, ranks: int, ops: int) -> None:
     """
     if ops > limits().ops:
         raise over("ops", ops, where)
-    needed, budget = ranks * _RANK_BYTES + ops * _OP_BYTES, memory_budget()
-    if needed > budget:
-        raise InputError(
-            f"{where}: this job needs about {format_bytes(needed)}: {ranks:,} ranks, programs of {ops:,} op"
-            f" executions; {format_bytes(budget)} may be taken ({VARIABLE}=memory=... says otherwise)"
-        )
+    needed = ranks * _RANK_BYTES + ops * _OP_BYTES
+    refuse_beyond_memory(needed, f"{where}: this job", f"{ranks:,} ranks, programs of {ops:,} op executions")
 
 
 def refuse_too_large_graph(graph: Graph, where: str) -> None:

@@ -20,7 +20,7 @@ from simcore.hardware.topology import checked_placement, link_names
 Overrides = Mapping[str, str] | Iterable[tuple[str, str]]
 
 DEFAULT_CLUSTER: Final = "h800-96"
-#: Links are columns of numbers: this many GPUs take about 1 GiB.
+#: Links are columns of numbers: this many GPUs take about 2 GiB, and a simulation on them 11.
 MAX_GPUS: Final = 2**24
 
 #: Every override key, links aside (those are ``link.<name>.bytes_per_s`` and ``link.<name>.latency_s``).

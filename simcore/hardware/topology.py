@@ -23,6 +23,7 @@ from simcore.hardware.fabrics import fabric_of, leaves_per_group
 from simcore.hardware.links import LinkNames, Links, nic_blocks, node_block, port_blocks
 from simcore.hardware.node import node_of, ports_of
 from simcore.hardware.specs import ClusterSpec
+from simcore.outside import refuse_beyond_memory
 
 __all__ = ["Links", "Topology", "checked_placement", "link_names"]
 
@@ -41,6 +42,7 @@ def link_names(cluster: ClusterSpec) -> LinkNames:
     return LinkNames((*inside, *nics, *fabric_of(cluster, ports).blocks))
 
 
+_LINK_BYTES: Final = 180  # as measured for a small job on 32.5 million links (5.3 GiB)
 _SLACK: Final = 1e-12  # relative: sums of capacities are rounded
 
 
@@ -292,6 +294,12 @@ class Topology:
 
     def _build(self) -> Links:
         cluster, node, fabric = self.cluster, self.node, self.fabric
+        num_links = self._first_leaf_link + len(fabric.cables)
+        refuse_beyond_memory(
+            num_links * _LINK_BYTES,
+            f"a simulation on cluster {cluster.name!r}",
+            f"it has {num_links:,} links",
+        )
         inside = node.num_links // node.stride
         nics = np.tile([len(nics) for nics in self.ports.nics], 2 * self._num_nodes).astype(np.int64)
         nic_rate = cluster.nic_bytes_per_s * cluster.nic_efficiency

@@ -9,7 +9,15 @@ from simcore.outside.documents import (
     toml_document,
     yaml_document,
 )
-from simcore.outside.limits import VARIABLE, Limits, held_memory, limits, memory_budget, over
+from simcore.outside.limits import (
+    VARIABLE,
+    Limits,
+    held_memory,
+    limits,
+    memory_budget,
+    over,
+    refuse_beyond_memory,
+)
 from simcore.outside.names import CONTROL, inside, printable, there
 from simcore.outside.patterns import found_in
 from simcore.outside.private import cache_home, private_folder
@@ -35,6 +43,7 @@ __all__ = [
     "private_folder",
     "read_bytes",
     "read_text",
+    "refuse_beyond_memory",
     "there",
     "toml_document",
     "yaml_document",

@@ -74,6 +74,15 @@ def memory_budget() -> int:
     return given if given is not None else max(_LEAST_MEMORY, int(_SHARE_OF_FREE_MEMORY * _free_bytes()))
 
 
+def refuse_beyond_memory(needed: int, what: str, of: str) -> None:
+    """InputError where ``what`` needs more bytes than may be taken: of what it is so much is told, too."""
+    if needed > _LEAST_MEMORY and needed > (budget := memory_budget()):
+        raise InputError(
+            f"{what} needs about {format_bytes(needed)}: {of}; {format_bytes(budget)} may be taken"
+            f" ({VARIABLE}=memory=... says otherwise)"
+        )
+
+
 def held_memory() -> int:
     """Bytes that this process holds now; 0 where the system does not say."""
     try:

@@ -29,6 +29,16 @@ def test_what_is_needed_is_told(monkeypatch):
     refuse_too_large("x", ranks=100_000, ops=1_000_000)
 
 
+def test_a_cluster_of_more_links_than_memory_holds_is_refused(monkeypatch):
+    # 2,000,000 nodes of 8 GPUs: 16,000,000 NVLinks and as many NICs, each out and in; leaves of 4 nodes and
+    # pods of 16 leaves, up and down: 64,000,000 + 1,000,000 + 62,500 links of 180 bytes are 10.91 GiB.
+    shape = {"num_nodes": "2000000", "nodes_per_leaf": "4", "leaves_per_pod": "16", "fabric": "fat_tree"}
+    cluster = load_cluster("h100-16", {f"cluster.{key}": value for key, value in shape.items()})
+    monkeypatch.setenv("SIMCORE_LIMITS", "memory=2GiB")
+    with pytest.raises(InputError, match=r"needs about 10\.91 GiB: it has 65,062,500 links; 2 GiB may be"):
+        run(data_parallel(size=2), cluster)
+
+
 def test_op_executions_have_a_limit(monkeypatch, tmp_path):
     graph = data_parallel(size=2)  # a program of four ops
     save_graph(graph, tmp_path / "graph")

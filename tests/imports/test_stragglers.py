@@ -239,6 +239,11 @@ def changed(index, **values):
         (changed(2, start_ts="soon"), "line 3: start_ts is 'soon', no number"),
         (changed(2, stage="0.5"), "row 2: stage is 0.5, not a whole number"),
         (changed(2, optype="forward-compute"), "stands twice in step 7"),
+        (lambda lines: lines.append(lines[4]), "row 25: backward-compute 0 of rank 0 stands twice in step 7"),
+        (
+            lambda lines: lines.append(lines[4].replace(",2.0,0,", ",2.0,1,")),  # renumbered
+            "row 25: backward-compute 1 of rank 0 is another's copy .* in step 7",
+        ),
         (lambda lines: lines.__delitem__(slice(19, None)), "no worker at dp_rank 1, stage 1"),
         (changed(4, rank="9"), "several ranks stand at one dp_rank and stage"),
         (changed(4, stage="1"), "rank 0 stands at several"),

@@ -108,8 +108,9 @@ def test_open_inputs_that_are_many_leave_their_corners() -> None:
     [
         ({"gpus": "17"}, "do not divide"),
         ({"layers": "x"}, "no number"),
-        ({"layers": "-4"}, "not a number >= 0"),
-        ({"layers": "1e300"}, "not a number >= 0 and <="),
+        ({"layers": "-4"}, "not 0 or a number >= 1e-09"),
+        ({"layers": "1e300"}, "not 0 or a number >= 1e-09 and <= 1e.16"),
+        ({"layers": "5e-324"}, "column 'layers' is '5e-324', not 0 or a number >= 1e-09"),
         ({"ffn": "0.5"}, "column 'ffn' is 0.5, not a whole number"),
         ({"seq": "1.5"}, "whole number"),
         ({"layers": "", "model": "mystery"}, "layers is not given"),

@@ -98,7 +98,7 @@ def read_worker_log(source: TraceFile) -> WorkerLog:
     """Read one log.
 
     Errors: InputError with file, row and reason: missing columns, values that are no numbers, negative
-    durations, an op logged twice, two workers at one place, a place without a worker.
+    durations, an op logged twice (or under two numbers), two workers at one place, a place without a worker.
     """
     columns, optype = _columns(source)
     if not optype:
@@ -238,16 +238,21 @@ def _workers(label: str, whole: dict[str, IntArray]) -> tuple[IntArray, IntArray
 
 
 def _check_rows(log: WorkerLog, order: IntArray) -> None:
-    """InputError for an op logged twice and for a worker without a step."""
-    key = np.stack([log.step, log.worker, log.optype.codes.astype(np.int64), log.sequence], axis=1)
-    by_key = np.lexsort(key.T[::-1])
-    same = (key[by_key][1:] == key[by_key][:-1]).all(axis=1)
-    if same.any():
-        at = int(by_key[1:][same][0])
-        raise InputError(
-            f"{log.label}: row {int(order[at]) + 1}: {log.optype[at]} {int(log.sequence[at])} of rank"
-            f" {log.numbers[int(log.worker[at])]} stands twice in step {int(log.step[at])}"
-        )
+    """InputError for an op logged twice, under one number or two, and for a worker without a step."""
+    lasting = np.flatnonzero(log.end_ps > log.start_ps)  # what takes no time may happen twice at once
+    for rows, told, how in (
+        (np.arange(len(log.step)), (log.sequence,), "stands twice in"),
+        (lasting, (log.start_ps, log.end_ps), "is another's copy (type and times are equal) in"),
+    ):
+        key = np.stack([log.step, log.worker, log.optype.codes.astype(np.int64), *told])[:, rows]
+        by_key = np.lexsort(key[::-1])
+        same = (key[:, by_key[1:]] == key[:, by_key[:-1]]).all(axis=0)
+        if same.any():
+            at = int(rows[by_key[1:][same][0]])
+            raise InputError(
+                f"{log.label}: row {int(order[at]) + 1}: {log.optype[at]} {int(log.sequence[at])} of rank"
+                f" {log.numbers[int(log.worker[at])]} {how} step {int(log.step[at])}"
+            )
     held = np.unique(np.stack([log.step, log.worker], axis=1), axis=0)
     if len(held) < len(log.steps) * len(log.numbers):
         present = {(int(step), int(worker)) for step, worker in held}

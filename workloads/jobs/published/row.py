@@ -18,8 +18,9 @@ from workloads.parallel.axis import AXES, further_axes
 REQUIRED: Final = ("model", "seq", "gpus", "gpu_type", "global_batch")
 _UNSTATED: Final = re.compile(r"^[\s?-]*$|not stated|unknown|^n/?a[nt]?$", re.IGNORECASE)
 
-#: No number of a published run is larger: tokens of the longest training are 1e14.
+#: No number of a published run is larger: tokens of the longest training are 1e14.  Nor is one less, but 0.
 _MOST: Final = 1e16
+_LEAST: Final = 1e-9
 
 #: What stands in a column of numbers that has none.
 _NOTHING: Final = ("", "-", "none", "nan", "n/a", "not stated", "unknown")
@@ -64,8 +65,8 @@ class RunRow:
             value = float(text)
         except ValueError:
             raise InputError(f"{self.id}: column {column!r} is no number: {quoted(text)}") from None
-        if not 0 <= value <= _MOST:
-            allowed = f"not a number >= 0 and <= {_MOST:g}"
+        if value != 0 and not _LEAST <= value <= _MOST:
+            allowed = f"not 0 or a number >= {_LEAST:g} and <= {_MOST:g}"
             raise InputError(f"{self.id}: column {column!r} is {quoted(text)}, {allowed}")
         return value
 
