@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from simcore.graph import Graph, GraphBuilder, TemplateBuilder
 from simcore.graph.schedules import (
@@ -70,8 +70,7 @@ def schedule_of(
     return schedule, parallel.placement
 
 
-@dataclass(frozen=True)
-class _Variant:
+class _Variant(NamedTuple):
     """What makes two actions' templates differ."""
 
     kind: str
@@ -84,8 +83,7 @@ class _Variant:
     paired: bool  # another microbatch's opposite pass runs at the same time, where experts' exchanges overlap
 
 
-@dataclass(frozen=True)
-class _Pair:
+class _Pair(NamedTuple):
     """What makes templates of two overlapped actions differ; ``shift``: of the layers' numbers of each."""
 
     forward: _Variant
@@ -159,10 +157,12 @@ class _Generator:
             skeleton.append((begin, -1, 0))
         firsts, lasts = _ends(actions)
         together = self._together(stage, actions, firsts | lasts)
+        behind = set(together.values())
+        pieces = [tuple(id(piece) for piece in chunk.pieces) for chunk in chunks]
         variants = [
             _Variant(
                 kind=action.kind,
-                pieces=tuple(id(piece) for piece in chunks[action.chunk].pieces),
+                pieces=pieces[action.chunk],
                 layers=chunks[action.chunk].layers,
                 first=number in firsts
                 and (action.kind == "F" or job.gradients_start_empty or job.reduces_at_the_end),
@@ -179,7 +179,7 @@ class _Generator:
                 template = self._pair(variant, variants[together[number]], chunks, action, other)
                 # Layers count from the chunk that comes first in the model.
                 action = min(action, other, key=lambda one: chunks[one.chunk].first_layer)
-            elif number in together.values():
+            elif number in behind:
                 continue
             else:
                 found = self._templates.get(variant)

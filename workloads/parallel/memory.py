@@ -148,13 +148,15 @@ def _peak(job: Job, chunks: Sequence[Chunk], actions: Sequence[Action]) -> tuple
     """What is kept for backward at the worst moment, and what works beside it."""
     saved = [_kept(job, chunk) for chunk in chunks]
     extra = [_working(chunk) for chunk in chunks]
-    live = 0
+    live = most = 0
     worst = (0, 0)
     for action in actions:
         chunk = action.chunk
         if action.kind == "F":
             live += saved[chunk]
-        worst = max(worst, (live, extra[chunk]), key=sum)
+        if live + extra[chunk] > most:
+            worst = live, extra[chunk]
+            most = sum(worst)
         if action.kind in ("B", "W"):
             live -= saved[chunk]
     return worst

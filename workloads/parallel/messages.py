@@ -30,7 +30,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from simcore.errors import InputError
@@ -52,8 +52,7 @@ class StageMessage(NamedTuple):
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class ActionMessages:
+class ActionMessages(NamedTuple):
     """Messages around one action.
 
     ``own``: the message that it needs and how many messages its stream has taken since; ``awaits``:
@@ -68,14 +67,43 @@ class ActionMessages:
 
 
 @dataclass
+class _Pass:
+    """What actions of one kind on one chunk of a stage have in common, whatever their microbatch.
+
+    ``message``: what they make and another stage, ``to``, gets; None where nobody else needs it.
+    ``source``: the direction of the message that they need; None where they need none.
+    ``done``: by microbatch, when it was done in some imagined time, -1 while it is not; ``needed``: the same
+    of all that must be done first; ``made``: messages of those that come from other stages.
+    """
+
+    done: list[int]
+    to: int = -1
+    message: StageMessage | None = None
+    source: Direction | None = None
+    needed: tuple[list[int], ...] = ()
+    made: tuple[StageMessage | None, ...] = ()
+
+
+@dataclass
 class _StageMessages:
-    """One stage's actions while messages are planned."""
+    """One stage's actions while messages are planned; ``passes`` by kind and chunk."""
 
     actions: Sequence[Action]
-    slots: list[list[int]]
+    passes: defaultdict[tuple[str, int], _Pass]
+    slots: list[list[int]] = field(default_factory=list)
     slot_end: list[int] = field(default_factory=list)
     sends: dict[int, list[StageMessage]] = field(default_factory=dict)
     posts: dict[int, list[tuple[int, StageMessage]]] = field(default_factory=dict)
+
+    def of(self, action: Action) -> _Pass:
+        """What the action has in common with others."""
+        return self.passes[action.kind, action.chunk]
+
+    def end(self, action: Action, time: int) -> None:
+        """The action is done; other stages wait for an input gradient under the name of a whole backward."""
+        self.of(action).done[action.microbatch] = time
+        if action.kind == "I":
+            self.passes["B", action.chunk].done[action.microbatch] = time
 
     def last_ended_by(self, time: int) -> int:
         """Position of the last action whose slot ends no later than ``time``; -1: none."""
@@ -109,96 +137,102 @@ def plan_messages(
     ``boundary_bytes[v]`` goes from virtual stage v to the next, and comes back as gradients.  ``per_peer``:
     see Note [One stream a peer]; nobody waits for what was sent.  ``in_turn``: see Note [Exchanges in turn].
     """
-    count, chunks = len(schedule), num_chunks(schedule)
+    stages = _stages(schedule, boundary_bytes, placement)
     if in_turn:
-        stages = _in_turn(schedule, boundary_bytes, chunks, placement)
+        _in_turn(stages, one_chunk=num_chunks(schedule) == 1)
     elif per_peer:
-        stages = _in_rounds(schedule, boundary_bytes, chunks, placement)
+        _in_rounds(stages)
     else:
-        stages = _in_time(schedule, boundary_bytes, chunks, placement, overlap=overlap)
+        _in_time(stages, joint=not overlap and num_chunks(schedule) > 1 and placement == "loop")
     first = [tuple(message for _, message in stage.posts.get(-1, [])) for stage in stages]
-    stream = partial(p2p_stream, num_stages=count, per_peer=per_peer)
-    exchanges = []
-    for number, stage in enumerate(stages):
-        own = _own_messages(stage, number, count, chunks, placement, stream)
-        exchanges.append(_exchanges(stage, own, overlap=overlap or per_peer))
+    stream = cache(partial(p2p_stream, num_stages=len(schedule), per_peer=per_peer))
+    exchanges = [_exchanges(stage, _own_messages(stage, stream), overlap or per_peer) for stage in stages]
     return first, exchanges
 
 
-def _in_turn(
-    schedule: Schedule, boundary_bytes: Sequence[int], chunks: int, placement: Placement
-) -> list[_StageMessages]:
-    """What an action made behind it, what it needs before it; see Note [Exchanges in turn]."""
-    count = len(schedule)
-    stages = [_StageMessages(actions, []) for actions in schedule]
-    made: dict[tuple[int, Action], StageMessage] = {}
+def _stages(schedule: Schedule, boundary_bytes: Sequence[int], placement: Placement) -> list[_StageMessages]:
+    """Stages with what their actions need and make, which is worked out once for each kind and chunk."""
+    count, chunks = len(schedule), num_chunks(schedule)
+    microbatches = 1 + max((action.microbatch for actions in schedule for action in actions), default=0)
+    stages = [
+        _StageMessages(actions, defaultdict(lambda: _Pass([-1] * microbatches))) for actions in schedule
+    ]
+    kinds = [sorted({(action.kind, action.chunk) for action in actions}) for actions in schedule]
     for number, stage in enumerate(stages):
-        for position, action in enumerate(stage.actions):
-            to = _receiver(action, number, count, chunks, placement)
+        for kind, chunk in kinds[number]:
+            to = _receiver(Action(kind, 0, chunk), number, count, chunks, placement)
             if to is not None:
-                made[number, _whole(action)] = message = StageMessage(to[1], boundary_bytes[to[2]])
-                stage.sends[position] = [message]
+                where, direction, boundary = to
+                message = StageMessage(direction, boundary_bytes[boundary])
+                for name in {kind, "B" if kind == "I" else kind}:
+                    one = stage.passes[name, chunk]
+                    one.to, one.message = where, message
     for number, stage in enumerate(stages):
-        latest = {"F": -1}
-        for position, action in enumerate(stage.actions):
-            behind = position - 1 if chunks == 1 else latest.get(action.kind, position - 2)
-            latest[action.kind] = position
-            for source in needs(action, number, count, chunks, placement):
-                if source[0] != number:
-                    stage.posts.setdefault(behind, []).append((position, made[source]))
+        for kind, chunk in kinds[number]:
+            action, own = Action(kind, 0, chunk), stage.passes[kind, chunk]
+            before = needs(action, number, count, chunks, placement)
+            own.needed = tuple(stages[where].of(other).done for where, other in before)
+            outside = [(where, stages[where].of(other)) for where, other in before if where != number]
+            own.made = tuple(other.message for _, other in outside)
+            own.source = _direction(action, outside[0][0], number, count) if outside else None
     return stages
 
 
-def _in_rounds(
-    schedule: Schedule, boundary_bytes: Sequence[int], chunks: int, placement: Placement
-) -> list[_StageMessages]:
+def _in_turn(stages: list[_StageMessages], *, one_chunk: bool) -> None:
+    """What an action made behind it, what it needs before it; see Note [Exchanges in turn]."""
+    for stage in stages:
+        latest = {"F": -1}
+        for position, action in enumerate(stage.actions):
+            own = stage.of(action)
+            if own.message is not None:
+                stage.sends[position] = [own.message]
+            behind = position - 1 if one_chunk else latest.get(action.kind, position - 2)
+            latest[action.kind] = position
+            for message in own.made:
+                assert message is not None, "whoever is needed elsewhere sends"
+                stage.posts.setdefault(behind, []).append((position, message))
+
+
+def _in_rounds(stages: list[_StageMessages]) -> None:
     """Messages as stages that take turns make them; see Note [One stream a peer]."""
-    count = len(schedule)
-    stages = [_StageMessages(actions, []) for actions in schedule]
-    taken = [0] * count
-    done: set[tuple[int, Action]] = set()
+    taken = [0] * len(stages)
     order = 0
-    while any(taken[number] < len(actions) for number, actions in enumerate(schedule)):
+    while any(taken[number] < len(stage.actions) for number, stage in enumerate(stages)):
         for number, stage in enumerate(stages):
             if taken[number] == len(stage.actions):
                 continue
             action = stage.actions[taken[number]]
-            if not done.issuperset(needs(action, number, count, chunks, placement)):
+            own = stage.of(action)
+            if any(done[action.microbatch] < 0 for done in own.needed):
                 continue
-            done |= {(number, action), (number, _whole(action))}
+            stage.end(action, order)
             taken[number] += 1
-            to = _receiver(action, number, count, chunks, placement)
-            if to is not None:
-                where, direction, boundary = to
-                message, order = StageMessage(direction, boundary_bytes[boundary]), order + 1
-                stage.sends[taken[number] - 1] = [message]
-                stages[where].posts.setdefault(taken[where] - 1, []).append((order, message))
-    return stages
+            if own.message is not None:
+                order += 1
+                stage.sends[taken[number] - 1] = [own.message]
+                stages[own.to].posts.setdefault(taken[own.to] - 1, []).append((order, own.message))
 
 
-def _in_time(
-    schedule: Schedule, boundary_bytes: Sequence[int], chunks: int, placement: Placement, *, overlap: bool
-) -> list[_StageMessages]:
-    """Messages where they are sent if every action takes the same time; see Note [Messages]."""
-    count = len(schedule)
-    joint = not overlap and chunks > 1 and placement == "loop"
-    stages = [_StageMessages(actions, _slots(actions, joint)) for actions in schedule]
-    _play(stages, chunks, placement)
-    for number, stage in enumerate(stages):
+def _in_time(stages: list[_StageMessages], *, joint: bool) -> None:
+    """Messages where they are sent if every action takes the same time; see Note [Messages].
+
+    ``joint``: one exchange for a forward and the backward behind it.
+    """
+    for stage in stages:
+        stage.slots = _slots(stage.actions, joint)
+    _play(stages)
+    for stage in stages:
         for slot, end in zip(stage.slots, stage.slot_end, strict=True):
             for position in slot:
-                to = _receiver(stage.actions[position], number, count, chunks, placement)
-                if to is None:
+                own = stage.of(stage.actions[position])
+                if own.message is None:
                     continue
-                where, direction, boundary = to
-                message = StageMessage(direction, boundary_bytes[boundary])
-                stage.sends.setdefault(slot[-1], []).append(message)
-                other = stages[where]
-                other.posts.setdefault(other.last_ended_by(end), []).append((end, message))
+                stage.sends.setdefault(slot[-1], []).append(own.message)
+                other = stages[own.to]
+                other.posts.setdefault(other.last_ended_by(end), []).append((end, own.message))
     for stage in stages:
         for posted in stage.posts.values():
             posted.sort()
-    return stages
 
 
 def _slots(actions: Sequence[Action], joint: bool) -> list[list[int]]:
@@ -214,37 +248,34 @@ def _slots(actions: Sequence[Action], joint: bool) -> list[list[int]]:
     return slots
 
 
-def _play(stages: list[_StageMessages], chunks: int, placement: Placement) -> None:
+def _play(stages: list[_StageMessages]) -> None:
     """End of every slot if each takes one unit.  InputError for pairs that wait for each other."""
-    count = len(stages)
-    ended: dict[tuple[int, Action], int] = {}
     moved = True
     while moved:
         moved = False
-        for number, stage in enumerate(stages):
+        for stage in stages:
             while len(stage.slot_end) < len(stage.slots):
                 slot = [stage.actions[position] for position in stage.slots[len(stage.slot_end)]]
-                ready = [0, *stage.slot_end[-1:]]
-                within = {(number, done) for action in slot for done in (action, _whole(action))}
-                wanted = [n for action in slot for n in needs(action, number, count, chunks, placement)]
-                outside = [key for key in wanted if key not in within]
-                if not all(key in ended for key in outside):
+                # Of a pair, the backward may be that of its own forward.
+                within, same = stage.of(slot[0]).done, slot[0].microbatch
+                ready = [
+                    done[action.microbatch]
+                    for action in slot
+                    for done in stage.of(action).needed
+                    if done is not within or action.microbatch != same
+                ]
+                if -1 in ready:
                     break
-                end = max(ready + [ended[key] for key in outside]) + 1
+                end = max([0, *ready, *stage.slot_end[-1:]]) + 1
                 stage.slot_end.append(end)
                 for action in slot:
-                    ended[number, action] = ended[number, _whole(action)] = end
+                    stage.end(action, end)
                 moved = True
     if any(len(stage.slot_end) < len(stage.slots) for stage in stages):
         raise InputError(
             "schedule: stages that exchange once for a forward and the backward behind it wait in a circle;"
             " training.overlap_p2p=true has a message for each"
         )
-
-
-def _whole(action: Action) -> Action:
-    """The name under which other stages wait for an input gradient."""
-    return action._replace(kind="B") if action.kind == "I" else action
 
 
 def _receiver(
@@ -271,55 +302,41 @@ def _direction(action: Action, source: int, to: int, count: int) -> Direction:
 
 
 def _own_messages(
-    stage: _StageMessages,
-    number: int,
-    count: int,
-    chunks: int,
-    placement: Placement,
-    stream: Callable[[str, Direction], str],
+    stage: _StageMessages, stream: Callable[[str, Direction], str]
 ) -> dict[int, tuple[StageMessage, int]]:
     """For each action that needs a message: that, and how many its stream has taken since."""
-    posted: dict[Direction, deque[tuple[StageMessage, int]]] = defaultdict(
-        deque
-    )  # with its place on the stream
+    # By direction, each with its place on the stream.
+    posted: dict[Direction, deque[tuple[StageMessage, int]]] = defaultdict(deque)
     issued: Counter[str] = Counter()
     found = {}
     for position, action in enumerate(stage.actions, start=-1):
         for message in stage.sends.get(position, ()):
             issued[stream("send", message.direction)] += 1
-        for _, message in stage.posts.get(position, []):
+        for _, message in stage.posts.get(position, ()):
             on = stream("recv", message.direction)
             posted[message.direction].append((message, issued[on]))
             issued[on] += 1
-        source = _sender(action, number, count, chunks, placement)
+        source = stage.of(action).source
         if source is not None:
-            direction = _direction(action, source, number, count)
-            message, place = posted[direction].popleft()
-            found[position + 1] = message, issued[stream("recv", direction)] - 1 - place
+            message, place = posted[source].popleft()
+            found[position + 1] = message, issued[stream("recv", source)] - 1 - place
     return found
 
 
-def _sender(action: Action, stage: int, count: int, chunks: int, placement: Placement) -> int | None:
-    for where, _ in needs(action, stage, count, chunks, placement):
-        if where != stage:
-            return where
-    return None
-
-
 def _exchanges(
-    stage: _StageMessages, own: dict[int, tuple[StageMessage, int]], *, overlap: bool
+    stage: _StageMessages, own: dict[int, tuple[StageMessage, int]], overlap: bool
 ) -> list[ActionMessages]:
     out = []
-    sent: list[StageMessage] = []
+    seen: dict[ActionMessages, ActionMessages] = {}  # most are equal
+    sent: Sequence[StageMessage] = ()
     for position in range(len(stage.actions)):
-        sends = tuple(stage.sends.get(position, ()))
-        out.append(
-            ActionMessages(
-                own=own.get(position),
-                awaits=() if overlap else tuple(sorted({message.direction for message in sent})),
-                sends=sends,
-                posts=tuple(message for _, message in stage.posts.get(position, [])),
-            )
+        sends = stage.sends.get(position, ())
+        exchange = ActionMessages(
+            own.get(position),
+            () if overlap or not sent else tuple(sorted({message.direction for message in sent})),
+            tuple(sends),
+            tuple([message for _, message in stage.posts.get(position, ())]),
         )
-        sent = list(sends)
+        out.append(seen.setdefault(exchange, exchange))
+        sent = sends
     return out
