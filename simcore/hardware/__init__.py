@@ -9,7 +9,7 @@ from simcore.hardware.load import (
 )
 from simcore.hardware.node import num_nic_links
 from simcore.hardware.profiles import cluster_names, dies, gpu_names
-from simcore.hardware.record import assumptions, hardware_hash
+from simcore.hardware.record import assumptions, forced, hardware_hash
 from simcore.hardware.specs import ClusterSpec, GpuSpec
 from simcore.hardware.topology import Links, Topology
 
@@ -23,6 +23,7 @@ __all__ = [
     "assumptions",
     "cluster_names",
     "dies",
+    "forced",
     "gpu_names",
     "hardware_hash",
     "is_hardware_key",

@@ -70,7 +70,8 @@ def refuse_beyond(scope: str, profile: Profile, values: Mapping[str, Any], *, fo
             given = f" ({changed})" if changed.startswith("override") else ""
             raise InputError(
                 f"{profile.where}: {key} = {value:.4g}{unit}{given} {said}; taken are {least:.4g} to"
-                f" {most:.4g}{unit}, and any with --force (in Python force=True)"
+                f" {most:.4g}{unit}, and any with --force of run_sim.py and replay.py (in"
+                " Python force=True)"
             )
         profile.sources[key] = f"{value:.4g}{unit} {said}; taken {FORCED}"
 

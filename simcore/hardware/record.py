@@ -75,6 +75,11 @@ def assumptions(cluster: ClusterSpec) -> tuple[str, ...]:
     )
 
 
+def forced(cluster: ClusterSpec) -> tuple[str, ...]:
+    """Those of :func:`assumptions` that were taken by force."""
+    return tuple(line for line in assumptions(cluster) if line.endswith(FORCED))
+
+
 def unmeasured_fabric(cluster: ClusterSpec) -> str | None:
     """What to say of a cluster whose nodes are joined by a fabric that was never measured; None otherwise.
 

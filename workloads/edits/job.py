@@ -47,6 +47,7 @@ class EditableJob:
     ``planner`` plans collectives on a cluster; ``home`` gives one of so many GPUs of the recorded model.
     ``kernels`` is the kernel mapping that is still to be applied
     to a traced program ("": none): edits of the program come before it, edits of kernels after it.
+    ``force``: hardware that edits name may have numbers that none has.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class EditableJob:
     recorded_world: int = -1
     kernels: str = ""
     fp32_math: str = "ieee"
+    force: bool = False
 
     def with_ops(self, **columns: Any) -> EditableJob:
         """The job with other columns of its op table (same rows)."""

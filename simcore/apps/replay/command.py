@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simcore.apps.run.run_sim import InterferenceOption
+from simcore.apps.run.run_sim import ForceOption, InterferenceOption
 
 
 def replay(
@@ -48,6 +48,7 @@ def replay(
     sm_series: Annotated[
         bool, typer.Option("--sm-series", help="With --json: SM utilisation per 1 ms, step by step.")
     ] = False,
+    force: ForceOption = False,
     out: Annotated[
         Path | None, typer.Option(help="Also write a run folder, for report, compare and Perfetto.")
     ] = None,
@@ -58,6 +59,7 @@ def replay(
 ) -> None:
     """Replay recorded traces and compare with the recording."""
     import json
+    from dataclasses import replace
 
     from simcore.apps.output import print_wide
     from simcore.apps.progress import StageTimer
@@ -69,6 +71,7 @@ def replay(
     from simcore.apps.run.edits import edit_table
     from simcore.apps.run.loading import chosen_interference
     from simcore.errors import InputError
+    from simcore.hardware import forced, load_cluster
     from simcore.report import write_kineto
     from simcore.timeline import Timeline
     from workloads.imports import import_traces
@@ -87,10 +90,13 @@ def replay(
         raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
     stragglers = analyse_stragglers(job)
     with stages.stage("editing"):
-        job, changes = edit_recording(job, edits or (), step, level, cluster)
+        job, changes = edit_recording(job, edits or (), step, level, cluster, force=force)
     with stages.stage("replaying"):
         on = None if edits and level == "recorded" else cluster  # then it is what edits ask for
-        replayed = play_level(job, level, on, learned)
+        replayed = play_level(job, level, on, learned, force=force)
+        if force and cluster is not None:
+            taken = forced(load_cluster(cluster, force=True))
+            replayed = replace(replayed, notes=(*taken, *replayed.notes))
         steps = replayed.steps(step)
     with stages.stage("finding critical paths"):
         insights = step_insights(replayed, steps)

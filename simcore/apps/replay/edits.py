@@ -25,16 +25,20 @@ def edit_recording(
     step: int | None,
     level: str = "recorded",
     cluster: str | None = None,
+    *,
+    force: bool = False,
 ) -> tuple[ImportedJob, tuple[EditStep, ...]]:
     """A recording after edits.  Step time: mean over the recorded steps of the longest span of any rank.
 
-    ``cluster`` is what it was recorded on, where the recording names no GPU, or what a ``level`` simulates.
+    ``cluster`` is what it was recorded on, where the recording names no GPU, or what a ``level`` simulates;
+    with ``force`` it, and clusters that edits name, may have numbers that no hardware has.
     InputError for an edit of communication at a ``level`` that simulates it.
     """
     kind = "pipeline_log" if isinstance(job.origin, PipelineOrigin) else "recorded"
     editable = EditableJob(
         kind, job.graph, job.ranks, job.origin, planner=nccl_planner,
-        home=lambda num_gpus: recorded_cluster(job, cluster, num_gpus), recorded_world=job.report.world_size,
+        home=lambda num_gpus: recorded_cluster(job, cluster, num_gpus, force=force),
+        recorded_world=job.report.world_size, force=force,
     )  # fmt: skip
 
     def imported(state: EditableJob) -> ImportedJob:
@@ -44,7 +48,7 @@ def edit_recording(
 
     def step_time_s(state: EditableJob) -> float:
         spans: dict[int, float] = {}
-        for row in play_level(imported(state), level, simulated_on).steps(step):
+        for row in play_level(imported(state), level, simulated_on, force=force).steps(step):
             spans[row.step] = max(spans.get(row.step, 0.0), row.replayed.span)
         return sum(spans.values()) / len(spans)
 

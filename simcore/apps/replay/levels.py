@@ -42,10 +42,13 @@ def play_level(
     level: str = "recorded",
     cluster: str | None = None,
     learned: LearnedInterference | None = None,
+    *,
+    force: bool = False,
 ) -> Replay:
     """Replay ``job`` at a level, on ``cluster`` (default: the profile of the recorded GPU).
 
-    ``learned`` says how communication slows kernels, instead of what they share.
+    ``learned`` says how communication slows kernels, instead of what they share.  With ``force`` the cluster
+    may have numbers that no hardware has.
 
     Errors: InputError for an unknown level or cluster, or a GPU that has no profile; DeadlockError when the
     imported graph hangs.
@@ -59,7 +62,7 @@ def play_level(
             )
         return play(job)
     staged = stage(job)
-    spec = recorded_cluster(job, cluster, staged.graph.world_size)
+    spec = recorded_cluster(job, cluster, staged.graph.world_size, force=force)
     row_of = _rows(job, staged)
     shapes = price_shapes(job, row_of, spec.gpu) if level == "shapes" else None
     predicted = (shapes.rows, shapes.demands) if shapes is not None else None
@@ -121,13 +124,15 @@ def _rows(job: ImportedJob, staged: StagedJob) -> list[np.ndarray[tuple[int, ...
     return [graph.flat_ops(program).row[rank.flat] for program, rank in zip(programs, job.ranks, strict=True)]
 
 
-def recorded_cluster(job: ImportedJob, name: str | None, world_size: int) -> ClusterSpec:
+def recorded_cluster(
+    job: ImportedJob, name: str | None, world_size: int, *, force: bool = False
+) -> ClusterSpec:
     """The named cluster, or one of the recorded GPUs that is large enough.
 
     Errors: InputError for an unknown or too small cluster, or a GPU that has no profile.
     """
     if name is not None:
-        spec = load_cluster(name, {})
+        spec = load_cluster(name, force=force)
         if spec.num_gpus < world_size:
             raise InputError(
                 f"the recorded job has {world_size} ranks, cluster {spec.name!r} {spec.num_gpus} GPUs"

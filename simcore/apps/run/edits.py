@@ -84,11 +84,14 @@ def edit_program(job: EditableJob, texts: Sequence[str]) -> tuple[list[EditableJ
     return [state.launched() for state in states], done
 
 
-def traced_job(graph: Graph, cluster: ClusterSpec, kernels: str, fp32_math: str) -> EditableJob:
+def traced_job(
+    graph: Graph, cluster: ClusterSpec, kernels: str, fp32_math: str, *, force: bool = False
+) -> EditableJob:
     """A traced program on a cluster, ready to be edited."""
     return EditableJob(
-        "traced", graph, cluster=cluster, planner=nccl_planner, kernels=kernels, fp32_math=fp32_math
-    )
+        "traced", graph, cluster=cluster, planner=nccl_planner, kernels=kernels, fp32_math=fp32_math,
+        force=force,
+    )  # fmt: skip
 
 
 def edit_table(steps: Sequence[EditStep]) -> Group:

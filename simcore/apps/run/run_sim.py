@@ -20,6 +20,9 @@ InterferenceOption = Annotated[
         " traces (default file: the one that comes with the project; scripts/calibrate.py makes others).",
     ),
 ]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Take numbers of hardware that none has; the run says so.")
+]
 
 
 def run_sim(
@@ -79,9 +82,7 @@ def run_sim(
             help="Described jobs: simulate two steps of few microbatches, continue in a straight line.",
         ),
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Take numbers of hardware that none has; the run says so.")
-    ] = False,
+    force: ForceOption = False,
     perfetto: Annotated[
         bool, typer.Option("--perfetto/--no-perfetto", help="Also write a file for Perfetto, or not.")
     ] = True,

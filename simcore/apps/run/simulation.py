@@ -90,7 +90,8 @@ def run_scenario(
                 traced_job,
             )
 
-            jobs, done = edit_program(traced_job(graph, cluster, kernels, settings.fp32_math), edits)
+            job = traced_job(graph, cluster, kernels, settings.fp32_math, force=scenario.force)
+            jobs, done = edit_program(job, edits)
             states = [(job.graph, job.cluster or cluster) for job in jobs]
         elif kernels:
             from simcore.graph import apply_kernels  # a described job has its kernels already

@@ -1,6 +1,8 @@
 """What is predicted anew at each level; times in us."""
 
 import json
+import re
+from importlib import resources
 
 import pytest
 from typer.testing import CliRunner
@@ -203,3 +205,21 @@ def test_the_engine_of_copies_is_the_recording(tmp_path):
     copies = [kernel("Memcpy HtoD (Pinned -> Device)", 10, 50, stream=s, cat="gpu_memcpy") for s in range(9)]
     replay = play_level(import_traces([trace(tmp_path / "t.json", copies, world=1)]), "communication")
     assert replay.steps()[0].replayed.span == pytest.approx(50e-6)
+
+
+def test_hardware_that_none_has_is_taken_by_force(tmp_path):
+    path = trace(tmp_path / "t.json", all_reduce(0, 10, 5000, 1))
+    profile = resources.files("hardware_profiles").joinpath("cluster/a100.toml").read_text(encoding="utf-8")
+    fast = tmp_path / "fast.toml"
+    fast.write_text(re.sub(r"(nvlink_latency_s = \{ value = )[0-9.]+", r"\g<1>1e-9", profile))
+    told = "1e-15 s is less than hardware has"
+    asked = ["replay", str(path), "--json", "--out", str(tmp_path / "out")]
+    for words in (["--level", "communication", "--cluster", str(fast)], ["--edit", f"network={fast}"]):
+        found = CliRunner().invoke(app, [*asked, *words])
+        assert found.exit_code == 2
+        assert f"nvlink_latency_s = {told}" in " ".join(found.output.split())
+        found = CliRunner().invoke(app, [*asked, *words, "--force"])
+        assert found.exit_code == 0
+        said = json.loads((tmp_path / "out" / "run.json").read_text())["assumptions"]
+        said += [line for edit in json.loads(found.stdout)["edits"] for line in edit["assumed"]]
+        assert [line for line in said if re.match(f"cluster.nvlink_latency_s: {told}.*by force", line)]

@@ -12,7 +12,7 @@ from simcore.errors import InputError
 from simcore.graph import OpKind
 from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
-from simcore.hardware import ClusterSpec, load_cluster
+from simcore.hardware import ClusterSpec, forced, load_cluster
 from workloads.edits.job import EditableJob, Edited, TransferPlanner, count_changed
 from workloads.edits.kernels.edits import edited_kernels, lasting
 from workloads.edits.kernels.times import planned_times
@@ -29,7 +29,7 @@ BoolArray = npt.NDArray[np.bool_]
 )
 def network(job: EditableJob, call: EditCall) -> Edited:
     """Collectives planned on another cluster; everything else as before."""
-    other = load_cluster(call.value, {})
+    other = load_cluster(call.value, force=job.force)
     if not job.ranks:
         if job.cluster is None:
             raise InputError("the hardware is not known")
@@ -72,6 +72,7 @@ def _planned_on(job: EditableJob, other: ClusterSpec) -> Edited:
         raise InputError("the recording tells of no collective what it carried between whom")
     kept = is_communication(graph.ops.kind) & ~changed
     assumed = [f"ranks fill the nodes of {other.name} in order; each transfer has the links to itself"]
+    assumed += forced(other)
     if lone.any():
         assumed.append(
             f"{int(lone.sum())} collectives whose other ranks were not recorded last as long as their"
