@@ -1,7 +1,7 @@
 """What communicates in a recording, and which collective it is, by the names of libraries and frameworks.
 
-The one table of these names: of kernels (NCCL, RCCL, MSCCL, NVSHMEM, DeepEP), of the framework's calls that
-launch them (c10d), of NCCL's own calls and of XLA's instructions.
+The one table of these names: of kernels (NCCL, RCCL, MSCCL, NVSHMEM, DeepEP, frameworks' own all_reduces), of
+the framework's calls that launch them (c10d), of NCCL's own calls and of XLA's instructions.
 """
 
 from __future__ import annotations
@@ -15,8 +15,20 @@ import numpy.typing as npt
 from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.kinds.all_to_all import ALL_TO_ALL
 
-#: Parts of the names of kernels that communicate, in lower case.
-_KERNELS = ("nccl", "rccl", "mscclkernel", "mscclpp", "nvshmem", "deep_ep::")
+#: Exchanges of tokens among experts.  Sources: DeepEP, csrc/kernels ("dpsk::ep" in DeepSeek's own traces),
+#: where only get_dispatch_layout stays on the GPU; its hybrid-ep branch.
+_EXPERTS = (
+    r"\b(?:deep_ep|dpsk::ep)::(?!(?:\w+::)*get_dispatch_layout)"
+    r"|\bhybrid_ep::(?:dispatch|combine|device_sync)_kernel"
+)
+#: all_reduces without NCCL.  Sources: PyTorch, symm_mem/CUDASymmetricMemoryOps.cu; vLLM,
+#: custom_all_reduce.cuh; TensorRT-LLM and FlashInfer, trtllm_allreduce_fusion.  "all_reduce" alone is no
+#: sign: Inductor names kernels after what stands around them.
+_DIRECT = (
+    r"\b(?:multimem_|one_shot_|two_shot_)+all_reduce_kernel|cross_device_reduce_|\ballreduce_fusion_kernel"
+)
+#: In the names of kernels that communicate.
+_KERNELS = re.compile(rf"nccl|rccl|mscclkernel|mscclpp|nvshmem|{_EXPERTS}|{_DIRECT}", re.IGNORECASE)
 #: Calls of a library as PyTorch notes them, inside its own: "nccl:_all_gather_base".
 LIBRARY_CALLS = ("nccl:", "rccl:", "record_param_comms")
 #: PyTorch's own calls: "c10d::allreduce_".
@@ -24,10 +36,10 @@ FRAMEWORK_CALLS = "c10d::"
 _ISSUES = re.compile(rf"{FRAMEWORK_CALLS}|{'|'.join(LIBRARY_CALLS)}|_c10d_functional::(?!wait)")
 #: Words in the names of kernels, calls and instructions, the more special first.
 _KINDS = (
-    ("all_reduce", re.compile(r"all_?reduce", re.IGNORECASE)),
+    ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
     ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
     ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
-    ("all_to_all", re.compile(r"all_?to_?all", re.IGNORECASE)),
+    ("all_to_all", re.compile(rf"all_?to_?all|{_EXPERTS}", re.IGNORECASE)),
     ("send_recv", re.compile(r"send|recv", re.IGNORECASE)),
     ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
     ("barrier", re.compile(r"barrier", re.IGNORECASE)),
@@ -38,7 +50,7 @@ _EXCHANGE = re.compile(r"all_?(to|2)_?all", re.IGNORECASE)
 
 def is_communication(names: tuple[str, ...]) -> npt.NDArray[np.bool_]:
     """By name number: whether a kernel is one of a communication library's."""
-    return np.array([any(word in name.lower() for word in _KERNELS) for name in names], dtype=np.bool_)
+    return np.array([_KERNELS.search(name) is not None for name in names], dtype=np.bool_)
 
 
 @lru_cache(maxsize=1 << 16)

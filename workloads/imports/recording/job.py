@@ -63,9 +63,10 @@ def import_recordings(
     )
     graph = with_shapes(graph, imported)
     told_by = dict.fromkeys(ops.trace.steps_told_by for ops in analysed if ops.trace.steps_told_by)
+    world_size = max((ops.trace.world_size for ops in analysed if ops.trace.world_size > 0), default=-1)
     report = ImportReport(
         ranks=tuple(_rank_report(number, rank) for number, rank in zip(numbers, ranks, strict=True)),
-        world_size=max((ops.trace.world_size for ops in analysed if ops.trace.world_size > 0), default=-1),
+        world_size=world_size,
         coupled_collectives=len(coupling.collectives),
         lone_collectives=coupling.alone,
         refused_groups=coupling.refused,
@@ -77,6 +78,7 @@ def import_recordings(
         format=origin,
         found=_found(graph, imported),
         inferred=tuple(f"no ProfilerStep annotations: steps are {evidence}" for evidence in told_by),
+        missing=_no_communication(analysed, world_size),
     )
     return ImportedJob(graph, imported, report)
 
@@ -94,6 +96,17 @@ def _found(graph: Graph, ranks: tuple[ImportedRank, ...]) -> tuple[str, ...]:
         if count:
             found.append(f"{count:,} of {len(rows):,} ops were launched {words}")
     return tuple(found)
+
+
+def _no_communication(ranks: list[RankOps], world_size: int) -> tuple[str, ...]:
+    """That ranks of one job exchange nothing, which is hardly so."""
+    world = max(world_size, len(ranks))
+    if world < 2 or any(ops.is_comm.any() for ops in ranks):
+        return ()
+    return (
+        f"a world of {world} ranks, and no kernel is known to communicate: those whose names are not known"
+        " count as computation",
+    )
 
 
 def _analyse(ops: RankOps, *, typical: bool) -> RecordedRank:
