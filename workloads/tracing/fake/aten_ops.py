@@ -94,7 +94,8 @@ class AtenOp:
     """
 
     __slots__ = (
-        *("allocates", "base", "chooses", "cost", "filled", "flops", "has_kernel", "is_view"),
+        *("allocates", "base", "chooses", "cost", "filled", "finds_overflow", "flops", "has_kernel"),
+        "is_view",
         *("made_of", "name"),
         *("result_is_known", "shapes_decide", "sized_by_values", "writes"),
     )
@@ -125,6 +126,8 @@ class AtenOp:
         self.is_view = self.base.startswith("aten::") and (is_view or self.base == "aten::_unsafe_view")
         #: May choose experts for tokens.
         self.chooses = self.base in ("aten::topk", "aten::argmax", "aten::max")
+        #: Its second argument says afterwards whether gradients have overflowed.
+        self.finds_overflow = self.base == "aten::_amp_foreach_non_finite_check_and_unscale_"
         #: The values of arguments say how many elements come back.
         self.sized_by_values = torch.Tag.dynamic_output_shape in getattr(func, "tags", ())
         #: Shapes and plain arguments say what comes back.

@@ -80,6 +80,16 @@ def _always(value: object) -> Callable[..., object]:
     return lambda *_args, **_kwargs: value
 
 
+def _using(function: Callable[..., object]) -> Callable[..., object]:
+    """``function``, which initialises CUDA where the program has not done so yet."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        visible_devices.use()
+        return function(*args, **kwargs)
+
+    return call
+
+
 class _NoGraphs:
     """``torch.cuda.CUDAGraph``: a captured graph hides its kernels from the tracer."""
 
@@ -100,10 +110,10 @@ def _patch_streams() -> None:
         ExternalStream=streams.Stream,
         StreamContext=streams.StreamContext,
         stream=streams.StreamContext,
-        current_stream=streams.current_stream,
-        default_stream=streams.default_stream,
+        current_stream=_using(streams.current_stream),
+        default_stream=_using(streams.default_stream),
         set_stream=streams.set_stream,
-        synchronize=_synchronize,
+        synchronize=_using(_synchronize),
         CUDAGraph=_NoGraphs,
         is_current_stream_capturing=_always(False),
     )
@@ -116,20 +126,20 @@ def _patch_queries() -> None:
     _set(
         torch.cuda,
         is_available=_always(True),
-        is_initialized=_always(True),
+        is_initialized=visible_devices.in_use,
         device_count=visible_devices.device_count,
-        current_device=visible_devices.current,
+        current_device=_using(visible_devices.current),
         set_device=visible_devices.select,
-        init=_always(None),
-        _lazy_init=_always(None),
+        init=visible_devices.use,
+        _lazy_init=visible_devices.use,
         _lazy_call=_always(None),
         _is_compiled=_always(True),
         device=visible_devices.DeviceScope,
         device_of=contextlib.nullcontext,
         _DeviceGuard=visible_devices.DeviceScope,
-        get_device_properties=_always(properties),
-        get_device_name=_always(properties.name),
-        get_device_capability=_always((properties.major, properties.minor)),
+        get_device_properties=_using(_always(properties)),
+        get_device_name=_using(_always(properties.name)),
+        get_device_capability=_using(_always((properties.major, properties.minor))),
         get_arch_list=_always(["sm_90"]),
         is_bf16_supported=_always(True),
         can_device_access_peer=_always(True),
@@ -183,11 +193,11 @@ def _patch_accelerator() -> None:
         torch.accelerator,
         is_available=_always(True),
         device_count=visible_devices.device_count,
-        current_device_index=visible_devices.current,
-        current_device_idx=visible_devices.current,
+        current_device_index=_using(visible_devices.current),
+        current_device_idx=_using(visible_devices.current),
         set_device_index=visible_devices.select,
-        synchronize=_synchronize,
-        current_stream=streams.current_stream,
+        synchronize=_using(_synchronize),
+        current_stream=_using(streams.current_stream),
         set_stream=streams.set_stream,
         empty_cache=_always(None),
         memory_allocated=_always(0),

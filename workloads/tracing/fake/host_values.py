@@ -17,8 +17,8 @@ from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from workloads.tracing.fake import gpu_kernels
-from workloads.tracing.fake.known_values import values_of
+from workloads.tracing.fake import gpu_kernels, visible_devices
+from workloads.tracing.fake.known_values import attach_value, values_of
 
 _INITIALISERS = (
     "uniform_",
@@ -180,11 +180,12 @@ def install() -> None:
         tensor.device.type == "cpu"
     )
     # Would allocate a real CUDA tensor as soon as is_available() says yes.
-    fake_tensor.init_gpu_context = lambda _device: None  # type: ignore[assignment]
+    fake_tensor.init_gpu_context = visible_devices.use  # type: ignore[assignment]
     for name in _INITIALISERS:  # initial values are no part of a training step
         setattr(torch.nn.init, name, lambda tensor, *_args, **_kwargs: tensor)
     _patch_lists()
     _patch_random_state()
+    _patch_data()
     _patch_module_moves()
     gpu_kernels.install()
 
@@ -225,6 +226,28 @@ def _patch_random_state() -> None:
         module.manual_seed = lambda *_args, **_kwargs: generator  # type: ignore[attr-defined]
 
 
+def assume_no_overflow(found: torch.Tensor) -> None:
+    """``found`` says from now on whether gradients have overflowed: 0, unless :data:`ask` says otherwise."""
+    attach_value(found, float(_answer("overflow", found, 0.0)))
+
+
+def _patch_data() -> None:
+    """``parameter.data = other`` gives it the memory of ``other``, not the device noted beside."""
+    tensor_data: Any = torch.Tensor.data
+
+    def set_data(self: FakeTensor, value: torch.Tensor) -> None:
+        tensor_data.__set__(self, value)
+        if isinstance(value, FakeTensor):
+            _take_device(self, value)
+
+    FakeTensor.data = property(tensor_data.__get__, set_data)  # type: ignore[assignment]
+
+
+def _take_device(tensor: Any, other: Any) -> None:
+    name = "_fake_device" if hasattr(other, "_fake_device") else "fake_device"  # torch 2.10 has the latter
+    setattr(tensor, name, getattr(other, name))
+
+
 def _patch_module_moves() -> None:
     """``Module.to/cuda/bfloat16`` swap FakeTensor parameters, and refuse when a weak reference exists.
 
@@ -256,5 +279,3 @@ def move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
     if moved is parameter or (moved.dtype == parameter.dtype and moved.device == parameter.device):
         return
     parameter.data = moved.detach()
-    name = "_fake_device" if hasattr(moved, "_fake_device") else "fake_device"  # torch 2.10 has the latter
-    setattr(parameter, name, getattr(moved, name))

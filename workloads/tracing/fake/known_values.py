@@ -156,6 +156,12 @@ def attach(result: Any, real: Any) -> None:
             setattr(tensor, _VALUES, values)
 
 
+def attach_value(tensor: torch.Tensor, value: float) -> None:
+    """Every element of ``tensor`` is ``value``."""
+    with _disable_current_modes():
+        setattr(tensor, _VALUES, torch.full(tensor.shape, value, dtype=tensor.dtype))
+
+
 def shaped_like(real: Any, device: torch.device) -> Any:
     """Tensors without data of the shapes of ``real``; to be called where a fake mode is active."""
     if isinstance(real, torch.Tensor):

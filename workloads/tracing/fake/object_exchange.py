@@ -10,6 +10,7 @@ Note [Mail between runs]
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections import Counter
@@ -59,11 +60,20 @@ class Mailbox:
         with _disable_current_modes():
             return [pickle.loads(one) for one in pickled], [len(one) for one in pickled]
 
+    def post(self, key: str, value: bytes) -> None:
+        """Put ``value`` at ``key`` of the store that all ranks share."""
+        deliver(_posted(key, _own_rank()).path(self._folder), value)
+
+    def posted(self, key: str) -> bytes:
+        """What a rank put at ``key``, once it is there; rank 0 is asked for it."""
+        value: bytes = pickle.loads(self._wait_for(_posted(key, 0)).read_bytes())
+        return value
+
     def _wait_for(self, address: Address) -> Path:
         path = address.found(self._folder)
         if path is not None:
             return path
-        notice = Waiting(dist.get_rank(), address, call_site())
+        notice = Waiting(_own_rank(), address, call_site())
         deliver(notice.path(self._folder), notice)
         while path is None:
             time.sleep(_LOOK_S)
@@ -77,6 +87,15 @@ class Mailbox:
         number = self._counts[symbol, place, target]
         self._counts[symbol, place, target] += 1
         return Address(symbol, dist.get_global_rank(group, place), place, target, number)
+
+
+def _own_rank() -> int:
+    """Also before there are process groups."""
+    return int(os.environ["RANK"])
+
+
+def _posted(key: str, source: int) -> Address:
+    return Address(f"store, key {key}", source, 0, EVERYBODY, 0)
 
 
 def install() -> None:

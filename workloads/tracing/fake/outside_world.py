@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import ipaddress
 import socket
 from collections.abc import Callable
@@ -11,10 +13,10 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dist_checkpoint
 import torch.utils.data as data
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import dataloader
 
 from workloads.tracing.fake.host_values import without_modes
+from workloads.tracing.fake.key_store import KeyStore
 from workloads.tracing.sites import call_site
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -32,7 +34,8 @@ def install() -> None:
         for name in names:
             setattr(module, name, lambda *_args, **_kwargs: None)
     distributed: Any = dist
-    distributed.TCPStore = lambda *_args, **_kwargs: FakeStore()
+    for name in ("TCPStore", "FileStore", "HashStore"):
+        setattr(distributed, name, KeyStore)
     socket.getaddrinfo = _refusing_names(socket.getaddrinfo)
     socket.socket.connect = _refusing(socket.socket.connect)  # type: ignore[method-assign]
     socket.socket.connect_ex = _refusing(socket.socket.connect_ex)  # type: ignore[method-assign]
@@ -41,12 +44,15 @@ def install() -> None:
 def _load_in_this_process() -> None:
     """Data are loaded for real, but by this process: worker processes know nothing of the fake device."""
     original = data.DataLoader.__init__
+    signature = inspect.signature(original)
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs |= {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
+    @functools.wraps(original)  # frameworks read the signature to make a loader like another
+    def init(*args: Any, **kwargs: Any) -> None:
+        given = dict(signature.bind(*args, **kwargs).arguments)
+        given |= {"num_workers": 0, "pin_memory": False, "persistent_workers": False}
         for name in ("prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout"):
-            kwargs.pop(name, None)
-        original(self, *args[:5], **kwargs)  # dataset, batch_size, shuffle, sampler, batch_sampler
+            given.pop(name, None)
+        original(**given)
 
     data.DataLoader.__init__ = init  # type: ignore[method-assign]
     data.DataLoader.__iter__ = without_modes(data.DataLoader.__iter__)  # type: ignore[method-assign]

@@ -88,7 +88,7 @@ _MESH_ATTRIBUTES = (
 
 def _patch_device_mesh() -> None:
     """A mesh keeps its ranks in a CPU tensor and reads it all the time."""
-    for name in ("new_group", "init_process_group"):  # copied by value
+    for name in ("new_group", "init_process_group", "get_backend"):  # copied by value
         setattr(device_mesh, name, getattr(dist, name))
     mesh = device_mesh.DeviceMesh
     for name, value in list(vars(mesh).items()):

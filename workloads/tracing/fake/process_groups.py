@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup
 from torch.distributed import _functional_collectives, distributed_c10d
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  (registers the backend)
 
 from workloads.tracing.fake.group_names import described_family
 
@@ -37,6 +37,9 @@ current_reduce_op: str = ""
 #: Number of the batch of point-to-point calls being issued, -1 outside one.
 current_batch: int = -1
 
+#: What torch calls the default of gloo for tensors of the host and NCCL for those of the GPU.
+_BOTH = "undefined"
+
 _num_batches = 0
 _real_new_group = distributed_c10d.new_group
 _real_init = distributed_c10d.init_process_group
@@ -57,6 +60,9 @@ def install() -> None:
     replacements = {
         "new_group": _new_group,
         "init_process_group": _init_process_group,
+        "get_backend": get_backend,
+        "is_nccl_available": lambda: True,
+        "monitored_barrier": lambda *_args, **_kwargs: None,
         "batch_isend_irecv": _numbered_batches(distributed_c10d.batch_isend_irecv),
     }
     for name, function in replacements.items():
@@ -84,15 +90,24 @@ def enter_world(rank: int, world_size: int, gpus_per_node: int, local_rank: int 
 
 def on_host(group: Any) -> bool:
     """Whether objects and barriers of ``group`` stay off the device: gloo, or torch's default of both."""
-    backend = _backends.get((group or distributed_c10d._get_default_group()).group_name, "nccl")
-    return "gloo" in backend
+    backend = get_backend(group)
+    return "gloo" in backend or backend == _BOTH
 
 
-def _init_process_group(backend: str | None = None, *_args: object, **_kwargs: object) -> None:
-    _real_init(
-        "fake", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=FakeStore()
-    )
-    _backends[distributed_c10d._get_default_group().group_name] = str(backend or "cpu:gloo,cuda:nccl")
+def get_backend(group: Any = None) -> str:
+    """``torch.distributed.get_backend``: what the program asked for."""
+    made = group or distributed_c10d._get_default_group()
+    return _backends.get(made.group_name, "nccl")
+
+
+def _init_process_group(
+    backend: str | None = None, *args: Any, device_id: torch.device | int | None = None, **kwargs: Any
+) -> None:
+    distributed: Any = dist
+    store = kwargs.get("store") or (args[4] if len(args) > 4 else None) or distributed.HashStore()
+    _real_init("fake", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=store)
+    default = _BOTH if device_id is None else "nccl"
+    _backends[distributed_c10d._get_default_group().group_name] = str(backend or default).lower()
 
 
 def _new_group(

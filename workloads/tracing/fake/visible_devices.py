@@ -13,6 +13,7 @@ _set_in_cpp = torch._C._accelerator_setDeviceIndex
 
 count = MAX_INDEX
 _current = 0
+_in_use = False
 
 
 class NoSuchDeviceError(RuntimeError):
@@ -21,9 +22,21 @@ class NoSuchDeviceError(RuntimeError):
 
 def enter_node(num_devices: int) -> None:
     """A node with ``num_devices`` GPUs; the first one is current."""
-    global count
+    global count, _in_use
     count = num_devices
     _make_current(0)
+    _in_use = False  # torch's own call of _lazy_init
+
+
+def use(*_args: object) -> None:
+    """The program touches a device: CUDA is initialised from now on."""
+    global _in_use
+    _in_use = True
+
+
+def in_use() -> bool:
+    """Whether the program has touched a device.  A device mesh chooses the rank's device only before that."""
+    return _in_use
 
 
 def current(*_args: object) -> int:
@@ -40,6 +53,7 @@ def select(device: Any = None) -> None:
     """Make ``device`` (index, name or ``torch.device``) current.  NoSuchDeviceError beyond the node's."""
     index = _index(device)
     if index is not None:
+        use()
         _make_current(index)
 
 

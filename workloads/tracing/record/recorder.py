@@ -108,6 +108,8 @@ class Recorder(OpLog, TorchDispatchMode):
             self.known.choose(operator.base, args, kwargs, result)
         elif self.known.active and operator.writes:
             self.known.forget(operator.outputs(args, kwargs, result))
+        if operator.finds_overflow:
+            host_values.assume_no_overflow(args[1])
         if not self.recording:
             if self._whole_life and not operator.writes:
                 for tensor in tensors_in(result, []):

@@ -1,0 +1,92 @@
+"""What programs do on their way: ``habits.py moved | scaled | loaded | mesh | store``."""
+
+import inspect
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def moved(model):
+    """Parameters get to the device one by one."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.cuda()
+        assert parameter.is_cuda and isinstance(parameter, nn.Parameter)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def scaled(model):
+    """An optimizer that is not fused steps only where the host reads that nothing has overflowed."""
+    model.cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    scaler = torch.amp.GradScaler("cuda")
+    for _ in range(3):
+        with torch.autocast("cuda", torch.float16):
+            loss = model(torch.zeros(2, 4, device="cuda")).sum()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def loaded(model):
+    """All arguments of a loader by position, and a loader made by the signature, as frameworks do."""
+    model.cuda()
+
+    def collate(rows):
+        return torch.stack([row[0] for row in rows]) + 0
+
+    data = TensorDataset(torch.zeros(23, 4))
+    loader = DataLoader(data, 3, False, None, None, 2, collate, True, True)
+    assert loader.drop_last and len(loader) == 7 and loader.collate_fn is collate
+    assert "batch_size" in inspect.signature(DataLoader.__init__).parameters
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        model(batch.cuda()).sum().backward()
+        optimizer.step()
+
+
+def mesh(model):
+    """Nobody sets the rank's device before a mesh does."""
+    assert torch.cuda.is_available() and not torch.cuda.is_initialized()
+    dist.init_process_group()
+    init_device_mesh("cuda", (dist.get_world_size(),))
+    assert torch.cuda.current_device() == int(os.environ["LOCAL_RANK"]) == torch.zeros(1).cuda().get_device()
+    assert torch.cuda.is_initialized()
+    train(model.cuda())
+
+
+def store(model):
+    """Ranks tell each other by a store, and what they are asked for the backend."""
+    dist.init_process_group("nccl")
+    assert dist.get_backend() == "nccl" and dist.get_backend(dist.new_group(backend="gloo")) == "gloo"
+    held = dist.TCPStore("localhost", 29500, dist.get_world_size(), dist.get_rank() == 0)
+    if dist.get_rank() == 0:
+        held.set("width", "6")
+    shared = dist.PrefixStore("of all", held)
+    shared.set("own", b"2")
+    assert shared.get("own") == b"2" and shared.add("number", 3) == 3
+    width = int(held.get("width"))
+    train(nn.Sequential(model, nn.Linear(4, width)).cuda())
+
+
+def train(model):
+    """Three steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    {"moved": moved, "scaled": scaled, "loaded": loaded, "mesh": mesh, "store": store}[sys.argv[1]](
+        nn.Linear(4, 4)
+    )
