@@ -105,20 +105,36 @@ def check_folder(folder: Path, kind: str) -> None:
     manifest = read_manifest(folder)
     if manifest["holds"] != kind:
         raise InputError(f"{folder} is not a {kind} folder: it holds a {manifest['holds']}")
-    for name, known in manifest["files"].items():
-        path = folder / name
-        try:
-            size = path.stat().st_size
-            if size < known["bytes"]:
-                raise InputError(
-                    f"{path}: {size:,} of {known['bytes']:,} bytes; the {kind} folder is damaged"
-                )
-            if size > known["bytes"] or _digest(path) != known["blake2b"]:
-                raise InputError(f"{path}: changed since it was written; the {kind} folder is not as it was")
-        except FileNotFoundError:
-            raise InputError(f"{path}: missing; the {kind} folder is incomplete") from None
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror}") from None
+    for name in manifest["files"]:
+        check_file(folder / name, name, manifest)
+
+
+def check_file(path: Path, name: str, manifest: Mapping[str, Any]) -> None:
+    """InputError unless ``path`` is as it was when ``manifest`` named it ``name``."""
+    known, kind = manifest["files"][name], manifest["holds"]
+    try:
+        size = path.stat().st_size
+        if size < known["bytes"]:
+            raise InputError(f"{path}: {size:,} of {known['bytes']:,} bytes; the {kind} folder is damaged")
+        if size > known["bytes"] or _digest(path) != known["blake2b"]:
+            raise InputError(f"{path}: changed since it was written; the {kind} folder is not as it was")
+    except FileNotFoundError:
+        raise InputError(f"{path}: missing; the {kind} folder is incomplete") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+def manifest_of(folder: Path, kind: str) -> dict[str, Any] | None:
+    """The manifest of a ``kind`` folder, None where none is: other programs have files of that name, too.
+
+    InputError for one that is damaged.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    content = json_document(read_bytes(path, "a manifest", "json"), str(path))
+    ours = isinstance(content, dict) and content.get("holds") == kind
+    return read_manifest(folder) if ours else None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

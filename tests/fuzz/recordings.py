@@ -318,6 +318,8 @@ def _chakra_case(rng: Random) -> Case:
             files |= {"job.1.et": _stream(_nodes()[0], rng), "comm_group.json": groups}
     else:
         files = dict(pick(_exported(), rng))
+        if rng.random() < 0.9:
+            del files["manifest.json"]  # which would have any change refused
         which = rng.choice(sorted(files))
         files[which] = (
             _messages_changed(files[which], rng) if which.endswith(".et") else some_bytes(files[which], rng)

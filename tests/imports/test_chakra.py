@@ -3,6 +3,7 @@
 import errno
 import gzip
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -86,6 +87,38 @@ def test_ranks_without_their_peers_stand_alone(tmp_path):
     job = import_traces([tmp_path])
     assert not verify(job.graph)
     assert any("2 sends and receives" not in d and "sends and receives" in d for d in job.report.doubts())
+
+
+def test_an_export_that_is_not_as_it_was_written_is_refused(tmp_path):
+    export_chakra(hand_built(), tmp_path)
+    rank = tmp_path / "rank.2.et"
+    whole = rank.read_bytes()
+    for data, told in (
+        (
+            whole.replace(b"gemm", b"gemv"),
+            r"rank\.2\.et: changed since it was written; the Chakra export folder",
+        ),
+        (
+            whole[:-9],
+            rf"rank\.2\.et: {len(whole) - 9:,} of {len(whole):,} bytes; the Chakra export folder is",
+        ),
+        (None, r"rank\.2\.et: missing; the Chakra export folder is incomplete"),
+    ):
+        rank.write_bytes(data) if data is not None else rank.unlink()
+        for given in (tmp_path, tmp_path / "rank.2.et") if data is not None else (tmp_path,):
+            with pytest.raises(InputError, match=told):
+                import_traces([given])
+        job = import_traces([tmp_path], skip_bad=True)
+        assert job.graph.world_size == 3
+        assert [doubt for doubt in job.report.doubts() if re.search(told, doubt)]
+    rank.write_bytes(whole.replace(b"gemm", b"gemv"))
+    for manifest in ('{"name": "of a web page"}', None):  # without ours, files are taken as they are
+        path = tmp_path / "manifest.json"
+        path.write_text(manifest) if manifest else path.unlink()
+        assert import_traces([tmp_path]).graph.world_size == 4
+    (tmp_path / "manifest.json").write_text('{"files": {"rank.2')
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        import_traces([tmp_path])
 
 
 def test_sizes_and_types_are_chakras(tmp_path):

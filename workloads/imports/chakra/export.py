@@ -22,7 +22,7 @@ from workloads.imports.chakra.read import (
     node_bytes,
     write_messages,
 )
-from workloads.imports.chakra.schema import COLLECTIVES, NodeType, messages
+from workloads.imports.chakra.schema import COLLECTIVES, EXPORT, NodeType, messages
 
 #: Columns that are written under Chakra's own names, or that are the node itself.
 _OWN = {"name", "kind", "flops", "num_bytes", "forward_op"}
@@ -63,7 +63,7 @@ def export_chakra(
     program, nodes = -1, None
     told = _Told(graph, numbers)
     members = {number: list(ranks_of) for (_, ranks_of), number in numbers.items()}
-    with whole_folder(folder, "Chakra export") as fresh:
+    with whole_folder(folder, EXPORT) as fresh:
         (fresh / "comm_group.json").write_text(json.dumps(members), encoding="utf-8")
         for done, rank in enumerate(chosen):
             if nodes is None or graph.program_of_rank[rank] != program:  # ranks of a program mostly follow

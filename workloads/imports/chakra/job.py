@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from simcore.errors import InputError
+from simcore.files import check_file, manifest_of
 from simcore.graph import Graph
 from simcore.graph.kinds import is_communication
 from simcore.graph.ops import OpKind, Strings
 from simcore.units import PS_PER_S
 from workloads.imports.chakra.read import ChakraNode, read_nodes
-from workloads.imports.chakra.schema import NodeType
+from workloads.imports.chakra.schema import EXPORT, NodeType
 from workloads.imports.chakra.to_graph import RankNodes, build_graph
 from workloads.imports.files import TraceFile, read_each, read_object
 from workloads.imports.job import ImportedJob, ImportReport, RankReport
@@ -36,12 +39,17 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
     """Import Chakra files, one per rank; ranks are told by file names that end in their number.
 
     Start times give a recording to compare with; without, there is the graph alone.  ``gaps`` has no meaning.
-    Errors: InputError for a bad file, two files of one rank, dependencies on what is missing or in a circle.
+    Errors: InputError for a bad file, two files of one rank, dependencies on what is missing or in a circle,
+    an export of ours that is not as it was written.
     """
     del gaps
     groups: dict[str, tuple[int, ...]] = {}
+    exports, missing = _exports(sources, skip_bad)
 
     def read(source: TraceFile) -> RankNodes | None:
+        manifest = exports.get(source.path.parent, {"files": ()})
+        if source.path.name in manifest["files"]:
+            check_file(source.path, source.path.name, manifest)
         if _GROUP_FILE.search(source.label):
             groups.update(_groups(source))
             return None
@@ -50,6 +58,7 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
         return RankNodes.of(source.label, number, list(read_nodes(source)))
 
     of_files, skipped = read_each(sources, read, skip_bad=skip_bad, needed=False)
+    skipped += missing
     ranks = [rank for rank in of_files if rank is not None]
     if not ranks:
         raise InputError("no trace could be read: " + ("; ".join(skipped) or "only groups are given"))
@@ -70,6 +79,29 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
     return ImportedJob(
         graph, imported if len(imported) == len(ranks) else (), _report(graph, ranks, recorded, skipped)
     )
+
+
+def _exports(sources: Sequence[TraceFile], skip_bad: bool) -> tuple[dict[Path, dict[str, Any]], list[str]]:
+    """Manifests of the exports that files are from, by folder, and which files of them are missing.
+
+    InputError for the first that is, unless bad files are skipped.
+    """
+    exports: dict[Path, dict[str, Any]] = {}
+    missing: list[str] = []
+    for folder in dict.fromkeys(source.path.parent for source in sources if source.member is None):
+        manifest = manifest_of(folder, EXPORT)
+        if manifest is None:
+            continue
+        exports[folder] = manifest
+        for name in manifest["files"]:
+            if not (folder / name).exists():
+                try:
+                    check_file(folder / name, name, manifest)
+                except InputError as error:
+                    if not skip_bad:
+                        raise
+                    missing.append(str(error))
+    return exports, missing
 
 
 def _groups(source: TraceFile) -> dict[str, tuple[int, ...]]:

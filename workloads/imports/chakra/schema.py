@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from simcore.errors import InputError
+
+#: What the manifest of an exported folder says that it holds.
+EXPORT: Final = "Chakra export"
 
 #: The largest packet of the delimited stream that is taken for a node.
 MAX_MESSAGE_BYTES = 64 << 20
