@@ -224,7 +224,7 @@ def scales_of(name: str) -> int:
 
 def sms_left_by(name: str) -> int:
     """SMs that a product leaves to others, by its name ("blockwise_gemm.sms_left=20")."""
-    found = re.search(r"\.sms_left=(\d+)", name)
+    found = re.search(r"\.sms_left=(\d{1,9})(?!\d)", name)
     return int(found[1]) if found else 0
 
 

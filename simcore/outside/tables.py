@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -28,7 +29,8 @@ def csv_rows(
 
     ``source`` is a file or its bytes, which ``where`` then names; ``what`` it should be.  Blank lines are
     passed over.  InputError for text that is no UTF-8, columns that come twice or are ``needed`` and missing
-    (of ``one_of``: all of them), and rows that are shorter or longer than the first line.
+    (of ``one_of``: all of them), rows that are shorter or longer than the first line, and numbers of more
+    digits than the limit.
     """
     where = where or str(source)
     data = source if isinstance(source, bytes) else read_bytes(source, what, "json")
@@ -49,7 +51,8 @@ def csv_rows(
                 raise InputError(f"{where}: no column {name!r} of {what}{nearest(name, columns)}")
         if one_of and not any(name in columns for name in one_of):
             raise InputError(f"{where}: none of the columns {', '.join(one_of)} of {what}")
-        most = limits().rows
+        most, digits = limits().rows, limits().digits
+        too_long = re.compile(rf"(?<![.\d])\d{{{digits + 1}}}|\d{{{10 * digits}}}")  # decimals may be many
         for number, row in enumerate(reader):
             if number >= most:
                 raise over("rows", 0, where)
@@ -58,6 +61,8 @@ def csv_rows(
             if len(row) != len(columns):
                 place = f"{where}: line {reader.line_num:,}"
                 raise InputError(f"{place}: {len(row)} values; the first line names {len(columns)} columns")
+            if any(len(cell) > digits and too_long.search(cell) for cell in row):
+                raise over("digits", 0, f"{where}: line {reader.line_num:,}")
             yield reader.line_num, dict(zip(columns, row, strict=True))
     except csv.Error as error:
         raise InputError(f"{where}: line {reader.line_num:,}: {error}") from None

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from random import Random
+from unittest import mock
 
+from simcore.errors import InputError
 from tests.fuzz.cases import Answer, Case, Format, register
 from tests.fuzz.described import JOB
 from tests.fuzz.ended import commanded
 from tests.fuzz.mutate import NUMBERS, TEXTS, as_yaml, misspelt
 from tests.fuzz.recordings import kineto
-from tests.fuzz.stored import runs, tables
+from tests.fuzz.stored import measured_gpu, runs, tables
 
 #: Right words by command; GIVEN is the folder of the case's files.  What is after "|" may be left out.
 _RIGHT = (
@@ -26,6 +30,13 @@ _RIGHT = (
     "replay GIVEN/t.json --json | --step 1 --gaps typical --level recorded --edit host.speed=2 --explain",
     "replay GIVEN/t.json | --json --sm-series",
     "replay GIVEN/t.json --out out | --skip-bad --level shapes --interference shared --cluster h100-8",
+    "trace-workload GIVEN/t.py --world-size 4 --out out | --steps 0:1 --gpus-per-node 2 --value t.py:3=0.5"
+    " --expert-load zipf:1.2 --setup GIVEN/t.py --tokens-per-step 9 --max-ranks 4 --hang-s 5 --jobs 1",
+    "trace-workload megatron-gpt --layers 4 --hidden 64 --heads 4 --out out | --seq 64 --vocab 512 --tp 2"
+    " --pp 2 --dp 2 --microbatches 4 --precision bf16 --virtual-pipeline 2 --cp 2 --num-experts 4 --ep 2"
+    " --recompute none --sequence-parallel --distributed-optimizer --first-stage-layers 1 --jobs 1",
+    "trace-workload torchtitan --world-size 4 --out out | --model llama3 --jobs 2",
+    "profile-gpu --fit-only gpu | --base a100-80 --minutes 3 --json --out out",
     "export-chakra GIVEN/nothing --out out | --ranks 0-1 --json",
     "validate --kernels GIVEN/k.csv --json | --worst 3 --leave-one-out",
     "validate --traces GIVEN/t.json | --json",
@@ -53,9 +64,14 @@ _PLACES = (
 )
 
 
+#: What measures, or runs programs, for minutes: nothing is, once all that was said is understood.
+_STARTED = ("workloads.tracing.drive.cli.trace", "simcore.apps.fit.profile.command._measure")
+
+
 @cache
 def _files() -> dict[str, bytes]:
     found = {f"run/{name}": data for name, data in runs()[0].items()}
+    found |= {f"gpu/{name}": data for name, data in measured_gpu().items()} | {"t.py": b"import torch\n"}
     found |= {"job.yaml": as_yaml({**JOB, "cluster": "h100-8"}).encode(), "t.json": kineto()[0]["t.json"]}
     return found | {"k.csv": tables()["kernels"], "r.csv": tables()["runs"]}
 
@@ -97,7 +113,13 @@ def _case(rng: Random) -> Case:
 
 def _door(given: Path, case: Case) -> Answer:
     sys.stdin = None  # type: ignore[assignment]
-    answer = commanded(*(word.replace("GIVEN", str(given)) for word in case.words))
+    if "gpu" in case.words:  # a profile is written there
+        shutil.copytree(given / "gpu", "gpu")
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, "gpu", ignore_errors=True)
+        for name in _STARTED:
+            stack.enter_context(mock.patch(name, side_effect=InputError("would be started")))
+        answer = commanded(*(word.replace("GIVEN", str(given)) for word in case.words))
     return Answer(answer.seconds, answer.said)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from simcore.cost import MeasuredTable
 from simcore.graph import load_graph, save_graph, verify
 from simcore.hardware import load_cluster
 from simcore.run import Setup, run
-from tests.apps.validate import test_nccl, test_peak_memory
+from tests.apps.validate import test_nccl, test_peak_memory, test_profile_gpu
 from tests.cost import test_validate
 from tests.fuzz.cases import Answer, Case, Format, register
 from tests.fuzz.described import PROFILES, h100s, small_graph, sound
@@ -226,6 +227,35 @@ def _times_door(given: Path, case: Case) -> Answer:
     return Answer(run(small_graph(), h100s(), Setup(tables=tables)).step_s)
 
 
+@cache
+def measured_gpu() -> Files:
+    """What ``profile-gpu`` keeps of a GPU."""
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        test_profile_gpu.write_sample(folder)
+
+    return read_back(write)
+
+
+def _measured_case(rng: Random) -> Case:
+    files = dict(measured_gpu())
+    which = rng.choice(sorted(files))
+    if which.endswith(".json"):
+        files[which], _ = document(json.loads(files[which]), as_json, rng)
+    else:
+        files[which] = (some_lines if rng.random() < 0.8 else some_bytes)(files[which], rng)
+    return Case("measured_gpu", files)
+
+
+def _measured_door(given: Path, case: Case) -> Answer:
+    shutil.copytree(given, "gpu")  # a profile is written there
+    try:
+        return commanded("profile-gpu", "--fit-only", "gpu", "--json")
+    finally:
+        shutil.rmtree("gpu")
+
+
 def _xml_case(rng: Random) -> Case:
     damage = some_lines if rng.random() < 0.5 else some_bytes
     return Case("node_xml", {"n.xml": damage(test_node_xml.PCIE_BOX.encode(), rng)})
@@ -260,6 +290,7 @@ register([
     Format("compare", partial(_folder, "compare", "run", runs), _compare_door),
     Format("table", _table_case, _table_door),
     Format("kernel_times", _times_case, _times_door),
+    Format("measured_gpu", _measured_case, _measured_door),
     Format("node_xml", _xml_case, _xml_door),
     Format("interference", _learned_case, _learned_door),
 ])  # fmt: skip

@@ -6,12 +6,39 @@ import pytest
 
 from simcore.errors import InputError
 from tests.imports import test_pipeline_log, test_xla
-from tests.imports.test_execution_traces import matmuls, trace
+from tests.imports.test_execution_traces import matmuls, node, trace
 from tests.imports.test_stragglers import two_by_two
 from tests.imports.test_stragglers import write as write_workers
+from tests.imports.traces import launched
+from tests.imports.traces import write as write_kineto
 from workloads.imports import import_traces
 from workloads.imports.chakra.read import ChakraNode, write_nodes
 from workloads.imports.chakra.schema import NodeType
+from workloads.imports.nsys.nvtx import _payload
+
+#: JSON in a text of a trace that no reader of JSON takes.
+_NO_JSON = ["[" * 100_000, "[" + "9" * 5000 + "]", "[²]"]
+
+
+@pytest.mark.parametrize(
+    "text", [*_NO_JSON, *(json.dumps([{"pg_name": "7", "ranks": {t: 1}}]) for t in ("²", "9" * 5000))]
+)
+def test_groups_that_cannot_be_read_are_none(tmp_path, text):
+    init = node(9, "## process_group:init ##", schema="1.1.1-chakra.0.0.4")
+    init["inputs"] = {"values": [text], "shapes": [[]], "types": ["String"]}
+    nodes = [*matmuls("1.1.1-chakra.0.0.4"), init]
+    job = import_traces([trace(tmp_path / "et.json", nodes, "1.1.1-chakra.0.0.4")])
+    assert job.graph.ops.name.tolist()[:2] == ["aten::addmm", "aten::relu"]
+
+
+@pytest.mark.parametrize("text", _NO_JSON)
+def test_ranks_that_cannot_be_read_are_unknown(tmp_path, text):
+    said = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float", "Process Group Ranks": text}
+    events = launched("ncclDevKernel_AllReduce", 0, 10, 20, corr=1, **said)
+    job = import_traces([write_kineto(tmp_path / "t.json", events)])
+    assert job.ranks[0].recorded.collectives.members == ((),)
+    assert _payload(text) == ("", 0, 0)
+
 
 # Execution traces.
 

@@ -136,12 +136,19 @@ def test_what_is_no_file_of_text_is_refused(name: str) -> None:
         (b"a,b\n1,\xff\n", "line 2, byte 6: no UTF-8"),
         (b"a,b\n1,2\0\n", "line 2: a NUL character"),
         (b'a,b\n1,"2\n', "line 2: unexpected end of data"),
+        (b"a,b\n1,x" + b"9" * 41 + b"\n", "line 2: more than 40 digits"),
+        (b"a,b\n1,0." + b"9" * 5000 + b"\n", "line 2: more than 40 digits"),
     ],
 )
 def test_rows_that_are_no_rows_are_refused(data: bytes, said: str) -> None:
     with pytest.raises(InputError, match=r"times\.csv: ") as refused:
         list(csv_rows(data, "kernel times", ("a", "b"), where="times.csv"))
     assert said in str(refused.value)
+
+
+def test_decimals_may_be_many() -> None:
+    exactly = "0.1000000000000000055511151231257827021181583404541015625"  # what 0.1 is in binary
+    assert list(csv_rows(f"a\n{exactly}\n".encode(), "times", where="t")) == [(2, {"a": exactly})]
 
 
 def test_rows_come_with_their_places() -> None:

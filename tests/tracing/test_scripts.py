@@ -234,6 +234,19 @@ def test_ranks_that_communicate_differently_are_refused(tmp_path: Path) -> None:
         ([str(SCRIPTS / "small.py"), "--world-size", "0"], "world-size: 0 must be at least 1"),
         ([str(SCRIPTS / "small.py"), "--world-size", "8", "--steps", "2:9"], "spans 7 steps"),
         ([str(SCRIPTS / "small.py"), "--world-size", "8", "--steps", "x"], "not A:B"),
+        ([str(SCRIPTS / "small.py"), "--world-size", "8", "--steps", "²:³"], "not A:B"),
+        ([str(SCRIPTS / "small.py"), "--world-size", "8", "--steps", "9" * 5000], "not A:B"),
+        (
+            [str(SCRIPTS / "small.py"), "--world-size", "8", "--value", "a.py:1=nan"],
+            "not FILE.py:LINE=NUMBER",
+        ),
+        ([str(SCRIPTS / "small.py"), "--world-size", "8", "--hang-s", "nan"], "must be at most 86400"),
+        (
+            [str(SCRIPTS / "small.py"), "--world-size", "8", "--max-ranks", "0"],
+            "max-ranks: 0 must be at least 1",
+        ),
+        ([str(SCRIPTS / "small.py"), "--world-size", "8", "--expert-load", "zipf:1e308"], "of 0 to 100"),
+        ([str(SCRIPTS / "small.py"), "--world-size", "100000000"], "world-size: 100000000 must be at most"),
         ([str(SCRIPTS / "small.py"), "--world-size", "8", "--value", "a.py=1"], "not FILE.py:LINE=NUMBER"),
     ],
 )

@@ -143,7 +143,7 @@ def test_every_token_chooses_different_experts(
     assert (np.bincount(chosen.ravel(), minlength=experts) == counts).all()
 
 
-@pytest.mark.parametrize("text", ["even", "zipf:x", "missing.json"])
+@pytest.mark.parametrize("text", ["even", "zipf:x", "zipf:nan", "zipf:-1", "missing.json"])
 def test_a_load_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="expert load"):
         parse_load(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from simcore.apps.progress import say
 from simcore.errors import InputError
+from simcore.outside import quoted
 from simcore.units import MIB
 
 if TYPE_CHECKING:
@@ -87,11 +89,11 @@ def _ns3(keep: bool) -> Ns3 | None:
 def _rails(text: str) -> Reference:
     from simcore.apps.studies.references import rails_reference
 
-    ranks, _, mib = text.partition(":")
-    if not ranks.isdigit() or not mib.isdigit() or not int(mib):
-        raise InputError(f"--rails {text!r} is not RANKS:MIB, such as 64:16")
+    found = re.fullmatch("([0-9]{1,8}):([1-9][0-9]{0,7})", text)
+    if found is None:
+        raise InputError(f"--rails {quoted(text)} is not RANKS:MIB, such as 64:16")
     say(f"{text} ...")
-    return rails_reference(int(ranks), int(mib) * MIB)
+    return rails_reference(int(found[1]), int(found[2]) * MIB)
 
 
 def _tell(case: CaseResult) -> None:

@@ -60,7 +60,7 @@ def hierarchical_all_to_all(
                 yield from sent(local + step - 2, src, dst, src - src % local + neighbour, dst)
 
 
-_NAME: Final = re.compile(r"all_to_all:sms=(\d+),gpus=(\d+(?:\.\d+)?)")
+_NAME: Final = re.compile(r"all_to_all:sms=(\d{1,9}),gpus=(\d{1,9}(?:\.\d{1,9})?)")
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,15 @@ def test_any_size_of_the_published_case_from_the_command_line(capsys):
     assert 14 * 3.11 < row["packet_us"] < 14 * (3.11 + 0.37 + 0.03)
 
 
-@pytest.mark.parametrize(("text", "said"), [("12:1", "12 ranks do not fill"), ("8", "RANKS:MIB")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("12:1", "12 ranks do not fill"),
+        ("8", "RANKS:MIB"),
+        ("²:1", "RANKS:MIB"),
+        ("8:" + "9" * 5000, "RANKS:MIB"),
+    ],
+)
 def test_a_size_that_cannot_be_is_refused(text, said, capsys):
     assert simcore("fidelity-study", "--rails", text) == 2
     assert said in capsys.readouterr().err

@@ -31,8 +31,7 @@ def alone_us(case):
     return (case.num_bytes or 1 << 20) / (STREAM * HBM) * 1e6
 
 
-@pytest.fixture
-def folder(tmp_path):
+def write_sample(tmp_path):
     device = {"gpu": "NVIDIA A100-SXM4-80GB", "num_sms": SMS, "measured": "never: synthetic"}
     (tmp_path / "device.json").write_text(json.dumps(device))
     launch = {"launch_us": 5.0, "round_trip_us": 14.0, "stream_spacing_us": 2.0, "queue_length": 1023}
@@ -45,6 +44,11 @@ def folder(tmp_path):
         for k in COPY_BLOCKS:
             times = {"alone_us": alone_us(case), "beside_us": alone_us(case) * SMS / (SMS - LOST * k)}
             overlaps.write([{**columns_of(case), **times, "copy_blocks": k, "copy_bytes_per_s": 1e10 * k}])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_sample(tmp_path)
     return tmp_path
 
 

@@ -210,7 +210,7 @@ def _process_groups(raw: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     text = values[0] if isinstance(values, list) and values else None
     try:
         found = json.loads(text) if isinstance(text, str) else text
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     groups = {}
     for entry in found if isinstance(found, list) else []:
@@ -219,7 +219,7 @@ def _process_groups(raw: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         name = entry.get("pg_name", entry.get("pg_id"))
         ranks = entry.get("ranks", [])
         if isinstance(ranks, dict):
-            ranks = [int(rank) for rank in ranks if str(rank).isdigit()]
+            ranks = [int(rank) for rank in ranks if re.fullmatch("[0-9]{1,18}", str(rank))]
         if name is not None and isinstance(ranks, list) and all(type(rank) is int for rank in ranks):
             groups[str(name)] = tuple(ranks)
     return groups

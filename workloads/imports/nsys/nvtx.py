@@ -116,7 +116,7 @@ def _payload(text: str) -> tuple[str, int, int]:
     """Communicator, bytes and number of ranks that a payload names; "", 0 and 0 where it does not."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "", 0, 0
     communicator, num_bytes, num_ranks = "", 0, 0
     for key, value in found.items() if isinstance(found, dict) else ():

@@ -29,6 +29,9 @@ _SCRIPTS = {"torchtitan": ("titan.py", ("--steps", "1:2"))}
 #: A script's own options are kept for it.
 _CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
 
+#: Worker processes at most.
+_MAX_JOBS = 1024
+
 #: Holders of memory, and values asked for, that a summary lists.
 _SHOWN = 5
 
@@ -166,6 +169,8 @@ def _trace(job: Callable[[], TracedJob], out: Path, name: str, jobs: int) -> Non
     """Trace what ``job`` makes, write its graph folder and say what became of it."""
     if jobs < 0:
         raise InputError(f"jobs: {jobs} must not be negative")
+    if jobs > _MAX_JOBS:
+        raise InputError(f"jobs: {jobs} must be at most {_MAX_JOBS}")
     made = job()
     check_replaceable(out, GRAPH)  # before minutes of tracing
     began, worked = time.monotonic(), cpu_s()

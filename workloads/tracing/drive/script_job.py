@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from simcore.errors import InputError
 from simcore.graph import ProcessGroup, Workload
+from simcore.graph.header import MAX_RANKS
 from simcore.graph.ops import OpKind
 from workloads.tracing.drive.framework_imports import Import, leading_imports
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, group_ranks
@@ -23,6 +26,10 @@ from workloads.tracing.record.recording import GROUP, KIND
 MAX_RANKS_RUN = 16
 #: Seconds without a single tensor operation after which a script counts as hanging.
 HANG_S = 60.0
+MAX_HANG_S: Final = 86_400.0
+MAX_STEP: Final = 1_000_000  # steps before the one that is kept are run
+MAX_TOKENS: Final = 2**53
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -57,13 +64,18 @@ class ScriptJob:
         for path in (self.script, self.setup):
             if path is not None and not path.is_file():
                 raise InputError(f"{path}: no such file")
-        for name, value, lowest in (
-            ("world-size", self.world_size, 1),
-            ("gpus-per-node", self.gpus_per_node, 1),
-            ("steps", self.step, 0),
+        for name, value, lowest, highest in (
+            ("world-size", self.world_size, 1, MAX_RANKS),
+            ("gpus-per-node", self.gpus_per_node, 1, MAX_RANKS),
+            ("max-ranks", self.max_ranks, 1, MAX_RANKS),
+            ("steps", self.step, 0, MAX_STEP),
+            ("tokens-per-step", self.tokens_per_step, 0, MAX_TOKENS),
+            ("hang-s", self.hang_s, 1, MAX_HANG_S),
         ):
             if value < lowest:
                 raise InputError(f"{name}: {value} must be at least {lowest}")
+            if not value <= highest:
+                raise InputError(f"{name}: {value} must be at most {highest}")
         parse_load(self.load)
         nodes, rest = divmod(self.world_size, self.gpus_per_node)
         if nodes and rest and not self.recipe:
@@ -163,7 +175,7 @@ def _representative(one: RankClass, hashes: Mapping[int, str], run: Mapping[int,
 def parse_steps(text: str) -> int:
     """``"2:3"`` or ``"2"``: the step to keep.  InputError for anything but one step."""
     first, colon, last = text.partition(":")
-    if not first.isdigit() or (colon and not last.isdigit()):
+    if not _NUMBER.fullmatch(first) or (colon and not _NUMBER.fullmatch(last)):
         raise InputError(f"steps: {text!r} is not A:B with whole numbers, such as 2:3")
     if colon and int(last) != int(first) + 1:
         raise InputError(
@@ -181,8 +193,8 @@ def parse_values(texts: Sequence[str]) -> tuple[tuple[str, float], ...]:
         try:
             number = float(value)
         except ValueError:
-            equals = ""
-        if not (equals and colon and name and line.isdigit()):
+            number = math.nan
+        if not (equals and colon and name and _NUMBER.fullmatch(line) and math.isfinite(number)):
             raise InputError(f"value: {text!r} is not FILE.py:LINE=NUMBER, such as train.py:42=0.5")
         found.append((site, number))
     return tuple(found)

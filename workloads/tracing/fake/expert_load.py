@@ -9,7 +9,7 @@ Note [Load models]
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcore.errors import InputError
+from simcore.outside import json_document, read_text
+
+_MAX_EXPONENT = 100
 
 
 @dataclass(frozen=True)
@@ -49,19 +52,24 @@ def parse_load(text: str) -> ExpertLoad:
         return ExpertLoad()
     if name == "zipf":
         try:
-            return ExpertLoad(exponent=float(exponent or 1))
+            found = float(exponent or 1)
         except ValueError:
-            raise InputError(f"expert load: {text!r} is not zipf:EXPONENT, such as zipf:1.2") from None
+            found = math.nan
+        if not 0 <= found <= _MAX_EXPONENT:
+            raise InputError(
+                f"expert load: {text!r} is not zipf:EXPONENT, such as zipf:1.2, of 0 to {_MAX_EXPONENT}"
+            )
+        return ExpertLoad(exponent=found)
     path = Path(text)
     if not path.is_file():
         raise InputError(f"expert load: {text!r} is none of uniform, zipf[:EXPONENT], a JSON file")
+    listed = json_document(read_text(path, "shares of experts"), str(path))
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        layers = found if found and isinstance(found[0], list) else [found]
+        layers = listed if listed and isinstance(listed[0], list) else [listed]
         recorded = tuple(tuple(float(share) for share in layer) for layer in layers)
     except (ValueError, TypeError, KeyError):
         raise InputError(f"{path}: not a list of shares, or a list of such lists") from None
-    if not all(layer and min(layer) >= 0 and sum(layer) > 0 for layer in recorded):
+    if not all(layer and min(layer) >= 0 and 0 < sum(layer) < math.inf for layer in recorded):
         raise InputError(f"{path}: shares must not be negative, and some must be positive")
     return ExpertLoad(recorded=recorded)
 

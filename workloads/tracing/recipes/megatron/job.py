@@ -10,6 +10,7 @@ from pathlib import Path
 
 from simcore.errors import InputError, nearest
 from simcore.graph import Workload
+from simcore.graph.header import MAX_RANKS
 from workloads.tracing.drive.framework_imports import Import
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport
 from workloads.tracing.drive.script_job import ScriptJob
@@ -70,8 +71,11 @@ class MegatronGptJob:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             lowest = 0 if name in ("first_stage_layers", "last_stage_layers", "num_experts") else 1
-            if isinstance(value, int) and not isinstance(value, bool) and value < lowest:
-                raise InputError(f"{name}: {value} must be at least {lowest}")
+            if isinstance(value, int) and not isinstance(value, bool) and not lowest <= value <= MAX_RANKS:
+                bound = f"least {lowest}" if value < lowest else f"most {MAX_RANKS}"
+                raise InputError(f"{name}: {value} must be at {bound}")
+        if self.world_size > MAX_RANKS:
+            raise InputError(f"tp, pp, cp and dp make {self.world_size} ranks; at most {MAX_RANKS}")
         if self.precision == "fp8":
             raise InputError(
                 "precision: fp8 runs in Transformer Engine, whose kernels need a GPU; bf16 can be traced, "
