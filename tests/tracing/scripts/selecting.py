@@ -7,9 +7,9 @@ import torch.distributed as dist
 def main() -> None:
     dist.init_process_group("nccl")
     torch.cuda.set_device(0)
-    weight = torch.nn.Parameter(torch.zeros(16, 4, device="cuda"))
+    weight = torch.nn.Parameter(torch.randn(16, 4, device="cuda"))
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    tokens = torch.zeros(32, dtype=torch.long, device="cuda")
+    tokens = torch.randint(0, 16, (32,), device="cuda")
     for _ in range(3):
         found = torch.unique(tokens)
         rows = weight[found % 16]

@@ -30,7 +30,7 @@ def main(how):
     model = (Opaque() if how == "opaque" else nn.Linear(4, 4)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
-        loss = model(torch.zeros(2, 4, device="cuda")).sum()
+        loss = model(torch.randn(2, 4, device="cuda")).sum()
         if how == "exit" and step == 1:
             sys.exit("enough")
         if how == "hang" and step == 1:
@@ -51,7 +51,7 @@ def main(how):
             dist.send_object_list([lambda: None], dst=1)
         if how == "diverges" and rank == 1:
             dist.all_reduce(loss.detach())
-        chosen = loss.new_ones(10) > 0
+        chosen = loss.new_empty(10) > 0
         if how == "values" and float(loss) > 0.5:  # the default answer is 1.0
             loss = loss + torch.nonzero(chosen).sum()
         loss.backward()

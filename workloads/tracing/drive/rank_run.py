@@ -69,13 +69,17 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
         object_exchange,
         outside_world,
         parallel_patches,
+        parameters,
         process_groups,
+        saved_files,
         storages,
     )
     from workloads.tracing.record import deepspeed, step_marks, torch_parallel
 
     cuda.install()
     host_values.install()
+    parameters.install()
+    saved_files.install()
     process_groups.install()
     object_exchange.install()
     storages.watch_resizes()
@@ -87,8 +91,7 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
     if recipe:
         importlib.import_module(recipe).install()
     _fake_mode = host_values.make_fake_mode()
-    with _fake_mode:  # modules keep tensors that they make when they are imported
-        import_all(imports)
+    import_all(imports)
 
 
 def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:

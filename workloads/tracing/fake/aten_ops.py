@@ -96,7 +96,7 @@ class AtenOp:
     __slots__ = (
         *("allocates", "base", "chooses", "cost", "filled", "finds_overflow", "flops", "has_kernel"),
         "is_view",
-        *("made_of", "name"),
+        *("made_of", "name", "random"),
         *("result_is_known", "shapes_decide", "sized_by_values", "writes"),
     )
 
@@ -130,6 +130,8 @@ class AtenOp:
         self.finds_overflow = self.base == "aten::_amp_foreach_non_finite_check_and_unscale_"
         #: The values of arguments say how many elements come back.
         self.sized_by_values = torch.Tag.dynamic_output_shape in getattr(func, "tags", ())
+        #: Draws random numbers.
+        self.random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         #: Shapes and plain arguments say what comes back.
         self.shapes_decide = fits(func, self.base)
         self.has_kernel = not (is_view or self.allocates or self.base in _NO_KERNEL)

@@ -1,8 +1,9 @@
 """Answers for code that asks a tensor without data for its values.
 
-A host branch on a device value (overflow check, gradient norm) must go somewhere: floats read as 1.0,
-integers as 0, booleans of the device as False (they are overflow flags), of the host as True.  Of a mask
-every element counts as true: an upper bound on what is selected.
+What is known (:mod:`workloads.tracing.fake.known_values`) is the answer.  A host branch on another value of
+the device (a loss, a gradient norm) must go somewhere: floats read as 1.0, integers as 0, booleans of the
+device as False (they are overflow flags), of the host as True.  Of a mask every element counts as true: an
+upper bound on what is selected.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake import gpu_kernels, visible_devices
-from workloads.tracing.fake.known_values import attach_value, values_of
+from workloads.tracing.fake.known_values import forget, presumed, remember_value, values_of
 
 _INITIALISERS = (
     "uniform_",
@@ -49,19 +50,26 @@ def _answer(kind: str, tensor: torch.Tensor, default: Any) -> Any:
 
 def read_scalar(tensor: torch.Tensor) -> bool | int | float:
     """The value that ``item()`` returns for a tensor without data (see the module's docstring)."""
-    constant = getattr(tensor, "constant", None)
-    if constant is not None:  # made on the host from a number: the value is known
-        value: bool | int | float = constant.item()
-        return value
     known = values_of(tensor)
     if known is not None:
-        with _disable_current_modes():
-            found: bool | int | float = known.item()
+        with torch._C._DisableTorchDispatch():
+            found: bool | int | float = known.reshape(-1)[0].item()
         return found
     default: bool | int | float = 1.0 if tensor.dtype.is_floating_point else 0
     if tensor.dtype == torch.bool:
-        default = tensor.device.type == "cpu"
+        taken = presumed(tensor)
+        default = tensor.device.type == "cpu" if taken is None else taken
     return type(default)(_answer("item", tensor, default))
+
+
+def read_values(tensor: torch.Tensor) -> torch.Tensor:
+    """All values of a tensor without data, on the host: known, or the one that :func:`read_scalar` gives."""
+    known = values_of(tensor)
+    if known is not None:
+        return known
+    answer = read_scalar(tensor) if tensor.numel() else 0
+    with torch._C._DisableTorchDispatch():
+        return torch.full(tensor.shape, answer, dtype=tensor.dtype)
 
 
 def routing_exponent(scores: torch.Tensor, default: float) -> float:
@@ -75,9 +83,17 @@ def num_selected(mask: torch.Tensor) -> int:
     """
     known = values_of(mask)
     if known is not None:
-        with _disable_current_modes():
+        with torch._C._DisableTorchDispatch():
             return int(known.count_nonzero())
     return round(float(_answer("share", mask, 1.0)) * mask.numel())
+
+
+def _equal(_mode: FakeTensorMode, _func: Any, left: torch.Tensor, right: torch.Tensor) -> bool:
+    values = values_of(left), values_of(right)
+    if left.shape != right.shape or values[0] is None or values[1] is None:
+        return left.shape == right.shape and bool(_answer("item", left, True))
+    with torch._C._DisableTorchDispatch():
+        return torch.equal(values[0], values[1])
 
 
 def _nonzero(mode: FakeTensorMode, _func: Any, mask: torch.Tensor) -> torch.Tensor:
@@ -129,14 +145,18 @@ def _repeat_interleave(
         return repeats.new_empty((size,))
 
 
-def _patch_lists() -> None:
-    """``tolist()`` and ``numpy()`` read memory that is not there: one copy to the host, then the answers."""
+def _patch_readers() -> None:
+    """What reads memory that is not there: one copy to the host, then the answers."""
     tensor_type: Any = torch.Tensor
+    make_tensor: Any = torch.tensor
 
-    def host_values(tensor: torch.Tensor) -> torch.Tensor:
-        known = values_of(tensor)
-        answer = read_scalar(tensor) if known is None and tensor.numel() else 0
-        return known if known is not None else torch.full(tensor.shape, answer, dtype=tensor.dtype)
+    def tensor(data: Any, **options: Any) -> torch.Tensor:
+        if isinstance(data, list | tuple) and any(isinstance(one, FakeTensor) for one in data):
+            data = [one.item() if isinstance(one, FakeTensor) else one for one in data]
+        made: torch.Tensor = make_tensor(data, **options)
+        return made
+
+    torch.tensor = functools.wraps(make_tensor)(tensor)  # type: ignore[assignment]
 
     def reading(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(self: torch.Tensor, **options: Any) -> Any:
@@ -144,10 +164,19 @@ def _patch_lists() -> None:
                 return original(self, **options)
             if on_host_read is not None:
                 on_host_read(self, "aten::tolist")
-            with _disable_current_modes():
-                return original(host_values(self), **options)
+            with torch._C._DisableTorchDispatch():
+                return original(read_values(self), **options)
 
         return read
+
+    def written(self: torch.Tensor, spec: str) -> str:
+        if isinstance(self, FakeTensor) and self.dim() == 0:
+            return format(self.item(), spec)
+        text: str = formatted(self, spec)
+        return text
+
+    formatted = tensor_type.__format__
+    tensor_type.__format__ = written
 
     tensor_type.tolist = FakeTensor.tolist = reading(tensor_type.tolist)  # type: ignore[method-assign]
     tensor_type.numpy = reading(tensor_type.numpy)
@@ -169,7 +198,7 @@ def install() -> None:
     implementations = fake_impls.op_implementations_dict
     aten = torch.ops.aten
     implementations[aten._local_scalar_dense.default] = lambda _mode, _func, tensor: read_scalar(tensor)
-    implementations[aten.equal.default] = lambda _mode, _func, _left, _right: True
+    implementations[aten.equal.default] = _equal
     implementations[aten.nonzero.default] = _nonzero
     implementations[aten.masked_select.default] = _masked_select
     for operator in (aten._unique2.default, aten.unique_consecutive.default, aten.unique_dim.default):
@@ -181,13 +210,25 @@ def install() -> None:
     )
     # Would allocate a real CUDA tensor as soon as is_available() says yes.
     fake_tensor.init_gpu_context = visible_devices.use  # type: ignore[assignment]
-    for name in _INITIALISERS:  # initial values are no part of a training step
-        setattr(torch.nn.init, name, lambda tensor, *_args, **_kwargs: tensor)
-    _patch_lists()
+    for name in _INITIALISERS:
+        setattr(torch.nn.init, name, _of_known(getattr(torch.nn.init, name)))
+    _patch_readers()
     _patch_random_state()
-    _patch_data()
-    _patch_module_moves()
     gpu_kernels.install()
+
+
+def _of_known(initialise: Callable[..., Any]) -> Callable[..., Any]:
+    """Initial values of a small tensor of the host; others are no part of a training step."""
+
+    @functools.wraps(initialise)
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        on_device = isinstance(tensor, FakeTensor) and tensor.fake_device.type != "cpu"
+        if type(tensor) in (torch.Tensor, FakeTensor) and not on_device and values_of(tensor) is not None:
+            return initialise(tensor, *args, **kwargs)
+        forget([tensor])
+        return tensor
+
+    return call
 
 
 def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -209,73 +250,39 @@ def _nothing(*_args: object, **_kwargs: object) -> None:
     return None
 
 
+class _DeviceGenerator(torch.Generator):
+    """``torch.Generator``, of which only the host's draws numbers."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """A generator of the host, whatever ``device`` is."""
+        made: Any = super().__new__(cls)
+        made.shown = torch.device(device)
+        return made
+
+    def __init__(self, device: Any = "cpu") -> None:
+        """As ``torch.Generator``."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """What the program asked for."""
+        shown: torch.device = self.__dict__["shown"]
+        return shown
+
+
 def _patch_random_state() -> None:
-    """Random states are byte tensors that C++ reads and writes; no random number is ever drawn."""
+    """The device's random states are byte tensors that C++ reads and writes; it draws no number."""
     state = without_modes(_random_state)
-    generator = torch.Generator()
+    generators = tuple(_DeviceGenerator(f"cuda:{index}") for index in range(visible_devices.MAX_INDEX))
     for module in (torch.cuda, torch.cuda.random):
         for name in ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all", "seed"):
             setattr(module, name, _nothing)
         module.get_rng_state = state  # type: ignore[attr-defined]
         module.get_rng_state_all = lambda: [state()]  # type: ignore[attr-defined]
         module.initial_seed = lambda: 0  # type: ignore[attr-defined]
-    torch.cuda.default_generators = (generator,) * 8  # type: ignore[assignment]
-    for module in (torch, torch.random):
-        module.get_rng_state = state  # type: ignore[attr-defined]
-        module.set_rng_state = _nothing  # type: ignore[attr-defined]
-        module.manual_seed = lambda *_args, **_kwargs: generator  # type: ignore[attr-defined]
+    torch.cuda.default_generators = generators  # type: ignore[assignment]
+    torch.Generator = _DeviceGenerator  # type: ignore[misc]
 
 
 def assume_no_overflow(found: torch.Tensor) -> None:
     """``found`` says from now on whether gradients have overflowed: 0, unless :data:`ask` says otherwise."""
-    attach_value(found, float(_answer("overflow", found, 0.0)))
-
-
-def _patch_data() -> None:
-    """``parameter.data = other`` gives it the memory of ``other``, not the device noted beside."""
-    tensor_data: Any = torch.Tensor.data
-
-    def set_data(self: FakeTensor, value: torch.Tensor) -> None:
-        tensor_data.__set__(self, value)
-        if isinstance(value, FakeTensor):
-            _take_device(self, value)
-
-    FakeTensor.data = property(tensor_data.__get__, set_data)  # type: ignore[assignment]
-
-
-def _take_device(tensor: Any, other: Any) -> None:
-    name = "_fake_device" if hasattr(other, "_fake_device") else "fake_device"  # torch 2.10 has the latter
-    setattr(tensor, name, getattr(other, name))
-
-
-def _patch_module_moves() -> None:
-    """``Module.to/cuda/bfloat16`` swap FakeTensor parameters, and refuse when a weak reference exists.
-
-    Keep the Parameter object (frameworks key dictionaries by it) and give it new data instead.
-    """
-    original = torch.nn.Module._apply
-
-    def _apply(self: Any, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        parameters = list(self.parameters())
-        if not parameters or not all(isinstance(parameter, FakeTensor) for parameter in parameters):
-            return original(self, fn, recurse)  # type: ignore[no-untyped-call]
-        seen: set[int] = set()
-        for module in self.modules() if recurse else [self]:
-            for parameter in module._parameters.values():
-                if parameter is not None and id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    move(parameter, fn)
-            for name, buffer in module._buffers.items():
-                module._buffers[name] = None if buffer is None else fn(buffer)
-        return self
-
-    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
-
-
-def move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """``parameter.data = fn(parameter)`` where that may change the device."""
-    with torch.no_grad():
-        moved: Any = fn(parameter)
-    if moved is parameter or (moved.dtype == parameter.dtype and moved.device == parameter.device):
-        return
-    parameter.data = moved.detach()
+    remember_value(found, float(_answer("overflow", found, 0.0)))

@@ -1,165 +1,173 @@
-"""Integers that are known although tensors have no data: where tokens are routed, and what follows from it.
+"""Values that are known although tensors of the device have no data.
 
 Note [Known values]
-    ``topk``, ``argmax`` and ``max`` over a dimension choose experts; the load model chooses for them, on
-    every rank alike.  What is computed from integers that are known is known, too, and computed for real on
-    the host: counts, offsets, masks, sorted orders, splits.  So ``nonzero``, ``bincount``, ``unique``,
-    ``repeat_interleave`` or ``tolist`` have the sizes that the load implies.  Other ranks' counts are this
-    rank's: they have the same load.
+    A tensor that the host filled, or that was computed from such ones, has known values: the operators that
+    make it are computed for real beside the run on shapes, as a compiler folds constants.  Values belong to
+    storages, so views share them and what is written in place is seen by all.  Tensors of up to
+    :data:`MOST_FLOATS` floats, :data:`MOST_INTEGERS` integers or truth values are followed; more integers
+    once experts are chosen, since sizes follow from them.  A tensor that is written with what is not known
+    forgets.
+
+    Comparisons with infinity and with itself (``isfinite``, ``isnan``) have one presumed answer for all
+    elements whatever the tensor holds: training is taken to stay finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
-from workloads.tracing.fake.aten_ops import tensors_in
-from workloads.tracing.fake.expert_load import ExpertLoad, assign, token_counts
+from workloads.tracing.fake.aten_ops import AtenOp, is_on_device, tensors_in
+
+#: Elements up to which values are followed.
+MOST_FLOATS, MOST_INTEGERS = 1 << 12, 1 << 16
+#: Elements up to which integers are followed once experts are chosen.
+_MOST_ROUTED = 1 << 24
 
 _VALUES = "_simcore_values"
-#: Choices among more than these are not experts.
-_MOST_EXPERTS = 1024
-_MOST_ELEMENTS = 1 << 24
-#: Operator -> (position of the dimension among the arguments, its default).
-_CHOOSING = {"aten::topk": (2, -1), "aten::argmax": (1, None), "aten::max": (1, None)}
+_PRESUMED = "_simcore_presumed"
 #: Operators whose values follow from shapes and numbers alone.
 _MADE = frozenset(
     f"aten::{name}"
     for name in (
-        *("arange", "zeros", "ones", "full", "eye", "scalar_tensor"),
+        *("arange", "zeros", "ones", "full", "eye", "scalar_tensor", "linspace"),
         *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"),
     )
 )
+#: Operators that write all of their first tensor, from the others alone.
+_FILLING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
+_NEVER = frozenset({"aten::resize_", "aten::set_", "aten::record_stream"})
+#: Operators of truth values that give what they are given when that is the same everywhere.
+_KEEPING = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("all", "any", "mul", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "clone", "stack"),
+        *("cat", "_to_copy", "prod", "min", "max", "amin", "amax"),
+    )
+)
+_NEGATING = frozenset({"aten::logical_not", "aten::bitwise_not"})
+_PRESUMPTIONS = {"aten::isfinite": True, "aten::isnan": False, "aten::isinf": False, "aten::isclose": True}
 
 
 def values_of(tensor: Any) -> torch.Tensor | None:
-    """The known values of a tensor without data, or None."""
-    return getattr(tensor, _VALUES, None)
+    """The known values of a tensor, on the host and sharing memory with what is remembered; None: unknown.
+
+    A tensor of the host with data is its own answer.
+    """
+    if not isinstance(tensor, FakeTensor):
+        return tensor if tensor.device.type == "cpu" else None
+    if tensor.layout is not torch.strided:
+        return None
+    held: torch.UntypedStorage | None = getattr(tensor.untyped_storage(), _VALUES, None)
+    if held is None or tensor.is_conj() or tensor.is_neg():
+        return None
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        return torch.empty(0, dtype=tensor.dtype).set_(
+            held, tensor.storage_offset(), tensor.shape, tensor.stride()
+        )
+
+
+def presumed(tensor: torch.Tensor) -> bool | None:
+    """The truth value that every element of ``tensor`` is presumed to have; None: no presumption."""
+    found: bool | None = getattr(tensor.untyped_storage(), _PRESUMED, None)
+    return found
+
+
+def remember(tensor: torch.Tensor, values: torch.Tensor, *, shared: bool = False) -> None:
+    """``tensor``, which is all of its storage, holds ``values``; ``shared``: and goes on to share them."""
+    if not isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+        return
+    storage = tensor.untyped_storage()
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        if not shared:
+            held = torch.empty(storage.nbytes() // tensor.element_size(), dtype=tensor.dtype)
+            held.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).copy_(values)
+            values = held
+        setattr(storage, _VALUES, values.untyped_storage())
+
+
+def remember_value(tensor: torch.Tensor, value: float) -> None:
+    """Every element of ``tensor``, which is all of its storage, is ``value``."""
+    with torch._C._DisableTorchDispatch():
+        values = torch.full(tensor.shape, value, dtype=tensor.dtype)
+    remember(tensor, values)
+
+
+def forget(tensors: list[torch.Tensor]) -> None:
+    """These were written with what is not known."""
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor) and tensor.layout is torch.strided:
+            found = getattr(tensor.untyped_storage(), "__dict__", None)
+            if found:
+                found.pop(_VALUES, None)
+                found.pop(_PRESUMED, None)
 
 
 class KnownValues:
-    """``load`` decides where tokens go; ``exponent_at`` is told of every decision and may give another
-    exponent (:class:`ExpertLoad`).  ``module`` names the layer that decides: recorded loads go by the order
-    in which layers decide first, also when they are recomputed.  ``active`` from the first decision on.
-    """
+    """Follows known values through operators.  ``routed``: experts have been chosen."""
 
-    def __init__(
-        self,
-        load: ExpertLoad,
-        exponent_at: Callable[[torch.Tensor, float], float],
-        module: Callable[[], str],
-    ) -> None:
-        self.active = False
-        self._load = load
-        self._exponent_at = exponent_at
-        self._module = module
-        self._layers: dict[str, int] = {}
+    def __init__(self) -> None:
+        self.routed = False
 
-    def choose(self, base: str, args: Any, kwargs: dict[str, Any], result: Any) -> None:
-        """Route, if operator ``base`` chooses experts for tokens."""
-        if base not in _CHOOSING:
-            return
-        position, default = _CHOOSING[base]
-        scores = args[0]
-        dim = args[position] if len(args) > position else kwargs.get("dim", default)
-        chosen = result[1] if isinstance(result, tuple | list) else result
-        if not isinstance(dim, int) or not isinstance(chosen, FakeTensor) or scores.dim() < 2:
-            return
-        experts = scores.shape[dim]
-        if chosen.dtype != torch.int64 or dim % scores.dim() != scores.dim() - 1 or experts > _MOST_EXPERTS:
-            return
-        tokens = scores.numel() // experts
-        top_k = chosen.numel() // tokens if tokens else 0
-        if not 0 < top_k < experts:
-            return
-        own = self._load.exponent
-        exponent = self._exponent_at(scores, own)
-        shares = self.shares(experts, None if exponent == own else exponent)
-        experts_of = assign(token_counts(shares, tokens, top_k), tokens, top_k)
-        with _disable_current_modes():
-            values = torch.from_numpy(experts_of).reshape(chosen.shape)
-        self.active = True
-        setattr(chosen, _VALUES, values)
+    def sized_result(self, func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What an operator gives whose result has as many elements as values say; None when not known."""
+        if operator.writes or self._inputs(args, kwargs) is None:
+            return None
+        return _computed(func, operator, args, kwargs)
 
-    def shares(self, experts: int, exponent: float | None = None) -> NDArray[np.float64]:
-        """Share of every expert in the routing layer that runs; ``exponent`` instead of the load's own."""
-        layer = self._layers.setdefault(self._module(), len(self._layers))
-        return self._load.shares(experts, layer, exponent)
+    def follow(self, func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any], result: Any) -> bool:
+        """``func`` has been run on shapes and gave ``result``: what it wrote is known, or forgotten.
 
-    def compute(self, func: Any, base: str, args: Any, kwargs: dict[str, Any]) -> Any:
-        """What ``func`` gives on known values; None when some are not known, or not worth knowing."""
+        Whether the result's values are known.
+        """
+        outputs = operator.outputs(args, kwargs, result)
+        drawn = operator.random and any(map(is_on_device, outputs))
+        open_to = operator.base not in _NEVER and not drawn
+        known = open_to and self._fold(func, operator, args, kwargs, outputs)
+        if not known:
+            if operator.writes:
+                forget(outputs)
+            _presume(operator.base, args, outputs)
+        return known
+
+    def _fold(
+        self, func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any], outputs: list[torch.Tensor]
+    ) -> bool:
+        if operator.base in _FILLING and outputs and self._fits(outputs[0]):
+            _give_memory(outputs[0])
+        if operator.base not in _MADE and self._inputs(args, kwargs) is None:
+            return False
+        if not outputs or not all(map(self._fits, outputs)):
+            return False
+        real = _computed(func, operator, args, kwargs)
+        if real is None:
+            return False
+        if not operator.writes:
+            attach(outputs, real)
+        return True
+
+    def _inputs(self, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
+        """The tensors of a call when all are known and small, and there are some."""
         tensors = tensors_in(list(kwargs.values()), tensors_in(args, []))
-        if base not in _MADE and (not tensors or any(values_of(one) is None for one in tensors)):
-            return None
-        if base not in _MADE and any(one.dtype.is_floating_point for one in tensors):
-            return None
-        if any(one.numel() > _MOST_ELEMENTS for one in tensors):
-            return None
-        with _disable_current_modes():
-            try:
-                real = func(*_real(args), **_real_named(kwargs))
-            except (RuntimeError, NotImplementedError, TypeError):
-                if base != "aten::histc":
-                    return None
-                real = func(_real(args[0]).float(), *args[1:], **kwargs).to(args[0].dtype)
-        results = tensors_in(real, [])
-        fits = all(not one.dtype.is_floating_point and one.numel() <= _MOST_ELEMENTS for one in results)
-        return real if fits and results else None
+        for tensor in tensors:
+            if not self._fits(tensor) or not _is_known(tensor):
+                return None
+        return tensors or None
 
-    def forget(self, written: list[torch.Tensor]) -> None:
-        """These were written with what is not known."""
-        for tensor in written:
-            tensor.__dict__.pop(_VALUES, None)
-
-    def exchange(self, name: str, args: Any, ranks: int, rank: int, reduce_op: str) -> None:
-        """A collective moves known values: every rank has the same."""
-        target = args[0]
-        if name == "alltoall_base_":
-            values, splits = values_of(args[1]), args[4] or None
-            if values is not None:
-                with _disable_current_modes():
-                    parts = torch.split(values, splits if splits else values.shape[0] // ranks)
-                    self._arrive(target, torch.cat([parts[rank]] * ranks))
-        elif name == "_allgather_base_":
-            values = values_of(args[1])
-            if values is not None:
-                with _disable_current_modes():
-                    self._arrive(target, torch.cat([values.reshape(-1)] * ranks))
-        elif name == "allgather_":
-            for outputs, source in zip(target, args[1], strict=True):
-                values = values_of(source)
-                for output in outputs if values is not None else ():
-                    self._arrive(output, values)
-        elif name == "allreduce_":
-            for tensor in target:
-                values = values_of(tensor)
-                if values is not None and reduce_op == "sum":
-                    with _disable_current_modes():
-                        setattr(tensor, _VALUES, values * ranks)
-
-    def _arrive(self, target: torch.Tensor, values: torch.Tensor | None) -> None:
-        if values is not None and values.numel() == target.numel():
-            with _disable_current_modes():
-                setattr(target, _VALUES, values.reshape(target.shape).to(target.dtype))
+    def _fits(self, tensor: torch.Tensor) -> bool:
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            return tensor.numel() <= MOST_FLOATS
+        return tensor.numel() <= (_MOST_ROUTED if self.routed else MOST_INTEGERS)
 
 
 def attach(result: Any, real: Any) -> None:
-    """The tensors of ``result`` have the values of those of ``real``."""
+    """The tensors of ``result``, fresh from an operator, have the values of those of ``real``."""
     for tensor, values in zip(tensors_in(result, []), tensors_in(real, []), strict=False):
         if tensor.shape == values.shape and tensor.dtype == values.dtype:
-            setattr(tensor, _VALUES, values)
-
-
-def attach_value(tensor: torch.Tensor, value: float) -> None:
-    """Every element of ``tensor`` is ``value``."""
-    with _disable_current_modes():
-        setattr(tensor, _VALUES, torch.full(tensor.shape, value, dtype=tensor.dtype))
+            remember(tensor, values)
 
 
 def shaped_like(real: Any, device: torch.device) -> Any:
@@ -169,10 +177,57 @@ def shaped_like(real: Any, device: torch.device) -> Any:
     return type(real)(shaped_like(one, device) for one in real)
 
 
+def _is_known(tensor: torch.Tensor) -> bool:
+    if not isinstance(tensor, FakeTensor):
+        return tensor.device.type == "cpu"
+    return tensor.layout is torch.strided and hasattr(tensor.untyped_storage(), _VALUES)
+
+
+def _give_memory(tensor: torch.Tensor) -> None:
+    """A tensor that is written whole, and is all of its storage, can be known whatever it held before."""
+    if not isinstance(tensor, FakeTensor) or _is_known(tensor) or tensor.layout is not torch.strided:
+        return
+    storage = tensor.untyped_storage()
+    if tensor.numel() and storage.nbytes() == tensor.numel() * tensor.element_size():
+        with torch._C._DisableTorchDispatch():
+            setattr(storage, _VALUES, torch.empty(tensor.numel(), dtype=tensor.dtype).untyped_storage())
+
+
+def _computed(func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) -> Any:
+    """``func`` on the values themselves; None where the host cannot."""
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        try:
+            real = func(*_real(args), **_real_named(kwargs))
+        except (RuntimeError, NotImplementedError, TypeError, IndexError):
+            if operator.base != "aten::histc":
+                return None
+            real = func(_real(args[0]).float(), *args[1:], **kwargs).to(args[0].dtype)
+    return real if tensors_in(real, []) or operator.writes else None
+
+
+def _presume(base: str, args: Any, outputs: list[torch.Tensor]) -> None:
+    """Remember what is presumed of truth values (Note [Known values])."""
+    if len(outputs) != 1 or not isinstance(outputs[0], FakeTensor) or outputs[0].layout is not torch.strided:
+        return
+    answer = _PRESUMPTIONS.get(base)
+    if base in ("aten::eq", "aten::ne") and len(args) == 2:
+        infinite = isinstance(args[1], float) and math.isinf(args[1])
+        if args[0] is args[1]:
+            answer = base == "aten::eq"
+        elif infinite:
+            answer = base == "aten::ne"
+    elif base in _KEEPING or base in _NEGATING:
+        given = {presumed(one) for one in tensors_in(args, []) if isinstance(one, FakeTensor)}
+        if len(given) == 1:
+            (answer,) = given
+            answer = not answer if answer is not None and base in _NEGATING else answer
+    if answer is not None:
+        setattr(outputs[0].untyped_storage(), _PRESUMED, answer)
+
+
 def _real(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        known = values_of(value)
-        return known if known is not None else torch.empty(value.shape, dtype=value.dtype)
+        return values_of(value)
     if isinstance(value, list | tuple):
         return type(value)(map(_real, value))
     return torch.device("cpu") if isinstance(value, torch.device) else value

@@ -9,9 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dist_checkpoint
 import torch.utils.data as data
 from torch.utils.data import dataloader
 
@@ -29,10 +27,6 @@ class NetworkCallError(OSError):
 def install() -> None:
     """Patch, once per process and before the script is run."""
     _load_in_this_process()
-    # Tensors have no values to save.  Loading works where the file does not matter: on shapes.
-    for module, names in ((torch, ("save",)), (dist_checkpoint, ("save", "load", "async_save"))):
-        for name in names:
-            setattr(module, name, lambda *_args, **_kwargs: None)
     distributed: Any = dist
     for name in ("TCPStore", "FileStore", "HashStore"):
         setattr(distributed, name, KeyStore)

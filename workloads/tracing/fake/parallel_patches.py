@@ -19,7 +19,8 @@ import torch.nn.parallel.distributed as ddp
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from workloads.tracing.fake.host_values import move, without_modes
+from workloads.tracing.fake.host_values import without_modes
+from workloads.tracing.fake.parameters import move
 
 _EMPTY = torch.ops.aten.empty.memory_format
 _ZEROS = torch.ops.aten.zeros.default

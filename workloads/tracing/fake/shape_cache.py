@@ -100,15 +100,15 @@ def view(func: Any, args: Any, kwargs: Any) -> Any:
     with in_kernel_invocation_manager(mode):
         result = func(*args, **kwargs)
     if isinstance(result, torch.Tensor):
-        return _fake(mode, result, source.fake_device)
-    return [_fake(mode, one, source.fake_device) for one in result]
+        return fake_of(mode, result, source.fake_device)
+    return [fake_of(mode, one, source.fake_device) for one in result]
 
 
 #: Attributes of a fake tensor as torch makes it, by mode and device.
 _states: dict[tuple[Any, torch.device], dict[str, Any]] = {}
 
 
-def _fake(mode: Any, memory: torch.Tensor, device: torch.device) -> FakeTensor:
+def fake_of(mode: Any, memory: torch.Tensor, device: torch.device) -> FakeTensor:
     """``FakeTensor(mode, memory, device)``, whose constructor costs more than all else, by copying."""
     state = _states.get((mode, device))
     if state is None:
@@ -189,7 +189,7 @@ def _make(recipe: Any, tensors: list[FakeTensor]) -> Any:
     if kind is _New:
         with torch._C._DisableTorchDispatch():
             memory = torch.empty_strided(recipe.shape, recipe.stride, dtype=recipe.dtype, device="meta")
-        return _fake(tensors[0].fake_mode, memory, recipe.device)
+        return fake_of(tensors[0].fake_mode, memory, recipe.device)
     if kind is _Argument:
         return tensors[recipe.index]
     if kind is tuple:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._distributed_c10d import Work
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from simcore.collectives.kinds import kind_of
 from simcore.graph.ops import OpKind
 from workloads.tracing.fake import process_groups, streams
 from workloads.tracing.fake.aten_ops import is_on_device, num_bytes, tensors_in
+from workloads.tracing.fake.known_exchange import exchange
 from workloads.tracing.record.comm_calls import (
     P2P,
     CollectiveCall,
@@ -119,17 +121,20 @@ class CommunicationRecorder:
             return args[0]
         if name == "_wrap_tensor_autograd":  # waits where it is used first
             return AsyncCollectiveTensor(args[0])
-        result = func(*args, **kwargs)
-        if not recorder.recording and not recorder.known.active:
-            return result
+        if any(isinstance(tensor, FakeTensor) for tensor in tensors_in(args[0], [])):
+            result = func(*args, **kwargs)
+        else:
+            with torch._C._DisableTorchDispatch():
+                result = func(*args, **kwargs)
         call, reduce_op = parse_functional(name, args, result)
         if name == "all_to_all_single":  # (tensor, splits of the result, splits of the tensor, group)
             self._exchange_known("alltoall_base_", (result, args[0], None, *args[1:3]), call, reduce_op)
-        elif name == "all_gather_into_tensor":
-            self._exchange_known("_allgather_base_", (result, args[0]), call, reduce_op)
-        if not recorder.recording:
-            return result
-        if _stays_on_host(call):
+        elif name in ("all_gather_into_tensor", "all_reduce"):
+            source = args[0] if name == "all_reduce" else result
+            self._exchange_known(name, (source, args[0]), call, reduce_op)
+        else:
+            self._exchange_known("", args, call, reduce_op)
+        if not recorder.recording or _stays_on_host(call):
             return result
         stream: StreamKey = streams.current_stream().stream_id
         if is_out_of_place_copy(name):  # torch clones the input and works in place
@@ -152,10 +157,10 @@ class CommunicationRecorder:
 
     def _exchange_known(self, name: str, args: Any, call: CollectiveCall, reduce_op: str) -> None:
         """Known values travel with ``c10d::<name>``."""
-        if self._recorder.known.active:
+        outputs = [tensor for _, written in call.parts for tensor in written]
+        if outputs:
             group = process_groups.unbox(call.group)
-            size, rank = len(process_groups.group_members(group)), group.rank()
-            self._recorder.known.exchange(name, args, size, rank, reduce_op)
+            exchange(name, args, outputs, group.size(), group.rank(), reduce_op)
 
     def note_future(self, tensors: list[torch.Tensor], ops: tuple[int, ...]) -> None:
         """Somebody got a future for ``ops``, which write ``tensors``."""

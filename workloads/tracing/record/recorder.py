@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._guards import active_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from simcore.cost import classify
 from simcore.graph.ops import OpKind
 from workloads.tracing import kernels
-from workloads.tracing.fake import cuda, host_values, known_values, storages, streams
+from workloads.tracing.fake import cuda, host_tensors, host_values, known_values, storages, streams
 from workloads.tracing.fake.aten_ops import AtenOp, all_on_device, is_on_device, num_bytes, tensors_in
 from workloads.tracing.fake.expert_load import ExpertLoad
+from workloads.tracing.fake.expert_routing import ExpertRouting
 from workloads.tracing.fake.known_values import KnownValues
 from workloads.tracing.fake.shape_cache import ShapeCache, view
 from workloads.tracing.fake.storages import StorageRecord, touched_bytes
@@ -38,8 +40,12 @@ class Recorder(OpLog, TorchDispatchMode):
         TorchDispatchMode.__init__(self)  # type: ignore[no-untyped-call]
         self.num_calls = 0
         self.communication = CommunicationRecorder(self)
-        self.known = KnownValues(
-            load or ExpertLoad(), host_values.routing_exponent, lambda: self.labels.current_module
+        self.known = KnownValues()
+        self.routing = ExpertRouting(
+            load or ExpertLoad(),
+            host_values.routing_exponent,
+            lambda: self.labels.current_module,
+            self.known,
         )
         self._operators: dict[Any, AtenOp] = {}
         self._shapes = ShapeCache()
@@ -56,12 +62,13 @@ class Recorder(OpLog, TorchDispatchMode):
         self.labels.install()
         storages.on_resize = self._storages.resized
         host_values.on_host_read = self.host_reads
+        host_tensors.mode = active_fake_mode()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         """Leave the program alone."""
         self.labels.remove()
-        storages.on_resize = host_values.on_host_read = None
+        storages.on_resize = host_values.on_host_read = host_tensors.mode = None
         streams.listener = kernels.listener = None
         cuda.fused_region = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
@@ -91,38 +98,60 @@ class Recorder(OpLog, TorchDispatchMode):
             return self.communication.functional(func, operator.base.partition("::")[2], args, kwargs)
         if operator.base == "aten::_local_scalar_dense":
             return self._read_value(args[0])
-        real = self.known.compute(func, operator.base, args, kwargs) if self.known.active else None
-        if real is not None and operator.sized_by_values:
-            result: Any = known_values.shaped_like(real, args[0].fake_device)
-        elif operator.result_is_known and all_on_device(args[0]):
-            result = args[0] if func._schema.returns else None
-        elif operator.is_view:
-            result = view(func, args, kwargs)
-        elif operator.shapes_decide:
-            result = self._shapes.call(func, args, kwargs)
-        else:
-            result = func(*args, **kwargs)
+        if operator.base == "aten::is_pinned":
+            return not is_on_device(args[0])
+        if FakeTensor not in types:
+            result: Any = host_tensors.run(func, operator, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return self._on_shapes(func, operator, args, kwargs)
+
+    def _on_shapes(self, func: Any, operator: AtenOp, given: Any, named: dict[str, Any]) -> Any:
+        """Run a call in which the device has a part: shapes and, where they are known, values."""
+        args, kwargs = given, named
+        of_host = [one for one in operator.inputs(given, named) if not isinstance(one, FakeTensor)]
+        if of_host:
+            args = host_tensors.shapes_in(given)
+            kwargs = {name: host_tensors.shapes_in(value) for name, value in named.items()}
+        real = self.known.sized_result(func, operator, args, kwargs) if operator.sized_by_values else None
         if real is not None:
+            result: Any = known_values.shaped_like(real, args[0].fake_device)
             known_values.attach(result, real)
-        elif operator.chooses:
-            self.known.choose(operator.base, args, kwargs, result)
-        elif self.known.active and operator.writes:
-            self.known.forget(operator.outputs(args, kwargs, result))
-        if operator.finds_overflow:
-            host_values.assume_no_overflow(args[1])
+        else:
+            result = self._shape_of(func, operator, args, kwargs)
+            if not operator.is_view:
+                known = self.known.follow(func, operator, args, kwargs, result)
+                if operator.finds_overflow and not known:
+                    host_values.assume_no_overflow(args[1])
+                if operator.chooses and not known:
+                    self.routing.choose(operator.base, args, kwargs, result)
+                if of_host and operator.writes:
+                    result = host_tensors.written(operator, given, named, args, kwargs, result)
+        self._note(operator, args, kwargs, result)
+        return result if operator.is_view or operator.writes else host_tensors.real_result(result)
+
+    def _shape_of(self, func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) -> Any:
+        if operator.result_is_known and all_on_device(args[0]):
+            return args[0] if func._schema.returns else None
+        if operator.is_view:
+            return view(func, args, kwargs)
+        if operator.shapes_decide:
+            return self._shapes.call(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _note(self, operator: AtenOp, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        """Write down what has been run."""
         if not self.recording:
             if self._whole_life and not operator.writes:
                 for tensor in tensors_in(result, []):
                     if is_on_device(tensor):
                         self.record_of(tensor).owner = StorageRecord.OLDER
-            return result
-        if operator.has_kernel:
+        elif operator.has_kernel:
             self._record_kernel(operator, args, kwargs, result)
         else:
             self.labels.note_view()
             if operator.allocates and is_on_device(result):
                 self._storages.record(result, newborn=True)
-        return result
 
     def _record_kernel(self, operator: AtenOp, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         inputs = operator.inputs(args, kwargs)
@@ -169,9 +198,10 @@ class Recorder(OpLog, TorchDispatchMode):
     ) -> None:
         """A kernel that is no operator of torch's: see :func:`workloads.tracing.kernels.launch`."""
         self.num_calls += 1
+        inputs, outputs = list(reads), list(writes)
+        known_values.forget(outputs)
         if not self.recording:
             return
-        inputs, outputs = list(reads), list(writes)
         stream = streams.current_stream().stream_id
         self.append(
             cost.kernel or name,

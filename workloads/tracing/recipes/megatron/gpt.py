@@ -257,7 +257,7 @@ def main() -> None:
         expert_model_parallel_size=job.ep,
     )
     marks = step_marks.current()
-    marks.recorder.known.active = job.num_experts > 0  # the order of experts is a tensor that it begins with
+    marks.recorder.known.routed = job.num_experts > 0  # the order of experts is a tensor that it begins with
     rank = GptRank(job, marks)
     for microbatches in sys.argv[2:]:
         with simcore_step():

@@ -108,9 +108,9 @@ def _routing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def route(logits: torch.Tensor, topk: int, *args: Any, **kwargs: Any) -> Any:
         shares, routes = original(logits, topk, *args, **kwargs)
-        known = step_marks.current().recorder.known
+        routing = step_marks.current().recorder.routing
         tokens, experts = routes.shape
-        chosen = assign(token_counts(known.shares(experts), tokens, topk), tokens, topk)
+        chosen = assign(token_counts(routing.shares(experts), tokens, topk), tokens, topk)
         with _disable_current_modes():
             real = torch.zeros(tokens, experts, dtype=torch.bool)
             real.scatter_(1, torch.from_numpy(chosen), value=True)

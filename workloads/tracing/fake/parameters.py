@@ -1,0 +1,149 @@
+"""Parameters: shapes that stay the same objects while they move, are copied and saved."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from workloads.tracing.fake import host_tensors
+from workloads.tracing.fake.host_tensors import as_shape
+from workloads.tracing.fake.host_values import without_modes
+from workloads.tracing.fake.known_values import remember, values_of
+from workloads.tracing.fake.shape_cache import fake_of
+
+
+def install() -> None:
+    """Patch ``Parameter``, moves, copies and pickling of tensors, once per process."""
+    _patch_parameter()
+    _patch_data()
+    _patch_module_moves()
+    shape: Any = FakeTensor
+    shape.__deepcopy__ = _copied
+    shape.__reduce_ex__ = lambda self, _protocol: (rebuilt, _parts(self))
+    tensor: Any = torch.Tensor
+    tensor.__reduce_ex__ = without_modes(tensor.__reduce_ex__)  # under a fake mode torch leaves values out
+    torch.serialization.add_safe_globals([rebuilt])
+
+
+def _patch_parameter() -> None:
+    parameter: Any = torch.nn.Parameter
+    original = parameter.__new__
+
+    @functools.wraps(original)
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if type(data) is torch.Tensor:
+            data = as_shape(data)
+        return original(cls, data, requires_grad)
+
+    parameter.__new__ = new
+
+
+def _patch_data() -> None:
+    """``parameter.data = other`` gives it the memory of ``other``, not the device noted beside; a tensor of
+    the host becomes a shape when that is what it gets.
+    """
+    tensor_data: Any = torch.Tensor.data
+
+    def set_shape(self: FakeTensor, value: torch.Tensor) -> None:
+        value = as_shape(value)
+        tensor_data.__set__(self, value)
+        if isinstance(value, FakeTensor):
+            _take_device(self, value)
+
+    def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
+        if isinstance(value, FakeTensor) and type(self) is torch.Tensor:
+            shape = value.detach().requires_grad_(self.requires_grad)
+            torch.utils.swap_tensors(self, shape)  # type: ignore[no-untyped-call]
+        else:
+            tensor_data.__set__(self, value)
+
+    FakeTensor.data = property(tensor_data.__get__, set_shape)  # type: ignore[assignment]
+    torch.Tensor.data = property(tensor_data.__get__, set_data)  # type: ignore[assignment]
+
+
+def _take_device(tensor: Any, other: Any) -> None:
+    name = "_fake_device" if hasattr(other, "_fake_device") else "fake_device"  # torch 2.10 has the latter
+    setattr(tensor, name, getattr(other, name))
+
+
+def _patch_module_moves() -> None:
+    """``Module.to/cuda/bfloat16`` swap FakeTensor parameters, and refuse when a weak reference exists.
+
+    Keep the Parameter object (frameworks key dictionaries by it) and give it new data instead.
+    """
+    original = torch.nn.Module._apply
+
+    def _apply(self: Any, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        parameters = list(self.parameters())
+        if not parameters or not all(isinstance(parameter, FakeTensor) for parameter in parameters):
+            return original(self, fn, recurse)  # type: ignore[no-untyped-call]
+        seen: set[int] = set()
+        for module in self.modules() if recurse else [self]:
+            for parameter in module._parameters.values():
+                if parameter is not None and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    move(parameter, fn)
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else fn(buffer)
+        return self
+
+    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+def move(parameter: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """``parameter.data = fn(parameter)`` where that may change the device."""
+    with torch.no_grad():
+        moved: Any = fn(parameter)
+    if moved is parameter or (moved.dtype == parameter.dtype and moved.device == parameter.device):
+        return
+    parameter.data = moved.detach()
+
+
+def _copied(self: FakeTensor, memo: dict[int, Any]) -> FakeTensor:
+    """``copy.deepcopy``: another storage with the same values, and what hangs on the tensor."""
+    if id(self) in memo:
+        known: FakeTensor = memo[id(self)]
+        return known
+    if not self.is_leaf:
+        raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support deepcopy")
+    made = rebuilt(*_parts(self))
+    memo[id(self)] = made
+    if self.grad is not None:
+        made.grad = _copied(self.grad, memo) if isinstance(self.grad, FakeTensor) else self.grad.clone()
+    return made
+
+
+def _parts(tensor: FakeTensor) -> tuple[Any, ...]:
+    values = values_of(tensor)
+    with torch._C._DisableTorchDispatch():
+        values = None if values is None else values.detach().clone()
+    device = str(tensor.fake_device)
+    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+    return shape, stride, tensor.dtype, device, tensor.requires_grad, hasattr(tensor, "_is_param"), values
+
+
+def rebuilt(
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    device: str,
+    requires_grad: bool,
+    is_parameter: bool,
+    values: torch.Tensor | None,
+) -> FakeTensor:
+    """A tensor without data, from what pickling keeps of one; in a storage of its own."""
+    if host_tensors.mode is None:
+        raise RuntimeError("a tensor without data can only be read where a program is traced")
+    with torch._C._DisableTorchDispatch():
+        memory = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        made: Any = fake_of(host_tensors.mode, memory, torch.device(device))
+    if values is not None:
+        remember(made, values)
+    if is_parameter:
+        made._is_param = True
+    found: FakeTensor = made.requires_grad_(requires_grad)
+    return found
