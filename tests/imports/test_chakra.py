@@ -187,6 +187,25 @@ def test_nodes_with_times_replay(tmp_path, since_s):
     assert any("streams are not recorded" in doubt for doubt in job.report.doubts())
 
 
+def test_control_that_cannot_be_kept_is_left_aside_and_said(tmp_path):
+    """Chakra's feeder goes by data alone: control on nodes of no file, or in circles, is no error."""
+    nodes = timed_nodes()
+    nodes[0] = replace(nodes[0], ctrl_deps=(77, 2))  # 77 is nowhere; 2 needs the data of 1
+    broadcast = ChakraNode(5, "c10d::broadcast_", NodeType.COMM_COLL, (88,), (), 70 * US, 3 * US,
+                           attributes={"is_cpu_op": True})  # fmt: skip
+    job = import_traces([stream(tmp_path / "job.0.et", [*nodes, broadcast])])
+    doubts = " ".join(job.report.doubts())
+    assert "2 control dependencies on nodes that the files lack are left aside" in doubts
+    assert "1 control dependencies that go in circles are left aside" in doubts
+    # 1 comes first for its data; a framework's call that communicates is the host's time, not a collective.
+    names = job.graph.ops.name.tolist()
+    assert names.index("aten::mm") < names.index("sgemm")
+    assert job.graph.ops.kind[names.index("c10d::broadcast_")] == OpKind.HOST
+    (row,) = play(job).steps()
+    assert row.recorded.span == pytest.approx(88e-6)  # 50 + 30 + 8
+    assert row.replayed.span == pytest.approx(88e-6)
+
+
 def test_groups_may_be_metadata_nodes_and_packed(tmp_path):
     groups = '[\'[{"pg_name": "0", "ranks": [0]}]\']'
     init = ChakraNode(9, "## process_group:init ##", NodeType.METADATA, input_values=groups)

@@ -39,8 +39,8 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
     """Import Chakra files, one per rank; ranks are told by file names that end in their number.
 
     Start times give a recording to compare with; without, there is the graph alone.  ``gaps`` has no meaning.
-    Errors: InputError for a bad file, two files of one rank, dependencies on what is missing or in a circle,
-    an export of ours that is not as it was written.
+    Errors: InputError for a bad file, two files of one rank, data from what is missing, a circle, an export of
+    ours that is not as it was written.
     """
     del gaps
     groups: dict[str, tuple[int, ...]] = {}
@@ -162,6 +162,11 @@ def _report(
         )  # fmt: skip
     if any(known is None for known in recorded):
         missing.append("no start times: there is no recorded step to compare a replay with")
+    lacking, in_circles = (sum(counts) for counts in zip(*(rank.left_aside for rank in ranks), strict=True))
+    if lacking:
+        missing.append(f"{lacking} control dependencies on nodes that the files lack are left aside")
+    if in_circles:
+        missing.append(f"{in_circles} control dependencies that go in circles are left aside")
     stood_in = sum(rank.stood_in for rank in ranks)
     if stood_in:
         missing.append(f"{stood_in} sends and receives whose other end is of no file last as recorded")

@@ -15,7 +15,7 @@ from simcore.graph.builder import GraphBuilder
 from simcore.graph.kinds import COMMUNICATION, ON_GPU
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.outside import quoted
-from workloads.imports.chakra.order import in_order
+from workloads.imports.chakra.order import LeftAside, in_order
 from workloads.imports.chakra.read import ChakraNode
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
 from workloads.imports.op_columns import OpColumns
@@ -50,6 +50,7 @@ class RankNodes:
     nodes: list[ChakraNode]
     groups: dict[str, tuple[int, ...]]
     families: dict[str, str]
+    left_aside: LeftAside = field(default_factory=LeftAside)
     placed: list[tuple[ChakraNode, int]] = field(default_factory=list)
     guessed_streams: bool = False
     guessed_groups: bool = False
@@ -59,7 +60,7 @@ class RankNodes:
     def of(cls, label: str, number: int, nodes: list[ChakraNode]) -> RankNodes:
         """Order ``nodes`` and read the groups that metadata nodes declare.
 
-        Errors: InputError for two nodes of one id, a dependency on none, a circle, nothing that runs.
+        Errors: InputError for two nodes of one id, data that comes from none, a circle, nothing that runs.
         """
         groups: dict[str, tuple[int, ...]] = {}
         families: dict[str, str] = {}
@@ -70,7 +71,8 @@ class RankNodes:
                     families[str(entry.get("pg_name", ""))] = str(entry.get("pg_desc", ""))
         if all(node.type in (NodeType.METADATA, NodeType.INVALID) for node in nodes):
             raise InputError(f"{label}: no node that computes or communicates: nothing to replay")
-        return cls(label, number, in_order(label, nodes), groups, families)
+        ordered, left_aside = in_order(label, nodes)
+        return cls(label, number, ordered, groups, families, left_aside)
 
 
 def _declared(text: str) -> list[dict[str, Any]]:
@@ -170,7 +172,9 @@ class _NodeWriter:
         kind = _KINDS.get(told) if type(told) is int else None
         if kind is None:
             on_host = bool(given.get("is_cpu_op", False))
-            kind = _OF_TYPE.get(node.type, OpKind.HOST if on_host else OpKind.COMPUTE)
+            # A call of the framework that communicates is the host's own time: its kernel is another node.
+            on_gpu = _OF_TYPE.get(node.type, OpKind.COMPUTE)
+            kind = OpKind.HOST if on_host else on_gpu
         columns = self._columns(node, kind)
         if columns.pop("alone", False):
             kind = OpKind.COLLECTIVE
