@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simcore.apps.run.run_sim import ForceOption, InterferenceOption
+
+if TYPE_CHECKING:
+    from simcore.apps.progress import StageTimer
+    from workloads.imports import ImportedJob
 
 
 def replay(
@@ -87,7 +91,17 @@ def replay(
     with stages.stage("reading traces"):
         job = import_traces(traces, skip_bad=skip_bad, gaps=gaps)
     if not job.ranks:
-        raise InputError("there is no recorded step to replay: " + "; ".join(job.report.missing))
+        recorded_only = {
+            "--step": step is not None, "--edit": bool(edits), "--level": level != "recorded",
+            "--gaps": gaps != "recorded", "--explain": explain, "--sm-series": sm_series,
+            "--kineto": kineto is not None,
+        }  # fmt: skip
+        given = [option for option, was_given in recorded_only.items() if was_given]
+        if given:
+            missing = "; ".join(job.report.missing)
+            raise InputError(f"{', '.join(given)}: there is no recorded step in what is given: {missing}")
+        _play_untimed(job, cluster, out, as_json, stages)
+        return
     stragglers = analyse_stragglers(job)
     with stages.stage("editing"):
         job, changes = edit_recording(job, edits or (), step, level, cluster, force=force)
@@ -117,3 +131,27 @@ def replay(
             print_wide(straggler_tables(stragglers))
         if changes:
             print_wide(edit_table(changes))
+
+
+def _play_untimed(
+    job: ImportedJob,
+    cluster: str | None,
+    out: Path | None,
+    as_json: bool,
+    stages: StageTimer,
+) -> None:
+    """Play files without start times, and print the simulated step."""
+    import json
+
+    from simcore.apps.output import answered_line, print_summary
+    from simcore.apps.replay.untimed import play_untimed
+    from simcore.report import json_object
+    from simcore.timeline.schema import TIMELINE_FILE
+
+    played = play_untimed(job, cluster, out, stages)
+    if as_json:
+        shown = json_object(played.info, played.analysis, (out or Path()) / TIMELINE_FILE, played.wall_s)
+        print(json.dumps(shown if out is not None else {**shown, "timeline": ""}))
+        return
+    answered = answered_line(played.answered, played.info.engine_events)
+    print_summary(played.info, played.analysis, 8, [f"simulated in {played.wall_s:.1f} s: {answered}"])

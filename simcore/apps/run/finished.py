@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from simcore.graph import Graph
 
 
 def report(
@@ -94,23 +97,60 @@ def export_chakra(
     workload: Annotated[str, typer.Argument(help="A catalog name, or a folder with an execution graph.")],
     out: Annotated[Path, typer.Option(help="Folder for rank.N.et and comm_group.json.")],
     ranks: Annotated[str, typer.Option(help="Only these ranks, like 0,1,8-15; all when empty.")] = "",
+    taker: Annotated[
+        str,
+        typer.Option("--for", metavar="chakra|astra-sim", help="astra-sim: nodes as ASTRA-sim plays them."),
+    ] = "chakra",
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Whose kernel times go to ASTRA-sim. Default: h800-96."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the execution graph of a workload as Chakra execution traces."""
     import json
 
     from simcore.apps.progress import StageTimer
+    from simcore.errors import InputError, nearest
     from simcore.graph import load_graph
     from workloads import catalog
     from workloads.imports import chakra
 
+    if taker not in ("chakra", "astra-sim"):
+        raise InputError(f"--for {taker!r}: chakra or astra-sim{nearest(taker, ('chakra', 'astra-sim'))}")
+    if cluster is not None and taker == "chakra":
+        raise InputError("--cluster needs --for astra-sim: otherwise durations are those that are recorded")
     graph = load_graph(workload) if Path(workload).is_dir() else catalog.load(workload)
     chosen = set(_ranks(ranks)) if ranks else None
+    alone_ps = None
+    if taker == "astra-sim":
+        graph, alone_ps = _alone(graph, cluster)
     with StageTimer().stage("writing ranks") as update:
-        nodes = chakra.export_chakra(graph, out, ranks=chosen, progress=update)
+        nodes = chakra.export_chakra(graph, out, ranks=chosen, progress=update, astra_sim_ps=alone_ps)
     count = graph.world_size if chosen is None else len(chosen)
     told = {"folder": str(out), "ranks": count, "nodes": nodes}
     print(json.dumps(told) if as_json else f"{count} ranks, {nodes:,} nodes in {out}")
+
+
+def _alone(graph: Graph, cluster_name: str | None) -> tuple[Graph, list[int]]:
+    """The graph with its GPUs' kernels, and how long each row lasts alone, ps.
+
+    InputError for a cluster that is too small.
+    """
+    import numpy as np
+
+    from simcore.apps.run.edits import traced_job
+    from simcore.apps.run.loading import check_world
+    from simcore.graph import apply_kernels, usual_kernels
+    from simcore.hardware import DEFAULT_CLUSTER, load_cluster
+    from workloads.edits.kernels.times import alone_times
+
+    cluster = load_cluster(cluster_name or DEFAULT_CLUSTER, {})
+    check_world(graph, cluster)
+    kernels = usual_kernels(graph)
+    graph = apply_kernels(graph, kernels) if kernels else graph
+    job = traced_job(graph, cluster, kernels, "ieee")
+    return graph, alone_times(job, np.ones(len(graph.ops), dtype=np.bool_)).tolist()
 
 
 _MOST_RANKS = 1 << 20

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 from simcore.files import whole_folder
 from simcore.graph import Graph
-from simcore.graph.flatten import StreamOrder, resolve_edges
-from simcore.graph.kinds import COMMUNICATION, ON_HOST, is_communication, is_on_host
-from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
+from simcore.graph.kinds import COMMUNICATION, ON_HOST, is_communication
+from simcore.graph.ops import OP_COLUMNS, OpKind
+from workloads.imports.chakra.astra_sim import AstraSimNodes
+from workloads.imports.chakra.order import ProgramOrder
 from workloads.imports.chakra.read import (
     ChakraNode,
     attribute_bytes,
@@ -39,6 +39,7 @@ def export_chakra(
     *,
     ranks: Iterable[int] | None = None,
     progress: Callable[[float], None] | None = None,
+    astra_sim_ps: Sequence[int] | None = None,
 ) -> int:
     """Write ``rank.N.et`` for each rank (or only ``ranks``), and ``comm_group.json``; returns the nodes.
 
@@ -47,6 +48,9 @@ def export_chakra(
     ``data_deps`` holds what must have ended: recorded waits, producers of data, and what streams and
     synchronisations imply (named again in ``implied_deps``; producers without a wait in ``data_only_deps``).
     ``ctrl_deps`` is the host's last own work before the launch.
+
+    ``astra_sim_ps``, how long each row of the op table lasts alone, has nodes written as ASTRA-sim plays them
+    (:mod:`~workloads.imports.chakra.astra_sim`); they do not read back as the same ops.
     Errors: InputError for a rank outside the world, a folder that holds something else or cannot be made.
     """
     chosen = sorted(set(range(graph.world_size) if ranks is None else ranks))
@@ -58,9 +62,10 @@ def export_chakra(
     for name, group in graph.groups.items():
         for rank in range(graph.world_size):
             if group.contains(rank):
-                numbers.setdefault((name, group.ranks_of(rank)), str(len(numbers)))
+                numbers.setdefault((name, group.ranks_of(rank)), str(len(numbers) + 1))  # ASTRA-sim: 0 is all
     total = 0
-    program, nodes = -1, None
+    program = -1
+    nodes: _ProgramNodes | AstraSimNodes | None = None
     told = _Told(graph, numbers)
     members = {number: list(ranks_of) for (_, ranks_of), number in numbers.items()}
     with whole_folder(folder, EXPORT) as fresh:
@@ -68,7 +73,11 @@ def export_chakra(
         for done, rank in enumerate(chosen):
             if nodes is None or graph.program_of_rank[rank] != program:  # ranks of a program mostly follow
                 program = int(graph.program_of_rank[rank])  # one another
-                nodes = _ProgramNodes(graph, program, told)
+                order = ProgramOrder.of(graph, program)
+                if astra_sim_ps is None:
+                    nodes = _ProgramNodes(graph, order, told)
+                else:
+                    nodes = AstraSimNodes(graph, order, numbers, astra_sim_ps)
             with (fresh / f"rank.{rank}.et").open("wb") as handle:
                 total += write_messages(handle, nodes.of_rank(rank))
             if progress is not None:
@@ -133,40 +142,14 @@ class _Told:
 class _ProgramNodes:
     """What the ranks of one program have in common."""
 
-    def __init__(self, graph: Graph, program: int, told: _Told) -> None:
+    def __init__(self, graph: Graph, order: ProgramOrder, told: _Told) -> None:
         self.graph = graph
         self._told = told
-        flat = graph.flat_ops(graph.programs[program])
-        self.rows = flat.row.tolist()
-        count = len(self.rows)
-        self.waits = _by_target(*resolve_edges(graph, flat.program, EdgeKind.WAIT, flat))
-        self.data = _by_target(*resolve_edges(graph, flat.program, EdgeKind.DATA, flat))
-        before = StreamOrder.of(graph, flat).predecessors()
-        ops = graph.ops
-        kinds = ops.kind[flat.row]
-        on_host = is_on_host(kinds)
-        self.implied: list[tuple[int, ...]] = []
-        self.host_before: list[int] = []
-        last: dict[str, int] = {}
-        last_host = -1
-        for op in range(count):
-            stream = ops.stream[self.rows[op]]
-            self.host_before.append(last_host)
-            if on_host[op]:
-                last_host = op
-            if kinds[op] == int(OpKind.SYNC):
-                waited = last.values() if not stream else [last[stream]] if stream in last else []
-                self.implied.append(tuple(sorted(waited)))
-            elif kinds[op] == int(OpKind.HOST) or before[op] < 0:
-                self.implied.append(())
-            else:
-                self.implied.append((last[stream],) if stream in last else ())
-            if not on_host[op]:
-                last[stream] = op
-
-        meets = is_communication(kinds).tolist()
+        self._order = order
+        self.rows = order.rows
+        meets = is_communication(graph.ops.kind[order.rows]).tolist()
         #: Messages by op; of those that differ from rank to rank what is the same, without its length.
-        self._messages = [self._message(op) for op in range(count)]
+        self._messages = [self._message(op) for op in range(len(self.rows))]
         self._differ = [(op, row) for op, (row, one) in enumerate(zip(self.rows, meets, strict=True)) if one]
         for op, one in enumerate(meets):
             if not one:
@@ -188,15 +171,15 @@ class _ProgramNodes:
 
     def _message(self, op: int) -> bytes:
         """An op's message, as far as all ranks of the program have it in common."""
-        ops, row = self.graph.ops, self.rows[op]
-        waits, data, implied = self.waits.get(op, ()), self.data.get(op, ()), self.implied[op]
+        ops, row, order = self.graph.ops, self.rows[op], self._order
+        waits, data, implied = order.waits.get(op, ()), order.data.get(op, ()), order.implied[op]
         sources = {
             "implied_deps": set(implied) - set(waits) - set(data),
             "data_only_deps": set(data) - set(waits),
             "also_data_deps": set(data) & set(waits),
         }
         attributes = {key: tuple(op + 1 for op in sorted(found)) for key, found in sources.items() if found}
-        host = self.host_before[op]
+        host = order.host_before[op]
         node = ChakraNode(
             op + 1, ops.name[row], _TYPES.get(OpKind(int(ops.kind[row])), NodeType.COMP),
             (host + 1,) if host >= 0 else (),
@@ -204,10 +187,3 @@ class _ProgramNodes:
             duration_ps=int(ops.recorded_ps[row]), attributes=attributes,
         )  # fmt: skip
         return node_bytes(node) + self._told.of_row(row)
-
-
-def _by_target(sources: Any, targets: Any) -> dict[int, tuple[int, ...]]:
-    found: dict[int, list[int]] = defaultdict(list)
-    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-        found[target].append(source)
-    return {target: tuple(sources_of) for target, sources_of in found.items()}

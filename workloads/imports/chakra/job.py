@@ -39,8 +39,8 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
     """Import Chakra files, one per rank; ranks are told by file names that end in their number.
 
     Start times give a recording to compare with; without, there is the graph alone.  ``gaps`` has no meaning.
-    Errors: InputError for a bad file, two files of one rank, data from what is missing, a circle, an export of
-    ours that is not as it was written.
+    Errors: InputError for a bad file, two files of one rank, data from what is missing, a circle, an export
+    of ours that is not as it was written.
     """
     del gaps
     groups: dict[str, tuple[int, ...]] = {}
@@ -143,13 +143,12 @@ def _report(
 ) -> ImportReport:
     reports = []
     missing = []
+    untimed = sum(node.duration_ps < 0 for rank in ranks for node, _ in rank.placed)
+    if untimed:
+        total = sum(len(rank.placed) for rank in ranks)
+        missing.append(f"{untimed} of {total} GPU nodes have no duration: they are predicted")
     for index, rank in enumerate(ranks):
         gpu_nodes = [node for node, _ in rank.placed]
-        untimed = sum(node.duration_ps < 0 for node in gpu_nodes)
-        if untimed:
-            missing.append(
-                f"{rank.label}: {untimed} of {len(gpu_nodes)} GPU nodes have no duration: they are predicted"
-            )
         known = recorded[index]
         span = 0 if known is None else int(known.recorded.end_ps.max() - known.recorded.start_ps[0])
         first, last = int(graph.template_start[index]), int(graph.template_start[index + 1])

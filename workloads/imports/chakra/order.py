@@ -1,12 +1,17 @@
-"""A launch order for Chakra nodes."""
+"""What comes before what: a launch order for nodes that are read, dependencies of ops that are written."""
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from simcore.errors import InputError
+from simcore.graph import Graph
+from simcore.graph.flatten import StreamOrder, resolve_edges
+from simcore.graph.kinds import is_on_host
+from simcore.graph.ops import EdgeKind, IntArray, OpKind
 from workloads.imports.chakra.read import ChakraNode
 
 
@@ -90,3 +95,58 @@ def _ordered(nodes: list[ChakraNode], place: dict[int, int]) -> bool:
                 if place.get(source, index) >= index:
                     return False
     return True
+
+
+@dataclass(frozen=True)
+class ProgramOrder:
+    """What each op of a program comes after, as numbers of ops in launch order.
+
+    ``rows`` are the ops' rows of the op table.  ``waits`` and ``data`` are edges by target; ``implied`` what
+    streams and synchronisations add; ``host_before`` the host's last own work before the launch, -1: none.
+    """
+
+    rows: list[int]
+    waits: dict[int, tuple[int, ...]]
+    data: dict[int, tuple[int, ...]]
+    implied: list[tuple[int, ...]]
+    host_before: list[int]
+
+    @classmethod
+    def of(cls, graph: Graph, program: int) -> ProgramOrder:
+        """That of a program, by its number."""
+        flat = graph.flat_ops(graph.programs[program])
+        rows = flat.row.tolist()
+        before = StreamOrder.of(graph, flat).predecessors()
+        ops = graph.ops
+        kinds = ops.kind[flat.row]
+        on_host = is_on_host(kinds)
+        implied: list[tuple[int, ...]] = []
+        host_before: list[int] = []
+        last: dict[str, int] = {}
+        last_host = -1
+        for op, row in enumerate(rows):
+            stream = ops.stream[row]
+            host_before.append(last_host)
+            if on_host[op]:
+                last_host = op
+            if kinds[op] == int(OpKind.SYNC):
+                waited = last.values() if not stream else [last[stream]] if stream in last else []
+                implied.append(tuple(sorted(waited)))
+            elif kinds[op] == int(OpKind.HOST) or before[op] < 0:
+                implied.append(())
+            else:
+                implied.append((last[stream],) if stream in last else ())
+            if not on_host[op]:
+                last[stream] = op
+        edges = {
+            kind: _by_target(*resolve_edges(graph, flat.program, kind, flat))
+            for kind in (EdgeKind.WAIT, EdgeKind.DATA)
+        }
+        return cls(rows, edges[EdgeKind.WAIT], edges[EdgeKind.DATA], implied, host_before)
+
+
+def _by_target(sources: IntArray, targets: IntArray) -> dict[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+        found[target].append(source)
+    return {target: tuple(sources_of) for target, sources_of in found.items()}
