@@ -8,6 +8,7 @@ from simcore.apps.bench.command import app as bench
 from simcore.apps.errors import as_app
 from simcore.apps.fit.command import calibrate
 from simcore.apps.fit.profile.command import profile_gpu
+from simcore.apps.plan.command import plan
 from simcore.apps.process import collect_as_usual
 from simcore.apps.replay.command import replay
 from simcore.apps.run.finished import compare, export_chakra, report
@@ -25,8 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    run_sim, report, compare, replay, export_chakra, validate, calibrate, fidelity_study, contention_study,
-    bandwidth_study, profile_gpu,
+    run_sim, plan, report, compare, replay, export_chakra, validate, calibrate, fidelity_study,
+    contention_study, bandwidth_study, profile_gpu,
 ):  # fmt: skip
     app.command()(command)
 app.add_typer(bench, name="bench")

@@ -9,8 +9,9 @@ from typing import Any
 from simcore.errors import InputError
 from simcore.units import GIB
 from workloads.jobs.complete import Description
+from workloads.parallel import memory
+from workloads.parallel.check import check_job
 from workloads.parallel.job import FSDP, Job
-from workloads.parallel.memory import estimate_memory
 
 #: Variants named; the first ones change the job least.
 _NAMED = 4
@@ -18,9 +19,8 @@ _NAMED = 4
 
 def peak_bytes(job: Description) -> int:
     """What the allocator holds on the fullest stage.  InputError for a layout that cannot be."""
-    schedule, _ = job.schedule()
-    laid_out = Job(job.model, job.parallel, job.training, job.software)
-    return max(estimate_memory(laid_out, stage, actions).total for stage, actions in enumerate(schedule))
+    check_job(job.model, job.parallel, job.training)
+    return memory.peak_bytes(Job(job.model, job.parallel, job.training, job.software))
 
 
 def what_fits(job: Description, available_bytes: int) -> list[str]:

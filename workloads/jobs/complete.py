@@ -181,6 +181,8 @@ def _model(
             found, remarks = model_fields(_read_json(path), str(path))
             base = {**found, "name": _name_of(path)}
         elif source in model_names():
+            if not fields and not preset.values("model"):
+                return named_model(source), ()
             base = named_model(source).model_dump(exclude_unset=True)
         else:
             raise InputError(f"{where}: unknown model {source!r}{nearest(source, model_names())}")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel
 
 from workloads.jobs.presets import Preset
 from workloads.models.checked import checked
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
+
+Spec = TypeVar("Spec", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -50,21 +54,27 @@ class Draft:
             for section in ("parallel", "training", "software")
         }
         self._values["software"].setdefault("name", preset.name)
+        self._specs: dict[str, BaseModel] = {}  # as they stand, while they stand
 
     @property
     def parallel(self) -> ParallelSpec:
         """Degrees as they stand."""
-        return checked(ParallelSpec, self._values["parallel"], f"{self.where}: parallel")
+        return self._spec(ParallelSpec, "parallel")
 
     @property
     def training(self) -> TrainingSpec:
         """Training as it stands."""
-        return checked(TrainingSpec, self._values["training"], f"{self.where}: training")
+        return self._spec(TrainingSpec, "training")
 
     @property
     def software(self) -> SoftwareSpec:
         """Kernel choices as they stand."""
-        return checked(SoftwareSpec, self._values["software"], f"{self.where}: software")
+        return self._spec(SoftwareSpec, "software")
+
+    def _spec(self, kind: type[Spec], section: str) -> Spec:
+        if section not in self._specs:
+            self._specs[section] = checked(kind, self._values[section], f"{self.where}: {section}")
+        return cast("Spec", self._specs[section])
 
     def is_said(self, key: str) -> bool:
         """Whether ``section.key`` was said."""
@@ -81,6 +91,7 @@ class Draft:
         section, _, name = key.partition(".")
         if getattr(getattr(self, section), name) != value:
             self._values[section][name] = value
+            self._specs.pop(section)
             self.assumed.append(Assumed(key, value, why))
 
     def note(self, why: str) -> None:

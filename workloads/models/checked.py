@@ -14,6 +14,10 @@ from simcore.outside import yaml_document
 M = TypeVar("M", bound=BaseModel)
 
 _WHOLE = re.compile("0|[1-9][0-9]*", re.ASCII)
+_WORD = re.compile("[a-z][a-z0-9_]*", re.ASCII)
+#: Words that YAML takes for something else than text.
+_TRUTHS = {"true": True, "false": False}
+_NO_TEXT = {*_TRUTHS, "yes", "no", "on", "off", "y", "n", "null"}
 
 
 def value_of(text: str, key: str) -> Any:
@@ -23,6 +27,10 @@ def value_of(text: str, key: str) -> Any:
     """
     if _WHOLE.fullmatch(text):  # most are: they need no parser
         return int(text)
+    if text in _TRUTHS:
+        return _TRUTHS[text]
+    if _WORD.fullmatch(text) and text not in _NO_TEXT:
+        return text
     return yaml_document(text, f"{key} = {text[:80]!r}")
 
 

@@ -6,7 +6,9 @@ which part, when it runs, and what is exchanged around it).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 #: Name of an entry that launches nothing: the host waits until the compute stream is empty.
@@ -99,6 +101,15 @@ class ModelPiece:
     peak_bytes: int
     output_bytes: int
     output_shape: tuple[int, ...]
+
+    @cached_property
+    def numel(self) -> Mapping[tuple[str, bool], int]:
+        """Elements of its parameters by (group, whether they train)."""
+        found: dict[tuple[str, bool], int] = {}
+        for parameter in self.parameters:
+            key = parameter.group, parameter.trainable
+            found[key] = found.get(key, 0) + parameter.numel
+        return found
 
 
 @dataclass(frozen=True)

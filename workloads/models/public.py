@@ -29,6 +29,7 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(_tables()["models"]))
 
 
+@cache
 def named_model(name: str) -> ModelSpec:
     """A model by name.  InputError, with the nearest name, when there is none of that name."""
     models = _tables()["models"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from workloads.models.build import model_pieces
 from workloads.models.local import DTYPES, Shard
@@ -58,21 +58,21 @@ class Job:
     def pieces(self) -> ModelPieces:
         """The model's pieces."""
         one_stage = self.parallel.pp == 1 or self.parallel.pipeline.ends_meet
-        return model_pieces(self.model, self.shard, recomputed=self._recomputed, one_stage=one_stage)
+        return _pieces_of(self.model, self.shard, self._recomputed, one_stage)
 
     @property
-    def _recomputed(self) -> set[int] | None:
+    def _recomputed(self) -> frozenset[int] | None:
         """Layers that run again where not all do: the first of each (virtual) stage."""
         each = self.training.recompute_layers
         if each < 0:
             return None
         counts = split_layers(self.model.layers + self.model.decoder_layers, self.parallel)
         first = [sum(counts[:stage]) for stage in range(len(counts))]
-        return {
+        return frozenset(
             start + layer
             for start, count in zip(first, counts, strict=True)
             for layer in range(min(each, count))
-        }
+        )
 
     @cached_property
     def chunks(self) -> list[list[Chunk]]:
@@ -140,8 +140,16 @@ class Job:
         Of one ``group`` or of all; with ``trainable`` without those that are frozen.
         """
         return sum(
-            parameter.numel
+            numel
             for piece in pieces
-            for parameter in piece.parameters
-            if (not group or parameter.group == group) and (parameter.trainable or not trainable)
+            for (of, trains), numel in piece.numel.items()
+            if (not group or of == group) and (trains or not trainable)
         )
+
+
+@lru_cache(maxsize=8)
+def _pieces_of(
+    model: ModelSpec, shard: Shard, recomputed: frozenset[int] | None, one_stage: bool
+) -> ModelPieces:
+    """Jobs that differ in what concerns no rank's kernels share them."""
+    return model_pieces(model, shard, recomputed=recomputed, one_stage=one_stage)

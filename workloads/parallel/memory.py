@@ -17,9 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from simcore.graph import MemoryProfile
-from simcore.graph.schedules import Action
+from simcore.graph.schedules import SCHEDULES, Action
+from simcore.graph.schedules.play import num_chunks
 from workloads.models.pieces import ModelPiece
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
@@ -33,6 +37,9 @@ COMMUNICATOR_BYTES = 16 * 4 * 6_500_000
 
 #: Share of what comes and goes that the allocator holds besides: splits and gaps between blocks.
 FRAGMENTATION = 0.15
+
+#: Microbatches of each chunk that await their backward, and the chunk whose pass runs.
+Occupancy = tuple[tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,48 @@ def memory_profile(job: Job, stage: int, actions: Sequence[Action]) -> MemoryPro
 
 def estimate_memory(job: Job, stage: int, actions: Sequence[Action]) -> MemoryEstimate:
     """Peak of ``stage``, which runs ``actions``."""
+    return _estimate(job, stage, occupancies(actions))
+
+
+def peak_bytes(job: Job) -> int:
+    """What the allocator holds on the fullest stage.  InputError where its schedule cannot be."""
+    p = job.parallel
+    states = _occupancies_of(
+        p.schedule, p.pp, job.num_microbatches, p.virtual_stages, p.microbatch_group,
+        job.training.trainable == "none",
+    )  # fmt: skip
+    # Stages of equal pieces differ in what they hold of them alone.
+    alike: dict[tuple[tuple[ModelPiece, ...], ...], tuple[int, dict[Occupancy, None]]] = {}
+    for stage, held in enumerate(states):
+        pieces = tuple(chunk.pieces for chunk in job.chunks[stage])
+        alike.setdefault(pieces, (stage, {}))[1].update(dict.fromkeys(held))
+    return max(_estimate(job, stage, tuple(held)).total for stage, held in alike.values())
+
+
+@lru_cache(maxsize=1 << 12)
+def _occupancies_of(
+    schedule: str, stages: int, microbatches: int, chunks: int, group: int, forward_only: bool
+) -> tuple[tuple[Occupancy, ...], ...]:
+    """Of every stage of a schedule: jobs that differ in other things share them."""
+    actions = SCHEDULES[schedule].actions(stages, microbatches, chunks, group)
+    return tuple(
+        _fullest(occupancies([action for action in own if action.kind == "F" or not forward_only]))
+        for own in actions
+    )
+
+
+def _fullest(held: Sequence[Occupancy]) -> tuple[Occupancy, ...]:
+    """Those of which no other holds as much of every chunk with the same one at hand."""
+    counts, chunks = np.array([one for one, _ in held]), np.array([chunk for _, chunk in held])
+    found: list[Occupancy] = []
+    for number, (own, chunk) in enumerate(held):
+        others = (counts >= counts[number]).all(axis=1) & (chunks == chunk)
+        if others.sum() == 1:
+            found.append((own, chunk))
+    return tuple(found)
+
+
+def _estimate(job: Job, stage: int, held: Sequence[Occupancy]) -> MemoryEstimate:
     chunks = job.chunks[stage]
     training = job.training
     pieces = tuple(piece for chunk in chunks for piece in chunk.pieces)
@@ -101,7 +150,7 @@ def estimate_memory(job: Job, stage: int, actions: Sequence[Action]) -> MemoryEs
         if training.engine == "deepspeed" and grad_bytes == 4 and training.precision in ("bf16", "fp16"):
             grad_bytes += 2
         gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
-    in_flight, working = _peak(job, chunks, actions)
+    in_flight, working = _peak(job, chunks, held)
     buffers = _buffers(job, trainable)
     return MemoryEstimate(
         parameters=parameters,
@@ -144,21 +193,29 @@ def _buffers(job: Job, trainable: int) -> int:
     return bucket * (element_bytes(training.grad_dtype) + element_bytes(training.param_gather_dtype))
 
 
-def _peak(job: Job, chunks: Sequence[Chunk], actions: Sequence[Action]) -> tuple[int, int]:
-    """What is kept for backward at the worst moment, and what works beside it."""
-    saved = [_kept(job, chunk) for chunk in chunks]
-    extra = [_working(chunk) for chunk in chunks]
-    live = most = 0
-    worst = (0, 0)
+def occupancies(actions: Sequence[Action]) -> tuple[Occupancy, ...]:
+    """What a stage holds while it runs ``actions``, each state once, in order."""
+    counts = [0] * num_chunks([list(actions)])
+    found: dict[Occupancy, None] = {}
     for action in actions:
         chunk = action.chunk
         if action.kind == "F":
-            live += saved[chunk]
-        if live + extra[chunk] > most:
-            worst = live, extra[chunk]
-            most = sum(worst)
+            counts[chunk] += 1
+        found.setdefault((tuple(counts), chunk))
         if action.kind in ("B", "W"):
-            live -= saved[chunk]
+            counts[chunk] -= 1
+    return tuple(found)
+
+
+def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy]) -> tuple[int, int]:
+    """What is kept for backward at the worst moment, and what works beside it."""
+    saved = [_kept(job, chunk) for chunk in chunks]
+    extra = [_working(chunk) for chunk in chunks]
+    worst = (0, 0)
+    for counts, chunk in held:
+        live = sum(count * each for count, each in zip(counts, saved, strict=False))
+        if live + extra[chunk] > sum(worst):
+            worst = live, extra[chunk]
     return worst
 
 
@@ -179,6 +236,7 @@ def _working(chunk: Chunk) -> int:
     return worst
 
 
+@lru_cache(maxsize=1 << 10)
 def _beside(piece: ModelPiece) -> int:
     """Tensors of the piece's largest kernel that nothing keeps, and what recomputation brings back."""
     again = max(0, _recomputed(piece) - piece.saved_bytes)

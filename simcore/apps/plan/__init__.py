@@ -1,0 +1,1 @@
+"""``plan.py``: the planner's command, its table and its files."""

@@ -1,0 +1,105 @@
+"""What is asked of the planner; its candidates: completed, with their memory, or refused with a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from simcore.errors import InputError
+from simcore.hardware import ClusterSpec
+from simcore.planning.space import Ground, SearchAxis, candidates
+from workloads.jobs import Description, complete
+from workloads.jobs.advice import peak_bytes
+from workloads.jobs.presets import load_preset
+
+#: How far predictions of peak memory miss measured ones on average (docs/validation.md).
+MEMORY_BAND: Final = 0.06
+#: What of a refusal names the numbers of one candidate alone.
+_PARTICULAR: Final = re.compile(r"; nearest.*|; choose.*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy: ``settings`` over the job as said, its completion, and what it needs.
+
+    ``peak_bytes``: of the fullest stage.  ``reason``: why it cannot be, "" where it can.
+    """
+
+    settings: Mapping[str, str]
+    job: Description | None = field(default=None, repr=False, compare=False)
+    peak_bytes: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A job as said (``content``, ``where``, ``folder``, ``overrides`` as for :func:`complete`) and its GPUs.
+
+    ``cluster`` has the settings of GPUs that the job's software decides.
+    """
+
+    content: Mapping[str, Any]
+    where: str
+    folder: Path | None
+    overrides: Mapping[str, str]
+    cluster: ClusterSpec
+
+    def completed(self, settings: Mapping[str, str]) -> Description:
+        """The job with ``settings``, as ``run_sim.py`` completes it.  InputError where it cannot be."""
+        return complete(
+            self.content, self.where, overrides={**self.overrides, **settings}, folder=self.folder,
+            num_gpus=self.cluster.num_gpus, generation=self.cluster.gpu.generation,
+        )  # fmt: skip
+
+    @cached_property
+    def ground(self) -> Ground:
+        """What all candidates share.  InputError where even the job's model cannot be."""
+        base = self.completed({})
+        name = base.software.name
+        return Ground(base, load_preset(name), self.cluster.num_gpus, self.cluster.gpus_per_node)
+
+    @property
+    def said(self) -> set[str]:
+        """Keys of the job (``section.key``) that were said."""
+        of_file = {
+            f"{section}.{key}"
+            for section, values in self.content.items()
+            if isinstance(values, Mapping)
+            for key in values
+        }
+        return of_file | self.overrides.keys()
+
+    @property
+    def available_bytes(self) -> int:
+        """What a GPU has for a job."""
+        return self.cluster.gpu.hbm_bytes - self.cluster.gpu.reserved_bytes
+
+    def is_tight(self, candidate: Candidate) -> bool:
+        """Whether it fits by less than predictions of memory miss."""
+        return candidate.peak_bytes * (1 + MEMORY_BAND) > self.available_bytes
+
+    def examined(self, settings: Mapping[str, str]) -> Candidate:
+        """The candidate of ``settings``: complete and fitting, or with the reason why not."""
+        try:
+            job = self.completed(settings)
+            peak = peak_bytes(job)
+        except InputError as error:
+            text = _PARTICULAR.sub("", str(error).removeprefix(f"{self.where}: "))
+            return Candidate(settings, reason=text)
+        if peak > self.available_bytes:
+            near = peak * (1 - MEMORY_BAND) <= self.available_bytes
+            return Candidate(settings, job, peak, _NEARLY if near else _TOO_LARGE)
+        return Candidate(settings, job, peak)
+
+    def all_examined(self, axes: Sequence[tuple[SearchAxis, Sequence[str]]]) -> Iterator[Candidate]:
+        """All candidates along ``axes``."""
+        for settings in candidates(self.ground, axes):
+            yield self.examined(settings)
+
+
+_TOO_LARGE: Final = "out of memory"
+_NEARLY: Final = f"out of memory by less than the {MEMORY_BAND:.0%} that predictions of it miss"

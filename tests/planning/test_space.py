@@ -1,0 +1,120 @@
+"""The space of strategies, and what is refused of it and counted."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from simcore.apps.plan.asking import asked
+from simcore.apps.plan.command import plan
+from simcore.errors import InputError
+from simcore.planning.census import census
+from simcore.planning.space import AXES, asked_axes, candidates
+from workloads.jobs import complete
+from workloads.parallel.job import Job
+from workloads.parallel.memory import estimate_memory, peak_bytes
+
+SMALL = ["model.layers=4", "training.seq=2048", "training.global_batch=16"]
+
+
+def question(*settings, cluster="h100-16", framework=None):
+    return asked("llama3-8b", cluster, [*SMALL, *settings], framework=framework)
+
+
+def test_degrees_are_the_divisors_and_multiply_to_the_cluster():
+    # 16 GPUs: tp 1, 2, 4, 8 within a node of 8; pp at most 4 layers; the rest is data parallel.
+    asks = question()
+    found = list(candidates(asks.ground, asked_axes("tp,pp", asks.said)))
+    degrees = [(int(one["parallel.tp"]), int(one["parallel.pp"])) for one in found]
+    assert sorted(degrees) == [(tp, pp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4) if tp * pp <= 16]
+    for settings, (tp, pp) in zip(found, degrees, strict=True):
+        assert asks.completed(settings).parallel.dp == 16 // (tp * pp)
+
+
+def test_a_job_keeps_what_it_says_unless_the_axis_is_asked_for():
+    asks = question("parallel.tp=2")
+    assert "tp" not in [axis.name for axis, _ in asked_axes("", asks.said)]
+    assert {one.get("parallel.tp") for one in candidates(asks.ground, asked_axes("pp", asks.said))} == {None}
+    assert {one["parallel.tp"] for one in candidates(asks.ground, asked_axes("tp=1:4", asks.said))} == {
+        "1",
+        "4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("framework", "schedules", "shardings"),
+    [
+        ("megatron-core", {"1f1b"}, {"zero1", "ddp"}),
+        ("torchtitan-fsdp2", {"1f1b", "gpipe", "zero_bubble", "zb_v", "dualpipe_v"}, {"fsdp2"}),
+        ("deepspeed", {"1f1b"}, {"zero1", "zero2", "zero3"}),
+    ],
+)
+def test_a_framework_offers_what_it_runs(framework, schedules, shardings):
+    asks = question(framework=framework)
+    found = list(candidates(asks.ground, asked_axes("pp,schedule,sharding", asks.said)))
+    assert {one["parallel.schedule"] for one in found} == schedules
+    assert {one["training.sharding"] for one in found} == shardings
+    assert not any(asks.completed(one).warnings for one in found)
+
+
+def test_every_candidate_is_counted_once_with_its_reason():
+    asks = question("model.heads=6", "model.kv_heads=6", "model.hidden=768", "model.head_size=128")
+    axes = asked_axes("tp,micro_batch", asks.said)
+    found = census(asks, axes)
+    assert found.num_candidates == len(list(candidates(asks.ground, axes))) == 4 * 4
+    # 6 heads: tp 4 and 8 do not divide them, whatever the micro batch.
+    assert found.rejected["parallel.tp=4 does not divide 6 attention heads"] == 4
+    assert found.rejected["parallel.tp=8 does not divide 6 attention heads"] == 4
+    # tp 1 on 16 GPUs: 8 x dp 16 is more than 16 samples, as are 4 x 16 and 2 x 16.
+    assert sum("is no multiple of micro_batch" in reason for reason in found.rejected) > 0
+    assert len(found.fitting) + sum(found.rejected.values()) == 16
+
+
+def test_what_does_not_fit_is_what_a_run_refuses():
+    asks = asked("llama3-70b", "h100-8", ["training.global_batch=8", "training.seq=2048"])
+    found = census(asks, asked_axes("tp=4:8,recompute,sharding", asks.said))
+    assert not found.fitting
+    assert set(found.rejected) == {"out of memory"}
+    assert found.least_bytes["out of memory"] > asks.available_bytes
+
+
+def test_memory_of_the_fullest_stage_is_that_of_all_stages():
+    draw = random.Random(19)
+    kinds = Counter()
+    for _ in range(60):
+        parallel = {
+            "tp": draw.choice([1, 2]), "pp": draw.choice([1, 2, 4]), "virtual_stages": draw.choice([1, 2]),
+            "schedule": draw.choice(["1f1b", "gpipe", "zero_bubble", "zb_v", "dualpipe", "dualpipe_v"]),
+        }  # fmt: skip
+        training = {"global_batch": 32, "seq": 2048, "sharding": draw.choice(["zero1", "fsdp2"])}
+        try:
+            done = complete(
+                {"model": "llama3-8b", "parallel": parallel, "training": training}, "a job", num_gpus=16
+            )
+            schedule, _ = done.schedule()
+        except InputError:
+            continue
+        job = Job(done.model, done.parallel, done.training, done.software)
+        every = [estimate_memory(job, stage, actions).total for stage, actions in enumerate(schedule)]
+        assert peak_bytes(job) == max(every)
+        kinds[done.parallel.schedule] += 1
+    assert len(kinds) >= 5
+
+
+def test_unknown_axes_are_named_with_the_nearest():
+    with pytest.raises(InputError, match="unknown axis 'microbatch'; did you mean 'micro_batch'"):
+        asked_axes("tp,microbatch", ())
+    with pytest.raises(InputError, match="tp is named twice"):
+        asked_axes("tp,tp=2", ())
+    with pytest.raises(InputError, match="values have colons"):
+        asked_axes("tp=2:", ())
+    assert len({axis.name for axis in AXES}) == len(AXES)
+
+
+def test_json_has_counts(capsys):
+    plan("llama3-8b", cluster="h100-16", search="tp,pp", settings=SMALL, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["num_candidates"] == found["num_fitting"] + sum(found["rejected"].values()) == 11
