@@ -196,3 +196,45 @@ def test_a_recorded_job(gaps):
         assert abs(row.error) <= 0.015
         for part, time in row.recorded.parts().items():
             assert abs(row.replayed.parts()[part] - time) <= 0.03 * row.recorded.span
+
+
+def waiting_steps(early=()):
+    """Steps of 3 ms: "slow" runs for 1 ms, "custom" is launched 12 us after its end; "next" behind it.
+
+    In steps of ``early`` custom is launched while slow still runs, so nobody can have waited.
+    """
+    steps = []
+    for number in range(5):
+        call = 20 if number in early else 1022
+        thunks = [
+            thunk("slow", 0, 10, 1010),
+            thunk("custom", call, 1030, 1050),
+            thunk("next", 1030, 1060, 1070),
+        ]
+        for entry in thunks:
+            for key in ("cs", "ce", "gs", "ge"):
+                entry[key] += 3000.0 * number
+        steps.append({"module_cpu_start_us": 3000.0 * number, "module_cpu_dur_us": 1100, "thunks": thunks})
+    return {"module": "step", "ranks": {"rank0": steps}, "hlo": []}
+
+
+def shortened(job, name, to_us):
+    ops = job.graph.ops
+    rows = [row for row, op in enumerate(ops.name.tolist()) if op == name]
+    ops.recorded_ps[rows] = int(to_us * 1e6)
+    return [1e6 * row.replayed.span for row in play(job).steps()]
+
+
+def test_a_gap_that_ends_with_the_gpu_is_a_wait_for_it(tmp_path):
+    job = import_traces([write(tmp_path / "trace.json.gz", waiting_steps())])
+    assert "5 gaps of the host that end as a GPU op does" in " ".join(job.report.doubts())
+    assert [1e6 * row.replayed.span for row in play(job).steps()] == pytest.approx([1060] * 5, abs=1e-3)
+    # Slow takes 100 us, so custom and all behind it come 900 us earlier: 10 to 170.
+    assert shortened(job, "slow", 100) == pytest.approx([160] * 5, abs=1e-3)
+
+
+def test_an_instruction_once_launched_beside_the_gpu_waits_for_nothing(tmp_path):
+    job = import_traces([write(tmp_path / "trace.json.gz", waiting_steps(early=(1,)))])
+    assert not any("gaps of the host" in doubt for doubt in job.report.doubts())
+    # The host's time stays: custom is launched as late as recorded, at 1022, and starts 8 us later.
+    assert shortened(job, "slow", 100)[0] == pytest.approx(1060, abs=1e-3)

@@ -139,7 +139,7 @@ class GpuRecording:
     ``names`` are what columns number.  Where not recorded, ``rank`` and ``world_size`` are -1, ``gpu_name``
     is "" and ``num_sms`` 0.  ``resolution_ps``: 1 us where all time stamps are whole, else 1 ns.  ``notes``
     say what the host was doing.  ``steps_told_by``: what steps are told by where the profiler marks none, ""
-    where it does.
+    where it does.  ``inferred_host_waits``: waits of the host among ``calls`` that were not recorded as such.
     """
 
     label: str
@@ -159,3 +159,4 @@ class GpuRecording:
     notes: HostNotes = field(default_factory=HostNotes)
     steps: tuple[Step, ...] = ()
     steps_told_by: str = ""
+    inferred_host_waits: int = 0

@@ -77,7 +77,10 @@ def import_recordings(
         skipped=tuple(skipped),
         format=origin,
         found=_found(graph, imported),
-        inferred=tuple(f"no ProfilerStep annotations: steps are {evidence}" for evidence in told_by),
+        inferred=(
+            *(f"no ProfilerStep annotations: steps are {evidence}" for evidence in told_by),
+            *_host_waits([ops.trace for ops in analysed]),
+        ),
         missing=_no_communication(analysed, world_size),
     )
     return ImportedJob(graph, imported, report)
@@ -96,6 +99,14 @@ def _found(graph: Graph, ranks: tuple[ImportedRank, ...]) -> tuple[str, ...]:
         if count:
             found.append(f"{count:,} of {len(rows):,} ops were launched {words}")
     return tuple(found)
+
+
+def _host_waits(traces: list[GpuRecording]) -> tuple[str, ...]:
+    """That waits of the host are told by its gaps, if some are."""
+    count = sum(trace.inferred_host_waits for trace in traces)
+    if not count:
+        return ()
+    return (f"{count} gaps of the host that end as a GPU op does are taken for waits for it, not for work",)
 
 
 def _no_communication(ranks: list[RankOps], world_size: int) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ GPU, us; ``hlo`` lists computations of instructions with operands, control depen
 
 Thunks become what other profilers record: launches, kernels on streams, event waits.  A collective runs on a
 stream of its own and waits for what was launched before it; the first thunk that needs its result waits for
-the collective.
+the collective.  Before some thunks (custom calls) the host waits for the GPU, which no record says: see
+:func:`_host_waits`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +41,9 @@ from workloads.imports.xla.hlo import HloCollective, HloModule
 
 _PS_PER_NS = 1000
 _COMPUTE, _COMMUNICATION = 0, 100  # first stream numbers
+_LONG_GAP_NS = 100_000  # longer than the host takes between launches
+_WAKE_NS = 40_000  # by which a waiting host goes on
+_MOSTLY = 0.8
 _MAX_US = 1e17  # no clock of a computer shows more
 
 
@@ -139,7 +144,10 @@ class _Recorder:
         streams = _streams(thunks, known)
         rows: list[tuple[int, ...]] = []
         waiting: list[tuple[frozenset[str], int, int]] = []  # users, stream, event of running collectives
-        for thunk, stream in zip(thunks, streams, strict=True):
+        host_waits = _host_waits(thunks)
+        for place, (thunk, stream) in enumerate(zip(thunks, streams, strict=True)):
+            if place in host_waits:
+                self._host_wait(thunks[place - 1].launched_ns, thunk.launch_ns, streams[place - 1])
             at = (thunk.launch_ns - self._origin_ns) * _PS_PER_NS
             collective = known[thunk.op]
             if collective is None:
@@ -166,8 +174,16 @@ class _Recorder:
             label=self._label, names=self._names.values(), gpu=Activities(*columns),
             calls=ApiCalls(calls[0], calls[1], np.zeros(calls.shape[1], dtype=np.int64), calls[2], calls[3]),
             origin_us=self._origin_ns // 1000, rank=self._number, world_size=self._world, syncs=self._syncs,
-            meta=tuple(self._meta), steps=steps,
+            meta=tuple(self._meta), steps=steps, inferred_host_waits=len(host_waits),
         )  # fmt: skip
+
+    def _host_wait(self, begin_ns: int, end_ns: int, stream: int) -> None:
+        """The host waits for all that was launched on ``stream``."""
+        begin_ps, end_ps = ((time - self._origin_ns) * _PS_PER_NS for time in (begin_ns, end_ns))
+        number = self._call(
+            begin_ps + 1, end_ps - 2, "cudaStreamSynchronize"
+        )  # after its launch, before waits
+        self._syncs[number] = SyncRecord("Stream Sync", number, stream, UNKNOWN, UNKNOWN)
 
     def _call(self, start_ps: int, end_ps: int, name: str) -> int:
         """Note a call of the host; its correlation id."""
@@ -198,6 +214,27 @@ def _check_span(where: str, thunks: list[_Thunk], begin_ns: int) -> None:
                 raise InputError(
                     f"{where}: thunk {place} ({thunk.op}): {days:.3g} days from the rank's first call"
                 )
+
+
+def _host_waits(thunks: list[_Thunk]) -> frozenset[int]:
+    """Places of thunks before whose launch the host waits for the one before.
+
+    A long gap of the host that ends just after the GPU is done with what was launched last is such a wait,
+    and no work of the host.  An instruction that mostly waits so where the gap is long does so always, unless
+    a launch of it came before the GPU was done.
+    """
+    gaps: dict[str, list[int]] = defaultdict(list)
+    for place in range(1, len(thunks)):
+        gaps[thunks[place].op].append(place)
+    found: set[int] = set()
+    for places in gaps.values():
+        ahead = [thunks[place].launch_ns - thunks[place - 1].end_ns for place in places]
+        length = [thunks[place].launch_ns - thunks[place - 1].launched_ns for place in places]
+        long = [late for late, gap in zip(ahead, length, strict=True) if gap > _LONG_GAP_NS]
+        waits = sum(0 <= late <= _WAKE_NS for late in long)
+        if waits and waits >= _MOSTLY * len(long) and min(ahead) >= 0:
+            found.update(places)
+    return frozenset(found)
 
 
 def _streams(thunks: list[_Thunk], known: dict[str, HloCollective | None]) -> list[int]:
