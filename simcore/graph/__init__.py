@@ -21,12 +21,13 @@ from simcore.graph.schedules import (
 )
 from simcore.graph.store import load_graph, save_graph
 from simcore.graph.template_builder import OpHandle, TemplateBuilder, external
-from simcore.graph.verify import verify
+from simcore.graph.verify import DisagreementError, verify
 
 if TYPE_CHECKING:
     from simcore.graph.passes import apply_kernels, usual_kernels
 
 __all__ = [
+    "DisagreementError",
     "Action",
     "EdgeKind",
     "EdgeTable",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,17 @@ from simcore.graph.ops import IntArray, OpKind
 from simcore.graph.races import missing_waits
 from simcore.graph.size import refuse_too_large_graph
 from simcore.graph.structure import check_structure
+
+
+class DisagreementError(GraphError):
+    """``ranks`` issue calls that cannot meet."""
+
+    def __init__(self, ranks: tuple[int, ...], message: str) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.ranks, str(self))
 
 
 def verify(graph: Graph) -> list[str]:
@@ -128,9 +140,10 @@ class _GroupCheck:
             rank = int(foreign[0])
             one = played[int(owner[rank])]
             place = int(one.select(uses)[0])
-            raise GraphError(
+            raise DisagreementError(
+                (rank,),
                 f"rank {rank} issues {describe_op(graph, one.flat, place)} on process group {name!r}, "
-                f"but is not a member of it"
+                f"but is not a member of it",
             )
         return cls(graph, name, matrix, owner[matrix], played)
 
@@ -153,9 +166,10 @@ class _GroupCheck:
             left, right = (int(self.program[row, at]) for at in (0, column))
             text = self._first_difference(left, places[left], right, places[right], content)
             ranks = int(self.matrix[row, 0]), int(self.matrix[row, column])
-            raise GraphError(
+            raise DisagreementError(
+                ranks,
                 f"process group {self.name!r} (ranks {_shown(self.matrix[row])}): its members issue "
-                f"different collectives; {text.format(*ranks)}"
+                f"different collectives; {text.format(*ranks)}",
             )
 
     def point_to_point(self) -> None:
@@ -185,9 +199,10 @@ class _GroupCheck:
                 left, right = int(self.program[row, column]), int(self.program[row, peer])
                 text = self._first_difference(left, sends[left], right, recvs[right], content)
                 ranks = int(self.matrix[row, column]), int(self.matrix[row, peer])
-                raise GraphError(
+                raise DisagreementError(
+                    ranks,
                     f"process group {self.name!r}: sends of rank {ranks[0]} to rank {ranks[1]} do not match "
-                    f"its receives; {text.format(*ranks)}"
+                    f"its receives; {text.format(*ranks)}",
                 )
 
     def _first_difference(

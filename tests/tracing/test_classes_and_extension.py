@@ -11,7 +11,7 @@ from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rank_classes import contiguous_text, group_ranks
 from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.trace import trace_in
-from workloads.tracing.recipes.megatron.ranks import extend, extended_program, sample_ranks
+from workloads.tracing.recipes.megatron.ranks import exchanged, extend, extended_program
 from workloads.tracing.record.templates import CutProgram, CutTemplate, Instance
 
 CATALOG = "workloads/catalog/graphs"
@@ -171,20 +171,34 @@ def test_extending_refuses_what_does_not_repeat() -> None:
     assert extend(skeleton(10, 1), 10, 13, shift=2) is None  # not whole periods
 
 
-def test_large_worlds_are_sampled() -> None:
-    case = job(layers=8, tp=4, heads=4, pp=4, dp=32)  # 512 ranks
-    run, stands_for = sample_ranks(case)
-    assert set(stands_for) == set(range(512)) and set(stands_for.values()) == set(run)
-    # Of 4 stages: all 4 tensor-parallel positions, and data-parallel 0, 1, 30, 31.
-    assert len(run) == 4 * 4 * 4
-    assert all(case.stage_of(rank) == case.stage_of(stand_in) for rank, stand_in in stands_for.items())
-    # Rank 17 * 4 + 2 (dp 17, tp 2) is stood for by dp 1, tp 2.
-    assert stands_for[70] == 1 * 4 + 2
+def test_an_other_rank_s_program_is_that_of_one_with_templates_exchanged() -> None:
+    mine, other = skeleton(3, 1), skeleton(3, 1)
+    last = {
+        "a": CutTemplate("optimizer", (("a", 0),), (), ()),
+        "b": CutTemplate("optimizer", (("b", 0),), (), ()),
+    }
+
+    def ended(program: CutProgram, name: str) -> CutProgram:
+        digest = last[name].digest()
+        return CutProgram(
+            {**program.templates, digest: last[name]}, (*program.skeleton, Instance(digest, -1, 0))
+        )
+
+    long = ended(skeleton(96, 1), "a")
+    assert exchanged(long, ended(mine, "a"), ended(other, "b")) == ended(skeleton(96, 1), "b")
+    # Another order, and another backward pass while the long run plays one that the short ones do not.
+    assert exchanged(long, ended(mine, "a"), ended(skeleton(3, 2), "b")) is None
+    unseen = CutTemplate("optimizer", (("c", 0),), (), ())
+    more = CutProgram(
+        {**long.templates, unseen.digest(): unseen}, (*long.skeleton, Instance(unseen.digest(), -1, 0))
+    )
+    assert exchanged(more, ended(mine, "a"), ended(other, "b")) is None
+    assert exchanged(more, ended(mine, "a"), ended(other, "a")) == more
 
 
 def test_classes_split_by_stage_and_fingerprint() -> None:
     fingerprints = {0: "a", 1: "b", 2: "a", 3: "a"}
     stages = {0: 0, 1: 0, 2: 0, 3: 1}
-    classes = group_ranks(fingerprints, {rank: rank for rank in range(4)}, stages)
+    classes = group_ranks(fingerprints, stages)
     assert [(one.stage, one.ranks) for one in classes] == [(0, (0, 2)), (0, (1,)), (1, (3,))]
     assert contiguous_text([5, 0, 1, 2]) == "0-2, 5"

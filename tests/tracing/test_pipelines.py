@@ -167,12 +167,14 @@ def test_context_parallel_attention_passes_keys_and_values_on(pool: WorkerPool) 
 
 
 def test_a_pipeline_is_a_graph_of_its_stages(pool: WorkerPool) -> None:
-    """Of eight replicas of a pipeline, the ends are run; what they wait for comes from the first replica."""
+    """Of eight replicas of a pipeline, the ends and the second are run; what they wait for comes from the
+    first.
+    """
     report = TraceReport()
     graph = trace_in(pool, ScriptJob(SCRIPT, ("ddp",), world_size=16), report)
     assert [(one.stage, one.num_ranks) for one in graph.programs] == [(0, 8), (1, 8)]
     assert graph.workload.dims == {"dp": 8, "pp": 2} and graph.workload.num_microbatches == MICROBATCHES
-    assert report.ranks_run == [0, 1, 14, 15]
+    assert report.ranks_run == [0, 1, 2, 14, 15]
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,15 @@ from typer.testing import CliRunner
 
 from simcore.apps.errors import as_app
 from simcore.errors import GraphError, InputError
-from simcore.graph import ProcessGroup, load_graph
+from simcore.graph import load_graph
 from tests.tracing.small_jobs import column
 from workloads.tracing.drive import cli
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.rank_search import RankPlaces, RankSearch
+from workloads.tracing.drive.rank_search import RankSearch
 from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob, parse_steps, parse_values
 from workloads.tracing.fake.group_names import FamilyNames
+from workloads.tracing.record.world_axes import WorldAxis, nested_axes
 
 SCRIPTS = Path(__file__).parent / "scripts"
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
@@ -277,8 +278,7 @@ def test_borders_between_ranks_are_found(world: int, borders: list[int], max_ran
     truth = {rank: f"part {sum(rank >= border for border in borders)}" for rank in range(world)}
     search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, max_ranks)
     search.ends(world)
-    places = RankPlaces([ProcessGroup("world", ((world, 1),))], set(), world)
-    found = search.classes(places.kinds, places.stages, num_axes=1)
+    found = search.classes(nested_axes((), world))
     assert sorted(found) == list(range(world)) and len(search.hashes) <= max(2, max_ranks)
     if search.assumed == 0:
         assert found == truth
@@ -288,14 +288,37 @@ def test_borders_between_ranks_are_found(world: int, borders: list[int], max_ran
 @pytest.mark.parametrize(("odd", "ran"), [(None, [0, 1, 2, 4, 6, 7]), (1, [0, 1, 2, 3, 4, 5, 6, 7])])
 def test_pipeline_stages_are_all_run(odd: int | None, ran: list[int]) -> None:
     """Four stages of two ranks each: the ends of the first and last speak for the rest, if they agree."""
-    axes = [ProcessGroup("pp", ((4, 2),), ((2, 1),)), ProcessGroup("tp", ((2, 1),), ((4, 2),))]
-    places = RankPlaces(axes, {"pp"}, 8)
-    assert places.stages == [[0, 1], [2, 3], [4, 5], [6, 7]] and places.numbers[5] == 2
+    axes = nested_axes((2,), 8, lambda axis: axis.stride == 2)
+    assert axes == (WorldAxis(2, 1), WorldAxis(4, 2, stages=True))
     truth = {rank: f"stage {rank // 2}" + (" odd" if rank == odd else "") for rank in range(8)}
     search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, 16)
     search.ends(8)
-    assert search.classes(places.kinds, places.stages, num_axes=2) == truth
+    assert search.classes(axes) == truth
     assert sorted(search.hashes) == ran
+
+
+def test_kinds_of_places_speak_for_their_combinations() -> None:
+    """TP8 x DP16 x PP8 of which the first of each tensor-parallel group differs: 20 ranks of 1,024."""
+    axes = nested_axes((8, 128), 1024, lambda axis: axis.stride == 128)
+    truth = {rank: f"stage {rank // 128}" + (" first" if rank % 8 == 0 else "") for rank in range(1024)}
+    search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, 64)
+    search.ends(1024)
+    assert search.classes(axes) == truth and search.assumed == 0
+    # The ends, eight stages, second and last place of the others, and the second of each further stage.
+    assert sorted(search.hashes) == sorted(
+        {0, 1023, *range(0, 1024, 128), 1, 7, 8, 120, *range(1, 1024, 128)}
+    )
+
+
+def test_a_rank_that_disagrees_is_run_and_told_apart() -> None:
+    """Four by four ranks; those at place (2, 2) do something else, which neither ends nor lines show."""
+    axes = nested_axes((4,), 16)
+    truth = {rank: "odd" if rank == 10 else "first" if rank == 0 else "usual" for rank in range(16)}
+    search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, 16)
+    search.ends(16)
+    assert search.classes(axes)[10] == "usual"
+    assert search.settle((9, 10)) == truth
+    assert search.settle((9, 10)) is None  # both have been run
 
 
 def test_unequal_families_are_refused() -> None:

@@ -48,22 +48,24 @@ class TraceReport:
 @dataclass(frozen=True)
 class DistinctRanks:
     """``classes`` of ranks that do the same; in equal order what a rank of each recorded and its program at
-    full length; ``seen``: everything that was recorded.
+    full length; ``seen``: everything that was recorded; ``assumed``: ranks that a neighbour speaks for which
+    is not known to do the same.  ``settle``: runs ranks that disagree with others; None when all of them have
+    been run, or no more may be.
     """
 
     classes: Sequence[RankClass]
     traces: Sequence[RankTrace]
     programs: Sequence[CutProgram]
     seen: Sequence[RankTrace]
+    assumed: int
+    settle: Callable[[Sequence[int]], DistinctRanks | None]
 
 
-def group_ranks(
-    fingerprints: Mapping[int, str], stands_for: Mapping[int, int], stage_of: Mapping[int, int]
-) -> list[RankClass]:
+def group_ranks(fingerprints: Mapping[int, str], stage_of: Mapping[int, int]) -> list[RankClass]:
     """Classes by (stage, fingerprint), ordered by stage, then by lowest rank."""
     members: dict[tuple[int, str], list[int]] = {}
-    for rank in sorted(stands_for):
-        members.setdefault((stage_of[rank], fingerprints[stands_for[rank]]), []).append(rank)
+    for rank in sorted(fingerprints):
+        members.setdefault((stage_of[rank], fingerprints[rank]), []).append(rank)
     classes = [RankClass(stage, tuple(ranks)) for (stage, _), ranks in members.items()]
     return sorted(classes, key=lambda one: (one.stage, one.representative))
 

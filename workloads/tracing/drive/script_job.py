@@ -13,17 +13,16 @@ from typing import Final
 from simcore.errors import InputError
 from simcore.graph import ProcessGroup, Workload
 from simcore.graph.header import MAX_RANKS
-from simcore.graph.ops import OpKind
 from workloads.tracing.drive.framework_imports import Import, leading_imports
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, group_ranks
-from workloads.tracing.drive.rank_search import RankPlaces, RankSearch, axes
+from workloads.tracing.drive.rank_search import RankSearch
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.record import group_families
 from workloads.tracing.record.assemble import RankClass, RankTrace
-from workloads.tracing.record.recording import GROUP, KIND
+from workloads.tracing.record.world_axes import axes_of, parallel_dims
 
 #: Ranks that are run at most, unless the user says otherwise.
-MAX_RANKS_RUN = 16
+MAX_RANKS_RUN = 32
 #: Seconds without a single tensor operation after which a script counts as hanging.
 HANG_S = 60.0
 MAX_STEP: Final = 1_000_000  # steps before the one that is kept are run
@@ -107,35 +106,42 @@ class ScriptJob:
             lambda ranks: {rank: seen[rank].fingerprint() for rank in rounds.run(ranks)}, self.max_ranks
         )
         search.ends(self.world_size)
-        families = axes(self._families(seen[0]), self.world_size)
-        places = RankPlaces(families, _pipelined(seen[0]), self.world_size)
-        hashes = search.classes(places.kinds, places.stages, num_axes=len(families))
-        report.ranks_run = sorted(seen)
-        if search.assumed:
-            report.warnings.append(
-                f"ranks differ from each other; {len(seen)} were run (--max-ranks), and {search.assumed} of "
-                f"{self.world_size} are taken to do what the nearest of those below them does"
-            )
-        classes = group_ranks(hashes, {rank: rank for rank in hashes}, places.numbers)
-        traces = [seen[_representative(one, hashes, search.hashes)] for one in classes]
-        return DistinctRanks(classes, traces, [one.program for one in traces], list(seen.values()))
+        axes = axes_of(self._families(seen[0]), list(seen.values()), self.world_size)
+
+        def found(hashes: dict[int, str]) -> DistinctRanks:
+            report.ranks_run = sorted(seen)
+            stages = {
+                rank: sum(axis.place(rank) * axis.stride for axis in axes if axis.stages) for rank in hashes
+            }
+            number = {stage: place for place, stage in enumerate(sorted(set(stages.values())))}
+            classes = group_ranks(hashes, {rank: number[stage] for rank, stage in stages.items()})
+            traces = [seen[_representative(one, hashes, search.hashes)] for one in classes]
+            programs = [one.program for one in traces]
+            return DistinctRanks(classes, traces, programs, list(seen.values()), search.assumed, settle)
+
+        def settle(ranks: Sequence[int]) -> DistinctRanks | None:
+            hashes = search.settle(ranks)
+            return None if hashes is None else found(hashes)
+
+        return found(search.classes(axes))
 
     def workload(self, name: str, trace: RankTrace) -> Workload:
         """What the graph is a graph of; ``trace``: of rank 0."""
-        sizes = {family.name: family.size for family in axes(self._families(trace), self.world_size)}
-        if "world" in sizes or math.prod(sizes.values()) != self.world_size:
-            sizes = {"dp": self.world_size}
+        families = self._families(trace)
+        axes = axes_of(families, [trace], self.world_size)
+        dims, experts = parallel_dims(trace, axes, families)
+        model = {"family": "script", "parameters_per_rank": trace.num_parameters}
         return Workload(
             name=name or self.script.stem,
             world_size=self.world_size,
-            dims=sizes,
+            dims=dims,
             num_microbatches=trace.num_microbatches,
             tokens_per_step=self.tokens_per_step,
             precision=trace.precision,
             framework="pytorch",
             versions=dict(trace.versions),
             command=self.command(),
-            model={"family": "script", "parameters_per_rank": trace.num_parameters},
+            model=model | ({"ep": experts} if experts > 1 else {}),
             options={"step": self.step, "values": dict(self.values)},
         )
 
@@ -155,12 +161,6 @@ class ScriptJob:
         if self.load != "uniform":
             parts.append(f"--expert-load {self.load}")
         return " ".join(parts)
-
-
-def _pipelined(trace: RankTrace) -> set[str]:
-    """Symbols of the groups with point-to-point traffic."""
-    pairs = zip(trace.program.column(KIND), trace.program.column(GROUP), strict=True)
-    return {str(group) for kind, group in pairs if kind in (OpKind.SEND, OpKind.RECV)}
 
 
 def _representative(one: RankClass, hashes: Mapping[int, str], run: Mapping[int, str]) -> int:

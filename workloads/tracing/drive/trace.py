@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
-from simcore.graph import Graph, Workload, verify
+from simcore.graph import DisagreementError, Graph, Workload, verify
 from simcore.graph.passes import fuse_regions
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Import
@@ -92,17 +92,38 @@ def trace_in(
             return Rounds(pool, job_of, Path(mail), phase, progress, report.processes)
 
         found = job.distinct_ranks(start, report)
+        graph = _assembled(job, found, name)
+        while True:
+            try:
+                report.warnings += verify(graph)
+                break
+            except DisagreementError as error:
+                settled = found.settle(error.ranks)
+                if settled is None:
+                    raise
+                found = settled
+                graph = _assembled(job, found, name)
+    if found.assumed:
+        report.warnings.append(
+            f"ranks differ from each other; {len(report.ranks_run)} were run"
+            f"{'' if job.by_recipe else ' (--max-ranks)'}, and {found.assumed} of {job.world_size} are taken "
+            f"to do what the nearest of those does"
+        )
+    if not job.by_recipe:
+        _describe(report, found)
+    return graph
+
+
+def _assembled(job: TracedJob, found: DistinctRanks, name: str) -> Graph:
     first = found.traces[0]
-    used = {str(symbol) for one in found.seen for symbol in one.program.column(GROUP) if symbol}
+    programs = (*found.programs, *(one.program for one in found.seen))
+    used = {str(symbol) for program in programs for symbol in program.column(GROUP) if symbol}
     groups = group_families.used_families(first.families, used, job.world_size)
     for one in found.seen:
         group_families.check_all(groups, one.rank, one.groups)
     graph = assemble(job.workload(name, first), found.classes, found.traces, found.programs, groups)
     if not job.by_recipe and any("/fused:" in module for module in graph.ops.module.values):
         graph = fuse_regions(graph)
-    report.warnings += verify(graph)
-    if not job.by_recipe:
-        _describe(report, found)
     return graph
 
 

@@ -27,6 +27,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import get_attr_wrapped_model
 
 from simcore.graph.graph import MemoryProfile
 from workloads.tracing import simcore_step
@@ -61,11 +62,8 @@ class GptRank:
 
     def step(self, num_microbatches: int) -> list[Any]:
         """Forward, backward and optimizer.  Returns the losses, which live as long as the step."""
-        for chunk in self.model:
-            chunk.zero_grad_buffer()
-        self.optimizer.zero_grad()
-        run = get_forward_backward_func()
-        losses: list[Any] = run(
+        self._begin()
+        losses: list[Any] = get_forward_backward_func()(
             forward_step_func=self._forward_step,
             data_iterator=[None] * len(self.model),
             model=self.model,
@@ -74,10 +72,34 @@ class GptRank:
             micro_batch_size=self.job.micro_batch_size,
             forward_only=False,
         )
+        self._update()
+        return losses
+
+    def warm_up(self) -> None:
+        """Makes what a job makes once: buffers in the forward pass of each chunk, states in the optimizer."""
+        job = self.job
+        length = job.seq // (job.cp * (job.tp if job.sequence_parallel else 1))
+        self._begin()
+        with torch.no_grad():
+            for index, chunk in enumerate(self.model):
+                where = {"vp_stage": index} if job.virtual_pipeline > 1 else {}
+                if not parallel_state.is_pipeline_first_stage(ignore_virtual=False, **where):
+                    received = torch.empty(
+                        length, job.micro_batch_size, job.hidden, dtype=self.dtype, device="cuda"
+                    )
+                    get_attr_wrapped_model(chunk, "set_input_tensor")(received)
+                self._forward_step(None, chunk)
+        self._update()
+
+    def _begin(self) -> None:
+        for chunk in self.model:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+
+    def _update(self) -> None:
         self.marks.part_begins("optimizer")
         with self.marks.recorder.labels.phase("optimizer"):
             self.optimizer.step()
-        return losses
 
     def facts(self) -> RankFacts:
         """Bytes of parameters, gradient buffers and optimizer states, each storage counted once; layers."""
@@ -246,7 +268,9 @@ def _optimizer_tensors(optimizer: Any) -> Iterable[torch.Tensor]:
 
 
 def main() -> None:
-    """``gpt.py JOB MICROBATCHES...``: a step of so many microbatches each, of the job in JSON."""
+    """``gpt.py JOB FIRST MICROBATCHES``: the job in JSON; a first step of ``FIRST`` microbatches (0: of none,
+    just a warm-up), then one of ``MICROBATCHES``.
+    """
     job = MegatronGptJob(**json.loads(sys.argv[1]))
     dist.init_process_group("nccl")
     parallel_state.initialize_model_parallel(
@@ -259,10 +283,15 @@ def main() -> None:
     marks = step_marks.current()
     marks.recorder.known.routed = job.num_experts > 0  # the order of experts is a tensor that it begins with
     rank = GptRank(job, marks)
-    for microbatches in sys.argv[2:]:
-        with simcore_step():
-            losses = rank.step(int(microbatches))
-        del losses
+    first, microbatches = map(int, sys.argv[2:])
+    with simcore_step():
+        if first:
+            rank.step(first)
+        else:
+            rank.warm_up()
+    with simcore_step():
+        losses = rank.step(microbatches)
+    del losses
 
 
 if __name__ == "__main__":

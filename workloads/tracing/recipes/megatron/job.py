@@ -17,6 +17,7 @@ from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.recipes.megatron import ranks
 from workloads.tracing.record.assemble import RankTrace
+from workloads.tracing.record.world_axes import WorldAxis, nested_axes
 
 #: Readies a process for Megatron-core.
 _RECIPE = "workloads.tracing.recipes.megatron.stubs"
@@ -27,7 +28,7 @@ RECOMPUTE = ("none", "selective", "full")
 #: Microbatches traced beyond the warm-up, and whole rounds of an interleaved pipeline: the steady state then
 #: repeats often enough to be seen.
 _STEADY_MICROBATCHES = 5
-_STEADY_PERIODS = 6
+_STEADY_PERIODS = 5
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class MegatronGptJob:
 
     @property
     def dims(self) -> dict[str, int]:
-        """Axis sizes."""
+        """WorldAxis sizes."""
         context = {"cp": self.cp} if self.cp > 1 else {}
         return {"tp": self.tp, **context, "pp": self.pp, "dp": self.dp}
 
@@ -189,19 +190,30 @@ class MegatronGptJob:
                 )
         return (), _RECIPE
 
-    def script(self, microbatches: int, *, warm_up: bool = True) -> ScriptJob:
-        """The script that runs a step of ``microbatches``.
-
-        ``warm_up``: behind a short one, since the first step of a job also creates optimizer states and
-        learns which gradients share a bucket.
+    @property
+    def axes(self) -> tuple[WorldAxis, ...]:
+        """Axes along which ranks may differ (Megatron's default order: tp, cp, dp, pp; experts are shared
+        among neighbours of cp * dp).
         """
-        steps = [self.fingerprint_microbatches, microbatches] if warm_up else [microbatches]
+        stage = self.world_size // self.pp
+        strides = (self.tp, self.tp * self.cp, self.tp * self.ep, stage)
+        return nested_axes(strides, self.world_size, lambda axis: axis.stride >= stage)
+
+    def script(self, microbatches: int) -> ScriptJob:
+        """The script that runs a step of ``microbatches`` behind a warm-up, in which a job makes optimizer
+        states, and with overlapped reductions learns which gradients to wait for.
+        """
+        learns = self.overlap_grad_reduce or self.num_experts
         return ScriptJob(
             Path(__file__).with_name("gpt.py"),
-            (json.dumps(asdict(self)), *map(str, steps)),
+            (
+                json.dumps(asdict(self)),
+                str(self.fingerprint_microbatches if learns else 0),
+                str(microbatches),
+            ),
             self.world_size,
             self.gpus_per_node,
-            step=len(steps) - 1,
+            step=1,
             hang_s=math.inf,  # large worlds make groups for minutes
             load=self.expert_load,
             recipe=_RECIPE,

@@ -1,14 +1,17 @@
 """Few ranks and few microbatches of a Megatron job that tell what all of them do.
 
-Every rank is run with as few microbatches as the schedule needs and without a warm-up, to see which differ.
-Of each class one rank is run again, with a warm-up and microbatches enough to see the steady state of the
-pipeline, which is then repeated.
+Note [Short and long runs]
+    Ranks that may differ are run with as few microbatches as the schedule needs, behind a warm-up, and told
+    apart by what they recorded.  Of each stage one rank is run again, with microbatches enough to see the
+    steady state of the pipeline, which is then repeated.  The others of the stage differ from it in few
+    templates (whose gradients count in the norm, whose shard of the optimizer ends where), which their short
+    runs show side by side: with these exchanged, its program is theirs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workloads.tracing.drive.rank_classes import (
@@ -18,13 +21,15 @@ from workloads.tracing.drive.rank_classes import (
     contiguous_text,
     group_ranks,
 )
-from workloads.tracing.record.assemble import RankTrace
+from workloads.tracing.drive.rank_search import RankSearch
+from workloads.tracing.drive.rounds import Rounds
+from workloads.tracing.record.assemble import RankClass, RankTrace
 from workloads.tracing.record.templates import CutProgram, CutTemplate, Instance
 
 if TYPE_CHECKING:
     from workloads.tracing.recipes.megatron.job import MegatronGptJob
 
-#: Up to this many ranks, every single one is run.  Beyond, a sample stands for the rest, with a warning.
+#: Ranks run at most; beyond, some stand in for others that may differ, with a warning.
 MAX_RANKS_RUN = 256
 
 #: The steady state must be seen this many times in a row before it is believed.
@@ -33,72 +38,119 @@ MIN_REPEATS = 3
 
 def distinct_ranks(job: MegatronGptJob, start: StartRounds, report: TraceReport) -> DistinctRanks:
     """Run ``job`` as the module says."""
-    run, stands_for = sample_ranks(job)
-    report.ranks_run = run
-    if len(run) < job.world_size:
-        report.warnings.append(
-            f"world of {job.world_size} ranks: {len(run)} were run (both ends of the tensor-, context- and "
-            f"data-parallel axes of every stage); ranks between them are taken to do what the second one does"
-        )
-    fewest = dict.fromkeys(run, job.fingerprint_microbatches)
-    seen = _traces(job, start, "fingerprint", fewest, warm_up=False)
-    classes = group_ranks(
-        {rank: trace.fingerprint() for rank, trace in seen.items()},
-        stands_for,
-        {rank: job.stage_of(rank) for rank in range(job.world_size)},
+    short = start(lambda _: job.script(job.fingerprint_microbatches), "fingerprint")
+    search = RankSearch(
+        lambda ranks: {rank: short.seen[rank].fingerprint() for rank in short.run(ranks)}, MAX_RANKS_RUN
     )
-    wanted = {one.representative: job.traced_microbatches(one.stage) for one in classes}
-    report.traced_microbatches = max(wanted.values())
-    traced = _traces(job, start, "trace", wanted)
-    extended = {rank: extended_program(job, trace) for rank, trace in traced.items()}
-    missing = sorted(rank for rank, program in extended.items() if program is None)
-    if missing:
-        report.warnings.append(
-            f"no steady state seen in {report.traced_microbatches} microbatches on ranks "
-            f"{contiguous_text(missing)}: traced all {job.microbatches}"
-        )
-        traced |= _traces(job, start, "trace in full", dict.fromkeys(missing, job.microbatches))
-    ordered = [traced[one.representative] for one in classes]
-    programs = [extended[trace.rank] or trace.program for trace in ordered]
-    return DistinctRanks(classes, ordered, programs, [*seen.values(), *ordered])
+    search.ends(job.world_size)
+    programs = _Programs(job, start, short, report)
+
+    def found(hashes: dict[int, str]) -> DistinctRanks:
+        report.ranks_run = sorted(short.seen)
+        classes = group_ranks(hashes, {rank: job.stage_of(rank) for rank in hashes})
+        ran = {one: _ran_of(one, hashes, search.hashes) for one in classes}
+        programs.find([(one.stage, ran[one]) for one in classes])
+        traces = [short.seen[ran[one]] for one in classes]
+        known = [programs.of_rank[trace.rank] for trace in traces]
+        return DistinctRanks(classes, traces, known, list(short.seen.values()), search.assumed, settle)
+
+    def settle(ranks: Sequence[int]) -> DistinctRanks | None:
+        hashes = search.settle(ranks)
+        return None if hashes is None else found(hashes)
+
+    return found(search.classes(job.axes))
 
 
-def _traces(
-    job: MegatronGptJob,
-    start: StartRounds,
-    phase: str,
-    microbatches: Mapping[int, int],
-    *,
-    warm_up: bool = True,
-) -> dict[int, RankTrace]:
-    """What ranks record with so many microbatches."""
-    rounds = start(lambda rank: job.script(microbatches[rank], warm_up=warm_up), phase)
-    rounds.run(list(microbatches))
-    return rounds.seen
+def _ran_of(one: RankClass, hashes: Mapping[int, str], run: Mapping[int, str]) -> int:
+    """The lowest rank of a class that was run; else any that recorded the same."""
+    digest = hashes[one.representative]
+    return min(
+        [rank for rank in one.ranks if rank in run] or [r for r, found in run.items() if found == digest]
+    )
 
 
-def sample_ranks(job: MegatronGptJob) -> tuple[list[int], dict[int, int]]:
-    """Ranks to run, and for every rank of the world the run rank that stands for it.
+class _Programs:
+    """Programs at full length, of a long run of one rank of each stage: see Note [Short and long runs]."""
 
-    Small worlds: every rank, for itself.  Large ones: of each stage, the first two and last two positions
-    along the tensor-, context- and data-parallel axis; a position between them is stood for by the
-    second.  (Frameworks treat the ends of an axis specially; shards of a buffer may end unevenly, which
-    shows at the last.)
+    def __init__(self, job: MegatronGptJob, start: StartRounds, short: Rounds, report: TraceReport) -> None:
+        self.of_rank: dict[int, CutProgram] = {}
+        self._job = job
+        self._start = start
+        self._short = short
+        self._report = report
+        self._leaders: dict[int, int] = {}
+
+    def find(self, ranks: Sequence[tuple[int, int]]) -> None:
+        """Programs of ``ranks``, each with its stage."""
+        for stage, rank in ranks:
+            self._leaders.setdefault(stage, rank)
+        self._run_long([rank for stage, rank in ranks if self._leaders[stage] == rank])
+        for stage, rank in ranks:
+            leader = self._leaders[stage]
+            if rank not in self.of_rank:
+                mine, known = (self._short.seen[one].program for one in (rank, leader))
+                like = exchanged(self.of_rank[leader], known, mine)
+                if like is not None:
+                    self.of_rank[rank] = like
+        self._run_long([rank for _, rank in ranks])
+
+    def _run_long(self, ranks: Sequence[int]) -> None:
+        """Run those of ``ranks`` whose program is not known, and repeat their steady states."""
+        job = self._job
+        new = [rank for rank in ranks if rank not in self.of_rank]
+        if not new:
+            return
+        wanted = {rank: job.traced_microbatches(job.stage_of(rank)) for rank in new}
+        self._report.traced_microbatches = max(self._report.traced_microbatches, *wanted.values())
+        traced = self._traces("trace", wanted)
+        found = {rank: extended_program(job, trace) for rank, trace in traced.items()}
+        missing = sorted(rank for rank, program in found.items() if program is None)
+        if missing:
+            self._report.warnings.append(
+                f"no steady state seen in {self._report.traced_microbatches} microbatches on ranks "
+                f"{contiguous_text(missing)}: traced all {job.microbatches}"
+            )
+            whole = self._traces("trace in full", dict.fromkeys(missing, job.microbatches))
+            found |= {rank: trace.program for rank, trace in whole.items()}
+        self.of_rank |= {rank: program for rank, program in found.items() if program is not None}
+
+    def _traces(self, phase: str, microbatches: Mapping[int, int]) -> dict[int, RankTrace]:
+        """What ranks record with so many microbatches."""
+        rounds = self._start(lambda rank: self._job.script(microbatches[rank]), phase)
+        rounds.run(list(microbatches))
+        return rounds.seen
+
+
+def exchanged(program: CutProgram, known: CutProgram, other: CutProgram) -> CutProgram | None:
+    """``program`` of one rank as that of an other, whose short run gave ``other`` where the first one's gave
+    ``known``.  None when the short runs do not tell: they are not alike step by step, or a template that
+    they do not play is of a kind in which they differ.
     """
-    if job.world_size <= MAX_RANKS_RUN:
-        return list(range(job.world_size)), {rank: rank for rank in range(job.world_size)}
-    stands_for: dict[int, int] = {}
-    for rank in range(job.world_size):
-        rest, tp = divmod(rank, job.tp)
-        rest, cp = divmod(rest, job.cp)
-        pp, dp = divmod(rest, job.dp)
-        tp, cp, dp = _stand_in(tp, job.tp), _stand_in(cp, job.cp), _stand_in(dp, job.dp)
-        stands_for[rank] = ((pp * job.dp + dp) * job.cp + cp) * job.tp + tp
-    return sorted(set(stands_for.values())), stands_for
-
-
-def _stand_in(index: int, size: int) -> int:
-    return index if index < 2 or index >= size - 2 else 1
+    if len(known.skeleton) != len(other.skeleton):
+        return None
+    instead: dict[str, str] = {}
+    for mine, theirs in zip(known.skeleton, other.skeleton, strict=True):
+        same_place = (mine.microbatch, mine.chunk) == (theirs.microbatch, theirs.chunk)
+        same_kind = known.templates[mine.template].name == other.templates[theirs.template].name
+        if (
+            not same_place
+            or not same_kind
+            or instead.setdefault(mine.template, theirs.template) != theirs.template
+        ):
+            return None
+    differ = {known.templates[mine].name for mine, theirs in instead.items() if mine != theirs}
+    for digest, template in program.templates.items():
+        if digest not in instead and template.name in differ:
+            return None
+    templates = {
+        instead.get(digest, digest): other.templates[instead[digest]] if digest in instead else template
+        for digest, template in program.templates.items()
+    }
+    skeleton = tuple(
+        Instance(instead.get(one.template, one.template), one.microbatch, one.chunk)
+        for one in program.skeleton
+    )
+    return CutProgram(templates, skeleton)
 
 
 def extended_program(job: MegatronGptJob, trace: RankTrace) -> CutProgram | None:
