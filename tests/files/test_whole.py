@@ -191,7 +191,7 @@ def test_what_a_killed_writer_left_goes_with_the_next(tmp_path: Path, before: bo
 
 
 def test_what_another_machine_has_under_way_is_left_for_a_day(tmp_path: Path) -> None:
-    theirs = tmp_path / ".run.partial-00c0ffee-elsewhere-7-0123abcd"
+    theirs = tmp_path / f".run.partial-00c0ffee-elsewhere-{os.getpid()}-0123abcd"  # containers count alike
     (theirs / "new").mkdir(parents=True)
     write(tmp_path / "run", one="1")
     assert theirs.exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from simcore.errors import InputError
 from simcore.files import check_folder, whole_folder, write_manifest
 from simcore.timeline import RunInfo, Timeline, write_run, write_tables
 from simcore.timeline.schema import RUN, TIMELINE
+from tests.commands import simcore
 from tests.synthetic import FACTS, K, two_stage_graph, two_stage_result, write_two_stage_run
 
 
@@ -154,12 +157,26 @@ def test_any_damaged_byte_is_noticed(two_stage_run: Path, name: str) -> None:
             assert name == "manifest.json" and content[place : place + 1].isspace()
 
 
-def test_a_table_with_other_cells_is_refused(two_stage_run: Path) -> None:
+@pytest.mark.parametrize("what", ["half of the rows", "another cell"])
+def test_a_table_that_was_written_anew_is_refused(
+    two_stage_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    shutil.copytree(two_stage_run, tmp_path / "as_written")
     path = two_stage_run / "timeline.parquet"
     rows = pq.read_table(path)
-    pq.write_table(rows.slice(0, 5), path)  # a whole file of half the rows
-    with pytest.raises(InputError, match=r"timeline\.parquet: (changed since|[\d,]+ of [\d,]+ bytes)"):
+    if what == "half of the rows":
+        rows = rows.slice(0, len(rows) // 2)
+    else:
+        end = rows.column("end_ps")
+        later = pa.array([end[0].as_py() + 1, *end[1:].to_pylist()], end.type)
+        rows = rows.set_column(rows.column_names.index("end_ps"), rows.schema.field("end_ps"), later)
+    pq.write_table(rows, path)
+    told = r"timeline\.parquet: (changed since|[\d,]+ of [\d,]+ bytes)"
+    with pytest.raises(InputError, match=told):
         Timeline.open(two_stage_run)
+    for words in (("report", two_stage_run), ("compare", tmp_path / "as_written", two_stage_run)):
+        assert simcore(*words, "--json") == 2
+        assert re.search(told, capsys.readouterr().err)
 
 
 def test_what_a_killed_writer_left_is_no_run(tmp_path: Path) -> None:
