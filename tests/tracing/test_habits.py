@@ -13,6 +13,7 @@ from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rounds import Rounds, workers
 from workloads.tracing.drive.script_job import ScriptJob
 
+COLUMNS = ("name", "op_class", "flops", "bytes_read", "bytes_written")
 SCRIPT = Path(__file__).parent / "scripts" / "habits.py"
 
 
@@ -68,9 +69,26 @@ def test_a_mesh_sets_the_device_of_a_rank(pool: WorkerPool, tmp_path: Path) -> N
     assert flops(found) == 2 * (2 * 2 * 4 * 4)
 
 
-def test_a_store_hands_on_what_another_rank_sets(pool: WorkerPool, tmp_path: Path) -> None:
-    seen = trace(pool, "store", tmp_path)
+@pytest.mark.parametrize("habit", ["store", "flags"])
+def test_a_store_and_a_broadcast_hand_on_what_another_rank_has(
+    pool: WorkerPool, habit: str, tmp_path: Path
+) -> None:
+    seen = trace(pool, habit, tmp_path)
     assert sorted(seen) == [0, 1]  # rank 0 was needed
     first, second = 2 * 2 * 4 * 4, 2 * 2 * 4 * 6
     # The second layer's backward pass is two products, the first's one: its input needs no gradient.
     assert {flops(found) for found in seen.values()} == {2 * first + 3 * second}
+
+
+def test_an_extension_that_is_missing_is_stood_in_for(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "extension", tmp_path).values()
+    assert found.stand_ins == ("fused_weight_gradient_mlp_cuda",)
+    (row,) = [
+        row
+        for template in found.program.templates.values()
+        for row in zip(*(column(template, name) for name in COLUMNS), strict=True)
+        if row[0] == "wgrad_gemm_accum"
+    ]
+    # Batch 2, 4 -> 6: reads input, gradient (of a sum: one number) and what it adds to, writes the last.
+    added = 4 * 6 * 4
+    assert row[1:] == ("gemm", 2 * 2 * 4 * 6, 4 * 2 * 4 + 4 + added, added)

@@ -35,7 +35,7 @@ def _(q, k, v):
     return KernelCost(flops=4 * q.numel(), bytes_read=3 * 4 * q.numel(), kernel="flash_fwd",
                       op_class="attention_fwd")
 """
-WITHOUT_TRITON = "from workloads.tracing import triton_stand_in\ntriton_stand_in.install()\n"
+
 TRITON = """
 from workloads.tracing.kernels import KernelCost, LaunchedKernel, register_launch
 
@@ -85,7 +85,7 @@ def test_an_operator_has_the_cost_that_the_user_gives(pool: WorkerPool, tmp_path
 
 def test_a_triton_kernel_is_what_the_user_describes(pool: WorkerPool, tmp_path: Path) -> None:
     setup = tmp_path / "setup.py"
-    setup.write_text(WITHOUT_TRITON + TRITON)
+    setup.write_text(TRITON)
     found = rows(run(pool, "triton", setup), "name", "flops", "bytes_read", "bytes_written", "phase")
     assert [row for row in found if row[0] == "double_kernel"] == [
         ("double_kernel", 8 * 64, TENSOR, TENSOR, "fwd")
@@ -96,7 +96,7 @@ def test_a_triton_kernel_is_what_the_user_describes(pool: WorkerPool, tmp_path: 
 
 def test_an_unknown_triton_kernel_says_how_to_describe_it(pool: WorkerPool, tmp_path: Path) -> None:
     setup = tmp_path / "setup.py"
-    setup.write_text(WITHOUT_TRITON)
+    setup.write_text("")
     with pytest.raises(InputError) as raised:
         run(pool, "triton", setup)
     text = str(raised.value)

@@ -1,4 +1,4 @@
-"""What programs do on their way: ``habits.py moved | scaled | loaded | mesh | store``."""
+"""What programs do on their way: ``habits.py moved | scaled | loaded | mesh | store | flags | extension``."""
 
 import inspect
 import os
@@ -78,15 +78,45 @@ def store(model):
     train(nn.Sequential(model, nn.Linear(4, width)).cuda())
 
 
-def train(model):
+def flags(model):
+    """Rank 0 tells the others by a broadcast how wide the model is; nobody else knows."""
+    dist.init_process_group("nccl")
+    told = torch.tensor([6, 1] if dist.get_rank() == 0 else [0, 0], device="cuda")
+    dist.broadcast(told, 0)
+    width, deep = told.tolist()
+    assert bool(deep)
+    train(nn.Sequential(model, nn.Linear(4, width)).cuda())
+
+
+def extension(model):
+    """A product that adds to what is there, by an extension of apex."""
+    import fused_weight_gradient_mlp_cuda
+
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return x @ weight.t()
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, weight = ctx.saved_tensors
+            fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(x, grad, weight.main_grad)
+            return grad @ weight, None
+
+    weight = nn.Parameter(torch.zeros(6, 4, device="cuda"))
+    weight.main_grad = torch.zeros(6, 4, device="cuda")
+    train(model.cuda(), lambda hidden: Linear.apply(hidden, weight))
+
+
+def train(model, loss=lambda result: result):
     """Three steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
-        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        loss(model(torch.zeros(2, 4, device="cuda"))).sum().backward()
         optimizer.step()
 
 
 if __name__ == "__main__":
-    {"moved": moved, "scaled": scaled, "loaded": loaded, "mesh": mesh, "store": store}[sys.argv[1]](
-        nn.Linear(4, 4)
-    )
+    habits = (moved, scaled, loaded, mesh, store, flags, extension)
+    {habit.__name__: habit for habit in habits}[sys.argv[1]](nn.Linear(4, 4))

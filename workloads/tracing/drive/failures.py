@@ -101,8 +101,6 @@ def _advice(error: BaseException) -> str:
         return (
             "remove the wait, or stand in for what it waits for in a --setup FILE.py (--hang-s waits longer)"
         )
-    if isinstance(error, ModuleNotFoundError) and error.name == "triton":
-        return "call workloads.tracing.triton_stand_in.install() in a --setup FILE.py"
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name!r} beside torch, or put a stand-in into sys.modules in a --setup FILE.py"
     return ""

@@ -61,7 +61,6 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
     from workloads.tracing.fake import device
 
     device.install(tier, Path(cache))
-    from workloads.tracing import triton_stand_in
     from workloads.tracing.drive.framework_imports import after_import
     from workloads.tracing.fake import (
         cuda,
@@ -75,6 +74,7 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
         storages,
     )
     from workloads.tracing.record import deepspeed, step_marks, torch_parallel
+    from workloads.tracing.stand_ins import finder, triton
 
     cuda.install()
     host_values.install()
@@ -87,8 +87,10 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
     outside_world.install()
     torch_parallel.install()
     step_marks.install()
-    after_import({"deepspeed": deepspeed.install, "triton": triton_stand_in.take_over})
-    if recipe:
+    after_import({"deepspeed": deepspeed.install, "triton": triton.take_over})
+    if not recipe:
+        finder.install()
+    else:
         importlib.import_module(recipe).install()
     _fake_mode = host_values.make_fake_mode()
     import_all(imports)
@@ -195,6 +197,7 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
     import torch
 
     from workloads.tracing.fake import process_groups
+    from workloads.tracing.stand_ins import finder
 
     recording, facts = steps.recorder.result, steps.facts
     held, memory = 0, facts.memory
@@ -220,4 +223,5 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         peaks=() if job.by_recipe else tuple(peak_by_phase(recording, held).items()),
         num_parameters=facts.num_parameters,
         precision=_precision(recording),
+        stand_ins=tuple(sorted(finder.used)),
     )

@@ -15,7 +15,7 @@ from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Import
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake import device
-from workloads.tracing.fake.mail import EVERYBODY, Waiting, who_waits
+from workloads.tracing.fake.mail import EVERYBODY, EVERYBODY_VALUES, Waiting, who_waits
 from workloads.tracing.record.assemble import RankTrace
 
 #: ``(phase, done, total)``, called as ranks finish.
@@ -145,7 +145,7 @@ class Rounds:
         lines = ["ranks wait for objects that nobody sends:"]
         for one in stuck:
             address = one.address
-            how = "broadcast by" if address.target == EVERYBODY else "from"
+            how = "broadcast by" if address.target in (EVERYBODY, EVERYBODY_VALUES) else "from"
             state = "has run without sending it" if address.source in self.seen else "waits itself"
             lines.append(
                 f"  rank {one.rank} at {one.site} waits for message {address.number} {how} rank "

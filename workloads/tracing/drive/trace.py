@@ -133,5 +133,9 @@ def _describe(report: TraceReport, found: DistinctRanks) -> None:
         report.holders[ranks] = [asdict(holder) for holder in trace.holders]
         report.peak_bytes_by_phase[ranks] = dict(trace.peaks)
         report.values += [{"ranks": ranks, **asdict(asked), "times": times} for asked, times in trace.asked]
+    report.warnings += [
+        f"{name} is not installed: a stand-in issued the kernels that it launches"
+        for name in sorted({name for one in found.seen for name in one.stand_ins})
+    ]
     unused = set.intersection(*(set(one.unused) for one in found.seen))
     report.warnings += [f"--value {site}: no value was asked for there" for site in sorted(unused)]

@@ -8,8 +8,8 @@ import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The target of a broadcast.
-EVERYBODY = -1
+#: The target of a broadcast of objects, and of one of values.
+EVERYBODY, EVERYBODY_VALUES = -1, -2
 
 
 @dataclass(frozen=True)

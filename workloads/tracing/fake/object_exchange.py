@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake import process_groups, streams
-from workloads.tracing.fake.mail import EVERYBODY, Address, Waiting, deliver
+from workloads.tracing.fake.mail import EVERYBODY, EVERYBODY_VALUES, Address, Waiting, deliver
 from workloads.tracing.sites import call_site
 
 _LOOK_S = 0.02
@@ -59,6 +59,15 @@ class Mailbox:
         pickled: list[bytes] = pickle.loads(path.read_bytes())
         with _disable_current_modes():
             return [pickle.loads(one) for one in pickled], [len(one) for one in pickled]
+
+    def send_values(self, values: Sequence[Any] | None, group: Any) -> None:
+        """Give the other ranks of ``group`` the arrays of a broadcast; None: they are not known."""
+        own = dist.get_rank(group)
+        deliver(self._next(group, own, EVERYBODY_VALUES).path(self._folder), values)
+
+    def receive_values(self, group: Any, place: int) -> Any:
+        """What the rank at ``place`` in ``group`` broadcasts, once it is there."""
+        return pickle.loads(self._wait_for(self._next(group, place, EVERYBODY_VALUES)).read_bytes())
 
     def post(self, key: str, value: bytes) -> None:
         """Put ``value`` at ``key`` of the store that all ranks share."""

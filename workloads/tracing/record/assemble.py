@@ -24,7 +24,8 @@ class RankTrace:
     it asked for, on rank 0 every group of the world; ``memory`` holds the static bytes only; ``asked``:
     values that the run did not have, with how often; ``unused``: answers that no site asked for;
     ``holders``: what is held when memory is highest, largest first; ``peaks``: highest bytes while each phase
-    runs; ``num_parameters``: elements of this rank's parameters.
+    runs; ``num_parameters``: elements of this rank's parameters; ``stand_ins``: extensions that it imported
+    and that are not installed.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class RankTrace:
     peaks: tuple[tuple[str, int], ...]
     num_parameters: int
     precision: str
+    stand_ins: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:
         """What the rank did and holds, independent of who it is."""

@@ -160,7 +160,7 @@ class CommunicationRecorder:
         outputs = [tensor for _, written in call.parts for tensor in written]
         if outputs:
             group = process_groups.unbox(call.group)
-            exchange(name, args, outputs, group.size(), group.rank(), reduce_op)
+            exchange(name, args, outputs, group, reduce_op)
 
     def note_future(self, tensors: list[torch.Tensor], ops: tuple[int, ...]) -> None:
         """Somebody got a future for ``ops``, which write ``tensors``."""

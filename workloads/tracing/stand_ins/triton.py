@@ -56,13 +56,28 @@ class _Anything(ModuleType):
         return self
 
 
-def install() -> None:
-    """Put the stand-in where ``import triton`` finds it; for a setup file."""
-    triton: Any = _Anything("triton")
-    triton.__path__ = []
-    triton.jit = lambda function=None, **_: _Kernel(function) if function is not None else _Kernel
-    triton.autotune = triton.heuristics = lambda *_args, **_kwargs: lambda kernel: kernel
-    triton.cdiv = lambda count, block: -(-count // block)
-    triton.next_power_of_2 = lambda count: 1 << max(0, count - 1).bit_length()
-    triton.language = _Anything("triton.language")
-    sys.modules["triton"], sys.modules["triton.language"] = triton, triton.language
+#: Programs compare it with much older ones.
+_VERSION = "3.4.0"
+
+
+def make_module(name: str) -> ModuleType:
+    """Any module of Triton."""
+    return _Anything(name)
+
+
+def members(name: str) -> dict[str, Any] | None:
+    """What is in a module of Triton beside what compiled code uses."""
+    if name != "triton":
+        return {}
+    return {
+        "__version__": _VERSION,
+        "jit": lambda function=None, **_: _Kernel(function) if function is not None else _Kernel,
+        "autotune": _leave,
+        "heuristics": _leave,
+        "cdiv": lambda count, block: -(-count // block),
+        "next_power_of_2": lambda count: 1 << max(0, count - 1).bit_length(),
+    }
+
+
+def _leave(*_args: Any, **_kwargs: Any) -> Any:
+    return lambda kernel: kernel

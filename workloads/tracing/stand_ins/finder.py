@@ -1,0 +1,82 @@
+"""Extensions that are not installed: a stand-in answers an ``import`` that would fail.
+
+A stand-in computes shapes and issues the kernels that the extension launches, under their names.  An
+extension that is installed is used as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import sys
+from collections.abc import Collection, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import torch.utils._triton as torch_triton
+
+#: Extension -> the module whose ``members`` says what is in each of its modules.
+_STAND_INS = {
+    **dict.fromkeys(
+        (
+            "amp_C",
+            "apex",
+            "fused_weight_gradient_mlp_cuda",
+            "scaled_masked_softmax_cuda",
+            "scaled_softmax_cuda",
+            "scaled_upper_triang_masked_softmax_cuda",
+        ),
+        "workloads.tracing.stand_ins.apex",
+    ),
+    "triton": "workloads.tracing.stand_ins.triton",
+}
+
+#: Extensions that were stood in for in this process.
+used: set[str] = set()
+
+
+class _StandInLoader(importlib.abc.Loader):
+    """Makes modules of what a stand-in says is in them."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """The stand-in's own module where it has one."""
+        made: ModuleType | None = getattr(_source(spec.name), "make_module", lambda _: None)(spec.name)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill it."""
+        used.add(module.__name__.partition(".")[0])
+        members: dict[str, Any] = _source(module.__name__).members(module.__name__) or {}
+        vars(module).update(members)
+
+
+class _StandInFinder(importlib.abc.MetaPathFinder):
+    """Asked last: only for what is not installed."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """A stand-in's spec, if there is one for ``fullname``."""
+        top, _, rest = fullname.partition(".")
+        if top not in self._names or (rest and path):  # a path: the extension is installed
+            return None
+        if _source(fullname).members(fullname) is None:
+            return None
+        return ModuleSpec(fullname, _StandInLoader(), is_package=True)
+
+
+def _source(fullname: str) -> Any:
+    return importlib.import_module(_STAND_INS[fullname.partition(".")[0]])
+
+
+def install(names: Collection[str] = tuple(_STAND_INS)) -> None:
+    """Stand in for ``names`` from now on, once per process."""
+    torch_triton.has_triton_package()  # torch itself must not take a stand-in for the compiler's Triton
+    sys.meta_path.append(_StandInFinder(names))
