@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 class Call:
     """A communication op as the graph describes it; one object for equal rows, compared by identity.
 
-    ``rows`` are those of the op table.  ``peer_delta`` is 0 for a collective; ``recorded_ps`` is its
-    transfer's time in a recording, -1: none.
+    ``rows`` are those of the op table, ``number`` counts the calls of a graph.  ``peer_delta`` is 0 for a
+    collective; ``recorded_ps`` is its transfer's time in a recording, -1: none.
     """
 
+    number: int
     rows: IntArray
     kind: OpKind
     group: str
@@ -61,21 +63,29 @@ class Item(NamedTuple):
     on_copy_engine: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernels:
-    """Kernels by some index, ready to be strung together."""
+    """Kernels by some index, ready to be strung together; ``numbers``: of the different ones of a job."""
 
     demand: list[Demand]
     alone_ps: IntArray
+    numbers: dict[tuple[Demand, int], int]
 
     @classmethod
-    def of(cls, demands: Demands, hbm_bytes_per_s: float) -> Kernels:
+    def of(cls, demands: Demands, hbm_bytes_per_s: float, numbers: dict[tuple[Demand, int], int]) -> Kernels:
         """From demands, on a GPU with so much bandwidth."""
         d = demands
         columns = (d.sm_ps, d.blocks, d.blocks_per_sm, d.hbm_bytes, d.fixed_ps)
         uses_sms = (d.copy_engine == 0).tolist()
         demand = list(zip(*(c.tolist() for c in columns), uses_sms, strict=True))
-        return cls(demand, d.alone_ps(hbm_bytes_per_s))
+        return cls(demand, d.alone_ps(hbm_bytes_per_s), numbers)
+
+    @cached_property
+    def number(self) -> IntArray:
+        """By index: the same for kernels that ask for the same, on any rank of the job."""
+        known = self.numbers
+        kernels = zip(self.demand, self.alone_ps.tolist(), strict=True)
+        return np.array([known.setdefault(kernel, len(known)) for kernel in kernels], dtype=np.int64)
 
     def sequence(self, index: IntArray, launch: IntArray) -> KernelSequence:
         """Kernels one after the other, whose launches arrive at ``launch``, ps after the first one's."""
@@ -87,13 +97,15 @@ class ItemTable:
     """Items of a tape as columns, numbered over all streams, in the order of the streams.
 
     ``launched_ps``: when, after the base of its host ``segment``, an item's last launch has reached the GPU.
-    ``is_copy``: a copy, which takes a copy engine; ``communicates``: a launch of calls.  Item ``wait_to[i]``
-    waits for ``wait_from[i]`` on another stream; ``host_waits`` are items that the host waits for.
+    ``is_copy``: a copy; ``on_copy_engine``: that, or communication that holds no SMs; ``communicates``: a
+    launch of calls.  Item ``wait_to[i]`` waits for ``wait_from[i]`` on another stream; ``host_waits`` are
+    items that the host waits for.
     """
 
     segment: IntArray
     launched_ps: IntArray
     is_copy: BoolArray
+    on_copy_engine: BoolArray
     communicates: BoolArray
     wait_from: IntArray
     wait_to: IntArray
@@ -130,10 +142,7 @@ class ItemMaker:
         self._launch: list[int] = launches.offset[first].tolist()
         self._key = list(zip(index[first].tolist(), index[last].tolist(), strict=True))
         self._communicates: list[bool] = table.communicates.tolist()
-        # User buffers (Transformer Engine) and symmetric memory move a collective's data by copy engines.
-        self._is_copy: list[bool] = (
-            table.is_copy | graph.ops.op_class.equals("copy_engine")[rows[first]]
-        ).tolist()
+        self._on_copy_engine: list[bool] = table.on_copy_engine.tolist()
         self._sequence = sequence_numbers(graph, rows, np.flatnonzero(np.isin(rows, list(calls))))
         watched = np.zeros(len(heads), dtype=np.bool_)
         watched[table.wait_from] = watched[table.host_waits] = True
@@ -168,7 +177,7 @@ class ItemMaker:
         waits = self._layout.latest(sources) if sources else ()
         return Item(
             self._segment[number], self._launch[number], waits, self._watched[number], work,
-            self._is_copy[number],
+            self._on_copy_engine[number],
         )  # fmt: skip
 
 
@@ -213,7 +222,7 @@ def calls_by_row(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
     )
     calls = [
         Call(
-            rows[which == number], OpKind(int(ops.kind[row])), ops.group[row], ops.collective[row],
+            number, rows[which == number], OpKind(int(ops.kind[row])), ops.group[row], ops.collective[row],
             int(ops.num_bytes[row]), int(delta[at]), int(ops.recorded_ps[row]),
         )
         for number, (at, row) in enumerate(zip(first.tolist(), rows[first].tolist(), strict=True))

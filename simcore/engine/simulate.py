@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from simcore.engine.execution import Processor
     from simcore.engine.rank import Player
     from simcore.engine.record import FloatArray
-    from simcore.engine.sequence import KernelSequence
+    from simcore.engine.sequence import Demand, KernelSequence
     from simcore.graph.ops import IntArray
     from simcore.hardware import GpuSpec, Topology
     from simcore.interference import LearnedInterference
@@ -256,6 +256,7 @@ class _Tapes:
         self._variants = variants
         self._noise = noise
         self._compilers: dict[int, TapeCompiler] = {}
+        self._numbers: dict[tuple[Demand, int], int] = {}  # of different kernels
         self._tapes: dict[tuple[int, int], Tape] = {}
 
     def of_rank(self, rank: int) -> Tape:
@@ -266,7 +267,9 @@ class _Tapes:
         if compiler is None:
             spec = self._variants.gpus[variant]
             demands = self._variants.costs[variant].demands(self._graph.ops)
-            compiler = TapeCompiler(self._graph, demands, spec.hbm_bytes_per_s, host_costs(spec))
+            compiler = TapeCompiler(
+                self._graph, demands, spec.hbm_bytes_per_s, host_costs(spec), self._numbers
+            )
             self._compilers[variant] = compiler
         program = self._graph.programs[index]
         if self._noise is not None:

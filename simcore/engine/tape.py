@@ -18,7 +18,7 @@ from simcore.cost.demand import Demands
 from simcore.engine.items import Call, Item, ItemMaker, Items, ItemTable, Kernels, calls_by_row
 from simcore.engine.launches import HostCosts, Launches, plan_launches
 from simcore.engine.layout import Completion, StreamLayout
-from simcore.engine.sequence import KernelSequence
+from simcore.engine.sequence import Demand, KernelSequence
 from simcore.graph import FlatOps, Graph, OpKind, Program
 from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
@@ -43,9 +43,10 @@ class HostSegment:
 class Tape:
     """A program ready to run on any of its ranks; told apart by identity.
 
-    ``order[p]`` is the flat op at position ``p`` (streams one after the other, issue order inside);
-    ``item_of[p]`` its item, counted over all streams; ``before``/``after`` its time alone from the start of
-    its item.  ``alone_ps`` is the time alone of each flat op (0 for communication).
+    ``order[p]`` is the flat op at position ``p`` (streams one after the other, issue order inside),
+    ``kernel[p]`` its index in ``kernels`` (any for communication), ``item_of[p]`` its item, counted over all
+    streams; ``before``/``after`` its time alone from the start of its item.  ``alone_ps`` is the time alone
+    of each flat op (0 for communication).
     """
 
     program: Program
@@ -56,6 +57,8 @@ class Tape:
     first_op: IntArray  # position of each item's first op
     segments: tuple[HostSegment, ...]
     order: IntArray
+    kernels: Kernels
+    kernel: IntArray
     item_of: IntArray
     before: IntArray
     after: IntArray
@@ -74,15 +77,22 @@ class Tape:
 class TapeCompiler:
     """Compiles the programs of a graph for one kind of GPU.
 
-    ``demands`` is indexed by op-table row.
+    ``demands`` is indexed by op-table row; ``numbers`` are those of the job's different kernels.
     """
 
-    def __init__(self, graph: Graph, demands: Demands, hbm_bytes_per_s: float, host: HostCosts) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        demands: Demands,
+        hbm_bytes_per_s: float,
+        host: HostCosts,
+        numbers: dict[tuple[Demand, int], int],
+    ) -> None:
         self._graph = graph
         self._host = host
         self._demands = demands
         self._hbm_bytes_per_s = hbm_bytes_per_s
-        self._by_row = Kernels.of(demands, hbm_bytes_per_s)
+        self._by_row = Kernels.of(demands, hbm_bytes_per_s, numbers)
         self._is_comm = is_communication(graph.ops.kind)
         self._calls = calls_by_row(graph, self._is_comm)
         self._sequences: dict[tuple[int, int], KernelSequence] = {}
@@ -100,7 +110,8 @@ class TapeCompiler:
             kernels, index = self._by_row, rows
         else:
             stretched = self._demands.take(rows).scaled(factor)
-            kernels, index = Kernels.of(stretched, self._hbm_bytes_per_s), np.arange(len(rows))
+            kernels = Kernels.of(stretched, self._hbm_bytes_per_s, self._by_row.numbers)
+            index = np.arange(len(rows))
         alone = np.where(self._is_comm[rows], 0, kernels.alone_ps[index])
         ends = np.cumsum(alone[layout.order])
         starts = ends - alone[layout.order]
@@ -117,7 +128,8 @@ class TapeCompiler:
         maker = ItemMaker(graph, layout, launches, rows, table, self._calls, kernels, index, sequences)
         return Tape(
             program, flat, tuple(Items(maker, lo, hi) for lo, hi in pairwise(first)), layout.stream_names,
-            first, layout.heads, tuple(segments), layout.order, layout.item_of, starts - base, ends - base,
+            first, layout.heads, tuple(segments), layout.order, kernels, index[layout.order], layout.item_of,
+            starts - base, ends - base,
             alone, layout.host_ops, launches, table, self._calls,
         )  # fmt: skip
 
@@ -132,8 +144,10 @@ def _item_table(
 ) -> ItemTable:
     bounds = np.concatenate([layout.heads, [len(layout.order)]])
     first, last = layout.order[bounds[:-1]], layout.order[bounds[1:] - 1] if len(layout.heads) else bounds[:0]
+    kind, is_copy = graph.ops.kind[rows[first]], graph.ops.kind[rows[first]] == OpKind.MEMCPY
+    # User buffers (Transformer Engine) and symmetric memory move a collective's data by copy engines.
+    on_copy_engine = is_copy | graph.ops.op_class.equals("copy_engine")[rows[first]]
     return ItemTable(
-        launches.segment[first], launches.offset[last], graph.ops.kind[rows[first]] == OpKind.MEMCPY,
-        is_communication(graph.ops.kind[rows[first]]),
+        launches.segment[first], launches.offset[last], is_copy, on_copy_engine, is_communication(kind),
         item_at[layout.wait_src], item_at[layout.wait_dst], np.array(host_waits, dtype=np.int64),
     )  # fmt: skip

@@ -22,9 +22,9 @@ def run(graph, where, **options):
     return simulate(graph, where, TableCost(jobs.KERNELS), NcclPlanner(where), **options)
 
 
-def both(graph, where):
+def both(graph, where, **options):
     """With spans, after comparing with an event per kernel, to the picosecond."""
-    spans, plain = run(graph, where), run(graph, where, shortcuts=())
+    spans, plain = run(graph, where, **options), run(graph, where, shortcuts=(), **options)
     for ours, theirs in zip(spans.times, plain.times, strict=True):
         for column in ("ready_ps", "start_ps", "end_ps"):
             np.testing.assert_array_equal(getattr(ours, column), getattr(theirs, column))
@@ -86,6 +86,13 @@ def test_a_slow_node(slow, monkeypatch):
     spans, _ = both(graph, where)
     monkeypatch.setattr(solo, "WORTH_OPS", float("inf"))
     assert spans.engine_events < run(graph, where).engine_events
+
+
+def test_a_node_of_slower_gpus():
+    # Its tensor-parallel groups are classes of their own: as many kernels as elsewhere, each twice as long.
+    graph, where = pipeline(), jobs.topology(8)
+    spans, _ = both(graph, where, variants=jobs.slow_ranks(where, graph.world_size, 2.0, range(8)))
+    assert spans.answered.cells > 0
 
 
 @pytest.mark.parametrize(

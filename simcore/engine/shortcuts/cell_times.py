@@ -148,12 +148,8 @@ class CellBook:
         self._clock = Clock()
         self._network = _Apart(self._clock, bytes_per_s)
         self._communicators = communicators
-        self._cells: dict[tuple[int, Share], CellTimes | None] = {}
-        self._contents: dict[tuple[object, ...], int] = {}
-        self._kinds: dict[tuple[Cell, tuple[object, ...]], int] = {}
+        self._cells: dict[tuple[Cell, Signature, Share], CellTimes | None] = {}
         self._plans: dict[object, int] = {}
-        self._works: dict[tuple[object, ...], int] = {}
-        self._work_of: dict[KernelSequence, int] = {}
         self.num_events = 0
 
     def cells(self, own: OwnCalls, pattern: Pattern, share: Share) -> list[CellTimes | None]:
@@ -169,44 +165,15 @@ class CellBook:
         return self._plans.setdefault(key, len(self._plans))
 
     def _cell(self, own: OwnCalls, cell: Cell, share: Share) -> CellTimes | None:
-        key = (cell, own.signature(cell))
-        kind = self._kinds.get(key)
-        if kind is None:
-            content = (
-                own.rank.gpu.alone,
-                *(self._of_item(own, item) for of in cell.items for item in (*of, None)),
-            )
-            kind = self._kinds[key] = self._contents.setdefault(content, len(self._contents))
-        return self._cell_of_kind(own.rank, cell.items, kind, share)
-
-    def _cell_of_kind(
-        self, rank: Rank, items: Sequence[Sequence[Item]], kind: int, share: Share
-    ) -> CellTimes | None:
-        key = (kind, share)
+        key = (cell, own.signature(cell), share)
         if key not in self._cells:
             try:
-                self._cells[key] = self._played(rank, items, share)
+                self._cells[key] = self._played(own.rank, cell.items, share)
             except _DisturbedError:
                 self._cells[key] = None
                 self._clock = Clock()
                 self._network = _Apart(self._clock, self._network.bytes_per_s)
         return self._cells[key]
-
-    def _of_item(self, own: OwnCalls, item: Item | None) -> object:
-        """What an item is, whoever plays it."""
-        if item is None:
-            return None
-        if isinstance(item.work, KernelSequence):
-            return (self._of_work(item.work), item.waits)
-        plans = tuple(own.number_of_plan(call) for call in item.work.calls)
-        return (plans, item.on_copy_engine, item.waits)
-
-    def _of_work(self, work: KernelSequence) -> int:
-        number = self._work_of.get(work)
-        if number is None:
-            content = (tuple(work.demand), tuple(work.alone.after))
-            number = self._work_of[work] = self._works.setdefault(content, len(self._works))
-        return number
 
     def _played(self, rank: Rank, items: Sequence[Sequence[Item]], share: Share) -> CellTimes:
         """Simulate a cell by itself."""

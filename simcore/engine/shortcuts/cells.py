@@ -1,4 +1,4 @@
-"""Where a rank's streams meet: stretches of its tape that concern nobody else.
+"""What concerns nobody but one rank: cells, chains and patterns of them.
 
 Note [Cells]
     A *cell* begins where the main stream goes on and nothing is under way on the rank's local streams, and
@@ -12,26 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from simcore.engine.items import Item
 from simcore.engine.sequence import KernelSequence
 
 if TYPE_CHECKING:
     from simcore.engine.items import Call
-    from simcore.engine.tape import Tape
-    from simcore.graph.kinds import BoolArray
-    from simcore.graph.ops import IntArray
 
 Place = tuple[int, ...]  # items done on each local stream, the main one first
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Cell:
-    """What a cell plays, wherever it stands: shared by all instances of a template.
+    """What a cell plays, wherever it stands: one object for all that play the same.
 
     ``items[s]`` are those on local stream ``s``, their waits counted from the cell's start (only those inside
     it).  ``calls`` are its communication in that order.
@@ -57,9 +51,10 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Patterns:
-    """Patterns and cells that have been found, by where in which templates they stand."""
+    """Patterns and cells that have been found, by what they play; patterns also by where they stand."""
 
-    patterns: dict[tuple[object, ...], Pattern] = field(default_factory=dict)
+    patterns: dict[tuple[tuple[Cell, ...], tuple[int, ...]], Pattern] = field(default_factory=dict)
+    placed: dict[tuple[object, ...], Pattern] = field(default_factory=dict)
     cells: dict[tuple[object, ...], Cell] = field(default_factory=dict)
 
 
@@ -103,206 +98,3 @@ def calls_of(cell: Sequence[Sequence[Item]]) -> list[Call]:
         if not isinstance(item.work, KernelSequence)
         for call in item.work.calls
     ]
-
-
-def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known: Patterns) -> Cells:
-    """Chains where ``streams`` (the main one first) are local; ``known`` patterns are used again.
-
-    ``is_local`` marks items (over all streams) whose calls, if any, are.
-    """
-    finder = _Finder(tape, streams, is_local)
-    places = finder.cuts()
-    if len(places) < 2:
-        nothing = [-1] * len(tape.streams[streams[0]])
-        return Cells(streams, [], nothing, nothing)
-    closed = finder.are_closed(places)
-    goes_on = finder.go_on(places[1:-1])
-    first = closed & ~np.concatenate([[False], closed[:-1] & goes_on])
-    number = np.where(closed, np.cumsum(first) - 1, -1)
-    begins = np.flatnonzero(first)
-    ends = np.searchsorted(number[closed], np.arange(len(begins)), side="right")
-    cells_before = np.flatnonzero(closed)
-    chain_of = np.full(len(tape.streams[streams[0]]), -1, dtype=np.int64)
-    cell_of = np.full(len(chain_of), -1, dtype=np.int64)
-    starts = places[:-1, 0][closed]
-    chain_of[starts] = number[closed]
-    cell_of[starts] = cells_before - begins[number[closed]]
-    stops = cells_before[ends - 1] + 1 if len(begins) else begins
-    finder.number(places)
-    chains = [finder.chain(lo, hi, known) for lo, hi in zip(begins.tolist(), stops.tolist(), strict=True)]
-    return Cells(streams, chains, chain_of.tolist(), cell_of.tolist())
-
-
-class _Finder:
-    """Columns by stream and item, local streams only; sums over items before each."""
-
-    def __init__(self, tape: Tape, streams: tuple[int, ...], is_local: BoolArray) -> None:
-        self._tape, self._streams = tape, streams
-        table = tape.table
-        bounds = [(tape.first_item[s], tape.first_item[s + 1]) for s in streams]
-        self._first_item = [lo for lo, _ in bounds]
-        stream_of = np.repeat(np.arange(len(tape.streams)), np.diff(tape.first_item))
-        local_streams = np.isin(np.arange(len(tape.streams)), streams)
-        from_local = local_streams[stream_of[table.wait_from]]
-        to_local = local_streams[stream_of[table.wait_to]]
-        abroad = np.zeros(len(stream_of), dtype=np.bool_)
-        abroad[table.wait_to[~from_local]] = True
-        watched = np.zeros(len(stream_of), dtype=np.bool_)
-        watched[table.wait_from[~to_local]] = True
-        watched[table.host_waits] = True
-        instance = tape.flat.instance[tape.order[tape.first_op]].astype(np.int64)
-        odd = table.is_copy | ~is_local
-        self._abroad = [abroad[lo:hi] for lo, hi in bounds]
-        self._watched = [watched[lo:hi] for lo, hi in bounds]
-        self._odd = [odd[lo:hi] for lo, hi in bounds]
-        self._instance = [instance[lo:hi] for lo, hi in bounds]
-        self._segment = [table.segment[lo:hi] for lo, hi in bounds]
-        self._launched = [table.launched_ps[lo:hi] for lo, hi in bounds]
-        self._template = tape.flat.program.template.tolist()
-        self._instance_of = self._instance[0].tolist()
-        self._segment_of = self._segment[0].tolist()
-        main = streams[0]
-        into_main = stream_of[table.wait_to] == main
-        self._done: list[IntArray] = []  # of each other stream, before each item of the main one
-        self._needs: list[IntArray] = []  # item of the main stream that each item of others waits for
-        for s, (lo, hi) in zip(streams[1:], bounds[1:], strict=True):
-            mine = into_main & (stream_of[table.wait_from] == s)
-            done = np.zeros(bounds[0][1] - bounds[0][0], dtype=np.int64)
-            np.maximum.at(done, table.wait_to[mine] - bounds[0][0], table.wait_from[mine] - lo + 1)
-            self._done.append(np.maximum.accumulate(done))
-            mine = (stream_of[table.wait_to] == s) & (stream_of[table.wait_from] == main)
-            needs = np.full(hi - lo + 1, -1, dtype=np.int64)
-            np.maximum.at(needs, table.wait_to[mine] - lo, table.wait_from[mine] - bounds[0][0])
-            needs[-1] = len(done)
-            self._needs.append(needs)
-
-    def cuts(self) -> IntArray:
-        """Where the main stream goes on and nothing else can be under way: a row per place."""
-        items = np.arange(len(self._abroad[0]))
-        quiet = np.ones(len(items), dtype=np.bool_)
-        for done, needs in zip(self._done, self._needs, strict=True):
-            quiet &= needs[done] >= items
-        return np.stack([items[quiet], *(done[quiet] for done in self._done)], axis=1)
-
-    def are_closed(self, places: IntArray) -> BoolArray:
-        """Whether the cells between ``places`` concern nobody else, but for who waits for their ends, and are
-        of one piece.
-        """
-        closed = np.ones(max(0, len(places) - 1), dtype=np.bool_)
-        first = places[:-1, 0]
-        segment, instance = self._segment[0][first], self._instance[0][first]
-        for s in range(len(self._streams)):
-            lo, hi = places[:-1, s], places[1:, s]
-            some = hi > lo
-            last = np.where(some, hi - 1, 0)
-            for column, value in ((self._segment[s], segment), (self._instance[s], instance)):
-                closed &= ~some | ((column[np.where(some, lo, 0)] == value) & (column[last] == value))
-            closed &= _count(self._odd[s], lo, hi) == 0
-            # The first item may have waited for others, the last one may be waited for.
-            closed &= _count(self._abroad[s], np.minimum(lo + (s == 0), hi), hi) == 0
-            closed &= _count(self._watched[s], lo, np.maximum(hi - 1, lo)) == 0
-        return closed
-
-    def go_on(self, places: IntArray) -> BoolArray:
-        """Whether a chain may go on across each of ``places``."""
-        here = places[:, 0]
-        before = np.maximum(here - 1, 0)
-        goes_on = ~self._abroad[0][here]
-        for column in (self._segment[0], self._instance[0]):
-            goes_on &= column[here] == column[before]
-        for s, watched in enumerate(self._watched):
-            at = places[:, s]
-            goes_on &= (at == 0) | ~watched[np.maximum(at - 1, 0)]
-        return goes_on
-
-    def number(self, places: IntArray) -> None:
-        """Note what chains between ``places`` are made of, for all of them at once."""
-        tape = self._tape
-        ops = np.concatenate([tape.first_op, [len(tape.order)]])
-        launched = np.zeros(len(places) - 1, dtype=np.int64)
-        for s, column in enumerate(self._launched):
-            if len(
-                column
-            ):  # launches follow each other: the last of a cell is the last on one of its streams
-                some = places[1:, s] > places[:-1, s]
-                launched = np.maximum(launched, np.where(some, column[np.maximum(places[1:, s] - 1, 0)], 0))
-        at = places + np.array(self._first_item)
-        watched = [
-            column[np.maximum(places[:, s] - 1, 0)] for s, column in enumerate(self._watched) if len(column)
-        ]
-        begins = tape.order[tape.first_op[at[:-1, 0]]] - tape.flat.first[self._instance[0][places[:-1, 0]]]
-        self._places: list[list[int]] = places.tolist()
-        self._ops: list[list[int]] = ops[at].tolist()
-        self._launched_by: list[int] = launched.tolist()
-        self._begins: list[int] = begins.tolist()
-        self._ends_watched: list[list[bool]] = np.stack(watched, axis=1).tolist()
-
-    def chain(self, lo: int, hi: int, known: Patterns) -> Chain:
-        """The chain of the cells between places ``lo`` and ``hi``."""
-        at, ops = self._places[lo : hi + 1], self._ops
-        first, before, last = at[0], at[-2], at[-1]
-        watched = tuple([
-            s
-            for s, (begin, end, mark) in enumerate(zip(before, last, self._ends_watched[hi], strict=True))
-            if end > begin and mark
-        ])  # fmt: skip
-        template = int(self._template[self._instance_of[first[0]]])
-        key = (
-            template, self._begins[lo], self._streams, watched,
-            *[end - begin for begin, end in zip(first, last, strict=True)],
-            *[end - begin for begin, end in zip(ops[lo], ops[hi], strict=True)],
-        )  # fmt: skip
-        pattern = known.patterns.get(key)
-        if pattern is None:
-            pattern = known.patterns[key] = self._pattern(lo, hi, template, watched, known)
-        return Chain(at, self._segment_of[first[0]], self._launched_by[lo:hi], pattern)
-
-    def _pattern(
-        self,
-        lo: int,
-        hi: int,
-        template: int,
-        watched: tuple[int, ...],
-        known: Patterns,
-    ) -> Pattern:
-        cells = []
-        for number in range(lo, hi):
-            begin, end = self._places[number], self._places[number + 1]
-            items = [b - a for a, b in zip(begin, end, strict=True)]
-            ops = [b - a for a, b in zip(self._ops[number], self._ops[number + 1], strict=True)]
-            key = (template, self._begins[number], self._streams, *items, *ops)
-            cell = known.cells.get(key)
-            if cell is None:
-                cell = known.cells[key] = self._cell(begin, end, tuple(zip(items, ops, strict=True)))
-            cells.append(cell)
-        first = [tuple((0, 0) for _ in self._streams)]
-        for cell in cells:
-            first.append(
-                tuple((i + di, o + do) for (i, o), (di, do) in zip(first[-1], cell.shape, strict=True))
-            )
-        calls = tuple([call for cell in cells for call in cell.calls])
-        first_call = tuple(accumulate([0, *(len(cell.calls) for cell in cells)]))
-        return Pattern(tuple(cells), calls, tuple(dict.fromkeys(calls)), watched, tuple(first), first_call)
-
-    def _cell(self, begin: list[int], end: list[int], shape: tuple[tuple[int, int], ...]) -> Cell:
-        local = {stream: number for number, stream in enumerate(self._streams)}
-        out = []
-        for stream, lo, hi in zip(self._streams, begin, end, strict=True):
-            inside = []
-            for item in self._tape.streams[stream][lo:hi]:
-                waits = [
-                    (local[stream], number - begin[local[stream]])
-                    for stream, number in item.waits
-                    if stream in local and number >= begin[local[stream]]
-                ]
-                inside.append(Item(0, 0, tuple(waits), True, item.work, item.on_copy_engine))
-            out.append(tuple(inside))
-        calls = tuple(calls_of(out))
-        return Cell(tuple(out), calls, tuple(dict.fromkeys(calls)), shape)
-
-
-def _count(marks: BoolArray, lo: IntArray, hi: IntArray) -> IntArray:
-    """Marks from ``lo`` to ``hi`` (exclusive)."""
-    before = np.concatenate([[0], np.cumsum(marks)])
-    counts: IntArray = before[hi] - before[lo]
-    return counts

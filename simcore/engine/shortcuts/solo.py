@@ -18,8 +18,9 @@ import numpy as np
 
 from simcore.clock import Movable
 from simcore.engine.shortcuts.cell_times import CellBook, OwnCalls, Share, Signature
-from simcore.engine.shortcuts.cells import Cells, Chain, Pattern, Patterns, find_cells
+from simcore.engine.shortcuts.cells import Cells, Chain, Pattern, Patterns
 from simcore.engine.shortcuts.chain_times import FIRST_OF_OPS, ChainTimes, strung
+from simcore.engine.shortcuts.find_cells import find_cells
 
 if TYPE_CHECKING:
     import numpy.typing as npt
