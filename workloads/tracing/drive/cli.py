@@ -205,7 +205,12 @@ def _summarise(graph: Graph, report: TraceReport, out: Path) -> None:
             where = " ".join(filter(None, (holder["phase"], holder["module"], *holder["stack"][:1])))
             typer.echo(f"  {format_bytes(holder['num_bytes'])}  {holder['op']}  {where}".rstrip())
     for asked in report.values[:_SHOWN]:
-        typer.echo(f"value asked at {asked['site']}: {asked['kind']} answered {asked['answer']:g}", err=True)
+        if asked["kind"] == "peers":
+            typer.echo(f"at {asked['site']} other ranks are taken to give {asked['rule']}", err=True)
+            continue
+        answer = f"{asked['kind']} answered {asked['answer']:g}"
+        why = f" ({asked['rule']})" if asked["rule"] else ""
+        typer.echo(f"value asked at {asked['site']}: {answer}{why}", err=True)
     if len(report.values) > _SHOWN:
         typer.echo(f"... and {len(report.values) - _SHOWN} more in trace.json", err=True)
     for warning in report.warnings:

@@ -38,15 +38,22 @@ class ValuePolicy:
         self.asked: Counter[ValueAsked] = Counter()
         self.used: set[str] = set()
 
-    def __call__(self, kind: str, _tensor: Any, default: Any) -> Any:
+    def __call__(self, kind: str, tensor: Any, default: Any) -> Any:
         """The answer at the current call site."""
+        from workloads.tracing.fake import host_values
+
         site = call_site()
         given = next((key for key in self._values if site == key or site.endswith("/" + key)), None)
         answer = default if given is None else self._values[given]
         if given is not None:
             self.used.add(given)
-        self.asked[ValueAsked(site, kind, float(answer), given is not None)] += 1
+        rule = "" if given is not None else host_values.rule_of(kind, tensor)
+        self.asked[ValueAsked(site, kind, float(answer), given is not None, rule)] += 1
         return answer
+
+    def note_peers(self, rule: str) -> None:
+        """What other ranks give at the current call site was worked out by ``rule``."""
+        self.asked[ValueAsked(call_site(), "peers", 0.0, False, rule)] += 1
 
 
 def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str = "") -> None:
@@ -103,7 +110,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     they are.
     """
     from workloads.tracing.drive import failures
-    from workloads.tracing.fake import host_values, object_exchange, process_groups, visible_devices
+    from workloads.tracing.fake import host_values, object_exchange, peers, process_groups, visible_devices
     from workloads.tracing.fake.group_names import FamilyNames
     from workloads.tracing.record.recorder import Recorder
     from workloads.tracing.record.step_marks import StepDone, StepMarks
@@ -123,6 +130,7 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
         process_groups.name_family, host_values.ask = FamilyNames(), policy
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
+            peers.mailbox, peers.on_assumed = object_exchange.mailbox, policy.note_peers
     gc.disable()  # or the moment of a collection would show in storage lifetimes
     try:
         with _fake_mode, recorder, steps, _watched(job, recorder):

@@ -15,7 +15,7 @@ from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Import
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake import device
-from workloads.tracing.fake.mail import EVERYBODY, EVERYBODY_VALUES, Waiting, who_waits
+from workloads.tracing.fake.mail import EVERYBODY, EVERYBODY_VALUES, Waiting, stays_away, who_waits
 from workloads.tracing.record.assemble import RankTrace
 
 #: ``(phase, done, total)``, called as ranks finish.
@@ -131,10 +131,16 @@ class Rounds:
         if not stuck or len(stuck) < len(self._running):
             return
         known = {*self.seen, *self._running.values()}
-        senders = [one.address.source for one in stuck if one.address.source not in known]
-        if not senders:
+        shared = [one.address for one in stuck if one.address.shared]
+        needed = [one.address.source for one in stuck if not one.address.shared]
+        senders = [source for source in needed if source not in known]
+        if senders:
+            self._start(senders[0])
+        elif shared:
+            for address in shared:
+                stays_away(address, self._mail)
+        else:
             raise InputError(self._deadlock(stuck))
-        self._start(senders[0])
 
     def _report(self, began: set[int]) -> None:
         if self._progress is not None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from simcore.graph import DisagreementError, Graph, Workload, verify
 from simcore.graph.passes import fuse_regions
+from workloads.tracing.drive.doubts import doubts
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.framework_imports import Import
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, contiguous_text
@@ -111,6 +112,7 @@ def trace_in(
         )
     if not job.by_recipe:
         _describe(report, found)
+        report.warnings += doubts(graph, report.values)
     return graph
 
 

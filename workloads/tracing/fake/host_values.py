@@ -35,6 +35,9 @@ _INITIALISERS = (
     "orthogonal_",
 )
 
+#: The rule by which an integer that is not known is answered.
+UNKNOWN_INTEGER = "an unknown integer"
+
 #: Told of a tensor that the host reads as a whole, and of the name of what reads it.
 on_host_read: Callable[[torch.Tensor, str], None] | None = None
 
@@ -42,6 +45,26 @@ on_host_read: Callable[[torch.Tensor, str], None] | None = None
 #: (the value), "share" (the part of a mask's elements that are true, or of entries that are unique), "size"
 #: (how many elements a result has), "routing" (how unevenly tokens choose experts).
 ask: Callable[[str, torch.Tensor, Any], Any] | None = None
+
+
+_RULES = {
+    "share": "every element counts as true, every entry as different",
+    "size": "as many as without values",
+    "routing": "the load of experts",
+    "overflow": "gradients do not overflow",
+}
+
+
+def rule_of(kind: str, tensor: torch.Tensor) -> str:
+    """How a value of ``kind`` that is not known is answered."""
+    if kind != "item":
+        return _RULES.get(kind, "")
+    if presumed(tensor) is not None:
+        return "values are finite"
+    if tensor.dtype == torch.bool:
+        where = "host, true" if tensor.device.type == "cpu" else "device, false"
+        return f"an unknown truth value of the {where}"
+    return "an unknown float" if tensor.dtype.is_floating_point else UNKNOWN_INTEGER
 
 
 def _answer(kind: str, tensor: torch.Tensor, default: Any) -> Any:

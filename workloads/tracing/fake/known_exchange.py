@@ -1,7 +1,7 @@
 """Collectives of known values: what a rank gets is known where what every rank gives is.
 
-Every rank runs the same program: the others are taken to give what this one gives.  A broadcast of few
-elements brings what its root has (Note [Mail between runs]); what a scatter brings is not known.
+What others give: Note [What other ranks give].  A broadcast of few elements brings what its root has
+(Note [Mail between runs]); what a scatter brings is not known.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workloads.tracing.fake import object_exchange
+from workloads.tracing.fake import object_exchange, peers
 from workloads.tracing.fake.aten_ops import tensors_in
-from workloads.tracing.fake.known_values import forget, remember, values_of
+from workloads.tracing.fake.known_values import MOST_INTEGERS, forget, remember, values_of
 
 #: Elements of a broadcast whose values travel.
 _MOST_SENT = 1 << 12
@@ -25,46 +26,66 @@ _REDUCE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "product": lambda given: given.prod(0).to(given.dtype),
     "min": lambda given: given.amin(0),
     "max": lambda given: given.amax(0),
+    "band": lambda given: _folded(torch.bitwise_and, given),
+    "bor": lambda given: _folded(torch.bitwise_or, given),
+    "bxor": lambda given: _folded(torch.bitwise_xor, given),
 }
 
+#: What the places of a group give, each a list of tensors.
+Given = list[list[torch.Tensor]]
 
-def exchange(name: str, args: Any, outputs: Sequence[torch.Tensor], group: Any, reduce_op: str) -> None:
+
+def exchange(
+    name: str, args: Any, outputs: Sequence[torch.Tensor], group: Any, reduce_op: str, *, alike: bool
+) -> None:
     """``c10d::<name>`` has been called with ``args`` in ``group`` and wrote ``outputs``: known values arrive
-    there, or what was there is forgotten.
+    there, or what was there is forgotten.  ``alike``: every rank gives what this one gives.
     """
     with torch._C._DisableTorchDispatch(), torch.no_grad():
-        arrived = _arrived(name, args, group.size(), group.rank(), reduce_op)
-        if name == "broadcast_":
-            arrived = _broadcast(args[0], group, args[2])
+        arrived = _arrived(name, args, group, reduce_op, alike)
         if arrived is None:
             forget(list(outputs))
+            return
+        if not outputs:  # what is gathered arrives elsewhere
             return
         for output, values in zip(outputs, arrived, strict=True):
             _write(output, values)
 
 
-def _arrived(name: str, args: Any, ranks: int, rank: int, reduce_op: str) -> list[torch.Tensor] | None:
+def _arrived(name: str, args: Any, group: Any, reduce_op: str, alike: bool) -> list[torch.Tensor] | None:
     """Values of each output; None when they are not known."""
+    size, mine = dist.get_world_size(group), dist.get_rank(group)
+    if name == "broadcast_":
+        return _broadcast(args[0], group, int(args[2]))
     if name in ("allreduce_", "allreduce_coalesced_", "all_reduce"):
-        reduce = _REDUCE.get(reduce_op)
-        given = _known(args[0])
+        reduce, given = _REDUCE.get(reduce_op), _of_all(args[0], group, alike)
         if reduce is None or given is None:
             return None
-        return [reduce(torch.stack([values] * ranks)) for values in given]
+        return [reduce(torch.stack(values)) for values in zip(*given, strict=True)]
+    if name == "reduce_":
+        given = _of_all(args[0], group, alike)
+        if given is None or reduce_op not in _REDUCE or int(args[3]) != mine:
+            return _known(args[0])
+        return [_REDUCE[reduce_op](torch.stack(values)) for values in zip(*given, strict=True)]
     if name in ("_allgather_base_", "allgather_into_tensor_coalesced_", "all_gather_into_tensor"):
-        given = _known(args[1])
-        return None if given is None else [torch.cat([values.reshape(-1)] * ranks) for values in given]
-    if name in ("allgather_", "gather_"):
-        given = _known(args[1])
+        given = _of_all(args[1], group, alike)
         if given is None:
             return None
-        return [values for outputs, values in zip(args[0], given, strict=False) for _ in outputs]
-    if name == "alltoall_base_":
-        given, splits = _known(args[1]), args[4] or None
-        if given is None or (splits is None and given[0].shape[0] % ranks):
+        return [torch.cat([one.reshape(-1) for one in values]) for values in zip(*given, strict=True)]
+    if name in ("allgather_", "gather_"):
+        given = _of_all(args[1], group, alike)
+        return None if given is None else [one for values in zip(*given, strict=True) for one in values]
+    if name in ("_reduce_scatter_base_", "reduce_scatter_tensor"):
+        given = _of_all(args[1], group, alike)
+        if given is None or reduce_op not in _REDUCE:
             return None
-        parts = torch.split(given[0], splits or given[0].shape[0] // ranks)
-        return [torch.cat([parts[rank]] * ranks)]
+        reduced = _REDUCE[reduce_op](torch.stack([values[0] for values in given]))
+        return [reduced.reshape(size, -1)[mine]]
+    if name == "alltoall_base_":
+        given, splits = _of_all(args[1], group, alike), args[4] or None
+        if given is None or (splits and not alike) or (splits is None and given[0][0].shape[0] % size):
+            return None
+        return [torch.cat([torch.split(one, splits or one.shape[0] // size)[mine] for (one,) in given])]
     return None
 
 
@@ -86,10 +107,28 @@ def _array(values: torch.Tensor) -> Any:
     return (values.double() if values.dtype.is_floating_point else values).numpy()
 
 
+def _of_all(value: Any, group: Any, alike: bool) -> Given | None:
+    own = _known(value)
+    if own is None:
+        return None
+    if alike or sum(tensor.numel() for tensor in own) > MOST_INTEGERS:
+        return [own] * dist.get_world_size(group)
+    found: Given = peers.objects_of_all(own, group)
+    fits = all(len(one) == len(own) for one in found)
+    return found if fits else [own] * dist.get_world_size(group)
+
+
 def _known(value: Any) -> list[torch.Tensor] | None:
     found = [values_of(tensor) for tensor in tensors_in(value, [])]
-    known = [one for one in found if one is not None]
+    known = [one.detach().clone() for one in found if one is not None]
     return known if known and len(known) == len(found) else None
+
+
+def _folded(operator: Callable[..., torch.Tensor], given: torch.Tensor) -> torch.Tensor:
+    result = given[0]
+    for one in given[1:]:
+        result = operator(result, one)
+    return result
 
 
 def _write(output: torch.Tensor, values: torch.Tensor) -> None:

@@ -16,6 +16,9 @@ EVERYBODY, EVERYBODY_VALUES = -1, -2
 class Address:
     """The ``number``-th message from rank ``source``, at ``place`` in its group of family ``group``, to the
     rank at ``target`` there (or to :data:`EVERYBODY`).
+
+    ``shared``: what members of a group tell each other; it may stay away (:func:`stays_away`), and what is
+    found is that of the lowest rank at the same place, of the highest at the last: those are always run.
     """
 
     group: str
@@ -23,6 +26,8 @@ class Address:
     place: int
     target: int
     number: int
+    shared: bool = False
+    is_last: bool = False
 
     def path(self, folder: Path) -> Path:
         """Where the message from this very rank lies."""
@@ -31,7 +36,9 @@ class Address:
     def found(self, folder: Path) -> Path | None:
         """The message, else that of the lowest rank at the same place; None: neither was sent."""
         own = self.path(folder)
-        return own if own.exists() else min(folder.glob(f"{self._key()}.???????"), default=None)
+        if not self.shared and own.exists():
+            return own
+        return (max if self.is_last else min)(folder.glob(f"{self._key()}.???????"), default=None)
 
     def _key(self) -> str:
         text = repr((self.group, self.place, self.target, self.number))
@@ -56,6 +63,11 @@ def deliver(path: Path, content: object) -> None:
     scratch = path.with_name(f"{path.name}.new")
     scratch.write_bytes(pickle.dumps(content))
     scratch.replace(path)
+
+
+def stays_away(address: Address, folder: Path) -> None:
+    """Nobody will send the shared message at ``address``."""
+    deliver(address.path(folder), None)
 
 
 def who_waits(folder: Path) -> list[Waiting]:

@@ -3,9 +3,9 @@
 Note [Mail between runs]
     What a rank sends is put in a folder.  A rank that needs what is not there says so in the same folder and
     waits, while others are run.  Mail is addressed by family of process groups, places in the group and
-    count: a rank whose own peers are not run is answered with what ranks at their places sent.  Where every
-    rank gives an object (``all_gather_object``), its own stands for those of the others.  What an exchange
-    costs on the device is issued as torch issues it: sizes, then pickled bytes.
+    count: a rank whose own peers are not run is answered with what ranks at their places sent.  What every
+    rank gives (``all_gather_object``) is worked out from some (:mod:`workloads.tracing.fake.peers`).  What an
+    exchange costs on the device is issued as torch issues it: sizes, then pickled bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
-from workloads.tracing.fake import process_groups, streams
+from workloads.tracing.fake import peers, process_groups, streams
 from workloads.tracing.fake.mail import EVERYBODY, EVERYBODY_VALUES, Address, Waiting, deliver
 from workloads.tracing.sites import call_site
 
@@ -46,6 +46,8 @@ class Mailbox:
         self._folder = folder
         self._still_waiting = still_waiting
         self._counts: Counter[tuple[str, int, int]] = Counter()
+        #: Topics of which others have told nothing.
+        self._silent: set[str] = set()
 
     def send(self, objects: Sequence[Any], group: Any, target: int) -> list[int]:
         """Put ``objects`` in; returns the pickled bytes of each."""
@@ -68,6 +70,32 @@ class Mailbox:
     def receive_values(self, group: Any, place: int) -> Any:
         """What the rank at ``place`` in ``group`` broadcasts, once it is there."""
         return pickle.loads(self._wait_for(self._next(group, place, EVERYBODY_VALUES)).read_bytes())
+
+    def share(self, topic: str, group: Any, value: Any, wanted: Iterable[int]) -> dict[int, Any]:
+        """Tell ``group`` this rank's ``value`` at ``topic``; returns those of the places ``wanted`` that tell
+        theirs, with ``value`` for its own.
+        """
+        symbol, mine, size = process_groups.symbol_of(group), dist.get_rank(group), dist.get_world_size(group)
+        number = self._counts[topic, mine, EVERYBODY]
+        self._counts[topic, mine, EVERYBODY] += 1
+        found = {mine: value}
+
+        def address(place: int) -> Address:
+            source = dist.get_global_rank(group, place)
+            return Address(f"{symbol} {topic}", source, place, EVERYBODY, number, True, place == size - 1)
+
+        deliver(address(mine).path(self._folder), _pickled(value))
+        for place in wanted:
+            where = address(place)
+            if place == mine or (topic in self._silent and where.found(self._folder) is None):
+                continue
+            told = pickle.loads(self._wait_for(where).read_bytes())
+            if told is None:
+                self._silent.add(topic)
+            else:
+                with _disable_current_modes():
+                    found[place] = pickle.loads(told)
+        return found
 
     def post(self, key: str, value: bytes) -> None:
         """Put ``value`` at ``key`` of the store that all ranks share."""
@@ -195,8 +223,8 @@ def scatter_object_list(
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-    """``torch.distributed.all_gather_object``: this rank's object stands for all."""
-    object_list[:] = [obj] * len(object_list)
+    """``torch.distributed.all_gather_object``."""
+    object_list[:] = peers.objects_of_all(obj, group or c10d._get_default_group())
     _issue_gather(obj, group)
 
 
@@ -204,12 +232,13 @@ def gather_object(
     obj: Any,
     object_gather_list: list[Any] | None = None,
     dst: int | None = None,  # noqa: ARG001
-    group: Any = None,  # noqa: ARG001
+    group: Any = None,
     group_dst: int | None = None,  # noqa: ARG001
 ) -> None:
     """``torch.distributed.gather_object``; what it costs on the device is left out."""
+    given = peers.objects_of_all(obj, group or c10d._get_default_group())
     if object_gather_list is not None:
-        object_gather_list[:] = [obj] * len(object_gather_list)
+        object_gather_list[:] = given
 
 
 def _issue(group: Any, device: Any, sizes: list[int], operation: Any, place: int, batch: bool) -> None:

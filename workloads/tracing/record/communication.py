@@ -129,9 +129,11 @@ class CommunicationRecorder:
         call, reduce_op = parse_functional(name, args, result)
         if name == "all_to_all_single":  # (tensor, splits of the result, splits of the tensor, group)
             self._exchange_known("alltoall_base_", (result, args[0], None, *args[1:3]), call, reduce_op)
-        elif name in ("all_gather_into_tensor", "all_reduce"):
-            source = args[0] if name == "all_reduce" else result
-            self._exchange_known(name, (source, args[0]), call, reduce_op)
+        elif name in ("all_gather_into_tensor", "all_reduce", "all_reduce_", "reduce_scatter_tensor"):
+            source = args[0] if name.startswith("all_reduce") else result
+            self._exchange_known(name.removesuffix("_"), (source, args[0]), call, reduce_op)
+        elif name in ("broadcast", "broadcast_"):
+            self._exchange_known("broadcast_", (args[0], None, args[1]), call, reduce_op)
         else:
             self._exchange_known("", args, call, reduce_op)
         if not recorder.recording or _stays_on_host(call):
@@ -158,9 +160,9 @@ class CommunicationRecorder:
     def _exchange_known(self, name: str, args: Any, call: CollectiveCall, reduce_op: str) -> None:
         """Known values travel with ``c10d::<name>``."""
         outputs = [tensor for _, written in call.parts for tensor in written]
-        if outputs:
+        if outputs or name == "gather_":
             group = process_groups.unbox(call.group)
-            exchange(name, args, outputs, group, reduce_op)
+            exchange(name, args, outputs, group, reduce_op, alike=self._recorder.known.routed)
 
     def note_future(self, tensors: list[torch.Tensor], ops: tuple[int, ...]) -> None:
         """Somebody got a future for ``ops``, which write ``tensors``."""

@@ -92,9 +92,12 @@ class Recording:
 
 @dataclass(frozen=True)
 class ValueAsked:
-    """One site: what was asked ("item": a value, "share": the true part of a mask), and the answer."""
+    """One site: what was asked ("item": a value, "share": the true part of a mask, "peers": what other ranks
+    give), the answer, and the rule by which it was given ("": none, the user said it).
+    """
 
     site: str
     kind: str
     answer: float
     overridden: bool
+    rule: str = ""

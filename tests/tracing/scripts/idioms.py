@@ -1,0 +1,237 @@
+"""What programs do with values on their way, one line each: ``idioms.py FOLDER`` writes what this rank gets.
+
+``idioms.py FOLDER PORT`` really runs two ranks on CPUs, with gloo.
+"""
+
+import copy
+import io
+import json
+import os
+import pickle
+import random
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+FOLDER = Path(sys.argv[1])
+
+
+def gathered(one, device):
+    """One tensor of every rank, as a list."""
+    parts = [torch.empty_like(one.to(device)) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, one.to(device))
+    return torch.stack(parts).tolist()
+
+
+def reduced(one, op=dist.ReduceOp.SUM):
+    dist.all_reduce(one, op=op)
+    return one.tolist()
+
+
+def broadcast(one, source=0):
+    dist.broadcast(one, source)
+    return one.tolist()
+
+
+def objects_of_all(one):
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, one)
+    return found
+
+
+def broadcast_objects(*objects):
+    found = list(objects)
+    dist.broadcast_object_list(found, 0)
+    return found
+
+
+def saved(one):
+    path = FOLDER / f"saved.{dist.get_rank()}.pt"
+    torch.save(one, path)
+    return torch.load(path)
+
+
+def in_memory(one):
+    file = io.BytesIO()
+    torch.save(one, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def after(function, one):
+    function(one)
+    return one
+
+
+def seeded(function, seed=7):
+    torch.manual_seed(seed)
+    return function()
+
+
+def handed_on(store, rank):
+    if rank == 0:
+        store.set("flag", "on")
+    return store.get("flag").decode(), store.add(f"own {rank}", 2)
+
+
+def idioms(rank, ranks, device, gloo, store):
+    """Name -> what it gives, as plain Python."""
+    t, dev = torch.tensor, (lambda *data, **options: torch.tensor(*data, device=device, **options))
+    layer = seeded(lambda: nn.Linear(3, 2))
+    batch = {"ids": torch.arange(6).view(2, 3), "mask": torch.ones(2, 3, dtype=torch.bool)}
+    return {
+        # formatting
+        "format": lambda: f"{t(2.5):.4f} {t(3)} {dev(0.125):.2e}",
+        "percent": lambda: "%d of %.1f" % (t(7), dev(2.0)),  # noqa: UP031
+        "text of a tensor": lambda: str(t([1, 2])),
+        "round": lambda: round(t(2.567).item(), 2),
+        # reading
+        "item": lambda: t([3, 9, 2]).max().item(),
+        "item of the device": lambda: dev([3, 9, 2]).argmax().item(),
+        "tolist": lambda: torch.arange(4).view(2, 2).tolist(),
+        "tolist of the device": lambda: torch.arange(4, device=device).view(2, 2).t().tolist(),
+        "int and float": lambda: (int(dev(4)), float(dev(0.5)), bool(dev([0, 1]).any())),
+        "index": lambda: ["a", "b", "c"][dev(1)],
+        "range": lambda: list(range(dev(3))),
+        "iteration": lambda: [int(one) for one in dev([4, 5])],
+        "unpacking": lambda: (lambda low, high: [low.item(), high.item()])(*dev([1, 2])),
+        "truth": lambda: "yes" if dev([1.0]).sum() > 0 else "no",
+        "all finite": lambda: bool(torch.isfinite(torch.rand(300, 300, device=device)).all()),
+        "any nan": lambda: torch.isnan(torch.rand(300, 300, device=device)).any().item(),
+        "equal": lambda: (torch.equal(t([1, 2]), t([1, 3])), torch.equal(dev([1]), dev([1]))),
+        "allclose": lambda: torch.allclose(t([1.0]), t([1.0 + 1e-9])),
+        "contains": lambda: 3 in dev([1, 3]),
+        "max of a list": lambda: max(t([3, 9]), t([4, 1]), key=lambda one: one.sum().item()).tolist(),
+        # arithmetic and indexing
+        "grid": lambda: torch.arange(8).reshape(2, 2, 2).permute(2, 0, 1).reshape(-1, 2).tolist(),
+        "nonzero": lambda: t([0, 1, 1]).nonzero(as_tuple=True)[0].tolist(),
+        "nonzero of the device": lambda: (dev([0, 2, 0, 3]) > 0).nonzero().flatten().tolist(),
+        "mask": lambda: dev([1, 2, 3])[dev([True, False, True])].tolist(),
+        "cumsum": lambda: torch.cumsum(dev([0, 3, 1, 2]), 0).tolist(),
+        "linspace": lambda: torch.linspace(0, 1, 5).tolist(),
+        "sort": lambda: [one.tolist() for one in dev([3, 1, 2]).sort(descending=True)],
+        "unique": lambda: [one.tolist() for one in torch.unique(t([3, 1, 3]), return_counts=True)],
+        "bincount": lambda: torch.bincount(dev([0, 2, 2]), minlength=4).tolist(),
+        "searchsorted": lambda: torch.searchsorted(t([1, 3, 5]), t([3, 4])).tolist(),
+        "one hot": lambda: nn.functional.one_hot(dev([0, 2]), 3).tolist(),
+        "where": lambda: torch.where(dev([1, 5]) > 2, dev([9, 9]), dev([0, 0])).tolist(),
+        "scatter": lambda: torch.zeros(4, dtype=torch.long).scatter_(0, t([1, 3]), t([5, 6])).tolist(),
+        "in place through a view": lambda: after(
+            lambda one: one[1:].add_(5), torch.zeros(3, device=device)
+        ).tolist(),
+        "assignment": lambda: after(lambda one: one.__setitem__(0, dev(7)), torch.zeros(2)).tolist(),
+        "repeat_interleave": lambda: dev([4, 5]).repeat_interleave(dev([2, 1])).tolist(),
+        "cat and split": lambda: [one.tolist() for one in torch.cat([dev([1, 2]), dev([3])]).split([1, 2])],
+        "tensor of tensors": lambda: torch.tensor([dev(1), dev(2)]).tolist(),
+        "triangle": lambda: torch.tril(torch.ones(3, 3, dtype=torch.bool)).sum().item(),
+        "pad": lambda: nn.utils.rnn.pad_sequence([t([1, 2]), t([3])], batch_first=True).tolist(),
+        "lengths": lambda: batch["mask"].to(device).sum(-1).max().item(),
+        "labels": lambda: (batch["ids"].to(device) != 0).sum().item(),
+        "to the device and back": lambda: batch["ids"].to(device).cpu().numpy().sum().item(),
+        "bits": lambda: dev([1.0]).view(torch.int32).item(),
+        # random numbers by seed
+        "randperm": lambda: seeded(lambda: torch.randperm(6)).tolist(),
+        "generator": lambda: torch.randint(0, 99, (3,), generator=torch.Generator().manual_seed(2)).tolist(),
+        "state": lambda: seeded(lambda: after(torch.set_rng_state, torch.get_rng_state()) is not None),
+        "state by the device": lambda: seeded(
+            lambda: (torch.set_rng_state(torch.get_rng_state().to(device).cpu()), torch.rand(2).tolist())[1]
+        ),
+        "fork": lambda: seeded(lambda: (lambda _: torch.rand(1).item())(torch.random.fork_rng(devices=[]))),
+        "initial values": lambda: layer.weight.detach().tolist(),
+        "initial seed": lambda: seeded(torch.initial_seed),
+        "split at random": lambda: seeded(
+            lambda: [list(one.indices) for one in torch.utils.data.random_split(range(5), [3, 2])]
+        ),
+        "sampler": lambda: list(
+            torch.utils.data.DistributedSampler(range(7), num_replicas=ranks, rank=rank, seed=3)
+        ),
+        "loader": lambda: seeded(
+            lambda: [one.tolist() for one in torch.utils.data.DataLoader(torch.arange(5), 2, shuffle=True)]
+        ),
+        "Python's and numpy's": lambda: (
+            random.Random(1).random(),
+            np.random.default_rng(1).integers(0, 9, 3).tolist(),
+        ),
+        # numpy, copies, files
+        "numpy": lambda: torch.from_numpy(np.arange(3) * 2).add(1).tolist(),
+        "numpy of a tensor": lambda: np.asarray(torch.arange(3)).max().item(),
+        "numpy shares": lambda: (lambda a: (torch.from_numpy(a).add_(1), a.tolist())[1])(np.zeros(2)),
+        "numpy of a weight": lambda: layer.bias.detach().numpy().tolist(),
+        "deepcopy": lambda: copy.deepcopy({"a": t([1, 2]), "b": dev([3])})["b"].tolist(),
+        "deepcopy of a module": lambda: copy.deepcopy(layer).weight.tolist() == layer.weight.tolist(),
+        "pickle": lambda: pickle.loads(pickle.dumps(torch.arange(3))).tolist(),
+        "save and load": lambda: saved({"step": 4, "ids": t([1, 2]), "own": dev([5])})["ids"].tolist(),
+        "save and load in memory": lambda: in_memory(layer.state_dict())["bias"].tolist(),
+        "load_state_dict": lambda: str(nn.Linear(3, 2).load_state_dict(layer.state_dict())),
+        "share_memory": lambda: torch.arange(3).share_memory_().tolist(),
+        # modules and gradients of the host
+        "gradient": lambda: (lambda x: ((x * x).sum().backward(), x.grad.tolist())[1])(
+            t([1.0, 2.0], requires_grad=True)
+        ),
+        "norm of a weight": lambda: round(layer.weight.norm().item(), 5),
+        "fill": lambda: after(lambda one: one.data.fill_(2), nn.Parameter(torch.zeros(2))).tolist(),
+        "number of parameters": lambda: sum(one.numel() for one in layer.parameters()),
+        # other ranks
+        "count": lambda: reduced(dev(5)),
+        "count of ranks": lambda: reduced(dev([rank, 1])),
+        "maximum": lambda: reduced(dev([float(rank)]), dist.ReduceOp.MAX),
+        "by gloo": lambda: after(lambda one: dist.all_reduce(one, group=gloo), t([rank + 1])).tolist(),
+        "flags": lambda: broadcast(dev([1, 0, 1]) if rank == 0 else dev([0, 0, 0])),
+        "seed of the last": lambda: broadcast(t([100 + rank]).to(device), ranks - 1),
+        "shapes of all": lambda: gathered(t([rank, 3]), device),
+        "all_gather_object": lambda: objects_of_all({"rank": rank, "name": "node"}),
+        "broadcast_object_list": lambda: broadcast_objects(rank, f"of {rank}"),
+        "store": lambda: handed_on(store, rank),
+        "barrier": lambda: dist.barrier() is None,
+        "monitored_barrier": lambda: dist.monitored_barrier(gloo, timedelta(seconds=60)) is None,
+        "ranks of a group": lambda: dist.get_process_group_ranks(gloo),
+    }
+
+
+def plain(value):
+    """As JSON gives it back."""
+    return json.loads(json.dumps(value))
+
+
+def main():
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    store = dist.TCPStore("127.0.0.1", int(os.environ["STORE_PORT"]), ranks, rank == 0)
+    found = {}
+    for name, idiom in idioms(rank, ranks, device, dist.new_group(backend="gloo"), store).items():
+        try:
+            found[name] = plain(idiom())
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    (FOLDER / f"{device}.{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    model = nn.Linear(4, 4).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(2, 4, device=device)).sum().backward()
+        optimizer.step()
+    dist.barrier()
+
+
+def launch(port):
+    """Two ranks, forks of this process."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE="2")
+    children = []
+    for rank in range(2):
+        child = os.fork()
+        if child == 0:
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+            main()
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    launch(sys.argv[2]) if len(sys.argv) > 2 else main()

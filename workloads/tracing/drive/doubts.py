@@ -1,0 +1,57 @@
+"""Is a traced step what the program really does?  What assumed answers may have spoiled, and what to say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from simcore.errors import InputError
+from simcore.graph import Graph
+from simcore.graph.ops import OpKind
+
+_NO_ELEMENTS = re.compile(r"[\[,]0[\],]")
+_SITES_SHOWN = 3
+
+
+def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Warnings about the traced ``graph``; ``values``: what was answered while tracing, as in ``trace.json``.
+
+    InputError for a step that computes nothing although it asked for values that are not known.
+    """
+    assumed = [one for one in values if not one["overridden"] and one["kind"] in ("item", "share", "size")]
+    whole = [one for one in assumed if one["rule"].endswith("integer")]
+    advice = _advice(whole or assumed)
+    found = []
+    if not graph.ops.flops.any():
+        message = "no operation of the step has flops"
+        if assumed:
+            raise InputError(f"{message}: the model may have run on nothing{advice}")
+        found.append(message)
+    empty = _first_without_elements(graph)
+    if empty and assumed:
+        found.append(f"{empty} has a dimension of 0{advice}")
+    elif whole:
+        found.append(
+            f"integers that are not known were answered 0, sizes or loops may depend on them{advice}"
+        )
+    return found
+
+
+def _advice(values: Iterable[Mapping[str, Any]]) -> str:
+    sites = list(dict.fromkeys(one["site"] for one in values))
+    if not sites:
+        return ""
+    shown = ", ".join(f"--value {site}=..." for site in sites[:_SITES_SHOWN])
+    more = f" and {len(sites) - _SITES_SHOWN} more" if len(sites) > _SITES_SHOWN else ""
+    return f"; say what was asked for there: {shown}{more}"
+
+
+def _first_without_elements(graph: Graph) -> str:
+    """The first kernel that works on a tensor without elements, as a text; "" for none."""
+    ops = graph.ops
+    columns = (ops.kind.tolist(), ops.name.tolist(), ops.module.tolist(), ops.in_shapes.tolist())
+    for kind, name, module, shapes in zip(*columns, strict=True):
+        if kind == OpKind.COMPUTE and _NO_ELEMENTS.search(shapes):
+            return f"{name} in {module!r}" if module else str(name)
+    return ""
