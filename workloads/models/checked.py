@@ -13,7 +13,7 @@ from simcore.outside import yaml_document
 
 M = TypeVar("M", bound=BaseModel)
 
-_WHOLE = re.compile("0|[1-9][0-9]*", re.ASCII)
+_WHOLE = re.compile("0|[1-9][0-9]{0,17}", re.ASCII)  # longer ones are for the parser to refuse
 _WORD = re.compile("[a-z][a-z0-9_]*", re.ASCII)
 #: Words that YAML takes for something else than text.
 _TRUTHS = {"true": True, "false": False}
