@@ -299,3 +299,48 @@ def test_the_command_shows_them(tmp_path, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "1.0649" in text  # 8.2 / 7.7
     assert "150.0% of what stragglers cost" in text
+
+
+def unlogged_meetings(early=()):
+    """Three replicas of one stage, three steps: forward 1 s, on rank 2 5 s, backward 2 s, then the optimizer.
+
+    All begin it 0.1 s after the last is ready, at 7.1 s: somebody meets there.  In steps of ``early`` rank 0
+    begins it at 4 s, and meets nobody.
+    """
+    rows = []
+    for step in range(3):
+        for dp, forward in enumerate((1.0, 1.0, 5.0)):
+            who = (dp, 0, dp, step)
+            begins = 4.0 if step in early and not dp else 7.1
+            rows += [
+                (*who, "forward-compute", 0.0, forward, 0, 0, 0, 0),
+                (*who, "backward-compute", forward, forward + 2, 0, 0, 0, 0),
+                (*who, "optimizer", begins, begins + 0.5, 0, -1, -1, -1),
+            ]
+    return rows
+
+
+def without_straggler(path, capsys):
+    assert simcore("replay", path, "--json", "--edit", "straggler.2=remove") == 0
+    result = json.loads(capsys.readouterr().out)
+    (edit,) = result["edits"]
+    return result, edit["step_time_before_s"], edit["step_time_after_s"]
+
+
+def test_who_waits_for_a_straggler_unlogged_goes_on_without_it(tmp_path, capsys):
+    result, before_s, after_s = without_straggler(write(tmp_path / "log.csv", unlogged_meetings()), capsys)
+    # All are ready at 1 + 2, and 0.1 s of the gap stays.
+    assert (before_s, after_s) == pytest.approx((7.6, 3.6))
+    assert any(
+        "3 times a group of workers meets unlogged" in text for text in result["import_report"]["inferred"]
+    )
+    # Without delays nobody gains by the meeting: forward and backward of rank 2, and the optimizer.
+    assert result["stragglers"]["t_simulated_s"] == pytest.approx(7.5)
+
+
+def test_a_gap_that_does_not_end_with_the_last_stays(tmp_path, capsys):
+    path = write(tmp_path / "log.csv", unlogged_meetings(early=(1,)))
+    result, before_s, after_s = without_straggler(path, capsys)
+    # One step in three contradicts a meeting; ranks 0 and 1 then begin the optimizer 4.1 s after they could.
+    assert (before_s, after_s) == pytest.approx((7.6, 7.6))
+    assert not any("unlogged" in text for text in result["import_report"]["inferred"])

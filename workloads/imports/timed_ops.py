@@ -95,7 +95,7 @@ def build_timed_graph(
     for index, ops in enumerate(ranks):
         template = build.template(f"rank {numbers[index]}")
         contradicted = _drop_contradicted(ops, tolerance_ps)
-        gaps = _gaps(ops)
+        gaps = gaps_before(ops)
         own = [at for at, op in enumerate(ops) if op.gap_ps is None]
         if typical and own:
             gaps[own] = int(np.median(gaps[own]))
@@ -113,7 +113,7 @@ def _drop_contradicted(ops: Sequence[TimedOp], tolerance_ps: int) -> int:
     return dropped
 
 
-def _gaps(ops: Sequence[TimedOp]) -> IntArray:
+def gaps_before(ops: Sequence[TimedOp]) -> IntArray:
     """How much later than its stream and its waits explain each op started, ps."""
     gaps = np.zeros(len(ops), dtype=np.int64)
     last: dict[str, int] = {}

@@ -28,6 +28,7 @@ from workloads.imports.logs.worker_log import (
     WorkerLog,
     read_worker_log,
 )
+from workloads.imports.logs.worker_meetings import meeting_groups, with_meetings
 from workloads.imports.timed_ops import RecordedCall, TimedOp, TimedRank, build_timed_graph, imported_rank
 
 #: Time stamps of one worker are rounded to some us: an op may seem to start before what it follows has ended.
@@ -78,11 +79,12 @@ def import_worker_log(log: WorkerLog, skipped: tuple[str, ...] = (), *, typical:
         ops, of_row = _worker_ops(log, own, calls, matched, origins, overlapped)
         ranks.append(ops)
         row_of.append(of_row)
+    ranks, meetings = with_meetings(log, ranks)
     graph, placed = build_timed_graph(
         "worker log",
         log.numbers,
         ranks,
-        worker_groups(log),
+        [*worker_groups(log), *meeting_groups(log)],
         typical=typical,
         tolerance_ps=_CONTRADICTION_PS,
     )
@@ -92,12 +94,11 @@ def import_worker_log(log: WorkerLog, skipped: tuple[str, ...] = (), *, typical:
     )
     flat = np.full(len(log.step), -1, dtype=np.int64)
     gap = flat.copy()
-    for of_row, place in zip(row_of, placed, strict=True):
-        for at, row in enumerate(of_row):
-            if row >= 0:
-                flat[row], gap[row] = place.op[at], place.gap[at]
+    for of_row, ops, place in zip(row_of, ranks, placed, strict=True):
+        logged = [op.recorded for op in ops]
+        flat[of_row], gap[of_row] = place.op[logged], place.gap[logged]
     origin = WorkerOps(log, log.worker, np.searchsorted(log.steps, log.step), log.optype, flat, gap)
-    report = _report(log, ranks, placed, len(calls), refused, skipped)
+    report = _report(log, ranks, placed, len(calls), meetings, refused, skipped)
     return ImportedJob(graph, imported, report, origin)
 
 
@@ -130,7 +131,7 @@ def _worker_ops(
     origins: IntArray,
     overlapped: bool,
 ) -> tuple[list[TimedOp], list[int]]:
-    """A worker's ops in issue order, and the row of the log that each is (-1: the begin of a step)."""
+    """A worker's ops in issue order, and the row of the log that each is, begins of steps aside."""
     ops: list[TimedOp] = []
     of_row: list[int] = []
     steps = np.searchsorted(log.steps, log.step[own])
@@ -145,7 +146,6 @@ def _worker_ops(
                 call=RecordedCall("steps", 0, collective="barrier"), recorded=False, gap_ps=0,
             )
         )  # fmt: skip
-        of_row.append(-1)
         place = {row: begin + 1 + at for at, row in enumerate(rows)}
         waits = _waits(log, rows, matched, overlapped)
         streams: set[str] = set()
@@ -224,14 +224,17 @@ def _of_chunk(log: WorkerLog, computes: list[int], optype: str, chunk: int) -> l
 
 
 def _report(
-    log: WorkerLog, ranks: list[list[TimedOp]], placed: list[TimedRank], coupled: int, refused: list[str],
-    skipped: tuple[str, ...],
+    log: WorkerLog, ranks: list[list[TimedOp]], placed: list[TimedRank], coupled: int, meetings: int,
+    refused: list[str], skipped: tuple[str, ...],
 ) -> ImportReport:  # fmt: skip
     unknown = [name for name in log.optype.values if name not in KNOWN_TYPES]
     inferred = ["waits follow from the kinds of ops: a log does not record them; steps follow one another"]
     contradicted = sum(place.contradicted for place in placed)
     if contradicted:
         inferred.append(f"{contradicted} waits that the log contradicts by more than 10 ms are left out")
+    if meetings:
+        how = "gaps before an op end on all of them when the last is ready"
+        inferred.append(f"{meetings} times a group of workers meets unlogged: {how}")
     if unknown:
         inferred.append(
             f"unknown types of ops stand in their worker's order, uncoupled: {', '.join(unknown)}"
