@@ -109,11 +109,12 @@ def run(
     """
     setup = setup or Setup()
     refuse_too_large_graph(graph, f"workload {graph.workload.name!r}")
-    topology, nccl = _wired(cluster, setup.nccl)
+    topology, nccl = wired(cluster, setup.nccl)
     plans = planner or (AlphaBetaPlanner(nccl) if setup.network == "alphabeta" else nccl)
     remembered, said, warned = None, "", ""
     if cost is None:
-        cost = remembered = _Remembered(_priced(cluster.gpu, graph, setup))
+        of_gpu = priced(cluster.gpu, graph.world_size, graph.workload.precision, setup)
+        cost = remembered = _Remembered(of_gpu)
         said, warned = cluster.gpu.load_remarks(graph.world_size)
         variants = variants or _variants(graph, cluster, setup, cost)
     result = simulate(
@@ -138,9 +139,10 @@ def run(
     )
 
 
-def _priced(gpu: GpuSpec, graph: Graph, setup: Setup) -> RooflineCost:
-    math = "tf32" if graph.workload.precision == "tf32" else setup.fp32_math
-    return RooflineCost(gpu.under_load(graph.world_size), fp32_math=math, tables=setup.tables)
+def priced(gpu: GpuSpec, num_ranks: int, precision: str, setup: Setup) -> RooflineCost:
+    """Prices of kernels on ``gpu`` under the load of a job of ``num_ranks``."""
+    math = "tf32" if precision == "tf32" else setup.fp32_math
+    return RooflineCost(gpu.under_load(num_ranks), fp32_math=math, tables=setup.tables)
 
 
 def _variants(graph: Graph, cluster: ClusterSpec, setup: Setup, cost: CostModel) -> Variants | None:
@@ -155,7 +157,7 @@ def _variants(graph: Graph, cluster: ClusterSpec, setup: Setup, cost: CostModel)
             raise InputError(f"rank.{rank}: the job has ranks 0 to {graph.world_size - 1}")
         if gpu not in gpus[1:]:
             gpus.append(gpu)
-            costs.append(_priced(gpu, graph, setup))
+            costs.append(priced(gpu, graph.world_size, graph.workload.precision, setup))
         of_rank[rank] = gpus.index(gpu, 1)
     return Variants(tuple(gpus), tuple(costs), of_rank)
 
@@ -180,7 +182,8 @@ _KEPT: Final = 8
 _KEPT_RANKS: Final = 30_000  # some 20 MB of plans
 
 
-def _wired(cluster: ClusterSpec, nccl: Mapping[str, Any]) -> tuple[Topology, NcclPlanner]:
+def wired(cluster: ClusterSpec, nccl: Mapping[str, Any]) -> tuple[Topology, NcclPlanner]:
+    """A cluster's links, and NCCL's choices on them as far as ``nccl`` leaves them to it."""
     key = (cluster.name, hardware_hash(cluster), repr(sorted(nccl.items())))
     if sum(planner.num_planned_ranks for _, planner in _LAST.values()) > _KEPT_RANKS:
         _LAST.clear()

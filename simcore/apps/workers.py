@@ -5,8 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import TypeVar
@@ -18,22 +19,23 @@ Found = TypeVar("Found")
 
 
 def each(
-    function: Callable[[Job], Found], jobs: Sequence[Job], count: int, name: Callable[[Job], str]
+    function: Callable[[Job], Found], jobs: Iterable[Job], count: int, name: Callable[[Job], str]
 ) -> Generator[Found, None, None]:
     """``function`` of each job, in ``count`` forks of this process, in the order in which they end.
 
-    ``function`` raises no exception.  A job whose worker is killed is done again, once.  Close the generator
-    to end the workers.
+    The next job is asked for when a fork is free: it may depend on what others gave.  ``function`` raises no
+    exception.  A job whose worker is killed is done again, once.  Close the generator to end the workers.
     Errors: InputError, with the job's ``name``, when its worker is killed twice.
     """
     context = multiprocessing.get_context("fork")
-    queue = deque(jobs)
+    queue: deque[Job] = deque()
+    coming = iter(jobs)
     again: list[Job] = []
     idle: list[tuple[ForkProcess, Connection]] = []
     running: dict[Connection, tuple[ForkProcess, Job]] = {}
     try:
-        while queue or running:
-            while queue and len(running) < count:
+        while True:
+            while len(running) < count and (queue := queue or deque(islice(coming, 1))):
                 if not idle:
                     ours, theirs = context.Pipe()
                     # Nobody is idle here, so these are all ends of ours that it would hold open.
@@ -46,6 +48,8 @@ def each(
                 running[connection] = process, job
                 with suppress(OSError):  # a dead one is told of below
                     connection.send(job)
+            if not running:
+                return
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
                 process, job = running.pop(ready)

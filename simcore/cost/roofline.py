@@ -113,14 +113,18 @@ class RooflineCost:
         )
         first = np.zeros(len(index), dtype=np.int64)
         first[inverse[::-1]] = np.arange(len(rows))[::-1]
-        distinct = np.array([self._price(ops, int(rows[i])) for i in first], dtype=np.int64)
+        distinct = np.array([self._price_row(ops, int(rows[i])) for i in first], dtype=np.int64)
         for column, name in enumerate(_COLUMNS):
             getattr(demands, name)[rows] = distinct[inverse, column]
         self._apply_recorded(demands, ops, rows)
         return demands
 
-    def _price(self, ops: OpTable, row: int) -> tuple[int, ...]:
-        """One distinct kernel, in the order of ``_COLUMNS``."""
+    def alone_ps(self, kernel: KernelShape) -> int:
+        """Time of a kernel on an idle GPU, ps, as :meth:`demands` has it."""
+        sm_ps, _, _, hbm_bytes, fixed_ps, *_ = self._price(kernel, is_copy=False)
+        return fixed_ps + max(sm_ps, round(hbm_bytes * (1e12 / self.gpu.hbm_bytes_per_s)))
+
+    def _price_row(self, ops: OpTable, row: int) -> tuple[int, ...]:
         is_copy = ops.kind[row] == int(OpKind.MEMCPY)
         name = ops.name[row]
         kernel = KernelShape(
@@ -134,12 +138,16 @@ class RooflineCost:
             bytes_written=int(ops.bytes_written[row]),
             replayed=bool(ops.batch[row] >= 0),
         )
+        return self._price(kernel, is_copy=bool(is_copy))
+
+    def _price(self, kernel: KernelShape, *, is_copy: bool) -> tuple[int, ...]:
+        """One distinct kernel, in the order of ``_COLUMNS``."""
         work = memcpy_work(kernel, self._context) if is_copy else self.work(kernel)
         fixed_s = work.launches * (self.gpu.kernel_gap_s + work.prologue_s)
         seconds = fixed_s + max(work.sm_s, work.hbm_bytes / self._context.hbm_bytes_per_s)
         if not seconds <= _LONGEST_KERNEL_S:
             raise InputError(
-                f"op {name!r} would take {seconds:.3g} s on one {self.gpu.name}, more than the"
+                f"op {kernel.name!r} would take {seconds:.3g} s on one {self.gpu.name}, more than the"
                 f" {_LONGEST_KERNEL_S:g} s that any kernel may take; check clock, peak flops and HBM"
             )
         sm_ps = ps_from_s(work.sm_s)

@@ -84,8 +84,18 @@ class TemplateBuilder:
     def op(
         self, kind: OpKind, *, waits: Iterable[Source] = (), data: Iterable[Source] = (), **columns: object
     ) -> OpHandle:
-        """An op of any kind with its columns as they are: what an importer has read."""
-        return self._add(kind, waits, data, **columns)
+        """An op of any kind with its columns as they are: what all other methods end in."""
+        for column in columns:
+            if column not in OP_COLUMNS:
+                raise InputError(f"unknown op column {column!r}{nearest(column, OP_COLUMNS)}")
+        position = len(self.rows)
+        for edge_kind, sources in ((EdgeKind.DATA, data), (EdgeKind.WAIT, waits)):
+            for source in sources:
+                if isinstance(source, OpHandle):
+                    self._position(source)
+                self.edges.append(WrittenEdge(position, edge_kind, source))
+        self.rows.append({"phase": self._phase, **columns, "kind": int(kind)})
+        return OpHandle(self.index, position)
 
     def compute(
         self,
@@ -97,7 +107,7 @@ class TemplateBuilder:
         **columns: object,
     ) -> OpHandle:
         """A compute kernel.  Give ``recorded_ps`` for a fixed duration, or class, shapes, flops and bytes."""
-        return self._add(OpKind.COMPUTE, waits, data, name=name, stream=stream, **columns)
+        return self.op(OpKind.COMPUTE, waits=waits, data=data, name=name, stream=stream, **columns)
 
     def memcpy(
         self,
@@ -111,7 +121,7 @@ class TemplateBuilder:
     ) -> OpHandle:
         """A transfer of ``num_bytes`` on a copy engine."""
         columns = {"bytes_read": num_bytes, "bytes_written": num_bytes, "op_class": "copy", **columns}
-        return self._add(OpKind.MEMCPY, waits, data, name=name, stream=stream, **columns)
+        return self.op(OpKind.MEMCPY, waits=waits, data=data, name=name, stream=stream, **columns)
 
     def collective(
         self,
@@ -159,19 +169,20 @@ class TemplateBuilder:
 
     def host(self, name: str, duration_ps: int, **columns: object) -> OpHandle:
         """Time that the host spends before it launches the next op, ps."""
-        return self._add(OpKind.HOST, (), (), name=name, stream="host", recorded_ps=duration_ps, **columns)
+        columns = {"name": name, "stream": "host", "recorded_ps": duration_ps, **columns}
+        return self.op(OpKind.HOST, waits=(), data=(), **columns)
 
     def event_wait(
         self, name: str, duration_ps: int, *, stream: str = "compute", waits: Iterable[Source] = ()
     ) -> OpHandle:
         """The stream waits for ``waits`` (cudaStreamWaitEvent) and then stands idle for ``duration_ps``."""
-        return self._add(OpKind.EVENT_WAIT, waits, (), name=name, stream=stream, recorded_ps=duration_ps)
+        return self.op(OpKind.EVENT_WAIT, waits=waits, name=name, stream=stream, recorded_ps=duration_ps)
 
     def sync(
         self, stream: str = "", *, name: str = "cudaDeviceSynchronize", waits: Iterable[Source] = ()
     ) -> OpHandle:
         """The host waits for everything issued so far on ``stream`` ("": on all streams)."""
-        return self._add(OpKind.SYNC, waits, (), name=name, stream=stream, blocking=1)
+        return self.op(OpKind.SYNC, waits=waits, name=name, stream=stream, blocking=1)
 
     def free(self, after: OpHandle | None, num_bytes: int, *, owner: OpHandle | None = None) -> None:
         """Release ``num_bytes`` after op ``after`` (None: at the template's start).
@@ -193,21 +204,6 @@ class TemplateBuilder:
             )
         return handle.position
 
-    def _add(
-        self, kind: OpKind, waits: Iterable[Source], data: Iterable[Source], **columns: object
-    ) -> OpHandle:
-        for column in columns:
-            if column not in OP_COLUMNS:
-                raise InputError(f"unknown op column {column!r}{nearest(column, OP_COLUMNS)}")
-        position = len(self.rows)
-        for edge_kind, sources in ((EdgeKind.DATA, data), (EdgeKind.WAIT, waits)):
-            for source in sources:
-                if isinstance(source, OpHandle):
-                    self._position(source)
-                self.edges.append(WrittenEdge(position, edge_kind, source))
-        self.rows.append({"phase": self._phase, **columns, "kind": int(kind)})
-        return OpHandle(self.index, position)
-
     def _comm(
         self,
         kind: OpKind,
@@ -220,7 +216,7 @@ class TemplateBuilder:
     ) -> OpHandle:
         self._group_size(group)
         columns = {"group": group, "num_bytes": num_bytes, "stream": stream or group, **columns}
-        return self._add(kind, waits, data, **columns)
+        return self.op(kind, waits=waits, data=data, **columns)
 
     def _p2p(
         self,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from simcore.planning.question import Candidate, Question
-from simcore.planning.space import SearchAxis
+from simcore.planning.appraisal import Appraised
+from simcore.planning.question import Question
 from simcore.units import GIB
 
 _SHOWN = 8
@@ -15,20 +14,22 @@ _SHOWN = 8
 
 @dataclass
 class Census:
-    """``rejected``: how many candidates by reason; ``fitting``: the others."""
+    """``rejected``: how many candidates by reason; ``fitting``: the others; ``every``: all, in order."""
 
     question: Question
     rejected: dict[str, int] = field(default_factory=dict)
-    fitting: list[Candidate] = field(default_factory=list)
+    fitting: list[Appraised] = field(default_factory=list)
     least_bytes: dict[str, int] = field(default_factory=dict)
+    every: list[Appraised] = field(default_factory=list)
 
     @property
     def num_candidates(self) -> int:
         """Candidates in all."""
         return len(self.fitting) + sum(self.rejected.values())
 
-    def add(self, candidate: Candidate) -> None:
+    def add(self, candidate: Appraised) -> None:
         """Count one."""
+        self.every.append(candidate)
         if not candidate.reason:
             self.fitting.append(candidate)
             return
@@ -42,15 +43,13 @@ class Census:
         """For ``--json``."""
         return {
             "num_candidates": self.num_candidates,
-            "num_fitting": len(self.fitting),
-            "num_tight": sum(map(self.question.is_tight, self.fitting)),
             "rejected": dict(sorted(self.rejected.items(), key=lambda item: -item[1])),
         }
 
     def lines(self) -> list[str]:
         """For the terminal: the commonest reasons first."""
         available = self.question.available_bytes / GIB
-        tight = sum(map(self.question.is_tight, self.fitting))
+        tight = sum(self.question.is_tight(one.peak_bytes) for one in self.fitting)
         out = [
             f"{self.num_candidates:,} candidates: {len(self.fitting):,} legal and in memory"
             f" ({available:.1f} GiB), {tight:,} of them by less than predictions of memory miss"
@@ -65,11 +64,3 @@ class Census:
                 f"  {sum(count for _, count in ordered[_SHOWN:]):,}: {len(ordered) - _SHOWN} other reasons"
             )
         return out
-
-
-def census(question: Question, axes: Sequence[tuple[SearchAxis, Sequence[str]]]) -> Census:
-    """Every candidate along ``axes``."""
-    found = Census(question)
-    for candidate in question.all_examined(axes):
-        found.add(candidate)
-    return found

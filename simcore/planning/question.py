@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec
-from simcore.planning.space import Ground, SearchAxis, candidates
+from simcore.planning.space import Ground
+from simcore.run import Setup
 from workloads.jobs import Description, complete
 from workloads.jobs.advice import peak_bytes
 from workloads.jobs.presets import load_preset
@@ -39,7 +40,7 @@ class Candidate:
 class Question:
     """A job as said (``content``, ``where``, ``folder``, ``overrides`` as for :func:`complete`) and its GPUs.
 
-    ``cluster`` has the settings of GPUs that the job's software decides.
+    ``cluster`` has the settings of GPUs that the job's software decides; ``setup``: how it is simulated.
     """
 
     content: Mapping[str, Any]
@@ -47,6 +48,7 @@ class Question:
     folder: Path | None
     overrides: Mapping[str, str]
     cluster: ClusterSpec
+    setup: Setup = field(default_factory=Setup)
 
     def completed(self, settings: Mapping[str, str]) -> Description:
         """The job with ``settings``, as ``run_sim.py`` completes it.  InputError where it cannot be."""
@@ -78,9 +80,9 @@ class Question:
         """What a GPU has for a job."""
         return self.cluster.gpu.hbm_bytes - self.cluster.gpu.reserved_bytes
 
-    def is_tight(self, candidate: Candidate) -> bool:
-        """Whether it fits by less than predictions of memory miss."""
-        return candidate.peak_bytes * (1 + MEMORY_BAND) > self.available_bytes
+    def is_tight(self, peak_bytes: int) -> bool:
+        """Whether a peak fits by less than predictions of memory miss."""
+        return peak_bytes * (1 + MEMORY_BAND) > self.available_bytes
 
     def examined(self, settings: Mapping[str, str]) -> Candidate:
         """The candidate of ``settings``: complete and fitting, or with the reason why not."""
@@ -94,11 +96,6 @@ class Question:
             near = peak * (1 - MEMORY_BAND) <= self.available_bytes
             return Candidate(settings, job, peak, _NEARLY if near else _TOO_LARGE)
         return Candidate(settings, job, peak)
-
-    def all_examined(self, axes: Sequence[tuple[SearchAxis, Sequence[str]]]) -> Iterator[Candidate]:
-        """All candidates along ``axes``."""
-        for settings in candidates(self.ground, axes):
-            yield self.examined(settings)
 
 
 _TOO_LARGE: Final = "out of memory"

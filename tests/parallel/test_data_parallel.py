@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from simcore.graph import Graph, OpKind
+from simcore.hardware import load_cluster
+from simcore.run import run
 from tests.parallel.jobs import model
 from workloads.models.software import SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
@@ -196,3 +198,13 @@ def test_adam_pass_by_pass_moves_twenty_numbers_per_parameter():
         return sum(int(ops.bytes_read[r] + ops.bytes_written[r]) for r in rows)
 
     assert moved("foreach") * 7 == moved("fused") * 20
+
+
+def test_deepspeed_without_overlap_leaves_nothing_under_way():
+    # Reduced in line, microbatch by microbatch: the end of the step waits for no stream of reductions.
+    made = job(sharding="ddp", engine="deepspeed", reduce_every_microbatch=True, bucket_parameters=1000)
+    graph = generate(made.model, made.parallel, made.training, made.software)
+    sums = [row for row in range(len(graph.ops)) if graph.ops.collective[row] == "all_reduce"]
+    assert {graph.ops.stream[row] for row in sums} == {"compute"}
+    assert not [name for name in graph.edges.ext_stream.values if name == "dp"]
+    assert run(graph, load_cluster("h100-8")).step_s > 0

@@ -14,11 +14,11 @@ from simcore.graph.schedules import (
     num_virtual,
     overlapped_pairs,
 )
-from simcore.graph.template_builder import Source, external
-from workloads.models.pieces import EP_STREAM
+from simcore.graph.template_builder import external
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
-from workloads.parallel import megatron_step, replicated, sharded
+from workloads.parallel import megatron_step
+from workloads.parallel.actions import ends_of, is_paired, under_way, write_pass
 from workloads.parallel.check import check_job, check_trains
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.finish import finish_step
@@ -27,7 +27,6 @@ from workloads.parallel.memory import memory_profile
 from workloads.parallel.message_ops import MessageWriter
 from workloads.parallel.messages import ActionMessages, StageMessage, plan_messages
 from workloads.parallel.passes import (
-    Gradients,
     backward_part,
     backward_pass,
     exchanges_tokens,
@@ -155,7 +154,7 @@ class _Generator:
             if job.batches_p2p:
                 self._messages.exchange(begin, (), before, ())
             skeleton.append((begin, -1, 0))
-        firsts, lasts = _ends(actions)
+        firsts, lasts = ends_of(actions)
         together = self._together(stage, actions, firsts | lasts)
         behind = set(together.values())
         pieces = [tuple(id(piece) for piece in chunk.pieces) for chunk in chunks]
@@ -169,7 +168,7 @@ class _Generator:
                 last=number in lasts,
                 before=() if number or job.batches_p2p else before,
                 exchange=exchange,
-                paired=job.training.ep_overlap and not job.overlaps_passes and _paired(actions, number),
+                paired=job.training.ep_overlap and not job.overlaps_passes and is_paired(actions, number),
             )
             for number, (action, exchange) in enumerate(zip(actions, exchanges, strict=True))
         ]
@@ -190,8 +189,8 @@ class _Generator:
         if any(action.kind != "F" for action in actions):
             end = self._build.template("optimizer")
             beside = range(len(actions)) if not job.overlaps_passes else ()
-            overlaps = bool(together) or any(_paired(actions, number) for number in beside)
-            finish_step(OpWriter(end, job.software), job, stage, self._under_way(stage, overlaps))
+            overlaps = bool(together) or any(is_paired(actions, number) for number in beside)
+            finish_step(OpWriter(end, job.software), job, stage, under_way(job, stage, overlaps=overlaps))
             if len(end):
                 skeleton.append((end, -1, 0))
         self._build.program(
@@ -223,7 +222,7 @@ class _Generator:
             ]
             before = external(stream, back)
             self._messages.take(writer, message, here[-1 - back] if here else before)
-        self._body(writer, variant, chunk)
+        write_pass(writer, self._job, chunk, variant.kind, first=variant.first, last=variant.last)
         if self._job.as_launched and forward:
             megatron_step.count_tokens(writer)
         done = self._messages.send(writer, exchange)
@@ -232,7 +231,7 @@ class _Generator:
 
     def _in_turn(self, writer: OpWriter, variant: _Variant, chunk: Chunk) -> None:
         """An action and the exchange behind it; in the warm-up tokens are counted after what was sent."""
-        self._body(writer, variant, chunk)
+        write_pass(writer, self._job, chunk, variant.kind, first=variant.first, last=variant.last)
         forward, sends, posts = variant.kind == "F", variant.exchange.sends, variant.exchange.posts
         warms_up = forward and bool(sends) and not any(message.direction.gradients for message in posts)
         if forward and not warms_up:
@@ -289,33 +288,6 @@ class _Generator:
         take_turns(backwards(), forwards())
         return template
 
-    def _body(self, writer: OpWriter, variant: _Variant, chunk: Chunk) -> None:
-        job = self._job
-        body = sharded if job.is_fsdp else replicated
-        gradients: Gradients = "add"
-        if job.reduces_at_the_end:
-            gradients = "copy" if variant.first else "add"
-        elif job.reduces_each or (job.gradients_start_empty and variant.first):
-            gradients = "keep"
-        kernels = backward_part(variant.kind, gradients)
-        complete = variant.last if job.reduces_at_the_end else variant.kind in ("B", "W")
-        scales = job.as_launched and chunk.has_head
-        if scales and variant.kind == "B":
-            megatron_step.loss_gradient(writer, job)
-        if variant.kind == "F":
-            if job.as_launched and chunk.has_embedding:
-                megatron_step.tokens_first(writer, job)
-            body.forward(writer, job, chunk, first=variant.first)
-            if scales:
-                megatron_step.scale_loss(writer, job)
-        elif job.is_fsdp:
-            gathers = variant.kind != "W"
-            sharded.backward(writer, job, chunk, kernels=kernels, gathers=gathers, reduces=complete)
-        else:
-            replicated.backward(
-                writer, job, chunk, last=variant.last, kernels=kernels, reduces=complete
-            )  # fmt: skip
-
     def _boundary_bytes(self, placement: Placement) -> list[int]:
         """What each virtual stage hands on: the output of its last piece."""
         chunks, pp = self._job.chunks, self._job.parallel.pp
@@ -323,46 +295,3 @@ class _Generator:
             home(virtual, pp, placement) for virtual in range(num_virtual(pp, len(chunks[0]), placement))
         ]
         return [chunks[stage][chunk].pieces[-1].output_bytes for stage, chunk in places]
-
-    def _under_way(self, stage: int, overlaps: bool) -> list[Source]:
-        """The last ops on streams that nothing has waited for; ``overlaps``: exchanges left compute's."""
-        job = self._job
-        exchanges = overlaps and any(
-            kernel.stream == EP_STREAM
-            for chunk in job.chunks[stage] for piece in chunk.pieces for kernel in piece.backward
-        )  # fmt: skip
-        return [*([external(EP_STREAM)] if exchanges else []), *self._reductions_under_way(stage)]
-
-    def _reductions_under_way(self, stage: int) -> list[Source]:
-        job = self._job
-        if job.is_fsdp:
-            return [external(stream) for stream in sharded.streams_of(job)]
-        if any(
-            replicated.reduced_in_backward(job, chunk, last=True) and replicated.buckets_of(job, chunk)
-            for chunk in job.chunks[stage]
-        ):
-            return [external(replicated.DP_STREAM)]
-        return []
-
-
-def _ends(actions: list[Action]) -> tuple[set[int], set[int]]:
-    """Positions of each chunk's first forward and first gradients of weights, and of its last ones."""
-    firsts: dict[tuple[bool, int], int] = {}
-    lasts: dict[int, int] = {}
-    for number, action in enumerate(actions):
-        if action.kind == "I":
-            continue
-        firsts.setdefault((action.kind == "F", action.chunk), number)
-        if action.kind != "F":
-            lasts[action.chunk] = number
-    return set(firsts.values()), set(lasts.values())
-
-
-def _paired(actions: list[Action], number: int) -> bool:
-    """Whether the action stands beside the opposite pass of another microbatch: not in warm-up and drain."""
-    action = actions[number]
-    beside = actions[max(0, number - 1) : number] + actions[number + 1 : number + 2]
-    return any(
-        (other.kind == "F") != (action.kind == "F") and other.microbatch != action.microbatch
-        for other in beside
-    )

@@ -182,11 +182,16 @@ def _reducer(
     writer: OpWriter, job: Job, buckets: Sequence[GradBucket], reduced: list[tuple[GradBucket, OpHandle]]
 ) -> Callable[[], None]:
     def reduce() -> None:
-        beside = job.training.overlap_grad_reduce or not job.by_deepspeed
-        handles = reduce_gradients(writer, job, buckets, stream=DP_STREAM if beside else COMPUTE)
+        stream = DP_STREAM if reduces_beside(job) else COMPUTE
+        handles = reduce_gradients(writer, job, buckets, stream=stream)
         reduced.extend(zip(buckets, handles, strict=True))
 
     return reduce
+
+
+def reduces_beside(job: Job) -> bool:
+    """Whether what backward reduces has a stream of its own; DeepSpeed's has one if it is told to overlap."""
+    return job.training.overlap_grad_reduce or not job.by_deepspeed
 
 
 def _copy_back(writer: OpWriter, job: Job, reduced: Sequence[tuple[GradBucket, OpHandle]]) -> None:

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from simcore.apps.run.scenario import resolve_scenario
+from simcore.apps.run.scenario import SECTIONS, resolve_scenario
 from simcore.apps.run.settings import split_pairs
+from simcore.apps.run.simulation import setup_of
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
 from simcore.planning.question import Question
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """A question; ``cluster`` and ``given`` as ``run_sim.py`` takes them, without settings of the job."""
+
+    question: Question
+    cluster: str
+    given: Mapping[str, str]
+
+
+def checked_limits(gap: float, budget_s: float) -> None:
+    """InputError for a share or a time that cannot be."""
+    if not 0 <= gap < 1:
+        raise InputError(f"--gap {gap:g}: a share of the step, such as 0.02")
+    if not 0 < budget_s <= 1e9 or math.isnan(budget_s):
+        raise InputError(f"--budget {budget_s:g}: seconds, more than 0")
 
 
 def asked(
@@ -19,7 +39,7 @@ def asked(
     global_batch: int | None = None,
     seq: int | None = None,
     framework: str | None = None,
-) -> Question:
+) -> PlanRequest:
     """The question that arguments ask.
 
     A job without a batch gets that of its completion: candidates need one in common.
@@ -36,12 +56,26 @@ def asked(
     job, hardware = scenario.described, scenario.settings.hardware
     if job is None:
         raise InputError(f"{workload}: a plan is for a model's name, a config.json or a described job")
+    setup = setup_of(scenario)
+    wrong = {
+        "--network": setup.network != "fluid", "rank.<n>.gpu": bool(setup.rank_gpus),
+        "noise.sigma": setup.noise_sigma > 0, "node.<n>": bool(scenario.settings.nodes),
+    }  # fmt: skip
+    for name, given_so in wrong.items():
+        if given_so:
+            raise InputError(f"{name}: a plan is for the fluid network and equal ranks without noise")
     found = load_cluster(scenario.cluster, hardware)
     base = job.complete(found.num_gpus, found.gpu.generation)
-    return Question(
+    batch = {"training.global_batch": str(base.training.global_batch)}
+    question = Question(
         content=job.content,
         where=job.where,
         folder=job.folder,
-        overrides={**job.overrides, "training.global_batch": str(base.training.global_batch)},
+        overrides={**job.overrides, **batch},
         cluster=load_cluster(scenario.cluster, {**base.gpu, **hardware}),
+        setup=setup,
     )
+    plain = {
+        key: value for key, value in scenario.settings.given.items() if key.partition(".")[0] not in SECTIONS
+    }
+    return PlanRequest(question, scenario.cluster, plain)

@@ -1,0 +1,96 @@
+"""What a candidate costs to know: refused or its memory and a rough bound; a bound; its simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from simcore.errors import SimcoreError
+from simcore.planning.bound import Bound
+from simcore.planning.paths import Prices
+from simcore.planning.question import Question
+from simcore.planning.rough import RoughBounds
+from simcore.planning.space import Settings
+from simcore.run import priced, run, wired
+from workloads.jobs import Description
+from workloads.parallel.job import Job
+
+
+@dataclass(frozen=True)
+class Appraised:
+    """A candidate: its ``reason`` to be refused, or "", peak memory and a rough bound below its step, ps.
+
+    ``peak_bytes`` is 0 where the layout cannot even be.
+    """
+
+    settings: Settings
+    reason: str
+    peak_bytes: int
+    rough_ps: int
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A candidate's step, seconds; ``reason`` where it cannot be simulated, and what it costs then is 0."""
+
+    settings: Settings
+    step_s: float
+    reason: str = ""
+
+
+class Appraiser:
+    """Appraises candidates of one question, sharing prices among them."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._prices: dict[str, RoughBounds] = {}
+
+    def appraised(self, candidates: Sequence[Settings]) -> list[Appraised]:
+        """Legality, memory and rough bound of each."""
+        found = []
+        for settings in candidates:
+            one = self.question.examined(settings)
+            rough_ps = 0
+            if not one.reason:
+                assert one.job is not None
+                rough_ps = self._rough(one.job).step_ps(_laid_out(one.job))
+            found.append(Appraised(settings, one.reason, one.peak_bytes, rough_ps))
+        return found
+
+    def bound_ps(self, settings: Settings) -> int:
+        """The bound below a candidate's step time."""
+        job = self.question.completed(settings)
+        return Bound(_laid_out(job), self._rough(job).prices).step_ps()
+
+    def simulated(self, settings: Settings) -> Simulated:
+        """A candidate as ``run_sim.py`` simulates it."""
+        try:
+            job = self.question.completed(settings)
+            return Simulated(settings, run(job.graph(), self.question.cluster, self.question.setup).step_s)
+        except SimcoreError as error:
+            return Simulated(settings, 0.0, str(error).splitlines()[0])
+
+    def _rough(self, job: Description) -> RoughBounds:
+        precision = job.training.precision
+        if precision not in self._prices:
+            cluster, setup = self.question.cluster, self.question.setup
+            _, planner = wired(cluster, setup.nccl)
+            cost = priced(cluster.gpu, job.parallel.world_size, precision, setup)
+            self._prices[precision] = RoughBounds(Prices(cost, planner, cluster.gpu))
+        return self._prices[precision]
+
+
+def _laid_out(job: Description) -> Job:
+    return Job(job.model, job.parallel, job.training, job.software)
+
+
+def in_parts(candidates: Iterator[Settings], size: int) -> Iterator[list[Settings]]:
+    """Candidates in lists: neighbours share much of what is worked out for them."""
+    part: list[Settings] = []
+    for one in candidates:
+        part.append(one)
+        if len(part) == size:
+            yield part
+            part = []
+    if part:
+        yield part

@@ -1,0 +1,148 @@
+"""A bound below the step time from the two ends of each stage's schedule, quick enough for all candidates.
+
+Note [Rough bound]
+    A stage cannot begin before its first pass has what the stages before it make, and what is behind its last
+    pass still has to pass the stages before it.  Between the two lies at least all of its own work:
+
+        head (forwards before it, messages) + own passes + tail (backwards behind it, messages)
+
+    which is the step time of 1F1B with equal stages, (m + p - 1)(F + B) (arXiv 2104.04473, section 2.2.1).
+    Passes cost what their pieces do one after the other (Note [Paths]), without reductions, gathers and the
+    end of the step.  Pieces are timed once for all candidates that share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from simcore.graph import OpHandle
+from simcore.graph.groups import Dim
+from simcore.graph.schedules import SCHEDULES, Action, home, num_virtual, virtual_stage
+from simcore.planning.paths import NEVER, Groups, Prices, TimedTemplate, members
+from workloads.models.pieces import EP_STREAM, ModelPiece
+from workloads.parallel.emit import COMPUTE, OpWriter
+from workloads.parallel.job import Job
+from workloads.parallel.passes import Gradients, backward_part
+
+#: Pieces that are remembered: a few shards' worth.
+_REMEMBERED: Final = 256
+
+
+class _Ends(NamedTuple):
+    """A stage of a schedule: chunk of its first pass and of the last that others wait for.
+
+    ``counts``: passes up to that one by (kind, chunk); ``later``: those behind it.
+    """
+
+    first: int
+    last: int
+    counts: tuple[tuple[str, int, int], ...]
+    later: tuple[tuple[str, int, int], ...]
+
+
+class RoughBounds:
+    """Rough bounds of jobs on the same GPUs; see Note [Rough bound]."""
+
+    def __init__(self, prices: Prices) -> None:
+        self.prices = prices
+        self._pieces: dict[tuple[object, ...], int] = {}
+
+    def step_ps(self, job: Job) -> int:
+        """Picoseconds that no simulation of ``job`` falls short of."""
+        p = job.parallel
+        ends = _ends_of(
+            p.schedule, p.pp, job.num_microbatches, p.virtual_stages, p.microbatch_group,
+            job.training.trainable == "none",
+        )  # fmt: skip
+        placement, chunks = p.placement, len(job.chunks[0])
+        places = [home(v, p.pp, placement) for v in range(num_virtual(p.pp, chunks, placement))]
+        stride = job.mesh.dense["pp"][1]
+        bases = tuple(range(0, p.pp * stride, stride))
+        kinds = {kind for own in ends for kind, _, _ in (*own.counts, *own.later)}
+        took = {
+            kind: [
+                self._chunk_ps(job, job.chunks[stage][chunk].pieces, kind, bases) for stage, chunk in places
+            ]
+            for kind in kinds
+        }
+        back = took.get("B") or took.get("I") or [0] * len(places)
+        heads, tails = [0], [0]  # before each virtual stage's first forward, behind its last backward
+        for number, ((stage, chunk), (to, _)) in enumerate(pairwise(places)):
+            sent = 0
+            if to != stage:
+                size = job.chunks[stage][chunk].pieces[-1].output_bytes
+                if job.training.scatter_gather_p2p and p.tp > 1 and not job.shard.sequence_parallel:
+                    size //= p.tp
+                sent = min(
+                    self.prices.message_ps(size, stage * stride, to * stride),
+                    self.prices.message_ps(size, to * stride, stage * stride),
+                )
+            heads.append(heads[-1] + took["F"][number] + sent)
+            tails.append(tails[-1] + back[number] + sent)
+
+        def work_ps(stage: int, counts: Sequence[tuple[str, int, int]]) -> int:
+            return sum(
+                count * took[kind][virtual_stage(stage, chunk, p.pp, placement)]
+                for kind, chunk, count in counts
+            )
+
+        found = 0
+        for stage, own in enumerate(ends):
+            until = heads[virtual_stage(stage, own.first, p.pp, placement)] + work_ps(stage, own.counts)
+            behind = tails[virtual_stage(stage, own.last, p.pp, placement)] if len(kinds) > 1 else 0
+            found = max(found, until + max(behind, work_ps(stage, own.later)))
+        return found
+
+    def _chunk_ps(self, job: Job, pieces: Sequence[ModelPiece], kind: str, bases: tuple[int, ...]) -> int:
+        dims = job.mesh.groups()
+        return sum(self._piece_ps(job, piece, kind, bases, dims) for piece in pieces)
+
+    def _piece_ps(
+        self, job: Job, piece: ModelPiece, kind: str, bases: tuple[int, ...], dims: dict[str, tuple[Dim, ...]]
+    ) -> int:
+        inside = tuple((name, dims[name]) for name in ("tp", "cp", "ep", "etp") if name in dims)
+        keeps = job.reduces_each or job.gradients_start_empty or job.reduces_at_the_end
+        gradients: Gradients = "keep" if keeps else "add"
+        key = (piece, kind, gradients, bases, inside)
+        if key not in self._pieces:
+            if len(self._pieces) >= _REMEMBERED:
+                self._pieces.clear()
+            groups: dict[str, Groups] = {
+                name: tuple([members(own, base) for base in bases]) for name, own in inside
+            }
+            hidden = EP_STREAM if job.training.ep_overlap else ""
+            template = TimedTemplate(self.prices, groups, bases, {COMPUTE: 0}, hidden=hidden)
+            writer = OpWriter(template, job.software)
+            kernels = piece.forward if kind == "F" else backward_part(kind, gradients)(piece)
+            writer.kernels(kernels, phase="fwd")
+            waits = [template.ended(one) for one in writer.taken() if isinstance(one, OpHandle)]
+            self._pieces[key] = max(0, template.streams.get(COMPUTE, NEVER), *waits)
+        return self._pieces[key]
+
+
+@lru_cache(maxsize=1 << 12)
+def _ends_of(
+    schedule: str, stages: int, microbatches: int, chunks: int, group: int, forward_only: bool
+) -> tuple[_Ends, ...]:
+    """Of every stage of a schedule: jobs that differ in other things share them."""
+    kinds = ("F",) if forward_only else ("F", "B", "I", "W")
+    return tuple(
+        _ends([action for action in actions if action.kind in kinds])
+        for actions in SCHEDULES[schedule].actions(stages, microbatches, chunks, group)
+    )
+
+
+def _ends(actions: Sequence[Action]) -> _Ends:
+    last = max((k for k, action in enumerate(actions) if action.kind != "W"), default=0)
+
+    def counted(some: Sequence[Action]) -> tuple[tuple[str, int, int], ...]:
+        counts: dict[tuple[str, int], int] = {}
+        for action in some:
+            counts[action.kind, action.chunk] = counts.get((action.kind, action.chunk), 0) + 1
+        return tuple((kind, chunk, count) for (kind, chunk), count in counts.items())
+
+    until, later = counted(actions[: last + 1]), counted(actions[last + 1 :])
+    return _Ends(actions[0].chunk, actions[last].chunk, until, later)

@@ -1,0 +1,145 @@
+"""Best first: which candidate to simulate next, and what is proven of those that are not.
+
+Note [Certificate]
+    Candidates wait in the order of their bounds.  The first is bounded more closely, and waits again; when it
+    is first with its closer bound, it is simulated.  Once the first's bound is not below the best step less
+    ``gap``, no other can be faster by more than that, and none of them needs to be simulated.  Where time
+    runs out before, the first bound still says how much faster any other can be at most.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simcore.planning.appraisal import Appraised, Simulated
+from simcore.planning.space import Settings
+from simcore.units import s_from_ps
+
+
+@dataclass
+class Trial:
+    """What is known of a candidate: ``bound_s`` below its step; its step once it is simulated."""
+
+    appraised: Appraised
+    bound_s: float
+    close: bool = False  # whether the bound is the closer one
+    step_s: float | None = None
+    reason: str = ""
+
+    @property
+    def settings(self) -> Settings:
+        """What it is."""
+        return self.appraised.settings
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """``lower_bound_s``: below every candidate's step; ``gap``: how far below the best step, relative to it.
+
+    ``exhaustive``: the gap that was asked for is reached, or nothing is left to simulate.
+    """
+
+    gap: float
+    lower_bound_s: float
+    exhaustive: bool
+
+    def as_object(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {"gap": self.gap, "exhaustive": self.exhaustive, "lower_bound_s": self.lower_bound_s}
+
+
+class Search:
+    """The candidates that fit, best first; see Note [Certificate].
+
+    ``bound_ps`` is the closer bound; ``gap`` what is asked to be proven; ``until``: when to stop, by
+    ``time.monotonic``.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Appraised],
+        bound_ps: Callable[[Settings], int],
+        *,
+        gap: float,
+        until: float = float("inf"),
+    ) -> None:
+        self.trials = [Trial(one, s_from_ps(one.rough_ps)) for one in candidates]
+        self._bound_ps, self._gap, self._until = bound_ps, gap, until
+        self._waiting = [(trial.bound_s, number) for number, trial in enumerate(self.trials)]
+        heapq.heapify(self._waiting)
+        self._running: dict[int, float] = {}
+        self._number = {_key(trial.settings): number for number, trial in enumerate(self.trials)}
+        self.best: Trial | None = None
+        self.num_simulated = 0
+
+    def jobs(self, first: Sequence[Settings] = ()) -> Iterator[Settings]:
+        """Candidates to simulate, best first, as long as the results of those before do not make it needless.
+
+        ``first`` comes before all others where it is one of the candidates.
+        """
+        for settings in first:
+            number = self._number.get(_key(settings))
+            if number is not None and self.trials[number].step_s is None:
+                self._running[number] = self.trials[number].bound_s
+                yield settings
+        while self._waiting and time.monotonic() < self._until:
+            bound_s, number = self._waiting[0]
+            trial = self.trials[number]
+            if trial.step_s is not None or trial.reason or number in self._running:
+                heapq.heappop(self._waiting)
+            elif self._is_enough(bound_s):
+                return
+            elif not trial.close:
+                trial.bound_s = max(bound_s, s_from_ps(self._bound_ps(trial.settings)))
+                trial.close = True
+                heapq.heapreplace(self._waiting, (trial.bound_s, number))
+            else:
+                heapq.heappop(self._waiting)
+                self._running[number] = bound_s
+                yield trial.settings
+
+    def learn(self, found: Simulated) -> Trial:
+        """Take note of a simulation."""
+        number = self._number[_key(found.settings)]
+        trial = self.trials[number]
+        self._running.pop(number, None)
+        if found.reason:
+            trial.reason = found.reason
+            return trial
+        trial.step_s = found.step_s
+        self.num_simulated += 1
+        if self.best is None or found.step_s < (self.best.step_s or 0.0):
+            self.best = trial
+        return trial
+
+    def certificate(self) -> Certificate:
+        """What is proven by now.  Only where something was simulated."""
+        assert self.best is not None and self.best.step_s is not None
+        best_s = self.best.step_s
+        left = [trial.bound_s for trial in self.trials if trial.step_s is None and not trial.reason]
+        lower_s = min([best_s, *left])
+        return Certificate(1 - lower_s / best_s, lower_s, not left or self._is_enough(lower_s))
+
+    def num_below(self) -> int:
+        """Candidates whose bounds, as close as they are by now, leave the question open."""
+        return sum(
+            trial.step_s is None and not trial.reason and not self._is_enough(trial.bound_s)
+            for trial in self.trials
+        )
+
+    def ranked(self) -> list[Trial]:
+        """What was simulated, the fastest first."""
+        done = [trial for trial in self.trials if trial.step_s is not None]
+        return sorted(done, key=lambda trial: (trial.step_s, trial.appraised.peak_bytes))
+
+    def _is_enough(self, bound_s: float) -> bool:
+        best = self.best.step_s if self.best is not None else None
+        return best is not None and bound_s >= best * (1 - self._gap)
+
+
+def _key(settings: Settings) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(settings.items()))

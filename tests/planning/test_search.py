@@ -1,0 +1,142 @@
+"""Best first: the winner is the true one, the certificate holds, what is done is not done again."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from simcore.apps.plan.asking import asked, checked_limits
+from simcore.apps.plan.command import plan
+from simcore.apps.plan.files import job_content
+from simcore.errors import InfeasibleError, InputError
+from simcore.planning.appraisal import Appraised, Appraiser, Simulated
+from simcore.planning.search import Search
+from simcore.planning.space import asked_axes, candidates
+from workloads.jobs import complete
+
+JOB = ["model.layers=4", "training.seq=2048", "training.global_batch=32"]
+
+
+def made(steps, rough, close, **kwargs):
+    """A search over candidates with these bounds; ``simulate`` runs it to its end."""
+    settings = [{"n": str(number)} for number in range(len(steps))]
+    listed = [Appraised(one, "", 1, int(low * 1e12)) for one, low in zip(settings, rough, strict=True)]
+    search = Search(listed, lambda one: int(close[int(one["n"])] * 1e12), **kwargs)
+    order = []
+    for one in search.jobs():
+        order.append(int(one["n"]))
+        search.learn(Simulated(one, steps[int(one["n"])]))
+    return search, order
+
+
+def test_only_what_could_be_faster_is_simulated():
+    # By close bounds: 2 (0.95 s) takes 1.2 s; 0 could take 1.0 s and takes 1.1 s; 1 (1.9 s) cannot be faster.
+    search, order = made([1.1, 2.0, 1.2], [0.9, 0.8, 0.9], [1.0, 1.9, 0.95], gap=0.0)
+    assert order == [2, 0]
+    assert search.best.settings == {"n": "0"}
+    found = search.certificate()
+    assert (found.lower_bound_s, found.gap, found.exhaustive) == (1.1, 0.0, True)
+
+
+def test_a_gap_spares_simulations_and_is_stated():
+    # 0 takes 1.0 s; 1 could take 0.99 s, which is within 2%.
+    search, order = made([1.0, 1.5], [0.97, 0.5], [0.98, 0.99], gap=0.02)
+    assert order == [0]
+    assert search.certificate().gap == pytest.approx(0.01)
+    assert search.certificate().exhaustive
+    assert search.num_below() == 0
+
+
+def test_what_cannot_be_simulated_leaves_the_question_to_the_others():
+    listed = [Appraised({"n": str(k)}, "", 1, 10**12) for k in range(2)]
+    search = Search(listed, lambda _: 10**12, gap=0.0)
+    jobs = search.jobs()
+    search.learn(Simulated(next(jobs), 0.0, "a hang"))
+    search.learn(Simulated(next(jobs), 2.0))
+    assert next(jobs, None) is None
+    assert [trial.reason for trial in search.trials].count("a hang") == 1
+    assert search.certificate().gap == 0.0
+
+
+def test_a_spent_budget_states_the_gap_that_remains():
+    listed = [Appraised({"n": str(k)}, "", 1, (k + 1) * 10**11) for k in range(3)]
+    search = Search(listed, lambda one: (int(one["n"]) + 1) * 10**11, gap=0.0, until=time.monotonic() + 60)
+    search.learn(Simulated(next(search.jobs()), 1.0))
+    found = search.certificate()
+    # The others take at least 0.2 s where the best takes 1 s.
+    assert (found.lower_bound_s, found.exhaustive) == (0.2, False)
+    assert found.gap == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "search"),
+    [
+        ([], "tp=1:2:4,pp=1:2:4,micro_batch=1:2"),
+        (["parallel.tp=2"], "pp,schedule,sharding"),
+        (["software.preset=torchtitan-fsdp2"], "tp=1:2,sharding"),
+    ],
+)
+def test_the_winner_of_a_space_simulated_whole_is_the_winner(settings, search):
+    asks = asked("llama3-8b", "h100-16", [*JOB, *settings]).question
+    appraiser = Appraiser(asks)
+    listed = appraiser.appraised(list(candidates(asks.ground, asked_axes(search, asks.said))))
+    fitting = [one for one in listed if not one.reason]
+    every = {json.dumps(one.settings): appraiser.simulated(one.settings).step_s for one in fitting}
+    found = Search(fitting, appraiser.bound_ps, gap=0.0)
+    for one in found.jobs():
+        found.learn(appraiser.simulated(one))
+    best = min(every.values())
+    assert found.best.step_s == best
+    assert found.num_simulated < len(fitting)
+    assert found.certificate().gap == 0.0
+    assert all(trial.bound_s <= every[json.dumps(trial.settings)] for trial in found.trials)
+
+
+def test_a_plan_is_told_written_and_gone_on_with(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ask = {"cluster": "h100-16", "search": "tp=1:2,pp=1:2", "settings": JOB, "as_json": True}
+    plan("llama3-8b", **ask)
+    found = json.loads(capsys.readouterr().out)
+    assert found["num_candidates"] == 4
+    assert found["best"]["step_time_s"] == min(one["step_time_s"] for one in found["candidates"])
+    assert found["certificate"]["lower_bound_s"] <= found["best"]["step_time_s"]
+    assert found["certificate"]["gap"] <= 0.02
+    assert found["certificate"]["exhaustive"]
+    folder = tmp_path / "plans" / "llama3-8b-h100-16"
+    rows = pq.read_table(folder / "trials.parquet").to_pylist()
+    assert len(rows) == 4
+    assert sum(row["step_time_s"] is not None for row in rows) == found["num_simulated"]
+    assert all(row["bound_s"] <= (row["step_time_s"] or row["bound_s"]) for row in rows)
+    lines = (folder / "simulations.jsonl").read_text().splitlines()
+    # Half a line of one that was killed is no line; nothing is simulated twice.
+    (folder / "simulations.jsonl").write_text("\n".join(lines) + '\n{"key": "12')
+    plan("llama3-8b", **ask)
+    again = json.loads(capsys.readouterr().out)
+    assert again["best"] == found["best"]
+    assert len((folder / "simulations.jsonl").read_text().splitlines()) == len(lines) + 1
+
+
+def test_files_of_the_best_are_the_job_that_was_simulated():
+    asks = asked("llama3-8b", "h100-16", JOB).question
+    done = asks.completed({"parallel.tp": "2", "parallel.pp": "2", "training.sharding": "zero1"})
+    content = yaml.safe_load(yaml.safe_dump(job_content(done, "h100-16", {})))
+    assert content.pop("cluster") == "h100-16"
+    again = complete(content, "a file", num_gpus=16, generation="hopper")
+    assert (again.model, again.parallel, again.training) == (done.model, done.parallel, done.training)
+    assert again.software == done.software
+
+
+def test_nothing_that_fits_is_infeasible(tmp_path, capsys):
+    with pytest.raises(InfeasibleError, match="no candidate is legal and fits"):
+        plan("llama3-70b", cluster="h100-8", search="tp=8", global_batch=8, seq=2048, out=tmp_path / "plan")
+    assert "out of memory" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("gap", "budget", "named"), [(-0.1, 1, "gap"), (1, 1, "gap"), (0.1, 0, "budget")])
+def test_limits_that_cannot_be_are_refused(gap, budget, named):
+    with pytest.raises(InputError, match=named):
+        checked_limits(gap, budget)
