@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from simcore.engine.layout import Completion, StreamLayout
     from simcore.engine.sequence import Demand
     from simcore.graph import Graph
+    from simcore.graph.graph import Int32Array
     from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
 
@@ -87,7 +89,7 @@ class Kernels:
         kernels = zip(self.demand, self.alone_ps.tolist(), strict=True)
         return np.array([known.setdefault(kernel, len(known)) for kernel in kernels], dtype=np.int64)
 
-    def sequence(self, index: IntArray, launch: IntArray) -> KernelSequence:
+    def sequence(self, index: Int32Array, launch: IntArray) -> KernelSequence:
         """Kernels one after the other, whose launches arrive at ``launch``, ps after the first one's."""
         return KernelSequence.of([self.demand[i] for i in index.tolist()], self.alone_ps[index], launch)
 
@@ -124,23 +126,21 @@ class ItemMaker:
         graph: Graph,
         layout: StreamLayout,
         launches: Launches,
-        rows: IntArray,
+        rows: Int32Array,
         table: ItemTable,
         calls: dict[int, Call],
         kernels: Kernels,
-        index: IntArray,
+        index: Int32Array,
         sequences: dict[tuple[int, int], KernelSequence],
     ) -> None:
         heads = layout.heads
-        self._bounds = [*heads.tolist(), len(layout.order)]
-        first, last = layout.order[heads], layout.order[np.array(self._bounds[1:], dtype=np.int64) - 1]
+        bounds = np.append(heads, len(layout.order))
+        first, last = layout.order[heads], layout.order[bounds[1:] - 1]
         self._layout, self._launches, self._rows = layout, launches, rows
         self._calls, self._kernels, self._index, self._sequences = calls, kernels, index, sequences
-        self._first: list[int] = first.tolist()
-        self._row: list[int] = rows[first].tolist()
-        self._segment: list[int] = table.segment.tolist()
-        self._launch: list[int] = launches.offset[first].tolist()
-        self._key = list(zip(index[first].tolist(), index[last].tolist(), strict=True))
+        self._bounds, self._first, self._row = _packed(bounds), _packed(first), _packed(rows[first])
+        self._segment, self._launch = _packed(table.segment), _packed(launches.offset[first])
+        self._first_kernel, self._last_kernel = _packed(index[first]), _packed(index[last])
         self._communicates: list[bool] = table.communicates.tolist()
         self._on_copy_engine: list[bool] = table.on_copy_engine.tolist()
         self._sequence = sequence_numbers(graph, rows, np.flatnonzero(np.isin(rows, list(calls))))
@@ -148,10 +148,8 @@ class ItemMaker:
         watched[table.wait_from] = watched[table.host_waits] = True
         self._watched: list[bool] = watched.tolist()
         order = np.argsort(table.wait_to, kind="stable")
-        self._wait_from: list[int] = table.wait_from[order].tolist()
-        self._first_wait: list[int] = np.searchsorted(
-            table.wait_to[order], np.arange(len(heads) + 1)
-        ).tolist()
+        self._wait_from = _packed(table.wait_from[order])
+        self._first_wait = _packed(np.searchsorted(table.wait_to[order], np.arange(len(heads) + 1)))
 
     def make(self, number: int) -> Item:
         """The item of that number."""
@@ -166,7 +164,7 @@ class ItemMaker:
                 calls = [self._calls[row] for row in self._rows[ops].tolist()]
                 work = Communication(tuple(calls), tuple([self._sequence[op] for op in ops.tolist()]))
         else:
-            key = self._key[number]
+            key = self._first_kernel[number], self._last_kernel[number]
             found = self._sequences.get(key)
             if found is None:
                 ops = self._layout.order[lo:hi]
@@ -230,11 +228,20 @@ def calls_by_row(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
     return dict(zip(rows.tolist(), [calls[number] for number in which.tolist()], strict=True))
 
 
-def sequence_numbers(graph: Graph, rows: IntArray, comm: IntArray) -> dict[int, int]:
-    """For flat ops ``comm``: the how-manieth collective of its group, or send/recv with its peer, each is."""
+def _packed(column: IntArray | Int32Array) -> array[int]:
+    """Numbers that are asked for one by one, without an object for each."""
+    code = "i" if not len(column) or column.max() < 1 << 31 else "q"
+    return array(code, column.astype(np.dtype(code)).tobytes())
+
+
+def sequence_numbers(graph: Graph, rows: Int32Array, comm: IntArray) -> array[int]:
+    """By flat op, of ``comm``: the how-manieth collective of its group, or send/recv with its peer, each is.
+
+    Of others 0.
+    """
     ops = graph.ops
     if not len(comm):
-        return {}
+        return array("i")
     row = rows[comm]
     pairs = ops.kind[row] != OpKind.COLLECTIVE
     stem = np.stack(
@@ -243,6 +250,6 @@ def sequence_numbers(graph: Graph, rows: IntArray, comm: IntArray) -> dict[int, 
     _, stems = np.unique(stem, axis=1, return_inverse=True)
     order = np.argsort(stems, kind="stable")
     first = np.searchsorted(stems[order], stems[order])
-    number = np.empty(len(comm), dtype=np.int64)
-    number[order] = np.arange(len(comm)) - first
-    return dict(zip(comm.tolist(), number.tolist(), strict=True))
+    number = np.zeros(len(rows), dtype=np.int64)
+    number[comm[order]] = np.arange(len(comm)) - first
+    return _packed(number)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.graph import Graph, OpKind
+from simcore.graph.graph import Int32Array
 from simcore.graph.ops import IntArray
 from simcore.units import ps_from_s
 
@@ -42,12 +43,12 @@ class Launches:
     """Host schedule of a program's flat ops.
 
     ``segment[i]`` launches op ``i``, ``offset[i]`` ps after the segment's base it reaches the GPU (for host
-    ops: the host reaches it), ``host_ps[i]`` is the host's time for it.  Per segment: ``cost_ps`` that the
-    host spends, ``sync`` op that it begins with (-1: none) and the op that must have ended because of the
-    queue's depth, ``room`` (-1: none).
+    ops: the host reaches it), ``host_ps[k]`` is the host's time for the ``k``-th of its own ops.  Per
+    segment: ``cost_ps`` that the host spends, ``sync`` op that it begins with (-1: none) and the op that must
+    have ended because of the queue's depth, ``room`` (-1: none).
     """
 
-    segment: IntArray
+    segment: Int32Array
     offset: IntArray
     host_ps: IntArray
     cost_ps: list[int]
@@ -55,7 +56,7 @@ class Launches:
     room: list[int]
 
 
-def plan_launches(graph: Graph, rows: IntArray, costs: HostCosts) -> Launches:
+def plan_launches(graph: Graph, rows: Int32Array, costs: HostCosts) -> Launches:
     """Launch times of the flat ops at op-table ``rows``."""
     size = len(rows)
     kind, batch = graph.ops.kind[rows], graph.ops.batch[rows]
@@ -69,7 +70,7 @@ def plan_launches(graph: Graph, rows: IntArray, costs: HostCosts) -> Launches:
 
     launched = np.cumsum(~on_host)
     begins = is_sync | _window_starts(launched, is_sync, on_host | fused)
-    segment = np.cumsum(begins)
+    segment = np.cumsum(begins, dtype=np.int32)
     spent = np.concatenate([[0], np.cumsum(cost)])
     starts = np.concatenate([[0], np.flatnonzero(begins)])
     offset = spent[:-1] - spent[starts][segment] + np.where(on_host, 0, costs.latency_ps)
@@ -81,7 +82,7 @@ def plan_launches(graph: Graph, rows: IntArray, costs: HostCosts) -> Launches:
         sync.append(at if is_sync[at] else -1)
         behind = int(launched[at]) - 1 + _WINDOW - QUEUE_DEPTH
         room.append(int(gpu_ops[behind]) if not is_sync[at] else -1)
-    return Launches(segment, offset, cost, per_segment, sync, room)
+    return Launches(segment, offset, cost[on_host], per_segment, sync, room)
 
 
 def _window_starts(
@@ -108,4 +109,4 @@ def set_host_times(
     base = base_ps[segment]
     reached = base + launches.offset[host_ops]
     times.ready_ps[host_ops] = times.start_ps[host_ops] = np.where(is_sync, begin_ps[segment], reached)
-    times.end_ps[host_ops] = np.where(is_sync, base, reached + launches.host_ps[host_ops])
+    times.end_ps[host_ops] = np.where(is_sync, base, reached + launches.host_ps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,6 +11,7 @@ import numpy as np
 
 from simcore.engine.launches import Launches
 from simcore.graph import FlatOps, Graph, OpKind, resolve_waits
+from simcore.graph.graph import Int32Array
 from simcore.graph.kinds import BoolArray, is_on_host
 from simcore.graph.ops import IntArray
 
@@ -19,13 +22,12 @@ Completion = tuple[int, int]  # (stream index, item number on that stream)
 class StreamLayout:
     """Where each op stands and which item it belongs to; what items and the host wait for."""
 
-    order: IntArray  # flat ops, streams one after the other
-    stream_of: IntArray  # by position
+    order: Int32Array  # flat ops, streams one after the other
     stream_names: tuple[str, ...]
     stream_start: tuple[int, ...]  # position of each stream's first op
     heads: IntArray  # position of each item's first op
-    stream_of_item: list[int]
-    item_of: IntArray  # by position
+    stream_of_item: array[int]
+    item_of: Int32Array  # by position
     first_item: tuple[int, ...]
     host_ops: IntArray
     wait_src: IntArray  # flat ops on other streams ...
@@ -39,7 +41,7 @@ class StreamLayout:
         of_host = is_on_host(kind)
         code = graph.ops.stream.codes[rows]
         on_gpu = np.flatnonzero(~of_host)
-        order = on_gpu[np.argsort(code[on_gpu], kind="stable")]
+        order = on_gpu[np.argsort(code[on_gpu], kind="stable")].astype(np.int32)
         codes, stream_of = np.unique(code[order], return_inverse=True)
         src, dst = resolve_waits(graph, flat.program, flat)
         crossing = ~of_host[src] & ~of_host[dst] & (code[src] != code[dst])
@@ -57,13 +59,13 @@ class StreamLayout:
         streams = np.arange(len(codes) + 1)
         first_item = np.searchsorted(stream_of[heads], streams)
         return cls(
-            order, stream_of.astype(np.int64), tuple(graph.ops.stream.values[c] for c in codes),
-            tuple(np.searchsorted(stream_of, streams).tolist()), heads, stream_of[heads].tolist(),
-            np.cumsum(~joined) - 1, tuple(first_item.tolist()), np.flatnonzero(of_host), src[crossing],
-            dst[crossing], sync_waits,
+            order, tuple(graph.ops.stream.values[c] for c in codes),
+            tuple(np.searchsorted(stream_of, streams).tolist()), heads, array("i", stream_of[heads].tolist()),
+            np.cumsum(~joined, dtype=np.int32) - 1, tuple(first_item.tolist()), np.flatnonzero(of_host),
+            src[crossing], dst[crossing], sync_waits,
         )  # fmt: skip
 
-    def latest(self, items: list[int]) -> tuple[Completion, ...]:
+    def latest(self, items: Sequence[int]) -> tuple[Completion, ...]:
         """The last of ``items`` on each stream."""
         if len(items) == 1:
             (item,) = items
@@ -75,7 +77,7 @@ class StreamLayout:
             last[stream] = max(last.get(stream, -1), item - self.first_item[stream])
         return tuple(sorted(last.items()))
 
-    def host_waits(self, graph: Graph, rows: IntArray, sync: int, room: int) -> IntArray:
+    def host_waits(self, graph: Graph, rows: Int32Array, sync: int, room: int) -> IntArray:
         """Flat ops that must have ended before the host begins a segment."""
         if sync < 0:
             return np.array([room] if room >= 0 else [], dtype=np.int64)
@@ -92,10 +94,10 @@ class StreamLayout:
 def _joined(
     graph: Graph,
     flat: FlatOps,
-    order: IntArray,
+    order: Int32Array,
     is_comm: BoolArray,
     is_run: BoolArray,
-    segment: IntArray,
+    segment: Int32Array,
     waits: BoolArray,
     signals: BoolArray,
 ) -> BoolArray:

@@ -47,8 +47,9 @@ def all_times(ranks: Sequence[Rank], kind: IntArray) -> tuple[RankTimes, ...]:
 def _rank_times(rank: Rank, kind: IntArray) -> RankTimes:
     tape = rank.tape
     item_start = np.array(rank.item_start, dtype=np.int64)
-    start = item_start[tape.item_of] + tape.before
-    end = item_start[tape.item_of] + tape.after
+    start, end = tape.alone_in_item()
+    start += item_start[tape.item_of]
+    end += item_start[tape.item_of]
     item_end = np.array(rank.item_end, dtype=np.int64)
     met = item_end[tape.item_of] >= 0
     end[met] = item_end[tape.item_of][met]

@@ -20,6 +20,7 @@ from simcore.engine.launches import HostCosts, Launches, plan_launches
 from simcore.engine.layout import Completion, StreamLayout
 from simcore.engine.sequence import Demand, KernelSequence
 from simcore.graph import FlatOps, Graph, OpKind, Program
+from simcore.graph.graph import Int32Array
 from simcore.graph.kinds import is_communication
 from simcore.graph.ops import IntArray
 
@@ -45,8 +46,7 @@ class Tape:
 
     ``order[p]`` is the flat op at position ``p`` (streams one after the other, issue order inside),
     ``kernel[p]`` its index in ``kernels`` (any for communication), ``item_of[p]`` its item, counted over all
-    streams; ``before``/``after`` its time alone from the start of its item.  ``alone_ps`` is the time alone
-    of each flat op (0 for communication).
+    streams.  ``alone_ps`` is the time alone of each flat op (0 for communication).
     """
 
     program: Program
@@ -56,12 +56,10 @@ class Tape:
     first_item: tuple[int, ...]  # number of the stream's first item, over all streams
     first_op: IntArray  # position of each item's first op
     segments: tuple[HostSegment, ...]
-    order: IntArray
+    order: Int32Array
     kernels: Kernels
-    kernel: IntArray
-    item_of: IntArray
-    before: IntArray
-    after: IntArray
+    kernel: Int32Array
+    item_of: Int32Array
     alone_ps: IntArray
     host_ops: IntArray  # flat HOST and SYNC ops
     launches: Launches
@@ -72,6 +70,14 @@ class Tape:
     def num_items(self) -> int:
         """Items over all streams."""
         return self.first_item[-1]
+
+    def alone_in_item(self) -> tuple[IntArray, IntArray]:
+        """By position, when the op begins and ends after its item does, if nothing disturbs it."""
+        alone = self.alone_ps[self.order]
+        ends = np.cumsum(alone)
+        starts = ends - alone
+        base = starts[self.first_op][self.item_of]
+        return starts - base, ends - base
 
 
 class TapeCompiler:
@@ -111,11 +117,8 @@ class TapeCompiler:
         else:
             stretched = self._demands.take(rows).scaled(factor)
             kernels = Kernels.of(stretched, self._hbm_bytes_per_s, self._by_row.numbers)
-            index = np.arange(len(rows))
+            index = np.arange(len(rows), dtype=np.int32)
         alone = np.where(self._is_comm[rows], 0, kernels.alone_ps[index])
-        ends = np.cumsum(alone[layout.order])
-        starts = ends - alone[layout.order]
-        base = starts[layout.heads][layout.item_of]
 
         segments, host_waits = [], []
         for sync, room, cost in zip(launches.sync, launches.room, launches.cost_ps, strict=True):
@@ -129,7 +132,6 @@ class TapeCompiler:
         return Tape(
             program, flat, tuple(Items(maker, lo, hi) for lo, hi in pairwise(first)), layout.stream_names,
             first, layout.heads, tuple(segments), layout.order, kernels, index[layout.order], layout.item_of,
-            starts - base, ends - base,
             alone, layout.host_ops, launches, table, self._calls,
         )  # fmt: skip
 
@@ -138,7 +140,7 @@ def _item_table(
     graph: Graph,
     layout: StreamLayout,
     launches: Launches,
-    rows: IntArray,
+    rows: Int32Array,
     item_at: IntArray,
     host_waits: list[int],
 ) -> ItemTable:

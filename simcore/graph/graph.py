@@ -153,7 +153,7 @@ class Graph:
         first = np.concatenate([[0], np.cumsum(lengths)])
         total = int(first[-1])
         instance = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        row = np.arange(total, dtype=np.int64) - first[instance] + starts[instance]
+        row = np.arange(total, dtype=np.int32) - (first[:-1] - starts).astype(np.int32)[instance]
         return FlatOps(row, instance, first.astype(np.int64), program)
 
 
@@ -165,7 +165,7 @@ class FlatOps:
     first op.  ``op_id`` in a timeline is this flat index.
     """
 
-    row: IntArray
+    row: Int32Array
     instance: Int32Array
     first: IntArray
     program: Program

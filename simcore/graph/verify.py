@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from simcore.errors import GraphError
 from simcore.graph.flatten import play_edges
-from simcore.graph.graph import FlatOps, Graph
+from simcore.graph.graph import FlatOps, Graph, Int32Array
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.kinds import COMMUNICATION, is_communication, is_on_host, is_p2p
 from simcore.graph.ops import IntArray, OpKind
@@ -76,7 +76,7 @@ class _ProgramPlay:
     program: int
     flat: FlatOps
     place: IntArray
-    row: IntArray
+    row: Int32Array
 
     @classmethod
     def of(cls, graph: Graph, program: int) -> _ProgramPlay:

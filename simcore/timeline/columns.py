@@ -12,7 +12,7 @@ import pyarrow as pa
 from simcore.collectives.plan import CollectivePlan
 from simcore.engine.result import RankTimes, SimulationResult
 from simcore.graph.arrow import numbers, texts
-from simcore.graph.graph import FlatOps, Graph, Program
+from simcore.graph.graph import FlatOps, Graph, Int32Array, Program
 from simcore.graph.kinds import KIND_NAMES, is_communication, is_on_host, is_p2p, is_priced
 from simcore.graph.ops import IntArray, Strings
 from simcore.timeline.schema import TIMELINE
@@ -141,7 +141,7 @@ def _plan_ints(plans: Sequence[CollectivePlan], plan_of: npt.NDArray[np.int32]) 
 
 
 def _peer_keys(
-    graph: Graph, row: IntArray, kind: IntArray
+    graph: Graph, row: Int32Array, kind: IntArray
 ) -> tuple[npt.NDArray[np.int64], tuple[tuple[str, int], ...]]:
     """Distinct (group, peer delta) of the sends and recvs, and which one each flat op has."""
     key = np.full(len(row), -1, dtype=np.int64)

@@ -132,9 +132,13 @@ def _write_timeline(path: Path, graph: Graph, result: SimulationResult) -> str:
         waiting: list[pa.Table] = []
         gathered: dict[tuple[int, int, int], ProgramColumns] = {}
         members = _members(result)
-        for rank_class, rank in enumerate(result.representatives.tolist()):
-            program = int(graph.program_of_rank[rank])
-            alike = (program, id(result.alone_ps[rank_class]), id(result.plan_of[rank_class]))
+        representatives = result.representatives.tolist()
+        ran = [
+            (int(graph.program_of_rank[rank]), id(alone), id(plans))
+            for rank, alone, plans in zip(representatives, result.alone_ps, result.plan_of, strict=True)
+        ]
+        last = {alike: rank_class for rank_class, alike in enumerate(ran)}
+        for rank_class, (rank, alike) in enumerate(zip(representatives, ran, strict=True)):
             columns = gathered.get(alike)
             if columns is None:
                 columns = gathered[alike] = ProgramColumns.gather(graph, result, rank_class)
@@ -144,6 +148,8 @@ def _write_timeline(path: Path, graph: Graph, result: SimulationResult) -> str:
                 columns.op_id, times.ready_ps, times.start_ps, times.end_ps, columns.alone_ps
             )
             digests += [(member, digest) for member in members[rank_class].tolist()]
+            if last[alike] == rank_class:
+                del gathered[alike]
             if sum(len(table) for table in waiting) >= _ROW_GROUP_ROWS:
                 _write_group(writer, waiting)
         # Programs share dictionaries (those of the op table), so their ranks may share a row group.

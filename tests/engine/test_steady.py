@@ -191,7 +191,7 @@ def test_a_host_is_worked_out_as_the_engine_plays_it(overhead_s):
         schedule = HostSchedule.of(graph, graph.programs[graph.program_of_rank[rank]], costs)
         played = schedule.play(times.end_ps)
         begun = played.base_ps[schedule.launches.segment[schedule.host_ops]]
-        done = (played.launched_ps + schedule.launches.host_ps)[schedule.host_ops]
+        done = played.launched_ps[schedule.host_ops] + schedule.launches.host_ps
         reached = np.where(schedule.is_sync, begun, done)
         np.testing.assert_array_equal(times.end_ps[schedule.host_ops], reached)
         assert (played.launched_ps[schedule.on_gpu] <= times.ready_ps[schedule.on_gpu]).all()

@@ -121,7 +121,10 @@ def _rows(job: ImportedJob, staged: StagedJob) -> list[np.ndarray[tuple[int, ...
     """Op-table row of each recorded op, by rank of the import."""
     graph = staged.graph
     programs = [graph.programs[graph.program_of_rank[number]] for number in staged.rank_of]
-    return [graph.flat_ops(program).row[rank.flat] for program, rank in zip(programs, job.ranks, strict=True)]
+    return [
+        graph.flat_ops(program).row[rank.flat].astype(np.int64)
+        for program, rank in zip(programs, job.ranks, strict=True)
+    ]
 
 
 def recorded_cluster(

@@ -15,6 +15,7 @@ from simcore.graph.kinds import is_communication, is_on_host
 if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts
     from simcore.graph import Graph, Program
+    from simcore.graph.graph import Int32Array
     from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
 
@@ -38,7 +39,7 @@ class HostSchedule:
     host_ops: IntArray
     is_sync: BoolArray  # of the host ops
     on_gpu: BoolArray  # of all flat ops
-    order: IntArray
+    order: Int32Array
     heads: IntArray
     waits: list[list[int]]
 

@@ -17,10 +17,10 @@ Note [Steady state]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
 
+_T = TypeVar("_T")
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -181,18 +182,19 @@ def whole_result(
     ``costs_of_class``: what launches cost the host of each class.
     """
     program_of = short.whole.program_of_rank[result.representatives].tolist()
-    hosts: dict[tuple[int, HostCosts], tuple[HostSchedule, HostSchedule]] = {}
+    hosts: dict[tuple[int, HostCosts], tuple[HostSchedule, HostSchedule]] = {}  # of one program at a time
     made: dict[tuple[object, ...], RankTimes] = {}
     columns: dict[tuple[int, int, bytes], npt.NDArray[Any]] = {}
-    times: list[RankTimes] = []
-    alone: list[npt.NDArray[Any]] = []
-    plans: list[npt.NDArray[Any]] = []
-    for c, (program, costs) in enumerate(zip(program_of, costs_of_class, strict=True)):
-        copy = steady.copy[c]
+    times: dict[int, RankTimes] = {}
+    alone: dict[int, npt.NDArray[Any]] = {}
+    plans: dict[int, npt.NDArray[Any]] = {}
+    for program, c in sorted(zip(program_of, range(len(program_of)), strict=True)):
+        copy, costs = steady.copy[c], costs_of_class[c]
         origin, later = short.origin(program, copy)
         key = (program, costs, result.times[c])
         if key not in made:
             if (program, costs) not in hosts:
+                hosts = {of: kept for of, kept in hosts.items() if of[0] == program}
                 hosts[program, costs] = (
                     HostSchedule.of(short.graph, short.graph.programs[program], costs),
                     HostSchedule.of(short.whole, short.whole.programs[program], costs),
@@ -201,19 +203,23 @@ def whole_result(
             if found is None:
                 return None
             made[key] = found
-        times.append(made[key])
+        times[c] = made[key]
         for column, by_class in ((result.alone_ps[c], alone), (result.plan_of[c], plans)):
             of = (program, copy, blake2b(column.data).digest())
-            by_class.append(columns[of] if of in columns else columns.setdefault(of, column[origin]))
+            by_class[c] = columns[of] if of in columns else columns.setdefault(of, column[origin])
     return replace(
         result,
-        times=tuple(times),
-        alone_ps=tuple(alone),
-        plan_of=tuple(plans),
-        step_ps=max((int(t.end_ps.max()) for t in times if len(t.end_ps)), default=0),
+        times=_by_class(times),
+        alone_ps=_by_class(alone),
+        plan_of=_by_class(plans),
+        step_ps=max((int(t.end_ps.max()) for t in times.values() if len(t.end_ps)), default=0),
         log=_whole_log(result.log, steady) if result.log is not None else None,
-        answered=_answered(result, times),
+        answered=_answered(result, _by_class(times)),
     )
+
+
+def _by_class(found: Mapping[int, _T]) -> tuple[_T, ...]:
+    return tuple(found[c] for c in range(len(found)))
 
 
 def _whole_log(log: LinkLog, steady: SteadyState) -> LinkLog:
