@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from simcore.apps.bench.answers import bench_candidates, bench_curve
 from simcore.apps.bench.described import bench_described
 from simcore.apps.bench.imports import bench_imports
 from simcore.apps.bench.published import bench_published
@@ -109,6 +110,8 @@ app.command("run")(bench_run)
 app.command("scale")(bench_scale)
 app.command("described")(bench_described)
 app.command("published")(bench_published)
+app.command("candidates")(bench_candidates)
+app.command("curve")(bench_curve)
 app.command("imports")(bench_imports)
 app.command("runs")(bench_runs)
 as_app(app)

@@ -101,9 +101,11 @@ def _num_kernels(run_dir: Path) -> int:
     return count
 
 
-def growth_exponent(rows: Sequence[Mapping[str, Any]], key: str = "wall_s") -> float | None:
-    """``b`` of the power law ``key = a * gpus ** b``, by least squares in logarithms; None for one size."""
-    points = [(math.log(row["gpus"]), math.log(row[key])) for row in rows]
+def growth_exponent(
+    rows: Sequence[Mapping[str, Any]], key: str = "wall_s", over: str = "gpus"
+) -> float | None:
+    """``b`` of the power law ``key = a * over ** b``, by least squares in logarithms; None for one size."""
+    points = [(math.log(row[over]), math.log(row[key])) for row in rows]
     mean_x = math.fsum(x for x, _ in points) / max(1, len(points))
     mean_y = math.fsum(y for _, y in points) / max(1, len(points))
     spread = math.fsum((x - mean_x) ** 2 for x, _ in points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -172,3 +173,24 @@ def test_published_jobs_are_described_whole_and_timed_to_the_last_file() -> None
 def test_published_refuses_other_families() -> None:
     result = CliRunner().invoke(app, ["published", "fms_fdsp"])
     assert result.exit_code == 2 and "fms_fsdp" in result.output
+
+
+def test_a_candidate_costs_what_describing_and_simulating_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simcore.apps.bench.answers._STRATEGIES", ((8, 2, 1),))
+    result = CliRunner().invoke(app, ["candidates", "--repeat", "1", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (row,) = found["rows"]
+    assert row["rank_classes"] == 2 and row["engine_events"] > 0  # one for each stage
+    assert 0 < row["describe_s"] < row["cpu_s"] == found["median_cpu_s"] == found["worst_cpu_s"]
+
+
+def test_a_curve_has_the_exponent_of_its_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simcore.apps.bench.answers._AXES", {"layers": (16, 32)})
+    result = CliRunner().invoke(app, ["curve", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    few, many = found["rows"]["layers"]
+    assert found["exponents"]["layers"]["engine_events"] == pytest.approx(
+        math.log(many["engine_events"] / few["engine_events"]) / math.log(2)
+    )
