@@ -29,20 +29,19 @@ def test_nodes_are_such_as_its_feeder_takes(tmp_path):
         "1": [0, 1], "2": [2, 3], "3": [0, 2], "4": [1, 3],
     }  # fmt: skip
     nodes = nodes_of(tmp_path / "out", 1)
-    assert [(node.type, node.attributes["is_cpu_op"]) for node in nodes[:6]] == [
-        (COMP, False), (COMP, True), (COLL, False), (COMP, False), (SEND, False), (COMP, False),
-    ]  # fmt: skip
-    # The synchronisation is no node: the second microbatch comes after what it waited for.
-    assert len(nodes) == 12
-    assert [node.data_deps for node in nodes[:6]] == [(), (), (1, 2), (1, 2, 3), (2, 4), (2,)]
-    assert nodes[6].data_deps == (2, 3, 4, 5, 6)
+    # Neither the host's work nor its synchronisation is a node: the second microbatch comes after what that
+    # waited for, the last of each stream.
+    assert [node.type for node in nodes[:5]] == [COMP, COLL, COMP, SEND, COMP]
+    assert not any(node.attributes["is_cpu_op"] for node in nodes)
+    assert len(nodes) == 10
+    assert [node.data_deps for node in nodes[:6]] == [(), (1,), (1, 2), (3,), (), (2, 3, 4, 5)]
     assert not any(node.ctrl_deps for node in nodes)
     # 1.4 is 1, 0.4 left; with 7.4 it is 7.8: 8, 0.2 too much; 1.4 less 0.2: 1, 0.2 left; with 7.4: 8.
     compute = [node.duration_ps // US for node in nodes if node.name in ("gemm", "use")]
     assert compute == [1, 8, 1, 8]
     # Copies of 0.4: 0 (not recorded), then 0.8 is 1.
     assert [node.duration_ps for node in nodes if node.name == "Memcpy DtoH"] == [-1, US]
-    gather, send = nodes[2].attributes, nodes[4].attributes
+    gather, send = nodes[1].attributes, nodes[3].attributes
     assert (gather["pg_name"], gather["comm_type"], gather["comm_size"]) == ("1", 2, 500)
     assert (send["comm_src"], send["comm_dst"], send["comm_tag"], send["comm_size"]) == (1, 3, 4, 4096)
     (received,) = {node.attributes["comm_src"] for node in nodes_of(tmp_path / "out", 3) if node.type == RECV}

@@ -1,16 +1,18 @@
 """Nodes of a graph as ASTRA-sim plays them.
 
-Note [What ASTRA-sim takes].  By its feeder (astra-sim/chakra, src/feeder_v3) and Workload.cc of 2025 and 26:
-a COMP node lasts its duration, in whole us.  Of CPU, of GPU compute and of GPU communication (receives aside)
-one node of a rank runs at a time; of several that may, the one with the lowest id.  Groups are numbers from 1
-and come from the file that ``--comm-group-configuration`` names.  A METADATA node ends the run, and so does a
-memory node without remote memory.  There is no reduce, gather, scatter or barrier; a broadcast lasts its
-duration and waits for nobody.  Dependencies on data and control are the same.  A node of 0 us takes 1 ns.
+Note [What ASTRA-sim takes].  By its feeder (astra-sim/chakra, src/feeder_v3), Workload.cc and Statistics.cc
+of 2025 and 2026: a COMP node lasts its duration, in whole us.  Of computation and of communication (receives
+aside) one node of a rank runs at a time; of several that may, the one with the lowest id.  Groups are numbers
+from 1 and come from the file that ``--comm-group-configuration`` names.  A METADATA node or one of a CPU ends
+the run, and so does a memory node without remote memory.  There is no reduce, gather, scatter or barrier; a
+broadcast lasts its duration and waits for nobody.  Dependencies on data and control are the same.  A node of
+0 us takes 1 ns.
 
 So copies become COMP nodes, a barrier the all_reduce that NCCL makes of it, and a reduce, gather or scatter a
-broadcast.  What takes no time and meets nobody, an event between streams or a group of one, is no node: who
-comes after it comes after what it came after.  Times are rounded to whole us with the rest carried on to the
-stream's next, so that sums hold.  Launch overheads do not go out, nor do SMs that communication holds.
+broadcast.  The host's own work, events between streams and groups of one are no nodes: who comes after them
+comes after what they came after.  Times are rounded to whole us with the rest carried on to the stream's
+next, so that sums hold.  Launch overheads and times of the host do not go out, nor do SMs that communication
+holds.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 from simcore.collectives.kinds import kind_of
 from simcore.errors import InputError
 from simcore.graph import Graph
-from simcore.graph.kinds import COMMUNICATION, ON_GPU, P2P, PRICED
+from simcore.graph.kinds import COMMUNICATION, P2P, PRICED
 from simcore.graph.ops import OpKind
 from simcore.units import PS_PER_US
 from workloads.imports.chakra.order import ProgramOrder
@@ -63,7 +65,7 @@ class AstraSimNodes:
                 needed |= {on: max(node, needed.get(on, 0)) for on, node in after[source].items()}
             lasts_ps = max(0, int(alone_ps[row]))
             meets = kind in COMMUNICATION and graph.groups[graph.ops.group[row]].size > 1
-            if not meets and (kind in COMMUNICATION or (kind not in PRICED and not lasts_ps)):
+            if not meets and kind not in PRICED:
                 after.append(needed)
                 continue
             number = len(self._nodes) + 1
@@ -73,7 +75,7 @@ class AstraSimNodes:
             node = ChakraNode(
                 number, graph.ops.name[row], _TYPES.get(kind, NodeType.COMP),
                 data_deps=tuple(sorted(needed.values())), duration_ps=lasts_us * PS_PER_US,
-                attributes={"is_cpu_op": kind not in ON_GPU},
+                attributes={"is_cpu_op": False},
             )  # fmt: skip
             self._nodes.append((node_bytes(node), row if meets else -1))
 
