@@ -1,6 +1,8 @@
 """Chakra as ASTRA-sim takes it, and workloads of its kind played; times in us, arithmetic in comments."""
 
+import hashlib
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +19,18 @@ from workloads.imports.files import TraceFile
 COMP, SEND, RECV, COLL = NodeType.COMP, NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMM_COLL
 #: Of the hand-built graph's rows: gemm, python, all_gather, use, send, copy, sync; recv, gemm, all_reduce.
 ALONE_PS = [1_400_000, 5_000_000, 0, 7_400_000, 0, 400_000, 0, 0, 300_000, 0]
+
+
+#: What ASTRA-sim of 2026-03-25 (518bd51), congestion-unaware, said: scripts/check_astra_sim.py BINARY.
+RECORDED = Path(__file__).with_name("astra_sim.json")
+
+
+def digest_of(folder: Path) -> str:
+    """One digest of what ASTRA-sim reads of an export."""
+    found = hashlib.sha256()
+    for path in sorted([*folder.glob("*.et"), folder / "comm_group.json"]):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def nodes_of(folder, rank):
@@ -46,6 +60,17 @@ def test_nodes_are_such_as_its_feeder_takes(tmp_path):
     assert (send["comm_src"], send["comm_dst"], send["comm_tag"], send["comm_size"]) == (1, 3, 4, 4096)
     (received,) = {node.attributes["comm_src"] for node in nodes_of(tmp_path / "out", 3) if node.type == RECV}
     assert received == 1
+
+
+def test_astra_sim_ran_these_files(tmp_path):
+    """A recorded run; files that differ need another (scripts/check_astra_sim.py says how it is made)."""
+    export_chakra(hand_built(), tmp_path / "out", astra_sim_ps=ALONE_PS)
+    recorded = json.loads(RECORDED.read_text())
+    assert digest_of(tmp_path / "out") == recorded["files"]
+    # Ranks 0 and 1 compute 1 + 8 us twice, gather and send twice, 3 to 4 us each; 2 and 3 then add 1 us.
+    first, last = recorded["cycles"]["0"], recorded["cycles"]["2"]
+    assert recorded["cycles"] == {"0": first, "1": first, "2": last, "3": last}
+    assert 30_000 < first < 34_000 and first + 1_000 == pytest.approx(last, abs=100)
 
 
 def test_the_command_prices_kernels_on_a_cluster(tmp_path):

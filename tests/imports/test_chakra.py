@@ -11,7 +11,7 @@ import pytest
 from simcore.apps.replay.play import play
 from simcore.apps.run import finished
 from simcore.errors import InputError
-from simcore.graph import GraphBuilder, save_graph, verify
+from simcore.graph import Graph, GraphBuilder, save_graph, verify
 from simcore.graph.flatten import resolve_edges
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.graph.schedules import one_f_one_b, pipeline_graph
@@ -22,7 +22,7 @@ from workloads.imports.chakra.schema import NodeType
 from workloads.imports.files import TraceFile
 
 
-def hand_built():
+def hand_built() -> Graph:
     """Two stages of two ranks: computes, collectives on a stream, a pipeline exchange, host time, a wait."""
     build = GraphBuilder(world_size=4, name="hand")
     build.group("dp", dims=((2, 1),))
