@@ -32,15 +32,26 @@ def trace(pool: WorkerPool, habit: str, mail: Path, rank: int = 1) -> Any:
     return rounds.seen
 
 
+def rows(found: Any, *columns: str) -> list[tuple[Any, ...]]:
+    """Columns of all ops of a step, in order."""
+    templates = [found.program.templates[entry.template] for entry in found.program.skeleton]
+    return [row for one in templates for row in zip(*(column(one, name) for name in columns), strict=True)]
+
+
 def names(found: Any) -> list[str]:
     """The ops of a step, in order."""
-    templates = [found.program.templates[entry.template] for entry in found.program.skeleton]
-    return [name for template in templates for name in column(template, "name")]
+    return [name for (name,) in rows(found, "name")]
 
 
-def flops(found: Any) -> int:
-    """Of a step."""
-    return sum(sum(column(template, "flops")) for template in found.program.templates.values())
+def flops(found: Any, phase: str = "") -> int:
+    """Of a step, or of one phase."""
+    return sum(number for number, name in rows(found, "flops", "phase") if phase in ("", name))
+
+
+def communication(found: Any, *what: str) -> int:
+    """Bytes of the collectives of a phase, kind and group."""
+    columns = ("phase", "collective", "group", "num_bytes")
+    return sum(size for *call, size in rows(found, *columns) if tuple(call) == what)
 
 
 def test_parameters_move_by_their_data(pool: WorkerPool, tmp_path: Path) -> None:
@@ -83,12 +94,46 @@ def test_a_store_and_a_broadcast_hand_on_what_another_rank_has(
 def test_an_extension_that_is_missing_is_stood_in_for(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "extension", tmp_path).values()
     assert found.stand_ins == ("fused_weight_gradient_mlp_cuda",)
-    (row,) = [
-        row
-        for template in found.program.templates.values()
-        for row in zip(*(column(template, name) for name in COLUMNS), strict=True)
-        if row[0] == "wgrad_gemm_accum"
-    ]
+    (row,) = [row for row in rows(found, *COLUMNS) if row[0] == "wgrad_gemm_accum"]
     # Batch 2, 4 -> 6: reads input, gradient (of a sum: one number) and what it adds to, writes the last.
     added = 4 * 6 * 4
     assert row[1:] == ("gemm", 2 * 2 * 4 * 6, 4 * 2 * 4 + 4 + added, added)
+
+
+def test_flash_attention_of_an_extension(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "attention", tmp_path).values()
+    ops = names(found)
+    product = 2 * 2 * 4 * 8 * 8 * 64  # batch 2, 4 heads, 8 queries, 8 keys, width 64
+    assert flops(found) == (2 + 5) * product  # flash attention's backward pass makes the scores anew
+    assert ops.count("aten::_scaled_dot_product_flash_attention") == 1
+    for name in ("rotary_kernel", "layer_norm_fwd_1pass_kernel", "layer_norm_bwd_kernel"):
+        assert name in ops
+    assert found.stand_ins == ("flash_attn",)
+
+
+def test_a_backward_pass_that_the_engine_is_asked_for(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "engine", tmp_path).values()
+    kinds = [found.program.templates[entry.template].name for entry in found.program.skeleton]
+    assert kinds == ["begin", "fwd", "bwd", "optimizer"]
+
+
+def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:
+    pytest.importorskip("megatron.core")
+    job = ScriptJob(SCRIPT.with_name("megatron_loop.py"), (), world_size=4)
+    rounds = Rounds(pool, lambda _: job, tmp_path)
+    rounds.run([3])
+    assert sorted(rounds.seen) == [0, 3]  # the first rank says how many steps there are
+    found = rounds.seen[3]
+    kinds = [found.program.templates[entry.template].name for entry in found.program.skeleton]
+    assert [kind for kind in kinds if kind in ("fwd", "bwd")] == ["fwd", "bwd", "fwd", "bwd"]
+    assert found.num_microbatches == 2 and kinds[-1] == "optimizer"
+    width, tokens, layers, vocab = 64, 2 * 32, 2, 256
+    half = 2 * tokens * (layers * 12 * width**2 + vocab * width) // 2  # products of a half of the model
+    scores = layers * 2 * (2 * 2 * 32 * 32 * width) // 2  # and its half of the heads
+    assert flops(found, "fwd") == 2 * (half + scores)
+    assert flops(found, "bwd") == 2 * flops(found, "fwd")
+    reduced = communication(found, "grad_sync", "all_reduce", "data_parallel_group_with_cp")
+    # Rows and columns of products in halves, with biases of what is cut by columns; the rest is whole.
+    cut = layers * (12 * width**2 + 7 * width) + 2 * vocab * width
+    whole = layers * 6 * width + 2 * width + 32 * width
+    assert reduced == 4 * (cut // 2 + whole)

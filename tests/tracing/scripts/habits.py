@@ -1,4 +1,4 @@
-"""What programs do on their way: ``habits.py moved | scaled | loaded | mesh | store | flags | extension``."""
+"""What programs do on their way: ``habits.py moved | scaled | loaded | mesh | store | flags | ...``."""
 
 import inspect
 import os
@@ -109,6 +109,42 @@ def extension(model):
     train(model.cuda(), lambda hidden: Linear.apply(hidden, weight))
 
 
+def attention(model):
+    """Flash attention of an extension, two heads of queries to one of keys, rotated and normed."""
+    from flash_attn import flash_attn_func
+    from flash_attn.layers.rotary import apply_rotary_emb
+    from flash_attn.ops.triton.layer_norm import rms_norm_fn
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.Parameter(torch.ones(64))
+            self.queries = nn.Parameter(torch.zeros(2, 8, 4, 64))
+
+        def forward(self, x):
+            queries = apply_rotary_emb(self.queries.bfloat16(), x[:8, :32], x[:8, :32])
+            keys = rms_norm_fn(x, self.norm, None).view(2, 8, 2, 64).bfloat16()
+            return flash_attn_func(queries, keys, keys, causal=True)
+
+    model = Attention().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(32, 64, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def engine(model):
+    """A framework asks autograd's engine for the backward pass."""
+    model.cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = model(torch.zeros(2, 4, device="cuda")).sum()
+        torch.autograd.Variable._execution_engine.run_backward(
+            (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+        )
+        optimizer.step()
+
+
 def train(model, loss=lambda result: result):
     """Three steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -118,5 +154,5 @@ def train(model, loss=lambda result: result):
 
 
 if __name__ == "__main__":
-    habits = (moved, scaled, loaded, mesh, store, flags, extension)
+    habits = (moved, scaled, loaded, mesh, store, flags, extension, attention, engine)
     {habit.__name__: habit for habit in habits}[sys.argv[1]](nn.Linear(4, 4))

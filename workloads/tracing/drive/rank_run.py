@@ -80,7 +80,7 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
         saved_files,
         storages,
     )
-    from workloads.tracing.record import deepspeed, step_marks, torch_parallel
+    from workloads.tracing.record import deepspeed, megatron, step_marks, torch_parallel
     from workloads.tracing.stand_ins import finder, triton
 
     cuda.install()
@@ -97,6 +97,7 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
     after_import({"deepspeed": deepspeed.install, "triton": triton.take_over})
     if not recipe:
         finder.install()
+        after_import(megatron.actions())
     else:
         importlib.import_module(recipe).install()
     _fake_mode = host_values.make_fake_mode()

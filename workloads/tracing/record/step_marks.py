@@ -38,9 +38,9 @@ class StepDone(BaseException):
 
 
 def install() -> None:
-    """Wrap ``torch.autograd.backward`` and ``grad``, once per process."""
-    for name in ("backward", "grad"):
-        setattr(torch.autograd, name, _seen(getattr(torch.autograd, name)))
+    """See every backward pass, also those that a framework asks the engine for; once per process."""
+    variable: Any = torch.autograd.Variable
+    variable._execution_engine = _Engine(variable._execution_engine)
 
 
 def current() -> StepMarks:
@@ -61,17 +61,23 @@ def in_phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return labelled
 
 
-def _seen(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
+class _Engine:
+    """Autograd's engine, whose passes the marks hear of."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        """One backward pass, maybe inside another."""
         if _active is None:
-            return original(*args, **kwargs)
+            return self._engine.run_backward(*args, **kwargs)
         _active.backward_begins()
-        result = original(*args, **kwargs)
+        result = self._engine.run_backward(*args, **kwargs)
         _active.backward_ends()
         return result
 
-    return backward
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,10 @@ class StepMarks:
 
     @contextmanager
     def update(self, *, ends_step: bool) -> Iterator[None]:
-        """A framework's own update: optimizers, and what it does behind them."""
+        """A framework's own update: optimizers, and what it does behind them; the outermost ends a step."""
+        if self._in_update:
+            yield
+            return
         self._in_update = True
         try:
             yield

@@ -29,6 +29,7 @@ _STAND_INS = {
         ),
         "workloads.tracing.stand_ins.apex",
     ),
+    "flash_attn": "workloads.tracing.stand_ins.flash_attn",
     "triton": "workloads.tracing.stand_ins.triton",
 }
 

@@ -17,15 +17,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel
-from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBucketGroup
+from megatron.core.distributed import DistributedDataParallel, param_and_grad_buffer
 from megatron.core.pipeline_parallel import p2p_communication, schedules
 from megatron.core.transformer.moe import moe_utils, router
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake.expert_load import assign, token_counts
 from workloads.tracing.fake.known_values import attach
-from workloads.tracing.record import step_marks
+from workloads.tracing.record import megatron, step_marks
 
 #: Module that owns a parameter, by the parameter's id.
 parameter_modules: dict[int, str] = {}
@@ -35,20 +34,12 @@ _STRUNG_TOGETHER = ("tp-ep-pp",)
 
 Groups = list[list[int]]
 
-_TAG = "_simcore_step"  # (microbatch, chunk) on the output of a forward step
-
 
 def install() -> None:
     """Wrap the functions, once per process."""
-    schedules.forward_step = _forward_step(schedules.forward_step)
-    schedules.backward_step = _backward_step(schedules.backward_step)
-    for name in ("_batched_p2p_ops", "_p2p_ops"):
-        setattr(p2p_communication, name, _transfers(getattr(p2p_communication, name)))
-    buckets = _ParamAndGradBucketGroup
-    for name in ("start_grad_sync", "finish_grad_sync"):
-        setattr(buckets, name, step_marks.in_phase("grad_sync", getattr(buckets, name)))
-    for name in ("start_param_sync", "finish_param_sync"):
-        setattr(buckets, name, step_marks.in_phase("optimizer", getattr(buckets, name)))
+    megatron.watch_schedules(schedules)
+    megatron.watch_transfers(p2p_communication)
+    megatron.watch_buckets(param_and_grad_buffer)
     if not hasattr(moe_utils, "te_general_gemm"):  # Megatron asks for it whether or not it could import it
         moe_utils.te_general_gemm = None
     router.topk_routing_with_score_function = _routing(router.topk_routing_with_score_function)
@@ -56,50 +47,6 @@ def install() -> None:
     generator.get_ranks = _remembered(generator.get_ranks)
     ddp = DistributedDataParallel
     ddp._make_backward_post_hook = _owned_hook(ddp._make_backward_post_hook)
-
-
-def _forward_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def forward_step(*args: Any, **kwargs: Any) -> Any:
-        marks = step_marks.current()
-        microbatch, chunk = int(kwargs["current_microbatch"]), int(kwargs.get("vp_stage") or 0)
-        marks.action_begins("fwd", "fwd", microbatch, chunk)
-        result = original(*args, **kwargs)
-        output = result[0][0] if isinstance(result[0], list) else result[0]
-        setattr(output, _TAG, (microbatch, chunk))
-        marks.action_ends()
-        return result
-
-    return forward_step
-
-
-def _backward_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def backward_step(input_tensor: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        marks = step_marks.current()
-        output = output_tensor[0] if isinstance(output_tensor, list) else output_tensor
-        microbatch, chunk = getattr(output, _TAG)
-        marks.action_begins("bwd", "bwd", microbatch, chunk)
-        result = original(input_tensor, output_tensor, *args, **kwargs)
-        marks.action_ends()
-        return result
-
-    return backward_step
-
-
-def _transfers(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Activations travel to the next stage, gradients to the one before, also around the ring."""
-
-    @functools.wraps(original)
-    def transfer(**kwargs: Any) -> Any:
-        labels = step_marks.current().recorder.labels
-        for name in ("tensor_send_next", "tensor_recv_prev"):
-            labels.set_transfer_phase(kwargs[name], "fwd")
-        for name in ("tensor_send_prev", "tensor_recv_next"):
-            labels.set_transfer_phase(kwargs[name], "bwd")
-        return original(**kwargs)
-
-    return transfer
 
 
 def _routing(original: Callable[..., Any]) -> Callable[..., Any]:

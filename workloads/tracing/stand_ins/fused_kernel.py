@@ -1,0 +1,61 @@
+"""A fused kernel and that of its backward pass, for stand-ins: results without data, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from workloads.tracing import kernels
+from workloads.tracing.kernels import KernelCost
+
+
+@dataclass(frozen=True)
+class FusedKernel:
+    """``forward`` and ``backward``: names of the kernels, their cost classes and floating-point operations.
+
+    ``keeps_results``: the backward pass reads results, too, as softmax and norms with statistics do.
+    """
+
+    forward: str
+    backward: str
+    forward_class: str = ""
+    backward_class: str = ""
+    forward_flops: int = 0
+    backward_flops: int = 0
+    keeps_results: bool = False
+
+    def __call__(self, inputs: Sequence[torch.Tensor | None], *results: torch.Tensor) -> Any:
+        """Launch on ``inputs``; gives tensors like ``results``, one alone as it is."""
+        present = [tensor for tensor in inputs if tensor is not None]
+        made = _Fused.apply(self, results, *present)  # type: ignore[no-untyped-call]
+        return made[0] if len(made) == 1 else made
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernel: FusedKernel, like: Sequence[torch.Tensor], *inputs: torch.Tensor) -> Any:
+        results = tuple(torch.empty_like(one, requires_grad=False) for one in like)
+        cost = KernelCost(kernel.forward_flops, op_class=kernel.forward_class)
+        kernels.launch(kernel.forward, reads=inputs, writes=results, cost=cost)
+        ctx.kernel = kernel
+        ctx.save_for_backward(*inputs, *(results if kernel.keeps_results else ()))
+        ctx.num_inputs = len(inputs)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        saved = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[2:]
+        made = [
+            torch.empty_like(tensor) if needed else None
+            for tensor, needed in zip(saved[: ctx.num_inputs], wanted, strict=True)
+        ]
+        cost = KernelCost(ctx.kernel.backward_flops, op_class=ctx.kernel.backward_class)
+        reads = [*filter(lambda one: one is not None, grads), *saved]
+        kernels.launch(
+            ctx.kernel.backward, reads=reads, writes=[one for one in made if one is not None], cost=cost
+        )
+        return (None, None, *made)
