@@ -350,3 +350,37 @@ def test_a_recorded_pipeline(gaps, bound):
         assert abs(row.error) <= bound
         total_ms = json.loads((FOLDER / f"pp_rank_{row.rank}.json").read_text())[str(row.step)]["total"]
         assert 1e3 * row.recorded.span == pytest.approx(total_ms, rel=1e-6)
+
+
+@pytest.mark.parametrize("num_microbatches", [8, 16])
+@pytest.mark.parametrize("num_chunks", [2, 4])
+def test_chunks_are_told_without_a_configuration(tmp_path, num_chunks, num_microbatches):
+    stages = logged(interleaved_one_f_one_b(4, num_microbatches, num_chunks), num_chunks)
+    (folder,) = write(tmp_path, stages, num_mbs=num_microbatches, vp_size=num_chunks)
+    told = import_traces([folder])
+    (folder / "config.json").unlink()
+    counted = import_traces([folder])
+    assert counted.report.found == told.report.found
+    wanted = (
+        f"{num_chunks} model chunks a stage and {num_microbatches} microbatches, interleaved, are told by"
+    )
+    assert wanted in " ".join(counted.report.doubts()) and wanted not in " ".join(told.report.doubts())
+
+
+@pytest.mark.parametrize("schedule", [one_f_one_b(4, 8), one_f_one_b(4, 3), gpipe(4, 8)])
+def test_one_chunk_is_no_more_without_a_configuration(tmp_path, schedule):
+    (folder,) = write(tmp_path, logged(schedule, 1), num_mbs=len(schedule[0]) // 2)
+    told = import_traces([folder])
+    (folder / "config.json").unlink()
+    counted = import_traces([folder])
+    assert counted.report.found == told.report.found
+    assert "config.json" in " ".join(counted.report.doubts())
+
+
+def test_a_posted_receive_counts_while_its_stage_waits_for_it(tmp_path):
+    """Interleaved stages post receives early; communication is what a stage does nothing else beside."""
+    stages = logged(interleaved_one_f_one_b(4, 8, 2), 2)
+    (folder,) = write(tmp_path, stages, num_mbs=8, vp_size=2)
+    for row in play(import_traces([folder])).steps():
+        assert row.replayed.overlapped == pytest.approx(0, abs=1e-9)
+        assert row.replayed.parts() == pytest.approx(row.recorded.parts(), abs=1e-6)

@@ -40,7 +40,8 @@ class TimedOp:
     ``call`` None: the op lasts ``duration_ps``, or what was recorded.  Ops that are not ``recorded`` order
     others (the begin of a step) and stand in no comparison.  ``gap_ps`` is how much later the op starts than
     its stream and its waits explain; None: as the times of all say, 0: as soon as it can.  ``is_kernel``
-    False: it counts as neither compute nor communication.
+    False: it counts as neither compute nor communication.  ``seen_after``: the position of the op from whose
+    end on the log counts this one, where it is under way before (a receive that was posted).
     """
 
     name: str
@@ -56,6 +57,7 @@ class TimedOp:
     duration_ps: int | None = None
     gap_ps: int | None = None
     phase: str = ""
+    seen_after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -186,4 +188,8 @@ def imported_rank(number: int, ops: Sequence[TimedOp], placed: TimedRank) -> Imp
     steps = tuple(
         Step(int(step_of[inside[0]]), int(start[inside].min()), int(end[inside].max())) for inside in members
     )
-    return ImportedRank(number, recorded, placed.op[at], steps, members)
+    after = [ops[i].seen_after for i in at.tolist()]
+    seen = np.array([-1 if source is None else placed.op[source] for source in after], dtype=np.int64)
+    return ImportedRank(
+        number, recorded, placed.op[at], steps, members, seen_after=seen if (seen >= 0).any() else None
+    )

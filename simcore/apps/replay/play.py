@@ -91,8 +91,12 @@ def replay_of(
         start = times.ready_ps[rank.flat]
         computes = ~rank.recorded.is_comm
         start[computes] = times.start_ps[rank.flat][computes]
+        end = times.end_ps[rank.flat]
+        if rank.seen_after is not None:
+            since = np.where(rank.seen_after >= 0, times.end_ps[rank.seen_after], start)
+            start = np.minimum(end, np.maximum(start, since))
         starts.append(start)
-        ends.append(times.end_ps[rank.flat])
+        ends.append(end)
     return Replay(
         job, graph, cluster, network, result, rank_of, tuple(starts), tuple(ends), notes, origins or {}
     )

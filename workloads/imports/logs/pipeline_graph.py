@@ -111,7 +111,7 @@ def _write_stage(
                 TimedOp(
                     f"receive {_NAMES[key.kind]}", f"receive {_NAMES[key.kind]} {key.chunk}",
                     start_ps + min(free, start), start_ps + came, number, [posted], call, is_comm=True,
-                    gap_ps=0, phase=_PHASES[key.kind],
+                    gap_ps=0, phase=_PHASES[key.kind], seen_after=before,
                 )
             )  # fmt: skip
         before = len(ops)

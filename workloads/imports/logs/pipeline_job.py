@@ -178,6 +178,7 @@ def _report(
     inferred = [
         f"a send between stages takes {origin.gaps.p2p_ps / 1e9:.3f} ms (median): from the forwards and"
         " backwards that waited for it; clocks of stages likewise",
+        *([log.counted] if log.counted else []),
     ]
     missing = [
         f"no log of stage {stage}: it is stood in for, computing as long as stage"

@@ -22,6 +22,7 @@ from simcore.graph.schedules import Action, interleaved_one_f_one_b
 from simcore.outside import quoted
 from simcore.units import PS_PER_S
 from workloads.imports.files import TraceFile, read_each, read_object
+from workloads.imports.logs.pipeline_chunks import counted_chunks
 from workloads.imports.recorded import MAX_SPAN_S
 
 _PS_PER_MS = 1_000_000_000
@@ -64,7 +65,8 @@ class PipelineLog:
     """A pipeline as logged: ``iterations[number][stage]``.
 
     ``labels`` are the files, by stage, "" for a stage without one: it has no actions.  ``skipped`` are
-    files that were left out, with the reason.
+    files that were left out, with the reason.  ``counted``: how chunks and microbatches are told where no
+    configuration says so, "" where one does.
     """
 
     labels: tuple[str, ...]
@@ -73,6 +75,7 @@ class PipelineLog:
     world_size: int
     iterations: dict[int, tuple[StageLog, ...]]
     skipped: tuple[str, ...] = ()
+    counted: str = ""
 
     @property
     def num_stages(self) -> int:
@@ -159,13 +162,18 @@ def _assemble(
     config: _Content, config_label: str, stages: dict[int, tuple[str, _Content]], num_stages: int,
     skipped: list[str], skip_bad: bool,
 ) -> PipelineLog:  # fmt: skip
-    chunks = _size(config, config_label, "vp_size") or _size(config, config_label, "vpp_size") or 1
+    chunks = _size(config, config_label, "vp_size") or _size(config, config_label, "vpp_size")
     label, content = stages[min(stages)]
     numbers = [name for name in content if all(name in other for _, other in stages.values())]
     if not numbers:
         raise InputError(f"{label}: no iteration stands in the logs of all stages")
     first = content[numbers[0]]
     length = _logged(first)
+    counted = ""
+    if not config:
+        entries = {stage: other[numbers[0]] for stage, (_, other) in stages.items()}
+        chunks, counted = counted_chunks(entries, num_stages, length)
+    chunks = chunks or 1
     microbatches = _size(config, config_label, "num_mbs") or _size(config, config_label, "micro_batches")
     microbatches = microbatches or length // chunks
     for name in numbers:
@@ -202,6 +210,7 @@ def _assemble(
         world_size=_size(config, config_label, "world_size") or num_stages,
         iterations=dict(sorted(iterations.items())),
         skipped=tuple(skipped),
+        counted=counted,
     )
 
 
