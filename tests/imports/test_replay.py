@@ -35,6 +35,22 @@ def test_launch_bound_and_queued_kernels_keep_their_times(tmp_path):
     assert row.recorded == row.replayed
 
 
+def test_what_was_launched_before_the_window_waits_for_no_host_of_it(tmp_path):
+    # The host waits from 4 to 40 for a (3 to 38). The collective on stream 20, launched before the recording,
+    # runs from 6 to 16; b is launched behind it later.
+    events = [
+        *launched("a", 1, 3, 35, corr=1),
+        call("cudaStreamSynchronize", 4, 36, corr=2),
+        sync_record("Stream Sync", 2, stream=7),
+        kernel("ncclDevKernel_AllReduce", 6, 10, stream=20),
+        *launched("b", 45, 50, 5, corr=3, stream=20),
+    ]
+    (row,) = replayed(write(tmp_path / "t.json", events))
+    assert row.replayed == row.recorded
+    # a from 3 to 38, the collective beside it, b from 50 to 55.
+    assert row.replayed.overlapped == pytest.approx(10e-6, abs=1e-12)
+
+
 def test_a_longer_kernel_moves_what_waits_for_it_and_nothing_else(tmp_path):
     # Stream 7: a 10..30. Recorded: b on stream 8 waits for a by an event. The host synchronises with b (ends
     # at 50) until 52 and launches c 10 later (call at 62, start at 70).

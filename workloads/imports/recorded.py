@@ -88,8 +88,8 @@ class ImportedRank:
     """One recorded rank: its number, its ops, the flat op of each in the graph, and its steps.
 
     ``step_ops[k]`` are the ops launched in ``steps[k]``; a trace without steps is one step, its number -1.
-    ``gpu`` is its name and ``num_sms`` its size, "" and 0 where not recorded.  ``seen_after[i]`` is the flat op
-    from whose end on op ``i`` counts where it was placed before (-1: from its placing; None: all are).
+    ``gpu`` is its name and ``num_sms`` its size, "" and 0 where not recorded.  ``seen_after[i]`` is the flat
+    op from whose end on op ``i`` counts where it was placed before (-1: from its placing; None: all are).
     """
 
     number: int

@@ -10,8 +10,8 @@ def counted_chunks(entries: dict[int, Any], num_stages: int, length: int) -> tup
     """Chunks of the model by what stages do first, and how that is told.
 
     Before its first backward stage s of p runs at most p - s forwards in 1F1B, with v chunks
-    2 (p - s - 1) + (v - 1) p + 1 (Megatron-LM, pipeline_parallel/schedules.py); all of them where the batch has
-    no more, or in GPipe.  ``entries`` are one iteration's of each logged stage, ``length`` its forwards.
+    2 (p - s - 1) + (v - 1) p + 1 (Megatron-LM, pipeline_parallel/schedules.py); all of them where the batch
+    has no more, or in GPipe.  ``entries`` are one iteration's of each logged stage, ``length`` its forwards.
     """
     first = {stage: _forwards_first(entry) for stage, entry in entries.items()}
     lists = [entry.get("fwd_chunk") for entry in entries.values() if isinstance(entry, dict)]

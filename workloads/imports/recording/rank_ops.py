@@ -29,7 +29,8 @@ class RankOps:
     ``row`` is the activity in the trace, ``lane`` its stream (or, where ops of one stream overlap, one of
     several lanes of it: ``lane_names``), ``before`` the op before it in its lane (-1: none).  ``call`` is
     the launching call (-1: not recorded); ``issue_ps`` when that call began, made monotone along each lane
-    (an op without a call is issued no later than the next one with).  ``chained`` are pairs (earlier, later)
+    (an op without a call is issued no later than the next one with, and before all if none before has one).
+    ``chained`` are pairs (earlier, later)
     of ops of one stream in different lanes.
     """
 
@@ -123,10 +124,10 @@ def rank_ops(trace: GpuRecording) -> RankOps:
     for number in range(len(names)):
         ops = np.flatnonzero(lane == number)
         before[ops[1:]] = ops[:-1]
-        # Without a call: issued no later than the next op with one, and at the latest when it starts.
+        # Without a call: issued no later than the next op with one, and at the latest when it starts; before
+        # the first with one, before what is recorded: no wait of the host held it up.
         known = np.minimum(np.minimum.accumulate(issue[ops][::-1])[::-1], start[ops])
-        if not (call[ops] >= 0).any():
-            known[:] = first
+        known[~np.maximum.accumulate(call[ops] >= 0)] = first
         issue[ops] = np.minimum(
             np.maximum.accumulate(np.where(call[ops] >= 0, issue[ops], known)), start[ops]
         )
