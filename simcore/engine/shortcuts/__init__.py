@@ -14,6 +14,8 @@ Note [The seam]
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from simcore.network.fluid import FluidNetwork
 
 SHORTCUTS: Final = ("runs", "cells", "steady")
+_MANY_EVENTS: Final = 100_000  # seconds of work
 
 
 def simulate(
@@ -62,7 +65,11 @@ def simulate(
 
     def play(graph: Graph) -> SimulationResult:
         aid = _Shortcuts(shortcuts, cells=options.get("learned") is None)
-        return simulate_unaided(graph, topology, cost, planner, aid=aid, **options)
+        result = simulate_unaided(graph, topology, cost, planner, aid=aid, **options)
+        del aid  # and with it what was played
+        if result.engine_events > _MANY_EVENTS:
+            _give_back_memory()
+        return result
 
     def costs_of(ranks: IntArray) -> list[HostCosts]:
         variants = options.get("variants")
@@ -76,7 +83,22 @@ def simulate(
         result = None
         if repeats and (noise is None or noise.sigma == 0.0):
             result = repeated(graph, play, costs_of)
-        return counted(play(graph) if result is None else result)
+        result = counted(play(graph) if result is None else result)
+        if result.engine_events > _MANY_EVENTS:
+            _give_back_memory()
+        return result
+
+
+def _give_back_memory() -> None:
+    """What a job was played with goes back to the system: the result of a long one takes as much again.
+
+    Few objects are in cycles, but they lie scattered in pages that nothing else is on; free pages between
+    columns that are still used glibc gives back when asked.
+    """
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class _Shortcuts(Aid):
