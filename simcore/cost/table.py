@@ -19,7 +19,7 @@ from simcore.outside import csv_rows, quoted
 #: Time columns by name, with their unit in seconds: a table without a unit is refused.
 TIME_COLUMNS = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6, "time_ns": 1e-9}
 
-_LEAST_S, _MOST_S = 1e-9, 1e4  # no kernel is shorter or longer
+LEAST_S, MOST_S = 1e-9, 1e4  # no kernel is shorter or longer
 _MOST_NUMBER = 1e18
 
 Key = tuple[object, ...]
@@ -47,8 +47,8 @@ class MeasuredTable:
 
         Errors: InputError unless ``seconds`` is positive and shapes without a zero, or bytes, are given.
         """
-        if not _LEAST_S <= seconds <= _MOST_S:
-            allowed = f"must be a positive number, from {_LEAST_S:g} to {_MOST_S:g}"
+        if not LEAST_S <= seconds <= MOST_S:
+            allowed = f"must be a positive number, from {LEAST_S:g} to {MOST_S:g}"
             raise InputError(f"time {seconds:g} s of {kernel.name!r} {allowed}")
         shapes = (*kernel.in_shapes, *kernel.out_shapes)
         if any(numel(shape) == 0 for shape in shapes):

@@ -191,6 +191,8 @@ def test_a_curve_moves_the_bytes_that_it_says():
         ("kernels.csv", {"dtype": "float3"}, "float3"),
         ("kernels.csv", {"flops": "x"}, "kernels.csv: line 2: flops is 'x', no number"),
         ("overlap.csv", {"beside_us": "0"}, "overlap.csv: line 2: beside_us is '0', which must be positive"),
+        ("overlap.csv", {"alone_us": "1e-300"}, "line 2: alone_us is '1e-300': not 1e-09 to 10000 s"),
+        ("overlap.csv", {"copy_blocks": "0.5"}, "line 2: copy_blocks is '0.5', no number of thread blocks"),
     ],
 )
 def test_bad_rows_are_named(folder, file, values, reason):

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simcore.cost.table import MeasuredTable
+from simcore.cost.table import LEAST_S, MOST_S, MeasuredTable
 from simcore.errors import InputError
 from simcore.outside import csv_rows, json_document, quoted, read_text
 
 _MOST = 1e30  # flops of a kernel, and everything else
+_MOST_BLOCKS = 1 << 31
+_MOST_SMS = 10_000
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,14 @@ def read_measured(folder: Path) -> MeasuredGpu:
     for key in ("gpu", "num_sms"):
         if key not in facts:
             raise InputError(f"device.json: missing {key!r}")
-    if type(facts["num_sms"]) is not int or facts["num_sms"] < 1:
-        raise InputError(f"device.json: num_sms is {facts['num_sms']!r}, no positive integer")
+    if type(facts["num_sms"]) is not int or not 1 <= facts["num_sms"] <= _MOST_SMS:
+        raise InputError(
+            f"device.json: num_sms is {quoted(str(facts['num_sms']))}, no number up to {_MOST_SMS:,}"
+        )
     MeasuredTable.load(folder / "kernels.csv")
     kernels = [
         ProfiledKernel(
-            row["op_class"], row["dtype"], _number(row, "time_us", where) * 1e-6,
+            row["op_class"], row["dtype"], _seconds(row, "time_us", where),
             int(_number(row, "flops", where, zero=True)), int(_number(row, "bytes", where, zero=True)),
         )
         for where, row in _rows(folder / "kernels.csv", ("op_class", "dtype", "time_us", "flops", "bytes"))
@@ -103,8 +107,7 @@ def read_measured(folder: Path) -> MeasuredGpu:
             overlaps.append(
                 OverlapRow(
                     row["op"], row["op_class"], row["in_shapes"] or f"{row['bytes']} bytes",
-                    int(_number(row, "copy_blocks", where)), _number(row, "alone_us", where) * 1e-6,
-                    _number(row, "beside_us", where) * 1e-6,
+                    _blocks(row, where), _seconds(row, "alone_us", where), _seconds(row, "beside_us", where),
                     _number(row, "copy_bytes_per_s", where, zero=True),
                 )
             )  # fmt: skip
@@ -143,3 +146,18 @@ def _number(row: Mapping[str, str], column: str, where: str, *, zero: bool = Fal
     if not 0 <= value < _MOST or (value == 0 and not zero):
         raise InputError(f"{where}: {column} is {quoted(row[column])}, which must be positive")
     return value
+
+
+def _seconds(row: Mapping[str, str], column: str, where: str) -> float:
+    """From microseconds."""
+    seconds = _number(row, column, where) * 1e-6
+    if not LEAST_S <= seconds <= MOST_S:
+        raise InputError(f"{where}: {column} is {quoted(row[column])}: not {LEAST_S:g} to {MOST_S:g} s")
+    return seconds
+
+
+def _blocks(row: Mapping[str, str], where: str) -> int:
+    number = _number(row, "copy_blocks", where)
+    if not (1 <= number <= _MOST_BLOCKS and number.is_integer()):
+        raise InputError(f"{where}: copy_blocks is {quoted(row['copy_blocks'])}, no number of thread blocks")
+    return int(number)
