@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from workloads.tracing.stand_ins.fused_kernel import FusedKernel
+from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
 
 _VERSION = "2.8.3"
 
@@ -42,7 +42,7 @@ def flash_attn_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, *args: Any, **op
 
 def apply_rotary_emb(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *_: Any, **_options: Any) -> Any:
     """``flash_attn.layers.rotary.apply_rotary_emb``: one kernel each way."""
-    return FusedKernel("rotary_kernel", "rotary_kernel", "elementwise", "elementwise")([x, cos, sin], x)
+    return ExtensionKernel("rotary_kernel", "rotary_kernel", "elementwise", "elementwise")([x, cos, sin], x)
 
 
 def layer_norm_fn(
@@ -55,7 +55,7 @@ def layer_norm_fn(
     **_: Any,
 ) -> Any:
     """``flash_attn.ops.triton.layer_norm.layer_norm_fn``: with ``prenorm`` the sum with ``residual``, too."""
-    kernel = FusedKernel("layer_norm_fwd_1pass_kernel", "layer_norm_bwd_kernel", "norm_fwd", "norm_bwd")
+    kernel = ExtensionKernel("layer_norm_fwd_1pass_kernel", "layer_norm_bwd_kernel", "norm_fwd", "norm_bwd")
     total = x.float() if residual_in_fp32 else x
     return kernel([x, weight, bias, residual], *((x, total) if prenorm else (x,)))
 

@@ -13,7 +13,7 @@ from workloads.tracing.kernels import KernelCost
 
 
 @dataclass(frozen=True)
-class FusedKernel:
+class ExtensionKernel:
     """``forward`` and ``backward``: names of the kernels, their cost classes and floating-point operations.
 
     ``keeps_results``: the backward pass reads results, too, as softmax and norms with statistics do.
@@ -36,7 +36,9 @@ class FusedKernel:
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kernel: FusedKernel, like: Sequence[torch.Tensor], *inputs: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any, kernel: ExtensionKernel, like: Sequence[torch.Tensor], *inputs: torch.Tensor
+    ) -> Any:
         results = tuple(torch.empty_like(one, requires_grad=False) for one in like)
         cost = KernelCost(kernel.forward_flops, op_class=kernel.forward_class)
         kernels.launch(kernel.forward, reads=inputs, writes=results, cost=cost)
