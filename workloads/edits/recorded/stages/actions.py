@@ -7,7 +7,7 @@ backwards, groups of kernels between exchanges are of two kinds, and a step begi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -125,7 +125,7 @@ def _joined(graph: Graph, segments: list[_Segment], where: str) -> list[_Segment
     count = {kind: max((len(s.kernels) for s in segments if s.kind == kind), default=0) for kind in "FB"}
     actions: list[_Segment] = []
     exchanged = False
-    for segment in segments:
+    for segment in _without_splinters(segments, count):
         exchanged |= segment.after_exchange
         if segment.kind == "O" or len(segment.kernels) < _SMALL * count[segment.kind]:
             continue
@@ -151,6 +151,32 @@ def _joined(graph: Graph, segments: list[_Segment], where: str) -> list[_Segment
             " (ProfilerActivity.CPU, or nsys with --pytorch=autograd-nvtx), whose autograd events tell them"
         )
     return [_without_prologue(graph, actions), *actions[1:]]
+
+
+def _without_splinters(segments: list[_Segment], count: dict[str, int]) -> list[_Segment]:
+    """Segments without kernels of another kind that part an action, as scaling gradients does a backward.
+
+    Between two exchanges the smallest that is no action goes first, and its neighbours become one if they are
+    of one kind.  ``count`` are the kernels of the largest of each kind.
+    """
+    found: list[_Segment] = []
+    begins = [at for at, segment in enumerate(segments) if segment.after_exchange or not at]
+    for begin, end in pairwise([*begins, len(segments)]):
+        group = segments[begin:end]
+        exchanged = group[0].after_exchange
+        while len(group) > 1:
+            inner = [at for at in range(1, len(group) - 1) if group[at - 1].kind == group[at + 1].kind]
+            small = [at for at in inner if len(group[at].kernels) < _SMALL * count.get(group[at].kind, 0)]
+            if not small:
+                break
+            at = min(small, key=lambda at: len(group[at].kernels))
+            before, after = group[at - 1], group[at + 1]
+            joined = _Segment(
+                before.kind, np.concatenate([before.kernels, after.kernels]), before.after_exchange
+            )
+            group[at - 1 : at + 2] = [joined]
+        found += [replace(group[0], after_exchange=exchanged), *group[1:]]
+    return found
 
 
 def _without_prologue(graph: Graph, actions: list[_Segment]) -> _Segment:

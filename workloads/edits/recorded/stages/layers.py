@@ -39,6 +39,8 @@ class Layers:
     def __init__(self, job: EditableJob, recorded: Recorded) -> None:
         self._job, self._recorded = job, recorded
         graph = job.graph
+        self.counts: list[int] = []
+        self._is_backward = graph.ops.phase.equals("bwd")
         self._main: npt.NDArray[np.bool_] = np.zeros(len(graph.ops), dtype=np.bool_)
         for index, rank in enumerate(job.ranks):
             first = int(graph.template_start[index])
@@ -75,6 +77,13 @@ class Layers:
             for chunk in (chunks if kind == "F" else reversed(chunks))
         ]
         layers = [list(part.layers) for part in parts]
+        found = sum(map(len, layers))
+        if self.counts and found != self.counts[stage]:
+            word = "forward" if kind == "F" else "backward"
+            raise InputError(
+                f"the {word} of microbatch {microbatch} on stage {stage} shows {found} layers, others"
+                f" {self.counts[stage]}: what runs between them cannot be moved with them"
+            )
         for before, after in zip(range(len(parts) - 1), range(1, len(parts)), strict=True):
             layers[before][-1] = np.concatenate([layers[before][-1], parts[before].tail])
             layers[after][0] = np.concatenate([parts[after].head, layers[after][0]])
@@ -87,7 +96,10 @@ class Layers:
         return len(self.stage(self._recorded.stages[stage][0], stage, 0, kind, 0).layers)
 
     def _kernels(self, piece: RecordedAction) -> IntArray:
-        return piece.body[self._main[piece.body]]
+        """An action's own kernels: where host events tell backwards, others beside one are none of it."""
+        kernels = piece.body[self._main[piece.body]]
+        own = self._is_backward[kernels]
+        return kernels[own] if piece.kind == "B" and own.any() else kernels
 
     def _repeated(self, stage: int, action: Action) -> list[int]:
         """Names of the kernels of a layer, in order."""
