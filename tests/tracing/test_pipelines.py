@@ -177,6 +177,34 @@ def test_a_pipeline_is_a_graph_of_its_stages(pool: WorkerPool) -> None:
     assert report.ranks_run == [0, 1, 2, 14, 15]
 
 
+def test_axes_of_a_program_by_hand(pool: WorkerPool) -> None:
+    """Groups without names on 2 x 2 x 2 x 2 ranks, stages that exchange over the group of the world."""
+    graph = trace_in(pool, ScriptJob(SCRIPTS / "four_axes.py", world_size=16))
+    assert graph.workload.dims == {"tp": 2, "cp": 2, "pp": 2, "dp": 2}
+    assert graph.workload.num_microbatches == MICROBATCHES
+    assert graph.workload.model["parameters_per_rank"] == 2 * 2 * 32 * 32
+    # A ring of two sends to either side over the world's group, so places on it are classes of their own.
+    assert [(one.stage, one.rank_list()) for one in graph.programs] == [
+        (0, [0, 1, 8, 9]),
+        (0, [2, 3, 10, 11]),
+        (1, [4, 5, 12, 13]),
+        (1, [6, 7, 14, 15]),
+    ]
+    first = graph.programs[0]
+    names = [graph.template_names[template] for template in first.template]
+    played = list(zip(names, first.microbatch.tolist(), strict=True))
+    assert [one for one in played if one[0] in ("fwd", "bwd")] == [
+        ("fwd", 0), ("fwd", 1), ("bwd", 0), ("fwd", 2), ("bwd", 1), ("fwd", 3), ("bwd", 2), ("bwd", 3)
+    ]  # fmt: skip
+
+
+def test_a_rank_whose_stand_in_cannot_be_met_is_run(pool: WorkerPool) -> None:
+    report = TraceReport()
+    graph = trace_in(pool, ScriptJob(SCRIPTS / "four_axes.py", ("aside",), world_size=16), report)
+    assert [one.rank_list() for one in graph.programs] == [[0], [*range(1, 6), *range(7, 16)], [6]]
+    assert report.ranks_run == [0, 1, 6, 15] and report.warnings == []
+
+
 @pytest.mark.parametrize(
     ("how", "messages"),
     [

@@ -298,15 +298,15 @@ def test_pipeline_stages_are_all_run(odd: int | None, ran: list[int]) -> None:
 
 
 def test_kinds_of_places_speak_for_their_combinations() -> None:
-    """TP8 x DP16 x PP8 of which the first of each tensor-parallel group differs: 20 ranks of 1,024."""
+    """TP8 x DP16 x PP8 of which the first of each tensor-parallel group differs: 23 ranks of 1,024."""
     axes = nested_axes((8, 128), 1024, lambda axis: axis.stride == 128)
     truth = {rank: f"stage {rank // 128}" + (" first" if rank % 8 == 0 else "") for rank in range(1024)}
     search = RankSearch(lambda ranks: {rank: truth[rank] for rank in ranks}, 64)
     search.ends(1024)
     assert search.classes(axes) == truth and search.assumed == 0
-    # The ends, eight stages, second and last place of the others, and the second of each further stage.
+    # Eight stages, second and last place of the others, the corners, and the second of each further stage.
     assert sorted(search.hashes) == sorted(
-        {0, 1023, *range(0, 1024, 128), 1, 7, 8, 120, *range(1, 1024, 128)}
+        {*range(0, 1024, 128), 1, 7, 8, 120, 127, 903, 1016, 1023, *range(1, 1024, 128)}
     )
 
 

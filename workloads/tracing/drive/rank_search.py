@@ -8,7 +8,8 @@ Note [Distinct ranks]
     than one axis a rank inside all of them agrees, too, every rank is taken to do the same.  Otherwise, on
     each axis through the first rank, the second and the last place are run; where these two differ, borders
     between them are searched by halving.  Of an axis of pipeline stages every place is run.  Places of an
-    axis that recorded alike are one kind, and of each combination of kinds one rank is run.
+    axis that recorded alike are one kind, and of each combination of kinds one rank is run, and
+    the corners of the world (up to :data:`MOST_CORNERS`), which must do what their combination does.
 
     That a combination speaks for all of its ranks is proven by what they must agree on: members of a group
     issue the same collectives, and sends meet receives.  Where they do not, the ranks concerned are run
@@ -23,6 +24,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from workloads.tracing.record.world_axes import WorldAxis
+
+#: Of a world of more axes, only the last corner is run.
+MOST_CORNERS = 16
 
 
 class RankSearch:
@@ -56,6 +60,7 @@ class RankSearch:
                 return self._stand_ins()
         self._run([place * axis.stride for axis in axes if axis.stages for place in range(axis.size)])
         self._run([place * axis.stride for axis in axes if axis.size > 1 for place in (1, axis.size - 1)])
+        self._run(_corners(axes))
         self._kinds = [self._kinds_along(axis) for axis in axes]
         return self._stand_ins()
 
@@ -63,15 +68,9 @@ class RankSearch:
         """As :meth:`classes`, when some of ``ranks`` do not do what was thought: these are run now.  None
         when all of them have been run, or no more may be.
         """
-        new = [rank for rank in ranks if rank not in self.hashes]
-        thought = {rank: self._stand_in(rank) for rank in new}
-        self._run(new)
-        new = [rank for rank in new if rank in self.hashes]
-        for rank in new:
-            if self.hashes[rank] != self.hashes.get(thought[rank]):
-                for axis, kinds in zip(self._axes, self._kinds, strict=True):
-                    kinds[axis.place(rank)] = axis.place(rank)
-        return self._stand_ins() if new else None
+        before = len(self.hashes)
+        self._run(list(ranks))
+        return self._stand_ins() if len(self.hashes) > before else None
 
     def _all_alike(self) -> bool:
         return len(set(self.hashes.values())) == 1
@@ -121,7 +120,22 @@ class RankSearch:
         )
 
     def _stand_ins(self) -> dict[int, str]:
-        """Run one rank of each combination of kinds, those with most ranks first."""
+        """Run one rank of each combination of kinds; where a rank that was run is of another kind than its
+        places said, tell these places apart and go on.
+        """
+        while True:
+            self._run_combinations()
+            wrong = [rank for rank in sorted(self.hashes) if self._speaks_wrongly(rank)]
+            if not wrong:
+                return self._hashes_of_all()
+            for axis, kinds in zip(self._axes, self._kinds, strict=True):
+                kinds[axis.place(wrong[0])] = axis.place(wrong[0])
+
+    def _speaks_wrongly(self, rank: int) -> bool:
+        return self.hashes.get(self._stand_in(rank), self.hashes[rank]) != self.hashes[rank]
+
+    def _run_combinations(self) -> None:
+        """Those with most ranks first."""
         counts = [Counter(kinds) for kinds in self._kinds]
         combined = []
         for places in itertools.product(*counts):
@@ -129,6 +143,8 @@ class RankSearch:
             rank = sum(place * axis.stride for axis, place in zip(self._axes, places, strict=True))
             combined.append((-stands_for, rank))
         self._run([rank for _, rank in sorted(combined)])
+
+    def _hashes_of_all(self) -> dict[int, str]:
         found: dict[int, str] = {}
         self.assumed = 0
         world_size = math.prod(axis.size for axis in self._axes)
@@ -148,3 +164,11 @@ class RankSearch:
             return stage, sum(equal), -abs(other - rank)
 
         return max(self.hashes, key=alike)
+
+
+def _corners(axes: Sequence[WorldAxis]) -> list[int]:
+    long = [axis for axis in axes if axis.size > 1]
+    if 2 ** len(long) > MOST_CORNERS:
+        return []
+    ends = [(0, (axis.size - 1) * axis.stride) for axis in long]
+    return sorted(map(sum, itertools.product(*ends)))

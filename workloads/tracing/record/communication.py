@@ -10,6 +10,7 @@ Note [Streams of communication]
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -98,6 +99,8 @@ class CommunicationRecorder:
         self._futures: dict[Any, tuple[int, ...]] = {}
         self._unfinished: dict[Any, tuple[int, ...]] = {}
         self._works: deque[RecordedWork] = deque(maxlen=_KEEP_WORKS)
+        #: Told of every send and receive outside of modules.
+        self.on_transfer: Callable[[], None] | None = None
 
     def call(self, name: str, args: Any) -> Any:
         """Record ``c10d::<name>`` and return what the operator would return."""
@@ -242,7 +245,11 @@ class CommunicationRecorder:
         """One send or receive; ``args`` are (tensors, group, peer's rank in the group, tag)."""
         recorder = self._recorder
         tensors = tensors_in(args[0], [])
-        if not recorder.recording or not any(map(is_on_device, tensors)):
+        if not any(map(is_on_device, tensors)):
+            return ()
+        if self.on_transfer is not None and not recorder.labels.in_module:
+            self.on_transfer()
+        if not recorder.recording:
             return ()
         group = process_groups.unbox(args[1])
         members = process_groups.group_members(group)

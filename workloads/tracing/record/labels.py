@@ -111,6 +111,11 @@ class Labels:
         return self._modules[-1] if self._modules else ""
 
     @property
+    def in_module(self) -> bool:
+        """Whether a module's forward runs now."""
+        return bool(self._modules)
+
+    @property
     def sharing_gradients(self) -> bool:
         """Whether what is issued now follows from a gradient that has just been accumulated."""
         node: Any = torch._C._current_autograd_node()

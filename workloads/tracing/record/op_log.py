@@ -10,8 +10,10 @@ Note [How ops are ordered]
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
@@ -114,6 +116,18 @@ class OpLog:
         self.labels.enter_segment(phase)
         if self.recording:
             self.result.segments.append(RecordedSegment(kind, microbatch, chunk, len(self.result.ops)))
+
+    def number_backward(self) -> None:
+        """The backward pass that began last is of the microbatch and chunk whose forward ops it follows."""
+        last = self.result.segments[-1] if self.recording and self.result.segments else None
+        if last is None or last.kind != "bwd":
+            return
+        followed = next((op.forward for op in self.result.ops[last.first :] if op.forward >= 0), None)
+        if followed is None:
+            return
+        index = bisect_right(self.result.segments, followed, key=lambda segment: segment.first) - 1
+        forward = self.result.segments[index]
+        self.result.segments[-1] = replace(last, microbatch=forward.microbatch, chunk=forward.chunk)
 
     # What streams and events tell: see :class:`workloads.tracing.fake.streams.StreamListener`.
 

@@ -119,6 +119,12 @@ class StepMarks:
         self._in_forward = False
         self._in_action = False
         self._in_update = False
+        self._in_schedule = False
+        self._pipelined = False
+        self._forwards: dict[
+            int, int
+        ] = {}  # of each model chunk of a pipeline by hand: forward passes so far
+        self._chunks: dict[int, int] = {}
         self._handles: list[Any] = []
 
     def __enter__(self) -> StepMarks:
@@ -128,6 +134,7 @@ class StepMarks:
         if self._by_recipe:
             return self
         self.recorder.labels.on_outermost = self._forward_begins
+        self.recorder.communication.on_transfer = self._transfers
         self._handles = [
             torch_optimizer.register_optimizer_step_pre_hook(self._optimizer_begins),
             torch_optimizer.register_optimizer_step_post_hook(self._optimizer_ends),
@@ -140,7 +147,7 @@ class StepMarks:
         global _active
         _active = None
         marks.listener = None
-        self.recorder.labels.on_outermost = None
+        self.recorder.labels.on_outermost = self.recorder.communication.on_transfer = None
         for handle in self._handles:
             handle.remove()
 
@@ -173,10 +180,11 @@ class StepMarks:
     def pipeline_begins(self) -> None:
         """A pipeline schedule starts, maybe with receiving what it will run forward."""
         self._new_phase_of_step()
+        self._in_schedule = True
 
     def pipeline_ends(self) -> None:
         """A pipeline schedule has run all microbatches."""
-        self._in_action = False
+        self._in_action = self._in_schedule = False
         self._begin("finish", "optimizer")
 
     def _forward_begins(self, module: torch.nn.Module) -> None:
@@ -188,9 +196,26 @@ class StepMarks:
         if self._in_action:
             return
         self._new_phase_of_step()
-        if not self._in_forward:
-            self._in_forward = True
+        if self._in_forward:
+            return
+        self._in_forward = True
+        if not self._pipelined:
             self._begin("fwd", "fwd", self.microbatches)
+            return
+        chunk = self._chunks.setdefault(id(module), len(self._chunks))
+        self._begin("fwd", "fwd", self._forwards.get(chunk, 0), chunk)
+        self._forwards[chunk] = self._forwards.get(chunk, 0) + 1
+
+    def _transfers(self) -> None:
+        """A tensor is sent or received outside of modules: a pipeline by hand passes it to another stage."""
+        if self._depth or self._in_action or self._in_schedule:
+            return
+        self._new_phase_of_step()
+        self._pipelined = True
+        self._in_forward = False
+        segments = self.recorder.result.segments
+        if not segments or segments[-1].kind != "exchange":
+            self._begin("exchange", self.recorder.labels.segment_phase)
 
     def backward_begins(self) -> None:
         """A backward pass starts, maybe inside another."""
@@ -209,6 +234,8 @@ class StepMarks:
         self.recorder.communication.finish_futures()
         if self._in_action:
             return
+        if self._pipelined:
+            self.recorder.number_backward()
         self.microbatches += 1
         last = self.microbatches >= self._backwards_known
         self._begin("finish" if last else "begin", "optimizer" if last else "fwd")
@@ -267,22 +294,27 @@ class StepMarks:
             raise StepDone
         self.step += 1
         self.microbatches = self._steps_now = 0
+        self._forwards.clear()
         self._in_forward = False
         if self.step == self._keep and not self._marked:
             self._start()
 
 
 def _held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> RankFacts:
-    """Parameters and optimizer states on this rank; storages count once."""
-    parameters = {
-        id(parameter): parameter
-        for parameter in (
-            *(parameter for root in roots for parameter in root.parameters()),
-            *(p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]),
-        )
+    """Parameters and optimizer states on this rank; storages count once.  What an optimizer updates that no
+    module has (the main copies of mixed precision) is state, unless no module was seen.
+    """
+    of_modules = {id(one): one for root in roots for one in root.parameters()}
+    updated = {
+        id(one): one
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for one in group["params"]
     }
+    parameters = of_modules or updated
     local = [_local(parameter) for parameter in parameters.values()]
-    states = [
+    states = [_local(one) for key, one in updated.items() if key not in parameters]
+    states += [
         _local(value)
         for optimizer in optimizers
         for state in optimizer.state.values()

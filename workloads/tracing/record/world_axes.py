@@ -62,14 +62,20 @@ def axes_of(
     families: Mapping[str, ProcessGroup], traces: Sequence[RankTrace], world_size: int
 ) -> tuple[WorldAxis, ...]:
     """Axes between the strides of the families of which every rank has a group.  Along pipeline stages ranks
-    send each other what is computed outside of modules (inside are rings of context parallelism).
+    send each other tensors of the forward and backward pass outside of modules (inside are rings of context
+    parallelism).
     """
     strides: set[int] = set()
     for family in families.values():
         if not family.explicit and all(map(family.contains, range(world_size))):
             for size, stride in (*family.dims, *family.base_dims):
                 strides |= {stride, stride * size}
-    passed = {(one.rank, peer) for one in traces for peer, module in _peers(one) if not module}
+    passed = {
+        (one.rank, peer)
+        for one in traces
+        for peer, phase, module in _peers(one)
+        if phase in ("fwd", "bwd") and not module
+    }
     return nested_axes(
         strides, world_size, lambda axis: any(axis.place(one) != axis.place(peer) for one, peer in passed)
     )
@@ -85,7 +91,7 @@ def parallel_dims(
     inside of modules go, it is tp (collectives), cp (a ring, or all-to-alls of attention) or ep (other
     all-to-alls); everything else, and where gradients are reduced, is dp.
     """
-    rings = [peer for peer, module in _peers(trace) if module]
+    rings = [peer for peer, _, module in _peers(trace) if module]
     sizes: dict[str, int] = {}
     experts = 1
     for axis in axes:
@@ -100,13 +106,13 @@ def parallel_dims(
     return {role: size for role, size in sizes.items() if size > 1} or {"dp": 1}, experts
 
 
-def _peers(trace: RankTrace) -> Iterator[tuple[int, str]]:
-    """Ranks that one sends to or receives from, each with the module that does ("": none)."""
-    columns = zip(*(trace.program.column(at) for at in (KIND, GROUP, _PEER, MODULE)), strict=True)
-    for kind, group, delta, module in sorted(set(columns)):
+def _peers(trace: RankTrace) -> Iterator[tuple[int, str, str]]:
+    """Ranks that one sends to or receives from, each with the phase and the module that does ("": none)."""
+    columns = zip(*(trace.program.column(at) for at in (KIND, GROUP, _PEER, PHASE, MODULE)), strict=True)
+    for kind, group, delta, phase, module in sorted(set(columns)):
         if kind in (OpKind.SEND, OpKind.RECV):
             members = trace.groups[str(group)]
-            yield members[(members.index(trace.rank) + int(delta)) % len(members)], str(module)
+            yield members[(members.index(trace.rank) + int(delta)) % len(members)], str(phase), str(module)
 
 
 def _is_along(family: ProcessGroup, axis: WorldAxis, axes: Sequence[WorldAxis]) -> bool:

@@ -168,7 +168,7 @@ class MegatronGptJob:
 
     @property
     def dims(self) -> dict[str, int]:
-        """WorldAxis sizes."""
+        """Axis sizes."""
         context = {"cp": self.cp} if self.cp > 1 else {}
         return {"tp": self.tp, **context, "pp": self.pp, "dp": self.dp}
 
