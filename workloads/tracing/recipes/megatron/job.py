@@ -164,7 +164,9 @@ class MegatronGptJob:
         """
         if self.period == 1:
             return min(self.microbatches, self.pp - stage - 1 + _STEADY_MICROBATCHES)
-        return min(self.microbatches, _STEADY_PERIODS * self.pp)
+        # The first half of an interleaved pipeline is further ahead than a round when its steady state begins.
+        ahead = 2 * (self.pp - stage - 1) >= self.pp
+        return min(self.microbatches, (_STEADY_PERIODS + ahead) * self.pp)
 
     @property
     def dims(self) -> dict[str, int]:
