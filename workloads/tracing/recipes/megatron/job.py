@@ -164,7 +164,7 @@ class MegatronGptJob:
         """
         if self.period == 1:
             return min(self.microbatches, self.pp - stage - 1 + _STEADY_MICROBATCHES)
-        # The first half of an interleaved pipeline is further ahead than a round when its steady state begins.
+        # The first half of an interleaved pipeline is more than a round ahead when its steady state begins.
         ahead = 2 * (self.pp - stage - 1) >= self.pp
         return min(self.microbatches, (_STEADY_PERIODS + ahead) * self.pp)
 
