@@ -73,6 +73,25 @@ def seeded(function, seed=7):
     return function()
 
 
+def passed_on(one, rank, group=None):
+    """From rank 0 to rank 1, others aside."""
+    if rank == 0:
+        dist.send(one, 1, group=group)
+    elif rank == 1:
+        dist.recv(one, 0, group=group)
+    return one.tolist()
+
+
+def swapped(one, rank):
+    if rank > 1:
+        return None
+    found = torch.empty_like(one)
+    calls = [dist.P2POp(dist.irecv, found, 1 - rank), dist.P2POp(dist.isend, one, 1 - rank)]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return torch.zeros(found).shape
+
+
 def handed_on(store, rank):
     if rank == 0:
         store.set("flag", "on")
@@ -186,6 +205,9 @@ def idioms(rank, ranks, device, gloo, store):
         "shapes of all": lambda: gathered(t([rank, 3]), device),
         "all_gather_object": lambda: objects_of_all({"rank": rank, "name": "node"}),
         "broadcast_object_list": lambda: broadcast_objects(rank, f"of {rank}"),
+        "size sent": lambda: passed_on(dev([rank + 3, 5]), rank),
+        "sizes sent both ways": lambda: swapped(dev([rank + 3]), rank),
+        "by gloo from hand to hand": lambda: passed_on(t([rank + 3]), rank, gloo),
         "store": lambda: handed_on(store, rank),
         "barrier": lambda: dist.barrier() is None,
         "monitored_barrier": lambda: dist.monitored_barrier(gloo, timedelta(seconds=60)) is None,

@@ -112,9 +112,17 @@ def written(
     own = {id(shape): tensor for tensor, shape in zip(before, after, strict=True) if tensor is not shape}
     for shape in operator.outputs(args, kwargs, None):
         if id(shape) in own and values_of(shape) is None:
-            with torch._C._DisableTorchDispatch(), torch.no_grad():
-                own[id(shape)].fill_(read_scalar(shape))
+            assume(own[id(shape)])
     return _replaced(result, own)
+
+
+def assume(tensor: torch.Tensor) -> None:
+    """``tensor`` was written with what is not known; one of the host holds what is assumed from now on."""
+    shape = as_shape(tensor)
+    known_values.forget([shape])
+    if shape is not tensor and tensor.numel():
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            tensor.fill_(read_scalar(shape))
 
 
 def _replaced(result: Any, own: dict[int, torch.Tensor]) -> Any:

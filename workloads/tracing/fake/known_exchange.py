@@ -15,7 +15,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from workloads.tracing.fake import object_exchange, peers
 from workloads.tracing.fake.aten_ops import tensors_in
-from workloads.tracing.fake.known_values import MOST_INTEGERS, forget, remember, values_of
+from workloads.tracing.fake.host_tensors import assume
+from workloads.tracing.fake.known_values import MOST_INTEGERS, remember, values_of
+from workloads.tracing.fake.mail import VALUES_TO
 
 #: Elements of a broadcast whose values travel.
 _MOST_SENT = 1 << 12
@@ -44,7 +46,8 @@ def exchange(
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         arrived = _arrived(name, args, group, reduce_op, alike)
         if arrived is None:
-            forget(list(outputs))
+            for output in outputs:
+                assume(output)
             return
         if not outputs:  # what is gathered arrives elsewhere
             return
@@ -98,8 +101,39 @@ def _broadcast(tensors: Sequence[torch.Tensor], group: Any, root: int) -> list[t
     if group.rank() == root:
         box.send_values(None if known is None else [_array(values) for values in known], group)
         return known
-    sent = box.receive_values(group, root)
+    sent = box.receive_values(group, root)()
     return None if sent is None else [torch.from_numpy(values) for values in sent]
+
+
+def transfer(sends: bool, tensors: Sequence[torch.Tensor], group: Any, peer: int) -> Callable[[], None]:
+    """``tensors`` are sent to the rank at place ``peer`` of ``group``, or received from there.
+
+    Few integers travel, since sizes may follow from them.  Returns what is to be done when the call has been
+    waited for: values arrive, or what was there is forgotten.
+    """
+    box = object_exchange.mailbox
+    few = sum(tensor.numel() for tensor in tensors) <= _MOST_SENT
+    travels = box is not None and few and not any(tensor.dtype.is_floating_point for tensor in tensors)
+    told: Callable[[], Sequence[Any] | None] | None = None
+    if travels and box is not None:
+        if sends:
+            with torch._C._DisableTorchDispatch():
+                known = _known(tensors)
+                values = None if known is None else [_array(one) for one in known]
+            box.send_values(values, group, VALUES_TO - peer)
+        else:
+            told = box.receive_values(group, peer, VALUES_TO - dist.get_rank(group))
+
+    def arrive() -> None:
+        sent = None if sends or told is None else told()
+        for number, tensor in enumerate(() if sends else tensors):
+            with torch._C._DisableTorchDispatch(), torch.no_grad():
+                if sent is not None:
+                    _write(tensor, torch.from_numpy(sent[number]))
+                else:
+                    assume(tensor)
+
+    return arrive
 
 
 def _array(values: torch.Tensor) -> Any:
@@ -133,7 +167,7 @@ def _folded(operator: Callable[..., torch.Tensor], given: torch.Tensor) -> torch
 
 def _write(output: torch.Tensor, values: torch.Tensor) -> None:
     if values.numel() != output.numel():
-        forget([output])
+        assume(output)
         return
     values = values.reshape(output.shape).to(output.dtype)
     held = values_of(output)
@@ -143,4 +177,4 @@ def _write(output: torch.Tensor, values: torch.Tensor) -> None:
         if output.numel() * output.element_size() == output.untyped_storage().nbytes():
             remember(output, values)
         else:
-            forget([output])
+            assume(output)

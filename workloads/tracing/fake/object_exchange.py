@@ -62,14 +62,17 @@ class Mailbox:
         with _disable_current_modes():
             return [pickle.loads(one) for one in pickled], [len(one) for one in pickled]
 
-    def send_values(self, values: Sequence[Any] | None, group: Any) -> None:
-        """Give the other ranks of ``group`` the arrays of a broadcast; None: they are not known."""
+    def send_values(self, values: Sequence[Any] | None, group: Any, target: int = EVERYBODY_VALUES) -> None:
+        """Give others of ``group`` the arrays of a call; None: they are not known."""
         own = dist.get_rank(group)
-        deliver(self._next(group, own, EVERYBODY_VALUES).path(self._folder), values)
+        deliver(self._next(group, own, target).path(self._folder), values)
 
-    def receive_values(self, group: Any, place: int) -> Any:
-        """What the rank at ``place`` in ``group`` broadcasts, once it is there."""
-        return pickle.loads(self._wait_for(self._next(group, place, EVERYBODY_VALUES)).read_bytes())
+    def receive_values(
+        self, group: Any, place: int, target: int = EVERYBODY_VALUES
+    ) -> Callable[[], Sequence[Any] | None]:
+        """Gives what the rank at ``place`` in ``group`` sends by this call, once it is there."""
+        address = self._next(group, place, target)
+        return lambda: pickle.loads(self._wait_for(address).read_bytes())
 
     def share(self, topic: str, group: Any, value: Any, wanted: Iterable[int]) -> dict[int, Any]:
         """Tell ``group`` this rank's ``value`` at ``topic``; returns those of the places ``wanted`` that tell

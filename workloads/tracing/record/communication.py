@@ -22,7 +22,7 @@ from simcore.collectives.kinds import kind_of
 from simcore.graph.ops import OpKind
 from workloads.tracing.fake import process_groups, streams
 from workloads.tracing.fake.aten_ops import is_on_device, num_bytes, tensors_in
-from workloads.tracing.fake.known_exchange import exchange
+from workloads.tracing.fake.known_exchange import exchange, transfer
 from workloads.tracing.record.comm_calls import (
     P2P,
     CollectiveCall,
@@ -41,14 +41,24 @@ _KEEP_WORKS = 4096
 class RecordedWork(Work):
     """What a communication call returns; waiting for it becomes a WAIT edge."""
 
-    def __init__(self, recorder: Recorder, ops: tuple[int, ...], tensors: list[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        ops: tuple[int, ...],
+        tensors: list[torch.Tensor],
+        arrive: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
+        self._arrive = arrive
         self._recorder: Recorder | None = recorder
         self._ops = ops
         self._tensors = tensors
 
     def wait(self, timeout: object = None) -> bool:  # noqa: ARG002
         """The current stream waits; the host does not."""
+        if self._arrive is not None:
+            self._arrive()
+            self._arrive = None
         if self._recorder is not None:
             self._recorder.stream_waits(streams.current_stream().stream_id, self._ops)
             self._recorder, self._tensors = None, []  # or the tensors would live as long as the handle
@@ -107,7 +117,9 @@ class CommunicationRecorder:
         if name == "check_for_nan":
             return None
         if name in P2P:
-            return self._work(self._transfer(P2P[name], args), args)
+            group = process_groups.unbox(args[1])
+            arrive = transfer(P2P[name] == "send", tensors_in(args[0], []), group, int(args[2]))
+            return self._work(self._transfer(P2P[name], args), args, arrive)
         call = parse_collective(name, args)
         recorded = self._recorder.recording and not _stays_on_host(call)
         ops = self._collective(call) if recorded else ()
@@ -188,8 +200,8 @@ class CommunicationRecorder:
             self._recorder.stream_waits(streams.current_stream().stream_id, ops)
         self._futures.clear()
 
-    def _work(self, ops: tuple[int, ...], args: Any) -> Any:
-        work = RecordedWork(self._recorder, ops, tensors_in(args[0], []))
+    def _work(self, ops: tuple[int, ...], args: Any, arrive: Callable[[], None] | None = None) -> Any:
+        work = RecordedWork(self._recorder, ops, tensors_in(args[0], []), arrive)
         self._works.append(work)
         return work.boxed()
 
