@@ -76,7 +76,7 @@ class Appraiser:
             cluster, setup = self.question.cluster, self.question.setup
             _, planner = wired(cluster, setup.nccl)
             cost = priced(cluster.gpu, job.parallel.world_size, precision, setup)
-            self._prices[precision] = RoughBounds(Prices(cost, planner, cluster.gpu))
+            self._prices[precision] = RoughBounds(Prices(cost, planner, cluster))
         return self._prices[precision]
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from simcore.graph.groups import Dim
 from simcore.graph.schedules import Action, home, neighbour, overlapped_pairs, virtual_stage
-from simcore.planning.paths import HOST, NEVER, Groups, Prices, TimedTemplate, members
+from simcore.planning.paths import HOST, NEVER, Groups, Prices, TimedTemplate, alike, members
 from workloads.models.pieces import EP_STREAM
 from workloads.parallel.actions import ends_of, is_paired, under_way, write_pass
 from workloads.parallel.emit import COMPUTE, OpWriter
@@ -62,13 +62,11 @@ class Bound:
         p = job.parallel
         self._stages = p.pp
         self._stride = job.mesh.dense["pp"][1]
-        self._bases = tuple(range(0, p.pp * self._stride, self._stride))
-        groups: dict[str, tuple[Dim, ...]] = job.mesh.groups()
+        self._dims: dict[str, tuple[Dim, ...]] = job.mesh.groups()
         if p.pp > 1:
-            groups["embd"] = ((2, (p.pp - 1) * self._stride),)
-        self._groups = {
-            name: tuple([members(dims, base) for base in self._bases]) for name, dims in groups.items()
-        }
+            self._dims["embd"] = ((2, (p.pp - 1) * self._stride),)
+        self._bases = alike(prices.cluster, range(0, p.pp * self._stride, self._stride))
+        self._groups = self._groups_of(self._bases)
         self._schedule, self._placement = schedule_of(
             p, job.num_microbatches, forward_only=job.training.trainable == "none"
         )
@@ -210,13 +208,16 @@ class Bound:
     ) -> TimedTemplate:
         return TimedTemplate(self._prices, groups, ranks, streams, meet, hidden=self._hidden)
 
+    def _groups_of(self, ranks: tuple[int, ...]) -> dict[str, Groups]:
+        return {name: tuple([members(dims, rank) for rank in ranks]) for name, dims in self._dims.items()}
+
     # -- the end of the step ---------------------------------------------------------------------
 
     def _finished(self, stage: int, streams: Streams, meet: Mapping[str, int]) -> tuple[Streams, Streams]:
         """A stage's streams at the end of the step, and when it was at each meeting."""
         job = self._job
-        own = {name: groups[stage : stage + 1] for name, groups in self._groups.items()}
-        template = self._template(own, self._bases[stage : stage + 1], streams, meet)
+        ranks = (stage * self._stride,)
+        template = self._template(self._groups_of(ranks), ranks, streams, meet)
         actions = self._schedule[stage]
         overlaps = job.training.ep_overlap and (
             job.overlaps_passes or any(is_paired(actions, number) for number in range(len(actions)))

@@ -10,7 +10,7 @@ Note [Paths]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from simcore.collectives.plan import Planner
@@ -20,7 +20,7 @@ from simcore.cost.kernel import KernelShape, parse_dtype, parse_shapes
 from simcore.graph import OpKind, TemplateBuilder
 from simcore.graph.groups import Dim
 from simcore.graph.template_builder import OpHandle, Source
-from simcore.hardware import GpuSpec
+from simcore.hardware import ClusterSpec
 from simcore.units import ps_from_s
 
 #: Groups of a family that several ranks belong to, one for each.
@@ -35,10 +35,14 @@ _KERNEL: Final = (
 
 
 class Prices:
-    """Times alone, each worked out once: kernels of ``cost``'s GPU, collectives as ``planner`` has them."""
+    """Times alone, each worked out once: kernels as ``cost`` has them, collectives as ``planner`` has.
 
-    def __init__(self, cost: RooflineCost, planner: Planner, gpu: GpuSpec) -> None:
-        self._cost, self._planner = cost, planner
+    Both are those of ``cluster``.
+    """
+
+    def __init__(self, cost: RooflineCost, planner: Planner, cluster: ClusterSpec) -> None:
+        self._cost, self._planner, self.cluster = cost, planner, cluster
+        gpu = cluster.gpu
         self.launch_ps, self.latency_ps = ps_from_s(gpu.launch_overhead_s), ps_from_s(gpu.launch_latency_s)
         self._kernels: dict[tuple[object, ...], int] = {}
         self._collectives: dict[tuple[object, ...], int] = {}
@@ -80,6 +84,18 @@ class Prices:
         if found is None:
             found = self._collectives[key] = self._planner.plan_p2p(num_bytes, source, to).alone_ps
         return found
+
+
+def alike(cluster: ClusterSpec, ranks: Sequence[int]) -> tuple[int, ...]:
+    """One of each kind of ``ranks`` from which the same strides lead over links that are wired alike.
+
+    Where ranks fill nodes in order, the wiring repeats itself with every leaf, pod or group of leaves.
+    """
+    if cluster.placement != "linear" or cluster.link_overrides:
+        return tuple(ranks)
+    leaves = max(1, cluster.leaves_per_pod, cluster.leaves_per_group)
+    period = cluster.gpus_per_node * cluster.nodes_per_leaf * leaves
+    return tuple({rank % period: rank for rank in reversed(ranks)}.values())[::-1]
 
 
 def members(dims: tuple[Dim, ...], rank: int) -> tuple[int, ...]:

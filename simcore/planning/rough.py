@@ -13,20 +13,23 @@ Note [Rough bound]
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from simcore.graph import OpHandle
 from simcore.graph.groups import Dim
 from simcore.graph.schedules import SCHEDULES, Action, home, num_virtual, virtual_stage
-from simcore.planning.paths import NEVER, Groups, Prices, TimedTemplate, members
+from simcore.planning.paths import NEVER, Groups, Prices, TimedTemplate, alike, members
 from workloads.models.pieces import EP_STREAM, ModelPiece
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job
 from workloads.parallel.passes import Gradients, backward_part
 
+_KIND_AND_CHUNK: Final = attrgetter("kind", "chunk")
 #: Pieces that are remembered: a few shards' worth.
 _REMEMBERED: Final = 256
 
@@ -60,7 +63,7 @@ class RoughBounds:
         placement, chunks = p.placement, len(job.chunks[0])
         places = [home(v, p.pp, placement) for v in range(num_virtual(p.pp, chunks, placement))]
         stride = job.mesh.dense["pp"][1]
-        bases = tuple(range(0, p.pp * stride, stride))
+        bases = alike(self.prices.cluster, range(0, p.pp * stride, stride))
         kinds = {kind for own in ends for kind, _, _ in (*own.counts, *own.later)}
         took = {
             kind: [
@@ -136,12 +139,12 @@ def _ends_of(
 
 
 def _ends(actions: Sequence[Action]) -> _Ends:
-    last = max((k for k, action in enumerate(actions) if action.kind != "W"), default=0)
+    last = len(actions) - 1
+    while last > 0 and actions[last].kind == "W":
+        last -= 1
 
     def counted(some: Sequence[Action]) -> tuple[tuple[str, int, int], ...]:
-        counts: dict[tuple[str, int], int] = {}
-        for action in some:
-            counts[action.kind, action.chunk] = counts.get((action.kind, action.chunk), 0) + 1
+        counts = Counter(map(_KIND_AND_CHUNK, some))
         return tuple((kind, chunk, count) for (kind, chunk), count in counts.items())
 
     until, later = counted(actions[: last + 1]), counted(actions[last + 1 :])

@@ -14,6 +14,7 @@ import typer
 from simcore.apps.bench.answers import bench_candidates, bench_curve
 from simcore.apps.bench.described import bench_described
 from simcore.apps.bench.imports import bench_imports
+from simcore.apps.bench.plan import bench_plan
 from simcore.apps.bench.published import bench_published
 from simcore.apps.bench.runs import bench_runs
 from simcore.apps.bench.scale import bench_scale
@@ -114,6 +115,7 @@ app.command("candidates")(bench_candidates)
 app.command("curve")(bench_curve)
 app.command("imports")(bench_imports)
 app.command("runs")(bench_runs)
+app.command("plan")(bench_plan)
 as_app(app)
 
 
