@@ -40,7 +40,8 @@ class Candidate:
 class Question:
     """A job as said (``content``, ``where``, ``folder``, ``overrides`` as for :func:`complete`) and its GPUs.
 
-    ``cluster`` has the settings of GPUs that the job's software decides; ``setup``: how it is simulated.
+    ``cluster`` has the settings of GPUs that the job's software decides; ``setup``: how it is simulated;
+    ``spare``: share of a GPU's memory that is to stay free.
     """
 
     content: Mapping[str, Any]
@@ -49,6 +50,7 @@ class Question:
     overrides: Mapping[str, str]
     cluster: ClusterSpec
     setup: Setup = field(default_factory=Setup)
+    spare: float = 0.0
 
     def completed(self, settings: Mapping[str, str]) -> Description:
         """The job with ``settings``, as ``run_sim.py`` completes it.  InputError where it cannot be."""
@@ -78,7 +80,7 @@ class Question:
     @property
     def available_bytes(self) -> int:
         """What a GPU has for a job."""
-        return self.cluster.gpu.hbm_bytes - self.cluster.gpu.reserved_bytes
+        return int((self.cluster.gpu.hbm_bytes - self.cluster.gpu.reserved_bytes) * (1 - self.spare))
 
     def is_tight(self, peak_bytes: int) -> bool:
         """Whether a peak fits by less than predictions of memory miss."""

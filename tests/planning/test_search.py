@@ -12,6 +12,7 @@ import yaml
 from simcore.apps.plan.asking import asked, checked_limits
 from simcore.apps.plan.command import plan
 from simcore.apps.plan.files import job_content
+from simcore.apps.plan.tornado import neighbours
 from simcore.errors import InfeasibleError, InputError
 from simcore.planning.appraisal import Appraised, Appraiser, Simulated
 from simcore.planning.search import Search
@@ -136,7 +137,52 @@ def test_nothing_that_fits_is_infeasible(tmp_path, capsys):
     assert "out of memory" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("gap", "budget", "named"), [(-0.1, 1, "gap"), (1, 1, "gap"), (0.1, 0, "budget")])
-def test_limits_that_cannot_be_are_refused(gap, budget, named):
+@pytest.mark.parametrize(
+    ("gap", "budget", "spare", "named"),
+    [(-0.1, 1, 0, "gap"), (1, 1, 0, "gap"), (0.1, 0, 0, "budget"), (0.1, 1, 1, "spare")],
+)
+def test_limits_that_cannot_be_are_refused(gap, budget, spare, named):
     with pytest.raises(InputError, match=named):
-        checked_limits(gap, budget)
+        checked_limits(gap, budget, spare)
+
+
+def test_neighbours_differ_along_one_axis():
+    best = {"parallel.tp": "2", "parallel.schedule": "1f1b", "parallel.virtual_stages": "2"}
+    others = [
+        {**best, "parallel.tp": "4"},
+        {**best, "parallel.virtual_stages": "4"},  # one axis with the schedule
+        {**best, "parallel.tp": "4", "parallel.virtual_stages": "4"},
+        best,
+    ]
+    listed = Search([Appraised(one, "", 1, 1) for one in others], lambda _: 1, gap=0.0).trials
+    assert [(axis, trial.settings) for axis, trial in neighbours(best, listed)] == [
+        ("tp", others[0]), ("schedule", others[1]),
+    ]  # fmt: skip
+
+
+def test_memory_that_is_to_stay_free_is_taken_off():
+    whole = asked("llama3-8b", "h100-16", JOB).question
+    spared = asked("llama3-8b", "h100-16", JOB, spare=0.25).question
+    assert spared.available_bytes == int(0.75 * whole.available_bytes)
+
+
+def test_a_tornado_shakes_hardware_and_axes(tmp_path, capsys):
+    plan(
+        "llama3-8b",
+        cluster="h100-16",
+        search="tp=1:2",
+        settings=JOB,
+        out=tmp_path,
+        tornado=True,
+        as_json=True,
+    )
+    found = json.loads(capsys.readouterr().out)
+    hardware = {row["what"]: row for row in found["sensitivity"]["hardware"]}
+    best_s = found["best"]["step_time_s"]
+    # More of a resource never slows the step; a slower clock does.
+    assert all(
+        row["step_time_s_more"] <= best_s * 1.001 for what, row in hardware.items() if "laten" not in what
+        and "host" not in what
+    )  # fmt: skip
+    assert hardware["SM clock"]["step_time_s_less"] > 1.02 * best_s
+    assert [one["axis"] for one in found["sensitivity"]["neighbours"]] == ["tp"]

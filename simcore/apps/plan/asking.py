@@ -16,15 +16,21 @@ from simcore.planning.question import Question
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """A question; ``cluster`` and ``given`` as ``run_sim.py`` takes them, without settings of the job."""
+    """A question; ``cluster`` and ``given`` as ``run_sim.py`` takes them, without settings of the job.
+
+    ``hardware``: what of those and of the job's software changes the cluster's profile.
+    """
 
     question: Question
     cluster: str
     given: Mapping[str, str]
+    hardware: Mapping[str, str]
 
 
-def checked_limits(gap: float, budget_s: float) -> None:
+def checked_limits(gap: float, budget_s: float, spare: float) -> None:
     """InputError for a share or a time that cannot be."""
+    if not 0 <= spare < 1:
+        raise InputError(f"--spare {spare:g}: a share of a GPU's memory, such as 0.06")
     if not 0 <= gap < 1:
         raise InputError(f"--gap {gap:g}: a share of the step, such as 0.02")
     if not 0 < budget_s <= 1e9 or math.isnan(budget_s):
@@ -39,6 +45,7 @@ def asked(
     global_batch: int | None = None,
     seq: int | None = None,
     framework: str | None = None,
+    spare: float = 0.0,
 ) -> PlanRequest:
     """The question that arguments ask.
 
@@ -74,8 +81,9 @@ def asked(
         overrides={**job.overrides, **batch},
         cluster=load_cluster(scenario.cluster, {**base.gpu, **hardware}),
         setup=setup,
+        spare=spare,
     )
     plain = {
         key: value for key, value in scenario.settings.given.items() if key.partition(".")[0] not in SECTIONS
     }
-    return PlanRequest(question, scenario.cluster, plain)
+    return PlanRequest(question, scenario.cluster, plain, {**base.gpu, **hardware})

@@ -35,6 +35,13 @@ def plan(
         float, typer.Option(help="Stop when no other candidate can be faster by more than this share.")
     ] = 0.02,
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="Stop after this time.")] = 600.0,
+    spare: Annotated[
+        float, typer.Option(metavar="SHARE", help="Of a GPU's memory that is to stay free, such as 0.06.")
+    ] = 0.0,
+    tornado: Annotated[
+        bool,
+        typer.Option("--tornado", help="Also: the best on other hardware, and one step along each axis."),
+    ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As run_sim.py has it; repeatable.")
     ] = None,
@@ -50,13 +57,17 @@ def plan(
     from simcore.apps.plan.journal import Journal
     from simcore.apps.plan.planning import default_folder, planned
     from simcore.apps.plan.result import explained, json_of, proof, table, why
+    from simcore.apps.plan.tornado import tornado as sensitivity
     from simcore.errors import InfeasibleError
     from simcore.files import whole_folder
     from simcore.planning.space import asked_axes
 
     began = time.perf_counter()
-    checked_limits(gap, budget)
-    ask = asked(workload, cluster, settings or [], global_batch=global_batch, seq=seq, framework=framework)
+    checked_limits(gap, budget, spare)
+    ask = asked(
+        workload, cluster, settings or [],
+        global_batch=global_batch, seq=seq, framework=framework, spare=spare,
+    )  # fmt: skip
     axes = asked_axes(search, ask.question.said)
     folder = out or default_folder(ask.question)
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,9 +84,11 @@ def plan(
         told.append(explained(ranked[0], folder / BEST / "1.yaml", ask.cluster))
         if known:
             told.append(explained(known[0], folder / BEST / f"{len(ranked[:5]) + 1}.yaml", ask.cluster))
+    shaken = sensitivity(ask, found) if tornado and told else None
     wall_s = time.perf_counter() - began
     if as_json:
-        print(json.dumps(json_of(found, ranked, told, wall_s)))
+        shown = json_of(found, ranked, told, wall_s)
+        print(json.dumps(shown if shaken is None else {**shown, "sensitivity": shaken.as_object()}))
     else:
         for line in found.census.lines():
             print(line)
@@ -83,6 +96,8 @@ def plan(
             print(*table(found, ranked, told[0]), proof(found), sep="\n")
         if len(told) > 1:
             print(why(told[0], told[1]))
+        if shaken is not None:
+            print(*shaken.lines(), sep="\n")
         print(f"{wall_s:.1f} s; {folder}: {TRIALS}, {BEST}/1.yaml and so on for run_sim.py, {JOURNAL}")
     if not found.census.fitting:
         raise InfeasibleError("no candidate is legal and fits: more GPUs, another --search, fewer samples")
