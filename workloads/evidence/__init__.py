@@ -11,12 +11,14 @@ from workloads.evidence.band import (
 )
 from workloads.evidence.features import JobFeatures, job_features, workload_features
 from workloads.evidence.runs import MeasuredRun, measured_runs, read_runs, write_runs
+from workloads.evidence.siblings import Siblings, siblings, siblings_of
 
 __all__ = [
     "LEVEL",
     "Evidence",
     "JobFeatures",
     "MeasuredRun",
+    "Siblings",
     "Near",
     "Stated",
     "evidence",
@@ -24,6 +26,8 @@ __all__ = [
     "job_features",
     "measured_runs",
     "read_runs",
+    "siblings",
+    "siblings_of",
     "with_reaches",
     "workload_features",
     "write_runs",

@@ -56,7 +56,7 @@ def plan(
     from simcore.apps.plan.files import BEST, JOURNAL, TRIALS, write_best, write_trials
     from simcore.apps.plan.journal import Journal
     from simcore.apps.plan.planning import default_folder, planned
-    from simcore.apps.plan.result import explained, json_of, proof, table, why
+    from simcore.apps.plan.result import explained, json_of, proof, table, ties, why
     from simcore.apps.plan.tornado import tornado as sensitivity
     from simcore.errors import InfeasibleError
     from simcore.files import whole_folder
@@ -93,7 +93,7 @@ def plan(
         for line in found.census.lines():
             print(line)
         if told:
-            print(*table(found, ranked, told[0]), proof(found), sep="\n")
+            print(*table(found, ranked, told[0]), proof(found), ties(found, ranked).line(ranked), sep="\n")
         if len(told) > 1:
             print(why(told[0], told[1]))
         if shaken is not None:

@@ -11,8 +11,10 @@ from typing import Any
 from simcore.apps.plan.planning import Planned
 from simcore.apps.progress import StageTimer
 from simcore.planning.search import Trial
+from simcore.planning.ties import LEVEL, complexity, first_is_fastest
 from simcore.planning.words import short_form
 from simcore.units import GIB
+from workloads.evidence import siblings
 
 _SHOWN = 10
 
@@ -86,6 +88,7 @@ def json_of(
         "num_simulated": search.num_simulated if search is not None else 0,
         **plan.census.as_object(),
         "certificate": search.certificate().as_object() if search is not None and ranked else None,
+        "ties": ties(plan, ranked).as_object() if ranked else None,
         "interrupted": plan.interrupted,
         "seconds": plan.seconds,
         "wall_s": wall_s,
@@ -128,6 +131,58 @@ def proof(plan: Planned) -> str:
         return what
     why = "interrupted" if plan.interrupted else "the budget is spent"
     return f"{what} ({why}: {search.num_below()} candidates are open; ask again to go on)"
+
+
+@dataclass(frozen=True)
+class Ties:
+    """What measured runs say of the order: ``within`` the ratio that they do not tell apart ``equal`` lie.
+
+    ``simplest``: of those.  ``first_is_fastest``: a probability, among all that were simulated.
+    """
+
+    within: float
+    equal: tuple[Trial, ...]
+    simplest: Trial
+    first_is_fastest: float
+    num_pairs: int
+
+    def as_object(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "ratio": self.within,
+            "num_equal": len(self.equal),
+            "simplest": dict(self.simplest.settings),
+            "first_is_fastest": self.first_is_fastest,
+            "measured_pairs": self.num_pairs,
+        }
+
+    def line(self, ranked: Sequence[Trial]) -> str:
+        """For the terminal."""
+        said = (
+            f"{len(self.equal)} within {self.within - 1:.1%}: so close, fewer than {LEVEL:.0%} of"
+            f" {self.num_pairs}"
+            " measured pairs come in\nthe order that was predicted; the first is the fastest of all simulated"
+            f" with {self.first_is_fastest:.0%}"
+        )
+        place = ranked.index(self.simplest) + 1
+        return said if place == 1 else f"{said};\nnumber {place} is the simplest of them"
+
+
+def ties(plan: Planned, ranked: Sequence[Trial]) -> Ties:
+    """Of what was simulated, the fastest first."""
+    known = siblings()
+    within = known.ratio_of(LEVEL)
+    steps_s = [trial.step_s or 0.0 for trial in ranked]
+    equal = tuple(
+        trial for trial, step_s in zip(ranked, steps_s, strict=True) if step_s <= steps_s[0] * within
+    )
+
+    def order(trial: Trial) -> tuple[object, ...]:
+        job = plan.question.completed(trial.settings)
+        return (*complexity(job), trial.appraised.peak_bytes)
+
+    simplest = min(equal, key=order)
+    return Ties(within, equal, simplest, first_is_fastest(steps_s, known), len(known.errors))
 
 
 def why(best: Explained, default: Explained) -> str:

@@ -33,7 +33,7 @@ _NEAR: Final = 0.03
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class OneStepOff:
     """A candidate one step along ``axis`` from the best: its step, or where it is None what bounds it."""
 
     axis: str
@@ -48,7 +48,7 @@ class Tornado:
 
     best_s: float
     hardware: tuple[tuple[str, float, float], ...]
-    neighbours: tuple[Neighbour, ...]
+    neighbours: tuple[OneStepOff, ...]
 
     def as_object(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -118,7 +118,7 @@ def tornado(ask: PlanRequest, found: Planned) -> Tornado:
         best.step_s,
         tuple(hardware),
         tuple(
-            Neighbour(
+            OneStepOff(
                 axis, short_form(ask.question.completed(trial.settings)), trial.bound_s,
                 trial.step_s if trial.step_s is not None else steps.get(id(trial)),
             )
