@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from simcore.apps.plan.amounts import numbers_of_gpus
 from simcore.apps.run.scenario import SECTIONS, resolve_scenario
 from simcore.apps.run.settings import split_pairs
 from simcore.apps.run.simulation import setup_of
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
 from simcore.planning.question import Question
+
+_FAMILY = "h100"
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,30 @@ def checked_limits(gap: float, budget_s: float, spare: float) -> None:
         raise InputError(f"--gap {gap:g}: a share of the step, such as 0.02")
     if not 0 < budget_s <= 1e9 or math.isnan(budget_s):
         raise InputError(f"--budget {budget_s:g}: seconds, more than 0")
+
+
+def clusters_asked(
+    cluster: str | None,
+    gpus: str | None,
+    gpu: str | None,
+    *,
+    deadline: str | None,
+    tokens: str | None,
+    tornado: bool,
+) -> list[str | None]:
+    """Clusters to plan for, the smallest first.  InputError for options that contradict each other."""
+    if cluster is not None and (gpus or gpu):
+        raise InputError("--cluster says how many GPUs there are: it goes without --gpus and --gpu")
+    if gpu and not gpus:
+        raise InputError("--gpu needs --gpus: how many")
+    if deadline and not tokens:
+        raise InputError("--deadline needs --tokens: of what it is the end")
+    if not gpus:
+        return [cluster]
+    found: list[str | None] = [f"{gpu or _FAMILY}-{number}" for number in numbers_of_gpus(gpus)]
+    if tornado and len(found) > 1:
+        raise InputError("--tornado is for one cluster")
+    return found
 
 
 def asked(

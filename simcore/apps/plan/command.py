@@ -17,6 +17,18 @@ def plan(
         str | None,
         typer.Option(metavar="NAME|FILE", help="Cluster profile. Default: the job's, or h100-256."),
     ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="N,N", help="Numbers of GPUs to plan for, with --gpu; no --cluster.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="FAMILY", help="Clusters of this profile (h800). Default: h100.")
+    ] = None,
+    tokens: Annotated[
+        str | None, typer.Option(metavar="15T", help="Also say how long so many tokens take.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="60d", help="Say the fewest of --gpus that train --tokens by then.")
+    ] = None,
     global_batch: Annotated[int | None, typer.Option(help="Samples of a step.")] = None,
     seq: Annotated[int | None, typer.Option(help="Tokens of a sample.")] = None,
     search: Annotated[
@@ -52,52 +64,54 @@ def plan(
     import json
     import time
 
-    from simcore.apps.plan.asking import asked, checked_limits
-    from simcore.apps.plan.files import BEST, JOURNAL, TRIALS, write_best, write_trials
-    from simcore.apps.plan.journal import Journal
-    from simcore.apps.plan.planning import default_folder, planned
-    from simcore.apps.plan.result import explained, json_of, proof, table, ties, why
+    from simcore.apps.plan.amounts import seconds_of, tokens_of
+    from simcore.apps.plan.answer import Answer, answered
+    from simcore.apps.plan.asking import asked, checked_limits, clusters_asked
+    from simcore.apps.plan.files import BEST, TRIALS
+    from simcore.apps.plan.front import front
+    from simcore.apps.plan.planning import default_folder
+    from simcore.apps.plan.result import json_of
     from simcore.apps.plan.tornado import tornado as sensitivity
+    from simcore.apps.progress import say
     from simcore.errors import InfeasibleError
-    from simcore.files import whole_folder
     from simcore.planning.space import asked_axes
 
     began = time.perf_counter()
     checked_limits(gap, budget, spare)
-    ask = asked(
-        workload, cluster, settings or [],
-        global_batch=global_batch, seq=seq, framework=framework, spare=spare,
-    )  # fmt: skip
-    axes = asked_axes(search, ask.question.said)
-    folder = out or default_folder(ask.question)
-    folder.mkdir(parents=True, exist_ok=True)
-    found = planned(
-        ask.question, axes, gap=gap, budget_s=budget, journal=Journal(folder / JOURNAL, ask.question)
-    )
-    write_trials(folder / TRIALS, found)
-    ranked = found.search.ranked() if found.search is not None else []
-    told = []
-    if ranked:
-        known = [found.default] if found.default is not None and found.default.step_s is not None else []
-        with whole_folder(folder / BEST, "strategies") as fresh:
-            write_best(fresh, found, [*ranked[:5], *known], ask.cluster, ask.given)
-        told.append(explained(ranked[0], folder / BEST / "1.yaml", ask.cluster))
-        if known:
-            told.append(explained(known[0], folder / BEST / f"{len(ranked[:5]) + 1}.yaml", ask.cluster))
-    shaken = sensitivity(ask, found) if tornado and told else None
+    all_tokens = None if tokens is None else tokens_of(tokens)
+    deadline_s = None if deadline is None else seconds_of(deadline)
+    clusters = clusters_asked(cluster, gpus, gpu, deadline=deadline, tokens=tokens, tornado=tornado)
+    answers: list[Answer] = []
+    batch = global_batch
+    for name in reversed(clusters):  # the most GPUs first: a batch that is not said is theirs
+        ask = asked(
+            workload, name, settings or [],
+            global_batch=batch, seq=seq, framework=framework, spare=spare,
+        )  # fmt: skip
+        batch = ask.question.ground.base.training.global_batch
+        folder = out or default_folder(ask.question)
+        if len(clusters) > 1:
+            folder = folder / str(name) if out else folder
+            say(f"{name} ...")
+        axes = asked_axes(search, ask.question.said)
+        answers.insert(0, answered(ask, axes, folder, gap=gap, budget_s=budget))
+        if answers[0].planned.interrupted:
+            break
+    shaken = sensitivity(ask, answers[0].planned) if tornado and answers[0].told else None
+    sizes = front(answers, all_tokens, deadline_s)
     wall_s = time.perf_counter() - began
     if as_json:
-        shown = json_of(found, ranked, told, wall_s)
-        print(json.dumps(shown if shaken is None else {**shown, "sensitivity": shaken.as_object()}))
+        best = answers[0]
+        shown = json_of(best.planned, best.ranked, best.told, wall_s)
+        more = {} if shaken is None else {"sensitivity": shaken.as_object()}
+        print(json.dumps({**shown, **more, **sizes.as_object()}))
     else:
-        for line in found.census.lines():
-            print(line)
-        if told:
-            print(*table(found, ranked, told[0]), proof(found), ties(found, ranked).line(ranked), sep="\n")
-        if len(told) > 1:
-            print(why(told[0], told[1]))
+        for answer in answers:
+            print(*answer.lines(), sep="\n")
         if shaken is not None:
             print(*shaken.lines(), sep="\n")
-        print(f"{wall_s:.1f} s; {folder}: {TRIALS}, {BEST}/1.yaml and so on for run_sim.py, {JOURNAL}")
-    if not found.census.fitting:
+        if len(clusters) > 1 or tokens:
+            print(*sizes.lines(), sep="\n")
+        print(f"{wall_s:.1f} s; {folder}: {TRIALS}, {BEST}/1.yaml and so on for run_sim.py")
+    if not any(answer.planned.census.fitting for answer in answers):
         raise InfeasibleError("no candidate is legal and fits: more GPUs, another --search, fewer samples")
