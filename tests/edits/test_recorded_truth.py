@@ -58,6 +58,41 @@ def test_layers_and_microbatches_of_a_pipeline(run, edit, truth):
     assert abs(done.after_s / done.before_s - 1) > 0.3
 
 
+JOB = """
+model: llama3-8b
+parallel: {pp: 2, dp: 2}
+training: {global_batch: 12, micro_batch: 1, seq: 1024}
+cluster: h100-8
+"""
+
+
+def simulated_job(folder, **changes):
+    """A described job: gradients are reduced beside its last backward, in buckets that are scaled first."""
+    folder.mkdir()
+    (folder / "job.yaml").write_text(JOB)
+    sets = [part for key, value in changes.items() for part in ("--set", f"{key.replace('__', '.')}={value}")]
+    done = CliRunner().invoke(
+        app,
+        ["run-sim", str(folder / "job.yaml"), "--out", str(folder / "run"), "--set", "model.layers=8", *sets],
+    )
+    assert done.exit_code == 0, done.output
+    return Timeline.open(folder / "run"), folder
+
+
+def test_gradients_reduced_beside_a_backward_part_it_not(tmp_path):
+    timeline, folder = simulated_job(tmp_path / "was")
+    job = recording(timeline, folder)
+    step_s = timeline.info.step_ps / 1e12
+    _, (done,) = edit_recording(job, ["schedule=1f1b"], None)
+    assert done.after_s == pytest.approx(step_s, rel=2e-3)
+    truth, _ = simulated_job(tmp_path / "gpipe", parallel__schedule="gpipe")
+    _, (done,) = edit_recording(job, ["schedule=gpipe"], None)
+    assert done.after_s == pytest.approx(truth.info.step_ps / 1e12, rel=3e-3)
+    truth, _ = simulated_job(tmp_path / "more", training__global_batch=24)
+    _, (done,) = edit_recording(job, ["num_microbatches=12"], None)
+    assert done.after_s == pytest.approx(truth.info.step_ps / 1e12, rel=1e-2)
+
+
 @pytest.mark.parametrize(
     ("name", "edits", "truth", "within"),
     [

@@ -157,8 +157,13 @@ def _without_splinters(segments: list[_Segment], count: dict[str, int]) -> list[
     """Segments without kernels of another kind that part an action, as scaling gradients does a backward.
 
     Between two exchanges the smallest that is no action goes first, and its neighbours become one if they are
-    of one kind.  ``count`` are the kernels of the largest of each kind.
+    of one kind; what is left of such before the second exchange is done before it, and belongs to the action.
+    ``count`` are the kernels of the largest of each kind.
     """
+
+    def small(segment: _Segment) -> bool:
+        return len(segment.kernels) < _SMALL * count.get(segment.kind, 0)
+
     found: list[_Segment] = []
     begins = [at for at, segment in enumerate(segments) if segment.after_exchange or not at]
     for begin, end in pairwise([*begins, len(segments)]):
@@ -166,15 +171,18 @@ def _without_splinters(segments: list[_Segment], count: dict[str, int]) -> list[
         exchanged = group[0].after_exchange
         while len(group) > 1:
             inner = [at for at in range(1, len(group) - 1) if group[at - 1].kind == group[at + 1].kind]
-            small = [at for at in inner if len(group[at].kernels) < _SMALL * count.get(group[at].kind, 0)]
-            if not small:
+            splinters = [at for at in inner if small(group[at])]
+            if not splinters:
                 break
-            at = min(small, key=lambda at: len(group[at].kernels))
+            at = min(splinters, key=lambda at: len(group[at].kernels))
             before, after = group[at - 1], group[at + 1]
             joined = _Segment(
                 before.kind, np.concatenate([before.kernels, after.kernels]), before.after_exchange
             )
             group[at - 1 : at + 2] = [joined]
+        if len(group) > 1 and end < len(segments) and small(group[-1]) and not small(group[-2]):
+            last = group.pop()
+            group[-1] = replace(group[-1], kernels=np.concatenate([group[-1].kernels, last.kernels]))
         found += [replace(group[0], after_exchange=exchanged), *group[1:]]
     return found
 

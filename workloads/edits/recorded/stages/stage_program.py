@@ -25,6 +25,7 @@ class _StageProgram:
         self.source = plan.stage_of[index]
         self.steps = plan.recorded.steps[index]
         self.actions = plan.wanted.order[stage]
+        self.num_microbatches = 1 + max(action.microbatch for action in self.actions)
         exchanges = np.concatenate([step.exchanges for step in self.steps])
         main = int(plan.job.graph.ops.stream.codes[self.steps[0].pieces[0].body[0]])
         known = frozenset(exchanges.tolist())
@@ -86,8 +87,8 @@ class _StageProgram:
         return step.pieces[recorded.order[self.source].index(like)]
 
     def _microbatch(self, action: Action) -> int:
-        """The recorded microbatch that stands for an action's."""
-        return action.microbatch % self.plan.recorded.num_microbatches
+        """The recorded microbatch that stands for an action's; the last alone may reduce gradients."""
+        return _like(action.microbatch, self.num_microbatches, self.plan.recorded.num_microbatches)
 
     def _body(self, number: int, action: Action, waits: list[int]) -> None:
         weights, split = self.plan.weights, action.kind in ("I", "W")
@@ -155,7 +156,7 @@ class _StageProgram:
 
 
 def _like(place: int, count: int, own: int) -> int:
-    """Of ``own`` recorded layers the one that stands for layer ``place`` of ``count``."""
+    """Of ``own`` recorded layers or microbatches the one that stands for number ``place`` of ``count``."""
     if count == own:
         return place
     if place == 0:
