@@ -158,7 +158,16 @@ def test_data_loaders_mixed_precision_and_loss_scales(pool: WorkerPool) -> None:
     ("how", "options", "messages"),
     [
         ("exit", {}, ["called exit('enough') at troubled.py:", "before step 2", "let it run 3 steps"]),
-        ("hang", {"hang_s": 2.0}, ["no tensor operation for 2 s", "in the script: troubled.py:", "remove"]),
+        (
+            "hang",
+            {"hang_s": 2.0},
+            [
+                "no tensor operation for 2 s",
+                "in the script: troubled.py:",
+                "in main\n  called from: troubled.py:",
+                "remove",
+            ],
+        ),
         ("lookup", {}, ["looks up models.example.org", "troubled.py:", "local files"]),
         ("network", {}, ["connects to 192.0.2.1", "troubled.py:", "local files"]),
         ("devices", {}, ["device cuda:9 of a node with 8 GPUs", "troubled.py:", "--gpus-per-node"]),

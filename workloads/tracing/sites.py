@@ -73,3 +73,14 @@ def where_raised(trace: TracebackType | None) -> tuple[str, str]:
             raised = text
         trace = trace.tb_next
     return in_script, raised
+
+
+def script_stack(trace: TracebackType | None) -> tuple[str, ...]:
+    """Frames of the script's own files in a traceback, innermost first, as ``file:line in function``."""
+    found: list[str] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if owner(code.co_filename) == "script":
+            found.insert(0, f"{short_name(code.co_filename)}:{trace.tb_lineno} in {code.co_name}")
+        trace = trace.tb_next
+    return tuple(found)

@@ -19,9 +19,10 @@ from workloads.tracing.fake.outside_world import NetworkCallError
 from workloads.tracing.fake.visible_devices import NoSuchDeviceError
 from workloads.tracing.kernels import UnknownKernelError
 from workloads.tracing.record.step_marks import StepMarks
-from workloads.tracing.sites import where_raised
+from workloads.tracing.sites import script_stack, where_raised
 
 _LINES_SHOWN = 5
+_FRAMES_SHOWN = 4
 _NO_FAKE_RULE = re.compile(r"([\w.]+::[\w.]+)")
 
 
@@ -35,11 +36,14 @@ class ScriptHangError(Exception):
 
 def explain(error: BaseException, rank: int, module: str, output: Sequence[str] = ()) -> ScriptError:
     """The message for ``error``, raised by ``rank``'s script while ``module`` ran (``""``: none)."""
-    in_script, raised = where_raised(error.__traceback__)
+    _, raised = where_raised(error.__traceback__)
+    stack = script_stack(error.__traceback__)
     lines = [f"rank {rank}: {_what(error, module)}"]
-    if in_script:
-        lines.append(f"  in the script: {in_script}")
-    if raised and raised != in_script:
+    lines += [
+        f"  {'called from' if number else 'in the script'}: {frame}"
+        for number, frame in enumerate(stack[:_FRAMES_SHOWN])
+    ]
+    if raised and raised not in stack[:1]:
         lines.append(f"  raised by: {raised}")
     advice = _advice(error)
     if advice:
