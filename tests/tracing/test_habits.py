@@ -111,6 +111,11 @@ def test_flash_attention_of_an_extension(pool: WorkerPool, tmp_path: Path) -> No
     assert found.stand_ins == ("flash_attn",)
 
 
+def test_routes_are_known_of_scores_that_are_not(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "routed", tmp_path).values()
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)
+
+
 def test_a_backward_pass_that_the_engine_is_asked_for(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "engine", tmp_path).values()
     kinds = [found.program.templates[entry.template].name for entry in found.program.skeleton]

@@ -68,6 +68,7 @@ def store(model):
     """Ranks tell each other by a store, and what they are asked for the backend."""
     dist.init_process_group("nccl")
     assert dist.get_backend() == "nccl" and dist.get_backend(dist.new_group(backend="gloo")) == "gloo"
+    assert torch.cuda.nccl.version() >= (2, 10)
     held = dist.TCPStore("localhost", 29500, dist.get_world_size(), dist.get_rank() == 0)
     if dist.get_rank() == 0:
         held.set("width", "6")
@@ -133,6 +134,16 @@ def attention(model):
         optimizer.step()
 
 
+def routed(model):
+    """A map of which token goes to which expert begins as zeros like the scores, which nobody knows."""
+    model.cuda()
+    scores = model(torch.zeros(8192, 4, device="cuda"))
+    _, chosen = torch.topk(scores, k=2, dim=1)
+    routes = torch.zeros_like(scores).int().scatter(1, chosen, 1).bool()
+    assert routes.sum(dim=0).tolist() == [8192 * 2 // 4] * 4  # every expert as many as another
+    train(model)
+
+
 def engine(model):
     """A framework asks autograd's engine for the backward pass."""
     model.cuda()
@@ -154,5 +165,5 @@ def train(model, loss=lambda result: result):
 
 
 if __name__ == "__main__":
-    habits = (moved, scaled, loaded, mesh, store, flags, extension, attention, engine)
+    habits = (moved, scaled, loaded, mesh, store, flags, extension, attention, routed, engine)
     {habit.__name__: habit for habit in habits}[sys.argv[1]](nn.Linear(4, 4))

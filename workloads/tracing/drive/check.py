@@ -40,7 +40,11 @@ class RecipeCase:
     @property
     def needs(self) -> tuple[str, ...]:
         """Modules without which the case is skipped."""
-        return (*_NEEDS[self.script], *(("peft",) if "--lora" in self.arguments else ()))
+        return (*_NEEDS.get(self.script, ("torch",)), *(("peft",) if "--lora" in self.arguments else ()))
+
+    def path(self, programs: Path | None) -> Path:
+        """The script: a recipe of ours, or one in a checkout among ``programs``."""
+        return _RECIPES / self.script if self.script in _NEEDS else (programs or Path()) / self.script
 
 
 _NEEDS = {
@@ -145,6 +149,34 @@ CASES = {
     ),
 }
 
+_EXAMPLES = "examples/distributed"  # of github.com/pytorch/examples
+_MINGPT = f"{_EXAMPLES}/minGPT-ddp/mingpt"
+#: Embeddings of 1024 tokens and 64 positions with a norm, width 16; ten layers of attention, two products
+#: with biases and two norms.
+_FSDP2_EXAMPLE = 1024 * 16 + 64 * 16 + 2 * 16 + 1024 * 16 + 10 * (4 * 16**2 + 2 * 16 * 64 + 64 + 16 + 4 * 16)
+#: 8 layers of width 512 with a second product behind attention, 59 characters, 128 positions.
+_MINGPT_DDP = (
+    8 * (13 * 512**2 + 3 * 512 + 512 + 512 + 4 * 512 + 512 + 4 * 512) + 2 * 59 * 512 + 128 * 512 + 2 * 512
+)
+#: Programs of others, unmodified, in checkouts (``--programs``).
+PROGRAMS = {
+    "examples-fsdp2": RecipeCase(f"{_EXAMPLES}/FSDP2/example.py", "", 4, _FSDP2_EXAMPLE),
+    "examples-fsdp2-mixed": RecipeCase(
+        f"{_EXAMPLES}/FSDP2/example.py", "--explicit-prefetching --mixed-precision", 4, _FSDP2_EXAMPLE
+    ),
+    # Adam has no gradients to share where every rank sees the same batch.
+    "examples-tp": RecipeCase(f"{_EXAMPLES}/tensor_parallelism/tensor_parallel_example.py", "", 4, 0),
+    "examples-sp": RecipeCase(f"{_EXAMPLES}/tensor_parallelism/sequence_parallel_example.py", "", 4, 0),
+    "examples-mingpt-ddp": RecipeCase(
+        f"{_MINGPT}/main.py",
+        f"data_config.path={{programs}}/{_MINGPT}/data/input.txt "
+        "hydra.output_subdir=null hydra/job_logging=disabled",
+        16,
+        _MINGPT_DDP,
+    ),
+}
+_NEEDS_OF_PROGRAMS = {"examples-mingpt-ddp": ("torch", "hydra", "boto3", "fsspec")}
+
 #: FSDP pads rows to the ranks of a shard: what is reduced may exceed the gradients by this share.
 _PADDING = 0.05
 
@@ -167,15 +199,21 @@ class RecipeOutcome:
     peak_memory_bytes: int = 0
 
 
-def check(name: str) -> RecipeOutcome:
-    """Trace one case and compare the bytes of reduced gradients with the model's parameters."""
-    case = CASES[name]
-    missing = [module for module in case.needs if importlib.util.find_spec(module) is None]
+def check(name: str, programs: Path | None = None) -> RecipeOutcome:
+    """Trace one case and compare the bytes of reduced gradients with the model's parameters.
+
+    ``programs``: the folder of checkouts, without which programs of others are skipped.
+    """
+    case = CASES.get(name) or PROGRAMS[name]
+    needs = _NEEDS_OF_PROGRAMS.get(name, case.needs)
+    missing = [module for module in needs if importlib.util.find_spec(module) is None]
     if missing:
         return RecipeOutcome(name, "skipped", f"{missing[0]} is not installed")
+    if not case.path(programs).is_file():
+        return RecipeOutcome(name, "skipped", f"{case.script} is not there (--programs FOLDER)")
     job = ScriptJob(
-        _RECIPES / case.script,
-        tuple(case.arguments.split()),
+        case.path(programs),
+        tuple(case.arguments.format(programs=programs).split()),
         case.world_size,
         step=_STEP.get(case.script, 2),
         load=case.load,
@@ -227,16 +265,20 @@ def reduced_bytes(graph: Graph) -> int:
 
 def run(
     cases: Annotated[list[str] | None, typer.Argument(help="Names of cases; none: all.")] = None,
+    programs: Annotated[
+        Path | None, typer.Option(help="Folder of checkouts: programs of others are traced, too.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Trace the recipes at full size: minutes, and needs torch; Hugging Face cases need transformers."""
+    known = (*CASES, *PROGRAMS)
     for name in cases or ():
-        if name not in CASES:
-            raise InputError(f"unknown case {name!r}{nearest(name, CASES)}")
+        if name not in known:
+            raise InputError(f"unknown case {name!r}{nearest(name, known)}")
     outcomes = []
-    for name in cases or CASES:
+    for name in cases or (CASES if programs is None else known):
         typer.echo(f"{name} ...", err=True)
-        outcomes.append(check(name))
+        outcomes.append(check(name, programs.resolve() if programs is not None else None))
         if not as_json:
             typer.echo(_line(outcomes[-1]))
     if as_json:

@@ -44,6 +44,9 @@ DEVICE_PROPERTIES = {
 #: Opens a named region that a compiler would fuse; set by the recorder.
 fused_region: Callable[[str], contextlib.AbstractContextManager[None]] | None = None
 
+#: 2.28.9 as torch packs it; programs ask whether it is 2.10 or newer (bf16).
+_NCCL_VERSION = 2 << 32 | 28 << 16 | 9
+
 _LEGACY_TYPES = {
     "Float": torch.float32,
     "Half": torch.float16,
@@ -184,6 +187,8 @@ def _patch_bindings() -> None:
         _cuda_isCurrentStreamCapturing=_always(False),
         _cuda_attach_out_of_memory_observer=_always(None),
         _cuda_resetPeakMemoryStats=_always(None),
+        _nccl_version=_always(_NCCL_VERSION),
+        _nccl_version_suffix=_always(b""),
     )
 
 

@@ -26,6 +26,8 @@ from workloads.tracing.fake.aten_ops import AtenOp, is_on_device, tensors_in
 MOST_FLOATS, MOST_INTEGERS = 1 << 12, 1 << 16
 #: Elements up to which integers are followed once experts are chosen.
 _MOST_ROUTED = 1 << 24
+#: And floats: maps of routes begin as zeros like the scores.
+_MOST_ROUTED_FLOATS = 1 << 20
 
 _VALUES = "_simcore_values"
 _PRESUMED = "_simcore_presumed"
@@ -159,7 +161,7 @@ class KnownValues:
 
     def _fits(self, tensor: torch.Tensor) -> bool:
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-            return tensor.numel() <= MOST_FLOATS
+            return tensor.numel() <= (_MOST_ROUTED_FLOATS if self.routed else MOST_FLOATS)
         return tensor.numel() <= (_MOST_ROUTED if self.routed else MOST_INTEGERS)
 
 
@@ -227,7 +229,8 @@ def _presume(base: str, args: Any, outputs: list[torch.Tensor]) -> None:
 
 def _real(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return values_of(value)
+        known = values_of(value)  # zeros like what is not known are zeros of its shape
+        return torch.empty(value.shape, dtype=value.dtype) if known is None else known
     if isinstance(value, list | tuple):
         return type(value)(map(_real, value))
     return torch.device("cpu") if isinstance(value, torch.device) else value
