@@ -7,6 +7,7 @@ from typing import Any
 
 from simcore.planning.appraisal import Appraised
 from simcore.planning.question import Question
+from simcore.planning.words import short_form
 from simcore.units import GIB
 
 _SHOWN = 8
@@ -14,12 +15,14 @@ _SHOWN = 8
 
 @dataclass
 class Census:
-    """``rejected``: how many candidates by reason; ``fitting``: the others; ``every``: all, in order."""
+    """``rejected``: how many candidates by reason; ``fitting``: the others; ``every``: all, in order;
+    ``leanest``: of those without memory, by reason.
+    """
 
     question: Question
     rejected: dict[str, int] = field(default_factory=dict)
     fitting: list[Appraised] = field(default_factory=list)
-    least_bytes: dict[str, int] = field(default_factory=dict)
+    leanest: dict[str, Appraised] = field(default_factory=dict)
     every: list[Appraised] = field(default_factory=list)
 
     @property
@@ -36,8 +39,9 @@ class Census:
         reason = candidate.reason
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
         if candidate.peak_bytes:
-            least = self.least_bytes.get(reason, candidate.peak_bytes)
-            self.least_bytes[reason] = min(least, candidate.peak_bytes)
+            least = self.leanest.setdefault(reason, candidate)
+            if candidate.peak_bytes < least.peak_bytes:
+                self.leanest[reason] = candidate
 
     def as_object(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -45,6 +49,22 @@ class Census:
             "num_candidates": self.num_candidates,
             "rejected": dict(sorted(self.rejected.items(), key=lambda item: -item[1])),
         }
+
+    def advice(self) -> str:
+        """Which rule stands in the way where nothing fits, and by how much."""
+        if self.leanest:
+            one = min(self.leanest.values(), key=lambda one: one.peak_bytes)
+            job = self.question.completed(one.settings)
+            available = self.question.available_bytes / GIB
+            needed = one.peak_bytes / GIB
+            return (
+                f"the leanest, {short_form(job)}, needs {needed:.1f} GiB of {available:.1f}: GPUs with"
+                f" {needed - available:.1f} GiB more, or more of them"
+            )
+        reason, count = max(
+            self.rejected.items(), key=lambda item: item[1], default=("the space is empty", 0)
+        )
+        return f"most often ({count:,} of {self.num_candidates:,}): {reason}"
 
     def lines(self) -> list[str]:
         """For the terminal: the commonest reasons first."""
@@ -56,8 +76,8 @@ class Census:
         ]
         ordered = sorted(self.rejected.items(), key=lambda item: -item[1])
         for reason, count in ordered[:_SHOWN]:
-            least = self.least_bytes.get(reason)
-            numbers = f": at least {least / GIB:.1f} GiB of {available:.1f}" if least else ""
+            least = self.leanest.get(reason)
+            numbers = f": at least {least.peak_bytes / GIB:.1f} GiB of {available:.1f}" if least else ""
             out.append(f"  {count:,}: {reason}{numbers}")
         if len(ordered) > _SHOWN:
             out.append(

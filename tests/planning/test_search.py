@@ -7,6 +7,7 @@ import time
 
 import pyarrow.parquet as pq
 import pytest
+import typer
 import yaml
 
 from simcore.apps.plan.asking import asked, checked_limits
@@ -135,6 +136,26 @@ def test_nothing_that_fits_is_infeasible(tmp_path, capsys):
     with pytest.raises(InfeasibleError, match="no candidate is legal and fits"):
         plan("llama3-70b", cluster="h100-8", search="tp=8", global_batch=8, seq=2048, out=tmp_path / "plan")
     assert "out of memory" in capsys.readouterr().out
+
+
+def test_an_interrupt_leaves_what_is_done_and_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    done = Search.learn
+
+    def interrupted(self, found):
+        done(self, found)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "learn", interrupted)
+    ask = {"cluster": "h100-16", "search": "tp=1:2:4,pp=1:2", "settings": JOB, "out": tmp_path, "gap": 0.0}
+    with pytest.raises(typer.Exit) as ended:
+        plan("llama3-8b", **ask)
+    assert ended.value.exit_code == 130
+    assert "ask again to go on" in capsys.readouterr().err
+    monkeypatch.undo()
+    before = (tmp_path / "simulations.jsonl").read_text()
+    assert len(before.splitlines()) >= 1
+    plan("llama3-8b", **ask)
+    assert (tmp_path / "simulations.jsonl").read_text().startswith(before)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,16 @@ def test_what_does_not_fit_is_what_a_run_refuses():
     found = census(asks, asked_axes("tp=4:8,recompute,sharding", asks.said))
     assert not found.fitting
     assert set(found.rejected) == {"out of memory"}
-    assert found.least_bytes["out of memory"] > asks.available_bytes
+    least = found.leanest["out of memory"].peak_bytes
+    assert least == min(one.peak_bytes for one in found.every) > asks.available_bytes
+    missing = (least - asks.available_bytes) / 2**30
+    assert f"GPUs with {missing:.1f} GiB more" in found.advice()
+
+
+def test_a_rule_that_nothing_obeys_is_named():
+    asks = question("model.heads=3", "model.kv_heads=3", "model.hidden=384", "model.head_size=128")
+    found = census(asks, asked_axes("tp=2:4", asks.said))
+    assert found.advice() == "most often (1 of 2): parallel.tp=2 does not divide 3 attention heads"
 
 
 def test_memory_of_the_fullest_stage_is_that_of_all_stages():

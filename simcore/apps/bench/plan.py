@@ -14,7 +14,7 @@ import typer
 from simcore.apps.bench.published import FOLDER
 from simcore.apps.child import run_python
 from simcore.apps.progress import say
-from simcore.errors import InputError, nearest
+from simcore.errors import InputError, SimcoreError, nearest
 
 if TYPE_CHECKING:
     from simcore.hardware import ClusterSpec
@@ -89,28 +89,32 @@ def measure_plan(name: str) -> dict[str, Any]:
 def tightness(count: int, seed: int = 19) -> dict[str, Any]:
     """Bounds over simulated steps: of ``count`` random jobs, and of the published ones.
 
-    ``above``: what no bound may be; ``rough`` and ``close`` by source: least, tenth, middle of the shares.
+    ``above``: what no bound may be; ``refused``: jobs that cannot be simulated; ``rough`` and ``close`` by
+    source: least, tenth, middle of the shares.
     """
     from simcore.hardware import load_cluster
 
     shares: dict[str, list[tuple[float, float]]] = {"random": [], "published": []}
     above: list[str] = []
+    refused: list[str] = []
 
-    def note(source: str, name: str, found: tuple[int, int, int]) -> None:
-        rough, close, step = found
+    def note(source: str, name: str, job: Description, on: ClusterSpec, setup: Setup | None = None) -> None:
+        try:
+            rough, close, step = bounds_and_step(job, on, setup)
+        except SimcoreError as error:
+            refused.append(f"{name}: {str(error).splitlines()[0]}")
+            return
         shares[source].append((rough / step, close / step))
         if max(rough, close) > step:
             above.append(name)
 
     cluster = load_cluster("h100-16")
     for number, job in zip(range(count), random_jobs(random.Random(seed)), strict=False):
-        note(
-            "random", f"random job {number}: {job.parallel!r} {job.training!r}", bounds_and_step(job, cluster)
-        )
+        note("random", f"random job {number}: {job.parallel!r} {job.training!r}", job, cluster)
     for name, job, on, setup in _published():
         say(f"{name} ...")
-        note("published", name, bounds_and_step(job, on, setup))
-    told: dict[str, Any] = {"above": above}
+        note("published", name, job, on, setup)
+    told: dict[str, Any] = {"above": above, "refused": refused}
     for source, pairs in shares.items():
         for column, bound in enumerate(("rough", "close")):
             values = sorted(pair[column] for pair in pairs)
@@ -191,4 +195,6 @@ def _tightness_lines(told: dict[str, Any]) -> str:
         for bound in ("rough", "close")
         for source, row in told[bound].items()
     ]
-    return "\n".join([*lines, f"above the step: {len(told['above'])}", *told["above"]])
+    for name in ("above", "refused"):
+        lines += [f"{name}: {len(told[name])}", *told[name]]
+    return "\n".join(lines)

@@ -62,8 +62,10 @@ def plan(
 ) -> None:
     """Find the fastest strategy of MODEL on a cluster, and how much faster any other can be at most."""
     import json
+    import sys
     import time
 
+    from simcore.apps.errors import INTERRUPTED
     from simcore.apps.plan.amounts import seconds_of, tokens_of
     from simcore.apps.plan.answer import Answer, answered
     from simcore.apps.plan.asking import asked, checked_limits, clusters_asked
@@ -114,4 +116,7 @@ def plan(
             print(*sizes.lines(), sep="\n")
         print(f"{wall_s:.1f} s; {folder}: {TRIALS}, {BEST}/1.yaml and so on for run_sim.py")
     if not any(answer.planned.census.fitting for answer in answers):
-        raise InfeasibleError("no candidate is legal and fits: more GPUs, another --search, fewer samples")
+        raise InfeasibleError(f"no candidate is legal and fits; {answers[-1].planned.census.advice()}")
+    if answers[0].planned.interrupted:
+        print("interrupted: ask again to go on from here", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
