@@ -50,6 +50,12 @@ def test_a_job_keeps_what_it_says_unless_the_axis_is_asked_for():
     }
 
 
+def test_data_parallelism_takes_what_is_left_whatever_a_job_says():
+    asks = question("parallel.dp=2")
+    found = list(candidates(asks.ground, asked_axes("tp,pp", asks.said)))
+    assert {asks.completed(one).parallel.world_size for one in found} == {16}
+
+
 @pytest.mark.parametrize(
     ("framework", "schedules", "shardings"),
     [

@@ -101,11 +101,15 @@ def asked(
     found = load_cluster(scenario.cluster, hardware)
     base = job.complete(found.num_gpus, found.gpu.generation)
     batch = {"training.global_batch": str(base.training.global_batch)}
+    parallel = job.content.get("parallel")
+    if isinstance(parallel, Mapping):  # dp is what other degrees leave of the GPUs
+        parallel = {key: value for key, value in parallel.items() if key != "dp"}
+    overrides = {key: text for key, text in {**job.overrides, **batch}.items() if key != "parallel.dp"}
     question = Question(
-        content=job.content,
+        content={**job.content, "parallel": parallel},
         where=job.where,
         folder=job.folder,
-        overrides={**job.overrides, **batch},
+        overrides=overrides,
         cluster=load_cluster(scenario.cluster, {**base.gpu, **hardware}),
         setup=setup,
         spare=spare,
