@@ -122,6 +122,19 @@ def test_a_backward_pass_that_the_engine_is_asked_for(pool: WorkerPool, tmp_path
     assert kinds == ["begin", "fwd", "bwd", "optimizer"]
 
 
+def test_batch_norm_over_all_ranks(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "synchronised", tmp_path)[1]
+    calls = [row for row in rows(found, "phase", "collective", "num_bytes") if row[1]]
+    # Forward: of 8 channels mean, inverse deviation and the count, of each of two ranks; backward: two sums.
+    assert calls == [("fwd", "all_gather", 2 * (2 * 8 + 1) * 4), ("bwd", "all_reduce", 2 * 8 * 4)]
+
+
+def test_gradients_in_bfloat16(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "compressed", tmp_path)[1]
+    calls = [row for row in rows(found, "phase", "collective", "num_bytes") if row[1]]
+    assert calls == [("grad_sync", "all_reduce", 2 * (4 * 4 + 4))]
+
+
 def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:
     pytest.importorskip("megatron.core")
     job = ScriptJob(SCRIPT.with_name("megatron_loop.py"), (), world_size=4)

@@ -7,6 +7,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -156,6 +157,25 @@ def engine(model):
         optimizer.step()
 
 
+def synchronised(_model):
+    """Batch norm over all ranks: each gathers everybody's mean, deviation and count."""
+    dist.init_process_group("nccl")
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8))
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(2, 3, 4, 4, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def compressed(model):
+    """Gradients travel in bfloat16."""
+    dist.init_process_group("nccl")
+    model = nn.parallel.DistributedDataParallel(model.cuda())
+    model.register_comm_hook(None, bf16_compress_hook)
+    train(model)
+
+
 def train(model, loss=lambda result: result):
     """Three steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -166,4 +186,5 @@ def train(model, loss=lambda result: result):
 
 if __name__ == "__main__":
     habits = (moved, scaled, loaded, mesh, store, flags, extension, attention, routed, engine)
+    habits += (synchronised, compressed)
     {habit.__name__: habit for habit in habits}[sys.argv[1]](nn.Linear(4, 4))

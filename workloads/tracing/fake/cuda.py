@@ -45,6 +45,7 @@ DEVICE_PROPERTIES = {
 fused_region: Callable[[str], contextlib.AbstractContextManager[None]] | None = None
 
 #: 2.28.9 as torch packs it; programs ask whether it is 2.10 or newer (bf16).
+_CUDA_VERSION = "12.8"
 _NCCL_VERSION = 2 << 32 | 28 << 16 | 9
 
 _LEGACY_TYPES = {
@@ -63,6 +64,7 @@ def install() -> None:
     """Patch ``torch.cuda``, ``torch.accelerator`` and the entry points below them, once per process."""
     # Otherwise autograd starts a thread per CUDA device, which aborts when the process ends.
     torch.autograd.set_multithreading_enabled(False)
+    torch.version.cuda = _CUDA_VERSION
     _patch_streams()
     _patch_queries()
     _patch_memory()

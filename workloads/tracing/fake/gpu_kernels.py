@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,37 @@ def install() -> None:
         implementations[aten._fused_rms_norm_backward.default] = lambda _mode, _func, *args: (
             _rms_norm_backward(*args)
         )
+    shapes_of: dict[str, Callable[..., Any]] = {  # batch norm over all ranks; torch has no rules for it
+        "batch_norm_stats": lambda input, _eps: _per_channel(input),
+        "batch_norm_gather_stats_with_counts": lambda input, *_: _per_channel(input),
+        "batch_norm_elemt": lambda input, *_: torch.empty_like(input),
+        "batch_norm_backward_reduce": _batch_norm_sums,
+        "batch_norm_backward_elemt": lambda _grad, input, *_: torch.empty_like(input),
+    }
+    for name, shapes in shapes_of.items():
+        torch.library.register_fake(f"aten::{name}", shapes)
+
+
+def _per_channel(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and inverse deviation, in float32 for inputs of 16 bits."""
+    half = like.dtype in (torch.float16, torch.bfloat16)
+    dtype = torch.float32 if half else like.dtype
+    return like.new_empty(like.shape[1], dtype=dtype), like.new_empty(like.shape[1], dtype=dtype)
+
+
+def _batch_norm_sums(
+    _grad: torch.Tensor,
+    _input: torch.Tensor,
+    mean: torch.Tensor,
+    _invstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    *wanted: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """Two sums for the gradient of the input, then the gradients of weight and bias, as far as wanted."""
+    of_input, *of_affine = wanted
+    like = mean if weight is None else weight
+    sums = [torch.empty_like(mean) if of_input else None for _ in range(2)]
+    return (*sums, *(torch.empty_like(like) if each else None for each in of_affine))
 
 
 def _attention(
