@@ -39,6 +39,8 @@ class StepDone(BaseException):
 
 def install() -> None:
     """See every backward pass, also those that a framework asks the engine for; once per process."""
+    for name in ("backward", "grad"):  # they make the first gradient before they ask the engine
+        setattr(torch.autograd, name, _seen(getattr(torch.autograd, name)))
     variable: Any = torch.autograd.Variable
     variable._execution_engine = _Engine(variable._execution_engine)
 
@@ -61,20 +63,27 @@ def in_phase(phase: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return labelled
 
 
+def _seen(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward pass, maybe inside another."""
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if _active is None:
+            return original(*args, **kwargs)
+        _active.backward_begins()
+        result = original(*args, **kwargs)
+        _active.backward_ends()
+        return result
+
+    return backward
+
+
 class _Engine:
     """Autograd's engine, whose passes the marks hear of."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-
-    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        """One backward pass, maybe inside another."""
-        if _active is None:
-            return self._engine.run_backward(*args, **kwargs)
-        _active.backward_begins()
-        result = self._engine.run_backward(*args, **kwargs)
-        _active.backward_ends()
-        return result
+        self.run_backward = _seen(engine.run_backward)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
