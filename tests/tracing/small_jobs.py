@@ -42,6 +42,12 @@ def column(template: CutTemplate, name: str) -> list[Any]:
     return [row[index] for row in template.rows]
 
 
+def rows(found: Any, *columns: str) -> list[tuple[Any, ...]]:
+    """Columns of all ops of a step, in order."""
+    templates = [found.program.templates[entry.template] for entry in found.program.skeleton]
+    return [row for one in templates for row in zip(*(column(one, name) for name in columns), strict=True)]
+
+
 def played(program: CutProgram, kind: str, microbatch: int | None = None) -> CutTemplate:
     """The template of the first (or the given microbatch's) instance of ``kind``."""
     return next(

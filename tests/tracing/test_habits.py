@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tracing.small_jobs import column
+from tests.tracing.small_jobs import rows
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rounds import Rounds, workers
 from workloads.tracing.drive.script_job import ScriptJob
@@ -32,12 +32,6 @@ def trace(pool: WorkerPool, habit: str, mail: Path, rank: int = 1) -> Any:
     return rounds.seen
 
 
-def rows(found: Any, *columns: str) -> list[tuple[Any, ...]]:
-    """Columns of all ops of a step, in order."""
-    templates = [found.program.templates[entry.template] for entry in found.program.skeleton]
-    return [row for one in templates for row in zip(*(column(one, name) for name in columns), strict=True)]
-
-
 def names(found: Any) -> list[str]:
     """The ops of a step, in order."""
     return [name for (name,) in rows(found, "name")]
@@ -58,6 +52,12 @@ def test_parameters_move_by_their_data(pool: WorkerPool, tmp_path: Path) -> None
     (found,) = trace(pool, "moved", tmp_path).values()
     assert found.memory.parameters == 4 * (4 * 4 + 4)
     assert flops(found) == 2 * (2 * 2 * 4 * 4)  # forward and the weight's gradient: batch 2, 4 -> 4
+
+
+def test_a_model_of_no_device_gets_memory_of_the_gpu(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "emptied", tmp_path).values()
+    assert found.memory.parameters == 4 * (4 * 4 + 4 + 2 * 4)
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)
 
 
 def test_a_scaled_step_of_an_optimizer_that_is_not_fused(pool: WorkerPool, tmp_path: Path) -> None:
@@ -133,6 +133,25 @@ def test_gradients_in_bfloat16(pool: WorkerPool, tmp_path: Path) -> None:
     found = trace(pool, "compressed", tmp_path)[1]
     calls = [row for row in rows(found, "phase", "collective", "num_bytes") if row[1]]
     assert calls == [("grad_sync", "all_reduce", 2 * (4 * 4 + 4))]
+
+
+def test_passes_that_are_captured_are_launched_by_each_replay(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "graphed", tmp_path).values()
+    product = 2 * 2 * 4 * 4
+    assert (flops(found, "fwd"), flops(found, "bwd")) == (product, 2 * product)  # of input and weight
+    kinds = [found.program.templates[entry.template].name for entry in found.program.skeleton]
+    assert kinds == ["begin", "fwd", "bwd", "optimizer"]
+
+
+def test_a_step_that_is_captured_is_a_step(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "captured", tmp_path).values()
+    product = 2 * 2 * 4 * 4
+    assert (flops(found, "fwd"), flops(found, "bwd")) == (product, product)  # of the weight alone
+    streams = dict(rows(found, "name", "stream"))
+    assert streams["aten::exp"] != streams["aten::addmm"] == streams["aten::copy_"]
+    assert names(found).count("aten::addmm") == 1 and "optimizer" in {
+        kind for (kind,) in rows(found, "phase")
+    }
 
 
 def test_a_loop_of_megatron_core(pool: WorkerPool, tmp_path: Path) -> None:

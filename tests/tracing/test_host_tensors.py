@@ -49,6 +49,7 @@ def test_a_model_fed_from_a_file_computes_what_its_size_says(pool: WorkerPool) -
     expected = 6 * products * tokens + attention * 7 // 2 + 2 * (2 * products * tokens + attention)
     (program,) = graph.programs
     assert int(graph.ops.flops[graph.flat_ops(program).row].sum()) == expected
+    assert graph.workload.tokens_per_step == tokens  # those of the evaluations are not trained on
     assert {one["rule"] for one in report.values} == {"an unknown float"}  # losses alone
     assert report.warnings == [] and not Path("/nowhere").exists()
 

@@ -157,6 +157,11 @@ def test_data_loaders_mixed_precision_and_loss_scales(pool: WorkerPool) -> None:
 @pytest.mark.parametrize(
     ("how", "options", "messages"),
     [
+        (
+            "assertion",
+            {},
+            ['AssertionError: assert how != "assertion" or step == 0', "in the script: troubled.py:"],
+        ),
         ("exit", {}, ["called exit('enough') at troubled.py:", "before step 2", "let it run 3 steps"]),
         (
             "hang",
@@ -233,7 +238,11 @@ def test_ranks_that_communicate_differently_are_refused(tmp_path: Path) -> None:
     target = tmp_path / "graph"
     arguments = [str(SCRIPTS / "troubled.py"), "diverges", "--world-size", "2", "--jobs", "1"]
     ran = CliRunner().invoke(app, [*arguments, "--out", str(target)])
-    assert ran.exit_code == 2 and "rank" in ran.output and list(tmp_path.iterdir()) == []
+    assert ran.exit_code == 2 and list(tmp_path.iterdir()) == []
+    line = 1 + (SCRIPTS / "troubled.py").read_text(encoding="utf-8").splitlines().index(
+        "            dist.all_reduce(loss.detach())"
+    )
+    assert f"rank 1: at troubled.py:{line}" in ran.output
 
 
 @pytest.mark.parametrize(

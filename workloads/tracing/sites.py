@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import linecache
 import os
 import sys
 import sysconfig
@@ -73,6 +74,17 @@ def where_raised(trace: TracebackType | None) -> tuple[str, str]:
             raised = text
         trace = trace.tb_next
     return in_script, raised
+
+
+def source_line(trace: TracebackType | None) -> str:
+    """The line of code, of the script or a package, that raised; "" when its file is not there."""
+    found = ""
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if owner(name) not in ("simcore", "python"):
+            found = linecache.getline(name, trace.tb_lineno).strip()
+        trace = trace.tb_next
+    return found
 
 
 def script_stack(trace: TracebackType | None) -> tuple[str, ...]:

@@ -23,6 +23,19 @@ def moved(model):
         optimizer.step()
 
 
+def emptied(_):
+    """A model of no device gets memory of the GPU, then values; what hangs on a parameter stays."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    model[0].weight.mark = "kept"
+    weight = model[0].weight
+    model.to_empty(device="cuda")
+    nn.init.normal_(model[0].weight)
+    assert model[0].weight is weight and weight.is_cuda and weight.mark == "kept"
+    assert isinstance(weight, nn.Parameter) and weight.requires_grad
+    train(model)
+
+
 def scaled(model):
     """An optimizer that is not fused steps only where the host reads that nothing has overflowed."""
     model.cuda()
@@ -176,6 +189,41 @@ def compressed(model):
     train(model)
 
 
+def graphed(model):
+    """A module's forward and backward passes are captured, each as a graph."""
+    model.cuda()
+    sample = torch.zeros(2, 4, device="cuda", requires_grad=True)
+    train(torch.cuda.make_graphed_callables(model, (sample,)))
+
+
+def captured(model):
+    """A whole step is one graph, with a branch on another stream."""
+    model.cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch, graph, side = torch.zeros(2, 4, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        side.wait_stream(torch.cuda.current_stream(device=batch.device))
+        with torch.cuda.stream(side):
+            extra = batch.exp()
+        loss = model(batch).sum()
+        torch.cuda.current_stream().wait_stream(side)
+        (loss + extra.sum()).backward()
+        optimizer.step()
+
+    warm = torch.cuda.Stream()
+    with torch.cuda.stream(warm):
+        step()
+    torch.cuda.current_stream().wait_stream(warm)
+    with torch.cuda.graph(graph):
+        assert torch.cuda.is_current_stream_capturing()
+        step()
+    for _ in range(3):
+        batch.copy_(torch.ones(2, 4))
+        graph.replay()
+
+
 def train(model, loss=lambda result: result):
     """Three steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -186,5 +234,5 @@ def train(model, loss=lambda result: result):
 
 if __name__ == "__main__":
     habits = (moved, scaled, loaded, mesh, store, flags, extension, attention, routed, engine)
-    habits += (synchronised, compressed)
+    habits += (synchronised, compressed, graphed, captured, emptied)
     {habit.__name__: habit for habit in habits}[sys.argv[1]](nn.Linear(4, 4))

@@ -73,6 +73,14 @@ def seeded(function, seed=7):
     return function()
 
 
+def of_rank_0(generator, device):
+    """As frameworks make all ranks shuffle alike."""
+    state = generator.get_state().to(device)
+    dist.broadcast(state, 0)
+    generator.set_state(state.cpu())
+    return torch.randint(0, 99, (3,), generator=generator).tolist()
+
+
 def passed_on(one, rank, group=None):
     """From rank 0 to rank 1, others aside."""
     if rank == 0:
@@ -152,6 +160,10 @@ def idioms(rank, ranks, device, gloo, store):
         "lengths": lambda: batch["mask"].to(device).sum(-1).max().item(),
         "labels": lambda: (batch["ids"].to(device) != 0).sum().item(),
         "to the device and back": lambda: batch["ids"].to(device).cpu().numpy().sum().item(),
+        "pinned": lambda: (
+            t([2, 1], pin_memory=device == "cuda").to(device, non_blocking=True),
+            dev([4]).new_tensor([3]),
+        )[0].tolist(),
         "bits": lambda: dev([1.0]).view(torch.int32).item(),
         # random numbers by seed
         "randperm": lambda: seeded(lambda: torch.randperm(6)).tolist(),
@@ -202,6 +214,7 @@ def idioms(rank, ranks, device, gloo, store):
         "by gloo": lambda: after(lambda one: dist.all_reduce(one, group=gloo), t([rank + 1])).tolist(),
         "flags": lambda: broadcast(dev([1, 0, 1]) if rank == 0 else dev([0, 0, 0])),
         "seed of the last": lambda: broadcast(t([100 + rank]).to(device), ranks - 1),
+        "generator of rank 0": lambda: of_rank_0(torch.Generator().manual_seed(3 + rank), device),
         "shapes of all": lambda: gathered(t([rank, 3]), device),
         "all_gather_object": lambda: objects_of_all({"rank": rank, "name": "node"}),
         "broadcast_object_list": lambda: broadcast_objects(rank, f"of {rank}"),

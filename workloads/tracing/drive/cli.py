@@ -84,7 +84,10 @@ def trace_user_script(
     setup: Annotated[
         Path | None, typer.Option(help="Python file run first: register_fake, stand-ins for modules.")
     ] = None,
-    tokens_per_step: Annotated[int, typer.Option(help="Tokens of a step over all ranks, for reports.")] = 0,
+    tokens_per_step: Annotated[
+        int,
+        typer.Option(help="Tokens of a step over all ranks; 0: those that are looked up in the embedding."),
+    ] = 0,
     max_ranks: Annotated[int, typer.Option(help="Ranks run at most.")] = MAX_RANKS_RUN,
     hang_s: Annotated[
         float, typer.Option(help="Seconds without a tensor operation before giving up.")
@@ -197,6 +200,8 @@ def _summarise(graph: Graph, report: TraceReport, out: Path) -> None:
         f"{graph.num_templates} templates, {len(graph.ops)} distinct ops"
         f"{traced if report.traced_microbatches else ''}"
     )
+    if graph.workload.tokens_per_step and not report.traced_microbatches:
+        typer.echo(f"tokens of a step: {graph.workload.tokens_per_step:,}")
     held_by = "; held by" if report.holders else ""
     typer.echo(f"highest memory of a rank: {format_bytes(highest.memory.peak)}{held_by}")
     if report.holders:

@@ -19,7 +19,7 @@ from workloads.tracing.fake.outside_world import NetworkCallError
 from workloads.tracing.fake.visible_devices import NoSuchDeviceError
 from workloads.tracing.kernels import UnknownKernelError
 from workloads.tracing.record.step_marks import StepMarks
-from workloads.tracing.sites import script_stack, where_raised
+from workloads.tracing.sites import script_stack, source_line, where_raised
 
 _LINES_SHOWN = 5
 _FRAMES_SHOWN = 4
@@ -78,7 +78,8 @@ def _what(error: BaseException, module: str) -> str:
     if isinstance(error, UnknownKernelError):
         return f"{error} (module {module or 'none'!r})"
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}"
+    said = text[0] if text else source_line(error.__traceback__) or "no message"
+    return f"{type(error).__name__}: {said}"
 
 
 def _advice(error: BaseException) -> str:

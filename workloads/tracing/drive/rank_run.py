@@ -22,7 +22,7 @@ from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.record.assemble import RankTrace
 from workloads.tracing.record.holders import largest_holders, peak_by_phase
-from workloads.tracing.record.recording import DTYPE, FLOPS, Recording, ValueAsked
+from workloads.tracing.record.recording import DTYPE, FLOPS, GROUP, Recording, ValueAsked
 from workloads.tracing.record.templates import cut
 from workloads.tracing.sites import call_site
 
@@ -81,7 +81,7 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
         storages,
     )
     from workloads.tracing.record import deepspeed, megatron, step_marks, torch_parallel
-    from workloads.tracing.stand_ins import finder, triton
+    from workloads.tracing.stand_ins import finder, torchvision_ops, triton
 
     cuda.install()
     host_values.install()
@@ -94,7 +94,13 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
     outside_world.install()
     torch_parallel.install()
     step_marks.install()
-    after_import({"deepspeed": deepspeed.install, "triton": triton.take_over})
+    after_import(
+        {
+            "deepspeed": deepspeed.install,
+            "triton": triton.take_over,
+            "torchvision.extension": torchvision_ops.declare,
+        }
+    )
     if not recipe:
         finder.install()
         after_import(megatron.actions())
@@ -233,4 +239,9 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         num_parameters=facts.num_parameters,
         precision=_precision(recording),
         stand_ins=tuple(sorted(finder.used)),
+        call_sites=tuple(
+            next(iter(recording.sites.get(index, ())), "")
+            for index, op in enumerate(recording.ops)
+            if op.columns[GROUP]
+        ),
     )

@@ -19,6 +19,7 @@ from workloads.tracing.drive.rank_search import RankSearch
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.record import group_families
 from workloads.tracing.record.assemble import RankClass, RankTrace
+from workloads.tracing.record.tokens import tokens_of_step
 from workloads.tracing.record.world_axes import axes_of, parallel_dims
 
 #: Ranks that are run at most, unless the user says otherwise.
@@ -39,8 +40,9 @@ class ScriptJob:
     script, for shape functions and stand-ins.  ``values``: (``file.py:line``, value) answers for host reads
     of device values.  ``load``: how mixtures of experts spread their tokens, as
     :func:`workloads.tracing.fake.expert_load.parse_load` reads it.  ``tokens_per_step``: what the script
-    trains on in a step over all ranks, for reports (0: unknown).  ``recipe``: the module that readies a
-    process for a program known by name, which says itself what it does (Note [Steps of a script]).
+    trains on in a step over all ranks, for reports (0: what it looks up in its embedding).  ``recipe``: the
+    module that readies a process for a program known by name, which says itself what it does (Note [Steps of
+    a script]).
 
     Errors: InputError for a file or number that cannot be.
     """
@@ -136,7 +138,7 @@ class ScriptJob:
             world_size=self.world_size,
             dims=dims,
             num_microbatches=trace.num_microbatches,
-            tokens_per_step=self.tokens_per_step,
+            tokens_per_step=self.tokens_per_step or tokens_of_step(trace, dims),
             precision=trace.precision,
             framework="pytorch",
             versions=dict(trace.versions),

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
+from simcore.errors import GraphError
 from simcore.graph import DisagreementError, Graph, Workload, verify
 from simcore.graph.passes import fuse_regions
 from workloads.tracing.drive.doubts import doubts
@@ -101,7 +102,7 @@ def trace_in(
             except DisagreementError as error:
                 settled = found.settle(error.ranks)
                 if settled is None:
-                    raise
+                    raise GraphError(f"{error}{_places(error, found)}") from None
                 found = settled
                 graph = _assembled(job, found, name)
     if found.assumed:
@@ -114,6 +115,20 @@ def trace_in(
         _describe(report, found)
         report.warnings += doubts(graph, report.values)
     return graph
+
+
+def _places(error: DisagreementError, found: DistinctRanks) -> str:
+    """A line for each rank that disagrees: where in its script it does."""
+    lines = []
+    for rank, call in zip(error.ranks, error.calls, strict=True):
+        own = [one for one in found.seen if one.rank == rank]
+        alike = [trace for one, trace in zip(found.classes, found.traces, strict=True) if rank in one.ranks]
+        sites = next(iter((*own, *alike))).call_sites
+        if call < len(sites):
+            lines.append(f"\n  rank {rank}: at {sites[call] or 'an unknown place'}")
+        elif sites:
+            lines.append(f"\n  rank {rank}: nothing more after {sites[-1] or 'an unknown place'}")
+    return "".join(lines)
 
 
 def _assembled(job: TracedJob, found: DistinctRanks, name: str) -> Graph:
@@ -136,7 +151,7 @@ def _describe(report: TraceReport, found: DistinctRanks) -> None:
         report.peak_bytes_by_phase[ranks] = dict(trace.peaks)
         report.values += [{"ranks": ranks, **asdict(asked), "times": times} for asked, times in trace.asked]
     report.warnings += [
-        f"{name} is not installed: a stand-in issued the kernels that it launches"
+        f"{name} is not installed: where it is called, a stand-in issues its kernels"
         for name in sorted({name for one in found.seen for name in one.stand_ins})
     ]
     unused = set.intersection(*(set(one.unused) for one in found.seen))

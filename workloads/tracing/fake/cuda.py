@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from workloads.tracing.fake import streams, visible_devices
+from workloads.tracing.fake import cuda_graphs, streams, visible_devices
 
 #: What the program is told about its GPU.  Frameworks branch on the compute capability only.
 DEVICE_PROPERTIES = {
@@ -95,13 +95,6 @@ def _using(function: Callable[..., object]) -> Callable[..., object]:
     return call
 
 
-class _NoGraphs:
-    """``torch.cuda.CUDAGraph``: a captured graph hides its kernels from the tracer."""
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        raise RuntimeError("CUDA graphs cannot be traced; turn them off in the program")
-
-
 def _synchronize(*_args: object, **_kwargs: object) -> None:
     if streams.listener is not None:
         streams.listener.host_waits("cudaDeviceSynchronize", None)
@@ -119,10 +112,17 @@ def _patch_streams() -> None:
         default_stream=_using(streams.default_stream),
         set_stream=streams.set_stream,
         synchronize=_using(_synchronize),
-        CUDAGraph=_NoGraphs,
-        is_current_stream_capturing=_always(False),
+        CUDAGraph=cuda_graphs.FakeCUDAGraph,
+        graph_pool_handle=_always((0, 0)),
+        is_current_stream_capturing=cuda_graphs.is_capturing,
     )
-    torch.cuda.graphs.is_current_stream_capturing = _always(False)  # type: ignore[assignment]
+    _set(torch._C, _host_emptyCache=_always(None))
+    _set(
+        torch.cuda.graphs,
+        CUDAGraph=cuda_graphs.FakeCUDAGraph,
+        graph_pool_handle=_always((0, 0)),
+        is_current_stream_capturing=cuda_graphs.is_capturing,
+    )
     _set(torch, Stream=streams.Stream, Event=streams.Event)
 
 
@@ -219,6 +219,18 @@ def _patch_tensor_methods() -> None:
     torch.Tensor.record_stream = _always(None)  # type: ignore[method-assign,assignment]
     torch.Tensor.pin_memory = lambda self, *_args: self  # type: ignore[method-assign]
     torch.UntypedStorage.pin_memory = lambda self, *_args: self  # type: ignore[method-assign]
+    _set(torch, tensor=_not_pinned(torch.tensor))
+    _set(torch.Tensor, new_tensor=_not_pinned(torch.Tensor.new_tensor))
+
+
+def _not_pinned(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensors of lists are made before any operator is dispatched, in memory of the host like any other."""
+
+    @functools.wraps(make)
+    def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:  # noqa: ARG001
+        return make(*args, **kwargs)
+
+    return made
 
 
 def _patch_compilers() -> None:

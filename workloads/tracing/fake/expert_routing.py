@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake.expert_load import ExpertLoad, assign, token_counts
-from workloads.tracing.fake.known_values import KnownValues, remember
+from workloads.tracing.fake.known_values import KnownValues, attach, remember
 
 #: Choices among more than these are not experts.
 _MOST_EXPERTS = 1024
@@ -67,6 +68,16 @@ class ExpertRouting:
         with torch._C._DisableTorchDispatch():
             values = torch.from_numpy(experts_of.reshape(chosen.shape))
         remember(chosen, values)
+
+    def mark(self, routes: torch.Tensor, top_k: int) -> None:
+        """Make known which of its experts (columns) each token (row) chose in ``routes``."""
+        tokens, experts = routes.shape
+        chosen = assign(token_counts(self.shares(experts), tokens, top_k), tokens, top_k)
+        self._known.routed = True
+        with _disable_current_modes():
+            real = torch.zeros(tokens, experts, dtype=routes.dtype)
+            real.scatter_(1, torch.from_numpy(chosen), 1)
+        attach(routes, real)
 
     def shares(self, experts: int, exponent: float | None = None) -> NDArray[np.float64]:
         """Share of every expert in the routing layer that runs; ``exponent`` instead of the load's own."""

@@ -19,8 +19,8 @@ from workloads.tracing.fake.host_tensors import assume
 from workloads.tracing.fake.known_values import MOST_INTEGERS, forget, remember, values_of
 from workloads.tracing.fake.mail import VALUES_TO
 
-#: Elements of a broadcast whose values travel.
-_MOST_SENT = 1 << 12
+#: Elements of a broadcast whose values travel: the state of a generator of random numbers (5,056 bytes) fits.
+_MOST_SENT = 1 << 13
 
 _REDUCE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda given: given.sum(0).to(given.dtype),

@@ -50,6 +50,9 @@ def _patch_data() -> None:
 
     def set_shape(self: FakeTensor, value: torch.Tensor) -> None:
         value = as_shape(value)
+        if self.fake_device.type == "meta" and isinstance(value, FakeTensor):
+            _become(self, value)  # torch takes a tensor of no device for another type
+            return
         tensor_data.__set__(self, value)
         if isinstance(value, FakeTensor):
             _take_device(self, value)
@@ -63,6 +66,14 @@ def _patch_data() -> None:
 
     FakeTensor.data = property(tensor_data.__get__, set_shape)  # type: ignore[assignment]
     torch.Tensor.data = property(tensor_data.__get__, set_data)  # type: ignore[assignment]
+
+
+def _become(tensor: Any, value: FakeTensor) -> None:
+    """``tensor``, the same object with all that hangs on it, in the memory of ``value``."""
+    made = value.detach().requires_grad_(tensor.requires_grad)
+    for name, one in vars(tensor).items():
+        vars(made).setdefault(name, one)
+    torch.utils.swap_tensors(tensor, made)  # type: ignore[no-untyped-call]
 
 
 def _take_device(tensor: Any, other: Any) -> None:

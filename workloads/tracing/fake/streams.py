@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from workloads.tracing.fake import visible_devices
+from workloads.tracing.fake import cuda_graphs, visible_devices
 
 DEFAULT_STREAM = 0
 
@@ -83,8 +83,8 @@ class Stream:
         return True
 
     def is_capturing(self) -> bool:
-        """CUDA graphs are not traced."""
-        return False
+        """Whether a graph is being captured, on whatever stream."""
+        return cuda_graphs.is_capturing()
 
     def __enter__(self) -> Stream:
         self._outer.append(current_stream())
@@ -152,12 +152,12 @@ _default = Stream(stream_id=DEFAULT_STREAM)
 _current.append(_default)  # one for all threads: autograd runs in the caller's thread
 
 
-def current_stream(_device: Any = None) -> Stream:
+def current_stream(device: Any = None) -> Stream:  # noqa: ARG001
     """The stream that receives work now."""
     return _current[0]
 
 
-def default_stream(_device: Any = None) -> Stream:
+def default_stream(device: Any = None) -> Stream:  # noqa: ARG001
     """Stream 0."""
     return _default
 

@@ -16,7 +16,7 @@ from workloads.tracing.recipes import titan_shims
 def main() -> None:
     """Train as ``torchtitan/train.py`` does."""
     titan_shims.install()
-    config = ConfigManager().parse_args([*sys.argv[1:], *titan_shims.OPTIONS])
+    config = ConfigManager().parse_args(sys.argv[1:])
     titan_shims.leave_out(config)
     config.build().train()
 

@@ -19,9 +19,6 @@ from workloads.tracing import simcore_step
 
 VERSION = "0.3.0"
 
-#: A captured graph would hide its kernels.
-OPTIONS = ("--training.disable_cuda_graphs",)
-
 
 def install() -> None:
     """Patch, once per process.  RuntimeError for another version of torchtitan."""
@@ -146,6 +143,7 @@ class _Built:
 
 def leave_out(config: Any) -> None:
     """Switch off in a ``Trainer.Config`` what does not belong to a training step."""
+    config.training.disable_cuda_graphs = True  # a captured graph would hide its kernels
     parallel, training = config.parallelism, config.training
     pipelined = parallel.pipeline_parallel_degree > 1
     rows = parallel.pipeline_parallel_microbatch_size if pipelined else training.local_batch_size

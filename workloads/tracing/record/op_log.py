@@ -18,16 +18,17 @@ from dataclasses import replace
 import torch
 
 from simcore.graph.ops import OpKind
-from workloads.tracing.fake import streams
+from workloads.tracing.fake import known_values, streams
 from workloads.tracing.fake.aten_ops import dtype_name, shapes_json
 from workloads.tracing.fake.storages import StorageRecord, StorageTable, extent
+from workloads.tracing.record.captured import CapturedGraph, CapturedOp
 from workloads.tracing.record.labels import Labels
 from workloads.tracing.record.recording import Free, RawOp, RecordedSegment, Recording
 from workloads.tracing.sites import call_stack
 
 #: A block of a model is numbered by the first index in its module's name: "decoder.layers.3.mlp", "h.3".
 _LAYER = re.compile(r"(?:^|\.)(\d+)\b")
-#: Allocations whose call sites are kept, in bytes.
+#: Allocations whose call sites are kept, in bytes; those of communication are, too.
 _LARGE = 1 << 20
 _STACK = 3
 
@@ -101,6 +102,7 @@ class OpLog:
         self.result = Recording()
         self.labels = Labels(regions_have_backward=whole_life)
         self.order = StreamWaits()
+        self.capture: CapturedGraph | None = None
         self._whole_life = whole_life
         self._storages = StorageTable(self._storage_died, whole_life=whole_life)
 
@@ -114,7 +116,7 @@ class OpLog:
     ) -> None:
         """Ops from here on belong to a new template instance; ``phase`` defaults to the one before."""
         self.labels.enter_segment(phase)
-        if self.recording:
+        if self.recording and self.capture is None:
             self.result.segments.append(RecordedSegment(kind, microbatch, chunk, len(self.result.ops)))
 
     def number_backward(self) -> None:
@@ -157,6 +159,7 @@ class OpLog:
         stream: StreamKey,
         *,
         phase: str | None = None,
+        module: str | None = None,
         op_class: str = "",
         inputs: list[torch.Tensor] | None = None,
         outputs: list[torch.Tensor] | None = None,
@@ -174,7 +177,25 @@ class OpLog:
         """Write one op down and return its number.  Keywords are columns, or as in :class:`RawOp`."""
         index = len(self.result.ops)
         inputs, outputs = inputs or [], outputs or []
-        found_phase, module, forward = self.labels.where(index if kind is OpKind.COMPUTE else -1)
+        if self.capture is not None:
+            columns_of_call = {
+                "phase": phase,
+                "op_class": op_class,
+                "launch": launch,
+                "flops": flops,
+                "traffic": traffic,
+                "group": group,
+                "collective": collective,
+                "num_bytes": num_bytes,
+                "reduce_op": reduce_op,
+                "peer_delta": peer_delta,
+                "blocking": blocking,
+            }
+            return self._keep(
+                CapturedOp(name, kind, stream, "", columns_of_call, inputs, outputs, tuple(waits))
+            )
+        found_phase, found_module, forward = self.labels.where(index if kind is OpKind.COMPUTE else -1)
+        module = found_module if module is None else module
         data, alloc_bytes = self._touch(index, inputs, outputs)
         layer = _LAYER.search(module)
         typed = inputs or outputs
@@ -198,11 +219,59 @@ class OpLog:
             peer_delta,
             blocking,
         )
-        if self._whole_life and alloc_bytes >= _LARGE:
+        if self._whole_life and (alloc_bytes >= _LARGE or group):
             self.result.sites[index] = call_stack(_STACK)
         matter = self.order.issue(stream, waits)
         self.result.ops.append(RawOp(columns, data, matter, launch, forward, alloc_bytes))
         return index
+
+    def _keep(self, op: CapturedOp) -> int:
+        """Keep one op of a graph that is being captured; its number among those."""
+        assert self.capture is not None
+        _, module, _ = self.labels.where(-1)
+        waits = self.order.issue(op.stream, op.waits)
+        self.capture.ops.append(replace(op, module=module, waits=waits))
+        for tensor in op.outputs:
+            record = self.record_of(tensor)
+            if record.owner == StorageRecord.UNTOUCHED:
+                record.owner = StorageRecord.OLDER
+        return len(self.capture.ops) - 1
+
+    # What graphs tell: see :class:`workloads.tracing.fake.cuda_graphs.CaptureListener`.
+
+    def capture_begins(self) -> None:
+        """Keep ops from now on: see Note [Captured graphs]."""
+        self._outside = (self.recording, self.order)
+        self.recording, self.order = True, StreamWaits()
+        self.capture = CapturedGraph(streams.current_stream().stream_id)
+
+    def capture_ends(self) -> CapturedGraph | None:
+        """What was kept."""
+        captured, self.capture = self.capture, None
+        self.recording, self.order = self._outside
+        return captured
+
+    def capture_replayed(self, captured: CapturedGraph) -> None:
+        """Write down what was kept."""
+        current = streams.current_stream().stream_id
+        numbers: dict[int, int] = {}
+        last: dict[StreamKey, int] = {}
+        begun = False
+        for at, op in enumerate(captured.ops):
+            captured.happen(at)
+            known_values.forget(op.outputs)
+            if not self.recording:
+                continue
+            stream = current if op.stream == captured.stream else op.stream
+            before = () if begun else self.order.take(current)
+            begun = True
+            waits = [*before, *(numbers[wait] for wait in op.waits if wait in numbers)]
+            numbers[at] = last[stream] = self.append(
+                op.name, op.kind, stream, module=op.module, inputs=op.inputs, outputs=op.outputs,
+                waits=waits, **op.columns,
+            )  # fmt: skip
+        self.order.add(current, (number for stream, number in last.items() if stream != current))
+        captured.happen(len(captured.ops))
 
     def _touch(
         self, index: int, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
@@ -237,7 +306,9 @@ class OpLog:
     def _storage_died(self, record: StorageRecord) -> None:
         born_here = record.owner >= 0
         born_before = self._whole_life and record.owner == StorageRecord.OLDER
-        if not self.recording or not record.num_bytes or not (born_here or born_before):
+        if not self.recording or self.capture is not None:
+            return
+        if not record.num_bytes or not (born_here or born_before):
             return
         if self.result.ops:
             self.result.frees.append(Free(len(self.result.ops) - 1, record.num_bytes, record.owner))

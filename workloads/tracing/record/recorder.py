@@ -13,7 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from simcore.cost import classify
 from simcore.graph.ops import OpKind
 from workloads.tracing import kernels
-from workloads.tracing.fake import cuda, host_tensors, host_values, known_values, storages, streams
+from workloads.tracing.fake import (
+    cuda,
+    cuda_graphs,
+    host_tensors,
+    host_values,
+    known_values,
+    storages,
+    streams,
+)
 from workloads.tracing.fake.aten_ops import AtenOp, all_on_device, is_on_device, num_bytes, tensors_in
 from workloads.tracing.fake.expert_load import ExpertLoad
 from workloads.tracing.fake.expert_routing import ExpertRouting
@@ -57,7 +65,7 @@ class Recorder(OpLog, TorchDispatchMode):
 
     def __enter__(self) -> Any:
         """Record from now on (as far as ``recording`` says)."""
-        streams.listener = kernels.listener = self
+        streams.listener = kernels.listener = cuda_graphs.listener = self
         cuda.fused_region = self.labels.fused_region
         self.labels.install()
         storages.on_resize = self._storages.resized
@@ -69,7 +77,7 @@ class Recorder(OpLog, TorchDispatchMode):
         """Leave the program alone."""
         self.labels.remove()
         storages.on_resize = host_values.on_host_read = host_tensors.mode = None
-        streams.listener = kernels.listener = None
+        streams.listener = kernels.listener = cuda_graphs.listener = None
         cuda.fused_region = None
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 

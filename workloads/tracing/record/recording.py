@@ -78,7 +78,7 @@ class Free:
 @dataclass
 class Recording:
     """One rank's step in issue order.  ``groups`` maps symbols to the members of this rank's group, ``sites``
-    ops that allocate much to the lines of code that called them, innermost first;
+    ops that allocate much or communicate to the lines of code that called them, innermost first;
     ``freed_before``: bytes that died before the first op.
     """
 

@@ -89,6 +89,20 @@ class _Engine:
         return getattr(self._engine, name)
 
 
+def _kept(happens: Callable[..., None]) -> Callable[..., None]:
+    """``happens``, or kept to happen in each replay of the graph that is being captured."""
+
+    @functools.wraps(happens)
+    def method(marks: StepMarks, *args: Any) -> None:
+        capture = marks.recorder.capture
+        if capture is None:
+            happens(marks, *args)
+        else:
+            capture.events.append((len(capture.ops), functools.partial(method, marks, *args)))
+
+    return method
+
+
 @dataclass(frozen=True)
 class RankFacts:
     """What is known of a rank beside its ops: ``memory`` that it holds through the step, elements of its
@@ -196,6 +210,7 @@ class StepMarks:
         self._in_action = self._in_schedule = False
         self._begin("finish", "optimizer")
 
+    @_kept
     def _forward_begins(self, module: torch.nn.Module) -> None:
         if self._depth or not any(True for _ in module.parameters()):
             return
@@ -226,6 +241,7 @@ class StepMarks:
         if not segments or segments[-1].kind != "exchange":
             self._begin("exchange", self.recorder.labels.segment_phase)
 
+    @_kept
     def backward_begins(self) -> None:
         """A backward pass starts, maybe inside another."""
         self._depth += 1
@@ -235,6 +251,7 @@ class StepMarks:
         self._in_forward = False
         self._begin("bwd", "bwd", self.microbatches)
 
+    @_kept
     def backward_ends(self) -> None:
         """The backward pass that started last is over."""
         self._depth -= 1
@@ -249,11 +266,13 @@ class StepMarks:
         last = self.microbatches >= self._backwards_known
         self._begin("finish" if last else "begin", "optimizer" if last else "fwd")
 
+    @_kept
     def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
         self.optimizers[id(optimizer)] = optimizer
         self._in_forward = False
         self._begin("optimizer", "optimizer")
 
+    @_kept
     def _optimizer_ends(self, *_: Any) -> None:
         self._steps_now += 1
         self.optimizer_steps += 1

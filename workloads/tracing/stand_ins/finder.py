@@ -30,6 +30,7 @@ _STAND_INS = {
         "workloads.tracing.stand_ins.apex",
     ),
     "flash_attn": "workloads.tracing.stand_ins.flash_attn",
+    "transformer_engine": "workloads.tracing.stand_ins.transformer_engine",
     "triton": "workloads.tracing.stand_ins.triton",
 }
 
@@ -48,8 +49,11 @@ class _StandInLoader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Fill it."""
         used.add(module.__name__.partition(".")[0])
-        members: dict[str, Any] = _source(module.__name__).members(module.__name__) or {}
+        source = _source(module.__name__)
+        members: dict[str, Any] = source.members(module.__name__) or {}
         vars(module).update(members)
+        for name in getattr(source, "submodules", lambda _: ())(module.__name__):
+            importlib.import_module(name)
 
 
 class _StandInFinder(importlib.abc.MetaPathFinder):

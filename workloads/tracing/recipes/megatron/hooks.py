@@ -20,10 +20,7 @@ from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, param_and_grad_buffer
 from megatron.core.pipeline_parallel import p2p_communication, schedules
 from megatron.core.transformer.moe import moe_utils, router
-from torch.utils._python_dispatch import _disable_current_modes
 
-from workloads.tracing.fake.expert_load import assign, token_counts
-from workloads.tracing.fake.known_values import attach
 from workloads.tracing.record import megatron, step_marks
 
 #: Module that owns a parameter, by the parameter's id.
@@ -55,13 +52,7 @@ def _routing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def route(logits: torch.Tensor, topk: int, *args: Any, **kwargs: Any) -> Any:
         shares, routes = original(logits, topk, *args, **kwargs)
-        routing = step_marks.current().recorder.routing
-        tokens, experts = routes.shape
-        chosen = assign(token_counts(routing.shares(experts), tokens, topk), tokens, topk)
-        with _disable_current_modes():
-            real = torch.zeros(tokens, experts, dtype=torch.bool)
-            real.scatter_(1, torch.from_numpy(chosen), value=True)
-        attach(routes, real)
+        step_marks.current().recorder.routing.mark(routes, topk)
         return shares, routes
 
     return route

@@ -1,0 +1,124 @@
+"""Layers of Transformer Engine, stood in for, compute, keep and communicate what the real ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simcore.graph.ops import OpKind
+from tests.tracing.small_jobs import rows
+from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.rounds import Rounds, workers
+from workloads.tracing.drive.script_job import ScriptJob
+
+SCRIPT = Path(__file__).parent / "scripts" / "engine_layers.py"
+SEQ, BATCH, WIDTH, HEADS = 8, 2, 16, 4
+TOKENS = SEQ * BATCH
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    """One worker for every script."""
+    pytest.importorskip("torch")
+    with workers(1) as running:
+        yield running
+
+
+def trace(pool: WorkerPool, which: str, mail: Path, load: str = "uniform") -> Any:
+    """Rank 1 of two."""
+    job = ScriptJob(SCRIPT, tuple(which.split()), world_size=2, load=load)
+    rounds = Rounds(pool, lambda _: job, mail)
+    rounds.run([1])
+    return rounds.seen[1]
+
+
+def kernels(found: Any, *op_classes: str) -> list[tuple[Any, ...]]:
+    """Name and flops of the kernels of these classes, in order."""
+    ops = rows(found, "op_class", "name", "flops")
+    return [op[1:] for op in ops if op[0] in op_classes]
+
+
+def collectives(found: Any) -> list[tuple[Any, ...]]:
+    """Phase, kind and bytes, in order; sends and receives, too."""
+    ops = rows(found, "phase", "collective", "kind", "num_bytes")
+    return [
+        (phase, collective or OpKind(kind).name.lower(), size)
+        for phase, collective, kind, size in ops
+        if collective or kind in (OpKind.SEND, OpKind.RECV)
+    ]
+
+
+def test_tensor_parallel_layers_reduce_where_the_engine_does(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "tensor parallel", tmp_path)
+    size = 2 * TOKENS * WIDTH
+    assert collectives(found) == [("fwd", "all_reduce", size), ("bwd", "all_reduce", size)]
+
+
+def test_sequence_parallel_layers_gather_and_scatter(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "sequence parallel", tmp_path)
+    size = 2 * TOKENS * WIDTH
+    # Backward: the gradient of the row-parallel output is gathered, then the input of the column-parallel
+    # layer, beside the product for its gradient, which is scattered beside the product for the weight's.
+    assert collectives(found) == [
+        ("fwd", "all_gather", size),
+        ("fwd", "reduce_scatter", size),
+        ("bwd", "all_gather", size),
+        ("bwd", "all_gather", size),
+        ("bwd", "reduce_scatter", size),
+    ]
+    qkv, out = 2 * TOKENS * WIDTH * 3 * WIDTH // 2, 2 * TOKENS * WIDTH // 2 * WIDTH
+    scores = 4 * BATCH * (HEADS // 2) * SEQ * SEQ * (WIDTH // HEADS)
+    assert kernels(found, "gemm", "attention_fwd", "attention_bwd", "norm_fwd", "norm_bwd") == [
+        ("rmsnorm_fwd_kernel", 0),
+        ("aten::addmm", qkv),
+        ("cudnn_attention_fwd", scores),
+        ("aten::mm", out),
+        ("aten::mm", out),
+        ("wgrad_gemm_accum", out),
+        ("cudnn_attention_bwd", scores * 5 // 2),
+        ("aten::mm", qkv),
+        ("wgrad_gemm_accum", qkv),
+        ("rmsnorm_bwd_kernel", 0),
+    ]
+    traffic = {
+        name: sizes
+        for name, *sizes in rows(found, "name", "bytes_read", "bytes_written")
+        if name == "wgrad_gemm_accum"
+    }
+    # The last is that of queries, keys and values: input and gradient in bf16, what is added to in fp32; the
+    # gradient of the bias comes with it.
+    weight = 4 * 3 * WIDTH // 2 * WIDTH
+    given = 2 * TOKENS * (WIDTH + 3 * WIDTH // 2)
+    assert traffic == {"wgrad_gemm_accum": [given + weight, weight + 2 * 3 * WIDTH // 2]}
+
+
+@pytest.mark.parametrize("load", ["uniform", "zipf:1"])
+def test_experts_multiply_the_tokens_that_chose_them(pool: WorkerPool, load: str, tmp_path: Path) -> None:
+    found = trace(pool, "experts", tmp_path, load)
+    # Two of four experts a token: 8 tokens each; or 32 / (25 / 12) / i, which is 15.36, 7.68, 5.12, 3.84.
+    counts = [8, 8, 8, 8] if load == "uniform" else [16, 8, 5, 3]
+    products = [2 * count * WIDTH * WIDTH for count in counts]
+    routed = 2 * TOKENS * WIDTH * 4
+    found_products = [flops for _, flops in kernels(found, "gemm")]
+    assert found_products == [routed, *products, *products, *products, routed, routed]
+    streams = {stream for stream, name in rows(found, "stream", "name") if name == "wgrad_gemm"}
+    assert len(streams) == 4 + 1  # the router's on the main stream
+
+
+def test_keys_and_values_go_round(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "ring", tmp_path)
+    pair = 2 * 4 * TOKENS // 2 * WIDTH  # keys and values in fp32 of half the sequence
+    # Forward one exchange of two ranks; backward keys and values first, then with what they gathered: their
+    # gradients alone.
+    assert collectives(found) == [
+        ("fwd", "recv", pair), ("fwd", "send", pair),
+        ("bwd", "recv", pair), ("bwd", "send", pair), ("bwd", "recv", pair), ("bwd", "send", pair),
+    ]  # fmt: skip
+
+
+def test_fp8_is_refused(pool: WorkerPool, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="Transformer Engine is not installed, and its stand-in has no fp8"):
+        trace(pool, "fp8", tmp_path)

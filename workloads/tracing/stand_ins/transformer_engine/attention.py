@@ -1,0 +1,198 @@
+"""Attention of Transformer Engine, and what its users call around it: rotary embedding, splits of a tensor.
+
+Kernels are cuDNN's, which it prefers on Hopper, or those of flash-attn where ``NVTE_FUSED_ATTN=0``.  Without
+a causal mask their names say "full".  The mask itself is not read: padding is computed like tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from workloads.tracing import kernels
+from workloads.tracing.kernels import KernelCost
+from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
+from workloads.tracing.stand_ins.ring_attention import ring_attention
+from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
+
+#: Where the sequence, batch and heads stand in a tensor of four dimensions.
+_TO_HEADS_FIRST = {"sbhd": (1, 2, 0, 3), "bshd": (0, 2, 1, 3)}
+_FROM_HEADS_FIRST = {"sbhd": (2, 0, 1, 3), "bshd": (0, 2, 1, 3)}
+
+
+class DotProductAttention(torch.nn.Module):
+    """``transformer_engine.pytorch.DotProductAttention``."""
+
+    def __init__(
+        self,
+        num_attention_heads: int,
+        kv_channels: int | tuple[int, int],
+        num_gqa_groups: int | None = None,
+        attention_dropout: float = 0.0,
+        qkv_format: str = "sbhd",
+        attn_mask_type: str = "causal",
+        window_size: tuple[int, int] | None = None,
+        cp_group: Any = None,
+        cp_global_ranks: Any = None,
+        cp_stream: Any = None,
+        cp_comm_type: str = "p2p",
+        softmax_type: str = "vanilla",
+        return_max_logit: bool = False,
+        **_: Any,
+    ) -> None:
+        super().__init__()
+        if softmax_type != "vanilla" or return_max_logit:
+            raise NotStoodInError("attention with other softmaxes, or that returns its largest score")
+        self.num_attention_heads, self.kv_channels = num_attention_heads, kv_channels
+        self.num_gqa_groups = num_gqa_groups or num_attention_heads
+        self.attention_dropout = attention_dropout
+        self.qkv_format, self.attn_mask_type, self.window_size = qkv_format, attn_mask_type, window_size
+        self.set_context_parallel_group(cp_group, cp_global_ranks, cp_stream, cp_comm_type)
+
+    def set_context_parallel_group(
+        self, cp_group: Any, cp_global_ranks: Any, cp_stream: Any, cp_comm_type: str = "p2p"
+    ) -> None:
+        """Share the sequence among the ranks of ``cp_group``."""
+        if cp_group is not None and cp_comm_type != "p2p":
+            raise NotStoodInError(f"context parallelism by {cp_comm_type!r}, only by 'p2p'")
+        self.cp_group, self.cp_stream, self.cp_comm_type = cp_group, cp_stream, cp_comm_type
+        self.cp_global_ranks = cp_global_ranks
+
+    def forward(
+        self,
+        query_layer: torch.Tensor,
+        key_layer: torch.Tensor,
+        value_layer: torch.Tensor,
+        attention_mask: Any = None,  # noqa: ARG002
+        qkv_format: str | None = None,
+        attn_mask_type: str | None = None,
+        window_size: tuple[int, int] | None = None,
+        core_attention_bias: torch.Tensor | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """Heads and width in one dimension, otherwise as the queries."""
+        layout = qkv_format or self.qkv_format
+        window = window_size or self.window_size
+        causal = "causal" in (attn_mask_type or self.attn_mask_type)
+        if layout not in _TO_HEADS_FIRST:
+            raise NotStoodInError(f"attention in layout {layout!r}, only in 'sbhd' and 'bshd'")
+        if core_attention_bias is not None:
+            raise NotStoodInError("attention with a bias")
+        sequence = key_layer.shape[layout.index("s")]
+        if window is not None and 0 <= window[0] < sequence - 1:
+            raise NotStoodInError("attention in a sliding window")
+        if self.cp_group is not None and torch.distributed.get_world_size(self.cp_group) > 1:
+            if not causal or layout != "sbhd":
+                raise NotStoodInError("context parallelism of attention that is not causal or not 'sbhd'")
+            return ring_attention(query_layer, key_layer, value_layer, self.cp_group, self.cp_stream).flatten(
+                2
+            )
+        order = _TO_HEADS_FIRST[layout]
+        heads = [one.permute(order) for one in (query_layer, key_layer, value_layer)]
+        found: torch.Tensor = _Attention.apply(*heads, causal)  # type: ignore[no-untyped-call]
+        return found.permute(_FROM_HEADS_FIRST[layout]).flatten(2)
+
+
+class _Attention(torch.autograd.Function):
+    """Queries, keys and values are (batch, heads, sequence, width), maybe with fewer heads of keys."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool
+    ) -> torch.Tensor:
+        batch, heads, queries, width = query.shape
+        found = _like(query, value.shape[-1])
+        sums = query.new_empty(batch, heads, queries, dtype=torch.float32)
+        flops = 2 * batch * heads * queries * key.shape[2] * (width + value.shape[-1])
+        ctx.kernel = _kernel(causal)
+        _launch(ctx.kernel, "fwd", [query, key, value], [found, sums], flops)
+        ctx.flops = flops
+        ctx.save_for_backward(query, key, value, found, sums)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        inputs = ctx.saved_tensors[:3]
+        made = _gradients(inputs)
+        _launch(ctx.kernel, "bwd", [grad, *ctx.saved_tensors], made, ctx.flops * 5 // 2)
+        return (*made, None)
+
+
+def _kernel(causal: bool) -> str:
+    flash = os.environ.get("NVTE_FUSED_ATTN") == "0"
+    return f"{'flash' if flash else 'cudnn'}_attention{'' if causal else '_full'}"
+
+
+def _launch(kernel: str, way: str, reads: list[torch.Tensor], writes: list[torch.Tensor], flops: int) -> None:
+    """Backward computes the scores again: 5 products for forward's 2 (arXiv 2205.14135)."""
+    cost = KernelCost(flops, op_class=f"attention_{way}")
+    kernels.launch(f"{kernel}_{way}", reads=reads, writes=writes, cost=cost)
+
+
+def _like(query: torch.Tensor, width: int) -> torch.Tensor:
+    """Contiguous in the order in which the dimensions of ``query`` lie in memory."""
+    strides = query.stride()
+    order = sorted(range(3), key=strides.__getitem__, reverse=True)
+    made = query.new_empty(*(query.shape[dim] for dim in order), width)
+    return made.permute(*(order.index(dim) for dim in range(3)), 3)
+
+
+def _gradients(inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """Of queries, keys and values; parts of one tensor get theirs in one, which need not be joined."""
+    first = inputs[0].untyped_storage()
+    shared = all(one.untyped_storage()._cdata == first._cdata for one in inputs)
+    if not shared or sum(one.numel() for one in inputs) * inputs[0].element_size() != first.nbytes():
+        return [_like(one, one.shape[-1]) for one in inputs]
+    whole = inputs[0].new_empty(first.nbytes() // inputs[0].element_size())
+    return [whole.as_strided(one.shape, one.stride(), one.storage_offset()) for one in inputs]
+
+
+class _SplitAlongDim(torch.autograd.Function):
+    """``transformer_engine.pytorch.attention._SplitAlongDim``: views, whose gradients may be views, too."""
+
+    @staticmethod
+    def forward(ctx: Any, mixed: torch.Tensor, split_dim: int, sizes: Any, squeeze: bool = False) -> Any:
+        ctx.dim, ctx.squeeze = split_dim, squeeze
+        ctx.shape, ctx.stride = mixed.shape, mixed.stride()
+        parts = torch.split(mixed, sizes, dim=split_dim)
+        return tuple(part.squeeze(split_dim) for part in parts) if squeeze else parts
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        parts = [grad.unsqueeze(ctx.dim) if ctx.squeeze else grad for grad in grads]
+        storage = parts[0].untyped_storage()
+        size = sum(part.numel() for part in parts) * parts[0].element_size()
+        if (
+            all(part.untyped_storage()._cdata == storage._cdata for part in parts)
+            and storage.nbytes() == size
+            and [part.stride() for part in parts] == [ctx.stride] * len(parts)
+        ):
+            return parts[0].as_strided(ctx.shape, ctx.stride, 0), None, None, None
+        return torch.cat(parts, dim=ctx.dim), None, None, None
+
+
+def apply_rotary_pos_emb(t: torch.Tensor, freqs: torch.Tensor, *_: Any, **__: Any) -> Any:
+    """``transformer_engine.pytorch.attention.rope.apply_rotary_pos_emb``: one kernel each way."""
+    return _elementwise("fused_rope")([t, freqs], t)
+
+
+def apply_fused_qkv_rotary_pos_emb(
+    qkv: torch.Tensor,
+    q_freqs: torch.Tensor,
+    k_freqs: torch.Tensor,
+    qkv_split_arg_list: list[int],
+    *_: Any,
+    **__: Any,
+) -> Any:
+    """``transformer_engine.pytorch.attention.rope.apply_fused_qkv_rotary_pos_emb``: splits, too."""
+    width = qkv_split_arg_list[1]
+    parts = [
+        qkv.new_empty(*qkv.shape[:2], qkv.shape[2] * size // width, width) for size in qkv_split_arg_list
+    ]
+    return _elementwise("fused_qkv_rope")([qkv, q_freqs, k_freqs], *parts)
+
+
+def _elementwise(name: str) -> ExtensionKernel:
+    return ExtensionKernel(f"{name}_forward_kernel", f"{name}_backward_kernel", "elementwise", "elementwise")
