@@ -1,8 +1,8 @@
-"""Events of a trace file one at a time: a JSON reader that never holds the file, nor its decompressed text.
+"""Events of a trace file in batches: a JSON reader that never holds the file, nor its decompressed text.
 
-A profiler trace is one object whose ``traceEvents`` array has a million small objects.  They are decoded by
-the standard library's C scanner from a sliding window of text, so memory is the window, whatever the file: as
-many at once as the window holds, one at a time where it cannot be cut (and to say where an error stands).
+A profiler trace is one object whose ``traceEvents`` array has a million small objects.  They are decoded from
+a sliding window of text, so memory is the window, whatever the file: as many at once as the window holds, one
+at a time, by the standard library's scanner, where it cannot be cut (and to say where an error stands).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Final, TypeVar
 
 from simcore.errors import InputError
 from simcore.outside import limits, over
@@ -20,6 +20,7 @@ from workloads.imports.files import TraceFile, opened, readable
 _CHUNK_BYTES = 1 << 20
 _MAX_VALUE_CHARS = 64 << 20  # one event or header value: a longer one is no profiler's
 _SPACE = re.compile(r"[ \t\r\n]*")
+_Entry = TypeVar("_Entry")
 
 
 class _Window:
@@ -35,9 +36,7 @@ class _Window:
         self._decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         self._ended = False
         self._can_cut = True  # whether a try to decode several values at once may go well
-        # Fractions stay text: 1712195495519689.123 us does not fit in a double.  Names of kernels and Python
-        # frames may hold raw control characters and bytes that are no UTF-8.
-        self._scan = json.JSONDecoder(parse_float=str, parse_constant=_no_constant, strict=False).raw_decode
+        self._scan = JSON.raw_decode
 
     def fill(self) -> bool:
         """Read on; False at the end of the file."""
@@ -82,6 +81,8 @@ class _Window:
 
     def value(self) -> Any:
         """The next JSON value."""
+        if len(self.text) - self.at < _CHUNK_BYTES >> 1:
+            self.fill()
         self.next_char()
         while True:
             try:
@@ -106,24 +107,24 @@ class _Window:
             except RecursionError:
                 raise self.fail("values are nested too deeply") from None
 
-    def values(self) -> list[Any]:
+    def values(self, decode: Callable[[str], list[_Entry]]) -> list[_Entry]:
         """The next objects of an array, with the comma behind them: all that the window holds; [] for none.
 
-        The text up to the last comma behind an object is an array's inside, or it is no JSON: cut inside a
-        text or another array, a quote or a bracket is missing at its end.
+        ``decode`` makes entries of an array's text, or raises ValueError.  The text up to the last comma
+        behind an object is an array's inside, or it is no JSON: cut inside a text or another array, a quote
+        or a bracket is missing at its end.
         """
         if len(self.text) - self.at < _CHUNK_BYTES >> 1:
             self.fill()
         cut = self.text.rfind("},", self.at) if self._can_cut else -1
         if cut >= 0:
-            inside = f"[{self.text[self.at : cut + 1]}]"
             try:
-                found, end = self._scan(inside)
+                found = decode(f"[{self.text[self.at : cut + 1]}]")
             except (ValueError, RecursionError):  # said, with its place, when it is read by itself
-                end = -1
-            if end == len(inside):  # else the array ended before
+                found = []
+            if found:
                 self.at = cut + 2
-                return list(found)
+                return found
         self._can_cut = False
         return []
 
@@ -132,13 +133,34 @@ def _no_constant(name: str) -> str:
     return name  # NaN and the infinities, judged where they stand
 
 
+#: Fractions stay text: 1712195495519689.123 us does not fit in a double.  Names of kernels and Python frames
+#: may hold raw control characters and bytes that are no UTF-8.
+JSON: Final = json.JSONDecoder(parse_float=str, parse_constant=_no_constant, strict=False)
+
+
 def read_events(
     source: TraceFile, header: dict[str, Any], *, key: str = "traceEvents"
 ) -> Iterator[tuple[int, Any]]:
-    """``(number, event)`` of each entry of the array ``key``; other keys of the file go into ``header``.
+    """``(number, event)`` of each entry of the array ``key``, as :func:`read_batches` reads them."""
+    for number, events in read_batches(source, header, JSON.decode, lambda _, value: value, key=key):
+        yield from enumerate(events, start=number)
 
-    Fractional numbers arrive as text.  Keys after the events are in ``header`` once all are read.
-    A bare array of events is read too.
+
+def read_batches(
+    source: TraceFile,
+    header: dict[str, Any],
+    decode: Callable[[str], list[_Entry]],
+    convert: Callable[[int, Any], _Entry],
+    *,
+    key: str = "traceEvents",
+) -> Iterator[tuple[int, list[_Entry]]]:
+    """Entries of the array ``key``, many at once, with the number of the first; the file's other keys go
+    into ``header``.
+
+    ``decode`` makes entries of the text of an array, or raises ValueError where it does not understand one;
+    then each is read by itself, and ``convert`` makes an entry of its number and value.  Fractional numbers
+    are text in such a value.  Keys after the events are in ``header`` once all are read.  A bare array of
+    events is read too.
     Errors: InputError with file, position and reason for anything that is not such a file.
     """
     with opened(source) as handle:
@@ -146,7 +168,7 @@ def read_events(
         if not window.next_char():
             raise window.fail("the file is empty")
         if window.expect("{[") == "[":
-            yield from _array(window)
+            yield from _array(window, decode, convert)
             return
         found = False
         while window.next_char() != "}":
@@ -157,7 +179,7 @@ def read_events(
             if name == key:
                 found = True
                 window.expect("[")
-                yield from _array(window)
+                yield from _array(window, decode, convert)
             else:
                 header[name] = window.value()
             if window.next_char() == ",":
@@ -168,19 +190,22 @@ def read_events(
             raise InputError(f"{source.label}: has no {key}: not a profiler trace")
 
 
-def _array(window: _Window) -> Iterator[tuple[int, Any]]:
+def _array(
+    window: _Window, decode: Callable[[str], list[_Entry]], convert: Callable[[int, Any], _Entry]
+) -> Iterator[tuple[int, list[_Entry]]]:
     """The values of an array whose bracket has been consumed."""
     if window.next_char() == "]":
         window.at += 1
         return
     number, most = 0, limits().events
     while True:
-        for event in window.values():
-            yield number, event
-            number += 1
-            if number > most:
-                raise over("events", 0, window.label)
-        yield number, window.value()
+        entries = window.values(decode)
+        if number + len(entries) > most:
+            raise over("events", 0, window.label)
+        if entries:
+            yield number, entries
+            number += len(entries)
+        yield number, [convert(number, window.value())]
         number += 1
         if number > most:
             raise over("events", 0, window.label)

@@ -7,15 +7,28 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar, cast
 
 import numpy as np
 
 from simcore.graph import Graph, OpTable, ProcessGroup, Program, Workload
 from simcore.graph.graph import MemoryProfile
+from simcore.graph.layout import rank_ranges
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, EdgeTable, FreeTable, IntArray, OpKind, Strings
 
 _TEXTS = frozenset(name for name, (what, _) in OP_COLUMNS.items() if what == "str")
 _KIND = "kind"
+_Key = TypeVar("_Key")
+
+
+def codes_of(keys: Sequence[_Key], known: dict[_Key, int]) -> list[int]:
+    """The number of each of ``keys`` in ``known``, where those that it lacks are added in their order."""
+    found = list(map(known.get, keys))
+    if None in found:
+        for key in keys:
+            known.setdefault(key, len(known))
+        return [known[key] for key in keys]
+    return cast("list[int]", found)
 
 
 class Names:
@@ -28,6 +41,10 @@ class Names:
         """The number of ``name``."""
         return self._code.setdefault(name, len(self._code))
 
+    def codes(self, names: Sequence[str]) -> list[int]:
+        """The number of each of ``names``."""
+        return codes_of(names, self._code)
+
     def values(self) -> tuple[str, ...]:
         """All strings, by number."""
         return tuple(self._code)
@@ -36,6 +53,11 @@ class Names:
 def columns_of(values: array[int], width: int) -> IntArray:
     """Numbers that were appended ``width`` at a time, as columns."""
     return np.ascontiguousarray(np.frombuffer(values, dtype=np.int64).reshape(-1, width).T)
+
+
+def append_columns(values: array[int], columns: Sequence[Sequence[int] | IntArray]) -> None:
+    """Append numbers that are given as columns, for :func:`columns_of`."""
+    values.frombytes(np.array(columns, dtype=np.int64).T.tobytes())
 
 
 class OpColumns:
@@ -80,8 +102,10 @@ class OpColumns:
         for source in sources:
             self._edges.extend((row, source, kind))
 
-    def graph(self, frame: Graph) -> Graph:
-        """``frame`` (its workload and groups) with these ops, rank ``i`` playing template ``i``."""
+    def graph(self, frame: Graph, ranks: Sequence[Sequence[int]] | None = None) -> Graph:
+        """``frame`` (its workload and groups) with these ops; ``ranks`` play each template, by default that
+        of its number.
+        """
         table: dict[str, Strings | IntArray] = {}
         copies, originals = columns_of(self._copies, 2)
         for name, (what, default) in OP_COLUMNS.items():
@@ -98,7 +122,7 @@ class OpColumns:
                 table[name] = column
         return rank_templates(
             frame.workload, frame.groups, table, columns_of(self._edges, 3), [*self._starts, self.count],
-            self._templates, self._templates,
+            self._templates, self._templates, ranks,
         )  # fmt: skip
 
 
@@ -110,8 +134,9 @@ def rank_templates(
     starts: Sequence[int],
     templates: Sequence[str],
     programs: Sequence[str],
+    ranks: Sequence[Sequence[int]] | None = None,
 ) -> Graph:
-    """The graph of a template and a program per rank, by their names.
+    """The graph of a template and a program per rank, by their names; or per each of ``ranks``.
 
     ``table`` are all columns of :class:`OpTable`, ``edges`` has the rows target, source and kind; template
     ``i`` is the ops from ``starts[i]`` to ``starts[i + 1]``.
@@ -124,8 +149,9 @@ def rank_templates(
         dict(groups),
         tuple(
             Program(
-                name, ((index, index + 1, 1),), 0, np.array([index], dtype=np.int32),
-                np.array([-1], dtype=np.int32), np.array([0], dtype=np.int32), memory=MemoryProfile(),
+                name, rank_ranges([index] if ranks is None else ranks[index]), 0,
+                np.array([index], dtype=np.int32), np.array([-1], dtype=np.int32),
+                np.array([0], dtype=np.int32), memory=MemoryProfile(),
             )
             for index, name in enumerate(programs)
         ),

@@ -16,9 +16,9 @@ from simcore.cost.framework_op import described_inputs
 from simcore.cost.kernel import ELEMENT_BYTES
 from simcore.errors import InputError
 from simcore.graph import Graph
-from simcore.graph.ops import Strings
+from simcore.graph.ops import IntArray, Strings
 from workloads.imports.collective_names import exchange_kind
-from workloads.imports.recorded import ImportedRank, RecordedOps
+from workloads.imports.recorded import ImportedRank, RecordedOps, RecordedShapes
 
 #: Types as profilers write them, and the names of OpTable.
 _DTYPES = {
@@ -135,40 +135,57 @@ def with_shapes(graph: Graph, ranks: tuple[ImportedRank, ...]) -> Graph:
     A call that launched several kernels counts for the longest; the others keep "other" and no work.
     """
     ops = graph.ops
-    texts = {name: getattr(ops, name).tolist() for name in ("op_class", "dtype", "in_shapes", "out_shapes")}
+    texts = {
+        name: np.array(getattr(ops, name).tolist(), dtype=np.object_)
+        for name in ("op_class", "dtype", "in_shapes", "out_shapes")
+    }
     numbers = {name: getattr(ops, name).copy() for name in ("flops", "bytes_read", "bytes_written")}
     changed = False
     for index, rank in enumerate(ranks):
-        first_row = int(graph.template_start[index])  # each rank is one template
         shapes = rank.recorded.shapes
         if shapes is None:
             continue
         computes = rank.recorded.is_kernel & ~rank.recorded.is_comm & (shapes.of_op >= 0)
         chosen = np.flatnonzero(computes)
         length = rank.recorded.end_ps - rank.recorded.start_ps
-        # By call, the longest last: it is the one that stays.
-        longest: dict[int, int] = {}
-        for op in chosen[np.argsort(length[chosen], kind="stable")].tolist():
-            longest[int(shapes.of_op[op])] = op
-        for call, op in longest.items():
-            outputs = shapes.out_shapes[call] if shapes.out_shapes is not None else ""
-            found = describe(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outputs)
-            if found is None:
-                continue
-            if max(found.flops, found.bytes_read, found.bytes_written) >= 1 << 62:
-                what = f"{shapes.name[call]} of inputs {shapes.in_shapes[call]}"[:300]
-                raise InputError(f"rank {rank.number}: {what} is more work than 64 bits count")
-            changed = True
-            row = first_row + int(rank.flat[op])
-            for name, text in texts.items():
-                text[row] = getattr(found, name)
-            for name, column in numbers.items():
-                column[row] = getattr(found, name)
+        chosen = chosen[np.argsort(length[chosen], kind="stable")]
+        longest = np.full(len(shapes.name), -1, dtype=np.int64)
+        longest[shapes.of_op[chosen]] = chosen  # the last one stays
+        calls = np.flatnonzero(longest >= 0)
+        first_row = int(graph.template_start[index])  # each rank is one template
+        rows = first_row + rank.flat[longest[calls]]
+        first, alike = _alike(shapes, calls)
+        kinds = [_described(rank, shapes, call) for call in calls[first].tolist()]
+        known = np.array([kind is not None for kind in kinds], dtype=np.bool_)[alike]
+        changed |= bool(known.any())
+        for name, column in (texts | numbers).items():
+            values = np.array([getattr(kind, name, None) for kind in kinds], dtype=np.object_)
+            column[rows[known]] = values[alike[known]]
     if not changed:
         return graph
-    encoded = {name: Strings.encode(text) for name, text in texts.items()}
+    encoded = {name: Strings.encode(text.tolist()) for name, text in texts.items()}
     columns: dict[str, Any] = {**encoded, **numbers}
     return replace(graph, ops=replace(ops, **columns))
+
+
+def _described(rank: ImportedRank, shapes: RecordedShapes, call: int) -> CallColumns | None:
+    """Columns of a call.  InputError for more work than they count."""
+    outputs = shapes.out_shapes[call] if shapes.out_shapes is not None else ""
+    found = describe(shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outputs)
+    if found is not None and max(found.flops, found.bytes_read, found.bytes_written) >= 1 << 62:
+        what = f"{shapes.name[call]} of inputs {shapes.in_shapes[call]}"[:300]
+        raise InputError(f"rank {rank.number}: {what} is more work than 64 bits count")
+    return found
+
+
+def _alike(shapes: RecordedShapes, calls: IntArray) -> tuple[IntArray, IntArray]:
+    """Of each kind of call the place of one in ``calls``, and by call its kind."""
+    kind = np.zeros(len(calls), dtype=np.int64)
+    for column in (shapes.name, shapes.in_shapes, shapes.in_types, shapes.out_shapes):
+        if column is not None:
+            kind = np.unique(kind * len(column.values) + column.codes[calls], return_inverse=True)[1]
+    _, first, alike = np.unique(kind, return_index=True, return_inverse=True)
+    return first, alike
 
 
 def collective_by_shapes(ops: RecordedOps, op: int, kind: str, num_ranks: int) -> tuple[str, int]:

@@ -24,8 +24,8 @@ from workloads.imports.chakra.read import (
 )
 from workloads.imports.chakra.schema import COLLECTIVES, EXPORT, NodeType, messages
 
-#: Columns that are written under Chakra's own names, or that are the node itself.
-_OWN = {"name", "kind", "flops", "num_bytes", "forward_op"}
+#: Columns that are written under Chakra's own names, by op and not by row, or that are the node itself.
+_OWN = {"name", "kind", "flops", "num_bytes", "forward_op", "batch"}
 _TYPES = {
     OpKind.COLLECTIVE: NodeType.COMM_COLL, OpKind.SEND: NodeType.COMM_SEND, OpKind.RECV: NodeType.COMM_RECV,
     OpKind.MEMCPY: NodeType.MEM_LOAD,
@@ -178,7 +178,11 @@ class _ProgramNodes:
             "data_only_deps": set(data) - set(waits),
             "also_data_deps": set(data) & set(waits),
         }
-        attributes = {key: tuple(op + 1 for op in sorted(found)) for key, found in sources.items() if found}
+        attributes: dict[str, Any] = {
+            key: tuple(op + 1 for op in sorted(found)) for key, found in sources.items() if found
+        }
+        if order.batch[op] >= 0:
+            attributes["batch"] = order.batch[op]
         host = order.host_before[op]
         node = ChakraNode(
             op + 1, ops.name[row], _TYPES.get(OpKind(int(ops.kind[row])), NodeType.COMP),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,14 @@ from simcore.errors import InputError
 from simcore.files import check_file, manifest_of
 from simcore.graph import Graph
 from simcore.graph.kinds import is_communication
-from simcore.graph.ops import OpKind, Strings
+from simcore.graph.ops import OpKind
 from simcore.units import PS_PER_S
-from workloads.imports.chakra.read import ChakraNode, read_nodes
-from workloads.imports.chakra.schema import EXPORT, NodeType
+from workloads.imports.chakra.alike import RankFile, Tails, outline
+from workloads.imports.chakra.schema import EXPORT
 from workloads.imports.chakra.to_graph import RankNodes, build_graph
 from workloads.imports.files import TraceFile, read_each, read_object
 from workloads.imports.job import ImportedJob, ImportReport, RankReport
+from workloads.imports.op_columns import columns_of
 from workloads.imports.recorded import MAX_SPAN_S, ImportedRank, RecordedOps, Step
 
 _RANK = re.compile(r"([0-9]{1,9})\.et(?:\.gz)?$")
@@ -46,7 +49,9 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
     groups: dict[str, tuple[int, ...]] = {}
     exports, missing = _exports(sources, skip_bad)
 
-    def read(source: TraceFile) -> RankNodes | None:
+    tails, checked, right = Tails(), set[bytes](), set[bytes | None]()
+
+    def read(source: TraceFile) -> RankFile | None:
         manifest = exports.get(source.path.parent, {"files": ()})
         if source.path.name in manifest["files"]:
             check_file(source.path, source.path.name, manifest)
@@ -55,7 +60,11 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
             return None
         found = _RANK.search(source.label)
         number = int(found.group(1)) if found is not None else -1
-        return RankNodes.of(source.label, number, list(read_nodes(source)))
+        file = outline(source, number, tails, checked)
+        if skip_bad and (file.digest is None or file.digest not in right):
+            RankNodes.of(file)  # else errors come when the graph is built
+            right.add(file.digest)
+        return file
 
     of_files, skipped = read_each(sources, read, skip_bad=skip_bad, needed=False)
     skipped += missing
@@ -63,22 +72,21 @@ def import_chakra(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> Im
     if not ranks:
         raise InputError("no trace could be read: " + ("; ".join(skipped) or "only groups are given"))
     if any(rank.number < 0 for rank in ranks):
-        for index, rank in enumerate(ranks):
-            rank.number = index
+        ranks = [replace(rank, number=index) for index, rank in enumerate(ranks)]
     ranks.sort(key=lambda rank: rank.number)
     for index in range(1, len(ranks)):
         if ranks[index].number == ranks[index - 1].number:
             raise InputError(
                 f"{ranks[index].label} and {ranks[index - 1].label} are both of rank {ranks[index].number}"
             )
-    graph = build_graph(ranks, groups)
-    begins = [node.start_ps for rank in ranks for node, _ in rank.placed if node.start_ps >= 0]
-    origin_ps = min(begins, default=0)
-    recorded = [_recorded(graph, index, rank, origin_ps) for index, rank in enumerate(ranks)]
+    graph, played = build_graph(ranks, groups, tails)
+    origin_ps = min((start for rank in played for start in rank.starts if start >= 0), default=0)
+    recorded = [_recorded(graph, index, rank, origin_ps) for index, rank in enumerate(played)]
     imported = tuple(rank for rank in recorded if rank is not None)
     return ImportedJob(
-        graph, imported if len(imported) == len(ranks) else (), _report(graph, ranks, recorded, skipped)
-    )
+        graph, imported if len(imported) == len(ranks) else (),
+        _report(graph, ranks, played, recorded, skipped),
+    )  # fmt: skip
 
 
 def _exports(sources: Sequence[TraceFile], skip_bad: bool) -> tuple[dict[Path, dict[str, Any]], list[str]]:
@@ -115,23 +123,22 @@ def _groups(source: TraceFile) -> dict[str, tuple[int, ...]]:
 
 def _recorded(graph: Graph, index: int, rank: RankNodes, origin_ps: int) -> ImportedRank | None:
     """What was recorded of a rank, if its GPU nodes have start times; times count from ``origin_ps``."""
-    first = int(graph.template_start[index])
-    placed = [(node, row) for node, row in rank.placed if node.start_ps >= 0 and node.duration_ps >= 0]
-    if not placed or len(placed) < len(rank.placed):
+    rows, duration, _ = columns_of(rank.placed, 3)
+    if not len(rows) or min(rank.starts) < 0 or (duration < 0).any():
         return None
-    placed.sort(key=lambda pair: pair[0].start_ps)
-    last = placed[-1][0]
-    if last.start_ps - origin_ps > MAX_SPAN_S * PS_PER_S:
-        days = (last.start_ps - origin_ps) / PS_PER_S / 86400
-        raise InputError(f"{rank.label}: node {last.id} starts {days:.3g} days after the first node of all")
-    start = np.array([node.start_ps - origin_ps for node, _ in placed], dtype=np.int64)
-    end = start + np.array([node.duration_ps for node, _ in placed], dtype=np.int64)
-    rows = np.array([row for _, row in placed], dtype=np.int64)
+    first = int(graph.template_start[index])  # each rank of which times are known is one template
+    after = np.array([start - origin_ps for start in rank.starts], dtype=np.object_)
+    if max(after) > MAX_SPAN_S * PS_PER_S:
+        days, node = max(after) / PS_PER_S / 86400, rank.ids[int(np.argmax(after))]
+        raise InputError(f"{rank.label}: node {node} starts {days:.3g} days after the first node of all")
+    order = np.argsort(after.astype(np.int64), kind="stable")
+    rows, start = rows[order], after.astype(np.int64)[order]
+    end = start + duration[order]
     ops = graph.ops
     kind = ops.kind[first + rows]
     communicates = is_communication(kind)
     recorded = RecordedOps(
-        start, end, Strings.encode([node.name for node, _ in placed]), ops.stream.take(first + rows),
+        start, end, ops.name.take(first + rows), ops.stream.take(first + rows),
         communicates, kind != int(OpKind.MEMCPY), np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows)),
     )  # fmt: skip
     step = Step(-1, int(start[0]), int(end.max()))
@@ -139,50 +146,54 @@ def _recorded(graph: Graph, index: int, rank: RankNodes, origin_ps: int) -> Impo
 
 
 def _report(
-    graph: Graph, ranks: list[RankNodes], recorded: list[ImportedRank | None], skipped: list[str]
+    graph: Graph,
+    files: list[RankFile],
+    played: list[RankNodes],
+    recorded: list[ImportedRank | None],
+    skipped: list[str],
 ) -> ImportReport:
     reports = []
     missing = []
-    untimed = sum(node.duration_ps < 0 for rank in ranks for node, _ in rank.placed)
-    if untimed:
-        total = sum(len(rank.placed) for rank in ranks)
-        missing.append(f"{untimed} of {total} GPU nodes have no duration: they are predicted")
-    for index, rank in enumerate(ranks):
-        gpu_nodes = [node for node, _ in rank.placed]
-        known = recorded[index]
+    streams = [
+        len(np.unique(graph.ops.stream.codes[start:end]))
+        for start, end in pairwise(graph.template_start.tolist())
+    ]
+    untimed = total = 0
+    for file, rank, known, program in zip(
+        files, played, recorded, graph.program_of_rank.tolist(), strict=True
+    ):
+        _, duration, communicates = columns_of(rank.placed, 3)
+        untimed += int((duration < 0).sum())
+        total += len(duration)
         span = 0 if known is None else int(known.recorded.end_ps.max() - known.recorded.start_ps[0])
-        first, last = int(graph.template_start[index]), int(graph.template_start[index + 1])
         reports.append(
             RankReport(
-                rank=rank.number, file=rank.label, gpu_ops=len(gpu_nodes),
-                communication_kernels=sum(_communicates(node) for node in gpu_nodes),
-                streams=len(set(graph.ops.stream.codes[first:last].tolist())), span_s=span / 1e12,
+                rank=file.number, file=file.label, gpu_ops=len(duration),
+                communication_kernels=int(communicates.sum()), streams=streams[program], span_s=span / 1e12,
             )
         )  # fmt: skip
+    if untimed:
+        missing.append(f"{untimed} of {total} GPU nodes have no duration: they are predicted")
     if any(known is None for known in recorded):
         missing.append("no start times: there is no recorded step to compare a replay with")
-    lacking, in_circles = (sum(counts) for counts in zip(*(rank.left_aside for rank in ranks), strict=True))
+    lacking, in_circles = (sum(counts) for counts in zip(*(rank.left_aside for rank in played), strict=True))
     if lacking:
         missing.append(f"{lacking} control dependencies on nodes that the files lack are left aside")
     if in_circles:
         missing.append(f"{in_circles} control dependencies that go in circles are left aside")
-    stood_in = sum(rank.stood_in for rank in ranks)
+    stood_in = sum(rank.stood_in for rank in played)
     if stood_in:
         missing.append(f"{stood_in} sends and receives whose other end is of no file last as recorded")
     inferred = []
-    if any(rank.guessed_streams for rank in ranks):
+    if any(rank.guessed_streams for rank in played):
         inferred.append(
             "streams are not recorded: one for compute, one for copies, one for each group's communication"
         )
-    if any(rank.guessed_groups for rank in ranks):
+    if any(rank.guessed_groups for rank in played):
         inferred.append("collectives without a known group are of all ranks")
     return ImportReport(
         ranks=tuple(reports), world_size=graph.world_size,
-        clock_shift_us=(0.0,) * len(ranks), skipped=tuple(skipped), format="chakra",
+        clock_shift_us=(0.0,) * len(played), skipped=tuple(skipped), format="chakra",
         found=("operations with dependencies, sizes and groups",), inferred=tuple(inferred),
         missing=tuple(missing),
     )  # fmt: skip
-
-
-def _communicates(node: ChakraNode) -> bool:
-    return node.type in (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)

@@ -103,6 +103,7 @@ class ProgramOrder:
 
     ``rows`` are the ops' rows of the op table.  ``waits`` and ``data`` are edges by target; ``implied`` what
     streams and synchronisations add; ``host_before`` the host's last own work before the launch, -1: none.
+    ``batch`` numbers fused launches over the whole program (-1: none), as templates number theirs.
     """
 
     rows: list[int]
@@ -110,6 +111,7 @@ class ProgramOrder:
     data: dict[int, tuple[int, ...]]
     implied: list[tuple[int, ...]]
     host_before: list[int]
+    batch: list[int]
 
     @classmethod
     def of(cls, graph: Graph, program: int) -> ProgramOrder:
@@ -142,7 +144,10 @@ class ProgramOrder:
             kind: _by_target(*resolve_edges(graph, flat.program, kind, flat))
             for kind in (EdgeKind.WAIT, EdgeKind.DATA)
         }
-        return cls(rows, edges[EdgeKind.WAIT], edges[EdgeKind.DATA], implied, host_before)
+        told = zip(flat.instance.tolist(), ops.batch[flat.row].tolist(), strict=True)
+        numbers: dict[tuple[int, int], int] = {}
+        batch = [-1 if of < 0 else numbers.setdefault((at, of), len(numbers)) for at, of in told]
+        return cls(rows, edges[EdgeKind.WAIT], edges[EdgeKind.DATA], implied, host_before, batch)
 
 
 def _by_target(sources: IntArray, targets: IntArray) -> dict[int, tuple[int, ...]]:

@@ -38,19 +38,17 @@ def read_nodes(source: TraceFile) -> Iterator[ChakraNode]:
     Errors: InputError with file and byte for a stream that is cut, a message that is none of Chakra's, times
     beyond a week.
     """
-    kinds = messages()
+    kind = messages()["Node"]
     with opened(source) as handle:
         reader = _Delimited(source.label, handle)
-        first = reader.message()
-        if first is None:
-            raise InputError(f"{source.label}: the file is empty")
-        reader.parsed(kinds["GlobalMetadata"], first)
-        kind = kinds["Node"]
-        count, most = 0, limits().events
-        while (data := reader.message()) is not None:
-            if (count := count + 1) > most:
-                raise over("events", 0, source.label)
+        for data in reader.nodes():
             yield _node(reader, reader.parsed(kind, data))
+
+
+def read_messages(source: TraceFile) -> Iterator[bytes]:
+    """The messages of a file's nodes as bytes.  Errors: InputError for a stream that is cut or none."""
+    with opened(source) as handle:
+        yield from _Delimited(source.label, handle).nodes()
 
 
 def write_nodes(handle: IO[bytes], nodes: Iterable[ChakraNode]) -> int:
@@ -118,29 +116,60 @@ class _Delimited:
 
         self._decode_error = DecodeError
 
-    def message(self) -> bytes | None:
-        """The next message; None at the end."""
-        length, shift, begin = 0, 0, self.at
+    def nodes(self) -> Iterator[bytes]:
+        """All messages behind the metadata, which must be there."""
+        found = self._messages()
+        first = next(found, None)
+        if first is None:
+            raise InputError(f"{self.label}: the file is empty")
+        self.parsed(messages()["GlobalMetadata"], first)
+        most = limits().events
+        for count, data in enumerate(found):
+            if count >= most:
+                raise over("events", 0, self.label)
+            yield data
+
+    def _messages(self) -> Iterator[bytes]:
+        text, at, dropped = b"", 0, 0
         while True:
-            byte = self._handle.read(1)
-            if not byte:
-                if self.at == begin:
-                    return None
-                raise self.fail("the file ends within a length (truncated?)")
-            self.at += 1
-            length |= (byte[0] & 127) << shift
-            shift += 7
-            if byte[0] < 128:
-                break
-            if shift > 63:
-                raise self.fail("no length of a message: not a Chakra file")
-        if length > MAX_MESSAGE_BYTES:
-            raise self.fail(f"a message of {length:,} bytes: not a Chakra file, or damaged")
-        data = self._handle.read(length)
-        if len(data) < length:
-            raise self.fail(f"a message of {length:,} bytes, of which {len(data):,} are there (truncated?)")
-        self.at += length
-        return data
+            begin = at
+            try:
+                length = text[at]
+                at += 1
+                if length > 127:
+                    length, shift = length & 127, 7
+                    while True:
+                        byte = text[at]
+                        at += 1
+                        length |= (byte & 127) << shift
+                        shift += 7
+                        if byte < 128:
+                            break
+                        if shift > 63:
+                            self.at = dropped + at
+                            raise self.fail("no length of a message: not a Chakra file")
+                if length > MAX_MESSAGE_BYTES:
+                    self.at = dropped + at
+                    raise self.fail(f"a message of {length:,} bytes: not a Chakra file, or damaged")
+                missing = length - (len(text) - at)
+            except IndexError:
+                length = missing = -1
+            if length >= 0 and missing <= 0:
+                at += length
+                self.at = dropped + at
+                yield text[at - length : at]
+                continue
+            more = self._handle.read(max(_CHUNK_BYTES, missing))
+            if not more:
+                self.at = dropped + at
+                if begin == len(text):
+                    return
+                if length < 0:
+                    raise self.fail("the file ends within a length (truncated?)")
+                there = length - missing
+                raise self.fail(f"a message of {length:,} bytes, of which {there:,} are there (truncated?)")
+            dropped += begin
+            text, at = text[begin:] + more, 0
 
     def parsed(self, kind: Any, data: bytes) -> Any:
         """``data`` as a message."""
@@ -156,17 +185,24 @@ class _Delimited:
         return InputError(f"{self.label}: byte {self.at:,}: {reason}")
 
 
+_CHUNK_BYTES = 1 << 20
 _TYPES = {int(kind): kind for kind in NodeType}
 _MAX_US = MAX_SPAN_S * 10**6
 
 
-def _node(reader: _Delimited, message: Any) -> ChakraNode:
+def attributes_of(message: Any) -> dict[str, Any]:
+    """The attributes of a node's message as Python values."""
     attributes: dict[str, Any] = {}
     for attribute in message.attr:
         kind = attribute.WhichOneof("value")
         if kind is not None:
             value = getattr(attribute, kind)
             attributes[intern(attribute.name)] = tuple(value.values) if kind.endswith("_list") else value
+    return attributes
+
+
+def _node(reader: _Delimited, message: Any) -> ChakraNode:
+    attributes = attributes_of(message)
     if message.duration_micros > _MAX_US:
         raise reader.fail(f"node {message.id} lasts {message.duration_micros} us, more than a week")
     exact = attributes.get("recorded_ps")

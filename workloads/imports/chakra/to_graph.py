@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import json
+from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +14,9 @@ from simcore.graph.builder import GraphBuilder
 from simcore.graph.kinds import COMMUNICATION, ON_GPU
 from simcore.graph.ops import OP_COLUMNS, EdgeKind, OpKind
 from simcore.outside import quoted
+from workloads.imports.chakra.alike import Meanings, RankFile, Tails
 from workloads.imports.chakra.order import LeftAside, in_order
-from workloads.imports.chakra.read import ChakraNode
+from workloads.imports.chakra.read import ChakraNode, read_nodes
 from workloads.imports.chakra.schema import COLLECTIVES, NodeType
 from workloads.imports.op_columns import OpColumns
 
@@ -43,71 +43,71 @@ _NEAREST = {"gather": "all_to_all", "scatter": "all_to_all"}
 
 @dataclass
 class RankNodes:
-    """One file: its nodes in launch order; ``placed`` are GPU nodes with their rows of the built graph."""
+    """A program's nodes in launch order, which wait to be written, and what is kept of them.
+
+    ``placed`` are GPU nodes: their row of the template, duration (ps, -1: not recorded), and whether they
+    communicate; ``starts`` (ps of any clock, -1: not recorded) and ``ids`` are theirs, too.
+    """
 
     label: str
     number: int
     nodes: list[ChakraNode]
-    groups: dict[str, tuple[int, ...]]
-    families: dict[str, str]
     left_aside: LeftAside = field(default_factory=LeftAside)
-    placed: list[tuple[ChakraNode, int]] = field(default_factory=list)
+    placed: array[int] = field(default_factory=lambda: array("q"))
+    starts: list[int] = field(default_factory=list)
+    ids: array[int] = field(default_factory=lambda: array("Q"))
     guessed_streams: bool = False
     guessed_groups: bool = False
     stood_in: int = 0
 
     @classmethod
-    def of(cls, label: str, number: int, nodes: list[ChakraNode]) -> RankNodes:
-        """Order ``nodes`` and read the groups that metadata nodes declare.
+    def of(cls, file: RankFile) -> RankNodes:
+        """Read the nodes of a file and order them.
 
-        Errors: InputError for two nodes of one id, data that comes from none, a circle, nothing that runs.
+        Errors: InputError as :func:`read_nodes`; for two nodes of one id, data that comes from none, a
+        circle, nothing that runs.
         """
-        groups: dict[str, tuple[int, ...]] = {}
-        families: dict[str, str] = {}
-        for node in nodes:
-            if node.type == NodeType.METADATA and "process_group" in node.name:
-                for entry in _declared(node.input_values):
-                    groups[str(entry.get("pg_name", ""))] = tuple(entry["ranks"])
-                    families[str(entry.get("pg_name", ""))] = str(entry.get("pg_desc", ""))
+        nodes = list(read_nodes(file.source))
         if all(node.type in (NodeType.METADATA, NodeType.INVALID) for node in nodes):
-            raise InputError(f"{label}: no node that computes or communicates: nothing to replay")
-        ordered, left_aside = in_order(label, nodes)
-        return cls(label, number, ordered, groups, families, left_aside)
+            raise InputError(f"{file.label}: no node that computes or communicates: nothing to replay")
+        return cls(file.label, file.number, *in_order(file.label, nodes))
 
 
-def _declared(text: str) -> list[dict[str, Any]]:
-    try:
-        values = ast.literal_eval(text)
-        found = json.loads(values[0])
-    except (ValueError, SyntaxError, TypeError, IndexError, KeyError, RecursionError, MemoryError):
-        return []  # groups are then guessed, and the report says so
-    entries = found if isinstance(found, list) else []
-    return [
-        entry
-        for entry in entries
-        if isinstance(entry, dict)
-        and isinstance(entry.get("ranks"), list)
-        and all(type(rank) is int for rank in entry["ranks"])
-    ]
+def build_graph(
+    files: list[RankFile], groups: dict[str, tuple[int, ...]], tails: Tails
+) -> tuple[Graph, list[RankNodes]]:
+    """One program for ranks that play the same; what each rank plays, once written.
 
-
-def build_graph(ranks: list[RankNodes], groups: dict[str, tuple[int, ...]]) -> Graph:
-    """One program per rank; ranks that no file is of take no part in groups.
-
-    Errors: InputError for a group without the rank that uses it, absurd sizes, an unknown peer.
+    Ranks that no file is of take no part in groups.  A rank of which times were recorded has a program, and
+    a template, of its own, of its number.
+    Errors: InputError for a bad file, a group without the rank that uses it, absurd sizes, an unknown peer.
     """
-    build = GraphBuilder(len(ranks), name="chakra", framework="recorded")
-    place = {rank.number: index for index, rank in enumerate(ranks)}
+    build = GraphBuilder(len(files), name="chakra", framework="recorded")
+    place = {file.number: index for index, file in enumerate(files)}
     known = dict(groups)
     families: dict[str, str] = {}
-    for rank in ranks:
-        known |= rank.groups
-        families |= rank.families
+    for file in files:
+        known |= file.groups
+        families |= file.families
     symbols = _declare(build, known, families, place)
+    meanings = Meanings(tails, symbols, known, place)
     columns = OpColumns()
-    for index, rank in enumerate(ranks):
-        _NodeWriter(rank, index, columns, symbols, known, place).write()
-    return columns.graph(build.build())
+    programs: dict[object, int] = {}
+    ranks_of: list[list[int]] = []
+    played: list[RankNodes] = []
+    for index, file in enumerate(files):
+        program = meanings.program(file)
+        if program not in programs:
+            rank = RankNodes.of(file)
+            timed = any(node.start_ps >= 0 for node in rank.nodes)
+            programs[index if program is None or timed else program] = len(ranks_of)
+            ranks_of.append([index])
+            _NodeWriter(rank, index, columns, symbols, known, place).write()
+        else:
+            ranks_of[programs[program]].append(index)
+            rank = played[ranks_of[programs[program]][0]]
+        played.append(rank)
+    return columns.graph(build.build(), ranks_of), played
 
 
 def _declare(
@@ -152,7 +152,8 @@ class _NodeWriter:
         """All nodes, in launch order."""
         self.ops.template(f"rank {self.rank.number}")
         first = self.ops.count
-        for node in self.rank.nodes:
+        nodes, self.rank.nodes = self.rank.nodes, []
+        for node in nodes:
             if node.type in (NodeType.METADATA, NodeType.INVALID):
                 self.through[node.id] = self._sources(node.data_deps)
                 continue
@@ -204,7 +205,9 @@ class _NodeWriter:
         self._edges(row, EdgeKind.WAIT, waits)
         self.stream_of[node.id] = stream
         if kind in ON_GPU:
-            self.rank.placed.append((node, row - first))
+            self.rank.placed.extend((row - first, node.duration_ps, node.type in _COMMUNICATION))
+            self.rank.starts.append(node.start_ps)
+            self.rank.ids.append(node.id)
 
     def _edges(self, row: int, kind: EdgeKind, sources: list[int]) -> None:
         if sources:

@@ -6,7 +6,6 @@ import json
 from array import array
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +13,9 @@ import numpy.typing as npt
 from simcore.graph.ops import IntArray
 from workloads.imports.collective_names import FRAMEWORK_CALLS, LIBRARY_CALLS, is_communication
 from workloads.imports.execution.read import ExecutionTrace, ObservedNode, ObservedTensor
-from workloads.imports.fields import table, text, whole
-from workloads.imports.op_columns import Names, columns_of
+from workloads.imports.fields import wholes
+from workloads.imports.kineto.events import Args
+from workloads.imports.op_columns import Names, append_columns, columns_of
 from workloads.imports.recording.columns import CollectiveMeta, FrameworkCalls, GpuRecording
 from workloads.imports.recording.intervals import innermost
 
@@ -36,11 +36,16 @@ class HostCalls:
         self.names = Names()
         self._found: array[int] = array("q")
 
-    def take(self, event: dict[str, Any], start_ps: int, end_ps: int, thread: int) -> None:
-        """Note an event with its times, ps after the trace's origin."""
-        args = table(event, "args")
-        numbers = [max(0, whole(args, key, 0)) for key in _FUNCTION_IDS]
-        self._found.extend((start_ps, end_ps, thread, self.names.code(text(event, "name")), *numbers))
+    def take(
+        self, names: list[str], args: list[Args], start_ps: IntArray, end_ps: IntArray, threads: list[int]
+    ) -> None:
+        """Note calls with their times, ps after the trace's origin."""
+        told = ((given.function_id, given.external_id, given.event_index) for given in args)
+        ids = [
+            np.maximum(0, wholes(values, key, 0))
+            for key, values in zip(_FUNCTION_IDS, zip(*told, strict=True), strict=True)
+        ]
+        append_columns(self._found, (start_ps, end_ps, threads, self.names.codes(names), *ids))
 
     def columns(self) -> IntArray:
         """Rows start, end, thread, name and the ids; columns sorted by start, outer calls first."""

@@ -16,6 +16,7 @@ from workloads.imports.fields import WrongFieldError, named, table, text, whole
 from workloads.imports.files import TraceFile
 from workloads.imports.job import ImportedJob
 from workloads.imports.json_events import read_events
+from workloads.imports.kineto.events import event_of
 from workloads.imports.kineto.read import KinetoReader
 from workloads.imports.recording.columns import GpuRecording
 from workloads.imports.recording.job import import_recordings
@@ -77,7 +78,7 @@ class _Viewer:
                 self._take_host(number, event)
             elif (named(event, "pid"), named(event, "tid")) in self._streams:
                 self._busy.add(device)
-                self._readers[device].take(number, self._activity(event, device))
+                self._readers[device].take(number, [event_of(self._activity(event, device))])
 
     def _name(self, event: dict[str, Any]) -> None:
         name = text(table(event, "args"), "name", "")
@@ -118,7 +119,7 @@ class _Viewer:
         else:
             return
         for reader in self._readers.values():
-            reader.take(number, event)
+            reader.take(number, [event_of(event)])
 
     def finish(self) -> list[GpuRecording]:
         """The recordings of devices that did anything."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -138,12 +139,12 @@ class ModuleCalls:
         """Note a call of a module."""
         self._calls.extend((start_ps, end_ps, thread, self._names.setdefault(module, len(self._names))))
 
-    def add_op(self, name: str, sequence: int, start_ps: int, end_ps: int, thread: int) -> None:
-        """Note an op of the framework that has a sequence number."""
-        if name.startswith(_NODE):
-            self._backward.extend((start_ps, end_ps, thread, sequence))
-        else:
-            self._forward.extend((start_ps, thread, sequence))
+    def add_ops(self, names: Sequence[str], columns: IntArray) -> None:
+        """Note ops of the framework, in rows start, end, thread and sequence number (negative: none)."""
+        node = np.array([name.startswith(_NODE) for name in names], dtype=np.bool_)
+        numbered = columns[3] >= 0
+        self._backward.frombytes(columns[:, numbered & node].T.tobytes())
+        self._forward.frombytes(columns[np.ix_((0, 2, 3), numbered & ~node)].T.tobytes())
 
     def of(self, launched_ps: IntArray, thread: IntArray) -> tuple[npt.NDArray[np.int32], list[str]]:
         """By op, launched when on which thread: the number of its module in the list; 0 is none."""

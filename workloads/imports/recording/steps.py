@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -23,30 +24,32 @@ _MAX_NAME = 100
 _MOST = 0.5  # of a recording's launches are in steps, or the ranges are something else
 
 
+@lru_cache(maxsize=1 << 16)
+def _named(text: str) -> tuple[str, int] | None:
+    """What a range is called without its number, and the number or -1; None for anything but a step."""
+    found = _STEP.match(text) if len(text) < _MAX_NAME else None
+    if found is None:
+        return None
+    number = found.group(1)
+    return (text[: found.start(1)] if number else text).strip().lower(), int(number or -1)
+
+
+def is_step_range(text: str) -> bool:
+    """Whether a range is called like a step."""
+    return _named(text) is not None
+
+
 class StepRanges:
     """Ranges of the host that are called like a step, by what they are called."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-        self._known: dict[str, tuple[str, int] | None] = {}
 
     def add(self, text: str, start: int, end: int) -> None:
         """Note a range, if it is called like a step."""
-        named = self._named(text)
+        named = _named(text)
         if named is not None and end > start:
             self._by_name[named[0]].append((start, end, named[1]))
-
-    def _named(self, text: str) -> tuple[str, int] | None:
-        """What a range is called without its number, and the number or -1; None for anything but a step."""
-        if text in self._known:
-            return self._known[text]
-        found = _STEP.match(text) if len(text) < _MAX_NAME else None
-        named = None
-        if found is not None:
-            number = found.group(1)
-            named = (text[: found.start(1)] if number else text).strip().lower(), int(number or -1)
-        self._known[text] = named
-        return named
 
     def steps(self) -> tuple[list[Step], str]:
         """The steps in order, and what they are called.
