@@ -1,16 +1,15 @@
-"""What many, large and simultaneous jobs take: ``check_load.py unfolded | together N | many N``.
+"""What many, large and simultaneous jobs take: ``check_load.py unfolded | together N | sweep N``.
 
 ``unfolded`` simulates 8,192 ranks one by one and tells time and peak memory; ``together N`` runs N
 simulations at once in one folder, every other one into the same run folder, and compares what each leaves
-with what one alone leaves; ``many N`` simulates N different jobs in one process and tells how its memory
+with what one alone leaves; ``sweep N`` sweeps over N different jobs and tells how the memory of its processes
 grows.  Exit code 1: a limit is exceeded or a run is not whole.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
+import json
 import os
 import statistics
 import subprocess
@@ -21,15 +20,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Final
 
-import pyarrow
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from simcore.apps.bench.scale import measure_size, scale_workloads
-from simcore.apps.progress import StageTimer
-from simcore.apps.run.scenario import resolve_scenario
-from simcore.apps.run.simulation import run_scenario
 from simcore.timeline import Timeline
 from simcore.units import GIB, KIB, MIB
 
@@ -37,10 +32,11 @@ app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=F
 
 _RANKS: Final = 8192
 _ROOT: Final = Path(__file__).resolve().parent.parent
-#: Jobs until caches are as full as they get; memory is compared from then on.
+#: Cases until caches are as full as they get; memory is compared from then on.
 _WARM_UP: Final = 0.5
-#: How often memory is looked at.
+#: How often memory is looked at, and how long after a look the next may be, seconds.
 _POINTS: Final = 50
+_LOOK_S: Final = 0.1
 
 
 @app.command()
@@ -94,28 +90,42 @@ def together(
 
 
 @app.command()
-def many(
-    number: Annotated[int, typer.Argument(min=20, help="Jobs.")],
-    most_kib: Annotated[float, typer.Option(help="Growth allowed, KiB a job.")] = 25.0,
+def sweep(
+    number: Annotated[int, typer.Argument(min=20, help="Cases; caches fill for a thousand.")] = 3000,
+    most_kib: Annotated[float, typer.Option(help="Growth allowed, KiB a case, all processes.")] = 25.0,
 ) -> None:
-    """Different jobs in one process, each with its run folder; memory over time and its slope."""
+    """A sweep of cheap cases that all differ; memory of its processes over time and its slope."""
     points: list[tuple[int, int]] = []
     with tempfile.TemporaryDirectory(prefix="check-load-") as folder:
-        for job in range(1, number + 1):
-            _simulate(job, Path(folder) / "run")
-            if job % max(1, number // _POINTS) == 0:
-                points.append((job, _held_bytes()))
-                print(f"{job:7,} jobs: {points[-1][1] / MIB:8.1f} MiB", flush=True)
-    later = [(job, held) for job, held in points if job > _WARM_UP * number]
+        spec, out = Path(folder) / "spec.yaml", Path(folder) / "out"
+        spec.write_text(json.dumps(spec_of(number)))
+        process = subprocess.Popen(_sweeping(spec, out), stdout=subprocess.DEVNULL)
+        while process.poll() is None:
+            done = _num_lines(out / "simulations.jsonl")
+            if done - (points[-1][0] if points else 0) >= max(1, number // _POINTS):
+                points.append((done, _held_bytes(process.pid)))
+                print(f"{done:7,} cases: {points[-1][1] / MIB:8.1f} MiB", flush=True)
+            time.sleep(_LOOK_S)
+        done = _num_lines(out / "simulations.jsonl")
+    later = [(case, held) for case, held in points if case > _WARM_UP * number]
     slope = _slope(later)
-    print(f"growth from job {later[0][0]:,} on: {slope / KIB:.2f} KiB a job, allowed {most_kib:g}")
-    raise typer.Exit(int(slope > most_kib * KIB))
+    print(f"growth from case {later[0][0]:,} on: {slope / KIB:.2f} KiB a case, allowed {most_kib:g}")
+    if process.returncode or done != number:
+        print(f"exit code {process.returncode}, {done:,} of {number:,} cases")
+    raise typer.Exit(int(slope > most_kib * KIB or process.returncode != 0 or done != number))
 
 
-def _simulate(job: int, out: Path) -> None:
-    gpus, settings = settings_of(job)
-    scenario = resolve_scenario("llama3-8b", cluster=f"h100-{gpus}", settings=settings)
-    run_scenario(scenario, out, StageTimer())
+def _sweeping(spec: Path, out: Path) -> list[str]:
+    return [sys.executable, str(_ROOT / "scripts" / "sweep.py"), str(spec), "--out", str(out)]
+
+
+def spec_of(number: int) -> dict[str, object]:
+    """A sweep of so many cases."""
+    cases = []
+    for job in range(1, number + 1):
+        gpus, settings = settings_of(job)
+        cases.append({"cluster": f"h100-{gpus}", **settings})
+    return {"model": "llama3-8b", "cases": cases}
 
 
 def settings_of(job: int) -> tuple[int, dict[str, str]]:
@@ -134,14 +144,19 @@ def settings_of(job: int) -> tuple[int, dict[str, str]]:
     return gpus, {key: str(value) for key, value in settings.items()}
 
 
-def _held_bytes() -> int:
-    """Memory of this process once what is free has been given back."""
-    gc.collect()
-    pyarrow.default_memory_pool().release_unused()
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def _num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _held_bytes(process: int) -> int:
+    """Memory that a process and its workers hold by themselves; 0 for those that have ended."""
+    total = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for one in (process, *map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())):
+            with contextlib.suppress(OSError):
+                _, resident, shared, *_ = map(int, Path(f"/proc/{one}/statm").read_text().split())
+                total += (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    return total
 
 
 def _slope(points: list[tuple[int, int]]) -> float:

@@ -16,6 +16,7 @@ from simcore.apps.run.run_sim import run_sim
 from simcore.apps.studies.bandwidth import bandwidth_study
 from simcore.apps.studies.command import fidelity_study
 from simcore.apps.studies.contention.command import contention_study
+from simcore.apps.sweep.command import sweep
 from simcore.apps.validate.command import validate
 
 app = typer.Typer(
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    run_sim, plan, report, compare, replay, export_chakra, validate, calibrate, fidelity_study,
+    run_sim, plan, sweep, report, compare, replay, export_chakra, validate, calibrate, fidelity_study,
     contention_study, bandwidth_study, profile_gpu,
 ):  # fmt: skip
     app.command()(command)

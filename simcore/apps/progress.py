@@ -22,18 +22,19 @@ def say(text: str) -> None:
 class StageTimer:
     """Times the stages of a run and shows the one that runs: a bar on a terminal, else a line at its end.
 
-    ``seconds`` is the wall time by stage so far.
+    ``seconds`` is the wall time by stage so far.  ``shown``: a worker's stages are not, its parent tells.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shown: bool = True) -> None:
         self.seconds: dict[str, float] = {}
+        self._shown = shown
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Callable[[float], None]]:
         """Time the block; it may report the share that is done, 0 to 1."""
         began = time.perf_counter()
         try:
-            if sys.stderr.isatty():
+            if self._shown and sys.stderr.isatty():
                 with _bar() as bar:
                     task = bar.add_task(name, total=None)
                     yield lambda done: bar.update(task, completed=done, total=1.0)
@@ -42,7 +43,7 @@ class StageTimer:
         finally:
             took = time.perf_counter() - began
             self.seconds[name] = self.seconds.get(name, 0.0) + took
-            if took > _WORTH_A_LINE_S:
+            if self._shown and took > _WORTH_A_LINE_S:
                 say(f"{name}: {took:.1f} s")
 
 

@@ -121,10 +121,10 @@ def estimate_gemm(
 
 
 def _misalignment(n: FloatArray, k: FloatArray, element_bytes: int, p: GemmParameters) -> FloatArray:
-    """Slowdown of rows that 16-byte loads cannot take: 1 at 16-byte alignment, full at 2 bytes."""
+    """Slowdown of rows that 16-byte loads cannot take: 1 at 16-byte alignment, full at 2 bytes and below."""
     full = max(1, 16 // element_bytes)
     elements = np.gcd(np.gcd(n.astype(np.int64), k.astype(np.int64)), full)
-    slowdown = np.array([power(p.misaligned_slowdown, doublings / 3) for doublings in range(4)])
+    slowdown = np.array([power(p.misaligned_slowdown, min(doublings, 3) / 3) for doublings in range(5)])
     return np.asarray(slowdown[np.frexp(full // elements)[1] - 1])
 
 

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 import numpy as np
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from simcore.graph.graph import Int32Array
     from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
+
+_KEPT: Final = 1024  # items of a stream
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -138,9 +140,9 @@ class ItemMaker:
         first, last = layout.order[heads], layout.order[bounds[1:] - 1]
         self._layout, self._launches, self._rows = layout, launches, rows
         self._calls, self._kernels, self._index, self._sequences = calls, kernels, index, sequences
-        self._bounds, self._first, self._row = _packed(bounds), _packed(first), _packed(rows[first])
-        self._segment, self._launch = _packed(table.segment), _packed(launches.offset[first])
-        self._first_kernel, self._last_kernel = _packed(index[first]), _packed(index[last])
+        self._bounds, self._first, self._row = packed(bounds), packed(first), packed(rows[first])
+        self._segment, self._launch = packed(table.segment), packed(launches.offset[first])
+        self._first_kernel, self._last_kernel = packed(index[first]), packed(index[last])
         self._communicates: list[bool] = table.communicates.tolist()
         self._on_copy_engine: list[bool] = table.on_copy_engine.tolist()
         self._sequence = sequence_numbers(graph, rows, np.flatnonzero(np.isin(rows, list(calls))))
@@ -148,8 +150,8 @@ class ItemMaker:
         watched[table.wait_from] = watched[table.host_waits] = True
         self._watched: list[bool] = watched.tolist()
         order = np.argsort(table.wait_to, kind="stable")
-        self._wait_from = _packed(table.wait_from[order])
-        self._first_wait = _packed(np.searchsorted(table.wait_to[order], np.arange(len(heads) + 1)))
+        self._wait_from = packed(table.wait_from[order])
+        self._first_wait = packed(np.searchsorted(table.wait_to[order], np.arange(len(heads) + 1)))
 
     def make(self, number: int) -> Item:
         """The item of that number."""
@@ -180,17 +182,18 @@ class ItemMaker:
 
 
 class Items(Sequence[Item]):
-    """Items of one stream."""
+    """Items of one stream; only those that were made last are kept: ranks that play them are near."""
 
-    __slots__ = ("_first", "_made", "_maker")
+    __slots__ = ("_first", "_len", "_made", "_maker")
 
     def __init__(self, maker: ItemMaker, first: int, stop: int) -> None:
         self._maker = maker
         self._first = first
-        self._made: list[Item | None] = [None] * (stop - first)
+        self._len = stop - first
+        self._made: dict[int, Item] = {}
 
     def __len__(self) -> int:
-        return len(self._made)
+        return self._len
 
     @overload
     def __getitem__(self, number: int) -> Item: ...
@@ -198,14 +201,17 @@ class Items(Sequence[Item]):
     def __getitem__(self, number: slice) -> list[Item]: ...
     def __getitem__(self, number: int | slice) -> Item | list[Item]:
         if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(len(self._made)))]
-        item = self._made[number]
+            return [self[one] for one in range(*number.indices(self._len))]
+        made = self._made
+        item = made.get(number)
         if item is None:
-            item = self._made[number] = self._maker.make(self._first + number)
+            if len(made) >= _KEPT:
+                made.clear()
+            item = made[number] = self._maker.make(self._first + number)
         return item
 
     def __iter__(self) -> Iterator[Item]:
-        return (self[number] for number in range(len(self._made)))
+        return (self[number] for number in range(self._len))
 
 
 def calls_by_row(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
@@ -228,7 +234,7 @@ def calls_by_row(graph: Graph, is_comm: BoolArray) -> dict[int, Call]:
     return dict(zip(rows.tolist(), [calls[number] for number in which.tolist()], strict=True))
 
 
-def _packed(column: IntArray | Int32Array) -> array[int]:
+def packed(column: IntArray | Int32Array) -> array[int]:
     """Numbers that are asked for one by one, without an object for each."""
     code = "i" if not len(column) or column.max() < 1 << 31 else "q"
     return array(code, column.astype(np.dtype(code)).tobytes())
@@ -252,4 +258,4 @@ def sequence_numbers(graph: Graph, rows: Int32Array, comm: IntArray) -> array[in
     first = np.searchsorted(stems[order], stems[order])
     number = np.zeros(len(rows), dtype=np.int64)
     number[comm[order]] = np.arange(len(comm)) - first
-    return _packed(number)
+    return packed(number)

@@ -40,6 +40,8 @@ def resolved(path: Path) -> Path:
         target.exists()  # a name that is too long is told here
     except (OSError, ValueError, RuntimeError) as error:  # a NUL, links in a circle
         raise InputError(f"{str(path)[:200]!r}: {getattr(error, 'strerror', None) or error}") from None
+    if any("\ud800" <= letter <= "\udfff" for letter in str(target)):  # bytes that are not UTF-8
+        raise InputError(f"{str(target)!a}: its name is not UTF-8, which writers of Parquet need")
     return target
 
 

@@ -17,6 +17,7 @@ from simcore.graph.graph import Graph, Program
 from simcore.graph.groups import ProcessGroup
 from simcore.graph.kinds import is_communication
 from simcore.graph.ops import EdgeKind, EdgeTable, FreeTable, IntArray, OpKind, OpTable, Strings, stored_name
+from simcore.units import PS_PER_S
 
 PHASES = ("fwd", "bwd", "recompute", "optimizer", "grad_sync", "")
 #: Traced and recorded programs issue these, too; a replay knows how long they took, no planner does.
@@ -24,6 +25,9 @@ _RECORDED_ONLY = ("gather", "scatter")
 
 #: Columns whose smallest meaningful value is -1 ("none"); all other integer columns start at 0.
 _FROM_MINUS_ONE = frozenset({"layer", "batch", "forward_op", "recorded_ps"})
+
+#: Recorded durations of a rank's step in sum: ends of ops stay far below what 64 bits of picoseconds hold.
+_LONGEST_STEP_S = 86_400
 
 
 def check_structure(graph: Graph, where: str) -> None:
@@ -168,6 +172,14 @@ def _check_program(graph: Graph, program: Program, where: str) -> None:
     _check_range(program.template, 0, graph.num_templates, f"{what}: template")
     _check_range(program.microbatch, -1, None, f"{what}: microbatch")
     _check_range(program.chunk, 0, len(program.layer_offset), f"{what}: chunk")
+    recorded = np.maximum(0, graph.ops.recorded_ps).astype(float)
+    of_template = np.diff(np.concatenate(([0.0], np.cumsum(recorded)))[graph.template_start])
+    seconds = float(of_template[program.template].sum()) / PS_PER_S
+    if seconds > _LONGEST_STEP_S:
+        raise GraphError(
+            f"{what}: recorded durations add up to {seconds:.3g} s,"
+            f" more than the {_LONGEST_STEP_S:,} s that a step may take"
+        )
     for start, stop, step in program.ranks:
         if step < 1 or start < 0 or stop > graph.world_size or stop <= start:
             raise GraphError(

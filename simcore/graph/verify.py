@@ -25,14 +25,17 @@ from simcore.graph.structure import check_structure
 
 
 class DisagreementError(GraphError):
-    """``ranks`` issue calls that cannot meet."""
+    """``ranks`` issue calls that cannot meet; ``calls``: which of its communication ops it is, for each of
+    them, counted from 0 in the order in which they are issued.
+    """
 
-    def __init__(self, ranks: tuple[int, ...], message: str) -> None:
+    def __init__(self, ranks: tuple[int, ...], calls: tuple[int, ...], message: str) -> None:
         super().__init__(message)
         self.ranks = ranks
+        self.calls = calls
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.ranks, str(self))
+        return type(self), (self.ranks, self.calls, str(self))
 
 
 def verify(graph: Graph) -> list[str]:
@@ -83,6 +86,10 @@ class _ProgramPlay:
         flat = graph.flat_ops(graph.programs[program])
         place = np.flatnonzero(is_communication(graph.ops.kind)[flat.row])
         return cls(program, flat, place, flat.row[place])
+
+    def number(self, place: int) -> int:
+        """Which communication op stands at a flat place; one past the last for a place behind them."""
+        return int(np.searchsorted(self.place, place))
 
     def select(self, mask: npt.NDArray[np.bool_]) -> IntArray:
         """Flat places of the communication ops whose row is marked in ``mask``."""
@@ -142,6 +149,7 @@ class _GroupCheck:
             place = int(one.select(uses)[0])
             raise DisagreementError(
                 (rank,),
+                (one.number(place),),
                 f"rank {rank} issues {describe_op(graph, one.flat, place)} on process group {name!r}, "
                 f"but is not a member of it",
             )
@@ -164,10 +172,11 @@ class _GroupCheck:
         mine = numbers[self.program]
         for row, column in _disagreements(mine, mine[:, :1]):
             left, right = (int(self.program[row, at]) for at in (0, column))
-            text = self._first_difference(left, places[left], right, places[right], content)
+            text, calls = self._first_difference(left, places[left], right, places[right], content)
             ranks = int(self.matrix[row, 0]), int(self.matrix[row, column])
             raise DisagreementError(
                 ranks,
+                calls,
                 f"process group {self.name!r} (ranks {_shown(self.matrix[row])}): its members issue "
                 f"different collectives; {text.format(*ranks)}",
             )
@@ -197,18 +206,21 @@ class _GroupCheck:
             for row, column in _disagreements(sent, received):
                 peer = (column + delta) % size
                 left, right = int(self.program[row, column]), int(self.program[row, peer])
-                text = self._first_difference(left, sends[left], right, recvs[right], content)
+                text, calls = self._first_difference(left, sends[left], right, recvs[right], content)
                 ranks = int(self.matrix[row, column]), int(self.matrix[row, peer])
                 raise DisagreementError(
                     ranks,
+                    calls,
                     f"process group {self.name!r}: sends of rank {ranks[0]} to rank {ranks[1]} do not match "
                     f"its receives; {text.format(*ranks)}",
                 )
 
     def _first_difference(
         self, left: int, left_at: IntArray, right: int, right_at: IntArray, content: IntArray
-    ) -> str:
-        """Text (with {0} and {1} for the ranks) about the first position where two programs differ."""
+    ) -> tuple[str, tuple[int, ...]]:
+        """Text (with {0} and {1} for the ranks) about the first position where two programs differ, and the
+        numbers of the communication ops that stand there.
+        """
         one, other = self.played[left].flat, self.played[right].flat
         shared = min(len(left_at), len(right_at))
         mine, theirs = content[:, one.row[left_at[:shared]]], content[:, other.row[right_at[:shared]]]
@@ -218,7 +230,11 @@ class _GroupCheck:
             describe_op(self.graph, flat, int(at[position])) if position < len(at) else "nothing more"
             for flat, at in ((one, left_at), (other, right_at))
         ]
-        return f"number {position}: rank {{0}} issues {sides[0]}, rank {{1}} {sides[1]}"
+        calls = tuple(
+            self.played[program].number(int(at[position]) if position < len(at) else len(flat.row))
+            for program, flat, at in ((left, one, left_at), (right, other, right_at))
+        )
+        return f"number {position}: rank {{0}} issues {sides[0]}, rank {{1}} {sides[1]}", calls
 
 
 def _number(sequences: list[IntArray]) -> IntArray:

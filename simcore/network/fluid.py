@@ -9,6 +9,7 @@ nothing else.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -56,9 +57,9 @@ class Route:
 class RateLog:
     """When rates of plans changed, in the order of events: ``change[i]`` bytes/ps of plan ``plan[i]``."""
 
-    time_ps: list[int] = field(default_factory=list)
-    plan: list[int] = field(default_factory=list)
-    change: list[float] = field(default_factory=list)
+    time_ps: array[int] = field(default_factory=lambda: array("q"))
+    plan: array[int] = field(default_factory=lambda: array("q"))
+    change: array[float] = field(default_factory=lambda: array("d"))
 
 
 class FluidNetwork:

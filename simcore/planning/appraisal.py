@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from simcore.errors import SimcoreError
 from simcore.planning.bound import Bound
+from simcore.planning.ground import Settings
 from simcore.planning.paths import Prices
 from simcore.planning.question import Question
 from simcore.planning.rough import RoughBounds
-from simcore.planning.space import Settings
 from simcore.run import priced, run, wired
 from workloads.jobs import Description
 from workloads.parallel.job import Job

@@ -10,18 +10,18 @@ Note [Bound]
     A pass that is like others of its stage is timed once, as a matrix over (max, +): when each stream is
     free behind it as a function of when they were before.  Where two passes take turns (DualPipe), the order
     of their parts is left open: each takes its own time behind its own message, both together the sum, and
-    exchanges of tokens none.
+    what may run beside the other's compute none: exchanges of tokens, rings, overlapped tensor parallelism.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from simcore.graph.groups import Dim
 from simcore.graph.schedules import Action, home, neighbour, overlapped_pairs, virtual_stage
-from simcore.planning.paths import HOST, NEVER, Groups, Prices, TimedTemplate, alike, members
+from simcore.planning.paths import BESIDE, HOST, NEVER, Groups, Prices, TimedTemplate, alike, members
 from workloads.models.pieces import EP_STREAM
 from workloads.parallel.actions import ends_of, is_paired, under_way, write_pass
 from workloads.parallel.emit import COMPUTE, OpWriter
@@ -73,8 +73,6 @@ class Bound:
         self._chunks = len(job.chunks[0])
         self._passes: dict[tuple[object, ...], _PassTimes] = {}
         self._sent_ps: dict[tuple[int, int, int], int] = {}
-        hides = job.overlaps_passes
-        self._hidden = EP_STREAM if hides else ""
 
     def step_ps(self) -> int:
         """Picoseconds that no simulation of the job falls short of."""
@@ -116,7 +114,8 @@ class Bound:
                     if position in pairs[stage]:
                         pair_began[stage] = free
                     first, last = position in ends[stage][0], position in ends[stage][1]
-                    one = self._pass(stage, actions, position, first=first, last=last)
+                    turns = position in pairs[stage] or position in seconds[stage]
+                    one = self._pass(stage, actions, position, first=first, last=last, turns=turns)
                     if position in seconds[stage]:
                         alone = one.applied({**own, COMPUTE: max(pair_began[stage], ready)})
                         after = one.applied(own)
@@ -174,18 +173,29 @@ class Bound:
         return self._sent_ps[key]
 
     def _pass(
-        self, stage: int, actions: Sequence[Action], position: int, *, first: bool, last: bool
+        self,
+        stage: int,
+        actions: Sequence[Action],
+        position: int,
+        *,
+        first: bool,
+        last: bool,
+        turns: bool,
     ) -> _PassTimes:
-        """The pass at a position, timed once for all that are written alike."""
+        """The pass at a position, timed once for all that are written alike; ``turns``: it takes turns."""
         job, action = self._job, actions[position]
         chunk = job.chunks[stage][action.chunk]
-        paired = job.training.ep_overlap and not job.overlaps_passes and is_paired(actions, position)
-        key = (chunk.pieces, action.kind, first, last, paired)
+        paired = turns or (
+            job.training.ep_overlap and not job.overlaps_passes and is_paired(actions, position)
+        )
+        key = (chunk.pieces, action.kind, first, last, paired, turns)
         if key not in self._passes:
             after: dict[str, Streams] = {}
             inputs = [COMPUTE]
             for before in inputs:
-                template = self._template(self._groups, self._bases, {before: 0})
+                template = self._template(
+                    self._groups, self._bases, {before: 0}, hidden=BESIDE if turns else ()
+                )
                 writer = OpWriter(template, job.software, paired=paired)
                 write_pass(writer, job, chunk, action.kind, first=first, last=last)
                 after[before] = {stream: end for stream, end in template.streams.items() if end > NEVER // 2}
@@ -205,8 +215,9 @@ class Bound:
         ranks: tuple[int, ...],
         streams: Streams,
         meet: Mapping[str, int] | None = None,
+        hidden: Collection[str] = (),
     ) -> TimedTemplate:
-        return TimedTemplate(self._prices, groups, ranks, streams, meet, hidden=self._hidden)
+        return TimedTemplate(self._prices, groups, ranks, streams, meet, hidden)
 
     def _groups_of(self, ranks: tuple[int, ...]) -> dict[str, Groups]:
         return {name: tuple([members(dims, rank) for rank in ranks]) for name, dims in self._dims.items()}

@@ -9,6 +9,7 @@ from simcore.planning.appraisal import Appraised
 from simcore.planning.question import Question
 from simcore.planning.words import short_form
 from simcore.units import GIB
+from workloads.jobs.advice import what_fits
 
 _SHOWN = 8
 
@@ -51,20 +52,22 @@ class Census:
         }
 
     def advice(self) -> str:
-        """Which rule stands in the way where nothing fits, and by how much."""
+        """Which rule stands in the way where nothing fits, by how much, and what would help."""
         if self.leanest:
             one = min(self.leanest.values(), key=lambda one: one.peak_bytes)
             job = self.question.completed(one.settings)
             available = self.question.available_bytes / GIB
             needed = one.peak_bytes / GIB
+            changes = "; ".join(what_fits(job, self.question.available_bytes)[:2])
             return (
                 f"the leanest, {short_form(job)}, needs {needed:.1f} GiB of {available:.1f}: GPUs with"
-                f" {needed - available:.1f} GiB more, or more of them"
+                f" {needed - available:.1f} GiB more, or more of them; {changes}"
             )
-        reason, count = max(
-            self.rejected.items(), key=lambda item: item[1], default=("the space is empty", 0)
-        )
-        return f"most often ({count:,} of {self.num_candidates:,}): {reason}"
+        if not self.rejected:
+            return "the space is empty"
+        reason, count = max(self.rejected.items(), key=lambda item: item[1])
+        one = next(one for one in self.every if one.reason == reason)
+        return f"most often ({count:,} of {self.num_candidates:,}): {self.question.refusal(one.settings)}"
 
     def lines(self) -> list[str]:
         """For the terminal: the commonest reasons first."""

@@ -10,7 +10,7 @@ Note [Paths]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from simcore.collectives.plan import Planner
@@ -22,12 +22,17 @@ from simcore.graph.groups import Dim
 from simcore.graph.template_builder import OpHandle, Source
 from simcore.hardware import ClusterSpec
 from simcore.units import ps_from_s
+from workloads.models.context_parallel import CP_STREAM
+from workloads.models.exchange import TP_STREAM
+from workloads.models.pieces import EP_STREAM
 
 #: Groups of a family that several ranks belong to, one for each.
 Groups = tuple[tuple[int, ...], ...]
 #: A time before all others.
 NEVER: Final = -(1 << 60)
 HOST: Final = "host"
+#: Streams whose ops a pass that takes turns with another may have beside the other's compute.
+BESIDE: Final = (EP_STREAM, CP_STREAM, TP_STREAM)
 
 _KERNEL: Final = (
     "name", "op_class", "dtype", "in_shapes", "out_shapes", "flops", "bytes_read", "bytes_written",
@@ -112,7 +117,7 @@ class TimedTemplate(TemplateBuilder):
 
     ``groups``: by name, the group of each of the ``ranks``.  ``streams`` is when each stream's latest op
     ends, ps, and the host's latest call; ``meet``: when members of the groups named come together at the
-    earliest; ``met``: when these ranks were there.  Ops on the stream ``hidden`` take no time: something else
+    earliest; ``met``: when these ranks were there.  Ops on streams ``hidden`` take no time: something else
     may run beside them that is not written here.  ``host_ps``: the host's own time; ``syncs``: it waits for
     the GPU.
     """
@@ -124,7 +129,7 @@ class TimedTemplate(TemplateBuilder):
         ranks: tuple[int, ...],
         streams: Mapping[str, int],
         meet: Mapping[str, int] | None = None,
-        hidden: str = "",
+        hidden: Collection[str] = (),
     ) -> None:
         super().__init__(0, "fwd", lambda name: len(groups[name][0]))
         self._hidden = hidden
@@ -182,18 +187,23 @@ class TimedTemplate(TemplateBuilder):
         return self._booked(end)
 
     def _alone_ps(self, kind: OpKind, start: int, columns: Mapping[str, Any]) -> int:
+        hidden = columns["stream"] in self._hidden
         if kind is OpKind.COMPUTE:
-            return 0 if columns["stream"] == self._hidden else self._prices.kernel_ps(columns)
+            return 0 if hidden else self._prices.kernel_ps(columns)
         group = columns["group"]
         groups = self._groups[group]
         if kind is not OpKind.COLLECTIVE:
-            return min(
-                self._message_ps(kind, ranks, own, columns)
-                for ranks, own in zip(groups, self._ranks, strict=True)
+            return (
+                0
+                if hidden
+                else min(
+                    self._message_ps(kind, ranks, own, columns)
+                    for ranks, own in zip(groups, self._ranks, strict=True)
+                )
             )
         self.met[group] = max(start, self.met.get(group, NEVER))
         waits = max(0, self._meet.get(group, NEVER) - start)
-        if columns["stream"] == self._hidden:
+        if hidden:
             return waits
         return waits + self._prices.collective_ps(columns["collective"], columns["num_bytes"], groups)
 

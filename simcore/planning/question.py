@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec
-from simcore.planning.space import Ground
+from simcore.planning.ground import Ground
 from simcore.run import Setup
 from workloads.jobs import Description, complete
 from workloads.jobs.advice import peak_bytes
@@ -92,12 +92,22 @@ class Question:
             job = self.completed(settings)
             peak = peak_bytes(job)
         except InputError as error:
-            text = _PARTICULAR.sub("", str(error).removeprefix(f"{self.where}: "))
-            return Candidate(settings, reason=text)
+            return Candidate(settings, reason=_PARTICULAR.sub("", self._plain(error)))
         if peak > self.available_bytes:
             near = peak * (1 - MEMORY_BAND) <= self.available_bytes
             return Candidate(settings, job, peak, _NEARLY if near else _TOO_LARGE)
         return Candidate(settings, job, peak)
+
+    def refusal(self, settings: Mapping[str, str]) -> str:
+        """Why the candidate of ``settings`` cannot be, with the nearest values that can; "" where it can."""
+        try:
+            peak_bytes(self.completed(settings))
+        except InputError as error:
+            return self._plain(error)
+        return ""
+
+    def _plain(self, error: InputError) -> str:
+        return str(error).removeprefix(f"{self.where}: ")
 
 
 _TOO_LARGE: Final = "out of memory"

@@ -21,16 +21,17 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from simcore.graph import OpHandle
-from simcore.graph.groups import Dim
 from simcore.graph.schedules import SCHEDULES, Action, home, num_virtual, virtual_stage
-from simcore.planning.paths import NEVER, Groups, Prices, TimedTemplate, alike, members
+from simcore.planning.paths import BESIDE, NEVER, Groups, Prices, TimedTemplate, alike, members
 from workloads.models.pieces import EP_STREAM, ModelPiece
+from workloads.models.software import SoftwareSpec
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import Job
 from workloads.parallel.passes import Gradients, backward_part
 
 _KIND_AND_CHUNK: Final = attrgetter("kind", "chunk")
-#: Pieces that are remembered: a few shards' worth.
+#: Groups and pieces in them that are remembered: a few shards' worth, as candidates in a row share them.
+_GROUPS: Final = 16
 _REMEMBERED: Final = 256
 
 
@@ -51,7 +52,7 @@ class RoughBounds:
 
     def __init__(self, prices: Prices) -> None:
         self.prices = prices
-        self._pieces: dict[tuple[object, ...], int] = {}
+        self._pieces: dict[tuple[object, ...], _Timed] = {}
 
     def step_ps(self, job: Job) -> int:
         """Picoseconds that no simulation of ``job`` falls short of."""
@@ -65,10 +66,9 @@ class RoughBounds:
         stride = job.mesh.dense["pp"][1]
         bases = alike(self.prices.cluster, range(0, p.pp * stride, stride))
         kinds = {kind for own in ends for kind, _, _ in (*own.counts, *own.later)}
+        timed = self.timed(job, bases)
         took = {
-            kind: [
-                self._chunk_ps(job, job.chunks[stage][chunk].pieces, kind, bases) for stage, chunk in places
-            ]
+            kind: [timed.chunk_ps(job.chunks[stage][chunk].pieces, kind) for stage, chunk in places]
             for kind in kinds
         }
         back = took.get("B") or took.get("I") or [0] * len(places)
@@ -99,31 +99,59 @@ class RoughBounds:
             found = max(found, until + max(behind, work_ps(stage, own.later)))
         return found
 
-    def _chunk_ps(self, job: Job, pieces: Sequence[ModelPiece], kind: str, bases: tuple[int, ...]) -> int:
+    def timed(self, job: Job, bases: tuple[int, ...]) -> _Timed:
+        """Passes of pieces of jobs whose groups inside a stage are those of ``job``, for any of ``bases``."""
         dims = job.mesh.groups()
-        return sum(self._piece_ps(job, piece, kind, bases, dims) for piece in pieces)
-
-    def _piece_ps(
-        self, job: Job, piece: ModelPiece, kind: str, bases: tuple[int, ...], dims: dict[str, tuple[Dim, ...]]
-    ) -> int:
         inside = tuple((name, dims[name]) for name in ("tp", "cp", "ep", "etp") if name in dims)
         keeps = job.reduces_each or job.gradients_start_empty or job.reduces_at_the_end
-        gradients: Gradients = "keep" if keeps else "add"
-        key = (piece, kind, gradients, bases, inside)
+        hidden = BESIDE if job.overlaps_passes else (EP_STREAM,) if job.training.ep_overlap else ()
+        key = (job.software, keeps, hidden, bases, inside)
         if key not in self._pieces:
-            if len(self._pieces) >= _REMEMBERED:
+            if len(self._pieces) >= _GROUPS:
                 self._pieces.clear()
             groups: dict[str, Groups] = {
                 name: tuple([members(own, base) for base in bases]) for name, own in inside
             }
-            hidden = EP_STREAM if job.training.ep_overlap else ""
-            template = TimedTemplate(self.prices, groups, bases, {COMPUTE: 0}, hidden=hidden)
-            writer = OpWriter(template, job.software)
-            kernels = piece.forward if kind == "F" else backward_part(kind, gradients)(piece)
+            self._pieces[key] = _Timed(
+                self.prices, job.software, "keep" if keeps else "add", groups, bases, hidden
+            )
+        return self._pieces[key]
+
+
+class _Timed:
+    """Passes of pieces in the same groups, ps: each piece once, for all candidates that share it."""
+
+    def __init__(
+        self,
+        prices: Prices,
+        software: SoftwareSpec,
+        gradients: Gradients,
+        groups: dict[str, Groups],
+        bases: tuple[int, ...],
+        hidden: tuple[str, ...],
+    ) -> None:
+        self._prices, self._software, self._gradients = prices, software, gradients
+        self._groups, self._bases, self._hidden = groups, bases, hidden
+        self._known: dict[tuple[ModelPiece, str], int] = {}
+
+    def chunk_ps(self, pieces: Sequence[ModelPiece], kind: str) -> int:
+        """A pass of ``kind`` over ``pieces``."""
+        return sum([self._piece_ps(piece, kind) for piece in pieces])
+
+    def _piece_ps(self, piece: ModelPiece, kind: str) -> int:
+        key = (piece, kind)
+        if key not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            template = TimedTemplate(
+                self._prices, self._groups, self._bases, {COMPUTE: 0}, hidden=self._hidden
+            )
+            writer = OpWriter(template, self._software)
+            kernels = piece.forward if kind == "F" else backward_part(kind, self._gradients)(piece)
             writer.kernels(kernels, phase="fwd")
             waits = [template.ended(one) for one in writer.taken() if isinstance(one, OpHandle)]
-            self._pieces[key] = max(0, template.streams.get(COMPUTE, NEVER), *waits)
-        return self._pieces[key]
+            self._known[key] = max(0, template.streams.get(COMPUTE, NEVER), *waits)
+        return self._known[key]
 
 
 @lru_cache(maxsize=1 << 12)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcore.planning.appraisal import Appraised, Simulated
-from simcore.planning.space import Settings
+from simcore.planning.ground import Settings
 from simcore.units import s_from_ps
 
 
@@ -56,7 +56,7 @@ class Search:
     """The candidates that fit, best first; see Note [Certificate].
 
     ``bound_ps`` is the closer bound; ``gap`` what is asked to be proven; ``until``: when to stop, by
-    ``time.monotonic``.
+    ``time.monotonic``; ``best``: what is known already, and to be beaten.
     """
 
     def __init__(
@@ -66,15 +66,17 @@ class Search:
         *,
         gap: float,
         until: float = float("inf"),
+        best: Trial | None = None,
     ) -> None:
         self.trials = [Trial(one, s_from_ps(one.rough_ps)) for one in candidates]
         self._bound_ps, self._gap, self._until = bound_ps, gap, until
         self._waiting = [(trial.bound_s, number) for number, trial in enumerate(self.trials)]
         heapq.heapify(self._waiting)
         self._running: dict[int, float] = {}
-        self._number = {_key(trial.settings): number for number, trial in enumerate(self.trials)}
-        self.best: Trial | None = None
+        self._number = {settings_key(trial.settings): number for number, trial in enumerate(self.trials)}
+        self.best = best
         self.num_simulated = 0
+        self.polished: list[Trial] = []  # what the best were moved to, outside of the candidates
 
     def jobs(self, first: Sequence[Settings] = ()) -> Iterator[Settings]:
         """Candidates to simulate, best first, as long as the results of those before do not make it needless.
@@ -82,7 +84,7 @@ class Search:
         ``first`` comes before all others where it is one of the candidates.
         """
         for settings in first:
-            number = self._number.get(_key(settings))
+            number = self._number.get(settings_key(settings))
             if number is not None and self.trials[number].step_s is None:
                 self._running[number] = self.trials[number].bound_s
                 yield settings
@@ -104,7 +106,7 @@ class Search:
 
     def learn(self, found: Simulated) -> Trial:
         """Take note of a simulation."""
-        number = self._number[_key(found.settings)]
+        number = self._number[settings_key(found.settings)]
         trial = self.trials[number]
         self._running.pop(number, None)
         if found.reason:
@@ -115,6 +117,14 @@ class Search:
         if self.best is None or found.step_s < (self.best.step_s or 0.0):
             self.best = trial
         return trial
+
+    def bound_s(self, settings: Settings) -> float:
+        """What a candidate's step takes at least, as far as is known by now."""
+        return self.trials[self._number[settings_key(settings)]].bound_s
+
+    def leave(self, settings: Settings) -> None:
+        """A candidate that was chosen is not simulated: the best excludes it by now."""
+        self._running.pop(self._number[settings_key(settings)], None)
 
     def certificate(self) -> Certificate:
         """What is proven by now.  Only where something was simulated."""
@@ -132,8 +142,8 @@ class Search:
         )
 
     def ranked(self) -> list[Trial]:
-        """What was simulated, the fastest first."""
-        done = [trial for trial in self.trials if trial.step_s is not None]
+        """What was simulated, and what of it was polished, the fastest first."""
+        done = [trial for trial in [*self.trials, *self.polished] if trial.step_s is not None]
         return sorted(done, key=lambda trial: (trial.step_s, trial.appraised.peak_bytes))
 
     def _is_enough(self, bound_s: float) -> bool:
@@ -141,5 +151,6 @@ class Search:
         return best is not None and bound_s >= best * (1 - self._gap)
 
 
-def _key(settings: Settings) -> tuple[tuple[str, str], ...]:
+def settings_key(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """Settings to look up by."""
     return tuple(sorted(settings.items()))

@@ -2,67 +2,26 @@
 
 A candidate is a set of settings (``section.key`` -> text) over what is said of a job: exactly what
 ``run_sim.py --set`` takes.  Degrees of a candidate multiply to the GPUs of the cluster; all else is for
-:mod:`simcore.planning.examine` to refuse and count.
+:mod:`simcore.planning.question` to refuse and count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from simcore.errors import InputError, nearest
 from simcore.graph.schedules import SCHEDULES
-from workloads.jobs import Description
-from workloads.jobs.presets import Preset
-from workloads.models.spec import ModelSpec
+from simcore.planning import fine
+from simcore.planning.ground import Ground, SearchAxis, Settings, left, number
 from workloads.parallel.job import FSDP
 
-Settings = Mapping[str, str]
 #: Most samples of a microbatch, ranks of context parallelism, chunks of a stage that are tried unasked.
 _MOST_SAMPLES: Final = 8
 _MOST_CONTEXT: Final = 16
 _MOST_CHUNKS: Final = 10
 #: A rank of context parallelism keeps at least so many tokens.
 _FEWEST_TOKENS: Final = 1024
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What all candidates share: the job as said, completed by default, and the GPUs.
-
-    ``domain``: GPUs that NVLink joins.
-    """
-
-    base: Description
-    preset: Preset
-    num_gpus: int
-    domain: int
-
-    @property
-    def model(self) -> ModelSpec:
-        """What is trained."""
-        return self.base.model
-
-    def supports(self, key: str) -> list[str]:
-        """What the framework has of a kind; what the job itself asks for where the preset does not say."""
-        said = self.preset.values("supports").get(key)
-        return list(said) if said else [str(getattr(self.base.training, key, ""))]
-
-
-@dataclass(frozen=True)
-class SearchAxis:
-    """An axis by the ``name`` that ``--search`` knows.
-
-    ``keys``: settings that it decides; a job that says one of them itself keeps it unless the axis is asked
-    for.  ``offers``: settings to choose from, given those chosen on earlier axes.  ``usual``: searched
-    unasked.
-    """
-
-    name: str
-    keys: tuple[str, ...]
-    offers: Callable[[Ground, Settings], Sequence[Settings]]
-    usual: bool = True
 
 
 def candidates(ground: Ground, axes: Sequence[tuple[SearchAxis, Sequence[str]]]) -> Iterator[dict[str, str]]:
@@ -97,26 +56,15 @@ def asked_axes(text: str, said: Collection[str]) -> list[tuple[SearchAxis, Seque
     for word in text.split(","):
         name, equals, values = word.strip().partition("=")
         if name not in known:
-            raise InputError(f"--search: unknown axis {name!r}{nearest(name, ('all', *known))}")
+            raise InputError(
+                f"--search: unknown axis {name!r}{nearest(name, ('all', *known))} (all: {', '.join(known)})"
+            )
         if name in asked:
             raise InputError(f"--search: {name} is named twice")
         if equals and not all(values.split(":")):
             raise InputError(f"--search {word!r}: values have colons between, such as {name}=1:2:4")
         asked[name] = values.split(":") if equals else ()
     return [(axis, asked[axis.name]) for axis in AXES if axis.name in asked]
-
-
-def _number(ground: Ground, chosen: Settings, key: str) -> int:
-    """A degree: chosen, else the job's own."""
-    return int(chosen.get(f"parallel.{key}", getattr(ground.base.parallel, key)))
-
-
-def _left(ground: Ground, chosen: Settings, *taken: str) -> int:
-    """GPUs for each combination of the degrees ``taken``; 0 where they do not divide."""
-    inner = 1
-    for key in taken:
-        inner *= _number(ground, chosen, key)
-    return 0 if ground.num_gpus % inner else ground.num_gpus // inner
 
 
 def _divisors(number: int, most: int) -> list[int]:
@@ -133,7 +81,7 @@ def _tensor(ground: Ground, _: Settings) -> list[Settings]:
 
 def _context(ground: Ground, chosen: Settings) -> list[Settings]:
     most = min(_MOST_CONTEXT, max(1, ground.model.sequence(ground.base.training.seq) // _FEWEST_TOKENS))
-    return _degrees("cp", _divisors(_left(ground, chosen, "tp"), most))
+    return _degrees("cp", _divisors(left(ground, chosen, "tp"), most))
 
 
 def _expert(ground: Ground, _: Settings) -> list[Settings]:
@@ -143,9 +91,9 @@ def _expert(ground: Ground, _: Settings) -> list[Settings]:
 
 
 def _expert_tensor(ground: Ground, chosen: Settings) -> list[Settings]:
-    if ground.model.moe is None or _number(ground, chosen, "ep") == 1:
+    if ground.model.moe is None or number(ground, chosen, "ep") == 1:
         return [{}]
-    return _degrees("etp", sorted({1, _number(ground, chosen, "tp")}))
+    return _degrees("etp", sorted({1, number(ground, chosen, "tp")}))
 
 
 def _micro_batch(ground: Ground, _: Settings) -> list[Settings]:
@@ -159,17 +107,16 @@ def _recompute(ground: Ground, _: Settings) -> list[Settings]:
 
 
 def _pipeline(ground: Ground, chosen: Settings) -> list[Settings]:
-    layers = ground.model.layers + ground.model.decoder_layers
-    return _degrees("pp", _divisors(_left(ground, chosen, "tp", "cp"), layers))
+    return _degrees("pp", _divisors(left(ground, chosen, "tp", "cp"), ground.num_layers))
 
 
 def _schedule(ground: Ground, chosen: Settings) -> list[Settings]:
     """Schedules with the chunks that each takes: as many as divide the layers, or their ends counted too."""
-    stages = _number(ground, chosen, "pp")
+    stages = number(ground, chosen, "pp")
     if stages == 1:
         return [{"parallel.schedule": "1f1b", "parallel.virtual_stages": "1"}]
     found: list[Settings] = []
-    layers = ground.model.layers + ground.model.decoder_layers
+    layers = ground.num_layers
     for name in ground.supports("schedule"):
         if name == "none":
             continue
@@ -194,12 +141,12 @@ def _schedule(ground: Ground, chosen: Settings) -> list[Settings]:
 def _sharding(ground: Ground, chosen: Settings) -> list[Settings]:
     """What the framework's data-parallel ranks split: FSDP over all or part of them, else the optimizer."""
     training = ground.base.training
-    ranks = _left(ground, chosen, "tp", "cp", "pp")
+    ranks = left(ground, chosen, "tp", "cp", "pp")
     if training.engine == "deepspeed" or training.sharding not in FSDP:
         names = ("zero1", "zero2", "zero3") if training.engine == "deepspeed" else ("zero1", "ddp")
         return [{"training.sharding": name} for name in (names if ranks > 1 else (training.sharding,))]
     parts = [n for n in _divisors(ranks, ranks // 2) if n > 1]
-    again = ("true", "false") if _number(ground, chosen, "pp") == 1 else ()
+    again = ("true", "false") if number(ground, chosen, "pp") == 1 else ()
     found: list[Settings] = []
     for part in (0, *parts):
         one = {"training.sharding": training.sharding, "parallel.dp_shard": str(part)}
@@ -207,50 +154,66 @@ def _sharding(ground: Ground, chosen: Settings) -> list[Settings]:
     return found
 
 
-def _tensor_overlap(ground: Ground, chosen: Settings) -> list[Settings]:
-    if _number(ground, chosen, "tp") == 1:
-        return [{}]
-    return [{"training.tp_overlap": value} for value in ("true", "false")]
-
-
-def _gradient_overlap(_: Ground, __: Settings) -> list[Settings]:
-    return [
-        {"training.overlap_grad_reduce": value, "training.overlap_param_gather": value}
-        for value in ("true", "false")
-    ]
-
-
-def _sequence_parallel(ground: Ground, chosen: Settings) -> list[Settings]:
-    if _number(ground, chosen, "tp") == 1:
-        return [{}]
-    return [{"parallel.sequence_parallel": value} for value in ("true", "false")]
-
-
-def _order(_: Ground, __: Settings) -> list[Settings]:
-    return [{"parallel.order": order} for order in ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")]
-
-
 def _precision(ground: Ground, _: Settings) -> list[Settings]:
     return [{"training.precision": name} for name in dict.fromkeys((ground.base.training.precision, "fp8"))]
+
+
+def _chunks(ground: Ground, chosen: Settings) -> list[Settings]:
+    """Chunks of a stage that the schedule axis leaves out, as they do not divide the layers."""
+    stages, now = number(ground, chosen, "pp"), number(ground, chosen, "virtual_stages")
+    schedule = chosen.get("parallel.schedule", ground.base.parallel.schedule)
+    if stages == 1 or schedule != "1f1b" or "interleaved" not in ground.supports("schedule"):
+        return [{}]
+    tried = {offer.get("parallel.virtual_stages") for offer in _schedule(ground, chosen)}
+    near = [n for n in (now - 1, now + 1) if 1 < n <= ground.num_layers // stages and str(n) not in tried]
+    return [{}, *[{"parallel.virtual_stages": str(n)} for n in near]]
 
 
 #: All axes.  What decides a rank's kernels comes first: candidates in a row share them.
 AXES: Final = (
     SearchAxis("precision", ("training.precision",), _precision, usual=False),
     SearchAxis("tp", ("parallel.tp",), _tensor),
-    SearchAxis("sequence_parallel", ("parallel.sequence_parallel",), _sequence_parallel, usual=False),
+    SearchAxis(
+        "sequence_parallel", ("parallel.sequence_parallel",), fine.sequence_parallel, usual=False, fine=True
+    ),
     SearchAxis("cp", ("parallel.cp",), _context),
     SearchAxis("ep", ("parallel.ep",), _expert),
     SearchAxis("etp", ("parallel.etp",), _expert_tensor),
     SearchAxis("micro_batch", ("training.micro_batch",), _micro_batch),
     SearchAxis("recompute", ("training.recompute",), _recompute),
-    SearchAxis("tp_overlap", ("training.tp_overlap",), _tensor_overlap, usual=False),
+    SearchAxis(
+        "recompute_modules", ("training.recompute_modules",), fine.recompute_modules, usual=False, fine=True
+    ),
+    SearchAxis("tp_overlap", ("training.tp_overlap",), fine.tensor_overlap, usual=False, fine=True),
     SearchAxis("pp", ("parallel.pp",), _pipeline),
     SearchAxis("schedule", ("parallel.schedule", "parallel.virtual_stages"), _schedule),
+    SearchAxis("chunks", ("parallel.virtual_stages",), _chunks, usual=False, fine=True),
+    SearchAxis(
+        "stage_layers",
+        ("parallel.stage_layers", "parallel.embedding_as_layer", "parallel.head_as_layer"),
+        fine.stage_layers, usual=False, fine=True,
+    ),
+    SearchAxis(
+        "recompute_layers", ("training.recompute_layers",), fine.recompute_layers, usual=False, fine=True
+    ),
     SearchAxis("sharding", ("training.sharding", "parallel.dp_shard"), _sharding),
     SearchAxis(
-        "grad_overlap", ("training.overlap_grad_reduce", "training.overlap_param_gather"), _gradient_overlap,
-        usual=False,
+        "grad_overlap", ("training.overlap_grad_reduce", "training.overlap_param_gather"),
+        fine.gradient_overlap, usual=False, fine=True,
     ),
-    SearchAxis("order", ("parallel.order",), _order, usual=False),
+    SearchAxis("buckets", ("training.bucket_parameters",), fine.buckets, usual=False, fine=True),
+    SearchAxis("order", ("parallel.order",), fine.order, usual=False, fine=True),
 )  # fmt: skip
+_OF_KEY: Final = {key: axis for axis in reversed(AXES) for key in axis.keys}
+
+
+def axis_of(key: str) -> SearchAxis | None:
+    """The axis that decides a setting; the first of several."""
+    return _OF_KEY.get(key)
+
+
+def step_between(one: Settings, other: Settings) -> SearchAxis | None:
+    """The axis along which alone two strategies differ; None where they are equal or differ along several."""
+    differing = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    axes = {axis.name: axis for key in differing if (axis := _OF_KEY.get(key)) is not None}
+    return next(iter(axes.values())) if len(axes) == 1 else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
 from workloads.jobs import Description
 
 
@@ -19,5 +22,16 @@ def short_form(job: Description) -> str:
     if t.sharding in ("fsdp1", "fsdp2", "zero3") and not t.reshard_after_forward:
         words.append("kept")
     if t.recompute != "none":
-        words.append(t.recompute)
+        some = f"={t.recompute_layers}" if t.recompute_layers >= 0 else ""
+        modules = t.recompute == "selective" and t.recompute_modules
+        words.append(f"{t.recompute}{some}" + (f":{'+'.join(modules)}" if modules else ""))
+    if p.stage_layers:
+        words.append("-".join(_runs(p.stage_layers)))
     return " ".join(words)
+
+
+def _runs(counts: Sequence[int]) -> Iterator[str]:
+    """Layers of stages in a row, equal ones together: "7-6x8-5"."""
+    for count, group in groupby(counts):
+        times = len(list(group))
+        yield f"{count}x{times}" if times > 1 else f"{count}"

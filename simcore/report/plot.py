@@ -1,4 +1,4 @@
-"""A picture of a step: stages over time, coloured by phase.  The only module that imports matplotlib."""
+"""A picture of a step: stages over time, coloured by phase."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from simcore.analysis.intervals import IntArray, Intervals
-from simcore.errors import InputError
-from simcore.files import whole_file
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
+from simcore.report.figure import colour_legend, new_figure
 from simcore.timeline.reader import Timeline
 from simcore.units import PS_PER_S, format_time
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from simcore.report.figure import Axes
 
 #: Phase -> (label, colour); told apart by lightness as well as hue.
 _PHASES = {
@@ -41,34 +40,18 @@ def write_plot(timeline: Timeline, path: Path, ranks: list[int]) -> None:
     The upper picture is the whole step, the lower one a few microbatches in its middle.  Errors:
     InputError for an unknown rank or suffix, or when matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise InputError("plots need matplotlib: pip install 'stepsim[plots]'") from error
     info = timeline.info
     window = info.step_ps * min(_ZOOM_MICROBATCHES / max(info.workload.num_microbatches, 1), 1.0)
     middle = info.step_ps / 2
-    figure = Figure(figsize=(12, 1.6 + 0.5 * len(ranks)), layout="constrained", dpi=150)
-    whole, zoom = figure.subplots(2, 1)
     by_rank = {rank: _bars(timeline, rank) for rank in ranks}
-    _draw(whole, timeline, by_rank, 0.0, float(info.step_ps))
-    _draw(zoom, timeline, by_rank, middle - window / 2, middle + window / 2)
-    whole.set_title(f"{info.workload.name}: one step, {format_time(info.step_ps)}", loc="left")
-    zoom.set_title("its middle", loc="left")
-    zoom.set_xlabel("time in s")
-    labels = [*_PHASES.values(), _COMMUNICATION]
-    figure.legend(
-        handles=[Patch(color=colour, label=label) for label, colour in labels],
-        loc="outside lower center",
-        ncols=len(labels),
-        frameon=False,
-    )
-    try:
-        with whole_file(path) as fresh:
-            figure.savefig(fresh)
-    except ValueError as error:
-        raise InputError(f"cannot draw {path}: {error}") from error
+    with new_figure(path, 12, 1.6 + 0.5 * len(ranks)) as figure:
+        whole, zoom = figure.subplots(2, 1)
+        _draw(whole, timeline, by_rank, 0.0, float(info.step_ps))
+        _draw(zoom, timeline, by_rank, middle - window / 2, middle + window / 2)
+        whole.set_title(f"{info.workload.name}: one step, {format_time(info.step_ps)}", loc="left")
+        zoom.set_title("its middle", loc="left")
+        zoom.set_xlabel("time in s")
+        colour_legend(figure, [*_PHASES.values(), _COMMUNICATION])
 
 
 def _bars(timeline: Timeline, rank: int) -> Bars:

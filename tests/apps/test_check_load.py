@@ -1,12 +1,26 @@
-"""The script that says what many jobs take: a process that keeps something of each job fails it."""
+"""The script that says what many cases take: a sweep that keeps something of each case fails it."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
+from simcore.apps.sweep.spec import sweep_spec
+from simcore.apps.sweep.sweeping import asked
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "check_load.py"
+#: Notes a case every tenth of a second, and keeps so many KiB of each.
+PROGRAM = """
+import sys, time
+kept = []
+for _ in range(int(sys.argv[2])):
+    kept.append(bytes(range(256)) * 4 * int(sys.argv[3]))
+    open(sys.argv[1], "a").write("{}\\n")
+    time.sleep(0.1)
+"""
 
 
 @pytest.fixture
@@ -17,28 +31,43 @@ def script():
     return module
 
 
-def run(script, *arguments):
-    return CliRunner().invoke(script.app, list(arguments))
+@pytest.fixture
+def swept(script, monkeypatch):
+    """What the script says of a sweep that keeps so many KiB of each of 20 cases."""
+
+    def run(kib, cases=20):
+        def sweeping(spec, out):
+            out.mkdir()
+            return [sys.executable, "-c", PROGRAM, str(out / "simulations.jsonl"), str(cases), str(kib)]
+
+        monkeypatch.setattr(script, "_sweeping", sweeping)
+        return CliRunner().invoke(script.app, ["sweep", "20"])
+
+    return run
 
 
-def test_jobs_that_leave_nothing_pass(script, monkeypatch):
-    monkeypatch.setattr(script, "_simulate", lambda job, out: bytearray(2**20))
-    done = run(script, "many", "40")
+def test_cases_that_leave_nothing_pass(swept):
+    done = swept(0)
     assert done.exit_code == 0, done.stdout
-    assert "growth from job" in done.stdout
+    assert "growth from case" in done.stdout
 
 
-def test_jobs_that_leave_something_fail(script, monkeypatch):
-    kept = []
-    monkeypatch.setattr(script, "_simulate", lambda job, out: kept.append(bytes(range(256)) * 2**12))
-    done = run(script, "many", "40")
+def test_cases_that_leave_something_fail(swept):
+    done = swept(1024)
     assert done.exit_code == 1
     growth = float(done.stdout.rpartition("on: ")[2].split()[0])
-    assert growth == pytest.approx(1024, rel=0.1)  # KiB: 256 bytes, 4,096 times, of each job
+    assert growth == pytest.approx(1024, rel=0.1)
 
 
-def test_its_jobs_run_and_differ(script, tmp_path):
-    settings = {str(script.settings_of(job)) for job in range(200)}
-    assert len(settings) == 200
-    script._simulate(4, tmp_path / "run")
-    assert (tmp_path / "run" / "run.json").exists()
+def test_a_sweep_that_does_not_do_all_fails(swept):
+    done = swept(0, cases=19)
+    assert done.exit_code == 1
+    assert "19 of 20 cases" in done.stdout
+
+
+def test_its_cases_can_be_and_differ(script, tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(script.spec_of(200)))
+    keys = [case.key for case in asked(sweep_spec(path)).cases]
+    assert "" not in keys
+    assert len(set(keys)) == 200

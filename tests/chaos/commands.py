@@ -9,6 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simcore.apps.run.outcome import OUTCOMES
 from simcore.errors import InputError
 from simcore.files import MANIFEST, check_folder
 from simcore.timeline import Timeline
@@ -18,6 +22,10 @@ _ROW = {
     "seq": "2048", "gpus": "8", "gpu_type": "H100", "tp": "2", "pp": "1", "global_batch": "8",
     "micro_batch": "2", "precision": "bf16", "sp": "yes", "recompute": "none", "metric": "step_time_s",
     "value": "0.1", "quality": "A",
+}  # fmt: skip
+_JOB = {
+    "model": {"layers": 1, "hidden": 256, "heads": 4, "ffn": 512, "vocab": 1024}, "cluster": "h100-8",
+    "training": {"seq": 128, "micro_batch": 1},
 }  # fmt: skip
 _SCRIPT = """
 import torch
@@ -67,14 +75,27 @@ def _file(path: Path) -> frozenset[str]:
     return frozenset({path.read_bytes().hex()})
 
 
-def _lines(path: Path) -> frozenset[str]:
+def _lines(path: Path, result: str = "result") -> frozenset[str]:
     """Results by key; what a line says must be a result."""
     found = path.read_text().splitlines()
     try:
         entries = [json.loads(line) for line in found]
-        return frozenset(f"{entry['key']} {float(entry['result'])}" for entry in entries)
+        return frozenset(f"{entry['key']} {float(entry[result])}" for entry in entries)
     except (ValueError, KeyError) as error:
         raise InputError(f"{path}: a line is damaged: {error}") from None
+
+
+def _swept(path: Path) -> frozenset[str]:
+    """A sweep's outcomes by key, and its rows."""
+    store, table = path / OUTCOMES, path / "cases.parquet"
+    found = _lines(store, "step_time_s") if store.exists() else frozenset()
+    try:
+        rows = pq.read_table(table).to_pylist() if table.exists() else []
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{table}: {error}") from None
+    if any(row["status"] != "done" for row in rows):
+        raise InputError(f"{table}: a case is not done")
+    return found | {repr(row) for row in rows}
 
 
 #: Every command that keeps something on disk is registered here.
@@ -94,6 +115,15 @@ COMMANDS = [
         "times.jsonl",
         lambda which: f"validate --runs {{0}}/{which}.csv --cache times.jsonl",
         _lines,
+        20,
+        grows=True,
+        workers=True,
+    ),
+    Command(
+        "sweep",
+        "swept",
+        lambda which: f"sweep {{0}}/{which}.yaml --out swept --workers 2",
+        _swept,
         20,
         grows=True,
         workers=True,
@@ -128,6 +158,11 @@ if importlib.util.find_spec("torch") is not None:
     )
 
 
+def sweep_spec_of(batches: list[int]) -> str:
+    """A sweep over global batches of a small job."""
+    return json.dumps({**_JOB, "grid": {"training.global_batch": batches}})
+
+
 def write_inputs(folder: Path) -> None:
     """What the commands read: small enough that each of them takes about a tenth of a second."""
     from simcore.apps.bench.imports import write_kineto
@@ -144,4 +179,6 @@ def write_inputs(folder: Path) -> None:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
+    for which, batches in (("old", [8]), ("new", [8, 16, 24, 32])):
+        (folder / f"{which}.yaml").write_text(sweep_spec_of(batches))
     (folder / "step.py").write_text(_SCRIPT)

@@ -126,6 +126,7 @@ def test_links_are_followed_to_what_the_user_named_and_no_further(tmp_path: Path
         ("file", "is a file"),
         ("file/run", "Not a directory"),
         ("nul\0", "null byte"),
+        ("bytes\udcff", "its name is not UTF-8"),
         ("x" * 300, "name too long"),
         ("circle", "Symlink loop|Too many levels"),
         ("graph", "not a run folder: it holds a graph"),

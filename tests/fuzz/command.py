@@ -14,7 +14,14 @@ from typing import Annotated, Any
 import typer
 
 from simcore.errors import InputError, nearest
-from tests.fuzz import commands, described, recordings, stored  # noqa: F401  they register their formats
+from tests.fuzz import (  # noqa: F401  they register their formats
+    commands,
+    described,
+    launches,
+    recordings,
+    stored,
+    swept,
+)
 from tests.fuzz.cases import CORPUS, FORMATS, Case, drawn, to_json
 from tests.fuzz.machine import KINDS, Outcome, outcome_of, run_blocks
 from tests.fuzz.shrink import shrunk

@@ -38,6 +38,8 @@ _RIGHT = (
     "trace-workload torchtitan --world-size 4 --out out | --model llama3 --jobs 2",
     "profile-gpu --fit-only gpu | --base a100-80 --minutes 3 --json --out out",
     "export-chakra GIVEN/nothing --out out | --ranks 0-1 --json",
+    "sweep GIVEN/s.yaml --out out --merge GIVEN/none.jsonl | --shard 1/2 --json --case-limit 9 --retry"
+    " --workers 1",
     "validate --kernels GIVEN/k.csv --json | --worst 3 --leave-one-out",
     "validate --traces GIVEN/t.json | --json",
     "validate --runs GIVEN/r.csv --show cp1 | --case 1",
@@ -73,6 +75,7 @@ def _files() -> dict[str, bytes]:
     found = {f"run/{name}": data for name, data in runs()[0].items()}
     found |= {f"gpu/{name}": data for name, data in measured_gpu().items()} | {"t.py": b"import torch\n"}
     found |= {"job.yaml": as_yaml({**JOB, "cluster": "h100-8"}).encode(), "t.json": kineto()[0]["t.json"]}
+    found |= {"s.yaml": as_yaml({**JOB, "grid": {"seed": [1, 2]}}).encode(), "none.jsonl": b""}
     return found | {"k.csv": tables()["kernels"], "r.csv": tables()["runs"]}
 
 

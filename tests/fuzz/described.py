@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from zlib import crc32
 
 import yaml
 
+from simcore.apps.plan.prices import read_prices
 from simcore.apps.run.edits import edit_program, traced_job
 from simcore.apps.run.loading import check_dims, check_world, loaded
 from simcore.apps.run.scenario import Scenario, resolve_scenario
@@ -286,6 +288,25 @@ def _edit_door(given: Path, case: Case) -> Answer:
     return sound(answer, ran, job.graph, cluster, Setup(), case)
 
 
+_PRICES = {
+    "currency": "EUR", "source": "our contract", "date": "2026-03-01",
+    "per_gpu_hour": {"h100-sxm": 2.5, "h100-efa": 3.0, "h100-8": 2.75, "A100-SXM4-80GB": 1},
+}  # fmt: skip
+
+
+def _prices_case(rng: Random) -> Case:
+    text, unknown = document(_PRICES, as_toml, rng)
+    return Case("prices", {"p.toml": text}, unknown=unknown)
+
+
+def _prices_door(given: Path, case: Case) -> Answer:
+    cluster = h100s()
+    found = read_prices(str(given / "p.toml"), [cluster])
+    cost = found.per_million_tokens(cluster, 1e3)
+    assert 0 <= cost < math.inf, cost
+    return Answer(None, {**found.per_gpu_hour, "date": found.date.isoformat()})
+
+
 def _limits_case(rng: Random) -> Case:
     known = "text=1MiB json=1GiB depth=64 digits=40 unpacked=1GiB events=20M rows=50M memory=8GiB seconds=60"
     return Case("limits", {}, (",".join(_words(known.split(), rng)),))
@@ -313,5 +334,6 @@ register(
         ("settings", _settings_case, _settings_door),
         ("edit", _edit_case, _edit_door),
         ("limits", _limits_case, _limits_door),
+        ("prices", _prices_case, _prices_door),
     )
 )

@@ -11,7 +11,15 @@ from random import Random
 import pytest
 
 from simcore.errors import InputError
-from tests.fuzz import commands, described, machine, recordings, stored  # noqa: F401  they register their formats
+from tests.fuzz import (  # noqa: F401  they register their formats
+    commands,
+    described,
+    launches,
+    machine,
+    recordings,
+    stored,
+    swept,
+)
 from tests.fuzz.cases import CORPUS, FORMATS, Answer, Case, Format, drawn, from_json, to_json
 from tests.fuzz.machine import run_blocks
 from tests.fuzz.shrink import shrunk

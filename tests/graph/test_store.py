@@ -277,3 +277,12 @@ def test_shapes_that_are_none_name_template_and_op(tmp_path, shapes):
     save_graph(replace(graph, ops=replace(graph.ops, in_shapes=texts)), tmp_path / "graph")
     with pytest.raises(GraphError, match=r"in_shapes of op 'gemm' \(row 0, template 'fwd'\): .* no JSON"):
         load_graph(tmp_path / "graph")
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(43_200, r"8.64e\+04"), (4_611_686, r"9.22e\+06")])
+def test_recorded_durations_of_more_than_a_day_are_refused(tmp_path, seconds, told):
+    graph = two_stages()
+    recorded = graph.ops.recorded_ps.copy()
+    recorded[0] = seconds * 10**12 + 10**9  # twice in a step; 9,223,372 s are the most that 64 bits hold
+    with pytest.raises(GraphError, match=f"add up to {told} s, more than the 86,400 s"):
+        save_graph(replace(graph, ops=replace(graph.ops, recorded_ps=recorded)), tmp_path / "graph")

@@ -81,7 +81,7 @@ for name in ("torch", "megatron", "matplotlib", "ray"):
     sys.modules[name] = None
 import importlib, pkgutil, simcore
 for module in pkgutil.walk_packages(simcore.__path__, "simcore."):
-    if "plot" not in module.name:
+    if "plot" not in module.name and not module.name.endswith(".on_ray"):
         importlib.import_module(module.name)
 from simcore.hardware import Topology, load_cluster
 print(Topology(load_cluster()).num_gpus)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.known import llama
-from workloads.models import ModelPieces, ModelSpec, MoeSpec
+from workloads.models import MlaSpec, ModelPieces, ModelSpec, MoeSpec
 from workloads.models.build import model_pieces
 from workloads.models.local import Shard
+from workloads.models.recompute import RecomputeModule
 from workloads.models.software import SoftwareSpec
 
 BOOLS = st.booleans()
@@ -23,12 +24,14 @@ BUILDS = st.builds(
     cross_entropy=st.sampled_from(["fused", "jit", "unfused"]), vocab_multiple=st.just(1),
 )  # fmt: skip
 SIZES: dict[str, Any] = {"layers": 2, "hidden": 256, "heads": 8, "ffn": 512, "vocab": 1024}
+MLA = MlaSpec(q_lora_rank=64, kv_lora_rank=64, qk_nope_head_size=32, qk_rope_head_size=16, v_head_size=32)
 MODELS = st.sampled_from(
     [
         ModelSpec(**SIZES, dropout=0.1),
         ModelSpec(**SIZES, parallel_block=True, activation="relu"),
         llama(**SIZES, kv_heads=4),
         llama(**SIZES, moe=MoeSpec(num_experts=4, top_k=2, ffn=64, shared_ffn=64)),
+        llama(**SIZES, mla=MLA, moe=MoeSpec(num_experts=4, top_k=2, ffn=64)),
     ]
 )
 
@@ -42,6 +45,7 @@ def jobs(draw: st.DrawFn) -> tuple[ModelSpec, Shard]:
         cp_style=draw(st.sampled_from(["ring", "all_gather", "ulysses", "torch"])), software=draw(BUILDS),
         precision=draw(st.sampled_from(["bf16", "fp8", "fp32"])), tp_overlap=draw(BOOLS),
         recompute=draw(st.sampled_from(["none", "selective", "full", "ops"])),
+        recompute_modules=tuple(draw(st.lists(st.sampled_from(get_args(RecomputeModule)), unique=True))),
     )  # fmt: skip
     return draw(MODELS), shard
 
@@ -92,6 +96,7 @@ def test_backward_is_twice_the_products_of_forward(job: tuple[ModelSpec, Shard])
 @given(jobs())
 def test_recomputation_trades_memory_for_work(job: tuple[ModelSpec, Shard]) -> None:
     model, shard = job
+    shard = replace(shard, recompute_modules=())
     kept = {
         how: built((model, replace(shard, recompute=how))).layers[0] for how in ("none", "selective", "full")
     }

@@ -12,7 +12,7 @@ from simcore.collectives import NcclPlanner
 from simcore.cost import RooflineCost
 from simcore.engine.shortcuts import simulate
 from simcore.errors import InputError
-from simcore.graph import verify
+from simcore.graph import OpKind, verify
 from simcore.hardware import Topology, load_cluster
 from tests.parallel.jobs import model as tiny
 from tests.parallel.jobs import step
@@ -32,6 +32,28 @@ FLEX = SoftwareSpec(moe_dispatcher="flex", moe_exchange_sms=20)
 def job(schedule: str = "dualpipe", **training: object) -> Job:
     parallel = ParallelSpec(pp=4, dp=8, ep=8, schedule=schedule)  # type: ignore[arg-type]
     return Job(tiny(8, experts=8), parallel, TRAINING.model_copy(update=training), FLEX)
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipe_v"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_rings_of_two_passes_that_take_turns_are_launches_of_their_own(schedule, recompute):
+    # Each step of a ring is one send and one receive, side by side.  Two passes number theirs alike if
+    # nobody watches, and what is launched together begins together, before what its second half waits for.
+    parallel = ParallelSpec(
+        pp=2, cp=2, dp=2, ep=4, schedule=schedule, virtual_stages=2 if schedule == "dualpipe_v" else 1
+    )
+    training = TRAINING.model_copy(
+        update={"global_batch": 16, "micro_batch": 1, "seq": 1024, "recompute": recompute}
+    )
+    graph = generate(tiny(4, experts=8), parallel, training, SoftwareSpec())
+    assert "fwd+bwd" in graph.template_names
+    assert verify(graph) == []
+    assert step(graph).step_ps > 0
+    for start, end in zip(graph.template_start, graph.template_start[1:], strict=False):
+        batch = graph.ops.batch[start:end]
+        ring = [int(number) for number, kind in zip(batch, graph.ops.kind[start:end], strict=True)
+                if number >= 0 and kind in (OpKind.SEND, OpKind.RECV)]  # fmt: skip
+        assert all(ring.count(number) == 2 for number in ring)
 
 
 def test_each_stage_holds_a_chunk_of_either_copy_and_half_of_the_states():

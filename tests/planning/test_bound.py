@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from simcore.apps.bench.plan import bounds_and_step, random_jobs
 from simcore.apps.bench.published import FOLDER
+from simcore.apps.bench.tightness import bounds_and_step, random_jobs
 from simcore.apps.run.loading import loaded
 from simcore.apps.run.scenario import resolve_scenario
 from simcore.apps.run.simulation import setup_of
@@ -34,6 +34,25 @@ def test_no_bound_is_above_a_simulation():
         assert 0 < close <= step, done
         kinds[done.parallel.schedule] += 1
     assert len(kinds) >= 6
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipe_v"])
+@pytest.mark.parametrize("cp", [1, 2])
+@pytest.mark.parametrize("preset", ["megatron-core", "deepspeed"])
+def test_no_bound_is_above_passes_that_take_turns(schedule, cp, preset):
+    # What a pass waits for (exchanges of tokens, the ring of attention) runs beside the other's compute;
+    # gradients that are reduced behind every backward (DeepSpeed's) are in both, bound and simulation.
+    said = {
+        "model": {**TINY, "moe": {"num_experts": 8, "top_k": 2, "ffn": 1024}},
+        "parallel": {"pp": 2, "cp": cp, "ep": 4, "schedule": schedule,
+                     "virtual_stages": 2 if schedule == "dualpipe_v" else 1},
+        "training": {"seq": 1024, "global_batch": 32, "sharding": "zero1", "ep_overlap": True},
+        "software": preset,
+    }  # fmt: skip
+    done = complete(said, "a job", num_gpus=16, generation="hopper")
+    rough, close, step = bounds_and_step(done, load_cluster("h100-16"))
+    assert 0 < rough <= step
+    assert 0.8 * step < close <= step
 
 
 @pytest.mark.parametrize("family", ["dgxc_llama8b", "fms_fsdp", "dgxc_pax175b"])
@@ -68,5 +87,5 @@ def test_the_rough_bound_is_the_closed_form_of_1f1b():
     rough = RoughBounds(prices)
     job = Job(done.model, done.parallel, done.training, done.software)
     layers = job.chunks[1][0].pieces
-    each = sum(rough._chunk_ps(job, layers, kind, (0,)) for kind in "FB")
+    each = sum(rough.timed(job, (0,)).chunk_ps(layers, kind) for kind in "FB")
     assert (8 + 4 - 1) * each < rough.step_ps(job) < 1.15 * (8 + 4 - 1) * each

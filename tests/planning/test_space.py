@@ -94,12 +94,15 @@ def test_what_does_not_fit_is_what_a_run_refuses():
     assert least == min(one.peak_bytes for one in found.every) > asks.available_bytes
     missing = (least - asks.available_bytes) / 2**30
     assert f"GPUs with {missing:.1f} GiB more" in found.advice()
+    # What would fit is asked of the same closed form: twice the GPUs, by another pipeline stage.
+    assert "would fit on 16 GPUs: --set parallel.pp=2" in found.advice()
 
 
 def test_a_rule_that_nothing_obeys_is_named():
     asks = question("model.heads=3", "model.kv_heads=3", "model.hidden=384", "model.head_size=128")
     found = census(asks, asked_axes("tp=2:4", asks.said))
-    assert found.advice() == "most often (1 of 2): parallel.tp=2 does not divide 3 attention heads"
+    rule = "parallel.tp=2 does not divide 3 attention heads; nearest: parallel.tp=1 or 3"
+    assert found.advice() == f"most often (1 of 2): {rule}"
 
 
 def test_memory_of_the_fullest_stage_is_that_of_all_stages():

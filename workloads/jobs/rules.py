@@ -225,8 +225,9 @@ def contradictions(draft: Draft) -> None:
         "recompute": ("training.recompute", draft.training.recompute),
         "schedule": ("parallel.schedule", schedule),
     }
-    for key, known in draft.preset.values("supports").items():
-        called, value = asked[key]
+    supports = draft.preset.values("supports")
+    for key, (called, value) in asked.items():
+        known = supports.get(key, [value])
         if (
             value
             and value not in known

@@ -230,11 +230,11 @@ class OpTape:
         """The backward pass; what comes next waits for what an op leaves under way."""
         out: list[TapedLaunch] = []
         under_way: list[Hashable] = []
-        for op, wanted in reversed(list(zip(self.ops, grads, strict=True))):
+        again = self._again_before(grads) if selective else {}
+        for number, (op, wanted) in reversed(list(enumerate(zip(self.ops, grads, strict=True)))):
             early = [launch for launch in op.backward if _is_wanted(launch.role, wanted)]
             late = [launch for launch in op.late if _is_wanted(launch.role, wanted)]
-            if early and op.again and selective:
-                early = [*(_again(self.forward[k]) for k in op.forward), *early]
+            early = [*(_again(self.forward[k]) for k in again.get(number, ())), *early]
             for launches, leaves in ((early, op.after), (late, [])):
                 if launches and under_way:
                     launches[0] = replace(launches[0], waits=(*launches[0].waits, *under_way))
@@ -242,6 +242,22 @@ class OpTape:
                 out += launches
                 under_way += leaves
         return out
+
+    def _again_before(self, grads: Sequence[tuple[bool, bool]]) -> dict[int, list[int]]:
+        """Forward launches that run again before the backward of an op, by its number.
+
+        Ops in a row that run again do so together, in their order, before the backward of the last: each
+        reads what the one before it makes.
+        """
+        found: dict[int, list[int]] = {}
+        last = -1  # of the row under way
+        for number, (op, wanted) in enumerate(zip(self.ops, grads, strict=True)):
+            if op.again and any(_is_wanted(launch.role, wanted) for launch in op.backward):
+                found[number] = [*found.pop(last, ()), *op.forward]
+                last = number
+            elif op.forward:
+                last = -1
+        return found
 
 
 def _is_wanted(role: Role, wanted: tuple[bool, bool]) -> bool:

@@ -42,7 +42,6 @@ class OpWriter:
         self.last: OpHandle | None = None  # latest op on the compute stream
         self._open: list[Source] = []
         self.beside: list[Source] = []  # an exchange beside another microbatch's compute
-        self._batch = 0
 
     def wait_for(self, *sources: Source) -> None:
         """The next op on the compute stream waits for ``sources``."""
@@ -170,8 +169,7 @@ class OpWriter:
             "out_shapes": _shapes(kernel.out_shapes),
         }  # fmt: skip
         if kernel.collective == SEND_RECV.name:
-            columns["batch"] = self._batch
-            self._batch += 1
+            columns["batch"] = len(self.template)  # a launch of its own, whoever else writes this template
             self.template.send(kernel.group, kernel.peer_delta, kernel.num_bytes, **columns)  # type: ignore[arg-type]
             return self.template.recv(kernel.group, -kernel.peer_delta, kernel.num_bytes, **columns)  # type: ignore[arg-type]
         columns["reduce_op"] = kernel.reduce_op

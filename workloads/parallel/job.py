@@ -105,8 +105,12 @@ class Job:
 
     @property
     def overlaps_passes(self) -> bool:
-        """Whether forwards and backwards take turns behind their exchanges; see ``passes.py``."""
-        return self.training.ep_overlap and self.parallel.pipeline.overlaps_passes and not self.is_fsdp
+        """Whether forwards and backwards take turns behind their exchanges; see ``passes.py``.
+
+        Not where gradients are reduced behind every backward: nobody's DualPipe does that.
+        """
+        reduces = self.reduces_each or self.training.reduce_every_microbatch
+        return self.training.ep_overlap and self.parallel.pipeline.overlaps_passes and not reduces
 
     @property
     def is_fsdp(self) -> bool:

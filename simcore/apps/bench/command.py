@@ -16,6 +16,7 @@ from simcore.apps.bench.described import bench_described
 from simcore.apps.bench.imports import bench_imports
 from simcore.apps.bench.plan import bench_plan
 from simcore.apps.bench.published import bench_published
+from simcore.apps.bench.recipes import bench_recipes
 from simcore.apps.bench.runs import bench_runs
 from simcore.apps.bench.scale import bench_scale
 from simcore.apps.errors import as_app
@@ -116,6 +117,7 @@ app.command("curve")(bench_curve)
 app.command("imports")(bench_imports)
 app.command("runs")(bench_runs)
 app.command("plan")(bench_plan)
+app.command("recipes")(bench_recipes)
 as_app(app)
 
 

@@ -1,40 +1,70 @@
-"""One question answered: planned, its files written, the best and the default looked at."""
+"""One question answered: planned, its files written, the best few and the default looked at."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from simcore.apps.plan.asking import PlanRequest
-from simcore.apps.plan.files import BEST, JOURNAL, TRIALS, write_best, write_trials
+from simcore.apps.plan.explained import Explained, explained
+from simcore.apps.plan.files import BEST, JOURNAL, TRIALS, write_best, write_launches, write_trials
 from simcore.apps.plan.journal import Journal
 from simcore.apps.plan.planning import Planned, planned
-from simcore.apps.plan.result import Explained, explained, proof, table, ties, why
+from simcore.apps.plan.prices import PriceList
+from simcore.apps.plan.result import ties
+from simcore.apps.plan.table import leaner, proof, table, why
+from simcore.apps.run.identity import outcome_version
+from simcore.apps.workers import chosen_workers
 from simcore.files import whole_folder
+from simcore.planning import polish
+from simcore.planning.ground import SearchAxis
+from simcore.planning.question import Question
 from simcore.planning.search import Trial
-from simcore.planning.space import SearchAxis
+from simcore.units import GIB
 
-#: Strategies that get a file.
-_FILES = 5
+#: Strategies that get a file and a line.
+_BEST: Final = 5
 
 
 @dataclass(frozen=True)
 class Answer:
-    """``ranked``: what was simulated, the fastest first; ``told``: the best, then the default if it was."""
+    """``ranked``: what was simulated, the fastest first; ``best``: the first few of them, looked at.
+
+    ``default``: the job as it is by default, where it is a candidate that fits; else ``default_refused``
+    says why it is none.
+    """
 
     planned: Planned
+    folder: Path
     ranked: list[Trial]
-    told: list[Explained]
+    best: list[Explained]
+    default: Explained | None = None
+    default_refused: str = ""
 
-    def lines(self) -> list[str]:
+    @property
+    def cluster(self) -> str:
+        """What it is planned for."""
+        return self.planned.question.cluster.name
+
+    @property
+    def told(self) -> list[Explained]:
+        """What was looked at, the best first."""
+        return self.best + [one for one in (self.default,) if one is not None and one not in self.best]
+
+    def lines(self, prices: PriceList | None) -> list[str]:
         """For the terminal."""
-        out = self.planned.census.lines()
-        if self.told:
-            out += table(self.planned, self.ranked, self.told[0])
-            out += [proof(self.planned), ties(self.planned, self.ranked).line(self.ranked)]
-        if len(self.told) > 1:
-            out.append(why(*self.told))
+        plan, out = self.planned, self.planned.census.lines()
+        if self.best:
+            out += table(plan, self.best, self.default, prices)
+            out += leaner(self.ranked)
+            out += polish.lines(plan.polished, plan.question)
+            out += [proof(plan), ties(plan, self.ranked).line(self.ranked)]
+            if self.default is not None:
+                out.append(why(self.best[0], self.default))
+        if self.default_refused:
+            out.append(f"the job as it is by default cannot be: {self.default_refused}")
         return out
 
 
@@ -45,21 +75,43 @@ def answered(
     *,
     gap: float,
     budget_s: float,
+    emit: str = "",
+    polishes: bool = False,
+    ray: str | None = None,
 ) -> Answer:
-    """Plan, and leave in ``folder`` what is found.  InputError where it cannot be written."""
+    """Plan, and leave in ``folder`` what is found, for the framework ``emit``, too.
+
+    ``ray``: the address of a Ray cluster to simulate on.  InputError where the folder cannot be written or
+    nobody answers there.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     journal = Journal(folder / JOURNAL, ask.question)
-    found = planned(ask.question, axes, gap=gap, budget_s=budget_s, journal=journal)
+    kept = ask.kept if polishes else None
+    with chosen_workers(ray, outcome_version) as workers:
+        found = planned(
+            ask.question, axes, gap=gap, budget_s=budget_s, journal=journal, kept=kept, workers=workers
+        )  # fmt: skip
     write_trials(folder / TRIALS, found)
     ranked = found.search.ranked() if found.search is not None else []
+    refused = "" if found.default is not None else _refused(ask.question)
     if not ranked:
-        return Answer(found, ranked, [])
+        return Answer(found, folder, ranked, [], default_refused=refused)
+    asked = ranked[:_BEST]
     default = found.default
-    known = [default] if default is not None and default.step_s is not None else []
+    if default is not None and default.step_s is not None and default not in asked:
+        asked.append(default)
     with whole_folder(folder / BEST, "strategies") as fresh:
-        write_best(fresh, found, [*ranked[:_FILES], *known], ask.cluster, ask.given)
-    told = [explained(ranked[0], folder / BEST / "1.yaml", ask.cluster)]
-    if known:
-        file = folder / BEST / f"{len(ranked[:_FILES]) + 1}.yaml"
-        told.append(explained(known[0], file, ask.cluster))
-    return Answer(found, ranked, told)
+        write_best(fresh, found, asked, ask.cluster, ask.given)
+        if emit:
+            write_launches(fresh, found, asked, emit)
+    files = [folder / BEST / f"{number}.yaml" for number in range(1, len(asked) + 1)]
+    told = explained(list(zip(asked, files, strict=True)), ask.cluster, journal)
+    of_default = next((one for one in told if one.trial is default), None)
+    return Answer(found, folder, ranked, told[:_BEST], of_default, refused)
+
+
+def _refused(question: Question) -> str:
+    """Why the job as it is by default cannot be; "" where it can."""
+    job = question.examined({})
+    numbers = f": {job.peak_bytes / GIB:.1f} GiB of {question.available_bytes / GIB:.1f}"
+    return job.reason + (numbers if job.reason and job.peak_bytes else "")

@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from simcore.apps.plan.amounts import numbers_of_gpus
 from simcore.apps.run.scenario import SECTIONS, resolve_scenario
 from simcore.apps.run.settings import split_pairs
 from simcore.apps.run.simulation import setup_of
-from simcore.errors import InputError
-from simcore.hardware import load_cluster
+from simcore.errors import InputError, nearest
+from simcore.hardware import cluster_names, load_cluster
 from simcore.planning.question import Question
 
+if TYPE_CHECKING:
+    from workloads.jobs.launch import Launch
+
 _FAMILY = "h100"
+#: What a plan may be for; of one cluster the fastest strategy is the cheapest, too.
+OBJECTIVES: Final = ("time", "cost", "gpus")
+#: Keys that flags always say and that follow from a candidate's degrees.
+_FOLLOWS = (
+    "sequence_parallel", "stage_layers", "embedding_as_layer", "head_as_layer", "microbatch_group",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PlanRequest:
     """A question; ``cluster`` and ``given`` as ``run_sim.py`` takes them, without settings of the job.
 
-    ``hardware``: what of those and of the job's software changes the cluster's profile.
+    ``hardware``: what of those and of the job's software changes the cluster's profile.  ``kept``: keys of
+    the job that are searched only where they are asked for.  ``launch``: the flags that the job comes from.
     """
 
     question: Question
     cluster: str
     given: Mapping[str, str]
     hardware: Mapping[str, str]
+    kept: Collection[str]
+    launch: Launch | None = None
 
 
 def checked_limits(gap: float, budget_s: float, spare: float) -> None:
@@ -49,7 +62,10 @@ def clusters_asked(
     tokens: str | None,
     tornado: bool,
 ) -> list[str | None]:
-    """Clusters to plan for, the smallest first.  InputError for options that contradict each other."""
+    """Clusters to plan for, the smallest first.  InputError for options that contradict each other.
+
+    ``gpu``: kinds of clusters, with commas between.
+    """
     if cluster is not None and (gpus or gpu):
         raise InputError("--cluster says how many GPUs there are: it goes without --gpus and --gpu")
     if gpu and not gpus:
@@ -58,14 +74,33 @@ def clusters_asked(
         raise InputError("--deadline needs --tokens: of what it is the end")
     if not gpus:
         return [cluster]
-    found: list[str | None] = [f"{gpu or _FAMILY}-{number}" for number in numbers_of_gpus(gpus)]
+    families = dict.fromkeys(word.strip() for word in (gpu or _FAMILY).split(","))
+    for family in families:
+        if family not in cluster_names():
+            raise InputError(f"--gpu {family!r}{nearest(family, cluster_names())}")
+    found: list[str | None] = [
+        f"{family}-{number}" for number in numbers_of_gpus(gpus) for family in families
+    ]
     if tornado and len(found) > 1:
         raise InputError("--tornado is for one cluster")
     return found
 
 
+def checked_objective(objective: str, *, priced: bool) -> None:
+    """InputError for what a plan cannot be for."""
+    if objective == "energy":
+        raise InputError(
+            "--objective energy: energy is not modelled, as measured watts of kernels do not carry over from"
+            " one GPU to another (docs/clocks.md)"
+        )
+    if objective not in OBJECTIVES:
+        raise InputError(f"--objective {objective!r}{nearest(objective, OBJECTIVES)}")
+    if objective == "cost" and not priced:
+        raise InputError("--objective cost needs --prices: a TOML file of yours, or aws")
+
+
 def asked(
-    workload: str,
+    workload: str | None,
     cluster: str | None,
     settings: Sequence[str],
     *,
@@ -73,8 +108,9 @@ def asked(
     seq: int | None = None,
     framework: str | None = None,
     spare: float = 0.0,
+    launch: tuple[str, str] | None = None,
 ) -> PlanRequest:
-    """The question that arguments ask.
+    """The question that arguments ask; ``launch`` as :func:`resolve_scenario` takes it.
 
     A job without a batch gets that of its completion: candidates need one in common.
     Errors: InputError for a workload that is no description, or anything else that ``run_sim.py`` refuses.
@@ -86,7 +122,9 @@ def asked(
     for key, value in options.items():
         if value is not None and given.setdefault(key, f"{value}") != f"{value}":
             raise InputError(f"--set {key}={given[key]} contradicts {value}")
-    scenario = resolve_scenario(workload, cluster=cluster, settings=given)
+    if workload is None and launch is None:
+        raise InputError("what is planned for? A model's name, a config.json, a described job or flags")
+    scenario = resolve_scenario(workload, cluster=cluster, settings=given, launch=launch)
     job, hardware = scenario.described, scenario.settings.hardware
     if job is None:
         raise InputError(f"{workload}: a plan is for a model's name, a config.json or a described job")
@@ -103,7 +141,8 @@ def asked(
     batch = {"training.global_batch": str(base.training.global_batch)}
     parallel = job.content.get("parallel")
     if isinstance(parallel, Mapping):  # dp is what other degrees leave of the GPUs
-        parallel = {key: value for key, value in parallel.items() if key != "dp"}
+        follows = {"dp"} if job.launch is None else {"dp", *_FOLLOWS}
+        parallel = {key: value for key, value in parallel.items() if key not in follows}
     overrides = {key: text for key, text in {**job.overrides, **batch}.items() if key != "parallel.dp"}
     question = Question(
         content={**job.content, "parallel": parallel},
@@ -117,4 +156,7 @@ def asked(
     plain = {
         key: value for key, value in scenario.settings.given.items() if key.partition(".")[0] not in SECTIONS
     }
-    return PlanRequest(question, scenario.cluster, plain, {**base.gpu, **hardware})
+    kept = (
+        question.said if job.launch is None else given.keys()
+    )  # flags say everything: a place to start from
+    return PlanRequest(question, scenario.cluster, plain, {**base.gpu, **hardware}, kept, job.launch)

@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from simcore.apps.run.launching import Emit, FromMegatron, FromTorchtitan
+from simcore.apps.workers import RayOption
+
 
 def plan(
     workload: Annotated[
-        str,
+        str | None,
         typer.Argument(metavar="MODEL|JOB.yaml", help="A model's name, a config.json or a described job."),
-    ],
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(metavar="NAME|FILE", help="Cluster profile. Default: the job's, or h100-256."),
@@ -21,13 +24,25 @@ def plan(
         str | None, typer.Option(metavar="N,N", help="Numbers of GPUs to plan for, with --gpu; no --cluster.")
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(metavar="FAMILY", help="Clusters of this profile (h800). Default: h100.")
+        str | None,
+        typer.Option(metavar="FAMILY,...", help="Clusters of these profiles (h100,h800). Default: h100."),
     ] = None,
     tokens: Annotated[
         str | None, typer.Option(metavar="15T", help="Also say how long so many tokens take.")
     ] = None,
     deadline: Annotated[
         str | None, typer.Option(metavar="60d", help="Say the fewest of --gpus that train --tokens by then.")
+    ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            metavar="time|cost|gpus",
+            help="Which of several clusters is best: the quickest, the cheapest per token, the fewest GPUs.",
+        ),
+    ] = "time",
+    prices: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|aws", help="What GPUs cost an hour (docs/planning.md): also say costs."),
     ] = None,
     global_batch: Annotated[int | None, typer.Option(help="Samples of a step.")] = None,
     seq: Annotated[int | None, typer.Option(help="Tokens of a sample.")] = None,
@@ -50,14 +65,22 @@ def plan(
     spare: Annotated[
         float, typer.Option(metavar="SHARE", help="Of a GPU's memory that is to stay free, such as 0.06.")
     ] = 0.0,
+    no_polish: Annotated[
+        bool,
+        typer.Option("--no-polish", help="Leave the best as the search found them (with --search: always)."),
+    ] = False,
     tornado: Annotated[
         bool,
         typer.Option("--tornado", help="Also: the best on other hardware, and one step along each axis."),
     ] = False,
+    from_megatron: FromMegatron = None,
+    from_torchtitan: FromTorchtitan = None,
+    emit: Emit = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As run_sim.py has it; repeatable.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: plans/<model>-<cluster>.")] = None,
+    ray: RayOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Find the fastest strategy of MODEL on a cluster, and how much faster any other can be at most."""
@@ -68,53 +91,83 @@ def plan(
     from simcore.apps.errors import INTERRUPTED
     from simcore.apps.plan.amounts import seconds_of, tokens_of
     from simcore.apps.plan.answer import Answer, answered
-    from simcore.apps.plan.asking import asked, checked_limits, clusters_asked
+    from simcore.apps.plan.asking import PlanRequest, asked, checked_limits, checked_objective, clusters_asked
     from simcore.apps.plan.files import BEST, TRIALS
     from simcore.apps.plan.front import front
+    from simcore.apps.plan.picture import PICTURE, draw
     from simcore.apps.plan.planning import default_folder
+    from simcore.apps.plan.prices import read_prices
     from simcore.apps.plan.result import json_of
+    from simcore.apps.plan.table import in_columns
     from simcore.apps.plan.tornado import tornado as sensitivity
     from simcore.apps.progress import say
+    from simcore.apps.run.launching import launch_asked, say_launch
     from simcore.errors import InfeasibleError
     from simcore.planning.space import asked_axes
 
+    launch = launch_asked(megatron=from_megatron, torchtitan=from_torchtitan)
+    if emit:
+        from workloads.jobs.launch import dialect_of
+
+        dialect_of(emit)
     began = time.perf_counter()
     checked_limits(gap, budget, spare)
+    checked_objective(objective, priced=prices is not None)
     all_tokens = None if tokens is None else tokens_of(tokens)
     deadline_s = None if deadline is None else seconds_of(deadline)
     clusters = clusters_asked(cluster, gpus, gpu, deadline=deadline, tokens=tokens, tornado=tornado)
-    answers: list[Answer] = []
+    requests: list[PlanRequest] = []
     batch = global_batch
     for name in reversed(clusters):  # the most GPUs first: a batch that is not said is theirs
         ask = asked(
-            workload, name, settings or [],
+            workload, name, settings or [], launch=launch,
             global_batch=batch, seq=seq, framework=framework, spare=spare,
         )  # fmt: skip
+        if not requests:
+            say_launch(ask.launch)
         batch = ask.question.ground.base.training.global_batch
+        requests.insert(0, ask)
+    hardware = [ask.question.cluster for ask in requests]
+    priced = None if prices is None else read_prices(prices, hardware)
+    if priced is not None:
+        for one in hardware:  # what has no price is known at once
+            priced.gpu_hour(one)
+    answers: list[Answer] = []
+    for name, ask in zip(reversed(clusters), reversed(requests), strict=True):
         folder = out or default_folder(ask.question)
         if len(clusters) > 1:
             folder = folder / str(name) if out else folder
             say(f"{name} ...")
-        axes = asked_axes(search, ask.question.said)
-        answers.insert(0, answered(ask, axes, folder, gap=gap, budget_s=budget))
+        axes = asked_axes(search, ask.kept)
+        found = answered(
+            ask, axes, folder,
+            gap=gap, budget_s=budget, emit=emit or "", polishes=not (search or no_polish), ray=ray,
+        )  # fmt: skip
+        answers.insert(0, found)
         if answers[0].planned.interrupted:
             break
-    shaken = sensitivity(ask, answers[0].planned) if tornado and answers[0].told else None
-    sizes = front(answers, all_tokens, deadline_s)
+    shaken = sensitivity(ask, answers[0].planned) if tornado and answers[0].best else None
+    sizes = front(answers, all_tokens, deadline_s, objective, priced)
+    drawn = [draw(answer, sizes) for answer in answers if answer.best]
     wall_s = time.perf_counter() - began
     if as_json:
-        best = answers[0]
-        shown = json_of(best.planned, best.ranked, best.told, wall_s)
+        best = next((one for one in answers if sizes.best and one.cluster == sizes.best.cluster), answers[0])
+        shown = json_of(best.planned, best.ranked, best.told, best.default_refused, wall_s)
         more = {} if shaken is None else {"sensitivity": shaken.as_object()}
         print(json.dumps({**shown, **more, **sizes.as_object()}))
     else:
+        lines = []
         for answer in answers:
-            print(*answer.lines(), sep="\n")
-        if shaken is not None:
-            print(*shaken.lines(), sep="\n")
-        if len(clusters) > 1 or tokens:
-            print(*sizes.lines(), sep="\n")
-        print(f"{wall_s:.1f} s; {folder}: {TRIALS}, {BEST}/1.yaml and so on for run_sim.py")
+            lines += ["", f"{answer.cluster}:"] if len(clusters) > 1 else []
+            lines += answer.lines(priced)
+        lines += [""] if len(clusters) > 1 else []
+        lines += shaken.lines() if shaken is not None else []
+        lines += sizes.lines() if len(clusters) > 1 or tokens else []
+        lines += [priced.line()] if priced is not None else []
+        print(in_columns(lines))
+        written = [TRIALS, *([PICTURE] if any(drawn) else [])]
+        written += [f"{BEST}/1.yaml and so on for run_sim.py"] if drawn else []
+        print(f"{wall_s:.1f} s; {folder}: {', '.join(written)}")
     if not any(answer.planned.census.fitting for answer in answers):
         raise InfeasibleError(f"no candidate is legal and fits; {answers[-1].planned.census.advice()}")
     if answers[0].planned.interrupted:

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from simcore.apps.plan.planning import Planned
+from simcore.apps.run.band import stated_band
+from simcore.apps.run.launching import launch_file, predicted_lines
 from simcore.errors import InputError
 from simcore.files import whole_file, whole_text
 from simcore.planning.search import Trial
@@ -64,6 +66,25 @@ def write_best(
         content = job_content(job, cluster, given)
         text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100)
         whole_text(folder / f"{number}.yaml", said + text)
+
+
+def write_launches(folder: Path, plan: Planned, trials: list[Trial], framework: str) -> None:
+    """``1.megatron.sh`` and so on beside the YAML; where the framework does not run a job, why not."""
+    question = plan.question
+    cluster = question.cluster
+    for number, trial in enumerate(trials, start=1):
+        job = question.completed(trial.settings)
+        assert trial.step_s is not None
+        workload = job.graph().workload
+        band, _ = stated_band(
+            trial.step_s, workload, cluster.gpu, settings=question.overrides, network="fluid"
+        )
+        peak = trial.appraised.peak_bytes
+        lines = predicted_lines(trial.step_s, band, peak, question.available_bytes)
+        try:
+            launch_file(framework, job, cluster, lines).write(folder, str(number))
+        except InputError as error:
+            whole_text(folder / f"{number}.{framework}.txt", f"{error}\n")
 
 
 def job_content(job: Description, cluster: str, given: Mapping[str, str]) -> dict[str, Any]:

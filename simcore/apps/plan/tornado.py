@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -14,8 +14,9 @@ from simcore.apps.workers import each
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster
 from simcore.planning.appraisal import Appraiser, Simulated
+from simcore.planning.ground import Settings
 from simcore.planning.search import Trial
-from simcore.planning.space import AXES, Settings
+from simcore.planning.space import step_between
 from simcore.planning.words import short_form
 
 #: By how much hardware is changed, both ways.
@@ -129,22 +130,8 @@ def tornado(ask: PlanRequest, found: Planned) -> Tornado:
 
 def neighbours(best: Settings, trials: Sequence[Trial]) -> list[tuple[str, Trial]]:
     """(axis, candidate) of those that differ from ``best`` along one axis alone."""
-    own = _by_axis(best)
-    found = []
-    for trial in trials:
-        other = _by_axis(trial.settings)
-        differs = [name for name in {**own, **other} if own.get(name) != other.get(name)]
-        if len(differs) == 1:
-            found.append((differs[0], trial))
-    return found
-
-
-def _by_axis(settings: Settings) -> dict[str, Mapping[str, str]]:
-    return {
-        axis.name: values
-        for axis in AXES
-        if (values := {key: settings[key] for key in axis.keys if key in settings})
-    }
+    steps = [(step_between(best, trial.settings), trial) for trial in trials]
+    return [(axis.name, trial) for axis, trial in steps if axis is not None]
 
 
 @dataclass(frozen=True)

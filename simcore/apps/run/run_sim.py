@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simcore.apps.run.launching import Emit, FromMegatron, FromTorchtitan
+
 if TYPE_CHECKING:
     from simcore.apps.progress import StageTimer
     from simcore.apps.run.scenario import Scenario
@@ -83,6 +85,9 @@ def run_sim(
         ),
     ] = False,
     force: ForceOption = False,
+    from_megatron: FromMegatron = None,
+    from_torchtitan: FromTorchtitan = None,
+    emit: Emit = None,
     perfetto: Annotated[
         bool, typer.Option("--perfetto/--no-perfetto", help="Also write a file for Perfetto, or not.")
     ] = True,
@@ -94,6 +99,7 @@ def run_sim(
     import time
 
     from simcore.apps.progress import StageTimer
+    from simcore.apps.run.launching import launch_asked, say_launch
     from simcore.apps.run.loading import chosen_interference, schedule_text
     from simcore.apps.run.scenario import resolve_scenario
     from simcore.apps.run.settings import split_pairs
@@ -108,7 +114,10 @@ def run_sim(
         seed=seed,
         settings=split_pairs(settings or ()),
         force=force,
+        launch=launch_asked(megatron=from_megatron, torchtitan=from_torchtitan),
     )
+    if scenario.described is not None:
+        say_launch(scenario.described.launch)
     if show_schedule:
         print(schedule_text(scenario, as_json=as_json))
         return
@@ -117,7 +126,7 @@ def run_sim(
     def run(scenario: Scenario, out: Path | None, stages: StageTimer) -> FinishedRun:
         return run_scenario(
             scenario, out, stages,
-            fold=not no_fold, edits=edits or (), learned=learned, perfetto=perfetto,
+            fold=not no_fold, edits=edits or (), learned=learned, perfetto=perfetto, emit=emit or "",
         )  # fmt: skip
 
     continued = None

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from simcore.apps.run.settings import RunSettings, parse_settings
 from simcore.errors import InputError, nearest
-from simcore.hardware import DEFAULT_CLUSTER
+from simcore.hardware import DEFAULT_CLUSTER, load_cluster
 from simcore.outside import inside, read_text, there, yaml_document
 from workloads import catalog
 
 if TYPE_CHECKING:
     from workloads.jobs import Description
+    from workloads.jobs.launch import Launch
 
 T = TypeVar("T")
 
@@ -33,26 +34,32 @@ _FILE_KEYS: Final = ("workload", "cluster", "network", "seed", "set")
 SECTIONS: Final = ("model", "parallel", "training", "software")
 _DESCRIBED_KEYS: Final = (*SECTIONS, "cluster", "network", "seed", "set")
 #: What a description runs on when nothing is said: one scalable unit of a DGX SuperPOD.
-_DESCRIBED_CLUSTER: Final = "h100-256"
+_FAMILY: Final = "h100"
+_DESCRIBED_CLUSTER: Final = f"{_FAMILY}-256"
 
 
 @dataclass(frozen=True)
 class DescribedJob:
-    """A description as written: its sections, where it stands, and settings that change it."""
+    """A description as written: its sections, where it stands, and settings that change it.
+
+    ``launch``: what of another program's flags the sections do not say.
+    """
 
     content: Mapping[str, Any]
     where: str
     folder: Path | None  # that of the file, None where the user names model and software
     overrides: Mapping[str, str]
+    launch: Launch | None = None
 
     def complete(self, num_gpus: int, generation: str = "") -> Description:
         """The job on ``num_gpus`` GPUs of a generation.  InputError as for ``workloads.jobs``."""
         from workloads.jobs import complete  # most scenarios are graphs: they start without it
 
-        return complete(
+        job = complete(
             self.content, self.where, overrides=self.overrides, num_gpus=num_gpus, generation=generation,
             folder=self.folder,
         )  # fmt: skip
+        return job if self.launch is None else self.launch.told(job)
 
 
 @dataclass(frozen=True)
@@ -93,16 +100,23 @@ def resolve_scenario(
     seed: int | None = None,
     settings: Mapping[str, str],
     force: bool = False,
+    content: Any = None,
+    launch: tuple[str, str] | None = None,
 ) -> Scenario:
     """The scenario that arguments describe; what they leave open comes from a scenario file, then defaults.
 
     ``workload`` is a catalog name, a graph folder, a YAML file with the keys workload (or model, parallel,
-    training, software), cluster, network, seed and set, a config.json or a model's name.
+    training, software), cluster, network, seed and set, a config.json or a model's name.  ``content``: of
+    that YAML file, where it is known.  ``launch`` stands for a workload: a framework and its flags, or a file
+    of them.
     Errors: InputError for anything unknown, with the nearest known name.
     """
     file = _File(workload)
     if workload is not None and Path(workload).suffix.lower() in (".yaml", ".yml"):
-        file = _read_file(Path(workload))
+        path = Path(workload)
+        if content is None:
+            content = yaml_document(read_text(path, "scenario file"), workload)
+        file = _file_of(content, path)
     given_network = _first(network, file.network, "fluid")
     _check_network(given_network)
     given_settings = {**file.settings, **settings}
@@ -112,7 +126,13 @@ def resolve_scenario(
     given_seed = _first(seed, file.seed, 0)
     if given_seed < 0:
         raise InputError(f"seed {given_seed} must not be negative")
-    described = _described(workload, file, given_settings)
+    described: DescribedJob | None
+    if launch is not None:
+        if workload is not None:
+            raise InputError(f"{workload}: flags of a launch describe a job of their own")
+        cluster, described = _launched(*launch, cluster, given_settings)
+    else:
+        described = _described(workload, file, given_settings)
     graph_dir, from_catalog = None, False
     if described is None:
         graph_dir, from_catalog = _graph_dir(_first(file.workload, None, catalog.DEFAULT))
@@ -134,14 +154,34 @@ def resolve_scenario(
     )
 
 
-def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -> DescribedJob | None:
-    """The description, if the workload is one; settings of its sections go with it."""
+def _launched(
+    framework: str, given: str, cluster: str | None, settings: Mapping[str, str]
+) -> tuple[str, DescribedJob]:
+    """The cluster and the job that flags describe; without a cluster as many GPUs as they start."""
+    from workloads.jobs.launch import read_launch
+
+    told = read_launch(framework, given)
+    name = cluster or (f"{_FAMILY}-{told.num_gpus}" if told.num_gpus else _DESCRIBED_CLUSTER)
+    overrides = _of_sections(settings)
+    hardware = parse_settings({key: text for key, text in settings.items() if key not in overrides}).hardware
+    launch = told.on(load_cluster(name, hardware).num_gpus)
+    return name, DescribedJob(launch.content, told.where, None, overrides, launch)
+
+
+def _of_sections(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a description.  InputError for others that look like one."""
     overrides = {key: text for key, text in settings.items() if key.partition(".")[0] in SECTIONS}
     for key in settings.keys() - overrides.keys():
         section, _, name = key.partition(".")
         close = difflib.get_close_matches(section, SECTIONS, n=1, cutoff=0.8) if name else _sections_of(key)
         if close:
             raise InputError(f"unknown setting {key!r}; did you mean '{close[0]}.{name or key}'?")
+    return overrides
+
+
+def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -> DescribedJob | None:
+    """The description, if the workload is one; settings of its sections go with it."""
+    overrides = _of_sections(settings)
     if file.described is not None:
         path = Path(workload or "")
         return DescribedJob(file.described, str(path), path.parent, overrides)
@@ -204,8 +244,7 @@ def _graph_dir(workload: str) -> tuple[Path, bool]:
     return catalog.path(workload), True
 
 
-def _read_file(path: Path) -> _File:
-    content = yaml_document(read_text(path, "scenario file"), str(path))
+def _file_of(content: Any, path: Path) -> _File:
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected keys ({', '.join(_FILE_KEYS)}), got {type(content).__name__}")
     is_description = any(key in SECTIONS for key in content)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.band import stated_band
+from simcore.apps.run.launching import launch_of, predicted_lines
 from simcore.apps.run.loading import check_dims, check_world, loaded, rank_gpus
 from simcore.apps.run.scenario import Scenario
 from simcore.cost import ORIGINS
@@ -63,13 +64,14 @@ def run_scenario(
     edits: Sequence[str] = (),
     learned: LearnedInterference | None = None,
     perfetto: bool = True,
+    emit: str = "",
 ) -> FinishedRun:
     """Simulate ``scenario`` into ``out_dir`` (default: ``runs/<workload>``), atomically.
 
     With ``fold`` one rank stands for all that must behave like it; the result is the same without.
     ``edits`` (``KEY=VALUE``) change the workload first; the step time is found before each of them too.
     ``learned`` says how communication slows kernels, instead of what they share.  ``perfetto``: also write
-    a file for Perfetto.
+    a file for Perfetto.  ``emit``: and one by which this framework runs the job.
 
     Errors: InputError for what does not fit together, OutOfMemoryError when a stage does not fit its GPUs,
     DeadlockError when the workload hangs.
@@ -100,6 +102,8 @@ def run_scenario(
         graph, cluster = states[-1]
         for state in states:
             check_world(*state)
+        if emit:
+            launch_of(found, emit, edited=bool(done))  # what cannot be written is known at once
         memory, too_large = found.fits(graph, cluster, refuse=settings.refuse_memory)
     if out_dir is None:
         out_dir = Path("runs") / folder_name(graph.workload.name + ("-edited" if done else ""))
@@ -129,6 +133,10 @@ def run_scenario(
                 *(line for change in changes for line in change.lines()),
             ),
         )
+        if emit:
+            fullest = max(one.total for one in memory)
+            lines = predicted_lines(s_from_ps(result.step_ps), band, fullest, facts.capacity_bytes)
+            launch_of(found, emit, edited=bool(done), predicted=lines).write(folder, "launch")
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
         with stages.stage("analysing"):

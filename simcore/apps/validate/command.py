@@ -38,13 +38,19 @@ def validate(
     memory: Annotated[
         str | None, typer.Option(metavar="CSV", help="Published training runs with memory, GiB per GPU.")
     ] = None,
+    strategies: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CSV ...", help="Measured strategies, in groups or as published runs."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     family: Annotated[str, typer.Option(help="Of --runs: only the rows of this family.")] = "",
     limit: Annotated[int, typer.Option(metavar="N", help="Of --runs: N rows of each family.")] = 0,
     show: Annotated[str, typer.Option(metavar="ID", help="Of --runs: print a row as YAML for run_sim.")] = "",
     case: Annotated[int, typer.Option(metavar="N", help="Of --show: a row's N-th case.")] = 1,
     page: Annotated[str, typer.Option(metavar="FILE", help="Of --runs: write the report there.")] = "",
-    cache: Annotated[str, typer.Option(metavar="FILE", help="Of --runs: keep step times there.")] = "",
+    cache: Annotated[
+        str, typer.Option(metavar="FILE", help="Of --runs and --strategies: keep step times there.")
+    ] = "",
     sample: Annotated[
         int, typer.Option(metavar="N", help="Of --runs --leave-one-out: fit N rows of each family (0: all).")
     ] = 0,
@@ -71,15 +77,15 @@ def validate(
     ] = False,
     worst: Annotated[int, typer.Option(metavar="N", help="Rows to show.")] = 10,
 ) -> None:
-    """Errors of predictions by family: one of --kernels, --traces, --layers, --nccl, --runs, --memory."""
+    """Errors of predictions by family; of --strategies, what choosing by predictions costs."""
     import json
 
     collect_as_usual()  # hundreds of simulations
     files = {
         "--kernels": kernels, "--traces": traces, "--layers": layers, "--nccl": nccl, "--runs": runs,
-        "--memory": memory,
+        "--memory": memory, "--strategies": strategies,
     }  # fmt: skip
-    one_option(files, more=more, of=["--traces"])
+    one_option(files, more=more, of=["--traces", "--strategies"])
     if show:
         _show(runs, show, case)
     elif runs is not None:
@@ -89,6 +95,11 @@ def validate(
             runs, family=family, limit=limit, worst=worst, as_json=as_json, page=page, cache=cache,
             leave_one_out=leave_one_out, sample=sample, ablations=ablations, residuals=residuals,
         )  # fmt: skip
+    elif strategies:
+        from simcore.apps.validate.runs.choices import validate_strategies
+
+        found, lines = validate_strategies([*strategies, *(more or ())], cache=cache)
+        print(json.dumps(found) if as_json else printable("\n".join(lines)))
     elif memory is not None:
         from simcore.apps.validate.peak_memory import memory_errors, memory_lines
 

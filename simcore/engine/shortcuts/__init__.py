@@ -68,6 +68,7 @@ def simulate(
         result = simulate_unaided(graph, topology, cost, planner, aid=aid, **options)
         del aid  # and with it what was played
         if result.engine_events > _MANY_EVENTS:
+            gc.collect()  # few objects are in cycles, but they lie scattered in pages that nothing else is on
             _give_back_memory()
         return result
 
@@ -83,7 +84,11 @@ def simulate(
         result = None
         if repeats and (noise is None or noise.sigma == 0.0):
             result = repeated(graph, play, costs_of)
-        result = counted(play(graph) if result is None else result)
+        if result is None:
+            result = play(graph)
+        elif result.engine_events > _MANY_EVENTS:
+            _give_back_memory()
+        result = counted(result)
         if result.engine_events > _MANY_EVENTS:
             _give_back_memory()
         return result
@@ -92,10 +97,8 @@ def simulate(
 def _give_back_memory() -> None:
     """What a job was played with goes back to the system: the result of a long one takes as much again.
 
-    Few objects are in cycles, but they lie scattered in pages that nothing else is on; free pages between
-    columns that are still used glibc gives back when asked.
+    Free pages between columns that are still used glibc gives back when asked.
     """
-    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

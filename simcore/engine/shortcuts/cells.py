@@ -10,6 +10,7 @@ Note [Cells]
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -60,15 +61,21 @@ class Patterns:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Chain:
-    """Cells one after the other: ``at[c]`` is where cell ``c`` begins, ``at[-1]`` where the last one ends.
+    """Cells one after the other.
 
     ``launched_ps[c]``: when, after the base of host ``segment``, the last launch of cell ``c`` is there.
     """
 
-    at: list[list[int]]
+    places: array[int]  # one after the other, ``width`` numbers each
+    width: int
     segment: int
-    launched_ps: list[int]
+    launched_ps: array[int]
     pattern: Pattern
+
+    def at(self, cell: int) -> Place:
+        """Where a cell begins; the one behind the last is where that one ends."""
+        first = cell * self.width
+        return tuple(self.places[first : first + self.width])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -80,8 +87,8 @@ class Cells:
 
     streams: tuple[int, ...]
     chains: list[Chain]
-    chain: list[int]
-    cell: list[int]
+    chain: array[int]
+    cell: array[int]
 
 
 def num_ops(item: Item) -> int:

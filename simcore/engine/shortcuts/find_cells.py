@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simcore.engine.items import Item
+from simcore.engine.items import Item, packed
 from simcore.engine.shortcuts.cells import Cell, Cells, Chain, Pattern, Patterns, calls_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     finder = _Finder(tape, streams, is_local)
     places = finder.cuts()
     if len(places) < 2:
-        nothing = [-1] * len(tape.streams[streams[0]])
+        nothing = array("i", [-1]) * len(tape.streams[streams[0]])
         return Cells(streams, [], nothing, nothing)
     closed = finder.are_closed(places)
     goes_on = finder.go_on(places[1:-1])
@@ -41,7 +42,7 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     stops = cells_before[ends - 1] + 1 if len(begins) else begins
     finder.number(places)
     chains = [finder.chain(lo, hi, known) for lo, hi in zip(begins.tolist(), stops.tolist(), strict=True)]
-    return Cells(streams, chains, chain_of.tolist(), cell_of.tolist())
+    return Cells(streams, chains, packed(chain_of), packed(cell_of))
 
 
 class _Finder:
@@ -154,29 +155,30 @@ class _Finder:
             column[np.maximum(places[:, s] - 1, 0)] for s, column in enumerate(self._watched) if len(column)
         ]
         begins = tape.order[tape.first_op[at[:-1, 0]]] - tape.flat.first[self._instance[0][places[:-1, 0]]]
-        self._first_wait: list[list[int]] = np.stack(
-            [np.searchsorted(waits, places[:, s]) for s, waits in enumerate(self._wait_items)], axis=1
-        ).tolist()
-        self._places: list[list[int]] = places.tolist()
-        self._ops: list[list[int]] = ops[at].tolist()
-        self._launched_by: list[int] = launched.tolist()
-        self._begins: list[int] = begins.tolist()
-        self._ends_watched: list[list[bool]] = np.stack(watched, axis=1).tolist()
+        first_wait = [np.searchsorted(waits, places[:, s]) for s, waits in enumerate(self._wait_items)]
+        self._first_wait = packed(np.stack(first_wait, axis=1).ravel())
+        # One after the other, a number for each stream.
+        self._places, self._ops = packed(places.ravel()), packed(ops[at].ravel())
+        self._launched_by, self._begins = array("q", launched.tobytes()), packed(begins)
+        self._ends_watched = np.stack(watched, axis=1).tobytes()
 
     def chain(self, lo: int, hi: int, known: Patterns) -> Chain:
         """The chain of the cells between places ``lo`` and ``hi``."""
-        at, ops = self._places[lo : hi + 1], self._ops
-        first, before, last = at[0], at[-2], at[-1]
+        width = len(self._streams)
+        at = self._places[lo * width : (hi + 1) * width]
+        first, before, last = at[:width], at[-2 * width : -width], at[-width:]
+        first_op, last_op = self._row(self._ops, lo), self._row(self._ops, hi)
+        marks = self._ends_watched[hi * width : (hi + 1) * width]
         watched = tuple([
             s
-            for s, (begin, end, mark) in enumerate(zip(before, last, self._ends_watched[hi], strict=True))
+            for s, (begin, end, mark) in enumerate(zip(before, last, marks, strict=True))
             if end > begin and mark
         ])  # fmt: skip
         template = int(self._template[self._instance_of[first[0]]])
         key = (
             self._tape.kernels, template, self._begins[lo], self._streams, watched,
             *[end - begin for begin, end in zip(first, last, strict=True)],
-            *[end - begin for begin, end in zip(ops[lo], ops[hi], strict=True)],
+            *[end - begin for begin, end in zip(first_op, last_op, strict=True)],
         )  # fmt: skip
         pattern = known.placed.get(key)
         if pattern is None:
@@ -185,7 +187,12 @@ class _Finder:
             if pattern is None:
                 pattern = known.patterns[cells, watched] = self._pattern(cells, watched)
             known.placed[key] = pattern
-        return Chain(at, self._segment_of[first[0]], self._launched_by[lo:hi], pattern)
+        return Chain(at, width, self._segment_of[first[0]], self._launched_by[lo:hi], pattern)
+
+    def _row(self, numbers: array[int], place: int) -> array[int]:
+        """Those of a place, by stream."""
+        width = len(self._streams)
+        return numbers[place * width : (place + 1) * width]
 
     def _pattern(self, cells: tuple[Cell, ...], watched: tuple[int, ...]) -> Pattern:
         first = [tuple((0, 0) for _ in self._streams)]
@@ -202,9 +209,9 @@ class _Finder:
 
         All has been launched long ago, so that times of launches do not count.
         """
-        begin, end = self._places[number : number + 2]
-        ops = self._ops[number : number + 2]
-        waits = self._first_wait[number : number + 2]
+        begin, end = self._row(self._places, number), self._row(self._places, number + 1)
+        ops = self._row(self._ops, number), self._row(self._ops, number + 1)
+        waits = self._row(self._first_wait, number), self._row(self._first_wait, number + 1)
         content: list[object] = [self._streams]
         bounds = zip(begin, end, *ops, *waits, strict=True)
         for s, (lo, hi, op_lo, op_hi, wait_lo, wait_hi) in enumerate(bounds):
@@ -225,7 +232,7 @@ class _Finder:
             cell = known.cells[key] = self._made(begin, end, sizes)
         return cell
 
-    def _made(self, begin: list[int], end: list[int], shape: tuple[tuple[int, int], ...]) -> Cell:
+    def _made(self, begin: array[int], end: array[int], shape: tuple[tuple[int, int], ...]) -> Cell:
         local = {stream: number for number, stream in enumerate(self._streams)}
         out = []
         for stream, lo, hi in zip(self._streams, begin, end, strict=True):

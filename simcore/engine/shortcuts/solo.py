@@ -9,6 +9,7 @@ Note [Catching up]
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -61,9 +62,9 @@ class Booked:
     first: int
     stop: int
     plans: tuple[int, ...]
-    places: list[Sequence[int]] = field(default_factory=list)
-    begin_ps: list[int] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
+    places: array[int] = field(default_factory=lambda: array("q"))
+    begin_ps: array[int] = field(default_factory=lambda: array("q"))
+    numbers: array[int] = field(default_factory=lambda: array("q"))
 
 
 @dataclass
@@ -171,7 +172,7 @@ class Solo:
                 if base + chain.launched_ps[number] > begin + times.begin_ps[number]:
                     stop = number
                     break
-        if sum(chain.at[stop]) - sum(chain.at[cell]) < 2:
+        if sum(chain.at(stop)) - sum(chain.at(cell)) < 2:
             return None
         if any(link.flows for link in self._plans_and_links(chain.pattern)[1]):
             return None
@@ -187,11 +188,11 @@ class Solo:
             plans, _ = self._plans_and_links(chain.pattern)
             booked = self._booked[key] = Booked(times, first, stop, plans)
             self._shared.booked.append(booked)
-        booked.places.append(chain.at[first])
+        booked.places.extend(chain.at(first))
         booked.begin_ps.append(begin_ps)
         booked.numbers.append(self._shared.num_booked)
         self._shared.num_booked += 1
-        self.rank.pass_by(self.cells.streams, chain.at[stop])
+        self.rank.pass_by(self.cells.streams, chain.at(stop))
 
     def record(self) -> None:
         """See :class:`simcore.engine.rank.Player`."""
@@ -203,7 +204,7 @@ class Solo:
         ]
         for booked in self._booked.values():
             times, begin = booked.times, np.array(booked.begin_ps)[:, None]
-            places = np.array(booked.places)
+            places = np.array(booked.places).reshape(len(begin), -1)
             for s, stream in enumerate(self.cells.streams):
                 (item_lo, op_lo), (item_hi, op_hi) = times.first[booked.first][s], times.first[booked.stop][s]
                 if item_lo == item_hi:
@@ -262,7 +263,7 @@ class Span(Movable):
         solo.rank.gpu.observer = None
         if cell > self._first:
             solo.book(self._chain, self._times, self._first, cell, self._begin_ps)
-        solo.by_itself = self._chain.at[cell][0] if cell < self._stop else -1
+        solo.by_itself = self._chain.at(cell)[0] if cell < self._stop else -1
         self.fire()
 
 

@@ -89,13 +89,14 @@ def repeated(
     if short is None:
         return None
     try:
-        result = play(short.graph)
+        played = [play(short.graph)]
     except SimcoreError:  # the whole job says it in its own words
         return None
-    steady = steady_state(short, result)
+    steady = steady_state(short, played[0])
     if steady is None:
         return None
-    return whole_result(short, result, steady, host_costs_of(result.representatives))
+    costs = host_costs_of(played[0].representatives)
+    return whole_result(short, played.pop(), steady, costs)  # who uses it up holds it alone
 
 
 def steady_state(short: Shortened, result: SimulationResult) -> SteadyState | None:
@@ -179,33 +180,41 @@ def whole_result(
 ) -> SimulationResult | None:
     """The result of the whole job from that of the shortened one; None where launches matter.
 
-    ``costs_of_class``: what launches cost the host of each class.
+    ``costs_of_class``: what launches cost the host of each class.  What ``result`` tells of a class is let go
+    of when that of the whole job is there, if nobody else holds it: they are the largest columns of a run.
     """
     program_of = short.whole.program_of_rank[result.representatives].tolist()
-    hosts: dict[tuple[int, HostCosts], tuple[HostSchedule, HostSchedule]] = {}  # of one program at a time
-    made: dict[tuple[object, ...], RankTimes] = {}
-    columns: dict[tuple[int, int, bytes], npt.NDArray[Any]] = {}
+    given = dict(enumerate(zip(result.times, result.alone_ps, result.plan_of, strict=True)))
+    result = replace(result, times=(), alone_ps=(), plan_of=())
+    last = -1
+    hosts: dict[HostCosts, tuple[HostSchedule, HostSchedule]] = {}  # of one program at a time, as the next
+    made: dict[tuple[HostCosts, RankTimes], RankTimes] = {}
+    columns: dict[tuple[int, bytes], npt.NDArray[Any]] = {}
     times: dict[int, RankTimes] = {}
     alone: dict[int, npt.NDArray[Any]] = {}
     plans: dict[int, npt.NDArray[Any]] = {}
     for program, c in sorted(zip(program_of, range(len(program_of)), strict=True)):
+        if program != last:
+            last = program
+            for of_program in (hosts, made, columns):
+                of_program.clear()
         copy, costs = steady.copy[c], costs_of_class[c]
+        its_times, its_alone, its_plans = given.pop(c)
         origin, later = short.origin(program, copy)
-        key = (program, costs, result.times[c])
+        key = (costs, its_times)
         if key not in made:
-            if (program, costs) not in hosts:
-                hosts = {of: kept for of, kept in hosts.items() if of[0] == program}
-                hosts[program, costs] = (
+            if costs not in hosts:
+                hosts[costs] = (
                     HostSchedule.of(short.graph, short.graph.programs[program], costs),
                     HostSchedule.of(short.whole, short.whole.programs[program], costs),
                 )
-            found = _whole_times(*hosts[program, costs], result.times[c], origin, later * steady.period_ps)
+            found = _whole_times(*hosts[costs], its_times, origin, later * steady.period_ps)
             if found is None:
                 return None
             made[key] = found
         times[c] = made[key]
-        for column, by_class in ((result.alone_ps[c], alone), (result.plan_of[c], plans)):
-            of = (program, copy, blake2b(column.data).digest())
+        for column, by_class in ((its_alone, alone), (its_plans, plans)):
+            of = (copy, blake2b(column.data).digest())
             by_class[c] = columns[of] if of in columns else columns.setdefault(of, column[origin])
     return replace(
         result,

@@ -14,7 +14,8 @@ What a framework version does by default.  Written from `workloads/jobs/presets/
 `python -m workloads.jobs.presets.page docs/presets.md`.  A setting without a published source is marked
 *inferred*, with the reason.  `unpublished` lists what a run may have used where its source does not say:
 such runs are predicted as a band.  `supports` lists what the build has or ran on: a job that asks for
-something else is answered with a warning.
+another generation, recomputation or schedule is answered with a warning; the rest is what
+[plans](planning.md) may change.
 """
 
 

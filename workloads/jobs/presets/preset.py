@@ -6,8 +6,11 @@ Note [Preset files]
     ``[model]``, ``[parallel]``, ``[training]``, ``[software]`` set fields of the specs of those names;
     ``[gpu]`` sets fields of ``GpuSpec`` that software decides (host time per launch, between kernels; s);
     ``[unpublished]`` lists what a run may have used where its source does not say.  ``[supports]`` lists what
-    the build has or ran on; anything else is simulated with a warning.  Schedules: "none" without a pipeline,
-    "interleaved" with several chunks a stage.
+    the build has or ran on; another generation, recomputation or schedule is simulated with a warning.
+    Schedules: "none" without a pipeline, "interleaved" with several chunks a stage.  What a search may change
+    beside them: numbers of layers with these kinds of recomputation, single modules, "any" layers of stages
+    or those of the two "ends" alone, orders of ranks, sizes of buckets in "parameters",
+    overlaps that can be switched on.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
+#: What a build can have of what a search moves the best along.
+_MOVES: Final = ("recompute_layers", "recompute_modules", "stage_layers", "order", "buckets", "overlaps")
 #: Tables of a file and the keys that each may have.
 TABLES: Final[Mapping[str, frozenset[str]]] = {
     "model": frozenset(ModelSpec.model_fields),
@@ -35,7 +40,7 @@ TABLES: Final[Mapping[str, frozenset[str]]] = {
     "unpublished": frozenset(
         {"micro_batch", "virtual_stages", "recompute", "sequence_parallel", "attention", "sharding"}
     ),
-    "supports": frozenset({"generation", "recompute", "schedule"}),
+    "supports": frozenset({"generation", "recompute", "schedule", *_MOVES}),
 }
 #: Tables of lists, by what is listed where it is no text.
 _KINDS: Final[Mapping[str, Mapping[str, type]]] = {

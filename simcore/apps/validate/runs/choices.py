@@ -1,0 +1,213 @@
+"""``validate.py --strategies``: what choosing a strategy by predictions costs where several were measured.
+
+Note [Loss]
+    Of a group (one model, machine, batch and precision, spread in several ways) the strategy that is
+    predicted fastest is chosen, and the choice costs what was measured of it over the best that was measured,
+    less one.  Reports of one strategy count as one, by their geometric mean.  Even exact predictions lose:
+    the best that was measured is in part the luckiest.  Their loss is drawn, what was measured standing for
+    the truth: every time is measured anew with the scatter of reports, and they choose the truly best.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simcore.apps.measured.runs.cache import StepTimes
+from simcore.apps.measured.runs.predict import case_key
+from simcore.apps.measured.runs.score import DescribedRow, RowScore, describe_rows, predict_cases, scored
+from simcore.apps.progress import Countdown
+from simcore.apps.validate.runs.sweeps import (
+    RepeatedRuns,
+    gpu_s_per_token,
+    kendall_tau,
+    layouts,
+    middle_s,
+    noise,
+    repeats,
+    tau_of_exact_predictions,
+)
+from simcore.errors import InputError
+from simcore.outside import csv_rows
+from workloads.jobs.published import RunRow, read_run_rows
+
+#: Columns of a table of measured strategies; one without ``group`` is a table of published runs.
+_GROUP: Final = "group"
+_COLUMNS: Final = {
+    "params_b": "params_b", "layers": "layers", "hidden": "hidden", "heads": "heads", "seq_len": "seq",
+    "num_gpus": "gpus", "gpu": "gpu_type", "tp": "tp", "pp": "pp", "dp": "dp", "micro_batch": "micro_batch",
+    "global_batch": "global_batch", "precision": "precision", "quality": "quality", "id": "id",
+}  # fmt: skip
+#: What a source says of all its runs outside the table: vTrain's in its config/validation.
+_OF_SOURCE: Final[Mapping[str, Mapping[str, str]]] = {
+    "VIA-Research/vTrain": {
+        "family": "vtrain_multi", "vocab": "50257", "vpp": "1", "cp": "1", "ep": "1",
+        "sp": "no (not stated)", "recompute": "full", "precision": "16-bit mixed (not stated in repo)",
+        "overlap_notes": "1F1B; inter-node 800 Gb/s per node, 8 GPU/node", "quality": "A",
+    }
+}  # fmt: skip
+_UNITS: Final = {"ms/iteration": 1e-3, "s/iteration": 1.0}
+_DRAWS: Final = 2_000
+
+
+@dataclass(frozen=True)
+class ChosenStrategy:
+    """A group: reports and strategies in it; losses as shares, see Note [Loss]; Kendall's tau of all reports.
+
+    ``chosen`` and ``best``: the rows predicted and measured fastest.
+    """
+
+    group: str
+    rows: int
+    strategies: int
+    chosen: str
+    best: str
+    loss: float
+    exact_loss: float
+    tau: float
+    exact_tau: float
+
+
+def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> list[ChosenStrategy]:
+    """One for each group of ``scores`` whose predictions tell strategies apart; odd rows are left out.
+
+    ``known``: how far reports of one run differ, by family.
+    """
+    out = []
+    for name, members in sorted(layouts(score for score in scores if not score.described.odd).items()):
+        alike: dict[tuple[str, ...], list[RowScore]] = defaultdict(list)
+        for score in members:
+            alike[_strategy(score.described)].append(score)
+        if len(alike) < 2:
+            continue
+        between = noise(known, members[0].described.row.family)
+        measured = [
+            math.exp(sum(math.log(gpu_s_per_token(one, one.measured_s)) for one in same) / len(same))
+            for same in alike.values()
+        ]
+        predicted = [gpu_s_per_token(same[0], middle_s(same[0])) for same in alike.values()]
+        ids = [same[0].described.row.id for same in alike.values()]
+        chosen, best = predicted.index(min(predicted)), measured.index(min(measured))
+        out.append(
+            ChosenStrategy(
+                name, len(members), len(alike), ids[chosen], ids[best],
+                loss=measured[chosen] / measured[best] - 1,
+                exact_loss=_loss_of_exact(measured, between / math.sqrt(2)),
+                tau=kendall_tau(members).value,
+                exact_tau=tau_of_exact_predictions(members, between),
+            )
+        )  # fmt: skip
+    return out
+
+
+def _strategy(described: DescribedRow) -> tuple[str, ...]:
+    return tuple(case_key(case) for case in described.band.cases)
+
+
+def _loss_of_exact(measured: Sequence[float], scatter: float) -> float:
+    """See Note [Loss]; ``scatter``: of the logarithm of one report."""
+    draw = random.Random(0)
+    truly = measured.index(min(measured))
+    total = 0.0
+    for _ in range(_DRAWS):
+        again = [time * math.exp(draw.gauss(0.0, scatter)) for time in measured]
+        total += again[truly] / min(again) - 1
+    return total / _DRAWS
+
+
+def validate_strategies(paths: Sequence[str], *, cache: str = "") -> tuple[dict[str, Any], list[str]]:
+    """Choices in the tables ``paths``, each group predicted as :func:`score_rows` does.
+
+    Returns the JSON object and lines for people.  ``cache``: file of step times simulated before.  Errors:
+    InputError for a bad table, or where no group has enough rows.
+    """
+    usable, skipped = _described(paths)
+    # Groups and repeated reports are known before anything is predicted; no more is simulated than they need.
+    waiting = [RowScore(entry, math.nan, math.nan) for entry in usable]
+    known = repeats(waiting)
+    groups = layouts(score for score in waiting if not score.described.odd)
+    members = [score.described for group in groups.values() for score in group]
+    if not members:
+        raise InputError(f"{', '.join(paths)}: no four strategies of one model, machine, batch and precision")
+    cases = {case_key(case): case for entry in members for case in entry.band.cases}
+    times = StepTimes(Path(cache)) if cache else None
+    predicted = predict_cases(cases, progress=Countdown("strategies"), times=times)
+    done = scored(members, skipped, predicted)
+    found = choices(done.scores, known)
+    mean = _mean([one.loss for one in found])
+    return {
+        "groups": [asdict(one) for one in found],
+        "mean_loss": mean,
+        "mean_exact_loss": _mean([one.exact_loss for one in found]),
+        "skipped": done.skipped,
+    }, _lines(found)
+
+
+def read_rows(path: str) -> list[RunRow]:
+    """Training runs of a table of strategies (column ``group``) in the words of published ones, or those."""
+    first = list(csv_rows(Path(path), "measured strategies", ("model", "global_batch")))
+    if not first or _GROUP not in first[0][1]:
+        return read_run_rows(path)
+    return [_run_row(line, columns) for line, columns in first if columns.get("phase") == "train"]
+
+
+def _run_row(line: int, columns: Mapping[str, str]) -> RunRow:
+    unit, source = columns.get("unit", ""), columns.get("source", "")
+    if unit not in _UNITS:
+        raise InputError(f"line {line}: unit {unit!r} is none of {', '.join(_UNITS)}")
+    found = {ours: columns.get(theirs, "") for theirs, ours in _COLUMNS.items()}
+    row = RunRow(line, columns)
+    found |= {
+        "model": f"{columns.get('model', '')} ({columns.get('engine', '')})",
+        "source_repo_or_paper": source,
+        "params_b": f"{row.number('params_b'):.1f}",
+        "metric": "step_time_s",
+        "value": f"{row.number('value') * _UNITS[unit]:.6g}",
+        "family": columns[_GROUP],
+        **_OF_SOURCE.get(source, {}),
+    }
+    return RunRow(line, found)
+
+
+def _described(paths: Sequence[str]) -> tuple[list[DescribedRow], list[dict[str, Any]]]:
+    """Rows with a step time, but for those that a table before has too: the same run with the same time."""
+    usable: list[DescribedRow] = []
+    skipped: list[dict[str, Any]] = []
+    before: set[tuple[object, ...]] = set()
+    for path in paths:
+        described, refused = describe_rows(read_rows(path))
+        skipped += refused
+        own = [
+            ((_strategy(entry), f"{entry.measured_s:.4g}"), entry)
+            for entry in described
+            if not entry.unscored
+        ]
+        usable += [entry for report, entry in own if report not in before]
+        before |= {report for report, _ in own}
+    return usable, skipped
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _lines(found: Sequence[ChosenStrategy]) -> list[str]:
+    out = [f"{'reports':>9}{'strategies':>12}{'loss':>9}{'exact':>9}{'tau':>9}{'exact':>9}"]
+    for one in found:
+        out += [
+            one.group,
+            f"{one.rows:>9}{one.strategies:>12}{one.loss:>9.1%}{one.exact_loss:>9.1%}{one.tau:>9.2f}"
+            f"{one.exact_tau:>9.2f}",
+        ]
+    lost, exact = _mean([one.loss for one in found]), _mean([one.exact_loss for one in found])
+    right = sum(one.loss == 0 for one in found)
+    out.append(
+        f"groups: {len(found)}; what is predicted fastest is {lost:.1%} slower than the best measured on"
+        f" average (by exact predictions {exact:.1%}), and the best itself in {right}"
+    )
+    return out

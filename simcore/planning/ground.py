@@ -1,0 +1,72 @@
+"""What all candidates of a plan share, and what an axis of their space is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from workloads.jobs import Description
+from workloads.jobs.presets import Preset
+from workloads.models.spec import ModelSpec
+
+Settings = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all candidates share: the job as said, completed by default, and the GPUs.
+
+    ``domain``: GPUs that NVLink joins.
+    """
+
+    base: Description
+    preset: Preset
+    num_gpus: int
+    domain: int
+
+    @property
+    def model(self) -> ModelSpec:
+        """What is trained."""
+        return self.base.model
+
+    def supports(self, key: str) -> list[str]:
+        """What the framework has of a kind; what the job itself asks for where the preset does not say."""
+        return self.allows(key) or [str(getattr(self.base.training, key, ""))]
+
+    def allows(self, key: str) -> list[str]:
+        """What the framework's preset says that it has of a kind; nothing where it does not say."""
+        return list(self.preset.values("supports").get(key, ()))
+
+    @property
+    def num_layers(self) -> int:
+        """Layers that are dealt out to stages."""
+        return self.model.layers + self.model.decoder_layers
+
+
+@dataclass(frozen=True)
+class SearchAxis:
+    """An axis by the ``name`` that ``--search`` knows.
+
+    ``keys``: settings that it decides; a job that says one of them itself keeps it unless the axis is asked
+    for.  ``offers``: settings to choose from, given those chosen on earlier axes.  ``usual``: searched
+    unasked.  ``fine``: the best are moved along it afterwards (:mod:`simcore.planning.polish`).
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    offers: Callable[[Ground, Settings], Sequence[Settings]]
+    usual: bool = True
+    fine: bool = False
+
+
+def number(ground: Ground, chosen: Settings, key: str) -> int:
+    """A degree: chosen, else the job's own."""
+    return int(chosen.get(f"parallel.{key}", getattr(ground.base.parallel, key)))
+
+
+def left(ground: Ground, chosen: Settings, *taken: str) -> int:
+    """GPUs for each combination of the degrees ``taken``; 0 where they do not divide."""
+    inner = 1
+    for key in taken:
+        inner *= number(ground, chosen, key)
+    return 0 if ground.num_gpus % inner else ground.num_gpus // inner
