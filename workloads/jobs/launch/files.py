@@ -15,7 +15,7 @@ from workloads.jobs.draft import Assumed
 from workloads.jobs.launch.deepspeed import DEEPSPEED
 from workloads.jobs.launch.dialect import Dialect, Launch, read_words, written
 from workloads.jobs.launch.megatron import MEGATRON
-from workloads.jobs.launch.options import Words
+from workloads.jobs.launch.options import Words, whole
 from workloads.jobs.launch.overrides import MEGATRON_BRIDGE, NEMO
 from workloads.jobs.launch.shell import is_script, launched, plain_words, program_of, read_script
 from workloads.jobs.launch.torchtitan import TORCHTITAN
@@ -41,6 +41,8 @@ _LAUNCHER: Final = (
     "__rdzv_endpoint", "__rdzv_id", "__rdzv_conf", "__max_restarts", "__standalone", "__tee", "__log_dir",
     "__redirects", "__role", "__local_ranks_filter",
 )  # fmt: skip
+#: Of torchrun, on a node and nodes of it; more is a mistake.
+_MOST_PROCESSES: Final = 100_000_000
 _PER_NODE: Final = ("--nproc_per_node", "--nproc-per-node")
 _NODES: Final = ("--nnodes",)
 
@@ -142,7 +144,8 @@ def _num_gpus(words: Sequence[str]) -> int:
             name, _, value = word.partition("=")
             if name in names:
                 value = value or next(iter(words[k + 1 : k + 2]), "")
-                return int(value) if value.isdigit() and len(value) < 9 else 0
+                found = whole(value)
+                return found if found is not None and 0 < found < _MOST_PROCESSES else 0
         return 0
 
     each = said(_PER_NODE)

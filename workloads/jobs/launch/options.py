@@ -60,9 +60,10 @@ class Said:
         text = self.text(name, None)
         if text is None:
             return default
-        if not _WHOLE.fullmatch(text):
+        found = whole(text)
+        if found is None:
             raise self.wrong(name, "must be a whole number")
-        return int(text)
+        return found
 
     def count(self, name: str, default: int = 1) -> int:
         """A degree, or a number of stages: at least 1, and no more than ranks can be."""
@@ -108,6 +109,11 @@ class Said:
         if text.lower() not in _TRUTHS:
             raise self.wrong(name, "must be true or false")
         return _TRUTHS[text.lower()]
+
+
+def whole(text: str) -> int | None:
+    """The whole number that ``text`` is: ASCII digits, at most 18 of them; None for anything else."""
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from workloads.jobs.complete import Description
-from workloads.jobs.launch.options import Option, Said, Settings, Words, choice, number, switch
+from workloads.jobs.launch.options import Option, Said, Settings, Words, choice, number, switch, whole
 
 #: What tokenizers without a size on the command line have; others need ``--vocab-size``.
 _VOCABULARIES: Final = {
@@ -143,11 +143,11 @@ def _read_window(said: Said) -> Settings:
     text = said.text("--window-size", "")
     if not text:
         return {"model.sliding_window": 0, "model.global_every": 0}
-    parts = text.strip("()").split(",")
-    if not parts[0].strip().isdigit():
+    width = whole(text.strip("()").split(",")[0].strip())
+    if width is None or width < 0:
         raise said.wrong("--window-size", "must be two whole numbers, such as 128,0")
     return {
-        "model.sliding_window": int(parts[0]),
+        "model.sliding_window": width,
         "model.global_every": said.number("--window-attn-skip-freq", 0),
     }
 
@@ -207,8 +207,9 @@ def _read_experts(said: Said) -> Settings:
 def _read_pattern(said: Said) -> Settings:
     """Which layers have experts: each n-th, or a list as Megatron writes it ("([0]*3+[1]*58)")."""
     text = said.text("--moe-layer-freq", "1")[: 1 << 12]
-    if text.isdigit() and int(text) > 0:
-        return {"model.moe.first_layer": 0, "model.moe.every": int(text)}
+    each = whole(text)
+    if each is not None and each > 0:
+        return {"model.moe.first_layer": 0, "model.moe.every": each}
     parts = re.sub(r"[()\s]", "", text).split("+")
     pattern: list[str] = []
     for part in parts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from workloads.jobs.complete import Description
-from workloads.jobs.launch.options import Option, Said, Settings, Words, number
+from workloads.jobs.launch.options import Option, Said, Settings, Words, number, whole
 from workloads.jobs.launch.torchtitan.configs import config_for, config_of
 
 _P: Final = "parallelism."
@@ -165,10 +165,11 @@ def _read_recompute(said: Said) -> Settings:
     option = said.text("activation_checkpoint.selective_ac_option", "op")
     if how != "ops" or option == "op":
         return {"training.recompute": how, "training.recompute_layers": -1}
-    if not option.isdigit() or not 0 < int(option) < 10_000:
+    each = whole(option)
+    if each is None or not 0 < each < 10_000:
         raise said.wrong("activation_checkpoint.selective_ac_option", "op, or each n-th layer")
     stages = max(1, said.count(f"{_P}pipeline_parallel_degree"))
-    layers = config_of(said).spec().layers // stages // int(option)
+    layers = config_of(said).spec().layers // stages // each
     said.notes.append(f"each {option}. layer is computed again: taken as {layers} of each stage")
     return {"training.recompute": "full", "training.recompute_layers": layers}
 
