@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simcore.graph.ops import OpKind
-from tests.tracing.small_jobs import rows
+from tests.tracing.small_jobs import column, played, rows
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rounds import Rounds, workers
 from workloads.tracing.drive.script_job import ScriptJob
@@ -110,13 +110,34 @@ def test_experts_multiply_the_tokens_that_chose_them(pool: WorkerPool, load: str
 
 def test_keys_and_values_go_round(pool: WorkerPool, tmp_path: Path) -> None:
     found = trace(pool, "ring", tmp_path)
-    pair = 2 * 4 * TOKENS // 2 * WIDTH  # keys and values in fp32 of half the sequence
-    # Forward one exchange of two ranks; backward keys and values first, then with what they gathered: their
-    # gradients alone.
+    pair = 2 * 4 * TOKENS // 2 * WIDTH // 2  # fp32, half the sequence, half as many heads as queries have
+    # Forward one exchange of two ranks; backward keys and values first, then their gradients alone.
     assert collectives(found) == [
         ("fwd", "recv", pair), ("fwd", "send", pair),
         ("bwd", "recv", pair), ("bwd", "send", pair), ("bwd", "recv", pair), ("bwd", "send", pair),
     ]  # fmt: skip
+    # The own part is causal and the other a half (rank 1 sees the front of rank 0's): 4 s_q s_k a head and
+    # width, as torch counts; backward, where they come the other way, 2.5 times that.
+    own = 4 * BATCH * (SEQ // 2) ** 2 * WIDTH
+    attention = [flops for name, flops in kernels(found, "attention_fwd", "attention_bwd")]
+    assert attention == [own, own // 2, own // 2 * 5 // 2, own * 5 // 2]
+
+
+def test_attention_is_computed_beside_what_goes_round(pool: WorkerPool, tmp_path: Path) -> None:
+    found = trace(pool, "ring", tmp_path)
+    for way in ("fwd", "bwd"):
+        template = played(found.program, way)
+        kinds, classes = column(template, "kind"), column(template, "op_class")
+        received = [place for place, kind in enumerate(kinds) if kind == OpKind.RECV]
+        first, second = [place for place, one in enumerate(classes) if one == f"attention_{way}"]
+        waits = {(dst, src) for dst, src, *_ in template.edges}
+        # The second waits for what the first was computed beside, and for no other exchange.
+        assert received[0] < first and not {(first, place) for place in received} & waits
+        assert {(second, place) for place in received} & waits == {(second, received[0])}
+        assert received[1:] == [place for place in received if first < place < second]
+        if way == "fwd":  # on two streams in turn
+            streams = column(template, "stream")
+            assert streams[first] != streams[second] and (second, first) not in waits
 
 
 def test_fp8_is_refused(pool: WorkerPool, tmp_path: Path) -> None:

@@ -63,22 +63,23 @@ class Experts(torch.nn.Module):
 
 
 class Ring(torch.nn.Module):
-    """Attention over a sequence in parts."""
+    """Attention over a sequence in parts; two heads of queries for each of keys."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.qkv = te.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.qkv = te.Linear(WIDTH, 2 * WIDTH, bias=False)
         self.core = te.DotProductAttention(
             HEADS,
             WIDTH // HEADS,
+            num_gqa_groups=HEADS // 2,
             cp_group=dist.group.WORLD,
             cp_stream=torch.cuda.Stream(),  # type: ignore[no-untyped-call]
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(sequence, batch, width)."""
-        mixed = self.qkv(x)
-        found: torch.Tensor = self.core(*mixed.view(*mixed.shape[:2], HEADS, -1).chunk(3, dim=-1))
+        mixed = self.qkv(x).view(*x.shape[:2], 2 * HEADS, -1)
+        found: torch.Tensor = self.core(*mixed.split([HEADS, HEADS // 2, HEADS // 2], dim=2))
         return found
 
 

@@ -211,6 +211,7 @@ def idioms(rank, ranks, device, gloo, store):
         "count": lambda: reduced(dev(5)),
         "count of ranks": lambda: reduced(dev([rank, 1])),
         "maximum": lambda: reduced(dev([float(rank)]), dist.ReduceOp.MAX),
+        "sum of () and (1,)": lambda: np.ravel(reduced(dev(2.0) if rank % 2 else dev([1.0]))).tolist(),
         "by gloo": lambda: after(lambda one: dist.all_reduce(one, group=gloo), t([rank + 1])).tolist(),
         "flags": lambda: broadcast(dev([1, 0, 1]) if rank == 0 else dev([0, 0, 0])),
         "seed of the last": lambda: broadcast(t([100 + rank]).to(device), ranks - 1),

@@ -21,7 +21,7 @@ from workloads.tracing.kernels import UnknownKernelError
 from workloads.tracing.record.step_marks import StepMarks
 from workloads.tracing.sites import script_stack, source_line, where_raised
 
-_LINES_SHOWN = 5
+_LINES_SHOWN = 10
 _FRAMES_SHOWN = 4
 _NO_FAKE_RULE = re.compile(r"([\w.]+::[\w.]+)")
 
@@ -52,8 +52,9 @@ def explain(error: BaseException, rank: int, module: str, output: Sequence[str] 
 
 
 def _with_output(lines: list[str], output: Sequence[str]) -> ScriptError:
-    if output:
-        lines += ["  the script's last output:", *(f"    {line}" for line in output[-_LINES_SHOWN:])]
+    said = [line for line in output if line.strip()][-_LINES_SHOWN:]
+    if said:
+        lines += ["  the script's last output:", *(f"    {line}" for line in said)]
     return ScriptError("\n".join(lines))
 
 

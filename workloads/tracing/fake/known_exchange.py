@@ -151,8 +151,11 @@ def _of_all(value: Any, group: Any, alike: bool) -> Given | None:
     if alike or sum(tensor.numel() for tensor in own) > MOST_INTEGERS:
         return [own] * dist.get_world_size(group)
     found: Given = peers.objects_of_all(own, group)
-    fits = all(len(one) == len(own) for one in found)
-    return found if fits else [own] * dist.get_world_size(group)
+    sizes = [one.numel() for one in own]
+    if any([one.numel() for one in given] != sizes for given in found):
+        return [own] * dist.get_world_size(group)
+    # A collective knows elements and no dimensions: a rank may give () where another gives (1,).
+    return [[one.reshape(mine.shape) for one, mine in zip(given, own, strict=True)] for given in found]
 
 
 def _known(value: Any) -> list[torch.Tensor] | None:
