@@ -16,6 +16,8 @@ from simcore.tables import Each, Plain, Text
 _FOLDER: Final = "prices"
 _SCHEMA: Final = {"currency": Text(), "source": Text(), "date": Any, "per_gpu_hour": Each(Plain())}
 _S_PER_HOUR: Final = 3600.0
+#: No GPU costs as much an hour in the smallest of currencies (tens of thousands to the dollar).
+_ABSURD: Final = 1e9
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class PriceList:
 def read_prices(name_or_path: str, clusters: Iterable[ClusterSpec]) -> PriceList:
     """Prices of ``hardware_profiles/prices`` by name, or of a user's file; ``clusters`` are those asked for.
 
-    Errors: InputError for a file that is none, a price below 0 or no number, and for a name that is neither a
+    Errors: InputError for a file that is none, a price below 0, absurd or no number, and for a name that is neither a
     GPU nor a cluster, with the nearest.
     """
     known = tables.names("hardware_profiles", _FOLDER)
@@ -96,6 +98,8 @@ def _by_name(said: Mapping[str, float], where: str, clusters: Iterable[ClusterSp
         family, _, size = name.rpartition("-")
         if name not in known and not (family in cluster_names() and size.isdecimal()):
             raise InputError(f"{where} [per_gpu_hour]: {name!r} is no GPU or cluster{nearest(name, known)}")
+        if price >= _ABSURD:
+            raise InputError(f"{where} [per_gpu_hour]: {name} = {price:g} is no price of a GPU's hour")
         settled = full.get(name, name)
         if settled in found:
             raise InputError(f"{where} [per_gpu_hour]: {name!r} is {settled}, which has a price already")
