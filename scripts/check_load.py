@@ -99,7 +99,10 @@ def sweep(
     with tempfile.TemporaryDirectory(prefix="check-load-") as folder:
         spec, out = Path(folder) / "spec.yaml", Path(folder) / "out"
         spec.write_text(json.dumps(spec_of(number)))
-        process = subprocess.Popen(_sweeping(spec, out), stdout=subprocess.DEVNULL)
+        room = {"SIMCORE_LIMITS": f"text={max(MIB, 2 * spec.stat().st_size)}"}
+        process = subprocess.Popen(
+            _sweeping(spec, out), stdout=subprocess.DEVNULL, env={**os.environ, **room}
+        )
         while process.poll() is None:
             done = _num_lines(out / "simulations.jsonl")
             if done - (points[-1][0] if points else 0) >= max(1, number // _POINTS):
