@@ -57,8 +57,8 @@ class PriceList:
 def read_prices(name_or_path: str, clusters: Iterable[ClusterSpec]) -> PriceList:
     """Prices of ``hardware_profiles/prices`` by name, or of a user's file; ``clusters`` are those asked for.
 
-    Errors: InputError for a file that is none, a price below 0, absurd or no number, and a name that is neither a
-    GPU nor a cluster, with the nearest.
+    Errors: InputError for a file that is none, a price below 0, absurd or no number, and a name that is
+    neither a GPU nor a cluster, with the nearest.
     """
     known = tables.names("hardware_profiles", _FOLDER)
     path = Path(name_or_path)
