@@ -11,6 +11,7 @@ import pytest
 from simcore.errors import InputError
 from simcore.graph import Graph
 from tests.tracing.small_jobs import column
+from workloads.tracing.drive import rank_run
 from workloads.tracing.drive.fork_server import WorkerPool
 from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
@@ -55,8 +56,6 @@ def pool() -> Iterator[WorkerPool]:
 
 def run(pool: WorkerPool, how: str, setup: Path | None = None) -> Any:
     """The RankTrace of one rank."""
-    from workloads.tracing.drive import rank_run
-
     return pool.submit(rank_run.run_rank, ScriptJob(SCRIPT, (how,), world_size=8, setup=setup), 1).result()
 
 
@@ -149,3 +148,35 @@ def test_a_compiled_region_is_cut_where_gradients_are_reduced(compiled: dict[str
     backward = [table.collective[row] or table.op_class[row] for row in rows if table.phase[row] != "fwd"]
     reductions = [index for index, name in enumerate(backward) if name == "all_reduce"]
     assert len(reductions) > 1 and "norm_bwd" in backward[reductions[0] : reductions[-1]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "blocks"),
+    [
+        ("none", 2 * 16),
+        ("causal", 2 * (1 + 2 + 3 + 4)),
+        ("documents", 4 + 16),  # each of 4 blocks of queries sees its own, or all
+        ("unknown", 2 * 16),  # the most that there can be
+    ],
+)
+def test_flex_attention_computes_the_blocks_that_its_mask_names(
+    pool: WorkerPool, mask: str, blocks: int
+) -> None:
+    job = ScriptJob(SCRIPT.with_name("flex.py"), (mask,), world_size=2)
+    found = pool.submit(rank_run.run_rank, job, 1).result()
+    attention = {
+        name: (flops, shapes)
+        for op_class, name, flops, shapes in rows(found, "op_class", "name", "flops", "out_shapes")
+        if op_class.startswith("attention")
+    }
+    # Two products of a block of 128 x 128 scores in width 16, for each of 4 heads; backward five.
+    flops = 2 * 2 * 128 * 128 * 16 * 4 * blocks
+    queries, keys = "[2,4,512,16]", "[2,2,512,16]"
+    assert attention == {
+        "flex_attention_full_fwd": (flops, f"[{queries},[2,4,512]]"),
+        "flex_attention_full_bwd": (flops * 5 // 2, f"[{queries},{keys},{keys}]"),
+    }
+    assumed = {asked.rule for asked, _ in found.asked if asked.kind == "share"}
+    assert assumed == (
+        {"every element counts as true, every entry as different"} if mask == "unknown" else set()
+    )

@@ -5,7 +5,8 @@ Imports nothing but the standard library where it is not used, so that scripts m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,7 +29,9 @@ class KernelCost:
 
 
 class KernelListener(Protocol):
-    """What the recorder does with a kernel."""
+    """What the recorder does with a kernel.  ``recording``: whether ops are written down now."""
+
+    recording: bool
 
     def kernel_launched(
         self, name: str, reads: Sequence[Any], writes: Sequence[Any], cost: KernelCost
@@ -70,6 +73,19 @@ def launch(name: str, *, reads: Sequence[Any], writes: Sequence[Any], cost: Kern
     """Write down that kernel ``name`` reads and writes these tensors, where a rank is traced."""
     if listener is not None:
         listener.kernel_launched(name, reads, writes, cost or KernelCost())
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """What is run inside is not the program's: it runs on shapes and is not written down."""
+    if listener is None:
+        yield
+        return
+    outer, listener.recording = listener.recording, False
+    try:
+        yield
+    finally:
+        listener.recording = outer
 
 
 def register_cost(operator: str) -> Callable[[CostFormula], CostFormula]:

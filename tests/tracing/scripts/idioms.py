@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask
 
 FOLDER = Path(sys.argv[1])
 
@@ -106,6 +107,12 @@ def handed_on(store, rank):
     return store.get("flag").decode(), store.add(f"own {rank}", 2)
 
 
+def blocks(mask, device):
+    """How many blocks of keys each block of queries sees in part, and whole."""
+    found = create_block_mask(mask, 2, None, 300, 300, device, BLOCK_SIZE=64)
+    return found.kv_num_blocks.tolist(), found.full_kv_num_blocks.tolist()
+
+
 def idioms(rank, ranks, device, gloo, store):
     """Name -> what it gives, as plain Python."""
     t, dev = torch.tensor, (lambda *data, **options: torch.tensor(*data, device=device, **options))
@@ -165,6 +172,10 @@ def idioms(rank, ranks, device, gloo, store):
             dev([4]).new_tensor([3]),
         )[0].tolist(),
         "bits": lambda: dev([1.0]).view(torch.int32).item(),
+        "blocks of a mask": lambda: blocks(lambda _b, _h, q, k: (q >= k) & (q - k < 90), device),
+        "blocks of documents": lambda: (
+            lambda number: blocks(lambda b, _h, q, k: number[b, q] == number[b, k], device)
+        )((torch.arange(300, device=device) // 70).expand(2, 300)),
         # random numbers by seed
         "randperm": lambda: seeded(lambda: torch.randperm(6)).tolist(),
         "generator": lambda: torch.randint(0, 99, (3,), generator=torch.Generator().manual_seed(2)).tolist(),

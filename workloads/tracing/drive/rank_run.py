@@ -81,7 +81,7 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
         storages,
     )
     from workloads.tracing.record import deepspeed, megatron, step_marks, torch_parallel
-    from workloads.tracing.stand_ins import finder, torchvision_ops, triton
+    from workloads.tracing.stand_ins import finder, flex_attention, torchvision_ops, triton
 
     cuda.install()
     host_values.install()
@@ -98,6 +98,7 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
         {
             "deepspeed": deepspeed.install,
             "triton": triton.take_over,
+            "torch.nn.attention.flex_attention": flex_attention.install,
             "torchvision.extension": torchvision_ops.declare,
         }
     )

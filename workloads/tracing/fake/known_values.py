@@ -15,6 +15,8 @@ Note [Known values]
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,6 +30,9 @@ MOST_FLOATS, MOST_INTEGERS = 1 << 12, 1 << 16
 _MOST_ROUTED = 1 << 24
 #: And floats: maps of routes begin as zeros like the scores.
 _MOST_ROUTED_FLOATS = 1 << 20
+
+#: And what :func:`follow_up_to` says.
+_most_integers = MOST_INTEGERS
 
 _VALUES = "_simcore_values"
 _PRESUMED = "_simcore_presumed"
@@ -52,6 +57,17 @@ _KEEPING = frozenset(
 )
 _NEGATING = frozenset({"aten::logical_not", "aten::bitwise_not"})
 _PRESUMPTIONS = {"aten::isfinite": True, "aten::isnan": False, "aten::isinf": False, "aten::isclose": True}
+
+
+@contextmanager
+def follow_up_to(num_elements: int) -> Iterator[None]:
+    """Integers and truth values are followed in tensors of up to ``num_elements`` inside."""
+    global _most_integers
+    outer, _most_integers = _most_integers, num_elements
+    try:
+        yield
+    finally:
+        _most_integers = outer
 
 
 def values_of(tensor: Any) -> torch.Tensor | None:
@@ -162,7 +178,7 @@ class KnownValues:
     def _fits(self, tensor: torch.Tensor) -> bool:
         if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             return tensor.numel() <= (_MOST_ROUTED_FLOATS if self.routed else MOST_FLOATS)
-        return tensor.numel() <= (_MOST_ROUTED if self.routed else MOST_INTEGERS)
+        return tensor.numel() <= max(_most_integers, _MOST_ROUTED if self.routed else 0)
 
 
 def attach(result: Any, real: Any) -> None:

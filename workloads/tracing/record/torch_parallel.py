@@ -10,6 +10,7 @@ import torch.distributed.fsdp._fully_shard._fsdp_param_group as fsdp2_groups
 import torch.distributed.tensor._sharding_prop as sharding_prop
 from torch.distributed.pipelining import schedules, stage
 
+from workloads.tracing import kernels
 from workloads.tracing.record import step_marks
 
 _Function = Callable[..., Any]
@@ -109,11 +110,7 @@ def _leave_out_shape_rules() -> None:
     original = propagator._propagate_tensor_meta_non_cached
 
     def propagate(self: Any, op_schema: Any) -> Any:
-        recorder = step_marks.current().recorder
-        outer, recorder.recording = recorder.recording, False
-        try:
+        with kernels.unrecorded():
             return original(self, op_schema)
-        finally:
-            recorder.recording = outer
 
     propagator._propagate_tensor_meta_non_cached = propagate  # type: ignore[method-assign]

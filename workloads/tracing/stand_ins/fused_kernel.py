@@ -34,6 +34,14 @@ class ExtensionKernel:
         return made[0] if len(made) == 1 else made
 
 
+def laid_like(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """Another last dimension, contiguous in the order in which the others of ``tensor`` lie in memory."""
+    strides, last = tensor.stride(), tensor.dim() - 1
+    order = sorted(range(last), key=strides.__getitem__, reverse=True)
+    made = tensor.new_empty(*(tensor.shape[dim] for dim in order), width)
+    return made.permute(*(order.index(dim) for dim in range(last)), last)
+
+
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -13,7 +13,7 @@ import torch
 
 from workloads.tracing import kernels
 from workloads.tracing.kernels import KernelCost
-from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel
+from workloads.tracing.stand_ins.fused_kernel import ExtensionKernel, laid_like
 from workloads.tracing.stand_ins.ring_attention import ring_attention
 from workloads.tracing.stand_ins.transformer_engine.refusal import NotStoodInError
 
@@ -103,7 +103,7 @@ class _Attention(torch.autograd.Function):
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool
     ) -> torch.Tensor:
         batch, heads, queries, width = query.shape
-        found = _like(query, value.shape[-1])
+        found = laid_like(query, value.shape[-1])
         sums = query.new_empty(batch, heads, queries, dtype=torch.float32)
         flops = 2 * batch * heads * queries * key.shape[2] * (width + value.shape[-1])
         ctx.kernel = _kernel(causal)
@@ -131,20 +131,12 @@ def _launch(kernel: str, way: str, reads: list[torch.Tensor], writes: list[torch
     kernels.launch(f"{kernel}_{way}", reads=reads, writes=writes, cost=cost)
 
 
-def _like(query: torch.Tensor, width: int) -> torch.Tensor:
-    """Contiguous in the order in which the dimensions of ``query`` lie in memory."""
-    strides = query.stride()
-    order = sorted(range(3), key=strides.__getitem__, reverse=True)
-    made = query.new_empty(*(query.shape[dim] for dim in order), width)
-    return made.permute(*(order.index(dim) for dim in range(3)), 3)
-
-
 def _gradients(inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     """Of queries, keys and values; parts of one tensor get theirs in one, which need not be joined."""
     first = inputs[0].untyped_storage()
     shared = all(one.untyped_storage()._cdata == first._cdata for one in inputs)
     if not shared or sum(one.numel() for one in inputs) * inputs[0].element_size() != first.nbytes():
-        return [_like(one, one.shape[-1]) for one in inputs]
+        return [laid_like(one, one.shape[-1]) for one in inputs]
     whole = inputs[0].new_empty(first.nbytes() // inputs[0].element_size())
     return [whole.as_strided(one.shape, one.stride(), one.storage_offset()) for one in inputs]
 
