@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from workloads.models.pieces import HOST_SYNC, KernelLaunch, ModelPiece, Parameter
+from workloads.models.pieces import HOST_SYNC, KernelLaunch, ModelPiece, Origins, Parameter
 from workloads.models.tensors import Tensor, compute
 
 Recompute = Literal["none", "selective", "full", "ops"]
@@ -31,7 +31,8 @@ class TapedLaunch:
     """A kernel under way to a list: ``label`` names it for others to wait for.
 
     Of forward: ``saved_inputs`` and ``saved_outputs`` are bytes of what it reads and writes that backward
-    needs for ``role``.
+    needs for ``role``.  Of backward: the number of the ``op`` whose backward it is or precedes, and the
+    position in forward of the launch that it ``repeats``, if any.
     """
 
     kernel: KernelLaunch
@@ -40,6 +41,8 @@ class TapedLaunch:
     role: Role = "both"
     saved_inputs: int = 0
     saved_outputs: int = 0
+    op: int = -1
+    repeats: int = -1
 
 
 @dataclass
@@ -189,7 +192,8 @@ class OpTape:
         if backward and recompute in ("full", "ops"):
             kept = kept_positions(forward) if recompute == "ops" else frozenset()
             stop = _last_needed(forward) if early_stop or recompute == "ops" else len(forward)
-            again = [_again(launch) for k, launch in enumerate(forward[:stop]) if k not in kept]
+            last = len(self.ops)
+            again = [_again(launch, k, last) for k, launch in enumerate(forward[:stop]) if k not in kept]
             backward = again + backward
             outputs = [forward[k].kernel for k in kept]
             saved = input_bytes + sum(kernel.bytes_written or kernel.num_bytes for kernel in outputs)
@@ -205,6 +209,39 @@ class OpTape:
             peak_bytes=peak + (everything if saved < everything else 0),
             output_bytes=output.num_bytes,
             output_shape=output.shape,
+            origins=self._origins(forward, backward, input_bytes, recompute if backward else "none"),
+        )
+
+    def _origins(
+        self, forward: Sequence[TapedLaunch], backward: Sequence[TapedLaunch], input_bytes: int,
+        recompute: Recompute,
+    ) -> Origins:  # fmt: skip
+        """What autograd keeps of each launch, and for how long."""
+        owner = [0] * len(forward)
+        for number, op in enumerate(self.ops):
+            for k in op.forward:
+                owner[k] = number
+        needed = [(0, 0)] * len(forward)
+        for k, launch in enumerate(forward):
+            if launch.kernel.saved_bytes:
+                needed[k] = launch.saved_inputs, launch.saved_outputs
+        kept = list(needed)
+        if recompute == "selective":
+            for before, op in pairwise([Op(self), *(op for op in self.ops if op.forward)]):
+                for k in op.forward if op.again else ():
+                    begins = k == op.forward[0] and not before.again
+                    kept[k] = (needed[k][0] if begins else 0, 0)
+        elif recompute in ("full", "ops"):
+            held = kept_positions(forward) if recompute == "ops" else frozenset()
+            outputs = [launch.kernel.bytes_written or launch.kernel.num_bytes for launch in forward]
+            kept = [(0, outputs[k] if k in held else 0) for k in range(len(forward))]
+        return Origins(
+            forward=tuple(owner),
+            backward=tuple((launch.op, launch.repeats) for launch in backward),
+            needed=tuple(needed),
+            kept=tuple(kept),
+            input_bytes=input_bytes,
+            keeps_input=recompute in ("full", "ops"),
         )
 
     def _with_saved(self, grads: Sequence[tuple[bool, bool]]) -> list[TapedLaunch]:
@@ -234,12 +271,12 @@ class OpTape:
         for number, (op, wanted) in reversed(list(enumerate(zip(self.ops, grads, strict=True)))):
             early = [launch for launch in op.backward if _is_wanted(launch.role, wanted)]
             late = [launch for launch in op.late if _is_wanted(launch.role, wanted)]
-            early = [*(_again(self.forward[k]) for k in again.get(number, ())), *early]
+            early = [*(_again(self.forward[k], k, number) for k in again.get(number, ())), *early]
             for launches, leaves in ((early, op.after), (late, [])):
                 if launches and under_way:
                     launches[0] = replace(launches[0], waits=(*launches[0].waits, *under_way))
                     under_way = []
-                out += launches
+                out += [replace(launch, op=number) for launch in launches]
                 under_way += leaves
         return out
 
@@ -265,12 +302,14 @@ def _is_wanted(role: Role, wanted: tuple[bool, bool]) -> bool:
     return (for_input and role != "weight") or (for_weight and role != "input")
 
 
-def _again(launch: TapedLaunch) -> TapedLaunch:
-    """A forward launch within backward."""
+def _again(launch: TapedLaunch, position: int, op: int) -> TapedLaunch:
+    """The forward launch at ``position`` within backward, before that of ``op``."""
     return TapedLaunch(
         replace(launch.kernel, recomputed=True, saved_bytes=0),
         ("again", launch.label) if launch.label is not None else None,
         tuple(("again", label) for label in launch.waits),
+        op=op,
+        repeats=position,
     )
 
 

@@ -81,6 +81,24 @@ class Parameter:
         return product
 
 
+@dataclass(frozen=True)
+class Origins:
+    """Which op of autograd each launch of a piece belongs to, and what is kept for its backward.
+
+    ``forward``: the op's number, of each launch; ``backward``: the op's whose backward it is, and the forward
+    launch that it runs again (-1: none).  ``needed``: bytes that backward asks for of what each forward
+    launch reads, and of what it writes; ``kept``: those that are kept from forward to backward.
+    ``keeps_input``: so are the ``input_bytes`` of the whole piece.
+    """
+
+    forward: tuple[int, ...]
+    backward: tuple[tuple[int, int], ...]
+    needed: tuple[tuple[int, int], ...]
+    kept: tuple[tuple[int, int], ...]
+    input_bytes: int
+    keeps_input: bool
+
+
 @dataclass(frozen=True, eq=False)
 class ModelPiece:
     """A part that pipeline stages and FSDP units are made of: an embedding, a layer, the head with the loss.
@@ -101,6 +119,7 @@ class ModelPiece:
     peak_bytes: int
     output_bytes: int
     output_shape: tuple[int, ...]
+    origins: Origins
 
     @cached_property
     def numel(self) -> Mapping[tuple[str, bool], int]:

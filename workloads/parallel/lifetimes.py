@@ -1,0 +1,288 @@
+"""Every storage of a stage's rank through a step, from the pieces' launches and the schedule's actions.
+
+Note [Lifetimes of a stage]
+    What lives through the step comes first: parameters, gradients and optimizer states, in as many bytes as
+    the closed form has them, shared out among the parameter tensors.  Then actions in their order.  A forward
+    begins with what is received, a backward with the gradient of what was sent; what a chunk hands on is
+    released when it has been sent (DeepSpeed keeps it for backward).  Inside, pieces follow one another as
+    :mod:`workloads.models.storages` has them, FSDP's units around them (``unit_storages.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.graph.schedules import Action
+from simcore.memory.caching import MemoryEvents
+from workloads.models.pieces import ModelPiece, Parameter
+from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, storages_of
+from workloads.parallel.job import Job
+from workloads.parallel.memory import estimate_memory
+from workloads.parallel.stages import Chunk
+from workloads.parallel.unit_storages import UnitStorages
+
+IntArray = npt.NDArray[np.int64]
+
+CATEGORIES: Final = (
+    "parameters", "gradients", "optimizer states", "buffers", "activations", "logits and loss", "temporaries",
+    "gathered parameters", "messages",
+)  # fmt: skip
+#: Beside layers, which count from 0: no layer, embedding, head.
+NO_LAYER, EMBEDDING, HEAD = -1, -2, -3
+
+
+@dataclass(frozen=True)
+class StorageHolder:
+    """Who holds a storage: its category, the launch that made it, that launch's module and layer."""
+
+    category: str
+    name: str
+    module: str = ""
+    layer: int = NO_LAYER
+
+
+@dataclass(frozen=True)
+class StageLifetimes:
+    """Events of a stage's rank; of each event the place of its action (-1: before the first), its layer, its
+    microbatch (-1: none), and the number of who holds the storage (-1: it is released).
+    """
+
+    events: MemoryEvents
+    action: IntArray
+    layer: IntArray
+    holder: IntArray
+    microbatch: IntArray
+    holders: tuple[StorageHolder, ...]
+    actions: tuple[Action, ...]
+
+
+def stage_lifetimes(job: Job, stage: int, actions: Sequence[Action]) -> StageLifetimes:
+    """Storages of a rank of ``stage``, which runs ``actions``; see Note [Lifetimes of a stage]."""
+    return _Writer(job, stage, actions).written()
+
+
+@dataclass
+class _InFlight:
+    """Storages of one microbatch in one chunk: numbers by piece and storage, and what is not yet released."""
+
+    ids: list[IntArray]
+    sent: int = -1
+
+
+@dataclass
+class _Writer:
+    job: Job
+    stage: int
+    actions: Sequence[Action]
+    columns: list[list[IntArray]] = field(default_factory=lambda: [[] for _ in range(7)])
+    holders: dict[StorageHolder, int] = field(default_factory=dict)
+    next_id: int = 0
+    at: tuple[int, int] = (-1, -1)  # action, microbatch
+    passes: dict[tuple[int, int], _InFlight] = field(default_factory=dict)
+    sharded: dict[int, UnitStorages] = field(default_factory=dict)  # by chunk
+    _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
+
+    def written(self) -> StageLifetimes:
+        self._static()
+        chunks = self.job.chunks[self.stage]
+        for number, action in enumerate(self.actions):
+            self.at = number, action.microbatch
+            chunk = chunks[action.chunk]
+            if action.kind == "F":
+                self._forward(action, chunk)
+            else:
+                self._backward(action, chunk)
+        storage, num_bytes, action_of, layer, holder, microbatch, stream = (
+            np.concatenate(column) if column else np.zeros(0, dtype=np.int64) for column in self.columns
+        )
+        return StageLifetimes(
+            MemoryEvents.of(storage, num_bytes, stream), action_of, layer, holder, microbatch,
+            tuple(self.holders), tuple(self.actions),
+        )  # fmt: skip
+
+    def _static(self) -> None:
+        job, chunks = self.job, self.job.chunks[self.stage]
+        total = estimate_memory(job, self.stage, self.actions)
+        owned = [
+            (parameter, _layer_number(chunk, position))
+            for chunk in chunks
+            for position, piece in enumerate(chunk.pieces)
+            for parameter in piece.parameters
+        ]
+        trained = [(parameter, layer) for parameter, layer in owned if parameter.trainable]
+        self._share("parameters", total.parameters, owned, 1)
+        if job.training.engine == "megatron" and not job.is_fsdp:
+            self._alloc(total.gradients, StorageHolder("gradients", "gradient buffer"))
+        else:
+            self._share("gradients", total.gradients, trained, 1)
+        copies = max(1, round(job.training.optimizer_bytes_per_parameter / 4))
+        self._share("optimizer states", total.optimizer_states, trained, copies)
+        self._alloc(total.buffers, StorageHolder("buffers", "buckets"))
+
+    def _share(self, category: str, total: int, owned: Sequence[tuple[Parameter, int]], copies: int) -> None:
+        """``total`` bytes among parameter tensors by their elements, ``copies`` of each."""
+        elements = sum(parameter.numel for parameter, _ in owned) * copies
+        before = given = 0
+        for parameter, layer in owned:
+            for _ in range(copies):
+                before += parameter.numel
+                num_bytes = total * before // elements - given
+                given += num_bytes
+                self._alloc(num_bytes, StorageHolder(category, parameter.name, "", layer), layer)
+
+    def _forward(self, action: Action, chunk: Chunk) -> None:
+        one = self.passes[action.chunk, action.microbatch] = _InFlight([])
+        units = self._units(action.chunk, chunk) if self.job.is_fsdp else None
+        first = self._script(chunk.pieces[0], "F", _layer_number(chunk, 0)).made
+        name, category = ("ids", "activations") if chunk.has_embedding else ("received", "messages")
+        handed = self._alloc(first.storages[INPUT].num_bytes, StorageHolder(category, name))
+        for position, piece in enumerate(chunk.pieces):
+            if units is not None:
+                units.before(position, forward=True)
+            layer = _layer_number(chunk, position)
+            script = self._script(piece, "F", layer)
+            ids = np.arange(self.next_id, self.next_id + len(script.made.storages))
+            self.next_id += len(ids)
+            ids[INPUT] = handed
+            one.ids.append(ids)
+            self._write(script, ids, layer)
+            handed = int(ids[script.made.output]) if script.made.output >= 0 else -1
+            if units is not None:
+                units.after(position, forward=True)
+        backward = bool(chunk.pieces[-1].backward)
+        if handed >= 0 and self.job.training.engine == "deepspeed" and self.job.parallel.pp > 1 and backward:
+            one.sent = handed
+        elif handed >= 0:
+            self._free(handed)
+
+    def _backward(self, action: Action, chunk: Chunk) -> None:
+        one = self.passes[action.chunk, action.microbatch]
+        units = self._units(action.chunk, chunk) if self.job.is_fsdp else None
+        if action.kind != "W" and not chunk.has_head:
+            num_bytes = chunk.pieces[-1].output_bytes
+            one.ids[-1][OUTPUT_GRADIENT] = self._alloc(
+                num_bytes, StorageHolder("messages", "received gradient")
+            )
+        for position in reversed(range(len(chunk.pieces))):
+            if units is not None and action.kind != "W":
+                units.before(position, forward=False)
+            piece, layer = chunk.pieces[position], _layer_number(chunk, position)
+            script = self._script(piece, action.kind, layer)
+            self._write(script, one.ids[position], layer)
+            made = script.made
+            if action.kind != "W" and made.input_gradient >= 0:
+                gradient = int(one.ids[position][made.input_gradient])
+                if position:
+                    one.ids[position - 1][OUTPUT_GRADIENT] = gradient
+                else:
+                    self._free(gradient)
+            if units is not None and action.kind != "I":
+                units.reduce(position, script.gradients(one.ids[position]))
+            if units is not None and action.kind != "W":
+                units.after(position, forward=False)
+        if action.kind != "I":
+            if one.sent >= 0:
+                self._free(one.sent)
+            del self.passes[action.chunk, action.microbatch]
+
+    def _script(self, piece: ModelPiece, kind: str, layer: int) -> _Script:
+        key = id(piece), kind, layer
+        if key not in self._scripts:
+            self._scripts[key] = _Script.of(self, piece, kind, layer)
+        return self._scripts[key]
+
+    def _write(self, script: _Script, ids: IntArray, layer: int) -> None:
+        count = len(script.storage)
+        own = (ids[script.storage], script.num_bytes, *(np.full(count, one) for one in (self.at[0], layer)))
+        of_all = np.full(count, self.at[1]), np.zeros(count, dtype=np.int64)
+        for column, values in zip(self.columns, (*own, script.holder, *of_all), strict=True):
+            column.append(values)
+
+    def _units(self, number: int, chunk: Chunk) -> UnitStorages:
+        if number not in self.sharded:
+            layers = [_layer_number(chunk, position) for position in range(len(chunk.pieces))]
+
+            def alloc(category: str, name: str, num_bytes: int, position: int, stream: int) -> int:
+                layer = layers[position]
+                return self._alloc(num_bytes, StorageHolder(category, name, "", layer), layer, stream)
+
+            self.sharded[number] = UnitStorages(self.job, chunk, alloc, self._free)
+        return self.sharded[number]
+
+    def _alloc(self, num_bytes: int, holder: StorageHolder, layer: int = NO_LAYER, stream: int = 0) -> int:
+        self.next_id += 1
+        self._event(self.next_id - 1, num_bytes, self.holder(holder), layer, stream)
+        return self.next_id - 1
+
+    def _free(self, storage: int, layer: int = NO_LAYER) -> None:
+        self._event(storage, -1, -1, layer)
+
+    def _event(self, storage: int, num_bytes: int, holder: int, layer: int, stream: int = 0) -> None:
+        values = (storage, num_bytes, self.at[0], layer, holder, self.at[1], stream)
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(np.array([value], dtype=np.int64))
+
+    def holder(self, holder: StorageHolder) -> int:
+        """Its number."""
+        return self.holders.setdefault(holder, len(self.holders))
+
+
+@dataclass(frozen=True)
+class _Script:
+    """Events of one pass of a piece: its storages' numbers, bytes (-1: released) and holders."""
+
+    made: PieceStorages
+    storage: IntArray
+    num_bytes: IntArray
+    holder: IntArray
+
+    def gradients(self, ids: IntArray) -> dict[int, int]:
+        """Bytes of the storages that are gradients of parameters."""
+        return {
+            int(ids[number]): one.num_bytes for number, one in enumerate(self.made.storages) if one.gradient
+        }
+
+    @classmethod
+    def of(cls, writer: _Writer, piece: ModelPiece, kind: str, layer: int) -> _Script:
+        mesh = writer.job.mesh
+        sizes = {name: int(np.prod([size for size, _ in dims])) for name, dims in mesh.groups().items()}
+        made = storages_of(piece, tuple(sorted(sizes.items())))
+        codes = np.array(made.events[kind], dtype=np.int64)  # type: ignore[index]
+        if writer.job.is_fsdp:  # gradients stay until they are reduced
+            own = [number for number, one in enumerate(made.storages) if one.gradient]
+            codes = codes[~np.isin(~codes, own)]
+        storage = np.where(codes >= 0, codes, ~codes)
+        sizes_of = np.array([one.num_bytes for one in made.storages], dtype=np.int64)
+        holders = np.array(
+            [
+                writer.holder(StorageHolder(_category(piece, one.kept), one.name, one.module, layer))
+                for one in made.storages
+            ],
+            dtype=np.int64,
+        )
+        allocates = codes >= 0
+        return cls(
+            made,
+            storage,
+            np.where(allocates, sizes_of[storage], -1),
+            np.where(allocates, holders[storage], -1),
+        )
+
+
+def _category(piece: ModelPiece, kept: bool) -> str:
+    if piece.name == "head":
+        return "logits and loss"
+    return "activations" if kept else "temporaries"
+
+
+def _layer_number(chunk: Chunk, position: int) -> int:
+    """The model's number of a piece's layer, or which end it is."""
+    layer = chunk.layers[position]
+    if layer >= 0:
+        return chunk.first_layer + layer
+    return EMBEDDING if chunk.has_embedding and position == 0 else HEAD
