@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from simcore.planning.appraisal import Appraised
 from simcore.planning.question import Question
@@ -11,7 +14,40 @@ from simcore.planning.words import short_form
 from simcore.units import GIB
 from workloads.jobs.advice import what_fits
 
-_SHOWN = 8
+_SHOWN: Final = 8
+#: Numbers of a reason, but for those that are part of a name, as of "zero1" and "1f1b".
+_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?!\w)")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Reasons that differ in numbers alone: how many candidates in ``total``, the ``commonest`` of them.
+
+    ``count``: candidates with that one.
+    """
+
+    commonest: str
+    count: int
+    total: int
+
+    def __str__(self) -> str:
+        return self.commonest + (f" ({self.count:,}), or other numbers" if self.count < self.total else "")
+
+
+def kinds(rejected: Mapping[str, int]) -> list[Kind]:
+    """Candidates by reason as kinds of reasons, the most frequent kind first."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for reason in rejected:
+        alike[_NUMBER.sub("0", reason)].append(reason)
+    found = [
+        Kind(
+            first := max(reasons, key=rejected.__getitem__),
+            rejected[first],
+            sum(map(rejected.__getitem__, reasons)),
+        )
+        for reasons in alike.values()
+    ]
+    return sorted(found, key=lambda kind: -kind.total)
 
 
 @dataclass
@@ -65,25 +101,26 @@ class Census:
             )
         if not self.rejected:
             return "the space is empty"
-        reason, count = max(self.rejected.items(), key=lambda item: item[1])
-        one = next(one for one in self.every if one.reason == reason)
-        return f"most often ({count:,} of {self.num_candidates:,}): {self.question.refusal(one.settings)}"
+        first = kinds(self.rejected)[0]
+        one = next(one for one in self.every if one.reason == first.commonest)
+        return (
+            f"most often ({first.total:,} of {self.num_candidates:,}): {self.question.refusal(one.settings)}"
+        )
 
     def lines(self) -> list[str]:
-        """For the terminal: the commonest reasons first."""
+        """For the terminal: the commonest kinds of reasons first."""
         available = self.question.available_bytes / GIB
         tight = sum(self.question.is_tight(one.peak_bytes) for one in self.fitting)
         out = [
             f"{self.num_candidates:,} candidates: {len(self.fitting):,} legal and in memory"
             f" ({available:.1f} GiB), {tight:,} of them by less than predictions of memory miss"
         ]
-        ordered = sorted(self.rejected.items(), key=lambda item: -item[1])
-        for reason, count in ordered[:_SHOWN]:
-            least = self.leanest.get(reason)
+        ordered = kinds(self.rejected)
+        for kind in ordered[:_SHOWN]:
+            least = self.leanest.get(kind.commonest)
             numbers = f": at least {least.peak_bytes / GIB:.1f} GiB of {available:.1f}" if least else ""
-            out.append(f"  {count:,}: {reason}{numbers}")
+            out.append(f"  {kind.total:,}: {kind}{numbers}")
         if len(ordered) > _SHOWN:
-            out.append(
-                f"  {sum(count for _, count in ordered[_SHOWN:]):,}: {len(ordered) - _SHOWN} other reasons"
-            )
+            others = ordered[_SHOWN:]
+            out.append(f"  {sum(kind.total for kind in others):,}: {len(others)} other reasons")
         return out

@@ -94,6 +94,7 @@ class Polish:
     ) -> None:
         self._appraiser, self._simulate, self._every = appraiser, simulate, every
         self._until = until
+        self._recomputes = "training.recompute" not in kept
         self._fine = [axis for axis in AXES if axis.fine and not {*axis.keys} & {*kept}]
         self._seen: set[tuple[ParallelSpec, TrainingSpec]] = set()
 
@@ -153,7 +154,7 @@ class Polish:
         for axis in self._fine:
             for moved in self._along(axis, settings):
                 yield _said(axis, moved), moved
-        less = [axis for axis in self._fine if axis.name in _LESS_RECOMPUTED]
+        less = [axis for axis in self._fine if axis.name in _LESS_RECOMPUTED and self._recomputes]
         for near in self._every:
             step = step_between(settings, near.settings)
             if step is None or not (near.reason and near.peak_bytes):

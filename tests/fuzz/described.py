@@ -15,7 +15,7 @@ from zlib import crc32
 
 import yaml
 
-from simcore.apps.plan.prices import read_prices
+from simcore.apps.prices import read_prices
 from simcore.apps.run.edits import edit_program, traced_job
 from simcore.apps.run.loading import check_dims, check_world, loaded
 from simcore.apps.run.scenario import Scenario, resolve_scenario

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from simcore.apps.run.outcome import OUTCOMES, Outcome
+from simcore.apps.sweep.costs import rates
 from simcore.apps.sweep.files import SweepFolder, write_rows
 from simcore.apps.sweep.spec import SweepSpec, sweep_spec
 from simcore.apps.sweep.sweeping import asked, take
@@ -51,8 +52,9 @@ def _spec_door(given: Path, case: Case) -> Answer:
     able = next((one for one in found.cases if one.key), None)
     if able is None:
         raise InputError(reasons[0])
+    priced = rates(spec, found, None)
     answer = described.asked(spec.scenario(able.said), case)
-    return Answer(answer.seconds, [answer.said, reasons, json_of(found, {}, 0.0)], answer.wrong)
+    return Answer(answer.seconds, [answer.said, reasons, json_of(found, priced, {}, 0.0)], answer.wrong)
 
 
 @cache
@@ -90,8 +92,9 @@ def _store_door(given: Path, case: Case) -> Answer:
             store = folder.store()
         found = asked(spec)
         take(found, store)
-        write_rows(folder.rows, spec, found)
-        return Answer(None, [json_of(found, {"rows": folder.rows}, 0.0), lines(found)])
+        priced = rates(spec, found, "aws")
+        write_rows(folder.rows, spec, found, priced)
+        return Answer(None, [json_of(found, priced, {"rows": folder.rows}, 0.0), lines(found, priced)])
     finally:
         shutil.rmtree(folder.path)
 

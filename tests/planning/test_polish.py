@@ -104,8 +104,30 @@ def test_a_plan_says_what_polishing_gained_and_keeps_its_certificate(tmp_path, c
     assert told["best"]["settings"] == first["settings"]
     assert told["best"]["step_time_s"] == first["step_time_s"] < first["start_step_time_s"]
     assert f"{first['step_time_s']:.4g} s a step" in (tmp_path / "best" / "1.yaml").read_text()
-    plan("llama3-8b", **ask, no_polish=True)
+    plan("llama3-8b", **ask, polish=False)
     plain = json.loads(capsys.readouterr().out)
     assert plain["polished"] == []
+    assert plain["unpolished"] == "as asked" and told["unpolished"] == ""
     assert plain["best"]["step_time_s"] == first["start_step_time_s"]
     assert plain["certificate"] == told["certificate"]
+
+
+def test_with_search_the_best_are_polished_only_when_asked(tmp_path, capsys):
+    ask = {"cluster": "h100-16", "settings": [*SMALL, "parallel.pp=4", "parallel.tp=4"], "out": tmp_path}
+    plan("llama3-8b", **ask, search="micro_batch=1:2")
+    assert "not polished: --search says all that changes" in " ".join(capsys.readouterr().out.split())
+    plan("llama3-8b", **ask, search="micro_batch=1:2,buckets=-1", polish=True, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["unpolished"] == "" and told["polished"][0]["moves"]
+    # What is searched with values of its own is not moved beyond them.
+    assert {one["settings"]["training.bucket_parameters"] for one in told["polished"]} == {"-1"}
+
+
+def test_recomputation_that_the_job_says_is_kept():
+    memory = ["parallel.tp=2", "training.micro_batch=8", "training.global_batch=64", "training.seq=8192"]
+    asks = asked("llama3-8b", "h100-16", [*memory, "training.recompute=none"]).question
+    appraiser = Appraiser(asks)
+    every = appraiser.appraised(list(candidates(asks.ground, asked_axes("pp", asks.said))))
+    assert any(one.reason.startswith("out of memory") for one in every)
+    polish = Polish(appraiser, lambda _: [], every, kept=asks.said)
+    assert not any("training.recompute" in moved for _, moved in polish._named({"parallel.pp": "1"}))

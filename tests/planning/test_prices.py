@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from simcore.apps.plan.prices import read_prices
+from simcore.apps.prices import read_prices
 from simcore.errors import InputError
 from simcore.hardware import load_cluster
 

@@ -10,7 +10,7 @@ import pytest
 from simcore.apps.plan.asking import asked
 from simcore.errors import InputError
 from simcore.planning.appraisal import Appraiser
-from simcore.planning.census import Census
+from simcore.planning.census import Census, kinds
 from simcore.planning.space import AXES, asked_axes, candidates
 from workloads.jobs import complete
 from workloads.parallel.job import Job
@@ -102,7 +102,25 @@ def test_a_rule_that_nothing_obeys_is_named():
     asks = question("model.heads=3", "model.kv_heads=3", "model.hidden=384", "model.head_size=128")
     found = census(asks, asked_axes("tp=2:4", asks.said))
     rule = "parallel.tp=2 does not divide 3 attention heads; nearest: parallel.tp=1 or 3"
-    assert found.advice() == f"most often (1 of 2): {rule}"
+    assert found.advice() == f"most often (2 of 2): {rule}"
+
+
+def test_reasons_that_differ_in_numbers_alone_are_one_line():
+    rejected = {
+        "tp=4 does not divide 6 heads": 3, "tp=8 does not divide 6 heads": 5,
+        "tp x cp=2.5 is too much": 4, "zero1 has no room": 2, "zero3 has no room": 1,
+    }  # fmt: skip
+    found = kinds(rejected)
+    # 3 + 5 = 8; what a name ends in is no number.
+    assert [(kind.commonest, kind.count, kind.total) for kind in found] == [
+        ("tp=8 does not divide 6 heads", 5, 8), ("tp x cp=2.5 is too much", 4, 4),
+        ("zero1 has no room", 2, 2), ("zero3 has no room", 1, 1),
+    ]  # fmt: skip
+    assert str(found[0]) == "tp=8 does not divide 6 heads (5), or other numbers"
+    assert str(found[1]) == "tp x cp=2.5 is too much"
+    asks = question("model.heads=6", "model.kv_heads=6", "model.hidden=768", "model.head_size=128")
+    lines = census(asks, asked_axes("tp,micro_batch", asks.said)).lines()
+    assert lines[1] == "  8: parallel.tp=4 does not divide 6 attention heads (4), or other numbers"
 
 
 def test_memory_of_the_fullest_stage_is_that_of_all_stages():

@@ -12,9 +12,9 @@ from simcore.apps.plan.explained import Explained, explained
 from simcore.apps.plan.files import BEST, JOURNAL, TRIALS, write_best, write_launches, write_trials
 from simcore.apps.plan.journal import Journal
 from simcore.apps.plan.planning import Planned, planned
-from simcore.apps.plan.prices import PriceList
 from simcore.apps.plan.result import ties
 from simcore.apps.plan.table import leaner, proof, table, why
+from simcore.apps.prices import PriceList
 from simcore.apps.run.identity import outcome_version
 from simcore.apps.workers import chosen_workers
 from simcore.files import whole_folder
@@ -33,7 +33,7 @@ class Answer:
     """``ranked``: what was simulated, the fastest first; ``best``: the first few of them, looked at.
 
     ``default``: the job as it is by default, where it is a candidate that fits; else ``default_refused``
-    says why it is none.
+    says why it is none.  ``unpolished``: why the best are left as the search found them; "" where not.
     """
 
     planned: Planned
@@ -42,6 +42,7 @@ class Answer:
     best: list[Explained]
     default: Explained | None = None
     default_refused: str = ""
+    unpolished: str = ""
 
     @property
     def cluster(self) -> str:
@@ -60,6 +61,7 @@ class Answer:
             out += table(plan, self.best, self.default, prices)
             out += leaner(self.ranked)
             out += polish.lines(plan.polished, plan.question)
+            out += [f"not polished: {self.unpolished}"] if self.unpolished else []
             out += [proof(plan), ties(plan, self.ranked).line(self.ranked)]
             if self.default is not None:
                 out.append(why(self.best[0], self.default))
@@ -76,17 +78,19 @@ def answered(
     gap: float,
     budget_s: float,
     emit: str = "",
-    polishes: bool = False,
+    unpolished: str = "",
     ray: str | None = None,
 ) -> Answer:
     """Plan, and leave in ``folder`` what is found, for the framework ``emit``, too.
 
+    ``unpolished``: why the best are not moved along finer axes, those among ``axes`` aside; "": they are.
     ``ray``: the address of a Ray cluster to simulate on.  InputError where the folder cannot be written or
     nobody answers there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     journal = Journal(folder / JOURNAL, ask.question)
-    kept = ask.kept if polishes else None
+    searched = {key for axis, _ in axes if axis.fine for key in axis.keys}
+    kept = None if unpolished else {*ask.kept, *searched}
     with chosen_workers(ray, outcome_version) as workers:
         found = planned(
             ask.question, axes, gap=gap, budget_s=budget_s, journal=journal, kept=kept, workers=workers
@@ -95,7 +99,7 @@ def answered(
     ranked = found.search.ranked() if found.search is not None else []
     refused = "" if found.default is not None else _refused(ask.question)
     if not ranked:
-        return Answer(found, folder, ranked, [], default_refused=refused)
+        return Answer(found, folder, ranked, [], default_refused=refused, unpolished=unpolished)
     asked = ranked[:_BEST]
     default = found.default
     if default is not None and default.step_s is not None and default not in asked:
@@ -107,7 +111,7 @@ def answered(
     files = [folder / BEST / f"{number}.yaml" for number in range(1, len(asked) + 1)]
     told = explained(list(zip(asked, files, strict=True)), ask.cluster, journal)
     of_default = next((one for one in told if one.trial is default), None)
-    return Answer(found, folder, ranked, told[:_BEST], of_default, refused)
+    return Answer(found, folder, ranked, told[:_BEST], of_default, refused, unpolished)
 
 
 def _refused(question: Question) -> str:

@@ -65,10 +65,14 @@ def plan(
     spare: Annotated[
         float, typer.Option(metavar="SHARE", help="Of a GPU's memory that is to stay free, such as 0.06.")
     ] = 0.0,
-    no_polish: Annotated[
-        bool,
-        typer.Option("--no-polish", help="Leave the best as the search found them (with --search: always)."),
-    ] = False,
+    polish: Annotated[
+        bool | None,
+        typer.Option(
+            "--polish/--no-polish",
+            help="Move the best along finer axes, too, or leave them as the search found them. Default: with"
+            " --search, which says all that is to change, they are left.",
+        ),
+    ] = None,
     tornado: Annotated[
         bool,
         typer.Option("--tornado", help="Also: the best on other hardware, and one step along each axis."),
@@ -96,10 +100,10 @@ def plan(
     from simcore.apps.plan.front import front
     from simcore.apps.plan.picture import PICTURE, draw
     from simcore.apps.plan.planning import default_folder
-    from simcore.apps.plan.prices import read_prices
     from simcore.apps.plan.result import json_of
     from simcore.apps.plan.table import in_columns
     from simcore.apps.plan.tornado import tornado as sensitivity
+    from simcore.apps.prices import read_prices
     from simcore.apps.progress import say
     from simcore.apps.run.launching import launch_asked, say_launch
     from simcore.errors import InfeasibleError
@@ -132,6 +136,11 @@ def plan(
     if priced is not None:
         for one in hardware:  # what has no price is known at once
             priced.gpu_hour(one)
+    unpolished = ""
+    if polish is None and search:
+        unpolished = "--search says all that changes (--polish moves the best along finer axes, too)"
+    elif polish is False:
+        unpolished = "as asked"
     answers: list[Answer] = []
     for name, ask in zip(reversed(clusters), reversed(requests), strict=True):
         folder = out or default_folder(ask.question)
@@ -141,7 +150,7 @@ def plan(
         axes = asked_axes(search, ask.kept)
         found = answered(
             ask, axes, folder,
-            gap=gap, budget_s=budget, emit=emit or "", polishes=not (search or no_polish), ray=ray,
+            gap=gap, budget_s=budget, emit=emit or "", unpolished=unpolished, ray=ray,
         )  # fmt: skip
         answers.insert(0, found)
         if answers[0].planned.interrupted:
@@ -154,7 +163,7 @@ def plan(
         best = next((one for one in answers if sizes.best and one.cluster == sizes.best.cluster), answers[0])
         shown = json_of(best.planned, best.ranked, best.told, best.default_refused, wall_s)
         more = {} if shaken is None else {"sensitivity": shaken.as_object()}
-        print(json.dumps({**shown, **more, **sizes.as_object()}))
+        print(json.dumps({**shown, "unpolished": best.unpolished, **more, **sizes.as_object()}))
     else:
         lines = []
         for answer in answers:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simcore.apps.plan.answer import Answer
 from simcore.apps.plan.fronts import non_dominated
-from simcore.apps.plan.prices import PriceList
+from simcore.apps.prices import PriceList
 from simcore.planning.words import short_form
 
 _DAY_S: Final = 86400.0

@@ -25,6 +25,8 @@ from simcore.planning.words import short_form
 
 #: More candidates are none that anybody waits for.
 _MOST = 500_000
+#: So long may polishing take after a search that was quicker: one that was done before, say.
+_POLISH_S = 30.0
 #: Candidates that a worker appraises at a time.
 _PART = 64
 
@@ -73,8 +75,9 @@ def planned(
         _simulate(search, appraiser, journal, workers, gap, default)
         if kept is not None and search.num_simulated:
             found.seconds["simulating"] = time.monotonic() - began - found.seconds["appraising"]
-            now = time.monotonic()  # polishing takes no longer than all before it
-            _polish(found, search, appraiser, journal, kept, workers, min(until, 2 * now - began))
+            now = time.monotonic()  # polishing takes no longer than all before it, as long as that is
+            most_s = max(now - began, _POLISH_S)
+            _polish(found, search, appraiser, journal, kept, workers, min(until, now + most_s))
             found.seconds["polishing"] = time.monotonic() - began - sum(found.seconds.values())
     except KeyboardInterrupt:
         found.interrupted = True

@@ -9,7 +9,7 @@ from typing import Final
 from simcore.apps.plan.explained import Explained
 from simcore.apps.plan.fronts import less_memory
 from simcore.apps.plan.planning import Planned
-from simcore.apps.plan.prices import PriceList
+from simcore.apps.prices import PriceList
 from simcore.planning.search import Trial
 from simcore.planning.words import short_form
 from simcore.units import GIB

@@ -64,7 +64,7 @@ def scenario_key(scenario: Scenario, *, anew: bool = False) -> str:
     if anew:
         _loaded.cache_clear()
     settings = scenario.settings
-    cluster = _cluster(scenario, {})
+    cluster = cluster_of(scenario)
     job: Description | str
     if scenario.described is None:
         assert scenario.graph_dir is not None, "a scenario has a graph or a description"
@@ -74,6 +74,11 @@ def scenario_key(scenario: Scenario, *, anew: bool = False) -> str:
         cluster = _cluster(scenario, job.gpu) if job.gpu else cluster
     cluster = with_node_latencies(cluster, settings.nodes)
     return question_key(job, cluster, setup_of(scenario), refuse_memory=settings.refuse_memory)
+
+
+def cluster_of(scenario: Scenario) -> ClusterSpec:
+    """The cluster that a scenario names, with its settings of hardware; InputError where it cannot be."""
+    return _cluster(scenario, {})
 
 
 def outcome_version() -> str:

@@ -34,6 +34,10 @@ def sweep(
     limit: Annotated[
         float, typer.Option("--case-limit", metavar="SECONDS", help="A case that needs longer has failed.")
     ] = 3600.0,
+    prices: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|aws", help="What GPUs cost an hour (docs/planning.md): rows get costs."),
+    ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what has failed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -46,6 +50,7 @@ def sweep(
     from simcore.apps.process import collect_for_long
     from simcore.apps.progress import say
     from simcore.apps.run.identity import outcome_version
+    from simcore.apps.sweep.costs import rates
     from simcore.apps.sweep.files import merge as take_over
     from simcore.apps.sweep.files import part_of, sweep_folder, write_rows
     from simcore.apps.sweep.spec import sweep_spec
@@ -64,6 +69,7 @@ def sweep(
     found = asked(asking, part)
     if found.cases and counts(found)["refused"] == len(found.cases):
         raise InputError(f"{spec}: all cases are refused: {next(iter(reasons(found, 'refused')))}")
+    priced = rates(asking, found, prices)  # what has no price is known at once
     folder = sweep_folder(spec, out, part)
     store = folder.store()
     taken = sum(take_over(store, other) for other in merge or ())
@@ -73,12 +79,13 @@ def sweep(
     else:
         with chosen_workers(ray, outcome_version, workers) as chosen:
             simulate(asking, found, store, chosen, limit_s=limit)
-    write_rows(folder.rows, asking, found)
+    write_rows(folder.rows, asking, found, priced)
     wall_s = time.perf_counter() - began
     if as_json:
-        print(json.dumps(json_of(found, {"rows": folder.rows, "store": folder.store_file}, wall_s)))
+        files = {"rows": folder.rows, "store": folder.store_file}
+        print(json.dumps(json_of(found, priced, files, wall_s)))
     else:
-        print(*lines(found), sep="\n")
+        print(*lines(found, priced), sep="\n")
         print(f"{wall_s:.1f} s; {folder.rows}: all rows")
     if found.interrupted:
         print("interrupted: what is done is kept; ask again to go on", file=sys.stderr)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from simcore.apps.run.outcome import OUTCOMES, outcomes
 from simcore.apps.store import Store
+from simcore.apps.sweep.costs import Rates
 from simcore.apps.sweep.spec import SweepSpec, Value
 from simcore.apps.sweep.sweeping import Swept
 from simcore.errors import InputError
@@ -34,10 +35,15 @@ _OF_OUTCOME: Final = (
     ("overlapped_s", pa.float64()),
     ("exposed_communication_s", pa.float64()),
     ("idle_s", pa.float64()),
+    ("bubble", pa.float64()),
     ("peak_memory_bytes", pa.int64()),
     ("gpus", pa.int64()),
     ("warnings", pa.list_(pa.string())),
 )
+#: Where prices are named.
+_OF_COST: Final = (
+    ("currency", pa.string()), ("cost_per_step", pa.float64()), ("cost_per_million_tokens", pa.float64()),
+)  # fmt: skip
 
 
 def part_of(text: str) -> tuple[int, int]:
@@ -91,8 +97,11 @@ def merge(store: Store, other: Path) -> int:
     return sum(store.merge(one) for one in found)
 
 
-def write_rows(path: Path, spec: SweepSpec, found: Swept) -> None:
-    """One row for each case, in order.  InputError when it cannot be written."""
+def write_rows(path: Path, spec: SweepSpec, found: Swept, priced: Rates) -> None:
+    """One row for each case, in order, with costs if any is ``priced``.
+
+    InputError when it cannot be written.
+    """
     outcomes = [found.outcomes.get(case.number) for case in found.cases]
     columns: dict[str, pa.Array] = {"case": pa.array([case.number for case in found.cases], pa.int64())}
     for key in spec.keys:
@@ -100,6 +109,13 @@ def write_rows(path: Path, spec: SweepSpec, found: Swept) -> None:
     columns["status"] = pa.array([found.status(case) for case in found.cases], pa.string())
     for name, kind in _OF_OUTCOME:
         columns[name] = pa.array([getattr(one, name, None) for one in outcomes], kind)
+    if priced:
+        costs = [
+            {} if rate is None or outcome is None else rate.as_object(outcome)
+            for rate, outcome in zip((priced.get(case.number) for case in found.cases), outcomes, strict=True)
+        ]
+        for name, kind in _OF_COST:
+            columns[name] = pa.array([cost.get(name) for cost in costs], kind)
     columns["key"] = pa.array([case.key for case in found.cases], pa.string())
     columns["version"] = pa.array([software_versions()["stepsim"]] * len(outcomes), pa.string())
     try:

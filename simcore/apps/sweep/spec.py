@@ -13,12 +13,13 @@ from typing import Any, Final
 from simcore.apps.run.scenario import SECTIONS, Scenario, resolve_scenario
 from simcore.apps.run.settings import KEYS
 from simcore.errors import InputError, nearest
-from simcore.outside import quoted, read_text, yaml_document
+from simcore.outside import inside, quoted, read_text, yaml_document
 from workloads.jobs import sections_of
 
 #: Keys of a sweep beside those of a job's file.
 _GRID: Final = "grid"
 _CASES: Final = "cases"
+_PRICES: Final = "prices"
 #: Keys of a job's file that may vary, beside ``--set`` keys.
 _WHOLE: Final = ("workload", "cluster", "network", "seed")
 #: Keys whose value names a part of a description, or a file with it: where the file says so.
@@ -61,9 +62,13 @@ class SweepSpec:
 
     def scenario(self, case: Said) -> Scenario:
         """A case as ``run_sim.py`` would be asked.  Errors: InputError as for that."""
-        content: dict[str, Any] = {key: value for key, value in self.job.items() if key != "set"}
+        content: dict[str, Any] = {
+            key: value for key, value in self.job.items() if key not in ("set", _PRICES)
+        }
         settings = dict(self.job.get("set") or {})
         for key, value in case.items():
+            if key == _PRICES:
+                continue  # they change no simulation
             if key in _WHOLE:
                 content[key] = value
             elif key in _NAMED:  # said in the file: what it names lies beside it
@@ -74,12 +79,28 @@ class SweepSpec:
                 settings[key] = str(value).lower() if isinstance(value, bool) else value
         return resolve_scenario(str(self.path), settings={}, content={**content, "set": settings})
 
+    @property
+    def names_prices(self) -> bool:
+        """Whether it says itself what GPUs cost."""
+        return _PRICES in self.job or _PRICES in self.keys
+
+    def prices(self, case: Said) -> str | None:
+        """The prices of a case, those of a file as its path; None where it has none.
+
+        InputError for a file that does not lie beside the spec.
+        """
+        name = case.get(_PRICES, self.job.get(_PRICES))
+        if name is None:
+            return None
+        is_file = Path(str(name)).suffix != "" or len(Path(str(name)).parts) > 1
+        return str(inside(self.path.parent, str(name), f"{self.path}: {_PRICES}")) if is_file else str(name)
+
 
 def sweep_spec(path: Path) -> SweepSpec:
     """The sweep that the YAML file at ``path`` describes.
 
     Its keys are those of a job's file (workload or model, parallel, training, software; cluster, network,
-    seed, set) with ``grid``, ``cases`` or both.
+    seed, set) and prices, with ``grid``, ``cases`` or both.
     Errors: InputError for anything that cannot be, with the nearest known name.
     """
     where = str(path)
@@ -90,8 +111,8 @@ def sweep_spec(path: Path) -> SweepSpec:
         )
     job = {key: value for key, value in content.items() if key not in (_GRID, _CASES)}
     for key in job:
-        if key not in (*SECTIONS, *_WHOLE, "set"):
-            known = (*SECTIONS, *_WHOLE, "set", _GRID, _CASES)
+        if key not in (*SECTIONS, *_WHOLE, "set", _PRICES):
+            known = (*SECTIONS, *_WHOLE, "set", _PRICES, _GRID, _CASES)
             raise InputError(f"{where}: unknown key {quoted(key)}{nearest(str(key), known)}")
     if len(job) == len(content):
         raise InputError(f"{where}: nothing varies: it has neither {_GRID} nor {_CASES}")
@@ -154,14 +175,14 @@ def _check_key(key: str, spec: SweepSpec, where: str) -> None:
             f"{where}: workload names the model: say which of them with workload, not with model"
         )
     first = name.partition(".")[0]
-    if key in (*_WHOLE, *_NAMED, *KEYS) or (section in SECTIONS and section in sections_of(first)):
+    if key in (*_WHOLE, _PRICES, *_NAMED, *KEYS) or (section in SECTIONS and section in sections_of(first)):
         return
     if section in _NUMBERED and name:
         return  # their numbers are checked where the machine is known
     exact = [f"{one}.{key}" for one in sections_of(key)]
     if exact:
         raise InputError(f"{where}: unknown key {quoted(key)}; did you mean {exact[0]!r}?")
-    known = (*KEYS, *_WHOLE, *_fields(section))
+    known = (*KEYS, *_WHOLE, _PRICES, *_fields(section))
     raise InputError(f"{where}: unknown key {quoted(key)}{nearest(key, known)}")
 
 

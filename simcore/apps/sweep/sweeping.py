@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from simcore.apps.progress import say
-from simcore.apps.run.identity import scenario_key
+from simcore.apps.run.identity import cluster_of, scenario_key
 from simcore.apps.run.outcome import Outcome, failed, not_done, outcome_of
 from simcore.apps.run.scenario import Scenario
 from simcore.apps.store import Store
 from simcore.apps.sweep.spec import Said, SweepSpec
 from simcore.apps.workers import Workers
 from simcore.errors import InputError, SimcoreError
+from simcore.hardware import ClusterSpec
 
 #: Between two lines of progress, where they are not written over each other.
 _LINES_S = 10.0
@@ -25,11 +26,15 @@ _LINES_S = 10.0
 
 @dataclass(frozen=True)
 class SweptCase:
-    """A case of a sweep: its ``number``, from 1, what it ``said``, its ``key`` ("" where it is refused)."""
+    """A case of a sweep: its ``number``, from 1, what it ``said``, its ``key`` ("" where it is refused).
+
+    ``cluster``: None where it is refused.
+    """
 
     number: int
     said: Said
     key: str
+    cluster: ClusterSpec | None = None
 
 
 @dataclass
@@ -88,14 +93,15 @@ def asked(spec: SweepSpec, part: tuple[int, int] = (1, 1)) -> Swept:
     for at, said in enumerate(spec.cases(), start=1):
         if at % of != number % of:
             continue
-        key = ""
+        key, cluster = "", None
         try:
-            key = scenario_key(spec.scenario(said))
+            scenario = spec.scenario(said)
+            key, cluster = scenario_key(scenario), cluster_of(scenario)
         except SimcoreError as error:
             found.outcomes[at] = not_done(error)
         except Exception as error:  # one case must not end a sweep of thousands
             found.outcomes[at] = not_done(error)
-        found.cases.append(SweptCase(at, said, key))
+        found.cases.append(SweptCase(at, said, key, cluster))
     return found
 
 

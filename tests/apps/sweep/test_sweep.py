@@ -242,6 +242,46 @@ def test_what_cannot_be_is_refused_with_the_nearest_name(tmp_path, content, name
         sweep(written(tmp_path, content), out=tmp_path / "out")
 
 
+PRICES = 'currency = "EUR"\nsource = "our contract"\ndate = 2026-03-01\n[per_gpu_hour]\nh100-sxm = 3.6\n'
+
+
+def test_prices_are_columns_and_change_no_simulation(ask, tmp_path):
+    (tmp_path / "ours.toml").write_text(PRICES)
+    grid = {"parallel.tp": [1, 2], "prices": ["ours.toml", "aws"]}
+    told, rows = ask({**JOB, "grid": grid})
+    assert told["num_simulated"] == 2  # prices that differ are no other questions
+    for row in rows:
+        # 3.60 an hour are 0.001 a second, on each of 8 GPUs; AWS asks 55.04 for such a machine.
+        euros = row["prices"] == "ours.toml"
+        per_s = 0.008 if euros else 55.04 / 3600
+        assert row["currency"] == ("EUR" if euros else "USD")
+        assert row["cost_per_step"] == pytest.approx(per_s * row["step_time_s"])
+        assert row["cost_per_million_tokens"] == pytest.approx(1e6 * per_s / row["tokens_per_s"])
+    assert told["cheapest"] is None  # of euros and dollars none is
+    # What is known is priced without a simulation.
+    told, rows = ask({**JOB, "grid": {"parallel.tp": [1, 2, 3]}}, prices=str(tmp_path / "ours.toml"))
+    assert (told["num_known"], told["num_simulated"]) == (2, 0)
+    assert [row["cost_per_step"] is None for row in rows] == [False, False, True]
+    assert told["cheapest"]["cost_per_million_tokens"] == min(
+        row["cost_per_million_tokens"] for row in rows if row["status"] == "done"
+    )
+    assert "cost_per_step" not in ask(GRID)[1][0]
+
+
+def test_prices_that_cannot_be_are_refused_before_anything_is_simulated(tmp_path):
+    (tmp_path / "ours.toml").write_text(PRICES)
+    for content, prices, named in (
+        ({**GRID, "prices": "asw"}, None, "'aws'"),
+        ({**GRID, "prices": "aws"}, "aws", "leave out --prices"),
+        ({**GRID, "prices": "../ours.toml"}, None, "ours.toml"),
+        ({**GRID, "cluster": "h200-8", "prices": "ours.toml"}, None, "no price of H200"),
+        ({**JOB, "grid": {"price": ["aws"]}}, None, "did you mean 'prices'"),
+    ):
+        with pytest.raises(InputError, match=named):
+            sweep(written(tmp_path, content), out=tmp_path / "out", prices=prices)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

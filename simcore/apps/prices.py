@@ -69,7 +69,7 @@ def read_prices(name_or_path: str, clusters: Iterable[ClusterSpec]) -> PriceList
         where = name_or_path
         found = tables.read(_SCHEMA, tables.read_file(path, "prices"), where)
     else:
-        raise InputError(f"--prices {name_or_path!r}: no .toml file{nearest(name_or_path, known)}")
+        raise InputError(f"prices {name_or_path!r}: no .toml file{nearest(name_or_path, known)}")
     return PriceList(
         where,
         found["currency"],
