@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import pairwise
-from operator import itemgetter
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +14,16 @@ import numpy.typing as npt
 from simcore.collectives.plan import CollectivePlan
 from simcore.engine.launches import set_host_times
 from simcore.engine.rank import Rank
-from simcore.engine.result import LinkCounters, LinkLog, RankTimes
+from simcore.engine.result import Int32Array, LinkCounters, LinkLog, RankTimes
 from simcore.graph import OpKind
 from simcore.graph.ops import IntArray
 from simcore.network.fluid import FluidNetwork
 from simcore.units import PS_PER_S
 
 FloatArray = npt.NDArray[np.float64]
+_T = TypeVar("_T", bound=np.generic)
 
-_BLOCK_ROWS = 1 << 20  # rows of link counters that are worked out at a time
+_BLOCK_ROWS = 1 << 18  # rows of link counters that are worked out at a time
 
 
 def all_times(ranks: Sequence[Rank], kind: IntArray) -> tuple[RankTimes, ...]:
@@ -70,14 +71,25 @@ def _rank_times(rank: Rank, kind: IntArray) -> RankTimes:
     return flat
 
 
-def link_log(network: FluidNetwork, aside: tuple[IntArray, IntArray, FloatArray] | None) -> LinkLog:
+def joined(parts: list[npt.NDArray[_T]]) -> npt.NDArray[_T]:
+    """The parts of a column, one behind the other.  Uses them up: columns are long, and there are several."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole
+
+
+def link_log(network: FluidNetwork, aside: tuple[IntArray, Int32Array, FloatArray] | None) -> LinkLog:
     """The network's log, with what happened ``aside`` of it: (time, number of the plan, change) columns."""
     log = network.log
-    time, plan, change = np.array(log.time_ps, np.int64), np.array(log.plan, np.int64), np.array(log.change)
+    time, plan, change = [np.array(log.time_ps)], [np.array(log.plan)], [np.array(log.change)]
+    log.clear()
     if aside is not None:
-        time, plan, change = (np.concatenate(pair) for pair in zip((time, plan, change), aside, strict=True))
-    order = np.argsort(time, kind="stable")
-    return LinkLog(time[order], plan[order], change[order].astype(np.float64), network.plans)
+        time.append(aside[0])
+        plan.append(aside[1])
+        change.append(aside[2])
+        del aside
+    order = np.argsort(np.concatenate(time), kind="stable")
+    return LinkLog(joined(time)[order], joined(plan)[order], joined(change)[order], network.plans)
 
 
 def link_counters(log: LinkLog) -> LinkCounters:
@@ -86,13 +98,18 @@ def link_counters(log: LinkLog) -> LinkCounters:
     entries = np.argsort(plan_of, kind="stable")  # log entries plan by plan
     num_entries = np.bincount(plan_of, minlength=len(log.plans))
     first_entry = np.cumsum(num_entries) - num_entries
-    uses = [(use.link, i, use.weight) for i, plan in enumerate(log.plans) for use in plan.links]
-    uses.sort(key=itemgetter(0))
-    link = np.array([link for link, _, _ in uses], dtype=np.int64)
-    plan = np.array([plan for _, plan, _ in uses], dtype=np.int64)
-    weight = np.array([weight for _, _, weight in uses], dtype=np.float64)
+    num_links = [len(plan.links) for plan in log.plans]
+    size = sum(num_links)
+    link = np.fromiter((use.link for plan in log.plans for use in plan.links), np.int64, size)
+    weight = np.fromiter((use.weight for plan in log.plans for use in plan.links), np.float64, size)
+    by_link = np.argsort(link, kind="stable")
+    link, weight = link[by_link], weight[by_link]
+    plan = np.repeat(np.arange(len(num_links)), num_links)[by_link]
     repeats = num_entries[plan]
-    parts = [LinkCounters()]
+    # No step has more rows than the log has changes; pages that nothing is written to take no memory.
+    most = int(repeats.sum())
+    found = LinkCounters(np.empty(most, np.int64), np.empty(most, np.int32), np.empty(most))
+    filled = 0
     for block in _blocks(link, repeats):
         count = repeats[block]
         if not count.sum():
@@ -100,12 +117,11 @@ def link_counters(log: LinkLog) -> LinkCounters:
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         entry = entries[np.repeat(first_entry[plan[block]], count) + within]
         delta = change[entry] * np.repeat(weight[block], count) * PS_PER_S
-        parts.append(_steps(np.repeat(link[block], count), entry, time, delta))
-    return LinkCounters(
-        np.concatenate([part.time_ps for part in parts]),
-        np.concatenate([part.resource for part in parts]),
-        np.concatenate([part.value for part in parts]),
-    )
+        part = _steps(np.repeat(link[block], count), entry, time, delta)
+        rows = slice(filled, filled + len(part.time_ps))
+        found.time_ps[rows], found.resource[rows], found.value[rows] = part.time_ps, part.resource, part.value
+        filled = rows.stop
+    return LinkCounters(found.time_ps[:filled], found.resource[:filled], found.value[:filled])
 
 
 def _blocks(link: IntArray, repeats: IntArray) -> Iterator[slice]:

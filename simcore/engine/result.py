@@ -11,6 +11,8 @@ import numpy.typing as npt
 from simcore.collectives.plan import CollectivePlan
 from simcore.graph.ops import IntArray
 
+Int32Array = npt.NDArray[np.int32]
+
 
 @dataclass(frozen=True, eq=False)
 class RankTimes:
@@ -30,7 +32,7 @@ class LinkCounters:
     """Step functions of link use: ``value[i]`` bytes/s on ``resource[i]`` from ``time_ps[i]`` on."""
 
     time_ps: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    resource: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    resource: Int32Array = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
     value: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0, dtype=np.float64))
 
 
@@ -41,7 +43,7 @@ class LinkLog:
     """
 
     time_ps: IntArray
-    plan: IntArray
+    plan: Int32Array
     change: npt.NDArray[np.float64]
     plans: Sequence[CollectivePlan]
 
@@ -80,7 +82,7 @@ class SimulationResult:
     representatives: npt.NDArray[np.int64]
     times: tuple[RankTimes, ...]
     alone_ps: tuple[IntArray, ...]
-    plan_of: tuple[npt.NDArray[np.int32], ...]
+    plan_of: tuple[Int32Array, ...]
     plans: tuple[CollectivePlan, ...]
     step_ps: int
     engine_events: int

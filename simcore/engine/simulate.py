@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from simcore.engine.execution import Processor
     from simcore.engine.rank import Player
     from simcore.engine.record import FloatArray
+    from simcore.engine.result import Int32Array
     from simcore.engine.sequence import Demand, KernelSequence
     from simcore.graph.ops import IntArray
     from simcore.hardware import GpuSpec, Topology
@@ -66,7 +67,7 @@ class Aid:
         """Who answers for stretches of the rank's stream, if anybody does."""
         return None
 
-    def log(self) -> tuple[IntArray, IntArray, FloatArray] | None:
+    def log(self) -> tuple[IntArray, Int32Array, FloatArray] | None:
         """Changes of rates that the network was not told: (time, number of the plan, bytes/ps) columns."""
         return None
 
@@ -202,6 +203,8 @@ class _Played:
         """Times by op, the links' log, and warnings.  Uses the records up."""
         job, ranks, parts = self.job, self.ranks, self.parts
         kind = job.graph.ops.kind
+        # Sorting it takes several columns as long as it is: the times of all ops are made after that.
+        log = link_log(self.fluid, job.aid.log()) if self.fluid is not None else None
         times = all_times(ranks, kind)
         is_comm = is_communication(kind)
         table = PlanTable()
@@ -227,7 +230,7 @@ class _Played:
             step_ps=max((int(t.end_ps.max()) for t in times if len(t.end_ps)), default=0),
             engine_events=self.events,
             resources=job.topology.links.names if self.fluid is not None else (),
-            log=link_log(self.fluid, job.aid.log()) if self.fluid is not None else None,
+            log=log,
             answered=Answered(total, total - int(sizes.sum()), **job.aid.num_ops),
             warnings=tuple(warnings),
         )

@@ -58,8 +58,12 @@ class RateLog:
     """When rates of plans changed, in the order of events: ``change[i]`` bytes/ps of plan ``plan[i]``."""
 
     time_ps: array[int] = field(default_factory=lambda: array("q"))
-    plan: array[int] = field(default_factory=lambda: array("q"))
+    plan: array[int] = field(default_factory=lambda: array("i"))
     change: array[float] = field(default_factory=lambda: array("d"))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.time_ps, self.plan, self.change = array("q"), array("i"), array("d")
 
 
 class FluidNetwork:

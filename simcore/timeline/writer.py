@@ -41,6 +41,7 @@ from simcore.timeline.schema import (
 #: Times grow along a rank's rows, so their differences are small numbers; all else repeats.
 _DELTA_COLUMNS = ("op_id", "ready_ps", "start_ps", "end_ps")
 _ROW_GROUP_ROWS = 64 * 1024
+_COUNTER_ROWS = 256 * 1024  # by row group, which is encoded as a whole
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def write_run(out_dir: Path, graph: Graph, result: SimulationResult, facts: RunF
 def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: RunFacts) -> RunInfo:
     """Write the files of a run into an existing folder (see :func:`simcore.files.whole_folder`)."""
     digest = _write_timeline(folder / TIMELINE_FILE, graph, result)
+    pa.default_memory_pool().release_unused()  # what rows were encoded in
     _write_counters(folder / COUNTERS_FILE, result)
     _write_rank_classes(folder / RANK_CLASSES_FILE, result)
     memory = peak_memory(graph) if facts.memory is None else facts.memory
@@ -178,16 +180,26 @@ def _write_counters(path: Path, result: SimulationResult) -> None:
     used = np.zeros(len(result.resources), dtype=np.bool_)
     used[result.counters.resource] = True
     names = texts([result.resources[link] for link in np.flatnonzero(used).tolist()])
-    codes = numbers((np.cumsum(used) - 1)[result.counters.resource].astype(np.int32))
-    table = pa.Table.from_arrays(
-        [
-            numbers(result.counters.time_ps),
-            pa.DictionaryArray.from_arrays(codes, names),
-            numbers(result.counters.value),
-        ],
-        schema=COUNTERS,
-    )
-    pq.write_table(table, path, compression="zstd", compression_level=1, write_page_checksum=True)
+    code_of = (np.cumsum(used) - 1).astype(np.int32)
+    counters = result.counters
+    with pq.ParquetWriter(
+        path,
+        COUNTERS,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["resource", "value"],
+        column_encoding={"time_ps": "DELTA_BINARY_PACKED"},
+        write_page_checksum=True,
+    ) as writer:
+        for first in range(0, max(len(counters.time_ps), 1), _COUNTER_ROWS):
+            part = slice(first, first + _COUNTER_ROWS)
+            codes = numbers(code_of[counters.resource[part]])
+            columns = [
+                numbers(counters.time_ps[part]),
+                pa.DictionaryArray.from_arrays(codes, names),
+                numbers(counters.value[part]),
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=COUNTERS))
 
 
 def _write_rank_classes(path: Path, result: SimulationResult) -> None:

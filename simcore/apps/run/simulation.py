@@ -139,6 +139,8 @@ def run_scenario(
             launch_of(found, emit, edited=bool(done), predicted=lines).write(folder, "launch")
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
+        answered = result.answered
+        del ran, result  # of a large job hundreds of MB, which nothing below needs
         with stages.stage("analysing"):
             timeline = Timeline.open(folder, finished=False)
             analysis = analyse(timeline)
@@ -150,7 +152,7 @@ def run_scenario(
                 left_out = write_perfetto(timeline, folder / PERFETTO_FILE, ranks).left_out
         info = info.model_copy(update={"wall_s": dict(stages.seconds)})
         info.write(folder)
-    return FinishedRun(out_dir, info, analysis, tuple(ranks), left_out, changes, answered=result.answered)
+    return FinishedRun(out_dir, info, analysis, tuple(ranks), left_out, changes, answered=answered)
 
 
 def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterference | None = None) -> Setup:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts
     from simcore.engine.rank import Player, Rank
     from simcore.engine.rendezvous import Communicators
-    from simcore.engine.result import SimulationResult
+    from simcore.engine.result import Int32Array, SimulationResult
     from simcore.graph import Graph
     from simcore.graph.ops import IntArray
     from simcore.hardware import Topology
@@ -135,6 +135,6 @@ class _Shortcuts(Aid):
         """See :class:`simcore.engine.simulate.Aid`."""
         return self._solos.of(rank) if self._solos is not None else None
 
-    def log(self) -> tuple[IntArray, IntArray, npt.NDArray[np.float64]] | None:
+    def log(self) -> tuple[IntArray, Int32Array, npt.NDArray[np.float64]] | None:
         """See :class:`simcore.engine.simulate.Aid`."""
         return log_of(self._solos.booked) if self._solos is not None else None

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from simcore.clock import Movable
+from simcore.engine.record import joined
 from simcore.engine.shortcuts.cell_times import CellBook, OwnCalls, Share, Signature
 from simcore.engine.shortcuts.cells import Cells, Chain, Pattern, Patterns
 from simcore.engine.shortcuts.chain_times import FIRST_OF_OPS, ChainTimes, strung
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from simcore.engine.items import Call
     from simcore.engine.rank import Rank
+    from simcore.engine.result import Int32Array
     from simcore.engine.tape import Tape
     from simcore.graph import Graph
     from simcore.graph.kinds import BoolArray
@@ -298,17 +300,18 @@ def _is_joined(tape: Tape, main: int, stream: int) -> bool:
     return 2 * len(np.unique(table.wait_from[joins])) > len(tape.streams[stream])
 
 
-def log_of(booked: Sequence[Booked]) -> tuple[IntArray, IntArray, npt.NDArray[np.float64]]:
+def log_of(booked: Sequence[Booked]) -> tuple[IntArray, Int32Array, npt.NDArray[np.float64]]:
     """(time, number of the plan, change of its rate) of all flows in spans, in the order of bookings."""
-    none = np.zeros(0, dtype=np.int64)
-    times, plans, changes, numbers = [none], [none], [np.zeros(0)], [none]
+    times, numbers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    plans, changes = [np.zeros(0, np.int32)], [np.zeros(0)]
     for one in booked:
         part = slice(one.times.first_change[one.first], one.times.first_change[one.stop])
         if part.start < part.stop:
             count = len(one.begin_ps)
             times.append((np.array(one.begin_ps)[:, None] + one.times.change_ps[part]).ravel())
-            plans.append(np.tile(np.array(one.plans)[one.times.change_call[part]], count))
+            plans.append(np.tile(np.array(one.plans, np.int32)[one.times.change_call[part]], count))
             changes.append(np.tile(one.times.change[part], count))
             numbers.append(np.repeat(one.numbers, part.stop - part.start))
     order = np.argsort(np.concatenate(numbers), kind="stable")
-    return np.concatenate(times)[order], np.concatenate(plans)[order], np.concatenate(changes)[order]
+    numbers.clear()
+    return joined(times)[order], joined(plans)[order], joined(changes)[order]
