@@ -60,7 +60,7 @@ class TooLong(BaseException):
 class Folders:
     """A folder with what a case is made of, and one to work in: what is left there is seen."""
 
-    began_s = 0.0  # processor time at which the case began
+    began_s = looked_s = 0.0  # processor times at which the case began, and was last looked at
 
     def __init__(self, base: str) -> None:
         """Make both below ``base``."""
@@ -112,7 +112,7 @@ def tried(case: Case, folders: Folders) -> Outcome:
     one = FORMATS[case.format]
     folders.fill(case)
     try:
-        Folders.began_s = time.process_time()
+        Folders.began_s = Folders.looked_s = time.process_time()
         signal.alarm(SECONDS)
         try:
             with warnings.catch_warnings():
@@ -167,8 +167,10 @@ def limited() -> None:
     """Hold this process to the limits of a case."""
 
     def end(number: int, frame: Any) -> None:
-        used = time.process_time() - Folders.began_s
-        if SECONDS / 10 < used < SECONDS:  # others have the machine
+        now = time.process_time()
+        used, since = now - Folders.began_s, now - Folders.looked_s
+        if used < SECONDS and since > SECONDS / 100:  # at work, but others have the machine
+            Folders.looked_s = now
             signal.alarm(max(1, round(SECONDS - used)))
             return
         raise TooLong

@@ -5,9 +5,12 @@ import gzip
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from simcore.apps.main import app
 from simcore.apps.replay.play import play
 from simcore.apps.run import finished
 from simcore.errors import InputError
@@ -300,3 +303,20 @@ def test_the_command_writes_a_graph_folder(tmp_path, capsys):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "comm_group.json", "manifest.json", "rank.0.et", "rank.2.et", "rank.3.et",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["interleaved", "titan-fsdp"])
+def test_a_traced_program_that_went_out_is_played_as_it_would_be_here(name, tmp_path):
+    """The same question, the same answer: kernels go out as the usual build launches them."""
+    graph = Path(__file__).parents[1] / "models" / "graphs" / name
+    cluster = ["--cluster", "h100-8", "--out", str(tmp_path / "run"), "--json"]
+    steps = []
+    for words in (
+        ["export-chakra", str(graph), "--out", str(tmp_path / "out"), "--json"],
+        ["replay", str(tmp_path / "out"), *cluster],
+        ["run-sim", str(graph), *cluster],
+    ):
+        found = CliRunner().invoke(app, words)
+        assert found.exit_code == 0, found.output
+        steps.append(json.loads(found.stdout).get("step_time_s"))
+    assert steps[1] == steps[2]

@@ -105,6 +105,12 @@ def export_chakra(
         str | None,
         typer.Option(metavar="NAME|FILE", help="Whose kernel times go to ASTRA-sim. Default: h800-96."),
     ] = None,
+    kernels: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Kernels of which build (workload.kernels; default: the usual), or traced."
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Write the execution graph of a workload as Chakra execution traces."""
@@ -112,7 +118,7 @@ def export_chakra(
 
     from simcore.apps.progress import StageTimer
     from simcore.errors import InputError, nearest
-    from simcore.graph import load_graph
+    from simcore.graph import apply_kernels, load_graph, usual_kernels
     from workloads import catalog
     from workloads.imports import chakra
 
@@ -121,36 +127,33 @@ def export_chakra(
     if cluster is not None and taker == "chakra":
         raise InputError("--cluster needs --for astra-sim: otherwise durations are those that are recorded")
     graph = load_graph(workload) if Path(workload).is_dir() else catalog.load(workload)
+    kernels = kernels or usual_kernels(graph)
+    graph = graph if kernels == "traced" else apply_kernels(graph, kernels)
     chosen = set(_ranks(ranks)) if ranks else None
     alone_ps = None
     if taker == "astra-sim":
-        graph, alone_ps = _alone(graph, cluster)
+        alone_ps = _alone(graph, kernels, cluster)
     with StageTimer().stage("writing ranks") as update:
         nodes = chakra.export_chakra(graph, out, ranks=chosen, progress=update, astra_sim_ps=alone_ps)
     count = graph.world_size if chosen is None else len(chosen)
-    told = {"folder": str(out), "ranks": count, "nodes": nodes}
-    print(json.dumps(told) if as_json else f"{count} ranks, {nodes:,} nodes in {out}")
+    told = {"folder": str(out), "ranks": count, "nodes": nodes, "kernels": kernels}
+    build = "ops as traced" if kernels == "traced" else f"kernels as a {kernels!r} build launches them"
+    print(json.dumps(told) if as_json else f"{count} ranks, {nodes:,} nodes in {out}: {build}")
 
 
-def _alone(graph: Graph, cluster_name: str | None) -> tuple[Graph, list[int]]:
-    """The graph with its GPUs' kernels, and how long each row lasts alone, ps.
-
-    InputError for a cluster that is too small.
-    """
+def _alone(graph: Graph, kernels: str, cluster_name: str | None) -> list[int]:
+    """How long each row lasts alone, ps.  InputError for a cluster that is too small."""
     import numpy as np
 
     from simcore.apps.run.edits import traced_job
     from simcore.apps.run.loading import check_world
-    from simcore.graph import apply_kernels, usual_kernels
     from simcore.hardware import DEFAULT_CLUSTER, load_cluster
     from workloads.edits.kernels.times import alone_times
 
     cluster = load_cluster(cluster_name or DEFAULT_CLUSTER, {})
     check_world(graph, cluster)
-    kernels = usual_kernels(graph)
-    graph = apply_kernels(graph, kernels) if kernels else graph
-    job = traced_job(graph, cluster, kernels, "ieee")
-    return graph, alone_times(job, np.ones(len(graph.ops), dtype=np.bool_)).tolist()
+    job = traced_job(graph, cluster, "" if kernels == "traced" else kernels, "ieee")
+    return list(map(int, alone_times(job, np.ones(len(graph.ops), dtype=np.bool_))))
 
 
 _MOST_RANKS = 1 << 20
