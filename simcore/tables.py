@@ -18,7 +18,8 @@ Note [Schemas]
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from copy import deepcopy
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -168,8 +169,14 @@ def parse(text: str, where: str) -> dict[str, Any]:
 
 def load(schema: Any, package: str, path: str) -> Any:
     """The table at ``path`` in ``package``, as :func:`read`."""
+    return read(schema, deepcopy(_packaged(package, path)), f"{package.replace('.', '/')}/{path}")
+
+
+@cache
+def _packaged(package: str, path: str) -> dict[str, Any]:
+    """A file of the package, parsed once: the same ones are asked for with every cluster."""
     text = resources.files(package).joinpath(path).read_text(encoding="utf-8")
-    return read(schema, text, f"{package.replace('.', '/')}/{path}")
+    return parse(text, f"{package.replace('.', '/')}/{path}")
 
 
 def load_named(schema: Any, kind: str, name: str, what: str) -> Any:
@@ -204,15 +211,19 @@ class _Place:
     @property
     def table(self) -> str:
         """How messages call the table here."""
-        return f"{self.where} [{'.'.join(self.path)}]" if self.path else self.where
+        return _table_at(self.where, self.path)
 
     @property
     def key(self) -> str:
         """How messages call the value here."""
-        return f"{replace(self, path=self.path[:-1]).table}: {self.path[-1]}" if self.path else self.where
+        return f"{_table_at(self.where, self.path[:-1])}: {self.path[-1]}" if self.path else self.where
 
     def at(self, key: str) -> _Place:
-        return replace(self, path=(*self.path, key))
+        return _Place(self.where, (*self.path, key), self.sources)
+
+
+def _table_at(where: str, path: tuple[str, ...]) -> str:
+    return f"{where} [{'.'.join(path)}]" if path else where
 
 
 def _read(schema: Any, value: Any, place: _Place) -> Any:
