@@ -109,7 +109,7 @@ def test_every_stage_holds_what_the_traced_program_holds():
         {
             "model": {
                 "family": "gpt", "hidden": 5120, "layers": 40, "heads": 32, "ffn": 20480, "vocab": 51200,
-                "tied_embeddings": True, "positions": "learned",
+                "tied_embeddings": True, "positions": "learned", "dropout": 0.1,
             },
             "parallel": {"tp": 4, "pp": 8, "dp": 2, "sequence_parallel": False},
             "training": {
@@ -124,6 +124,6 @@ def test_every_stage_holds_what_the_traced_program_holds():
     for stage, found in enumerate(estimates(Job(made.model, made.parallel, made.training, made.software))):
         real = traced[stage]
         assert found.parameters == pytest.approx(real.parameters, rel=0.01)
-        # First stages within 1%, the last 13% less: the closed form frees more before the loss's backward.
-        made_bytes = found.in_flight + found.working + found.fragmentation
-        assert made_bytes == pytest.approx(real.activations, rel=0.14)
+        # 2 to 7% less: what is received and sent, and the masks of attention, are held longer by the program.
+        made_bytes = found.in_flight + found.working
+        assert made_bytes == pytest.approx(real.activations, rel=0.07)

@@ -215,6 +215,26 @@ def casts_to_fp8(draft: Draft) -> None:
         draft.assume("software.fp8_weight_cast", "never", "parameters are gathered in fp8: owners cast them")
 
 
+#: cuBLAS's workspace of a thread: on Hopper and for equal bits eight of 4 MiB, else two, and eight of 16 KiB
+#: (ATen/cuda/CublasHandlePool.cpp).  Forward's thread has one, autograd's another.
+_CUBLAS_WIDE, _CUBLAS, _THREADS = 8 * 4096 << 10, (2 * 4096 + 8 * 16) << 10, 2
+#: Transformer Engine's own for its products, since Hopper and before (pytorch/module/base.py,
+#: get_cublas_workspace_size_bytes).
+_ENGINE_WIDE, _ENGINE = (32 << 20) + 1024, 4 << 20
+
+
+def workspaces(draft: Draft) -> None:
+    """What libraries keep for products: not a tensor of the program, but of the allocator's memory."""
+    if draft.is_set("software.workspace_bytes"):
+        return
+    software, generation = draft.software, draft.generation or "hopper"
+    wide = software.deterministic or generation == "hopper"
+    total = _THREADS * (_CUBLAS_WIDE if wide else _CUBLAS)
+    if software.transformer_engine:
+        total += _ENGINE if generation in ("volta", "ampere", "ada") else _ENGINE_WIDE
+    draft.assume("software.workspace_bytes", total, "what cuBLAS and Transformer Engine keep for products")
+
+
 def contradictions(draft: Draft) -> None:
     """Warns of what the build does not have, or was never seen to run on; the job is simulated anyway."""
     parallel = draft.parallel
@@ -262,5 +282,6 @@ RULES: Final[tuple[Rule, ...]] = (
     overlap_of_experts,
     overlap_of_tensor_parallelism,
     casts_to_fp8,
+    workspaces,
     contradictions,
 )

@@ -284,7 +284,7 @@ def _backward(
         else:
             for kernel in turned(shard, own, arrived, module) if fp8 else []:
                 op.back(kernel, "weight", waits=tuple(arrivals))
-        _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(arrivals))
+        _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(arrivals), outside=layer.fp8 is False)
     elif exchange.output_grad:
         op.after.extend(exchange.output_grad)
     if layer.bias and layer.bias_apart:
@@ -298,15 +298,22 @@ def _backward(
 
 def _weight_gradient(
     op: Op, shard: Shard, x: Tensor, weight: Tensor, y: Tensor, module: str, fp8: bool,
-    waits: tuple[Hashable, ...],
+    waits: tuple[Hashable, ...], *, outside: bool = False,
 ) -> None:  # fmt: skip
+    """``outside``: of a layer that is not Transformer Engine's.
+
+    Autograd is handed a tensor that nobody reads where the gradient was added inside: of each such layer anew
+    (LinearWithGradAccumulationAndAsyncCommunication of megatron/core/tensor_parallel/layers.py).
+    """
     main_grad = Tensor(weight.shape, shard.main_grad_dtype)
     ins = [operand(y.like(y.shape[1], y.shape[0]), fp8), operand(x, fp8)]
     fused = shard.software.grad_accumulation_fusion
     name = weight_product_name(shard, fp8) if fused else product_name(shard, fp8)
     ins, outs = ([*ins, main_grad], [main_grad]) if fused else (ins, [weight])
     flops = 2 * y.numel * x.shape[-1]
-    op.back(compute(name, ins, outs, op_class="gemm", flops=flops, module=module), "weight", waits=waits)
+    kernel = compute(name, ins, outs, op_class="gemm", flops=flops, module=module)
+    unread = fused and outside and shard.software.transformer_engine
+    op.back(replace(kernel, scratch_bytes=weight.num_bytes if unread else 0), "weight", waits=waits)
     if not fused:
         op.accumulate(weight.shape, shard.dtype, shard.main_grad_dtype, module)
 

@@ -33,6 +33,8 @@ def cross_entropy(tape: OpTape, shard: Shard, logits: Tensor) -> None:
         op.back(compute("cross_entropy_bwd", [logits], [logits], module=MODULE))
     elif software.cross_entropy == "jit":
         _jit(op, logits, wide, per_token, exchange)
+    elif software.cross_entropy == "in_place":
+        _in_place(op, logits, wide, per_token, exchange)
     else:
         _unfused(op, logits, wide, per_token, exchange)
 
@@ -53,6 +55,28 @@ def _jit(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list
     op.run("cross_entropy_loss", [wide, per_token, per_token], [wide, per_token], module=MODULE,
            saved_outputs=wide.num_bytes)  # fmt: skip
     op.back(compute("cross_entropy_bwd", [wide, per_token], [logits], module=MODULE))
+
+
+def _in_place(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list[TapedLaunch]) -> None:
+    """Megatron-Core's steps without fusion: one fp32 copy of the logits becomes the softmax and its gradient.
+
+    Source: megatron/core/tensor_parallel/cross_entropy.py (VocabParallelCrossEntropy).
+    """
+    target = per_token.like(*per_token.shape, dtype="int64")
+    if wide != logits:
+        op.run("aten::_to_copy", [logits], [wide], module=MODULE)
+    op.run("aten::max.dim", [wide], [per_token, target], module=MODULE)
+    for launch in exchange[:1]:
+        op.launch(launch)
+    op.run("aten::sub_.Tensor", [wide, per_token], [wide], module=MODULE)
+    op.run("aten::exp_", [wide], [wide], module=MODULE)
+    op.run("aten::sum.dim_IntList", [wide], [per_token], module=MODULE)
+    for launch in exchange[1:]:
+        op.launch(launch)
+    op.run("aten::div_.Tensor", [wide, per_token], [wide], module=MODULE, saved_inputs=wide.num_bytes)
+    op.back(compute("aten::mul_.Tensor", [wide, per_token], [wide], module=MODULE))
+    if wide != logits:
+        op.back(compute("aten::_to_copy", [wide], [logits], module=MODULE))
 
 
 def _unfused(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: list[TapedLaunch]) -> None:

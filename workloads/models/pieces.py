@@ -30,7 +30,8 @@ class KernelLaunch:
     list: ``recomputed`` kernels repeat forward's, what ``weight_gradient`` kernels compute only the optimizer
     needs (zero-bubble schedules may run them later), and those that ``accumulates`` marks add a gradient to
     what earlier microbatches left.  ``launches``: kernels that the entry stands for (the products of all
-    experts on a few streams); the host pays for each.
+    experts on a few streams); the host pays for each.  ``scratch_bytes``: what it allocates beside what it
+    writes, and gives back behind it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class KernelLaunch:
     accumulates: bool = False
     launches: int = 1
     host_us: float = 0.0
+    scratch_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class SoftwareSpec(Frozen):
     (Megatron), else forward keeps it (PyTorch's DTensor).
     ``gradient_scaling``: a kernel divides gradients by the number of replicas before they are summed
     (Megatron, unless the collective averages).
-    ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps) or "unfused".
+    ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps), "in_place"
+    (its steps without fusion, over one copy of the logits) or "unfused" (PyTorch's).
     ``fused_qkv``, ``fused_gate_up``: one product for queries, keys and values, and for both up-projections
     of a gated block.  ``qkv_grad_copy``: their gradients are copied side by side before its backward.
     ``repeat_keys``: keys and values are copied to all heads that share them before attention.
@@ -73,6 +74,8 @@ class SoftwareSpec(Frozen):
     ``host_us_per_kernel``: what the host does for a kernel beside the launch call (Python, autograd,
     dispatcher): about 30 in eager Megatron-DeepSpeed, 0 where nothing is known.  ``cuda_graphs``: the kernels
     between two collectives are launched as one graph.
+    ``transformer_engine``: layers are Transformer Engine's; ``deterministic``: kernels that give the same
+    bits each time.  ``workspace_bytes``: what libraries keep of the allocator's memory for products.
     """
 
     name: str = "default"
@@ -91,7 +94,7 @@ class SoftwareSpec(Frozen):
     batch_first: bool = False
     gather_inputs_again: bool = True
     gradient_scaling: bool = True
-    cross_entropy: Literal["fused", "jit", "unfused"] = "jit"
+    cross_entropy: Literal["fused", "jit", "in_place", "unfused"] = "jit"
     logits_fp32: bool = True
     fused_qkv: bool = True
     fused_gate_up: bool = True
@@ -122,3 +125,6 @@ class SoftwareSpec(Frozen):
     moe_host_us: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
     host_us_per_kernel: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
     cuda_graphs: bool = False
+    transformer_engine: bool = False
+    deterministic: bool = False
+    workspace_bytes: int = Field(default=0, ge=0, le=1 << 40)

@@ -7,7 +7,8 @@ Note [Storages of a piece]
     its op is done, as autograd does.  Which storage a launch reads follows from the number of elements: the
     latest one, but the last term of a sum is the earliest, which is the residual stream.  What is kept of
     tensors that no launch of the piece has written in that size (queries, keys and values as one, a copy in
-    8 bits) is a storage of its own from where it is kept on.
+    8 bits) is a storage of its own from where it is kept on.  Logits stay until forward ends: the function
+    that computes the loss of them has a name for them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from workloads.models.tensors import ELEMENT_BYTES
 INPUT, OUTPUT_GRADIENT = 0, 1
 
 Pass = Literal["F", "B", "I", "W"]
+
+#: The layer that makes logits.
+LOGITS: Final = "output_layer"
 
 #: Collectives whose result lies where their input was.
 _IN_PLACE: Final = ("all_reduce", "broadcast")
@@ -103,6 +107,9 @@ class _StorageWalk:
         for k, kernel in enumerate(piece.forward):
             visible = [INPUT, *range(OUTPUT_GRADIENT + 1, len(self.found))]
             self._launch(k, kernel, origins.kept[k], origins.forward[k], visible)
+        for one in self.found:
+            if one.kernel is not None and one.kernel.module == LOGITS and one.op < 0:
+                one.released = forward - 1
         ends = piece.output_bytes and piece.name != "head"
         output = self._last(piece.output_bytes, piece.forward[-1:], 0) if ends else -1
         visible = [OUTPUT_GRADIENT, *(n for n, one in enumerate(self.found) if one.op >= 0)]
@@ -133,6 +140,8 @@ class _StorageWalk:
         for num_bytes, numel in _written(kernel, self.size_of):
             made.append(len(self.found))
             self.found.append(_Tracked(num_bytes, numel, kernel, place, place))
+        if kernel.scratch_bytes:
+            self._apart(kernel.scratch_bytes, kernel, place)
         recent = [*read, *reversed([n for n in visible if self.found[n].made >= 0][-8:])]
         for num_bytes, among in ((kept[0], recent), (kept[1], made)):
             if not num_bytes:
@@ -191,14 +200,15 @@ class _StorageWalk:
     def _written(self, forward: int, handed_on: Iterable[int], output: int, gradient: int) -> PieceStorages:
         """Events in order: at each launch what it allocates, then what is released behind it."""
         at: dict[int, tuple[list[int], list[int]]] = {}
+        trained = len(self.piece.backward) - 1
         for number, one in enumerate(self.found):
             if number > OUTPUT_GRADIENT:
                 at.setdefault(one.made, ([], []))[0].append(number)
-            if number not in handed_on and not (number == OUTPUT_GRADIENT and output < 0):
+            if number not in handed_on and not (number == OUTPUT_GRADIENT and (output < 0 or trained < 0)):
                 kept = one.op >= 0
                 last = forward - 1 if not kept and one.made < forward else one.released
                 released = max(one.released, 0) if number != INPUT or one.released >= 0 else last
-                at.setdefault(max(released, one.made), ([], []))[1].append(number)
+                at.setdefault(min(max(released, one.made), forward + trained), ([], []))[1].append(number)
         events: dict[Pass, list[int]] = {"F": [], "B": [], "I": [], "W": []}
         for place in sorted(at):
             made, gone = at[place]

@@ -51,7 +51,8 @@ def local_numel(job: Job, stage: int) -> int:
     dense, experts = (job.numel(pieces, group, trainable=True) for group in ("dp", "expert_dp"))
     if job.training.sharding == "ddp":
         return dense + experts
-    owned = -(-dense // job.mesh.shard_ranks) + -(-experts // job.mesh.expert_replicas)
+    of_experts = job.mesh.expert_replicas if job.is_fsdp else job.mesh.expert_shard_ranks
+    owned = -(-dense // job.mesh.shard_ranks) + -(-experts // of_experts)
     return -(-owned // job.parallel.copies)
 
 

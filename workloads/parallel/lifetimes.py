@@ -123,6 +123,7 @@ class _Writer:
         copies = max(1, round(job.training.optimizer_bytes_per_parameter / 4))
         self._share("optimizer states", total.optimizer_states, trained, copies)
         self._alloc(total.buffers, StorageHolder("buffers", "buckets"))
+        self._alloc(total.workspace, StorageHolder("buffers", "workspace of products"))
 
     def _share(self, category: str, total: int, owned: Sequence[tuple[Parameter, int]], copies: int) -> None:
         """``total`` bytes among parameter tensors by their elements, ``copies`` of each."""

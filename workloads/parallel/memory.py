@@ -15,9 +15,11 @@ Note [What fills a GPU]
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from simcore.graph import MemoryProfile
 from simcore.graph.schedules import SCHEDULES, Action
 from simcore.graph.schedules.play import num_chunks
 from workloads.models.pieces import ModelPiece
+from workloads.models.storages import INPUT, storages_of
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk, units_of
@@ -37,6 +40,9 @@ COMMUNICATOR_BYTES = 16 * 4 * 6_500_000
 
 #: Share of what comes and goes that the allocator holds besides: splits and gaps between blocks.
 FRAGMENTATION = 0.15
+
+#: Weights of Transformer Engine's layers.
+_OF_ENGINE = re.compile(r"\.linear_\w+\.weight$")
 
 #: Microbatches of each chunk that await their backward, and the chunk whose pass runs.
 Occupancy = tuple[tuple[int, ...], int]
@@ -54,11 +60,13 @@ class MemoryEstimate:
     gathered: int
     buffers: int
     fragmentation: int
+    workspace: int
 
     @property
     def activations(self) -> int:
         """Everything that does not live through the step."""
-        return self.in_flight + self.working + self.gathered + self.buffers + self.fragmentation
+        lasting = self.in_flight + self.buffers + self.workspace
+        return lasting + self.working + self.gathered + self.fragmentation
 
     @property
     def total(self) -> int:
@@ -160,8 +168,26 @@ def _estimate(job: Job, stage: int, held: Sequence[Occupancy]) -> MemoryEstimate
         working=working,
         gathered=gathered,
         buffers=buffers,
+        workspace=job.software.workspace_bytes + _unread_gradients(job, pieces),
         fragmentation=int(FRAGMENTATION * (in_flight + working + gathered + buffers)),
     )
+
+
+def _unread_gradients(job: Job, pieces: Sequence[ModelPiece]) -> int:
+    """Tensors that Transformer Engine hands to autograd for gradients which products have added already.
+
+    One of each weight's shape is kept (get_dummy_wgrad of transformer_engine/pytorch/module/base.py).
+    """
+    if not (job.software.transformer_engine and job.software.grad_accumulation_fusion) or job.is_fsdp:
+        return 0
+    shapes = {
+        parameter.shape[-2:]
+        for piece in pieces
+        for parameter in piece.parameters
+        if parameter.trainable and _OF_ENGINE.search(parameter.name)
+    }
+    narrow = "bf16" if job.training.precision == "fp8" else job.training.precision
+    return sum(map(prod, shapes)) * element_bytes(narrow)
 
 
 def _gathered(job: Job, chunks: Sequence[Chunk]) -> int:
@@ -209,49 +235,66 @@ def occupancies(actions: Sequence[Action]) -> tuple[Occupancy, ...]:
 
 def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy]) -> tuple[int, int]:
     """What is kept for backward at the worst moment, and what works beside it."""
-    saved = [_kept(job, chunk) for chunk in chunks]
-    extra = [_working(chunk) for chunk in chunks]
+    passes = [_passes(job, chunk) for chunk in chunks]
     worst = (0, 0)
     for counts, chunk in held:
-        live = sum(count * each for count, each in zip(counts, saved, strict=False))
-        if live + extra[chunk] > sum(worst):
-            worst = live, extra[chunk]
+        live = sum(count * one.kept for count, one in zip(counts, passes, strict=False))
+        if live + passes[chunk].beside > sum(worst):
+            worst = live, passes[chunk].beside
     return worst
 
 
-def _kept(job: Job, chunk: Chunk) -> int:
-    """Bytes of one microbatch from its forward to its backward."""
-    kept = sum(piece.saved_bytes for piece in chunk.pieces)
-    if job.parallel.pp > 1 and job.training.engine == "deepspeed" and chunk.pieces:
-        kept += chunk.pieces[-1].output_bytes
-    return kept
+@dataclass(frozen=True)
+class _Passes:
+    """Bytes of one microbatch in a chunk: what it keeps, and the most that a pass has beside that."""
+
+    kept: int
+    beside: int
 
 
-def _working(chunk: Chunk) -> int:
-    """The most beside what is kept: as backward reaches a piece, what followed it is freed."""
-    freed = worst = 0
-    for piece in reversed(chunk.pieces):
-        worst = max(worst, _beside(piece) - freed)
-        freed += piece.saved_bytes
-    return worst
+def _passes(job: Job, chunk: Chunk) -> _Passes:
+    """Pieces one after the other, as ``lifetimes.py`` plays them."""
+    if not chunk.pieces:
+        return _Passes(0, 0)
+    sizes = tuple(sorted((name, prod(size for size, _ in dims)) for name, dims in job.mesh.groups().items()))
+    made = [_profile(piece, sizes, job.is_fsdp) for piece in chunk.pieces]
+    live = worst = made[0].input_bytes
+    for one in made:
+        worst = max(worst, live + one.forward_peak)
+        live += one.forward_net
+    sent = made[-1].output_bytes
+    kept = live if job.parallel.pp > 1 and job.training.engine == "deepspeed" else live - sent
+    beside, live = worst - kept, 0 if chunk.has_head else chunk.pieces[-1].output_bytes
+    for one in reversed(made):
+        beside = max(beside, live + one.backward_peak)
+        live += one.backward_net
+    return _Passes(kept, max(0, beside))
+
+
+@dataclass(frozen=True)
+class _PieceProfile:
+    """Bytes that a piece's passes have at most, and leave, over what was there when they began."""
+
+    input_bytes: int
+    output_bytes: int
+    forward_peak: int
+    forward_net: int
+    backward_peak: int
+    backward_net: int
 
 
 @lru_cache(maxsize=1 << 10)
-def _beside(piece: ModelPiece) -> int:
-    """Tensors of the piece's largest kernel that nothing keeps, and what recomputation brings back."""
-    again = max(0, _recomputed(piece) - piece.saved_bytes)
-    largest = 0
-    for kernel in piece.forward:
-        largest = max(largest, kernel.bytes_read + kernel.bytes_written - kernel.saved_bytes)
-    for kernel in piece.backward:
-        # Half of what backward reads is what forward kept, if it kept anything.
-        kept = min(kernel.bytes_read // 2, piece.saved_bytes + again)
-        largest = max(largest, kernel.bytes_read + kernel.bytes_written - kept)
-    return again + largest
-
-
-def _recomputed(piece: ModelPiece) -> int:
-    """What a piece would keep without recomputation, if it is recomputed."""
-    if not any(kernel.recomputed for kernel in piece.backward):
-        return 0
-    return sum(kernel.saved_bytes for kernel in piece.forward)
+def _profile(piece: ModelPiece, sizes: tuple[tuple[str, int], ...], keeps_gradients: bool) -> _PieceProfile:
+    """``keeps_gradients``: those of parameters stay until they are reduced, which is counted elsewhere."""
+    made = storages_of(piece, sizes)
+    num_bytes = [
+        0 if keeps_gradients and storage.gradient else storage.num_bytes for storage in made.storages
+    ]
+    output = num_bytes[made.output] if made.output >= 0 else 0
+    peaks, nets = [], []
+    for kind in ("F", "B"):
+        codes = made.events[kind]
+        levels = np.cumsum([num_bytes[code] if code >= 0 else -num_bytes[~code] for code in codes] or [0])
+        peaks.append(max(0, int(levels.max())))
+        nets.append(int(levels[-1]))
+    return _PieceProfile(num_bytes[INPUT], output, peaks[0], nets[0], peaks[1], nets[1])

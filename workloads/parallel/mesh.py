@@ -47,6 +47,15 @@ class Mesh:
         """Ranks over which ZeRO and FSDP split dense parameters."""
         return self.parallel.dp_shard * self.parallel.cp if self.parallel.dp_shard else self.replicas
 
+    @property
+    def expert_shard_ranks(self) -> int:
+        """Ranks over which ZeRO splits experts: as many copies of their states as of dense layers'.
+
+        Source: megatron/core/parallel_state.py, the partial groups of expert data parallelism.
+        """
+        copies = self.parallel.dp // self.parallel.dp_shard if self.parallel.dp_shard else 1
+        return max(1, self.expert_replicas // copies)
+
     @cached_property
     def dense(self) -> dict[str, Dim]:
         """(size, stride) of tp, cp, dp, pp and further axes."""

@@ -52,8 +52,11 @@ def attended(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, core: Core
     distributed_attention(tape, shard, core)
     merged = x.like(shard.tokens, core.heads * core.v_size)
     keep_narrow(tape, shard, merged, 12, core.module)
-    # A fused kernel keeps its output, which is the projection's input too, unless it runs again.
-    keeps = shard.software.attention == "unfused" or shard.recomputes_attention
+    # A fused kernel keeps its output, which is the projection's input too, unless it runs again; flash
+    # kernels have samples first, so that where there are several the projection reads a copy.
+    software = shard.software
+    copied = software.attention.startswith("flash") and not software.batch_first and shard.micro_batch > 1
+    keeps = software.attention == "unfused" or shard.recomputes_attention or copied
     layer = block_output(shard, model, f"{module}.linear_proj", save_input=keeps)
     return row_parallel(tape, shard, merged, model.hidden, layer)
 

@@ -28,11 +28,11 @@ _NO_INFLUENCE: Final = re.compile(
     r"|rerun|error-injection|use-mcore-models|manual-gc|empty-unused|moe-aux-loss|moe-z-loss"
     r"|moe-router-(load-balancing|score|enable-expert-bias|bias-update|topk-scaling|force|pre-softmax)"
     r"|moe-token-drop|moe-input-jitter|mtp-loss|calculate-per-token-loss|fp8-(margin|interval|amax)"
-    r"|app-tag|rank|local-rank|nvtx|record|memory-snapshot|logging|barrier|te-rng|deterministic|align-|mscale"
+    r"|app-tag|rank|local-rank|nvtx|record|memory-snapshot|logging|barrier|te-rng|align-|mscale"
     r"|yarn|beta-|original-max-position|bert|create-attention-mask|persist-layer-norm|group-name|run-workload"
     r"|disable-straggler|straggler|train-sync|verify|recompute-loss|sft|object-storage|path-to-cache"
     r"|object|cache|enable-experimental|use-pytorch-profiler|spec|flight-recorder|high-priority"
-    r"|enable-gloo|disable-gloo|use-gloo|lazy-mpu|iteration|titles|skip-train|perform)(-[\w-]*)?)$"
+    r"|use-persistent|fim|enable-gloo|disable-gloo|use-gloo|lazy-mpu|iteration|titles|skip-train|perform)(-[\w-]*)?)$"
 )  # fmt: skip
 
 

@@ -198,7 +198,9 @@ def _read_attention(said: Said) -> Settings:
         found = "flash2"
     if not found and said.text("--transformer-impl", "transformer_engine") == "local":
         found = "unfused"
-    return {"software.attention": found} if found else {}
+    own = said.text("--transformer-impl", "transformer_engine")
+    engine = {"software.transformer_engine": own != "local"}
+    return {**engine, "software.attention": found} if found else engine
 
 
 def _write_attention(job: Description) -> Words:
@@ -209,14 +211,14 @@ def _write_attention(job: Description) -> Words:
 
 def _read_loss(said: Said) -> Settings:
     if not said.has("--cross-entropy-loss-fusion"):
-        return {"software.cross_entropy": "unfused"}
+        return {"software.cross_entropy": "in_place"}
     kinds = {"native": "jit", "te": "fused"}
     return {"software.cross_entropy": said.meant("--cross-entropy-fusion-impl", kinds, "jit")}
 
 
 def _write_loss(job: Description) -> Words:
     kind = job.software.cross_entropy
-    found: Words = {} if kind == "unfused" else {"--cross-entropy-loss-fusion": ()}
+    found: Words = {} if kind in ("in_place", "unfused") else {"--cross-entropy-loss-fusion": ()}
     return {**found, "--cross-entropy-fusion-impl": ("te",)} if kind == "fused" else found
 
 
@@ -314,6 +316,8 @@ TRAINING: Final = (
     _fusion("--no-masked-softmax-fusion", "softmax_fusion"),
     _fusion("--no-rope-fusion", "rope_fusion"),
     _fusion("--no-gradient-accumulation-fusion", "grad_accumulation_fusion"),
+    switch("--deterministic-mode", "software.deterministic"),
+    _fusion("--ddp-average-in-collective", "gradient_scaling"),
     Option(
         (
             "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", "--moe-enable-deepep",
