@@ -10,6 +10,7 @@ from simcore.hardware.load import (
 from simcore.hardware.node import num_nic_links
 from simcore.hardware.profiles import cluster_names, dies, gpu_names
 from simcore.hardware.record import assumptions, forced, hardware_hash
+from simcore.hardware.shape import placed_on
 from simcore.hardware.specs import ClusterSpec, GpuSpec
 from simcore.hardware.topology import Links, Topology
 
@@ -30,4 +31,5 @@ __all__ = [
     "load_cluster",
     "load_gpu",
     "num_nic_links",
+    "placed_on",
 ]

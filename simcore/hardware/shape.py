@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from simcore.outside import inside, read_text, there
 
 if TYPE_CHECKING:
     from simcore.hardware.node_xml import NodeXml
+    from simcore.hardware.specs import ClusterSpec
 
 #: Keys that only clusters with a certain kind of fabric or node have.
 _DRAGONFLY: Final = ("leaves_per_group", "local_cables", "global_cables")
@@ -194,6 +196,12 @@ def _first_gpu_of_nics(num_gpus: int, num_nics: int, nic_of_gpu: tuple[tuple[int
     ports = nic_ports(num_gpus, num_nics, nic_of_gpu)
     port_of = {nic: port for port, nics in enumerate(ports.nics) for nic in nics}
     return [ports.of_gpu.index(port_of[nic]) for nic in range(num_nics)]
+
+
+def placed_on(cluster: ClusterSpec, text: str) -> ClusterSpec:
+    """``cluster`` with another placement of ranks.  InputError as :func:`placed`."""
+    kind, gpus = placed(text, cluster.num_nodes, cluster.gpus_per_node, "cluster.placement")
+    return replace(cluster, placement=kind, placed_gpus=gpus)
 
 
 def placed(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simcore.errors import SimcoreError
 from simcore.planning.bound import Bound
-from simcore.planning.ground import Settings
+from simcore.planning.ground import PLACEMENT, Settings
 from simcore.planning.paths import Prices
 from simcore.planning.question import Question
 from simcore.planning.rough import RoughBounds
@@ -43,7 +43,7 @@ class Appraiser:
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        self._prices: dict[str, RoughBounds] = {}
+        self._prices: dict[tuple[str, str | None], RoughBounds] = {}
 
     def appraised(self, candidates: Sequence[Settings]) -> list[Appraised]:
         """Legality, memory and rough bound of each."""
@@ -53,31 +53,33 @@ class Appraiser:
             rough_ps = 0
             if not one.reason:
                 assert one.job is not None
-                rough_ps = self._rough(one.job).step_ps(_laid_out(one.job))
+                rough_ps = self._rough(one.job, settings).step_ps(_laid_out(one.job))
             found.append(Appraised(settings, one.reason, one.peak_bytes, rough_ps))
         return found
 
     def bound_ps(self, settings: Settings) -> int:
         """The bound below a candidate's step time."""
         job = self.question.completed(settings)
-        return Bound(_laid_out(job), self._rough(job).prices).step_ps()
+        return Bound(_laid_out(job), self._rough(job, settings).prices).step_ps()
 
     def simulated(self, settings: Settings) -> Simulated:
         """A candidate as ``run_sim.py`` simulates it."""
         try:
             job = self.question.completed(settings)
-            return Simulated(settings, run(job.graph(), self.question.cluster, self.question.setup).step_s)
+            cluster = self.question.hardware(settings)
+            return Simulated(settings, run(job.graph(), cluster, self.question.setup).step_s)
         except SimcoreError as error:
             return Simulated(settings, 0.0, str(error).splitlines()[0])
 
-    def _rough(self, job: Description) -> RoughBounds:
+    def _rough(self, job: Description, settings: Settings) -> RoughBounds:
         precision = job.training.precision
-        if precision not in self._prices:
-            cluster, setup = self.question.cluster, self.question.setup
+        key = precision, settings.get(PLACEMENT)
+        if key not in self._prices:
+            cluster, setup = self.question.hardware(settings), self.question.setup
             _, planner = wired(cluster, setup.nccl)
             cost = priced(cluster.gpu, job.parallel.world_size, precision, setup)
-            self._prices[precision] = RoughBounds(Prices(cost, planner, cluster))
-        return self._prices[precision]
+            self._prices[key] = RoughBounds(Prices(cost, planner, cluster))
+        return self._prices[key]
 
 
 def _laid_out(job: Description) -> Job:

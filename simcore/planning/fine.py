@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simcore.planning.ground import Ground, Settings, number
+from simcore.planning.ground import PLACEMENT, Ground, Settings, number
 from workloads.parallel.job import FSDP
 
 #: Numbers of recomputed layers that are tried, uneven splits, what can be left out, and sizes of buckets
@@ -50,6 +50,22 @@ def order(ground: Ground, _: Settings) -> list[Settings]:
     """Orders of the axes over ranks."""
     orders = ground.allows("order") or [ground.base.parallel.order]
     return [{"parallel.order": order} for order in orders]
+
+
+def placement(ground: Ground, _: Settings) -> list[Settings]:
+    """Nodes in the cluster's order; dealt to the leaf switches in turn; ranks dealt to the nodes in turn.
+
+    A placement that somebody said is kept.
+    """
+    cluster = ground.cluster
+    if cluster.placement != "linear" or cluster.num_nodes == 1:
+        return [{}]
+    per_leaf = cluster.nodes_per_leaf
+    offers: list[Settings] = [{}, {PLACEMENT: "round_robin"}]
+    if 1 < per_leaf < cluster.num_nodes:
+        dealt = sorted(range(cluster.num_nodes), key=lambda node: (node % per_leaf, node))
+        offers.append({PLACEMENT: "nodes:" + ",".join(map(str, dealt))})
+    return offers
 
 
 def _recomputed(ground: Ground, chosen: Settings) -> str:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from simcore.hardware import ClusterSpec
 from workloads.jobs import Description
 from workloads.jobs.presets import Preset
 from workloads.models.spec import ModelSpec
 
 Settings = Mapping[str, str]
+#: The one setting of a candidate that speaks of the cluster: which GPU runs which rank.
+PLACEMENT: Final = "cluster.placement"
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What all candidates share: the job as said, completed by default, and the GPUs.
-
-    ``domain``: GPUs that NVLink joins.
-    """
+    """What all candidates share: the job as said, completed by default, and the GPUs."""
 
     base: Description
     preset: Preset
-    num_gpus: int
-    domain: int
+    cluster: ClusterSpec
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the cluster, all of which a candidate runs on."""
+        return self.cluster.num_gpus
+
+    @property
+    def domain(self) -> int:
+        """GPUs that NVLink joins."""
+        return self.cluster.gpus_per_node
 
     @property
     def model(self) -> ModelSpec:

@@ -18,11 +18,10 @@ from typing import Any, Final
 
 from simcore.errors import InputError
 from simcore.planning.appraisal import Appraised, Appraiser, Simulated
-from simcore.planning.ground import SearchAxis, Settings
+from simcore.planning.ground import PLACEMENT, SearchAxis, Settings
 from simcore.planning.question import Question
 from simcore.planning.search import Search, Trial, settings_key
 from simcore.planning.space import AXES, axis_of, step_between
-from simcore.planning.words import short_form
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 #: Strategies that are polished, the fastest first, and simulations of each at most.
@@ -30,6 +29,9 @@ STARTS: Final = 3
 _SIMULATIONS: Final = 16
 #: Less than this share of the step is not worth a change.
 _WORTH: Final = 0.001
+
+#: Letters of what a move says.
+_LONGEST: Final = 40
 
 #: Axes along which a strategy that does not fit may do with less than full recomputation.
 _LESS_RECOMPUTED: Final = ("recompute_layers", "recompute_modules")
@@ -96,12 +98,11 @@ class Polish:
         self._until = until
         self._recomputes = "training.recompute" not in kept
         self._fine = [axis for axis in AXES if axis.fine and not {*axis.keys} & {*kept}]
-        self._seen: set[tuple[ParallelSpec, TrainingSpec]] = set()
+        self._seen: set[tuple[ParallelSpec, TrainingSpec, str | None]] = set()
 
     def polished(self, starts: Sequence[Trial]) -> list[Polished]:
         """Each of ``starts``, the fastest first, as far as its moves are worth it."""
-        jobs = [self._appraiser.question.completed(start.settings) for start in starts]
-        self._seen |= {(job.parallel, job.training) for job in jobs}
+        self._seen |= {self._key(start.settings) for start in starts}
         best, found = starts[0], []
         for start in starts:
             found.append(self._from(start, best))
@@ -134,21 +135,24 @@ class Polish:
 
     def _moves(self, settings: Settings) -> Iterator[tuple[str, Appraised]]:
         """Moves that are legal and fit."""
-        question = self._appraiser.question
         for what, moved in self._named(settings):
             if time.monotonic() >= self._until:
                 return
             try:
-                job = question.completed(moved)
+                key = self._key(moved)
             except InputError:
                 continue
-            key = job.parallel, job.training
             if key in self._seen:  # many a move says what is so by default
                 continue
             self._seen.add(key)
             (one,) = self._appraiser.appraised([moved])
             if not one.reason:
                 yield what, one
+
+    def _key(self, settings: Settings) -> tuple[ParallelSpec, TrainingSpec, str | None]:
+        """The same for settings that say the same strategy."""
+        job = self._appraiser.question.completed(settings)
+        return job.parallel, job.training, settings.get(PLACEMENT)
 
     def _named(self, settings: Settings) -> Iterator[tuple[str, Settings]]:
         for axis in self._fine:
@@ -176,7 +180,8 @@ class Polish:
 def _said(axis: SearchAxis, settings: Settings) -> str:
     """What an axis is moved to."""
     values = [settings[key].strip("[]") or "core_attn" for key in axis.keys if key in settings]
-    return f"{axis.name} {' '.join(values) or 'by default'}"
+    said = " ".join(values) or "by default"
+    return f"{axis.name} {said if len(said) <= _LONGEST else said[:_LONGEST] + '...'}"
 
 
 def lines(found: Sequence[Polished], question: Question) -> list[str]:
@@ -185,8 +190,7 @@ def lines(found: Sequence[Polished], question: Question) -> list[str]:
     for one in found:
         if not one.moves:
             continue
-        job = question.completed(one.start.settings)
-        out.append(f"polished {short_form(job)}: {one.start.step_s:.4g} s")
+        out.append(f"polished {question.named(one.start.settings)}: {one.start.step_s:.4g} s")
         out += [f"  {move.what}: {move.step_s:.4g} s ({-move.gain:+.1%})" for move in one.moves]
     tried = sum(one.num_simulated for one in found)
     if found and not out:

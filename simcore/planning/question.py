@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from simcore.errors import InputError
-from simcore.hardware import ClusterSpec
-from simcore.planning.ground import Ground
+from simcore.hardware import ClusterSpec, placed_on
+from simcore.planning.ground import PLACEMENT, Ground, Settings
+from simcore.planning.words import short_form
 from simcore.run import Setup
 from workloads.jobs import Description, complete
 from workloads.jobs.advice import peak_bytes
@@ -54,17 +55,29 @@ class Question:
 
     def completed(self, settings: Mapping[str, str]) -> Description:
         """The job with ``settings``, as ``run_sim.py`` completes it.  InputError where it cannot be."""
+        of_job = {key: text for key, text in settings.items() if key != PLACEMENT}
         return complete(
-            self.content, self.where, overrides={**self.overrides, **settings}, folder=self.folder,
+            self.content, self.where, overrides={**self.overrides, **of_job}, folder=self.folder,
             num_gpus=self.cluster.num_gpus, generation=self.cluster.gpu.generation,
         )  # fmt: skip
+
+    def hardware(self, settings: Settings) -> ClusterSpec:
+        """The cluster, with ranks placed as ``settings`` say.  InputError where they cannot be."""
+        text = settings.get(PLACEMENT)
+        return self.cluster if text is None else placed_on(self.cluster, text)
+
+    def named(self, settings: Settings) -> str:
+        """A strategy in the field's short form."""
+        text = settings.get(PLACEMENT)
+        how = "" if text is None else f" {'listed' if ':' in text else text}"
+        return short_form(self.completed(settings)) + how
 
     @cached_property
     def ground(self) -> Ground:
         """What all candidates share.  InputError where even the job's model cannot be."""
         base = self.completed({})
         name = base.software.name
-        return Ground(base, load_preset(name), self.cluster.num_gpus, self.cluster.gpus_per_node)
+        return Ground(base, load_preset(name), self.cluster)
 
     @property
     def said(self) -> set[str]:
@@ -90,6 +103,7 @@ class Question:
         """The candidate of ``settings``: complete and fitting, or with the reason why not."""
         try:
             job = self.completed(settings)
+            self.hardware(settings)
             peak = peak_bytes(job)
         except InputError as error:
             return Candidate(settings, reason=_PARTICULAR.sub("", self._plain(error)))
@@ -102,6 +116,7 @@ class Question:
         """Why the candidate of ``settings`` cannot be, with the nearest values that can; "" where it can."""
         try:
             peak_bytes(self.completed(settings))
+            self.hardware(settings)
         except InputError as error:
             return self._plain(error)
         return ""

@@ -13,7 +13,7 @@ from typing import Final
 from simcore.errors import InputError, nearest
 from simcore.graph.schedules import SCHEDULES
 from simcore.planning import fine
-from simcore.planning.ground import Ground, SearchAxis, Settings, left, number
+from simcore.planning.ground import PLACEMENT, Ground, SearchAxis, Settings, left, number
 from workloads.parallel.job import FSDP
 
 #: Most samples of a microbatch, ranks of context parallelism, chunks of a stage that are tried unasked.
@@ -203,6 +203,7 @@ AXES: Final = (
     ),
     SearchAxis("buckets", ("training.bucket_parameters",), fine.buckets, usual=False, fine=True),
     SearchAxis("order", ("parallel.order",), fine.order, usual=False, fine=True),
+    SearchAxis("placement", (PLACEMENT,), fine.placement, usual=False, fine=True),
 )  # fmt: skip
 _OF_KEY: Final = {key: axis for axis in reversed(AXES) for key in axis.keys}
 

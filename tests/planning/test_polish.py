@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from simcore.apps.main import app
 from simcore.apps.plan.asking import asked
 from simcore.apps.plan.command import plan
 from simcore.planning.appraisal import Appraiser
@@ -131,3 +133,37 @@ def test_recomputation_that_the_job_says_is_kept():
     assert any(one.reason.startswith("out of memory") for one in every)
     polish = Polish(appraiser, lambda _: [], every, kept=asks.said)
     assert not any("training.recompute" in moved for _, moved in polish._named({"parallel.pp": "1"}))
+
+
+LEAVES = ["cluster.nodes_per_leaf=2", "cluster.spine_oversubscription=8", "parallel.tp=8", "parallel.pp=2"]
+
+
+def test_placements_are_moves_and_run_as_they_would_by_themselves(tmp_path):
+    """Four nodes under two leaves: data parallelism meets in nodes 0 and 1, the pipeline across."""
+
+    def told(*words):
+        done = CliRunner().invoke(app, [*map(str, words), "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    job = [f"--set={one}" for one in (*SMALL, *LEAVES)]
+    searched = ["--search", "placement,micro_batch=1", "--gap", 0, "--out", tmp_path / "plan"]
+    found = told("plan", "llama3-8b", "--cluster", "h100-32", *job, *searched)
+    # As it is, dealt to the nodes, dealt to the leaves: the first node of each, then the second.
+    assert found["num_candidates"] == 3
+    first, second = found["candidates"]
+    assert "cluster.placement" not in first["settings"]
+    assert second["settings"]["cluster.placement"] == "nodes:0,2,1,3"
+    assert second["strategy"] == f"{first['strategy']} listed"
+    for number, one in enumerate((first, second), start=1):
+        run = told("run-sim", tmp_path / "plan" / "best" / f"{number}.yaml", "--out", tmp_path / f"{number}")
+        assert run["step_time_s"] == one["step_time_s"]
+
+
+def test_a_placement_that_cannot_be_is_refused_with_its_reason():
+    asks = asked("llama3-8b", "h100-16", SMALL).question
+    (one,) = Appraiser(asks).appraised([{"cluster.placement": "round-robin"}])
+    assert "did you mean 'round_robin'" in one.reason
+    # One that somebody said is kept.
+    given = asked("llama3-8b", "h100-16", [*SMALL, "cluster.placement=round_robin"]).question
+    assert list(candidates(given.ground, asked_axes("placement", given.said))) == [{}]

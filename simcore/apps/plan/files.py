@@ -16,8 +16,8 @@ from simcore.apps.run.band import stated_band
 from simcore.apps.run.launching import launch_file, predicted_lines
 from simcore.errors import InputError
 from simcore.files import whole_file, whole_text
+from simcore.planning.ground import PLACEMENT
 from simcore.planning.search import Trial
-from simcore.planning.words import short_form
 from simcore.units import s_from_ps
 from workloads.jobs import Description
 
@@ -62,8 +62,11 @@ def write_best(
     """``1.yaml`` and so on in ``folder``: complete jobs on ``cluster`` with the settings ``given``."""
     for number, trial in enumerate(trials, start=1):
         job = plan.question.completed(trial.settings)
-        said = f"# {short_form(job)}: {trial.step_s:.4g} s a step, as plan.py simulated it\n"
-        content = job_content(job, cluster, given)
+        said = (
+            f"# {plan.question.named(trial.settings)}: {trial.step_s:.4g} s a step, as plan.py simulated it\n"
+        )
+        placed = {key: text for key, text in trial.settings.items() if key == PLACEMENT}
+        content = job_content(job, cluster, {**given, **placed})
         text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=100)
         whole_text(folder / f"{number}.yaml", said + text)
 
@@ -81,6 +84,8 @@ def write_launches(folder: Path, plan: Planned, trials: list[Trial], framework: 
         )
         peak = trial.appraised.peak_bytes
         lines = predicted_lines(trial.step_s, band, peak, question.available_bytes)
+        if PLACEMENT in trial.settings:
+            lines = [*lines, f"with GPUs given to ranks as --set {PLACEMENT}={trial.settings[PLACEMENT]}"]
         try:
             launch_file(framework, job, cluster, lines).write(folder, str(number))
         except InputError as error:

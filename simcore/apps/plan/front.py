@@ -9,7 +9,6 @@ from typing import Any, Final
 from simcore.apps.plan.answer import Answer
 from simcore.apps.plan.fronts import non_dominated
 from simcore.apps.prices import PriceList
-from simcore.planning.words import short_form
 
 _DAY_S: Final = 86400.0
 
@@ -156,7 +155,7 @@ def front(
             Size(
                 cluster=cluster.name,
                 gpus=cluster.num_gpus,
-                strategy=short_form(question.completed(best.trial.settings)),
+                strategy=question.named(best.trial.settings),
                 step_s=best.step_s,
                 tokens_per_s=speed,
                 gap=search.certificate().gap,

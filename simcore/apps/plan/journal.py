@@ -47,4 +47,5 @@ class Journal:
         self._store.put(self._key(settings), {"settings": dict(settings), **told})
 
     def _key(self, settings: Settings) -> str:
-        return question_key(self._question.completed(settings), self._question.cluster, self._question.setup)
+        question = self._question
+        return question_key(question.completed(settings), question.hardware(settings), question.setup)

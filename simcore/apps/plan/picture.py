@@ -9,7 +9,6 @@ from simcore.apps.plan.front import Front
 from simcore.apps.plan.fronts import less_memory
 from simcore.apps.progress import say
 from simcore.errors import InputError
-from simcore.planning.words import short_form
 from simcore.report.figure import new_figure
 from simcore.units import GIB
 
@@ -63,8 +62,13 @@ def _memory(axes: Axes, answer: Answer) -> None:
         [one.appraised.peak_bytes / GIB for one in front], [one.step_s or 0.0 for one in front],
         color=_SIMULATED, linewidth=1, drawstyle="steps-pre",
     )  # fmt: skip
-    job = plan.question.completed(best.settings)
-    axes.scatter([best.appraised.peak_bytes / GIB], [best_s], s=60, color=_BEST, label=short_form(job))
+    axes.scatter(
+        [best.appraised.peak_bytes / GIB],
+        [best_s],
+        s=60,
+        color=_BEST,
+        label=plan.question.named(best.settings),
+    )
     if plan.default is not None and plan.default.step_s is not None and plan.default is not best:
         axes.scatter(
             [plan.default.appraised.peak_bytes / GIB], [plan.default.step_s],

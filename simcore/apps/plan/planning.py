@@ -21,7 +21,6 @@ from simcore.planning.polish import STARTS, Polish, Polished
 from simcore.planning.question import Question
 from simcore.planning.search import Search, Trial
 from simcore.planning.space import candidates
-from simcore.planning.words import short_form
 
 #: More candidates are none that anybody waits for.
 _MOST = 500_000
@@ -133,6 +132,8 @@ def _default(question: Question, fitting: Sequence[Appraised]) -> Settings | Non
 def _agrees(settings: Settings, wanted: tuple[object, object]) -> bool:
     for key, text in settings.items():
         section, _, name = key.partition(".")
+        if section == "cluster":
+            return False
         value = getattr(wanted[0] if section == "parallel" else wanted[1], name)
         if str(value).lower() != text.lower():
             return False
@@ -223,7 +224,7 @@ def _progress(search: Search, question: Question, each_s: float) -> str:
     below = search.num_below()
     certificate = search.certificate()
     most_s = below * each_s
-    best = short_form(question.completed(search.best.settings))
+    best = question.named(search.best.settings)
     return (
         f"{search.num_simulated} simulated, best {search.best.step_s:.4g} s ({best}), none faster by more"
         f" than {certificate.gap:.1%}; {below} open, at most {most_s:.0f} s left"

@@ -11,7 +11,6 @@ from simcore.apps.plan.fronts import less_memory
 from simcore.apps.plan.planning import Planned
 from simcore.planning.search import Trial
 from simcore.planning.ties import LEVEL, complexity, first_is_fastest
-from simcore.planning.words import short_form
 from workloads.evidence import siblings
 
 
@@ -20,7 +19,7 @@ def candidate_object(plan: Planned, trial: Trial, known: Mapping[int, Explained]
     one = known.get(id(trial))
     peak = trial.appraised.peak_bytes
     found: dict[str, Any] = {
-        "strategy": short_form(plan.question.completed(trial.settings)),
+        "strategy": plan.question.named(trial.settings),
         "settings": dict(trial.settings),
         "step_time_s": trial.step_s,
         "bound_s": trial.bound_s,

@@ -11,7 +11,6 @@ from simcore.apps.plan.fronts import less_memory
 from simcore.apps.plan.planning import Planned
 from simcore.apps.prices import PriceList
 from simcore.planning.search import Trial
-from simcore.planning.words import short_form
 from simcore.units import GIB
 
 _WIDTH: Final = 80
@@ -34,7 +33,7 @@ def table(
     if default is not None and default not in best:
         rows["="] = default
     for mark, one in rows.items():
-        lines.append(f"{mark:>2} {short_form(plan.question.completed(one.trial.settings))}")
+        lines.append(f"{mark:>2} {plan.question.named(one.trial.settings)}")
         lines.append(_numbers(plan, one, prices))
     lines.append("bubble: no work for a stage; comm.: communication alone; shares of the step")
     if "=" in rows:

@@ -17,7 +17,6 @@ from simcore.planning.appraisal import Appraiser, Simulated
 from simcore.planning.ground import Settings
 from simcore.planning.search import Trial
 from simcore.planning.space import step_between
-from simcore.planning.words import short_form
 
 #: By how much hardware is changed, both ways.
 _STEP: Final = 0.1
@@ -120,7 +119,7 @@ def tornado(ask: PlanRequest, found: Planned) -> Tornado:
         tuple(hardware),
         tuple(
             OneStepOff(
-                axis, short_form(ask.question.completed(trial.settings)), trial.bound_s,
+                axis, ask.question.named(trial.settings), trial.bound_s,
                 trial.step_s if trial.step_s is not None else steps.get(id(trial)),
             )
             for axis, trial in near
