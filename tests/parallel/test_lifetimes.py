@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from simcore.memory.caching import play
 from tests.parallel.jobs import jobs
@@ -17,8 +19,8 @@ from workloads.parallel.memory import estimate_memory
 STATIC = {"parameters", "gradients", "optimizer states"}
 
 
-def lifetimes(job):
-    schedule, _ = schedule_of(job.parallel, job.num_microbatches)
+def lifetimes(job, *, forward_only=False):
+    schedule, _ = schedule_of(job.parallel, job.num_microbatches, forward_only=forward_only)
     return [stage_lifetimes(job, stage, actions) for stage, actions in enumerate(schedule)], schedule
 
 
@@ -51,6 +53,17 @@ def test_what_a_step_allocates_it_releases_but_for_what_lives_through_it(job):
             assert found_bytes == num_bytes or (category == "buffers" and job.is_fsdp)
         others = {category for category, _ in made.values()} - STATIC - {"buffers"}
         assert others == set()
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(jobs(), st.sampled_from(["all", "none", "layers.*[02].*mlp"]))
+def test_the_closed_form_is_what_is_played_stage_by_stage(job, trainable):
+    model, parallel, training = job
+    job = Job(model, parallel, training.model_copy(update={"trainable": trainable}), SoftwareSpec())
+    found, schedule = lifetimes(job, forward_only=trainable == "none")
+    for stage, one in enumerate(found):
+        total = estimate_memory(job, stage, schedule[stage])
+        assert total.total - total.fragmentation == pytest.approx(play(one.events).peak_allocated, rel=0.02)
 
 
 def test_the_first_stage_of_1f1b_peaks_with_as_many_microbatches_as_stages():

@@ -57,6 +57,7 @@ class PieceStorages:
     """Storages of one microbatch, and events of each pass in order: ``n`` makes storage n, ``~n`` frees it.
 
     ``output`` goes on to the next piece, which releases it, ``input_gradient`` to the one before (-1: none).
+    A piece without backward has no gradient of its output either.
     """
 
     storages: tuple[Storage, ...]
@@ -65,12 +66,24 @@ class PieceStorages:
     input_gradient: int
 
 
-@lru_cache(maxsize=256)
 def storages_of(piece: ModelPiece, group_sizes: tuple[tuple[str, int], ...] = ()) -> PieceStorages:
     """Storages of ``piece``; ``group_sizes``: ranks of the groups of its collectives (default 1).
 
     See Note [Storages of a piece].
     """
+    used = _groups_of(piece)
+    return _walked(piece, tuple(pair for pair in group_sizes if pair[0] in used))
+
+
+@lru_cache(maxsize=256)
+def _groups_of(piece: ModelPiece) -> frozenset[str]:
+    """Groups whose size says how much one of its collectives leaves each rank."""
+    launches = (*piece.forward, *piece.backward)
+    return frozenset(one.group for one in launches if one.collective in ("all_gather", "reduce_scatter"))
+
+
+@lru_cache(maxsize=256)
+def _walked(piece: ModelPiece, group_sizes: tuple[tuple[str, int], ...]) -> PieceStorages:
     return _StorageWalk(piece, dict(group_sizes).get).walked()
 
 

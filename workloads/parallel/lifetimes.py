@@ -10,7 +10,7 @@ Note [Lifetimes of a stage]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,10 +21,12 @@ from simcore.graph.schedules import Action
 from simcore.memory.caching import MemoryEvents
 from workloads.models.pieces import ModelPiece, Parameter
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, storages_of
+from workloads.parallel.actions import ends_of
 from workloads.parallel.job import Job
 from workloads.parallel.memory import estimate_memory
 from workloads.parallel.stages import Chunk
 from workloads.parallel.unit_storages import UnitStorages
+from workloads.parallel.working import group_sizes, keeps_sent
 
 IntArray = npt.NDArray[np.int64]
 
@@ -85,11 +87,13 @@ class _Writer:
     at: tuple[int, int] = (-1, -1)  # action, microbatch
     passes: dict[tuple[int, int], _InFlight] = field(default_factory=dict)
     sharded: dict[int, UnitStorages] = field(default_factory=dict)  # by chunk
+    lasts: Container[int] = ()  # places of the last backward of each chunk
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
 
     def written(self) -> StageLifetimes:
         self._static()
         chunks = self.job.chunks[self.stage]
+        _, self.lasts = ends_of(self.actions)
         for number, action in enumerate(self.actions):
             self.at = number, action.microbatch
             chunk = chunks[action.chunk]
@@ -155,8 +159,7 @@ class _Writer:
             handed = int(ids[script.made.output]) if script.made.output >= 0 else -1
             if units is not None:
                 units.after(position, forward=True)
-        backward = bool(chunk.pieces[-1].backward)
-        if handed >= 0 and self.job.training.engine == "deepspeed" and self.job.parallel.pp > 1 and backward:
+        if handed >= 0 and keeps_sent(self.job, chunk):
             one.sent = handed
         elif handed >= 0:
             self._free(handed)
@@ -164,21 +167,21 @@ class _Writer:
     def _backward(self, action: Action, chunk: Chunk) -> None:
         one = self.passes[action.chunk, action.microbatch]
         units = self._units(action.chunk, chunk) if self.job.is_fsdp else None
-        if action.kind != "W" and not chunk.has_head:
+        if action.kind != "W" and not chunk.has_head and chunk.pieces[-1].backward:
             num_bytes = chunk.pieces[-1].output_bytes
             one.ids[-1][OUTPUT_GRADIENT] = self._alloc(
                 num_bytes, StorageHolder("messages", "received gradient")
             )
         for position in reversed(range(len(chunk.pieces))):
-            if units is not None and action.kind != "W":
-                units.before(position, forward=False)
             piece, layer = chunk.pieces[position], _layer_number(chunk, position)
+            if units is not None and action.kind != "W" and piece.backward:
+                units.before(position, forward=False)
             script = self._script(piece, action.kind, layer)
             self._write(script, one.ids[position], layer)
             made = script.made
             if action.kind != "W" and made.input_gradient >= 0:
                 gradient = int(one.ids[position][made.input_gradient])
-                if position:
+                if position and chunk.pieces[position - 1].backward:
                     one.ids[position - 1][OUTPUT_GRADIENT] = gradient
                 else:
                     self._free(gradient)
@@ -186,6 +189,8 @@ class _Writer:
                 units.reduce(position, script.gradients(one.ids[position]))
             if units is not None and action.kind != "W":
                 units.after(position, forward=False)
+        if units is not None and self.at[0] in self.lasts:
+            units.end()
         if action.kind != "I":
             if one.sent >= 0:
                 self._free(one.sent)
@@ -250,9 +255,7 @@ class _Script:
 
     @classmethod
     def of(cls, writer: _Writer, piece: ModelPiece, kind: str, layer: int) -> _Script:
-        mesh = writer.job.mesh
-        sizes = {name: int(np.prod([size for size, _ in dims])) for name, dims in mesh.groups().items()}
-        made = storages_of(piece, tuple(sorted(sizes.items())))
+        made = storages_of(piece, group_sizes(writer.job))
         codes = np.array(made.events[kind], dtype=np.int64)  # type: ignore[index]
         if writer.job.is_fsdp:  # gradients stay until they are reduced
             own = [number for number, one in enumerate(made.storages) if one.gradient]

@@ -3,10 +3,9 @@
 Note [What fills a GPU]
     Static: parameters, gradients, optimizer states; an optimizer that works in fp32 on 16-bit gradients keeps
     an fp32 copy of those it owns.  In flight: what pieces keep for backward, microbatch by microbatch as the
-    schedule plays (of a split backward until its weight gradients are done).  Working: the tensors of the
-    largest kernel, and what recomputation brings back for the piece at hand.  Gathered: the units of FSDP
-    that are whole, and the gradients of one before it is reduced.  DeepSpeed's engine keeps more: what a
-    stage has sent until its backward (``pipe_buffers``), 16-bit gradients beside the fp32 ones
+    schedule plays (of a split backward until its weight gradients are done).  Working and gathered: what the
+    pass at hand allocates besides, and units of FSDP, walked in ``working.py``.  DeepSpeed's engine keeps
+    more: what a stage has sent until its backward (``pipe_buffers``), 16-bit gradients beside the fp32 ones
     (``BF16_Optimizer``), buckets that gradients and parameters are copied through (Megatron's are views).
     The caching allocator holds more than it hands out: :data:`FRAGMENTATION` of all that comes and goes,
     fitted to the measured runs of ``scripts/validate.py --memory``.  Context and communicators
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,10 +27,12 @@ from simcore.graph import MemoryProfile
 from simcore.graph.schedules import SCHEDULES, Action
 from simcore.graph.schedules.play import num_chunks
 from workloads.models.pieces import ModelPiece
-from workloads.models.storages import INPUT, storages_of
+from workloads.models.storages import Pass
+from workloads.parallel.actions import ends_of
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
-from workloads.parallel.stages import Chunk, units_of
+from workloads.parallel.stages import Chunk
+from workloads.parallel.working import ChunkWalk, WalkedPasses
 
 #: Driver, CUDA context and loaded kernels (as the GPU profiles have it).
 CONTEXT_BYTES = 1 << 30
@@ -44,8 +46,21 @@ FRAGMENTATION = 0.15
 #: Weights of Transformer Engine's layers.
 _OF_ENGINE = re.compile(r"\.linear_\w+\.weight$")
 
-#: Microbatches of each chunk that await their backward, and the chunk whose pass runs.
-Occupancy = tuple[tuple[int, ...], int]
+
+class Occupancy(NamedTuple):
+    """Microbatches of each chunk that await their backward, ``whole`` or the second ``half`` of it, and the
+    chunk and kind of the pass at hand; ``last``: it is the chunk's last backward.
+    """
+
+    whole: tuple[int, ...]
+    half: tuple[int, ...]
+    chunk: int
+    kind: Pass
+    last: bool = False
+
+
+#: Passes of one job that were walked, by the pieces of their chunk and which of them are layers.
+_Walked = dict[tuple[tuple[ModelPiece, ...], tuple[int, ...]], WalkedPasses]
 
 
 @dataclass(frozen=True)
@@ -94,7 +109,7 @@ def memory_profile(job: Job, stage: int, actions: Sequence[Action]) -> MemoryPro
 
 def estimate_memory(job: Job, stage: int, actions: Sequence[Action]) -> MemoryEstimate:
     """Peak of ``stage``, which runs ``actions``."""
-    return _estimate(job, stage, occupancies(actions))
+    return _estimate(job, stage, occupancies(actions, in_turn=job.is_fsdp))
 
 
 def peak_bytes(job: Job) -> int:
@@ -102,40 +117,47 @@ def peak_bytes(job: Job) -> int:
     p = job.parallel
     states = _occupancies_of(
         p.schedule, p.pp, job.num_microbatches, p.virtual_stages, p.microbatch_group,
-        job.training.trainable == "none",
+        job.training.trainable == "none", job.is_fsdp,
     )  # fmt: skip
+    pieces = [tuple(chunk.pieces for chunk in chunks) for chunks in job.chunks]
+    walked: _Walked = {}
+    if job.is_fsdp:
+        turns = {(own, held): stage for stage, (own, held) in enumerate(zip(pieces, states, strict=True))}
+        return max(_estimate(job, stage, held, walked).total for (_, held), stage in turns.items())
     # Stages of equal pieces differ in what they hold of them alone.
     alike: dict[tuple[tuple[ModelPiece, ...], ...], tuple[int, dict[Occupancy, None]]] = {}
     for stage, held in enumerate(states):
-        pieces = tuple(chunk.pieces for chunk in job.chunks[stage])
-        alike.setdefault(pieces, (stage, {}))[1].update(dict.fromkeys(held))
-    return max(_estimate(job, stage, tuple(held)).total for stage, held in alike.values())
+        alike.setdefault(pieces[stage], (stage, {}))[1].update(dict.fromkeys(held))
+    return max(_estimate(job, stage, tuple(held), walked).total for stage, held in alike.values())
 
 
 @lru_cache(maxsize=1 << 12)
 def _occupancies_of(
-    schedule: str, stages: int, microbatches: int, chunks: int, group: int, forward_only: bool
+    schedule: str, stages: int, microbatches: int, chunks: int, group: int, forward_only: bool, in_turn: bool
 ) -> tuple[tuple[Occupancy, ...], ...]:
     """Of every stage of a schedule: jobs that differ in other things share them."""
     actions = SCHEDULES[schedule].actions(stages, microbatches, chunks, group)
-    return tuple(
-        _fullest(occupancies([action for action in own if action.kind == "F" or not forward_only]))
-        for own in actions
-    )
+    kept = [[action for action in own if action.kind == "F" or not forward_only] for own in actions]
+    if in_turn:
+        return tuple(occupancies(own, in_turn=True) for own in kept)
+    return tuple(_fullest(occupancies(own)) for own in kept)
 
 
 def _fullest(held: Sequence[Occupancy]) -> tuple[Occupancy, ...]:
-    """Those of which no other holds as much of every chunk with the same one at hand."""
-    counts, chunks = np.array([one for one, _ in held]), np.array([chunk for _, chunk in held])
+    """Those of which no other holds as much of every chunk with the same pass at hand."""
+    counts = np.array([[*one.whole, *one.half] for one in held])
+    passes = list(dict.fromkeys((one.chunk, one.kind) for one in held))
+    number = np.array([passes.index((one.chunk, one.kind)) for one in held])
     found: list[Occupancy] = []
-    for number, (own, chunk) in enumerate(held):
-        others = (counts >= counts[number]).all(axis=1) & (chunks == chunk)
-        if others.sum() == 1:
-            found.append((own, chunk))
+    for k, one in enumerate(held):
+        if ((counts >= counts[k]).all(axis=1) & (number == number[k])).sum() == 1:
+            found.append(one)
     return tuple(found)
 
 
-def _estimate(job: Job, stage: int, held: Sequence[Occupancy]) -> MemoryEstimate:
+def _estimate(
+    job: Job, stage: int, held: Sequence[Occupancy], walked: _Walked | None = None
+) -> MemoryEstimate:
     chunks = job.chunks[stage]
     training = job.training
     pieces = tuple(piece for chunk in chunks for piece in chunk.pieces)
@@ -144,32 +166,31 @@ def _estimate(job: Job, stage: int, held: Sequence[Occupancy]) -> MemoryEstimate
     states = owned * training.optimizer_bytes_per_parameter
     if training.optimizer_bytes_per_parameter >= 12 and element_bytes(training.grad_dtype) < 4:
         states += owned * 4
-    gathered = 0
     if job.is_fsdp:
         # The master copy among the optimizer's bytes is the sharded parameter.
         frozen = (numel - trainable) // job.mesh.shard_ranks
         whole = owned if training.optimizer_bytes_per_parameter < 12 else 0
         parameters = (frozen + whole) * 4
         gradients = owned * element_bytes(training.grad_dtype)
-        gathered = _gathered(job, chunks)
     else:
         parameters = numel * element_bytes("bf16" if training.precision == "fp8" else training.precision)
         grad_bytes = element_bytes(training.grad_dtype)
         if training.engine == "deepspeed" and grad_bytes == 4 and training.precision in ("bf16", "fp16"):
             grad_bytes += 2
         gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
-    in_flight, working = _peak(job, chunks, held)
+    peak = _peak(job, chunks, held, {} if walked is None else walked)
     buffers = _buffers(job, trainable)
+    comes_and_goes = peak.in_flight + peak.working + peak.gathered + buffers
     return MemoryEstimate(
         parameters=parameters,
         gradients=gradients,
         optimizer_states=states,
-        in_flight=in_flight,
-        working=working,
-        gathered=gathered,
+        in_flight=peak.in_flight,
+        working=peak.working,
+        gathered=peak.gathered,
         buffers=buffers,
         workspace=job.software.workspace_bytes + _unread_gradients(job, pieces),
-        fragmentation=int(FRAGMENTATION * (in_flight + working + gathered + buffers)),
+        fragmentation=peak.apart + int(FRAGMENTATION * comes_and_goes),
     )
 
 
@@ -190,25 +211,6 @@ def _unread_gradients(job: Job, pieces: Sequence[ModelPiece]) -> int:
     return sum(map(prod, shapes)) * element_bytes(narrow)
 
 
-def _gathered(job: Job, chunks: Sequence[Chunk]) -> int:
-    """Whole parameters of the root and of the layers around the one at hand; a unit's gradients."""
-    training = job.training
-    size = element_bytes(training.param_gather_dtype)
-    sizes: list[int] = []
-    root = 0
-    for chunk in chunks:
-        for unit in units_of(chunk, ends_apart=job.training.fsdp_ends_apart):
-            numel = job.numel(tuple(chunk.pieces[position] for position in unit.positions))
-            if unit.kept:
-                root += numel
-            else:
-                sizes.append(numel)
-    largest = max([*sizes, root if not sizes else 0])
-    kept = sum(sizes) if not training.reshard_after_forward else (training.prefetch + 1) * largest
-    reduced = largest * (element_bytes(training.grad_reduce_dtype) + size)
-    return (root + min(kept, sum(sizes))) * size + reduced
-
-
 def _buffers(job: Job, trainable: int) -> int:
     """DeepSpeed copies gradients into buckets, and gathers parameters through one."""
     training = job.training
@@ -219,82 +221,55 @@ def _buffers(job: Job, trainable: int) -> int:
     return bucket * (element_bytes(training.grad_dtype) + element_bytes(training.param_gather_dtype))
 
 
-def occupancies(actions: Sequence[Action]) -> tuple[Occupancy, ...]:
-    """What a stage holds while it runs ``actions``, each state once, in order."""
-    counts = [0] * num_chunks([list(actions)])
-    found: dict[Occupancy, None] = {}
-    for action in actions:
+def occupancies(actions: Sequence[Action], *, in_turn: bool = False) -> tuple[Occupancy, ...]:
+    """What a stage holds while it runs ``actions``, each state once, in order.
+
+    ``in_turn``: of every action in turn, for what FSDP has gathered depends on the ones before.
+    """
+    chunks = num_chunks([list(actions)])
+    whole, half = [0] * chunks, [0] * chunks
+    found: list[Occupancy] = []
+    lasts = ends_of(actions)[1] if in_turn else ()
+    for number, action in enumerate(actions):
         chunk = action.chunk
         if action.kind == "F":
-            counts[chunk] += 1
-        found.setdefault((tuple(counts), chunk))
-        if action.kind in ("B", "W"):
-            counts[chunk] -= 1
-    return tuple(found)
-
-
-def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy]) -> tuple[int, int]:
-    """What is kept for backward at the worst moment, and what works beside it."""
-    passes = [_passes(job, chunk) for chunk in chunks]
-    worst = (0, 0)
-    for counts, chunk in held:
-        live = sum(count * one.kept for count, one in zip(counts, passes, strict=False))
-        if live + passes[chunk].beside > sum(worst):
-            worst = live, passes[chunk].beside
-    return worst
+            whole[chunk] += 1
+        found.append(Occupancy(tuple(whole), tuple(half), chunk, action.kind, number in lasts))
+        if action.kind in ("B", "I"):
+            whole[chunk] -= 1
+        if action.kind in ("I", "W"):
+            half[chunk] += 1 if action.kind == "I" else -1
+    return tuple(found if in_turn else dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
-class _Passes:
-    """Bytes of one microbatch in a chunk: what it keeps, and the most that a pass has beside that."""
+class _Peak:
+    """What microbatches keep at the worst moment, and what the pass at hand holds and units of other chunks
+    do; ``apart``: what pools of other streams reach at other moments.
+    """
 
-    kept: int
-    beside: int
-
-
-def _passes(job: Job, chunk: Chunk) -> _Passes:
-    """Pieces one after the other, as ``lifetimes.py`` plays them."""
-    if not chunk.pieces:
-        return _Passes(0, 0)
-    sizes = tuple(sorted((name, prod(size for size, _ in dims)) for name, dims in job.mesh.groups().items()))
-    made = [_profile(piece, sizes, job.is_fsdp) for piece in chunk.pieces]
-    live = worst = made[0].input_bytes
-    for one in made:
-        worst = max(worst, live + one.forward_peak)
-        live += one.forward_net
-    sent = made[-1].output_bytes
-    kept = live if job.parallel.pp > 1 and job.training.engine == "deepspeed" else live - sent
-    beside, live = worst - kept, 0 if chunk.has_head else chunk.pieces[-1].output_bytes
-    for one in reversed(made):
-        beside = max(beside, live + one.backward_peak)
-        live += one.backward_net
-    return _Passes(kept, max(0, beside))
+    in_flight: int
+    working: int
+    gathered: int
+    apart: int
 
 
-@dataclass(frozen=True)
-class _PieceProfile:
-    """Bytes that a piece's passes have at most, and leave, over what was there when they began."""
-
-    input_bytes: int
-    output_bytes: int
-    forward_peak: int
-    forward_net: int
-    backward_peak: int
-    backward_net: int
-
-
-@lru_cache(maxsize=1 << 10)
-def _profile(piece: ModelPiece, sizes: tuple[tuple[str, int], ...], keeps_gradients: bool) -> _PieceProfile:
-    """``keeps_gradients``: those of parameters stay until they are reduced, which is counted elsewhere."""
-    made = storages_of(piece, sizes)
-    num_bytes = [
-        0 if keeps_gradients and storage.gradient else storage.num_bytes for storage in made.storages
+def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy], walked: _Walked) -> _Peak:
+    walks = [
+        ChunkWalk(job, chunk, walked.setdefault((chunk.pieces, chunk.layers), WalkedPasses()))
+        for chunk in chunks
     ]
-    output = num_bytes[made.output] if made.output >= 0 else 0
-    peaks, nets = [], []
-    for kind in ("F", "B"):
-        codes = made.events[kind]
-        levels = np.cumsum([num_bytes[code] if code >= 0 else -num_bytes[~code] for code in codes] or [0])
-        peaks.append(max(0, int(levels.max())))
-        nets.append(int(levels[-1]))
-    return _PieceProfile(num_bytes[INPUT], output, peaks[0], nets[0], peaks[1], nets[1])
+    worst, aside, aside_then = (0, 0, 0), 0, 0
+    for one in held:
+        walk = walks[one.chunk]
+        beside = walk.passed(one.kind, last=one.last)
+        in_flight, idle, here = 0, -walk.idle, beside.aside - walk.idle_aside
+        for whole, half, each in zip(one.whole, one.half, walks, strict=False):
+            in_flight += whole * each.kept + half * each.walked.between
+            idle += each.idle
+            here += each.idle_aside
+        found = in_flight, beside.working, beside.gathered + idle
+        aside = max(aside, here)
+        if sum(found) > sum(worst):
+            worst, aside_then = found, here
+    return _Peak(*worst, apart=aside - aside_then)

@@ -5,16 +5,20 @@ Note [Storages of units]
     the unit's parameters when the unit is used, and holds the buffer until the next unit's copy; backward
     issues the gather of the next unit before it computes one.  Gradients of a unit are kept until its
     backward is done and copied into the buffer of the reduction, on a third stream, held until the next one
-    (``foreach_all_gather``, ``foreach_reduce``, ``FSDPParamGroup`` of torch/distributed/fsdp).
-    FSDP1's flat parameters are used where they were gathered, on the stream of the gathers, and DeepSpeed's
-    parameters likewise.
+    (``foreach_all_gather``, ``foreach_reduce``, ``FSDPParamGroup`` of torch/distributed/fsdp).  The root
+    stays gathered between forward and backward, and so does the last layer, which backward needs first.  In a
+    pipeline of PyTorch's only the last backward frees and reduces (``PipelineStage``); until then gradients
+    are added up whole.  FSDP1's flat parameters are used where they were gathered, on the stream of the
+    gathers, and DeepSpeed's parameters likewise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from workloads.models.tensors import ELEMENT_BYTES
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk, Unit, units_of
 
@@ -22,6 +26,18 @@ COMPUTE, GATHERS, REDUCTIONS = 0, 1, 2
 
 #: (category, name, bytes, position in the chunk, stream) -> storage
 Alloc = Callable[[str, str, int, int, int], int]
+
+
+class HeldUnits(NamedTuple):
+    """Storages that units hold between passes, by unit: whole parameters, what they were gathered into, sums
+    of gradients; and the buffer of the last reduction (-1: none), of so many bytes.
+    """
+
+    whole: dict[int, int]
+    buffers: dict[int, int]
+    sums: dict[int, int]
+    reduced: int
+    reduced_bytes: int
 
 
 @dataclass
@@ -33,46 +49,90 @@ class UnitStorages:
     alloc: Alloc
     free: Callable[[int], None]
     units: Sequence[Unit] = field(init=False)
+    _elements: dict[tuple[int, bool], int] = field(default_factory=dict)  # of each unit, all or trained
     _whole: dict[int, int] = field(default_factory=dict)  # unit -> storage of its parameters
     _buffers: dict[int, int] = field(default_factory=dict)  # unit -> what it was gathered into
     _reduced: int = -1
+    _reduced_bytes: int = 0
     _gradients: dict[int, dict[int, int]] = field(default_factory=dict)  # of each unit, until reduced
+    _sums: dict[int, int] = field(default_factory=dict)  # unit -> storage of its gradients, added up whole
 
     def __post_init__(self) -> None:
         self.units = units_of(self.chunk, ends_apart=self.job.training.fsdp_ends_apart)
+        self._order = [k for k in reversed(range(len(self.units))) if not self.units[k].kept]
+        self._places = {k: place for place, k in enumerate(self._order)}
+        self._unit_of = {position: k for k, unit in enumerate(self.units) for position in unit.positions}
+
+    def held(self) -> HeldUnits:
+        """What is held now."""
+        return HeldUnits(
+            dict(self._whole), dict(self._buffers), dict(self._sums), self._reduced, self._reduced_bytes
+        )
+
+    def gathered(self) -> tuple[tuple[int, ...], ...]:
+        """What of units is held now, whatever its storages: equal where what comes next is."""
+        of_units = (self._whole, self._buffers, self._sums)
+        return (*(tuple(sorted(held)) for held in of_units), (self._reduced_bytes,))
+
+    def restore(self, held: HeldUnits) -> None:
+        """Hold what was held then."""
+        self._whole, self._buffers, self._sums = dict(held.whole), dict(held.buffers), dict(held.sums)
+        self._reduced, self._reduced_bytes = held.reduced, held.reduced_bytes
 
     def before(self, position: int, *, forward: bool) -> None:
         """The piece at ``position`` needs its unit; in backward the next one's gather is issued, too."""
-        for k, unit in enumerate(self.units):
-            if unit.kept and position == (0 if forward else len(self.chunk.pieces) - 1):
-                self._use(k)
-        number = self._unit(position)
+        if position == (0 if forward else len(self.chunk.pieces) - 1):
+            for k, unit in enumerate(self.units):
+                if unit.kept:
+                    self._use(k)
+        number = self._unit_of[position]
         self._use(number)
         if not forward:
-            order = [k for k in reversed(range(len(self.units))) if not self.units[k].kept]
-            outset = -1 if position == len(self.chunk.pieces) - 1 else len(order)
-            place = order.index(number) if number in order else outset
-            for ahead in order[place + 1 : place + 1 + self.job.training.prefetch]:
+            outset = -1 if position == len(self.chunk.pieces) - 1 else len(self._order)
+            place = self._places.get(number, outset)
+            for ahead in self._order[place + 1 : place + 1 + self.job.training.prefetch]:
                 self._gather(ahead)
 
     def reduce(self, position: int, gradients: Mapping[int, int]) -> None:
         """The piece has its ``gradients``, bytes by storage: with the unit's last ones all are reduced."""
-        number = self._unit(position)
+        number = self._unit_of[position]
         self._gradients.setdefault(number, {}).update(gradients)
-        if position == min(self.units[number].positions):
+        if position != min(self.units[number].positions):
+            return
+        if self.job.reduces_at_the_end:
+            self._add_up(number)
+        else:
             self._reduce(number)
 
     def after(self, position: int, *, forward: bool) -> None:
-        """The piece is done: its unit is freed, unless it is kept for backward."""
-        number = self._unit(position)
-        unit, training = self.units[number], self.job.training
+        """The piece is done: its unit is freed, unless it stays."""
+        number = self._unit_of[position]
+        unit = self.units[number]
         if position != (max if forward else min)(unit.positions):
             return
-        keeps = unit.kept or not training.reshard_after_forward
-        if not forward or not keeps:
-            self.free(self._whole.pop(number))
-            if number in self._buffers:
-                self.free(self._buffers.pop(number))
+        if not (self._stays(number) if forward else self.job.parallel.pp > 1):
+            self._free(number)
+
+    def end(self) -> None:
+        """The last backward is done: units are freed, what was added up is reduced."""
+        for number in range(len(self.units)):
+            self._free(number)
+            if number in self._sums:
+                self._gradients[number] = {self._sums.pop(number): self._gradient_bytes(number)}
+                self._reduce(number)
+
+    def _free(self, number: int) -> None:
+        for held in (self._whole, self._buffers):
+            if number in held:
+                self.free(held.pop(number))
+
+    def _stays(self, number: int) -> bool:
+        """Whether a unit is still there when its backward comes."""
+        training = self.job.training
+        freed_first = training.sharding == "fsdp1" or (training.fsdp_ends_apart and self.chunk.has_head)
+        last = bool(self._order) and number == self._order[0]
+        kept = self.units[number].kept or (last and not freed_first)
+        return kept or not training.reshard_after_forward
 
     def _use(self, number: int) -> None:
         if number in self._whole:
@@ -93,6 +153,16 @@ class UnitStorages:
         num_bytes = self._numel(number) * element_bytes(self.job.training.param_gather_dtype)
         return self.alloc(category, name, num_bytes, self.units[number].positions[0], stream)
 
+    def _add_up(self, number: int) -> None:
+        if number not in self._sums and self._numel(number, trainable=True):
+            num_bytes, position = self._gradient_bytes(number), self.units[number].positions[0]
+            self._sums[number] = self.alloc("gradients", "sum of a unit", num_bytes, position, COMPUTE)
+        for grads in self._gradients.pop(number, {}):
+            self.free(grads)
+
+    def _gradient_bytes(self, number: int) -> int:
+        return self._numel(number, trainable=True) * ELEMENT_BYTES[self.job.shard.main_grad_dtype]
+
     def _reduce(self, number: int) -> None:
         numel, training = self._numel(number, trainable=True), self.job.training
         own = self._gradients.pop(number, {})
@@ -107,12 +177,13 @@ class UnitStorages:
             self.free(self._reduced)
         num_bytes = numel * element_bytes(training.grad_reduce_dtype)
         self._reduced = self.alloc("buffers", "reduce_scatter", num_bytes, position, REDUCTIONS)
+        self._reduced_bytes = num_bytes
         for grads in own:
             self.free(grads)
 
-    def _unit(self, position: int) -> int:
-        return next(k for k, unit in enumerate(self.units) if position in unit.positions)
-
     def _numel(self, number: int, *, trainable: bool = False) -> int:
-        pieces = tuple(self.chunk.pieces[position] for position in self.units[number].positions)
-        return self.job.numel(pieces, trainable=trainable)
+        key = number, trainable
+        if key not in self._elements:
+            pieces = tuple(self.chunk.pieces[position] for position in self.units[number].positions)
+            self._elements[key] = self.job.numel(pieces, trainable=trainable)
+        return self._elements[key]

@@ -1,0 +1,250 @@
+"""The most that one microbatch's passes through a chunk hold, from the storages of its pieces.
+
+Note [Passes through a chunk]
+    The closed form of memory counts microbatches in flight and adds what the pass at hand holds beside them.
+    That is walked here piece by piece over the same storages (``workloads/models/storages.py``) and the same
+    units of FSDP (``unit_storages.py``) as :mod:`workloads.parallel.lifetimes` has them event by event, in
+    blocks of whole 512 bytes.  Which units are gathered when a pass begins depends on the passes before it;
+    a pass is walked once for each such state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from simcore.memory.caching import BLOCK_BYTES
+from workloads.models.pieces import ModelPiece
+from workloads.models.storages import INPUT, Pass, storages_of
+from workloads.parallel.job import Job
+from workloads.parallel.stages import Chunk
+from workloads.parallel.unit_storages import COMPUTE, HeldUnits, UnitStorages
+
+
+@dataclass(frozen=True)
+class PassMemory:
+    """Bytes at the peak of a pass beyond what microbatches keep for backward: ``working``, and units of FSDP
+    (``gathered``; where the pass has released what it kept, less than they hold).  ``aside``: the most that
+    pools of other streams hold in it.
+    """
+
+    working: int = 0
+    gathered: int = 0
+    aside: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it at the peak."""
+        return self.working + self.gathered
+
+
+def keeps_sent(job: Job, chunk: Chunk) -> bool:
+    """Whether what a chunk hands on stays until its backward (DeepSpeed's ``pipe_buffers``)."""
+    backward = bool(chunk.pieces and chunk.pieces[-1].backward)
+    return job.training.engine == "deepspeed" and job.parallel.pp > 1 and backward
+
+
+def group_sizes(job: Job) -> tuple[tuple[str, int], ...]:
+    """Ranks of each process group of the job, as :func:`storages_of` asks for them."""
+    groups = job.mesh.groups().items()
+    return tuple(sorted((name, math.prod(size for size, _ in dims)) for name, dims in groups))
+
+
+@dataclass(frozen=True)
+class _Level:
+    """What a pass of a piece adds to live bytes: at most ``highest``, ``net`` at its end; of these
+    ``gradients`` stay where FSDP reduces them.
+    """
+
+    highest: int
+    net: int
+    gradients: int
+
+
+@lru_cache(maxsize=1 << 10)
+def _level(piece: ModelPiece, sizes: tuple[tuple[str, int], ...], kind: Pass, *, sharded: bool) -> _Level:
+    made = storages_of(piece, sizes)
+    codes = np.array(made.events[kind], dtype=np.int64)
+    num_bytes = np.array([_blocks(one.num_bytes) for one in made.storages], dtype=np.int64)
+    gradients = np.array([one.gradient for one in made.storages], dtype=np.bool_)
+    numbers = np.where(codes >= 0, codes, ~codes)
+    if sharded:
+        there = (codes >= 0) | ~gradients[numbers]
+        codes, numbers = codes[there], numbers[there]
+    levels = np.cumsum(np.where(codes >= 0, num_bytes[numbers], -num_bytes[numbers]))
+    if not len(levels):
+        return _Level(0, 0, 0)
+    made_here = numbers[(codes >= 0) & gradients[numbers]]
+    return _Level(max(0, int(levels.max())), int(levels[-1]), int(num_bytes[made_here].sum()))
+
+
+def _blocks(num_bytes: int) -> int:
+    return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+class _State:
+    """What units hold between passes; ``held``: their storages' (bytes, stream) by number."""
+
+    def __init__(self, units: HeldUnits, held: dict[int, tuple[int, int]]) -> None:
+        self.units = units
+        self.held = held
+        self.idle = sum(num_bytes for num_bytes, _ in held.values())
+        self.aside = sum(num_bytes for num_bytes, stream in held.values() if stream != COMPUTE)
+
+
+@dataclass
+class WalkedPasses:
+    """Passes through chunks of equal pieces that were walked already, by what was held before each.
+
+    ``between``: bytes of a microbatch between the halves of its backward.
+    """
+
+    states: dict[Hashable, _State] = field(default_factory=dict)
+    passes: dict[Hashable, tuple[PassMemory, Hashable]] = field(default_factory=dict)
+    between: int = 0
+
+
+@dataclass
+class ChunkWalk:
+    """Passes through ``chunk``, one after the other; see Note [Passes through a chunk].
+
+    ``kept``: bytes of a microbatch until its backward; ``idle``: those of units between passes, of these
+    ``idle_aside`` in pools of other streams.
+    """
+
+    job: Job
+    chunk: Chunk
+    walked: WalkedPasses = field(default_factory=WalkedPasses)
+    kept: int = 0
+    idle: int = 0
+    idle_aside: int = 0
+    _levels: list[int] = field(default_factory=lambda: [0, 0, 0])  # live bytes of each stream's pool
+    _worst: tuple[int, int] = (0, 0)  # live bytes, of them those of units
+    _aside: int = 0
+    _of_units: int = 0
+    _held: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _made: int = 0
+    _at: Hashable = None
+
+    def __post_init__(self) -> None:
+        pieces = self.chunk.pieces
+        self._sends = keeps_sent(self.job, self.chunk)
+        sent = pieces[-1].output_bytes if self._sends else 0
+        self.kept = sum(piece.saved_bytes for piece in pieces) + sent
+        self._sizes = group_sizes(self.job)
+        sharded = self.job.is_fsdp
+        self._units = UnitStorages(self.job, self.chunk, self._alloc, self._free) if sharded else None
+
+    def passed(self, kind: Pass, *, last: bool) -> PassMemory:
+        """What the next pass holds; ``last``: it is the chunk's last backward."""
+        key = kind, last, self._at
+        walked = self.walked
+        if key not in walked.passes:
+            state = walked.states.get(self._at)
+            if self._units is not None and state is not None:
+                self._units.restore(state.units)
+                self._held = dict(state.held)
+                self._made = max(state.held, default=0)
+            walked.passes[key] = self._played(kind, last=last)
+        found, self._at = walked.passes[key]
+        if self._at is not None:
+            now = walked.states[self._at]
+            self.idle, self.idle_aside = now.idle, now.aside
+        return found
+
+    def _played(self, kind: Pass, *, last: bool) -> tuple[PassMemory, Hashable]:
+        self._levels = [sum(size for size, own in self._held.values() if own == k) for k in range(3)]
+        self._of_units = sum(self._levels)
+        start = {"F": 0, "W": self.walked.between}.get(kind, self.kept)
+        self._levels[COMPUTE] += start
+        self._worst, self._aside = (0, 0), sum(self._levels) - self._levels[COMPUTE]
+        if kind == "F":
+            self._forward()
+        else:
+            self._backward(kind, last=last)
+        if kind == "I":
+            self.walked.between = max(0, sum(self._levels) - self._of_units)
+        most, of_units = self._worst
+        beside = max(0, most - (self.walked.between if kind == "W" else self.kept))
+        gathered = min(of_units, beside)
+        found = PassMemory(beside - gathered, gathered, self._aside)
+        if self._units is None:
+            return found, None
+        at = self._units.gathered()
+        self.walked.states.setdefault(at, _State(self._units.held(), dict(self._held)))
+        return found, at
+
+    def _forward(self) -> None:
+        pieces, units = self.chunk.pieces, self._units
+        self._step(storages_of(pieces[0], self._sizes).storages[INPUT].num_bytes)
+        for position, piece in enumerate(pieces):
+            if units is not None:
+                units.before(position, forward=True)
+            self._pass(piece, "F")
+            if units is not None:
+                units.after(position, forward=True)
+        last = storages_of(pieces[-1], self._sizes)
+        if last.output >= 0 and not self._sends:
+            self._step(-last.storages[last.output].num_bytes)
+
+    def _backward(self, kind: Pass, *, last: bool) -> None:
+        pieces, units = self.chunk.pieces, self._units
+        if kind != "W" and not self.chunk.has_head and pieces[-1].backward:
+            self._step(pieces[-1].output_bytes)
+        for position in reversed(range(len(pieces))):
+            if units is not None and kind != "W" and pieces[position].backward:
+                units.before(position, forward=False)
+            gradients = self._pass(pieces[position], kind)
+            if units is not None and kind != "I":
+                units.reduce(position, {self._hold(gradients, COMPUTE): gradients})
+            if units is not None and kind != "W":
+                units.after(position, forward=False)
+        if units is not None and last:
+            units.end()
+        first = next((piece for piece in pieces if piece.backward), None)
+        made = storages_of(first, self._sizes) if first is not None else None
+        if kind != "W" and made is not None and made.input_gradient >= 0:
+            self._step(-made.storages[made.input_gradient].num_bytes)
+        if kind != "I" and self._sends:
+            self._step(-pieces[-1].output_bytes)
+
+    def _pass(self, piece: ModelPiece, kind: Pass) -> int:
+        """Bytes of its gradients, if they stay."""
+        level = _level(piece, self._sizes, kind, sharded=self._units is not None)
+        self._reach(level.highest)
+        self._levels[COMPUTE] += level.net
+        return level.gradients
+
+    def _step(self, num_bytes: int) -> None:
+        """A storage that goes between chunks comes, or goes (less than 0 bytes)."""
+        self._levels[COMPUTE] += _blocks(num_bytes)
+        self._reach(0)
+
+    def _reach(self, beyond: int) -> None:
+        """The compute stream's pool reaches so much ``beyond`` its level."""
+        live = sum(self._levels) + beyond
+        if live > self._worst[0]:
+            self._worst = live, self._of_units
+
+    def _alloc(self, _category: str, _name: str, num_bytes: int, _position: int, stream: int) -> int:
+        self._levels[stream] += _blocks(num_bytes)
+        self._aside = max(self._aside, sum(self._levels) - self._levels[COMPUTE])
+        number = self._hold(_blocks(num_bytes), stream)
+        self._reach(0)
+        return number
+
+    def _hold(self, num_bytes: int, stream: int) -> int:
+        """A storage of units, which is among the levels already."""
+        self._made += 1
+        self._held[self._made] = num_bytes, stream
+        self._of_units += num_bytes
+        return self._made
+
+    def _free(self, storage: int) -> None:
+        num_bytes, stream = self._held.pop(storage)
+        self._of_units -= num_bytes
+        self._levels[stream] -= num_bytes
