@@ -19,6 +19,7 @@ from workloads.models.software import SoftwareSpec
 from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate
 from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.drive.trace import trace_in
@@ -148,7 +149,7 @@ def trace(names: Iterable[str]) -> Iterator[tuple[str, listing.Listing]]:
     chosen = [name for name in names if CASES[name].is_traceable]
     for needs, together in groupby(sorted(chosen, key=_needs), _needs):
         imports = tuple((need, ()) for need in needs if need != "torch")
-        with workers(1, imports=imports) as pool:
+        with workers(1, preparation=Preparation(imports)) as pool:
             for name in together:
                 yield name, CASES[name].traced(pool)
 

@@ -16,6 +16,5 @@ def pool() -> Iterator[WorkerPool]:
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"{missing[0]} is not installed")
-    _, recipe = SMALL.preparation()
-    with workers(recipe=recipe) as running:
+    with workers(preparation=SMALL.preparation()) as running:
         yield running

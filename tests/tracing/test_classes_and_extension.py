@@ -101,7 +101,7 @@ def test_graph_does_not_depend_on_the_hash_seed(pool: WorkerPool, monkeypatch: p
     calls = [(2, 2)]
     (here,) = gpt_traces(pool, case, calls)
     monkeypatch.setenv("PYTHONHASHSEED", "12345")
-    with workers(1, recipe=case.preparation()[1]) as other:
+    with workers(1, preparation=case.preparation()) as other:
         (there,) = gpt_traces(other, case, calls)
     assert here == there
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.tracing.small_jobs import column
 from workloads.tracing.drive.fork_server import WorkerPool
+from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rounds import workers
 from workloads.tracing.drive.script_job import ScriptJob
 
@@ -30,7 +31,7 @@ MODEL = 2 * 3 * sum(TENSORS)
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     """One worker, forked from a process that has imported DeepSpeed."""
-    with workers(1, imports=(("deepspeed", ()),)) as running:
+    with workers(1, preparation=Preparation((("deepspeed", ()),))) as running:
         yield running
 
 

@@ -100,6 +100,12 @@ def test_an_extension_that_is_missing_is_stood_in_for(pool: WorkerPool, tmp_path
     assert row[1:] == ("gemm", 2 * 2 * 4 * 6, 4 * 2 * 4 + 4 + added, added)
 
 
+@pytest.mark.parametrize("habit", ["timeouts", "compilers"])
+def test_classes_that_this_build_lacks(pool: WorkerPool, habit: str, tmp_path: Path) -> None:
+    (found,) = trace(pool, habit, tmp_path).values()
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)
+
+
 def test_flash_attention_of_an_extension(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "attention", tmp_path).values()
     ops = names(found)

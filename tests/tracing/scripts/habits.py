@@ -3,6 +3,8 @@
 import inspect
 import os
 import sys
+from datetime import timedelta
+from typing import get_args
 
 import torch
 import torch.distributed as dist
@@ -91,6 +93,34 @@ def store(model):
     assert shared.get("own") == b"2" and shared.add("number", 3) == 3
     width = int(held.get("width"))
     train(nn.Sequential(model, nn.Linear(4, width)).cuda())
+
+
+def timeouts(model):
+    """A group gets options of its backend, and another timeout."""
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options.config.cga_cluster_size = 4
+    assert options.is_high_priority_stream and options.config.cga_cluster_size == 4
+    dist.init_process_group("nccl", pg_options=options)
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=5), dist.new_group(pg_options=options))
+    train(model.cuda())
+
+
+def compilers(model):
+    """What torch's compiler does with Triton's classes where it finds Triton."""
+    import triton
+    from triton.compiler import CompiledKernel
+    from triton.runtime.autotuner import OutOfResources
+
+    class Config(triton.Config):
+        """With more in it."""
+
+    assert isinstance(Config({}, num_warps=4), triton.Config) and not isinstance(model, CompiledKernel)
+    assert get_args(CompiledKernel | int) == (CompiledKernel, int)
+    try:
+        model.cuda()
+    except OutOfResources:
+        raise
+    train(model)
 
 
 def flags(model):
@@ -234,5 +264,5 @@ def train(model, loss=lambda result: result):
 
 if __name__ == "__main__":
     habits = (moved, scaled, loaded, mesh, store, flags, extension, attention, routed, engine)
-    habits += (synchronised, compressed, graphed, captured, emptied)
+    habits += (synchronised, compressed, graphed, captured, emptied, timeouts, compilers)
     {habit.__name__: habit for habit in habits}[sys.argv[1]](nn.Linear(4, 4))

@@ -16,6 +16,7 @@ from simcore.files import check_replaceable
 from simcore.graph import Graph, graph_hash, save_graph
 from simcore.graph.store import GRAPH
 from simcore.units import format_bytes
+from workloads.tracing.drive.framework_imports import module_file
 from workloads.tracing.drive.progress import shown_progress
 from workloads.tracing.drive.rank_classes import TraceReport
 from workloads.tracing.drive.script_job import HANG_S, MAX_RANKS_RUN, ScriptJob, parse_steps, parse_values
@@ -29,6 +30,9 @@ _SCRIPTS = {"torchtitan": ("titan.py", ("--steps", "1:2"))}
 #: A script's own options are kept for it.
 _CONTEXT = {"ignore_unknown_options": True, "allow_extra_args": True}
 
+#: How the group tells the command that a script is a module: not to be mistaken for an option of a program.
+_AS_MODULE = "--run-as-module"
+
 #: Worker processes at most.
 _MAX_JOBS = 1024
 
@@ -37,7 +41,15 @@ _SHOWN = 5
 
 
 class _RecipesAndScripts(TyperGroup):
-    """A first argument that ends in ``.py`` is a script, anything else names a recipe."""
+    """A first argument that ends in ``.py`` is a script, ``-m`` stands before a module as it does for Python,
+    and anything else names a recipe.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """``-m MODULE`` becomes the command's first argument, and that it is a module."""
+        if args[:1] == ["-m"] and len(args) > 1:
+            args = ["script", args[1], _AS_MODULE, *args[2:]]
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that ``args`` begin with."""
@@ -56,7 +68,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Trace a training program without a GPU and write its execution graph.  Give a training script "
-    "(my_train.py ARGS... --world-size N --out DIR; all options: script --help) or a recipe: one of those "
+    "(my_train.py ARGS... --world-size N --out DIR; all options: script --help), a module as python -m takes "
+    "it (-m package.train ARGS...) or a recipe: one of those "
     "below, or torchtitan, with its trainer's own options.",
 )
 
@@ -94,6 +107,7 @@ def trace_user_script(
     ] = HANG_S,
     jobs: Annotated[int, typer.Option(help="Worker processes; 0: one per core.")] = 0,
     name: Annotated[str, typer.Option(help="Name of the workload; default: the folder's.")] = "",
+    as_module: Annotated[bool, typer.Option(_AS_MODULE, hidden=True)] = False,
 ) -> None:
     """An unmodified torchrun-style script; its own arguments follow its name.
 
@@ -102,7 +116,7 @@ def trace_user_script(
 
     def job() -> ScriptJob:
         return ScriptJob(
-            script=script,
+            script=module_file(str(script)) if as_module else script,
             arguments=tuple(context.args),
             world_size=world_size,
             gpus_per_node=gpus_per_node,
@@ -113,6 +127,7 @@ def trace_user_script(
             load=expert_load,
             tokens_per_step=tokens_per_step,
             max_ranks=max_ranks,
+            module=str(script) if as_module else "",
         )
 
     _trace(job, out, name, jobs)

@@ -9,15 +9,56 @@ import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+
+from simcore.errors import InputError
 
 #: Packages whose import has no effect on others: they start no thread and read no rank.
 _SHARED = frozenset({"accelerate", "deepspeed", "megatron", "peft", "torchtitan", "transformers"})
 
 #: (module, names taken from it)
 Import = tuple[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What the process of which every rank is a fork does once for all of them.
+
+    ``imports``: frameworks that it imports.  ``argv`` and ``folder``: ``sys.argv`` and the first place of
+    ``sys.path`` that they find, which are the script's: what a framework reads of the command line while it
+    is imported (defaults of functions, registries of options) stays with every rank.  ``recipe``: the module
+    that readies the process for a program known by name ("": none).
+    """
+
+    imports: tuple[Import, ...] = ()
+    argv: tuple[str, ...] = ()
+    folder: str = ""
+    recipe: str = ""
+
+    def enter(self) -> None:
+        """Be started as the script is, and import."""
+        if self.argv:
+            sys.argv = list(self.argv)
+        if self.folder:
+            sys.path.insert(0, self.folder)
+        import_all(self.imports)
+
+
+def module_file(name: str) -> Path:
+    """The file that ``python -m name`` runs, looked for here and where Python looks, nothing imported.
+
+    InputError when there is none.
+    """
+    parts = name.split(".")
+    for folder in (str(Path.cwd()), *sys.path):
+        place = Path(folder, *parts)
+        for file in (place.with_name(f"{parts[-1]}.py"), place / "__main__.py"):
+            if file.is_file():
+                return file
+    raise InputError(f"-m {name}: no such module here, in PYTHONPATH or among the installed packages")
 
 
 def leading_imports(script: Path) -> tuple[Import, ...]:

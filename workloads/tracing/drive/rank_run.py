@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workloads.tracing.drive.framework_imports import Import, import_all
+from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake.expert_load import parse_load
 from workloads.tracing.record.assemble import RankTrace
@@ -56,9 +56,9 @@ class ValuePolicy:
         self.asked[ValueAsked(call_site(), "peers", 0.0, False, rule)] += 1
 
 
-def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str = "") -> None:
+def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     """Install the fake device and the patches in this process, of which every rank is a fork, and import
-    frameworks.  ``recipe``: a module whose ``install`` readies the process for a program known by name.
+    frameworks.
     """
     global _fake_mode
     warnings.filterwarnings("ignore")
@@ -102,13 +102,13 @@ def prepare(tier: str, cache: str, imports: tuple[Import, ...] = (), recipe: str
             "torchvision.extension": torchvision_ops.declare,
         }
     )
-    if not recipe:
+    if not preparation.recipe:
         finder.install()
         after_import(megatron.actions())
     else:
-        importlib.import_module(recipe).install()
+        importlib.import_module(preparation.recipe).install()
     _fake_mode = host_values.make_fake_mode()
-    import_all(imports)
+    preparation.enter()
 
 
 def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
@@ -169,12 +169,16 @@ def _note_life(recorder: Any) -> None:
 
 
 def _execute(job: ScriptJob) -> None:
-    """The script as ``__main__``, with the arguments and import path that ``python script.py`` gives it."""
+    """The script as ``__main__``, with the arguments and import path that ``python`` gives it."""
     sys.argv = [str(job.script), *job.arguments]
-    sys.path.insert(0, str(job.script.resolve().parent))
+    if sys.path[0] != job.folder:  # else the process that was forked has it already
+        sys.path.insert(0, job.folder)
     if job.setup is not None:
         runpy.run_path(str(job.setup), run_name="simcore_setup")
-    runpy.run_path(str(job.script), run_name="__main__")
+    if job.module:
+        runpy.run_module(job.module, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(str(job.script), run_name="__main__")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from simcore.errors import InputError, SimcoreError
 from workloads.tracing.drive import rank_run
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.framework_imports import Import
+from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake import device
 from workloads.tracing.fake.mail import EVERYBODY, EVERYBODY_VALUES, Waiting, stays_away, who_waits
@@ -48,11 +48,10 @@ def workers(
     num_workers: int | None = None,
     cache: Path | None = None,
     *,
-    imports: tuple[Import, ...] = (),
-    recipe: str = "",
+    preparation: Preparation | None = None,
 ) -> Iterator[WorkerPool]:
-    """Forks of one process that :func:`workloads.tracing.drive.rank_run.prepare` has readied with ``imports``
-    and ``recipe``; ``num_workers`` at a time, default one per core.
+    """Forks of one process that :func:`workloads.tracing.drive.rank_run.prepare` has readied;
+    ``num_workers`` at a time, default one per core.
 
     FakeDeviceError when torch cannot be used here.
     """
@@ -61,7 +60,7 @@ def workers(
     pool = WorkerPool(
         num_workers or len(os.sched_getaffinity(0)),
         rank_run.prepare,
-        (device.choose_tier(installed, folder), str(folder), imports, recipe),
+        (device.choose_tier(installed, folder), str(folder), preparation or Preparation()),
         device.child_environment(),
     )
     try:

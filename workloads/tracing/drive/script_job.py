@@ -13,7 +13,7 @@ from typing import Final
 from simcore.errors import InputError
 from simcore.graph import ProcessGroup, Workload
 from simcore.graph.header import MAX_RANKS
-from workloads.tracing.drive.framework_imports import Import, leading_imports
+from workloads.tracing.drive.framework_imports import Preparation, leading_imports
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, group_ranks
 from workloads.tracing.drive.rank_search import RankSearch
 from workloads.tracing.fake.expert_load import parse_load
@@ -42,7 +42,7 @@ class ScriptJob:
     :func:`workloads.tracing.fake.expert_load.parse_load` reads it.  ``tokens_per_step``: what the script
     trains on in a step over all ranks, for reports (0: what it looks up in its embedding).  ``recipe``: the
     module that readies a process for a program known by name, which says itself what it does (Note [Steps of
-    a script]).
+    a script]).  ``module``: the name under which ``python -m`` finds ``script`` ("": it is run by its path).
 
     Errors: InputError for a file or number that cannot be.
     """
@@ -59,6 +59,7 @@ class ScriptJob:
     tokens_per_step: int = 0
     max_ranks: int = MAX_RANKS_RUN
     recipe: str = ""
+    module: str = ""
 
     def __post_init__(self) -> None:
         for path in (self.script, self.setup):
@@ -94,11 +95,19 @@ class ScriptJob:
         """Whether the program says itself what it does."""
         return bool(self.recipe)
 
-    def preparation(self) -> tuple[tuple[Import, ...], str]:
-        """Frameworks to import once for all ranks, and the module of the recipe ("": none)."""
-        return leading_imports(
-            self.script
-        ) if self.setup is None else (), self.recipe  # it may replace modules
+    @property
+    def folder(self) -> str:
+        """The first place of ``sys.path``: of the script, or where ``python -m`` is called."""
+        return str(Path.cwd()) if self.module else str(self.script.resolve().parent)
+
+    def preparation(self) -> Preparation:
+        """Frameworks that the script imports are imported once, unless ``setup`` may replace modules."""
+        return Preparation(
+            leading_imports(self.script) if self.setup is None else (),
+            (str(self.script), *self.arguments),
+            self.folder,
+            self.recipe,
+        )
 
     def distinct_ranks(self, start: StartRounds, report: TraceReport) -> DistinctRanks:
         """Runs ranks until it is known which differ; see Note [Distinct ranks]."""
@@ -134,7 +143,7 @@ class ScriptJob:
         dims, experts = parallel_dims(trace, axes, families)
         model = {"family": "script", "parameters_per_rank": trace.num_parameters}
         return Workload(
-            name=name or self.script.stem,
+            name=name or self.module.rpartition(".")[2] or self.script.stem,
             world_size=self.world_size,
             dims=dims,
             num_microbatches=trace.num_microbatches,
@@ -154,7 +163,8 @@ class ScriptJob:
 
     def command(self) -> str:
         """The command line that traces this job; the script by its name alone."""
-        parts = ["python scripts/trace_workload.py", self.script.name, *map(shlex.quote, self.arguments)]
+        what = f"-m {self.module}" if self.module else self.script.name
+        parts = ["python scripts/trace_workload.py", what, *map(shlex.quote, self.arguments)]
         parts += [f"--world-size {self.world_size}", f"--gpus-per-node {self.gpus_per_node}"]
         parts.append(f"--steps {self.step}:{self.step + 1}")
         if self.setup is not None:

@@ -14,7 +14,7 @@ from simcore.graph import DisagreementError, Graph, Workload, verify
 from simcore.graph.passes import fuse_regions
 from workloads.tracing.drive.doubts import doubts
 from workloads.tracing.drive.fork_server import WorkerPool
-from workloads.tracing.drive.framework_imports import Import
+from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport, contiguous_text
 from workloads.tracing.drive.rounds import Progress, Rounds, workers
 from workloads.tracing.drive.script_job import ScriptJob
@@ -37,8 +37,8 @@ class TracedJob(Protocol):
         """Whether the program says itself what it does: its ops and memory are left as they are."""
         ...
 
-    def preparation(self) -> tuple[tuple[Import, ...], str]:
-        """Frameworks to import once for all ranks, and the module of the recipe ("": none)."""
+    def preparation(self) -> Preparation:
+        """What is done once for all ranks."""
         ...
 
     def distinct_ranks(self, start: StartRounds, report: TraceReport) -> DistinctRanks:
@@ -68,8 +68,7 @@ def trace(
     untested = device.untested_warning(device.find_torch())
     if untested:
         report.warnings.append(untested)
-    imports, recipe = job.preparation()
-    with workers(num_workers, cache, imports=imports, recipe=recipe) as pool:
+    with workers(num_workers, cache, preparation=job.preparation()) as pool:
         return trace_in(pool, job, report, name=name, progress=progress), report
 
 

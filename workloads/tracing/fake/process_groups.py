@@ -68,12 +68,31 @@ def install() -> None:
     for name, function in replacements.items():
         setattr(dist, name, function)
         setattr(distributed_c10d, name, function)
+    for module in (dist, distributed_c10d, torch._C._distributed_c10d):
+        if not hasattr(module, "ProcessGroupNCCL"):
+            vars(module)["ProcessGroupNCCL"] = _ProcessGroupNCCL
     # Results of functional collectives are waited for where they are used.  torch waits at once under a fake
     # mode, which it takes for a compiler's.
     _functional_collectives._are_we_tracing = lambda: get_proxy_mode() is not None
     for name in _REDUCING:
         if hasattr(ProcessGroup, name):
             setattr(ProcessGroup, name, _noting_reduce_op(getattr(ProcessGroup, name)))
+
+
+class _ProcessGroupNCCL:
+    """What builds without NCCL lack: the class of a backend, of which nothing is here, and its options."""
+
+    class Options:
+        """Whatever a program sets; what it asks for without having set it is an empty one, too."""
+
+        def __init__(self, *_args: object, **kwargs: object) -> None:
+            vars(self).update(kwargs)
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            vars(self)[name] = made = type(self)()
+            return made
 
 
 def enter_world(rank: int, world_size: int, gpus_per_node: int, local_rank: int = 0) -> None:

@@ -41,13 +41,25 @@ class _Kernel:
         return lambda *args, **kwargs: _run(self, *args, grid=grid, **kwargs)
 
 
+class _AnyClass(Exception):  # noqa: N818  some are caught
+    """Stands for every class outside of ``triton.language``: torch's compiler inherits from them."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        super().__init__()
+
+
 class _Anything(ModuleType):
-    """Stands for every name of ``triton.language``, which only compiled code uses."""
+    """Stands for every name of ``triton.language``, which only compiled code uses, and other functions."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Anything(f"{self.__name__}.{name}")
+        if name[0].isupper() and not self.__name__.startswith("triton.language"):
+            made: Any = type(name, (_AnyClass,), {"__module__": self.__name__})
+        else:
+            made = _Anything(f"{self.__name__}.{name}")
+        setattr(self, name, made)
+        return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self

@@ -11,7 +11,7 @@ from pathlib import Path
 from simcore.errors import InputError, nearest
 from simcore.graph import Workload
 from simcore.graph.header import MAX_RANKS
-from workloads.tracing.drive.framework_imports import Import
+from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.rank_classes import DistinctRanks, StartRounds, TraceReport
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake.expert_load import parse_load
@@ -183,14 +183,14 @@ class MegatronGptJob:
         """Megatron is traced by a recipe."""
         return True
 
-    def preparation(self) -> tuple[tuple[Import, ...], str]:
+    def preparation(self) -> Preparation:
         """The recipe's module.  InputError when Megatron-core is not installed."""
         for module, package in (("megatron", "megatron-core"), ("einops", "einops")):
             if importlib.util.find_spec(module) is None:
                 raise InputError(
                     f"tracing needs {package}, which is not installed: pip install --no-deps {package}"
                 )
-        return (), _RECIPE
+        return Preparation(recipe=_RECIPE)
 
     @property
     def axes(self) -> tuple[WorldAxis, ...]:
