@@ -1,0 +1,134 @@
+"""Peaks of a described job's stages: lifetimes of their storages, played on the caching allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from simcore.graph.schedules import Action, Schedule
+from simcore.memory.caching import AllocatorSettings, PlayedMemory, play
+from workloads.parallel.check import check_job
+from workloads.parallel.generate import schedule_of
+from workloads.parallel.job import Job
+from workloads.parallel.lifetimes import EMBEDDING, HEAD, NO_LAYER, StageLifetimes, StorageHolder, stage_lifetimes
+from workloads.parallel.memory import MemoryEstimate, estimate_memory, occupancies
+
+_PASSES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
+_ENDS: Final = {EMBEDDING: "the embedding", HEAD: "the head"}
+
+
+@dataclass(frozen=True)
+class HeldStorage:
+    """``count`` live storages of ``num_bytes`` each, alike in holder and microbatch (-1: none)."""
+
+    num_bytes: int
+    count: int
+    holder: StorageHolder
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class PlayedStage:
+    """A stage's rank: lifetimes of its storages, what the allocator made of them, and the closed form."""
+
+    stage: int
+    lifetimes: StageLifetimes
+    memory: PlayedMemory
+    estimate: MemoryEstimate
+
+    @property
+    def peak_event(self) -> int:
+        """The event at which most is allocated, or that found no room."""
+        return self.memory.full_at if self.memory.full_at >= 0 else self.memory.peak_at
+
+    @property
+    def instant(self) -> str:
+        """That event in words: "microbatch 3's forward of layer 12"."""
+        lifetimes, at = self.lifetimes, self.peak_event
+        number = int(lifetimes.action[at]) if at >= 0 else -1
+        if number < 0:
+            return "what lives through the step"
+        action, layer = lifetimes.actions[number], int(lifetimes.layer[at])
+        if layer == NO_LAYER:  # what is received or sent, or a release: the pass tells the layer
+            near = lifetimes.layer[: at + 1][(lifetimes.action[: at + 1] == number)]
+            known = near[near != NO_LAYER]
+            layer = int(known[-1]) if len(known) else NO_LAYER
+        of = f" of {_ENDS.get(layer, f'layer {layer}')}" if layer != NO_LAYER else ""
+        return f"microbatch {action.microbatch}'s {_PASSES[action.kind]}{of}"
+
+    @cached_property
+    def at_peak(self) -> tuple[HeldStorage, ...]:
+        """What is live at the peak, the largest storages first."""
+        events, lifetimes = self.lifetimes.events, self.lifetimes
+        live: dict[int, int] = {}
+        for k, (storage, num_bytes) in enumerate(
+            zip(events.storage[: self.peak_event + 1].tolist(), events.num_bytes.tolist(), strict=False)
+        ):
+            if num_bytes >= 0:
+                live[storage] = k
+            else:
+                del live[storage]
+        alike: dict[tuple[int, int, int], int] = {}
+        for k in live.values():
+            key = int(events.num_bytes[k]), int(lifetimes.holder[k]), int(lifetimes.microbatch[k])
+            alike[key] = alike.get(key, 0) + 1
+        found = [
+            HeldStorage(num_bytes, count, lifetimes.holders[holder], microbatch)
+            for (num_bytes, holder, microbatch), count in alike.items()
+        ]
+        return tuple(sorted(found, key=lambda one: -one.num_bytes))
+
+    @property
+    def by_category(self) -> dict[str, int]:
+        """Bytes at the peak by category, the largest first."""
+        found: dict[str, int] = {}
+        for one in self.at_peak:
+            found[one.holder.category] = found.get(one.holder.category, 0) + one.num_bytes * one.count
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def played_stages(
+    job: Job, *, allocator: str = "", capacity_bytes: int | None = None, near: float = 0.0
+) -> list[PlayedStage]:
+    """Stages of ``job`` whose closed form is at least ``near`` times the fullest one's, in order.
+
+    On a device that can give ``capacity_bytes``, with the allocator's settings as ``PYTORCH_ALLOC_CONF`` has
+    them.  InputError for degrees that cannot be, and for other settings.
+    """
+    check_job(job.model, job.parallel, job.training)
+    settings = AllocatorSettings.from_text(allocator)
+    schedule = shortened(job)
+    estimates = [estimate_memory(job, stage, actions) for stage, actions in enumerate(schedule)]
+    least = near * max(one.total for one in estimates)
+    found = []
+    for stage, (actions, estimate) in enumerate(zip(schedule, estimates, strict=True)):
+        if estimate.total >= least:
+            lifetimes = stage_lifetimes(job, stage, actions)
+            memory = play(lifetimes.events, settings, capacity_bytes)
+            found.append(PlayedStage(stage, lifetimes, memory, estimate))
+    return found
+
+
+def shortened(job: Job) -> Schedule:
+    """The job's schedule with as few microbatches as hold what all of them do: warm-up, and then some.
+
+    A steady pipeline repeats itself, and its allocator finds the same blocks again.
+    """
+    p, forward_only = job.parallel, job.training.trainable == "none"
+    whole, _ = schedule_of(p, job.num_microbatches, forward_only=forward_only)
+    group = p.microbatch_group or p.pp
+    least = group * (-(-(2 * p.pp + 2) // group))
+    if least >= job.num_microbatches or job.num_microbatches % group:
+        return whole
+    short, _ = schedule_of(p, least, forward_only=forward_only)
+    same = all(_most(own) == _most(full) for own, full in zip(short, whole, strict=True))
+    return short if same else whole
+
+
+def _most(actions: Sequence[Action]) -> int:
+    """Microbatches that await their backward at most."""
+    return max((sum(one.whole) + sum(one.half) for one in occupancies(actions)), default=0)
