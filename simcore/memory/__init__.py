@@ -1,6 +1,15 @@
 """Memory of a step: the peak of every pipeline stage, and whether it fits the GPU."""
 
-from simcore.memory.fits import check_fits
+from simcore.memory.fits import parts_and_advice
 from simcore.memory.peak import ProgramMemory, peak_memory
+from simcore.memory.verdict import MemoryMisses, MemoryVerdict, StageNeed, verdict
 
-__all__ = ["ProgramMemory", "check_fits", "peak_memory"]
+__all__ = [
+    "MemoryMisses",
+    "MemoryVerdict",
+    "ProgramMemory",
+    "StageNeed",
+    "parts_and_advice",
+    "peak_memory",
+    "verdict",
+]

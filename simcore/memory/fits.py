@@ -1,55 +1,41 @@
-"""Does the job fit?  If not: which stage, by how much, and what would help."""
+"""Of a job that does not fit: the parts of its fullest stage, and what would help."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from simcore.errors import OutOfMemoryError
 from simcore.graph.graph import Graph
 from simcore.hardware.specs import GpuSpec
-from simcore.memory.peak import ProgramMemory, peak_memory
+from simcore.memory.peak import ProgramMemory
 from simcore.units import GIB
 
 
-def check_fits(
-    graph: Graph,
-    gpu: GpuSpec,
-    memory: Sequence[ProgramMemory] | None = None,
+def parts_and_advice(
+    graph: Graph, gpu: GpuSpec, memory: Sequence[ProgramMemory],
     advice: Callable[[int], Sequence[str]] | None = None,
-) -> tuple[ProgramMemory, ...]:
-    """Peak memory of every program, when all fit ``gpu``.
+) -> list[str]:  # fmt: skip
+    """Lines on the fullest program, which does not fit ``gpu``: its parts, and what would help.
 
-    ``memory`` saves computing it again.  Available is ``hbm_bytes - reserved_bytes``.  ``advice`` says what
-    fits into so many bytes, where that can be tried; else it is estimated.
-    OutOfMemoryError for the fullest program that does not fit: its stage, the parts, and what would help.
+    Available is ``hbm_bytes - reserved_bytes``.  ``advice`` says what fits into so many bytes, where that can
+    be tried; else it is estimated.
     """
-    found = tuple(memory) if memory is not None else peak_memory(graph)
     available = gpu.hbm_bytes - gpu.reserved_bytes
-    worst = max(found, key=lambda one: one.total, default=None)
-    if worst is None or worst.total <= available:
-        return found
-    count = sum(one.total > available for one in found)
-    helps = advice(available) if advice is not None else _advice(graph, worst, available)
-    raise OutOfMemoryError(_message(gpu, worst, available, count, len(found), helps))
-
-
-def _message(
-    gpu: GpuSpec, worst: ProgramMemory, available: int, count: int, programs: int, advice: Sequence[str]
-) -> str:
+    worst = max(memory, key=lambda one: one.total)
     where = f"peak in {worst.peak_template!r}" if worst.peak_template else "as given"
     if worst.peak_microbatch >= 0:
         where += f" of microbatch {worst.peak_microbatch}"
     lines = [
-        f"out of memory: stage {worst.stage} (rank {_ranks(worst.ranks)}) needs {_gib(worst.total)}, "
+        f"stage {worst.stage} (rank {_ranks(worst.ranks)}) needs about {_gib(worst.total)}, "
         f"{gpu.name} has {_gib(available)} ({_gib(gpu.hbm_bytes)} less {_gib(gpu.reserved_bytes)} reserved)",
-        f"  parameters {_gib(worst.parameters)}, gradients {_gib(worst.gradients)}, "
+        f"parameters {_gib(worst.parameters)}, gradients {_gib(worst.gradients)}, "
         f"optimizer states {_gib(worst.optimizer_states)}, activations {_gib(worst.activations)} ({where})",
     ]
+    count = sum(one.total > available for one in memory)
     if count > 1:
-        lines.append(f"  {count} of {programs} rank classes do not fit; this is the fullest")
-    lines += [f"  {line}" for line in advice]
-    return "\n".join(lines)
+        lines.append(f"{count} of {len(memory)} rank classes do not fit; this is the fullest")
+    helps = advice(available) if advice is not None else _advice(graph, worst, available)
+    return [*lines, *helps]
 
 
 def _advice(graph: Graph, worst: ProgramMemory, available: int) -> list[str]:

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from simcore.errors import OutOfMemoryError
 from simcore.graph import GraphBuilder, MemoryProfile
 from simcore.hardware import load_gpu
-from simcore.memory import check_fits, peak_memory
+from simcore.memory import parts_and_advice, peak_memory
 from simcore.units import GIB
 
 
@@ -30,21 +29,13 @@ def job(*static_gib, activations_gib=0, options=None, dims=None, **workload):
     return build.build()
 
 
-def test_what_fits_is_returned(gpu):
-    graph = job(40, 60)
-    assert check_fits(graph, gpu) == peak_memory(graph)
-
-
-def test_exactly_full_fits(gpu):
-    check_fits(job(76, activations_gib=3), gpu)  # 76 + 3 = 80 less 1 reserved
+def lines(graph, gpu):
+    return "\n".join(parts_and_advice(graph, gpu, peak_memory(graph)))
 
 
 def test_the_fullest_stage_is_named_with_its_parts(gpu):
-    with pytest.raises(OutOfMemoryError) as error:
-        check_fits(job(80, 96, activations_gib=4), gpu)
-    text = str(error.value)
-    assert error.value.exit_code == 3
-    assert "stage 1 (rank 1) needs 100.00 GiB" in text
+    text = lines(job(80, 96, activations_gib=4), gpu)
+    assert "stage 1 (rank 1) needs about 100.00 GiB" in text
     assert "has 79.00 GiB (80.00 GiB less 1.00 GiB reserved)" in text
     assert "parameters 24.00 GiB, gradients 24.00 GiB, optimizer states 48.00 GiB" in text
     assert "activations 4.00 GiB (peak in 'fwd' of microbatch 3)" in text
@@ -54,18 +45,12 @@ def test_the_fullest_stage_is_named_with_its_parts(gpu):
 
 
 def test_recomputation_is_advised_when_it_could_help(gpu):
-    with pytest.raises(OutOfMemoryError, match=r"may take 39\.00 GiB: trace with full recomputation"):
-        check_fits(job(40, activations_gib=60), gpu)
-    with pytest.raises(OutOfMemoryError) as error:
-        check_fits(job(40, activations_gib=60, options={"recompute": "full"}), gpu)
-    assert "recomputation" not in str(error.value)
+    assert "may take 39.00 GiB: trace with full recomputation" in lines(job(40, activations_gib=60), gpu)
+    assert "recomputation" not in lines(job(40, activations_gib=60, options={"recompute": "full"}), gpu)
 
 
 def test_a_distributed_optimizer_is_advised_when_it_suffices(gpu):
     # 96 static, half of it optimizer states: over dp=4 that is 48 + 12 = 60.
     dims = {"tp": 1, "pp": 1, "dp": 4}
-    with pytest.raises(OutOfMemoryError, match="distributed optimizer would shard its states over dp=4"):
-        check_fits(job(96, dims=dims), gpu)
-    with pytest.raises(OutOfMemoryError) as error:
-        check_fits(job(96, dims=dims, options={"distributed_optimizer": True}), gpu)
-    assert "shard its states" not in str(error.value)
+    assert "distributed optimizer would shard its states over dp=4" in lines(job(96, dims=dims), gpu)
+    assert "shard its states" not in lines(job(96, dims=dims, options={"distributed_optimizer": True}), gpu)

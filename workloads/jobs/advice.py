@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simcore.errors import InputError
@@ -23,18 +23,30 @@ def peak_bytes(job: Description) -> int:
     return memory.peak_bytes(Job(job.model, job.parallel, job.training, job.software))
 
 
-def what_fits(job: Description, available_bytes: int) -> list[str]:
-    """Variants of ``job`` whose peak is at most ``available_bytes``, one line each.
+@dataclass(frozen=True)
+class Fitting:
+    """A variant of a job that fits: its ``changes`` (``section.key`` -> value), itself, and its peak."""
 
-    On as many GPUs, or where none of those fits on more, with more pipeline stages.
-    """
-    found: list[str] = []
+    changes: dict[str, Any]
+    job: Description
+    peak_bytes: int
+
+    @property
+    def settings(self) -> str:
+        """As options of ``run_sim.py``."""
+        return " ".join(f"--set {key}={value}" for key, value in self.changes.items())
+
+
+def variants_that_fit(job: Description, available_bytes: int) -> list[Fitting]:
+    """Variants of ``job`` on as many GPUs whose peak is at most ``available_bytes``, the mildest first."""
+    found: list[Fitting] = []
     fitting: list[dict[str, Any]] = []
     for changes in _variants(job):
         if any(fits.items() <= changes.items() for fits in fitting):
             continue  # less would do
         try:
-            peak = peak_bytes(_changed(job, changes))
+            changed = _changed(job, changes)
+            peak = peak_bytes(changed)
         except InputError:
             continue
         if peak <= available_bytes:
@@ -42,12 +54,20 @@ def what_fits(job: Description, available_bytes: int) -> list[str]:
             given = dict(changes)
             if given.get("training.sharding") in FSDP:
                 given["software.preset"] = job.software.name  # FSDP alone would choose another preset
-            settings = " ".join(f"--set {key}={value}" for key, value in given.items())
-            found.append(f"would fit: {settings} ({peak / GIB:.1f} GiB)")
+            found.append(Fitting(given, changed, peak))
         if len(found) == _NAMED:
             break
+    return found
+
+
+def what_fits(job: Description, available_bytes: int) -> list[str]:
+    """Variants of ``job`` whose peak is at most ``available_bytes``, one line each.
+
+    On as many GPUs, or where none of those fits on more, with more pipeline stages.
+    """
+    found = variants_that_fit(job, available_bytes)
     if found:
-        return found
+        return [f"would fit: {one.settings} ({one.peak_bytes / GIB:.1f} GiB)" for one in found]
     nothing = "nothing fits of what was tried: recomputation, smaller micro batches, sharding, tp, pp"
     return [nothing, *_on_more_gpus(job, available_bytes)]
 

@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-import numpy as np
-
 from simcore.graph.schedules import Action, Schedule
 from simcore.memory.caching import AllocatorSettings, PlayedMemory, play
 from workloads.parallel.check import check_job
 from workloads.parallel.generate import schedule_of
 from workloads.parallel.job import Job
-from workloads.parallel.lifetimes import EMBEDDING, HEAD, NO_LAYER, StageLifetimes, StorageHolder, stage_lifetimes
+from workloads.parallel.lifetimes import (
+    EMBEDDING,
+    HEAD,
+    NO_LAYER,
+    StageLifetimes,
+    StorageHolder,
+    stage_lifetimes,
+)
 from workloads.parallel.memory import MemoryEstimate, estimate_memory, occupancies
 
 _PASSES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
@@ -39,11 +44,22 @@ class PlayedStage:
     lifetimes: StageLifetimes
     memory: PlayedMemory
     estimate: MemoryEstimate
+    settings: AllocatorSettings
+
+    def needs_bytes(self, room_bytes: int) -> int:
+        """Bytes for the allocator with which the stage runs, of ``room_bytes`` that there are.
+
+        What it reserves where it may, for a device that is full gives cached blocks back before it fails.
+        """
+        reserved, allocated = self.memory.peak_reserved, self.memory.peak_allocated
+        if reserved <= room_bytes or allocated > room_bytes:
+            return reserved if reserved <= room_bytes else allocated
+        return room_bytes if play(self.lifetimes.events, self.settings, room_bytes).full_at < 0 else reserved
 
     @property
     def peak_event(self) -> int:
-        """The event at which most is allocated, or that found no room."""
-        return self.memory.full_at if self.memory.full_at >= 0 else self.memory.peak_at
+        """The event at which most is allocated."""
+        return self.memory.peak_at
 
     @property
     def instant(self) -> str:
@@ -91,16 +107,14 @@ class PlayedStage:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def played_stages(
-    job: Job, *, allocator: str = "", capacity_bytes: int | None = None, near: float = 0.0
-) -> list[PlayedStage]:
+def played_stages(job: Job, *, near: float = 0.0) -> list[PlayedStage]:
     """Stages of ``job`` whose closed form is at least ``near`` times the fullest one's, in order.
 
-    On a device that can give ``capacity_bytes``, with the allocator's settings as ``PYTORCH_ALLOC_CONF`` has
-    them.  InputError for degrees that cannot be, and for other settings.
+    On a device that can give anything.  InputError for degrees that cannot be, and for settings of the
+    allocator (``software.allocator``) that PyTorch refuses.
     """
     check_job(job.model, job.parallel, job.training)
-    settings = AllocatorSettings.from_text(allocator)
+    settings = AllocatorSettings.from_text(job.software.allocator)
     schedule = shortened(job)
     estimates = [estimate_memory(job, stage, actions) for stage, actions in enumerate(schedule)]
     least = near * max(one.total for one in estimates)
@@ -108,8 +122,8 @@ def played_stages(
     for stage, (actions, estimate) in enumerate(zip(schedule, estimates, strict=True)):
         if estimate.total >= least:
             lifetimes = stage_lifetimes(job, stage, actions)
-            memory = play(lifetimes.events, settings, capacity_bytes)
-            found.append(PlayedStage(stage, lifetimes, memory, estimate))
+            memory = play(lifetimes.events, settings)
+            found.append(PlayedStage(stage, lifetimes, memory, estimate, settings))
     return found
 
 

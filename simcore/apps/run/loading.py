@@ -15,7 +15,7 @@ from simcore.errors import GraphError, InputError, OutOfMemoryError, nearest
 from simcore.graph import Graph, load_graph
 from simcore.graph.schedules import bubble_fraction, grid
 from simcore.hardware import ClusterSpec, GpuSpec, load_cluster, num_nic_links
-from simcore.memory import ProgramMemory, check_fits, peak_memory
+from simcore.memory import MemoryVerdict, ProgramMemory, parts_and_advice, peak_memory
 from simcore.units import Number
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _LATENCY: Final = Number("time", at_most=1)
 _INTERFERENCES: Final = ("shared", "learned")
-#: What to do where the prediction of memory is thought to be wrong: it misses by 6% on average.
+#: What to do where the prediction of memory is thought to be wrong.
+_COSTS: Final = "--memory-only says what each of them costs in time"
 _ANYWAY: Final = "predicted memory may be wrong; --set memory.check=warn answers all the same"
 
 
@@ -47,21 +48,25 @@ class Loaded:
         return self.description.warnings if self.description is not None else ()
 
     def fits(
-        self, graph: Graph, cluster: ClusterSpec, *, refuse: bool = True
-    ) -> tuple[tuple[ProgramMemory, ...], str]:
-        """Peak memory of the job, perhaps edited, and a warning where it does not fit but is not refused.
+        self, graph: Graph, cluster: ClusterSpec, scenario: Scenario
+    ) -> tuple[tuple[ProgramMemory, ...], MemoryVerdict]:
+        """Peak memory of the job, perhaps edited, and whether it fits.
 
-        OutOfMemoryError, with what would fit, where it is refused.
+        OutOfMemoryError, with what would fit, where it does not and is to be refused.
         """
+        from simcore.apps.run.fitting import played, verdict_of
+
         memory = peak_memory(graph)
-        advice = None if self.description is None else self._advice
-        try:
-            return check_fits(graph, cluster.gpu, memory, advice=advice), ""
-        except OutOfMemoryError as error:
-            if refuse:
-                raise OutOfMemoryError(f"{error}\n  {_ANYWAY}") from None
-            first = str(error).splitlines()[0]
-            return memory, f"{first}: the step time is that of GPUs on which it would fit"
+        unchanged = self.description is not None and graph is self.graph
+        stages = played(self.description) if self.description is not None and unchanged else ()
+        said = verdict_of(cluster, memory, stages)
+        if said.word == "does not fit" and scenario.settings.refuse_memory:
+            lines = [
+                str(said),
+                *parts_and_advice(graph, cluster.gpu, memory, self._advice if unchanged else None),
+            ]
+            raise OutOfMemoryError("\n  ".join([*lines, *((_COSTS,) if unchanged else ()), _ANYWAY]))
+        return memory, said
 
     def _advice(self, available_bytes: int) -> list[str]:
         from workloads.jobs import what_fits
@@ -73,13 +78,22 @@ class Loaded:
 def loaded(scenario: Scenario) -> Loaded:
     """Read or generate the workload, and load the cluster.  Errors: InputError for either."""
     settings = scenario.settings
+    cluster, job = loaded_cluster(scenario)
+    cluster = with_node_latencies(cluster, settings.nodes)
+    if job is None:
+        assert scenario.graph_dir is not None, "a scenario has a graph or a description"
+        return Loaded(load_graph(scenario.graph_dir), cluster)
+    return Loaded(job.graph(), cluster, job)
+
+
+def loaded_cluster(scenario: Scenario) -> tuple[ClusterSpec, Description | None]:
+    """The cluster, and the job if it is described, complete.  Errors: InputError for either."""
+    settings = scenario.settings
     cluster = load_cluster(scenario.cluster, settings.hardware, force=scenario.force)
     if scenario.described is None:
-        assert scenario.graph_dir is not None, "a scenario has a graph or a description"
-        return Loaded(load_graph(scenario.graph_dir), with_node_latencies(cluster, settings.nodes))
+        return cluster, None
     job = scenario.described.complete(cluster.num_gpus, cluster.gpu.generation)
-    cluster = load_cluster(scenario.cluster, {**job.gpu, **settings.hardware}, force=scenario.force)
-    return Loaded(job.graph(), with_node_latencies(cluster, settings.nodes), job)
+    return load_cluster(scenario.cluster, {**job.gpu, **settings.hardware}, force=scenario.force), job
 
 
 def schedule_text(scenario: Scenario, *, as_json: bool = False) -> str:

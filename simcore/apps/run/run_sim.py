@@ -77,6 +77,9 @@ def run_sim(
     show_schedule: Annotated[
         bool, typer.Option("--show-schedule", help="Print a described job's pipeline schedule and stop.")
     ] = False,
+    memory_only: Annotated[
+        bool, typer.Option("--memory-only", help="Say whether it fits the GPUs, and stop.")
+    ] = False,
     steady_state: Annotated[
         bool,
         typer.Option(
@@ -120,6 +123,12 @@ def run_sim(
         say_launch(scenario.described.launch)
     if show_schedule:
         print(schedule_text(scenario, as_json=as_json))
+        return
+    if memory_only:
+        from simcore.apps.run.fitting import memory_answer
+
+        lines, answer = memory_answer(scenario)
+        print(json.dumps(answer) if as_json else "\n".join(lines))
         return
     from simcore.apps.run.simulation import run_scenario
 

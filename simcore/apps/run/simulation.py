@@ -20,7 +20,7 @@ from simcore.files import folder_name, whole_folder
 from simcore.graph import Graph, graph_hash, verify
 from simcore.hardware import ClusterSpec, assumptions, hardware_hash
 from simcore.hardware.record import unmeasured_fabric
-from simcore.memory import ProgramMemory
+from simcore.memory import MemoryVerdict, ProgramMemory
 from simcore.report import default_ranks, write_perfetto
 from simcore.run import Ran, Setup, run
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
@@ -104,7 +104,7 @@ def run_scenario(
             check_world(*state)
         if emit:
             launch_of(found, emit, edited=bool(done))  # what cannot be written is known at once
-        memory, too_large = found.fits(graph, cluster, refuse=settings.refuse_memory)
+        memory, fits = found.fits(graph, cluster, scenario)
     if out_dir is None:
         out_dir = Path("runs") / folder_name(graph.workload.name + ("-edited" if done else ""))
     setup = setup_of(scenario, fold=fold, learned=learned)
@@ -126,9 +126,10 @@ def run_scenario(
             facts,
             band=band,
             nearest=nearest,
-            warnings=(*filter(None, (too_large,)), *unordered, *found.warnings, *facts.warnings),
+            warnings=(*_tight(fits), *unordered, *found.warnings, *facts.warnings),
             assumptions=(
                 *facts.assumptions,
+                f"memory {fits}, by {fits.source}",
                 *found.assumptions,
                 *(line for change in changes for line in change.lines()),
             ),
@@ -153,6 +154,13 @@ def run_scenario(
         info = info.model_copy(update={"wall_s": dict(stages.seconds)})
         info.write(folder)
     return FinishedRun(out_dir, info, analysis, tuple(ranks), left_out, changes, answered=answered)
+
+
+def _tight(fits: MemoryVerdict) -> tuple[str, ...]:
+    """What to warn of where the job does not fit, or may not."""
+    if fits.word == "fits":
+        return ()
+    return (f"{fits}: the step time is that of GPUs on which it would fit",)
 
 
 def setup_of(scenario: Scenario, *, fold: bool = True, learned: LearnedInterference | None = None) -> Setup:

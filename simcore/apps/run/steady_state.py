@@ -50,7 +50,7 @@ def run_steady_state(
     counts = shorter_counts(job.parallel, count)
     if counts is None:
         return run(scenario, out_dir, stages)
-    memory, _ = whole.fits(whole.graph, whole.cluster, refuse=scenario.settings.refuse_memory)
+    memory, _ = whole.fits(whole.graph, whole.cluster, scenario)
     out_dir = out_dir or Path("runs") / folder_name(whole.graph.workload.name)
     each = job.training.micro_batch * job.parallel.dp
     few, more = counts

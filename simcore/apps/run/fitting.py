@@ -1,0 +1,141 @@
+"""Will it fit?  The verdict on a workload, what would fit instead, and ``--memory-only``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Final
+
+from simcore.hardware import ClusterSpec
+from simcore.memory import MemoryVerdict, ProgramMemory, StageNeed, verdict
+from simcore.units import GIB
+
+if TYPE_CHECKING:
+    from simcore.apps.run.loading import Loaded
+    from simcore.apps.run.scenario import Scenario
+    from workloads.jobs import Description
+    from workloads.parallel.played import PlayedStage
+
+#: Stages whose closed form is further below the fullest one's than played stages are off it cannot be it.
+_NEAR: Final = 0.9
+_SHOWN: Final = 20
+_WIDTH: Final = 80
+
+
+def played(job: Description) -> list[PlayedStage]:
+    """The stages among which the fullest one is, played."""
+    from workloads.parallel.job import Job
+    from workloads.parallel.played import played_stages
+
+    return played_stages(Job(job.model, job.parallel, job.training, job.software), near=_NEAR)
+
+
+def verdict_of(
+    cluster: ClusterSpec, memory: Sequence[ProgramMemory] = (), stages: Sequence[PlayedStage] = ()
+) -> MemoryVerdict:
+    """Of a described job's ``stages``, played, or of what a graph's programs hold (``memory``)."""
+    from workloads.evidence.memory_misses import memory_misses
+
+    available = cluster.gpu.hbm_bytes - cluster.gpu.reserved_bytes
+    needs = [StageNeed(one.stage, one.needs_bytes(available), one.instant) for one in stages]
+    needs = needs or [StageNeed(one.stage, one.total, _recorded_instant(one)) for one in memory]
+    return verdict(needs, available, memory_misses())
+
+
+def _recorded_instant(one: ProgramMemory) -> str:
+    microbatch = f"microbatch {one.peak_microbatch}'s " if one.peak_microbatch >= 0 else ""
+    return f"{microbatch}{one.peak_template}" if one.peak_template else ""
+
+
+def remedies(found: Loaded, scenario: Scenario, available_bytes: int) -> list[str]:
+    """What would fit and what it costs in time, simulated, the cheapest first."""
+    from simcore.apps.run.simulation import setup_of
+    from simcore.run import run
+    from workloads.jobs.advice import variants_that_fit, what_fits
+
+    assert found.description is not None
+    fitting = variants_that_fit(found.description, available_bytes)
+    if not fitting:
+        return what_fits(found.description, available_bytes)
+    setup = replace(setup_of(scenario), noise_sigma=0.0, rank_gpus={})
+    before = run(found.graph, found.cluster, setup).step_s
+    timed = [(run(one.job.graph(), found.cluster, setup).step_s / before - 1, one) for one in fitting]
+    return [
+        f"would fit: {one.settings} ({slower:+.1%} time, {one.peak_bytes / GIB:.1f} GiB)"
+        for slower, one in sorted(timed, key=lambda pair: pair[0])
+    ]
+
+
+def memory_answer(scenario: Scenario) -> tuple[list[str], dict[str, Any]]:
+    """Lines and the JSON object of ``--memory-only``.  Errors as for loading the scenario."""
+    from simcore.apps.run.loading import loaded, loaded_cluster
+    from simcore.memory import peak_memory
+
+    if scenario.described is not None:
+        cluster, job = loaded_cluster(scenario)
+        assert job is not None
+        stages = played(job)
+        said = verdict_of(cluster, stages=stages)
+        lines = [str(said), *_stage_lines(stages, said)]
+        shown = {**said.as_object(), "stages": [_stage_object(one) for one in stages]}
+    else:
+        found = loaded(scenario)
+        cluster, stages = found.cluster, []
+        memory = peak_memory(found.graph)
+        said = verdict_of(cluster, memory)
+        lines = [str(said), "allocated bytes as the program was recorded, without the allocator's segments"]
+        recorded = [{"stage": one.stage, "allocated_bytes": one.total} for one in memory]
+        shown = {**said.as_object(), "stages": recorded}
+    helps: list[str] = []
+    if said.word != "fits" and scenario.described is not None:
+        helps = remedies(loaded(scenario), scenario, said.available_bytes)
+    shown["would_fit"] = helps
+    source = f"the margin is half of what the middle 80% of measured over predicted span: {said.source}"
+    return [*wrap(lines[0], _WIDTH), *helps, *lines[1:], *wrap(source, _WIDTH)], shown
+
+
+def _stage_lines(stages: Sequence[PlayedStage], said: MemoryVerdict) -> list[str]:
+    lines = [f"{'stage':>5}{'allocated':>12}{'reserved':>12}{'closed form':>13}  peak at"]
+    for one in stages:
+        sizes = one.memory.peak_allocated, one.memory.peak_reserved
+        cells = "".join(f"{size / GIB:8.2f} GiB" for size in sizes)
+        lines.append(f"{one.stage:5}{cells}{one.estimate.total / GIB:9.2f} GiB  {one.instant}"[:_WIDTH])
+    lines.append(
+        f"of {said.available_bytes / GIB:.2f} GiB; stages with 10% less than the fullest are left out"
+    )
+    worst = next(one for one in stages if one.stage == said.need.stage)
+    lines.append(f"the {_SHOWN} largest of stage {worst.stage} then, by who holds them:")
+    for (num_bytes, category, name, microbatch), layers in _alike(worst):
+        times = f"{len(layers)} x" if len(layers) > 1 else ""
+        name = name.replace(".layers.*.", f".layers.{layers[0]}.") if len(set(layers)) == 1 else name
+        of = f", microbatch {microbatch}" if microbatch >= 0 else ""
+        lines.append(f"{times:>6}{num_bytes / (1 << 20):9.1f} MiB  {category}: {name}{of}"[:_WIDTH])
+    return lines
+
+
+def _alike(stage: PlayedStage) -> list[tuple[tuple[int, str, str, int], list[int]]]:
+    """The largest storages live at the peak, those that differ in their layer alone together."""
+    found: dict[tuple[int, str, str, int], list[int]] = {}
+    for held in stage.at_peak:
+        holder = held.holder
+        name = f"{holder.module} {holder.name}".strip().replace(".layers.0.", ".layers.*.")
+        key = held.num_bytes, holder.category, name, held.microbatch
+        found.setdefault(key, []).extend([holder.layer] * held.count)
+    return list(found.items())[:_SHOWN]
+
+
+def _stage_object(one: PlayedStage) -> dict[str, Any]:
+    return {
+        "stage": one.stage, "allocated_bytes": one.memory.peak_allocated,
+        "reserved_bytes": one.memory.peak_reserved, "closed_form_bytes": one.estimate.total,
+        "instant": one.instant, "by_category": one.by_category,
+        "largest": [
+            {
+                "num_bytes": held.num_bytes, "count": held.count, "category": held.holder.category,
+                "name": held.holder.name, "module": held.holder.module, "layer": held.holder.layer,
+                "microbatch": held.microbatch,
+            }
+            for held in one.at_peak[:_SHOWN]
+        ],
+    }  # fmt: skip

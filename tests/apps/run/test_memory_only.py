@@ -1,0 +1,60 @@
+"""``run_sim.py --memory-only``: a verdict with a margin, and what would fit instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+TINY = (
+    "llama3-8b", "--cluster", "h100-8", "--memory-only", "--set", "model.layers=2", "--set", "parallel.tp=2",
+    "--set", "training.seq=1024", "--set", "training.global_batch=8",
+)  # fmt: skip
+
+
+def test_what_fits_says_its_room_and_the_largest_tensors(run: Run) -> None:
+    result = run("run-sim", *TINY)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("fits on every stage, least room ")
+    assert "(stage 0) +-" in lines[0]
+    assert sum(" MiB  " in line for line in lines) == 20
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_object_has_both_peaks_and_conserves_what_is_held(run: Run) -> None:
+    found = json.loads(run("run-sim", *TINY, "--json").stdout)
+    assert found["verdict"] == "fits"
+    (stage,) = found["stages"]
+    assert stage["reserved_bytes"] == found["needs_bytes"] >= stage["allocated_bytes"]
+    assert found["room_bytes"] == found["available_bytes"] - found["needs_bytes"]
+    # What is held at the peak is what is allocated, in blocks that are less than 1 MiB larger than asked for.
+    held = sum(stage["by_category"].values())
+    assert 0.98 * stage["allocated_bytes"] <= held <= stage["allocated_bytes"]
+
+
+def test_expandable_segments_reserve_no_less_than_is_allocated_and_no_more_than_without(run: Run) -> None:
+    plain = json.loads(run("run-sim", *TINY, "--json").stdout)["stages"][0]
+    setting = ("--set", "software.allocator=expandable_segments:True")
+    found = json.loads(run("run-sim", *TINY, *setting, "--json").stdout)["stages"][0]
+    assert found["allocated_bytes"] <= found["reserved_bytes"] <= plain["reserved_bytes"]
+
+
+def test_what_does_not_fit_names_the_instant_and_what_would_with_its_cost(run: Run) -> None:
+    tight = ("--set", "gpu.hbm_bytes=6GiB", "--set", "gpu.reserved_bytes=1GiB")
+    result = run("run-sim", *TINY, *tight)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert text.startswith("does not fit: stage 0, ")
+    assert "GiB over" in text and ", at microbatch 0's " in text
+    costs = [float(part.split("% time")[0].split("(")[-1]) for part in text.split("would fit: ")[1:]]
+    assert costs == sorted(costs)
+
+
+def test_settings_that_pytorch_refuses_are_refused(run: Run) -> None:
+    result = run("run-sim", *TINY, "--set", "software.allocator=expandable_segment:True")
+    assert result.exit_code == 2
+    assert "did you mean 'expandable_segments'?" in result.stderr
