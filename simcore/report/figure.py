@@ -36,9 +36,9 @@ def new_figure(path: Path, width: float, height: float, *, dpi: int = 150) -> It
         raise InputError(f"cannot draw {path}: {error}") from error
 
 
-def colour_legend(figure: Figure, labels: Iterable[tuple[str, str]]) -> None:
-    """(label, colour) in a row below all that is drawn."""
+def colour_legend(figure: Figure, labels: Iterable[tuple[str, str]], *, in_a_row: int = 0) -> None:
+    """(label, colour) below all that is drawn, ``in_a_row`` so many (0: all)."""
     from matplotlib.patches import Patch
 
     patches = [Patch(color=colour, label=label) for label, colour in labels]
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
+    figure.legend(handles=patches, loc="outside lower center", ncols=in_a_row or len(patches), frameon=False)

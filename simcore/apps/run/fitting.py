@@ -7,11 +7,14 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
+from simcore.errors import InputError
 from simcore.hardware import ClusterSpec
 from simcore.memory import MemoryVerdict, ProgramMemory, StageNeed, verdict
 from simcore.units import GIB
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from simcore.apps.run.loading import Loaded
     from simcore.apps.run.scenario import Scenario
     from workloads.jobs import Description
@@ -23,12 +26,12 @@ _SHOWN: Final = 20
 _WIDTH: Final = 80
 
 
-def played(job: Description) -> list[PlayedStage]:
-    """The stages among which the fullest one is, played."""
+def played(job: Description, near: float = _NEAR) -> list[PlayedStage]:
+    """The stages among which the fullest one is, played (``near`` 0: all)."""
     from workloads.parallel.job import Job
     from workloads.parallel.played import played_stages
 
-    return played_stages(Job(job.model, job.parallel, job.training, job.software), near=_NEAR)
+    return played_stages(Job(job.model, job.parallel, job.training, job.software), near=near)
 
 
 def verdict_of(
@@ -67,18 +70,35 @@ def remedies(found: Loaded, scenario: Scenario, available_bytes: int) -> list[st
     ]
 
 
-def memory_answer(scenario: Scenario) -> tuple[list[str], dict[str, Any]]:
-    """Lines and the JSON object of ``--memory-only``.  Errors as for loading the scenario."""
+def memory_answer(
+    scenario: Scenario, *, snapshot: Path | None = None, picture: Path | None = None
+) -> tuple[list[str], dict[str, Any]]:
+    """Lines and the JSON object of ``--memory-only``; files for PyTorch's viewer, and to look at.
+
+    Errors as for loading the scenario; InputError for files of a workload that is no description.
+    """
     from simcore.apps.run.loading import loaded, loaded_cluster
     from simcore.memory import peak_memory
 
     if scenario.described is not None:
         cluster, job = loaded_cluster(scenario)
         assert job is not None
-        stages = played(job)
+        stages = played(job, _NEAR if picture is None else 0.0)
         said = verdict_of(cluster, stages=stages)
         lines = [str(said), *_stage_lines(stages, said)]
+        if snapshot is not None:
+            from simcore.apps.run.memory_snapshot import write_snapshot
+
+            write_snapshot(next(one for one in stages if one.stage == said.need.stage), snapshot)
+            lines.append(f"{snapshot}: stage {said.need.stage} for docs.pytorch.org/memory_viz")
+        if picture is not None:
+            from simcore.apps.run.memory_picture import write_picture
+
+            write_picture(stages, said.available_bytes, picture)
+            lines.append(f"{picture}: what stages hold over the step")
         shown = {**said.as_object(), "stages": [_stage_object(one) for one in stages]}
+    elif snapshot or picture:
+        raise InputError("--memory-snapshot and --memory-picture need a described job")
     else:
         found = loaded(scenario)
         cluster, stages = found.cluster, []

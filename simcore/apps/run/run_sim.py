@@ -80,6 +80,16 @@ def run_sim(
     memory_only: Annotated[
         bool, typer.Option("--memory-only", help="Say whether it fits the GPUs, and stop.")
     ] = False,
+    memory_snapshot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --memory-only: the fullest stage for PyTorch's memory viewer."
+        ),
+    ] = None,
+    memory_picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --memory-only: what stages hold over the step, by category."),
+    ] = None,
     steady_state: Annotated[
         bool,
         typer.Option(
@@ -106,6 +116,7 @@ def run_sim(
     from simcore.apps.run.loading import chosen_interference, schedule_text
     from simcore.apps.run.scenario import resolve_scenario
     from simcore.apps.run.settings import split_pairs
+    from simcore.errors import InputError
 
     began = time.perf_counter()
     stages = StageTimer()
@@ -124,10 +135,12 @@ def run_sim(
     if show_schedule:
         print(schedule_text(scenario, as_json=as_json))
         return
+    if (memory_snapshot or memory_picture) and not memory_only:
+        raise InputError("--memory-snapshot and --memory-picture belong to --memory-only: add it")
     if memory_only:
         from simcore.apps.run.fitting import memory_answer
 
-        lines, answer = memory_answer(scenario)
+        lines, answer = memory_answer(scenario, snapshot=memory_snapshot, picture=memory_picture)
         print(json.dumps(answer) if as_json else "\n".join(lines))
         return
     from simcore.apps.run.simulation import run_scenario

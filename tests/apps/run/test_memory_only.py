@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 from typer.testing import Result
 
 Run = Callable[..., Result]
@@ -58,3 +61,45 @@ def test_settings_that_pytorch_refuses_are_refused(run: Run) -> None:
     result = run("run-sim", *TINY, "--set", "software.allocator=expandable_segment:True")
     assert result.exit_code == 2
     assert "did you mean 'expandable_segments'?" in result.stderr
+
+
+def test_pytorchs_memory_viewer_reads_the_snapshot(run: Run, tmp_path: Path) -> None:
+    viewer = pytest.importorskip("torch.cuda._memory_viz")
+    path = tmp_path / "snapshot.pickle"
+    found = json.loads(run("run-sim", *TINY, "--json", "--memory-snapshot", path).stdout)
+    snapshot = pickle.loads(path.read_bytes())
+    assert viewer.trace_plot(snapshot)
+    segments = snapshot["segments"]
+    assert sum(one["total_size"] for one in segments) == found["stages"][0]["reserved_bytes"]
+    for one in segments:
+        assert sum(block["size"] for block in one["blocks"]) == one["total_size"]
+    # The history ends with what the segments hold: all that was allocated less all that was freed.
+    (trace,) = snapshot["device_traces"]
+    sizes: dict[int, int] = {}
+    most = 0
+    for entry in trace:
+        if entry["action"] == "alloc":
+            sizes[entry["addr"]] = -(-entry["size"] // 512) * 512
+            most = max(most, sum(sizes.values())) if entry["time_us"] % 50 == 0 else most
+        elif entry["action"] == "free_completed":
+            del sizes[entry["addr"]]
+    live = {b["address"] for one in segments for b in one["blocks"] if b["state"] == "active_allocated"}
+    assert sizes.keys() == live
+    assert most <= found["stages"][0]["allocated_bytes"]
+    assert "TOTAL MEM" in viewer.trace(snapshot)
+    assert f"segments: {len(segments)}" in viewer.segsum(snapshot)
+
+
+def test_a_picture_shows_what_stages_hold(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "held.png"
+    assert run("run-sim", *TINY, "--set", "parallel.pp=2", "--memory-picture", path).exit_code == 0
+    assert path.stat().st_size > 10_000
+
+
+def test_files_belong_to_memory_only_of_a_described_job(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.pickle"
+    without = [word for word in TINY if word != "--memory-only"]
+    assert "belong to --memory-only" in run("run-sim", *without, "--memory-snapshot", path).stderr
+    traced = run("run-sim", "--memory-only", "--memory-snapshot", path)
+    assert traced.exit_code == 2
+    assert "need a described job" in traced.stderr
