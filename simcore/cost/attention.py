@@ -184,7 +184,8 @@ def attention_shape(kernel: KernelShape) -> AttentionShape:
 
     ``aten`` ops hold ``[batch, heads, seq, dim]``.  Flash-attention packages hold ``[batch, seq, heads,
     dim]`` or Megatron's ``[seq, batch, heads, dim]``: there the lengths follow from the flops when they are
-    recorded (multiply-adds count 2, causality not deducted), which no layout changes.
+    recorded (multiply-adds count 2, causality not deducted), which no layout changes.  Packed sequences,
+    ``[tokens, heads, dim]``, are taken to be as long as each other: tokens as many, scores as many.
     Causal unless the name says "full" or "noncausal", or the lengths differ.
     Errors: InputError when the inputs are not tensors of rank 3 or 4.
     """
@@ -196,13 +197,14 @@ def attention_shape(kernel: KernelShape) -> AttentionShape:
         raise InputError(f"attention op {kernel.name!r} needs q, k, v of rank 3 or 4, got {kernel.in_shapes}")
     query, key = tensors[0], tensors[1]
     dim = query[-1]
-    if "scaled_dot_product" in kernel.name or len(query) == 3 or kernel.flops <= 0:
+    if "scaled_dot_product" in kernel.name or kernel.flops <= 0:
         seq_q, seq_k = query[-2], key[-2]
     else:
         per_score = 2 * (BACKWARD_PRODUCTS if backward else FORWARD_PRODUCTS)
         seq_k = max(1, round(kernel.flops / (per_score * max(1, numel(query)))))
         # Self-attention when some axis has the keys' length, whatever the layout and number of key heads.
-        seq_q = seq_k if seq_k in query[:-1] else query[-2]
+        packed = len(query) == 3 and query[0] == key[0] and seq_k != key[-2]
+        seq_q = seq_k if packed or seq_k in query[:-1] else query[-2]
     heads = numel(query) // max(1, seq_q * dim)
     kv_heads = numel(key) // max(1, seq_k * key[-1])
     named_full = "full" in kernel.name or "noncausal" in kernel.name

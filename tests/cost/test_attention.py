@@ -32,6 +32,15 @@ def test_full_attention_is_two_products() -> None:
     assert work.hbm_bytes == 4 * 2 * 100 * 1280 * 64
 
 
+def test_packed_sequences_are_as_many_as_their_scores_say() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    tokens = (12800, 10, 64)  # tokens, heads, head dim: 10 sequences of 1280
+    flops = 4 * 64 * 10 * 10 * 1280**2
+    for name in ("flash_fwd_full", "flash_fwd_causal"):
+        packed = KernelShape(name, "attention_fwd", "bfloat16", (tokens,) * 3, (tokens,), flops=flops)
+        assert cost.work(packed).sm_s == cost.work(attention(name=name)).sm_s
+
+
 def test_causal_attention_skips_tiles_above_the_diagonal() -> None:
     cost = RooflineCost(TOY_GPU, parameters=TOY)
     causal = cost.work(attention(name="_scaled_dot_product_flash_attention"))

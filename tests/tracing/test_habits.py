@@ -117,6 +117,59 @@ def test_flash_attention_of_an_extension(pool: WorkerPool, tmp_path: Path) -> No
     assert found.stand_ins == ("flash_attn",)
 
 
+def test_products_of_experts_by_an_extension(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "grouped", tmp_path).values()
+    calls = [row for row in rows(found, "name", "flops") if row[1] or row[0].startswith("moe")]
+    product = 2 * 8 * 4  # a token's
+    assert calls == [
+        ("moe_permute_topK_kernel", 0),
+        ("aten::mm.out", 4 * product),
+        ("aten::mm.out", 2 * product),
+        ("moe_recover_topK_kernel", 0),
+        ("moe_recover_topK_bwd_kernel", 0),
+        *(
+            ("aten::mm.out", tokens * product) for tokens in (4, 2, 4, 2)
+        ),  # of the tokens, then of the weights
+        ("moe_recover_topK_kernel", 0),
+    ]
+
+
+def test_states_of_eight_bits(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "blocks", tmp_path).values()
+    columns = ("name", "bytes_read", "bytes_written")
+    calls = [row for row in rows(found, *columns) if row[0].startswith("kOpt")]
+    # Of 64 x 64: parameter and gradient in fp32, two states of a byte, a scale in fp32 for 256 of each.
+    states = 2 * (64 * 64 + 64 * 64 // 256 * 4)
+    assert calls == [
+        ("kOptimizerStatic8bit2StateBlockwise", 2 * 64 * 64 * 4 + states, 64 * 64 * 4 + states),
+        ("kOptimizer32bit2State", (2 + 2) * 64 * 4, (1 + 2) * 64 * 4),
+    ]
+    assert found.memory.optimizer_states == states + 2 * 64 * 4
+
+
+@pytest.mark.parametrize("habit", ["replaced", "marked"])
+def test_constructors_and_parameters_of_a_programs_own(pool: WorkerPool, habit: str, tmp_path: Path) -> None:
+    (found,) = trace(pool, habit, tmp_path).values()
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)
+    assert found.memory.parameters == 4 * (4 * 4 + 4)
+
+
+def test_flash_attention_over_packed_sequences_and_in_a_window(pool: WorkerPool, tmp_path: Path) -> None:
+    (found,) = trace(pool, "packed", tmp_path).values()
+    product = 2 * 64  # of a query and a key
+    packed = 4 * (4 * 4 + 8 * 8) * product  # 4 heads, sequences of 4 and 8: every score of a causal kernel
+    window = 2 * 4 * (1 + 2 + 3 + 5 * 4) * product  # 2 sequences of 8 queries that see up to 4 keys
+    calls = [row for row in rows(found, "name", "op_class", "flops") if "attention" in row[1]]
+    assert calls == [
+        ("flash_fwd_causal", "attention_fwd", 2 * packed),
+        ("flash_fwd_full", "attention_fwd", 2 * window),
+        ("flash_bwd_full", "attention_bwd", 5 * window),
+        ("flash_bwd_causal", "attention_bwd", 5 * packed),
+        ("flash_fwd_causal", "attention_fwd", 2 * packed),
+        ("flash_bwd_causal", "attention_bwd", 5 * packed),
+    ]
+
+
 def test_routes_are_known_of_scores_that_are_not(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "routed", tmp_path).values()
     assert flops(found) == 2 * (2 * 2 * 4 * 4)

@@ -1,5 +1,6 @@
 """What programs do on their way: ``habits.py moved | scaled | loaded | mesh | store | flags | ...``."""
 
+import copy
 import inspect
 import os
 import sys
@@ -96,7 +97,9 @@ def store(model):
 
 
 def timeouts(model):
-    """A group gets options of its backend, and another timeout."""
+    """A group gets options of its backend, and another timeout; a device is named by its scope."""
+    torch.cuda.set_device(torch.cuda.device(0))
+    assert torch.cuda.current_device() == 0
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
     options.config.cga_cluster_size = 4
     assert options.is_high_priority_stream and options.config.cga_cluster_size == 4
@@ -175,6 +178,105 @@ def attention(model):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         model(torch.zeros(32, 64, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def grouped(_):
+    """Six tokens, four for the first expert and two for the second, by an extension's products."""
+    from grouped_gemm import ops
+
+    experts = nn.Parameter(torch.zeros(2, 8, 4, device="cuda"))
+    optimizer = torch.optim.SGD([experts], lr=0.1)
+    chosen = torch.tensor([[0], [1], [0], [0], [1], [0]], dtype=torch.int32, device="cuda")
+    for _ in range(3):
+        tokens = torch.zeros(6, 8, device="cuda", requires_grad=True)
+        moved, places = ops.permute(tokens, chosen)
+        sizes = torch.bincount(chosen.flatten(), minlength=2).cpu()
+        assert sizes.tolist() == [4, 2]
+        ops.unpermute(
+            ops.gmm(moved, experts, sizes), places, torch.ones(6, 1, device="cuda")
+        ).sum().backward()
+        optimizer.step()
+
+
+def blocks(_):
+    """An optimizer that keeps its states in 8 bits."""
+    import bitsandbytes
+
+    model = nn.Linear(64, 64).cuda()
+    optimizer = bitsandbytes.optim.PagedAdamW8bit(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.zeros(2, 64, device="cuda")).sum().backward()
+        optimizer.step()
+
+
+def replaced(_):
+    """Constructors give tensors of the GPU in bfloat16 while the model is made."""
+    kept = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", "full")}
+
+    def forced(make):
+        return lambda *args, **kwargs: make(*args, **kwargs | {"device": "cuda", "dtype": torch.bfloat16})
+
+    for name, make in kept.items():
+        setattr(torch, name, forced(make))
+    model = nn.Linear(4, 4)
+    for name, make in kept.items():
+        setattr(torch, name, make)
+    assert model.weight.is_cuda and model.weight.dtype == torch.bfloat16
+    train(model.float())
+
+
+class Marked(nn.Parameter):
+    """A program's own class of parameters."""
+
+    def __new__(cls, tensor, requires_grad=True):
+        made = nn.Parameter.__new__(cls, tensor.data.detach(), requires_grad)
+        made.marks = []
+        return made
+
+    def mark(self, name):
+        self.marks.append(name)
+
+
+def marked(_):
+    """Parameters of such a class move, are copied and get memory, and stay what they are."""
+    with torch.device("meta"):
+        model = nn.Linear(4, 4)
+    model.weight = weight = Marked(model.weight)
+    weight.mark("sharded")
+    model.to_empty(device="cuda")
+    assert model.weight is weight and weight.is_cuda and weight.marks == ["sharded"]
+    model.weight = Marked(nn.Linear(4, 4).weight)
+    model.cuda()
+    for parameter in (weight, model.weight, copy.deepcopy(model).weight):
+        assert isinstance(parameter, Marked) and isinstance(parameter, nn.Parameter) and parameter.is_cuda
+    assert type(weight).__name__ == "Marked" and weight in {weight}
+    train(model)
+    assert not isinstance(model.weight.grad, Marked) and not isinstance(model.weight + 1, nn.Parameter)
+
+
+def packed(_):
+    """Sequences without padding, one behind the other; a window; the kernels of a ring."""
+    from flash_attn import bert_padding, flash_attn_func
+    from flash_attn.flash_attn_interface import (
+        _flash_attn_varlen_backward,
+        _flash_attn_varlen_forward,
+        flash_attn_varlen_func,
+    )
+
+    kept = torch.tensor([[1] * 4 + [0] * 4, [1] * 8], device="cuda")
+    states = nn.Parameter(torch.zeros(2, 8, 4, 64, device="cuda", dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([states], lr=0.1)
+    for _ in range(3):
+        q, places, ends, longest, _ = bert_padding.unpad_input(states, kept)
+        assert q.shape == (12, 4, 64) and ends.tolist() == [0, 4, 12] and longest == 8
+        found = flash_attn_varlen_func(q, q, q, ends, ends, longest, longest, causal=True)
+        whole = bert_padding.pad_input(found, places, 2, 8)
+        flash_attn_func(whole, whole, whole, causal=True, window_size=(3, 0)).sum().backward()
+        ends = (ends, ends, longest, longest)
+        found, sums, _, _ = _flash_attn_varlen_forward(q, q, q, *ends, 0.0, 0.125, True)
+        made = [torch.empty_like(q) for _ in range(3)]
+        _flash_attn_varlen_backward(found, q, q, q, found, sums, *made, *ends, 0.0, 0.125, True)
         optimizer.step()
 
 
@@ -264,5 +366,18 @@ def train(model, loss=lambda result: result):
 
 if __name__ == "__main__":
     habits = (moved, scaled, loaded, mesh, store, flags, extension, attention, routed, engine)
-    habits += (synchronised, compressed, graphed, captured, emptied, timeouts, compilers)
+    habits += (
+        synchronised,
+        compressed,
+        graphed,
+        captured,
+        emptied,
+        replaced,
+        marked,
+        grouped,
+        blocks,
+        packed,
+        timeouts,
+        compilers,
+    )
     {habit.__name__: habit for habit in habits}[sys.argv[1]](nn.Linear(4, 4))

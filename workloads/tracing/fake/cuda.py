@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import empty
 
 from workloads.tracing.fake import cuda_graphs, streams, visible_devices
 
@@ -274,7 +275,7 @@ def _legacy_constructor(dtype: torch.dtype) -> type:
         def __new__(cls, *args: Any) -> Any:
             if len(args) == 1 and isinstance(args[0], list | tuple):
                 return torch.tensor(args[0], dtype=dtype, device="cuda")
-            return torch.empty(*args, dtype=dtype, device="cuda")
+            return empty(*args, dtype=dtype, device="cuda")
 
     LegacyTensor.dtype = dtype  # type: ignore[attr-defined]
     return LegacyTensor

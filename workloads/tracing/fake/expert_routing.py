@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import zeros
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -75,7 +76,7 @@ class ExpertRouting:
         chosen = assign(token_counts(self.shares(experts), tokens, top_k), tokens, top_k)
         self._known.routed = True
         with _disable_current_modes():
-            real = torch.zeros(tokens, experts, dtype=routes.dtype)
+            real = zeros(tokens, experts, dtype=routes.dtype)
             real.scatter_(1, torch.from_numpy(chosen), 1)
         attach(routes, real)
 

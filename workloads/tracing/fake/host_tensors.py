@@ -17,6 +17,7 @@ import math
 from typing import Any
 
 import torch
+from torch import empty
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from workloads.tracing.fake import known_values
@@ -75,7 +76,7 @@ def as_shape(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         elements = -(-tensor.untyped_storage().nbytes() // tensor.element_size())
-        whole = torch.empty(elements, dtype=tensor.dtype, device="meta")
+        whole = empty(elements, dtype=tensor.dtype, device="meta")
         memory = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         shape = fake_of(mode, memory, tensor.device)
         known_values.remember(shape, tensor, shared=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # its table of torch functions must be filled before they are patched
+from torch import full, zeros
 from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -92,7 +93,7 @@ def read_values(tensor: torch.Tensor) -> torch.Tensor:
         return known
     answer = read_scalar(tensor) if tensor.numel() else 0
     with torch._C._DisableTorchDispatch():
-        return torch.full(tensor.shape, answer, dtype=tensor.dtype)
+        return full(tensor.shape, answer, dtype=tensor.dtype)
 
 
 def routing_exponent(scores: torch.Tensor, default: float) -> float:
@@ -266,7 +267,7 @@ def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _random_state(*_args: object, **_kwargs: object) -> torch.Tensor:
-    return torch.zeros(16, dtype=torch.uint8)
+    return zeros(16, dtype=torch.uint8)
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None:

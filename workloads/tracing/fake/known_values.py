@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import empty, full
 from torch._subclasses.fake_tensor import FakeTensor
 
 from workloads.tracing.fake.aten_ops import AtenOp, is_on_device, tensors_in
@@ -83,9 +84,7 @@ def values_of(tensor: Any) -> torch.Tensor | None:
     if held is None or tensor.is_conj() or tensor.is_neg():
         return None
     with torch._C._DisableTorchDispatch(), torch.no_grad():
-        return torch.empty(0, dtype=tensor.dtype).set_(
-            held, tensor.storage_offset(), tensor.shape, tensor.stride()
-        )
+        return empty(0, dtype=tensor.dtype).set_(held, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def presumed(tensor: torch.Tensor) -> bool | None:
@@ -101,7 +100,7 @@ def remember(tensor: torch.Tensor, values: torch.Tensor, *, shared: bool = False
     storage = tensor.untyped_storage()
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         if not shared:
-            held = torch.empty(storage.nbytes() // tensor.element_size(), dtype=tensor.dtype)
+            held = empty(storage.nbytes() // tensor.element_size(), dtype=tensor.dtype)
             held.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).copy_(values)
             values = held
         setattr(storage, _VALUES, values.untyped_storage())
@@ -110,7 +109,7 @@ def remember(tensor: torch.Tensor, values: torch.Tensor, *, shared: bool = False
 def remember_value(tensor: torch.Tensor, value: float) -> None:
     """Every element of ``tensor``, which is all of its storage, is ``value``."""
     with torch._C._DisableTorchDispatch():
-        values = torch.full(tensor.shape, value, dtype=tensor.dtype)
+        values = full(tensor.shape, value, dtype=tensor.dtype)
     remember(tensor, values)
 
 
@@ -191,7 +190,7 @@ def attach(result: Any, real: Any) -> None:
 def shaped_like(real: Any, device: torch.device) -> Any:
     """Tensors without data of the shapes of ``real``; to be called where a fake mode is active."""
     if isinstance(real, torch.Tensor):
-        return torch.empty(real.shape, dtype=real.dtype, device=device)
+        return empty(real.shape, dtype=real.dtype, device=device)
     return type(real)(shaped_like(one, device) for one in real)
 
 
@@ -208,7 +207,7 @@ def _give_memory(tensor: torch.Tensor) -> None:
     storage = tensor.untyped_storage()
     if tensor.numel() and storage.nbytes() == tensor.numel() * tensor.element_size():
         with torch._C._DisableTorchDispatch():
-            setattr(storage, _VALUES, torch.empty(tensor.numel(), dtype=tensor.dtype).untyped_storage())
+            setattr(storage, _VALUES, empty(tensor.numel(), dtype=tensor.dtype).untyped_storage())
 
 
 def _computed(func: Any, operator: AtenOp, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -246,7 +245,7 @@ def _presume(base: str, args: Any, outputs: list[torch.Tensor]) -> None:
 def _real(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         known = values_of(value)  # zeros like what is not known are zeros of its shape
-        return torch.empty(value.shape, dtype=value.dtype) if known is None else known
+        return empty(value.shape, dtype=value.dtype) if known is None else known
     if isinstance(value, list | tuple):
         return type(value)(map(_real, value))
     return torch.device("cpu") if isinstance(value, torch.device) else value

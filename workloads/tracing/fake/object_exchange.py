@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import empty
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -267,7 +268,7 @@ def _issue_gather(obj: Any, group: Any) -> None:
     if where.type != "cuda" or mailbox is None:
         return
     for count, dtype in ((1, torch.long), (len(_pickled(obj)), torch.uint8)):
-        gathered = torch.empty(count * dist.get_world_size(group), dtype=dtype, device=where)
+        gathered = empty(count * dist.get_world_size(group), dtype=dtype, device=where)
         dist.all_gather(list(torch.split(gathered, count)), _host(count, dtype, where), group=group)
         streams.current_stream().synchronize()
 
@@ -290,7 +291,7 @@ def _device(group: Any, device: Any) -> torch.device:
 
 def _host(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor that the host filled, on the device."""
-    return torch.empty(count, dtype=dtype).to(device)
+    return empty(count, dtype=dtype).to(device)
 
 
 def _pickled(one: Any) -> bytes:

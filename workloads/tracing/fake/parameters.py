@@ -37,9 +37,23 @@ def _patch_parameter() -> None:
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if type(data) is torch.Tensor:
             data = as_shape(data)
-        return original(cls, data, requires_grad)
+        made = original(cls, data, requires_grad)
+        if isinstance(made, FakeTensor) and cls is not made.__class__ and _of_a_program(cls):
+            made.__class__ = _shape_class(cls)
+        return made
 
     parameter.__new__ = new
+
+
+def _of_a_program(cls: type) -> bool:
+    """Whether torch does not know this class of parameters: its own are told by marks."""
+    return not cls.__module__.startswith("torch.")
+
+
+@functools.cache
+def _shape_class(cls: Any) -> Any:
+    """A program's class of parameters, without data: torch would make a plain shape of one."""
+    return type(cls)(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__})
 
 
 def _patch_data() -> None:
@@ -71,6 +85,7 @@ def _patch_data() -> None:
 def _become(tensor: Any, value: FakeTensor) -> None:
     """``tensor``, the same object with all that hangs on it, in the memory of ``value``."""
     made = value.detach().requires_grad_(tensor.requires_grad)
+    made.__class__ = type(tensor)
     for name, one in vars(tensor).items():
         vars(made).setdefault(name, one)
     torch.utils.swap_tensors(tensor, made)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import empty
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
 _PLAIN = frozenset(
@@ -113,7 +114,7 @@ def fake_of(mode: Any, memory: torch.Tensor, device: torch.device) -> FakeTensor
     state = _states.get((mode, device))
     if state is None:
         with torch._C._DisableTorchDispatch():
-            model = FakeTensor(mode, torch.empty(0, device="meta"), device)
+            model = FakeTensor(mode, empty(0, device="meta"), device)
         state = _states[mode, device] = dict(vars(model))
     made: FakeTensor = torch.Tensor._make_subclass(
         FakeTensor, memory, False, dispatch_device=True, device_for_backend_keys=device

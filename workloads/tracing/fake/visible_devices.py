@@ -71,6 +71,8 @@ def exchange(device: Any = None) -> int:
 
 
 def _index(device: Any) -> int | None:
+    if isinstance(device, DeviceScope):  # torch takes one for a device
+        device = device.idx
     if device is None:
         return None
     index: int | None = device if isinstance(device, int) else torch.device(device).index

@@ -85,9 +85,12 @@ class Recorder(OpLog, TorchDispatchMode):
         """Run ``func`` on shapes alone and write it down."""
         if func is _DEVICE_QUERY and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # most calls by far
+        of_shapes = False
         for kind in types:
-            # DTensor and its like: let the wrapper run, its local ops come back here.
-            if kind not in _PLAIN and issubclass(kind, torch.Tensor):
+            if issubclass(kind, FakeTensor):
+                of_shapes = True
+            elif kind not in _PLAIN and issubclass(kind, torch.Tensor):
+                # DTensor and its like: let the wrapper run, its local ops come back here.
                 return NotImplemented
         kwargs = kwargs or {}
         operator = self._operators.get(func)
@@ -108,7 +111,7 @@ class Recorder(OpLog, TorchDispatchMode):
             return self._read_value(args[0])
         if operator.base == "aten::is_pinned":
             return not is_on_device(args[0])
-        if FakeTensor not in types:
+        if not of_shapes:
             result: Any = host_tensors.run(func, operator, args, kwargs)
             if result is not NotImplemented:
                 return result

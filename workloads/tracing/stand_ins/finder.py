@@ -29,7 +29,9 @@ _STAND_INS = {
         ),
         "workloads.tracing.stand_ins.apex",
     ),
+    "bitsandbytes": "workloads.tracing.stand_ins.bitsandbytes",
     "flash_attn": "workloads.tracing.stand_ins.flash_attn",
+    "grouped_gemm": "workloads.tracing.stand_ins.grouped_gemm",
     "transformer_engine": "workloads.tracing.stand_ins.transformer_engine",
     "triton": "workloads.tracing.stand_ins.triton",
 }
