@@ -36,7 +36,8 @@ def validate(
         str | None, typer.Option(metavar="CSV", help="Published training runs, a configuration a row.")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="CSV", help="Published training runs with memory, GiB per GPU.")
+        str | None,
+        typer.Option(metavar="CSV", help="Peaks of memory by rank, or published runs with memory."),
     ] = None,
     strategies: Annotated[
         list[str] | None,
@@ -101,10 +102,10 @@ def validate(
         found, lines = validate_strategies([*strategies, *(more or ())], cache=cache)
         print(json.dumps(found) if as_json else printable("\n".join(lines)))
     elif memory is not None:
-        from simcore.apps.validate.peak_memory import memory_errors, memory_lines
+        from simcore.apps.validate.memory import memory_errors, memory_lines
 
-        table = memory_errors(memory)
-        print(json.dumps(vars(table)) if as_json else printable("\n".join(memory_lines(table, worst))))
+        peaks = memory_errors(memory)
+        print(json.dumps(peaks.record()) if as_json else printable("\n".join(memory_lines(peaks, worst))))
     else:
         found, lines = _cool(
             kernels,

@@ -1,14 +1,16 @@
-"""``validate.py --memory``: published memory against the closed form."""
+"""``validate.py --memory``: measured memory against what storages hold."""
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
 
-from simcore.apps.validate.peak_memory import memory_errors
+from simcore.apps.validate.memory import memory_errors
 from simcore.errors import InputError
+from simcore.units import GIB
 from tests.commands import simcore
 
 HEADER = (
@@ -38,30 +40,74 @@ def table(tmp_path: Path, *rows: str) -> str:
 
 def test_published_memory_is_within_ten_percent(tmp_path: Path) -> None:
     found = memory_errors(table(tmp_path, TORCHTITAN, BLOOM))
-    assert {row["id"]: row["measured"] for row in found.rows} == {"cp1": 83.9, "bloom": 49.0}
-    assert all(abs(row["error"]) < 0.1 for row in found.rows)
-    parts = found.rows[1]["parts_gib"]
+    assert [(row.id, row.what) for row in found.rows] == [("cp1", "reserved"), ("bloom", "whole GPU")]
+    assert [row.measured_bytes for row in found.rows] == [int(83.9 * GIB), 49 * GIB]
+    assert all(abs(row.error) < 0.1 for row in found.rows)
     # 72 layers of 12 h^2 parameters and a share of the embedding on 96 GPUs, 2 bytes each.
     numel = 6 * 12 * 14336**2 / 8 + 250880 * 14336 / 8
-    assert parts["parameters"] == pytest.approx(2 * numel / 2**30, rel=0.01)
+    assert found.rows[1].parts_bytes["parameters"] == pytest.approx(2 * numel, rel=0.01)
+
+
+def test_what_ran_is_said_to_fit_and_rows_without_memory_are_asked_too(tmp_path: Path) -> None:
+    found = memory_errors(table(tmp_path, TORCHTITAN, BLOOM.replace(",49.0,", ",,")))
+    assert [row.fits for row in found.rows] == [True, True]
+    assert [row.measured_bytes for row in found.rows] == [int(83.9 * GIB), None]
+    # 181 billion parameters on 8 GPUs: 22.6 billion each, 18 bytes a parameter.
+    alarm = BLOOM.replace(",384,A100-80GB,8,12,1,4,", ",8,A100-80GB,8,1,1,1,").replace(",49.0,", ",,")
+    table_of = memory_errors(table(tmp_path, alarm))
+    (row,) = table_of.rows
+    assert row.fits is False
+    assert row.needs_bytes > 181e9 / 8 * 18
+    assert table_of.record()["fits"]["false_alarms"] == ["bloom"]
 
 
 def test_json_has_rows_and_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert simcore("validate", "--memory", table(tmp_path, TORCHTITAN), "--json") == 0
+    wrong = BLOOM.replace(",57344,", ",57347,")
+    assert simcore("validate", "--memory", table(tmp_path, TORCHTITAN, wrong), "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["families"]["torchtitan"]["n"] == 1
+    assert found["families"]["torchtitan A"]["n"] == 1
+    first, second = found["rows"]
+    assert first["predicted_bytes"] / first["measured_bytes"] - 1 == pytest.approx(first["error"])
+    assert (first["quality"], first["skipped_reason"]) == ("A", "")
+    assert "57347" in second["skipped_reason"]
+    assert second["predicted_bytes"] is None
     assert simcore("validate", "--memory", table(tmp_path, TORCHTITAN)) == 0
-    assert "torchtitan" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "torchtitan A" in told
+    assert max(map(len, told.splitlines())) <= 80
+
+
+PEAK = {
+    "test": "gpt/a", "platform": "dev_dgx_h100", "gpu": "H100-SXM-80GB", "world_size": "1",
+    "reporting_rank": "last (world_size-1)", "max_allocated_bytes": "1000000000", "quality": "A",
+    "max_reserved_bytes": "1200000000", "model_kind": "gpt", "micro_batch": "1", "global_batch": "1",
+    "seq": "1024", "layers": "2", "hidden": "512", "heads": "8", "kv_heads": "8", "ffn": "2048",
+    "vocab": "51200", "precision": "bf16", "grads": "fp32",
+}  # fmt: skip
+
+
+def test_peaks_of_ranks_are_compared_in_bytes_allocated_and_reserved_apart(tmp_path: Path) -> None:
+    path = tmp_path / "peaks.csv"
+    rows = [{**PEAK, "other_flags": "{}"}, {**PEAK, "other_flags": json.dumps({"optimizer": "muon"})}]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    found, skipped = memory_errors(str(path)).rows
+    # Each of 51,200 x 512 + 1,024 x 512 + 2 x (12 x 512^2 + 13 x 512) + 1,024 parameters takes 18 bytes;
+    # cuBLAS keeps 2 x 32 MiB, Transformer Engine 32 MiB.
+    numel = 51200 * 512 + 1024 * 512 + 2 * (12 * 512**2 + 13 * 512) + 1024
+    least = 18 * numel + (96 << 20)
+    # Beside them logits in 16 and 32 bits, and what two layers keep.
+    assert least + 1024 * 51200 * 6 < found.predicted_bytes < 1.1 * (least + 1024 * 51200 * 6)
+    assert found.predicted_reserved_bytes >= found.predicted_bytes
+    assert found.reserved_error == found.predicted_reserved_bytes / 1_200_000_000 - 1
+    assert found.fits is True
+    assert "muon" in skipped.skipped_reason
 
 
 def test_rows_that_cannot_be_are_skipped_with_the_reason(tmp_path: Path) -> None:
     found = memory_errors(table(tmp_path, TORCHTITAN, BLOOM.replace(",64,64,57344", ",63,63,57344")))
-    assert [row["id"] for row in found.skipped] == ["bloom"]
-    with pytest.raises(InputError, match="no row has a value in column mem_gib"):
-        memory_errors(table(tmp_path, BLOOM.replace(",49.0,", ",,")))
-
-
-def test_degrees_that_cannot_be_are_refused_with_their_reason(tmp_path: Path) -> None:
-    found = memory_errors(table(tmp_path, TORCHTITAN, BLOOM.replace(",57344,", ",57347,")))
-    assert len(found.rows) == 1
-    assert "57347" in found.skipped[0]["reason"]
+    assert [row.id for row in found.skipped] == ["bloom"]
+    with pytest.raises(InputError, match="no row says on which GPU"):
+        memory_errors(table(tmp_path, BLOOM.replace(",A100-80GB,", ",Cray-1,").replace(",49.0,", ",,")))
