@@ -55,6 +55,10 @@ _TEXTS: Final = {
 #: V3 (arXiv 2405.04434, 2412.19437), whose latent attention has equal ranks and sizes of heads.
 _PUBLIC: Final[Mapping[str, tuple[str, ...]]] = {
     "--normalization": ("RMSNorm",), "--disable-bias-linear": (), "--position-embedding-type": ("rope",),
+}  # fmt: skip
+#: Rows leave regularisation out; models of that kind have no dropout (tests/functional_tests/test_cases/moe of
+#: NVIDIA/Megatron-LM), others Megatron-LM's usual one.
+_NO_DROPOUT: Final[Mapping[str, tuple[str, ...]]] = {
     "--hidden-dropout": ("0",), "--attention-dropout": ("0",),
 }  # fmt: skip
 _LATENT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -132,6 +136,8 @@ def peak_job(peak: PeakRow) -> PeakJob:
     num_gpus = _num_gpus(row, words)
     generation = next((of for name, of in _GENERATIONS.items() if row.text("gpu").startswith(name)), "")
     words |= _attention(row, words, generation)
+    if words.get("--normalization") == ("RMSNorm",):
+        words = {**_NO_DROPOUT, **words}
     launch = read_words(MEGATRON, words, peak.id, num_gpus)
     if launch.not_understood:
         raise InputError(launch.not_understood[0])

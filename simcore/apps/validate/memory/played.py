@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from simcore.graph.schedules import Action
 from simcore.memory.caching import AllocatorSettings, PlayedMemory, play
+from workloads.jobs.published import Case
 from workloads.parallel.check import check_job
 from workloads.parallel.generate import schedule_of
 from workloads.parallel.job import Job
@@ -30,6 +31,11 @@ class StageMemory:
         """Its storages on the allocator, on a device of so many bytes.  InputError for other settings."""
         events = stage_lifetimes(self.job, self.stage, self.actions).events
         return play(events, AllocatorSettings.from_text(allocator), capacity_bytes=capacity_bytes)
+
+
+def job_of(case: Case) -> Job:
+    """A published row's case as a job."""
+    return Job(case.model, case.parallel, case.training, case.software)
 
 
 def stages_of(job: Job) -> list[StageMemory]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from simcore.apps.validate.memory.found import MemoryRow, MemoryTable
-from simcore.apps.validate.memory.played import StageMemory, fullest, needs, stages_of
+from simcore.apps.validate.memory.played import StageMemory, fullest, job_of, needs, stages_of
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster
 from simcore.memory.caching import PlayedMemory
@@ -99,7 +99,7 @@ def _run(row: RunRow) -> MemoryRow:
         band = describe(row)
         whole_gpu = not band.preset.startswith("torchtitan")
         allocator = "" if whole_gpu else _EXPANDABLE
-        stages = [fullest(_job(case)) for case in band.cases]
+        stages = [fullest(job_of(case)) for case in band.cases]
         asked = [_asked(case, stage, allocator) for case, stage in zip(band.cases, stages, strict=True)]
     except InputError as error:
         return replace(found, skipped_reason=str(error).removeprefix(f"{row.id}: "))
@@ -124,10 +124,6 @@ def _measured(row: RunRow) -> int:
     if found <= 0:
         raise InputError(f"mem_gib = {row.text('mem_gib')!r} is no positive number")
     return found
-
-
-def _job(case: Case) -> Job:
-    return Job(case.model, case.parallel, case.training, case.software)
 
 
 def _held(stage: StageMemory, allocator: str, *, whole_gpu: bool) -> int:
