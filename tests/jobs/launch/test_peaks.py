@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simcore.errors import InputError
-from workloads.jobs.launch.peaks import peak_job, read_peak_rows
+from workloads.jobs.launch.peaks import peak_jobs, read_peak_rows
 
 ROW = {
     "test": "gpt/a", "platform": "dev_dgx_a100", "gpu": "A100-SXM-80GB", "world_size": "8.0",
@@ -21,14 +21,19 @@ ROW = {
 }  # fmt: skip
 
 
-def described(folder: Path, flags=None, **columns):
+def all_described(folder: Path, flags=None, **columns):
     columns = {**ROW, **columns, "other_flags": json.dumps(flags or {})}
     with (folder / "peaks.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(columns))
         writer.writeheader()
         writer.writerow(columns)
     (row,) = read_peak_rows(str(folder / "peaks.csv"))
-    return peak_job(row)
+    return peak_jobs(row)
+
+
+def described(folder: Path, flags=None, **columns):
+    (only,) = all_described(folder, flags, **columns)
+    return only
 
 
 def test_columns_and_flags_are_the_job_and_the_last_stage_reports(tmp_path):
@@ -88,3 +93,16 @@ def test_a_stage_that_is_named_and_the_allocator(tmp_path):
 def test_what_cannot_be_said_is_refused_with_its_reason(tmp_path, flags, columns, reason):
     with pytest.raises(InputError, match=reason):
         described(tmp_path, flags, **columns)
+
+
+def test_where_nobody_says_on_how_many_gpus_the_fewest_and_the_most_are_taken(tmp_path):
+    # tp 2 x pp 2 on whole nodes: 8; 256 samples in micro batches of 4 are 64 replicas of 4.
+    few, many = all_described(tmp_path, world_size="", test_type="release", global_batch="256")
+    assert (few.job.parallel.world_size, many.job.parallel.world_size) == (8, 256)
+    # A test without a recipe ran on a node.
+    assert described(tmp_path, world_size="", test_type="regular").job.parallel.world_size == 8
+
+
+def test_models_with_rms_norm_have_no_dropout(tmp_path):
+    assert described(tmp_path, {"normalization": "RMSNorm"}).job.model.dropout == 0
+    assert described(tmp_path).job.model.dropout == 0.1

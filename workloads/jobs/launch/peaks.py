@@ -56,8 +56,8 @@ _TEXTS: Final = {
 _PUBLIC: Final[Mapping[str, tuple[str, ...]]] = {
     "--normalization": ("RMSNorm",), "--disable-bias-linear": (), "--position-embedding-type": ("rope",),
 }  # fmt: skip
-#: Rows leave regularisation out; models of that kind have no dropout (tests/functional_tests/test_cases/moe of
-#: NVIDIA/Megatron-LM), others Megatron-LM's usual one.
+#: Rows leave regularisation out; models with RMSNorm have no dropout (tests/functional_tests/test_cases/moe
+#: of NVIDIA/Megatron-LM), others Megatron-LM's usual one.
 _NO_DROPOUT: Final[Mapping[str, tuple[str, ...]]] = {
     "--hidden-dropout": ("0",), "--attention-dropout": ("0",),
 }  # fmt: skip
@@ -125,19 +125,29 @@ def read_peak_rows(path: str) -> list[PeakRow]:
     return [PeakRow(RunRow(line, columns)) for line, columns in rows]
 
 
-def peak_job(peak: PeakRow) -> PeakJob:
-    """What a row ran, completed as a user's job is.  InputError for what cannot be said, with the reason."""
+def peak_jobs(peak: PeakRow) -> list[PeakJob]:
+    """What a row ran, completed as a user's job is: two where nobody published on how many GPUs.
+
+    On as few as its degrees ask for, and on as many as its batch has micro batches for.
+    Errors: InputError for what cannot be said, with the reason.
+    """
     row = peak.row
     words = {**_words_of_columns(row), **_words_of_flags(row)}
     if row.text("model_kind").startswith("simumax"):
         words = {**_PUBLIC, **(_LATENT if row.text("mla").lower() == "true" else {}), **words}
     _refuse(row, words)
     stacks = _encoder_decoder(words)
-    num_gpus = _num_gpus(row, words)
     generation = next((of for name, of in _GENERATIONS.items() if row.text("gpu").startswith(name)), "")
     words |= _attention(row, words, generation)
     if words.get("--normalization") == ("RMSNorm",):
         words = {**_NO_DROPOUT, **words}
+    return [_completed(peak, words, stacks, num_gpus, generation) for num_gpus in _plausible_gpus(row, words)]
+
+
+def _completed(
+    peak: PeakRow, words: Words, stacks: Mapping[str, Mapping[str, Any]], num_gpus: int, generation: str
+) -> PeakJob:
+    row = peak.row
     launch = read_words(MEGATRON, words, peak.id, num_gpus)
     if launch.not_understood:
         raise InputError(launch.not_understood[0])
@@ -146,9 +156,7 @@ def peak_job(peak: PeakRow) -> PeakJob:
     for section, values in stacks.items():
         content[section].update(values)
     job = complete(content, peak.id, num_gpus=num_gpus, generation=generation)
-    stage = job.parallel.pp - 1
-    if row.says("pp_stage"):
-        stage = int(row.number("pp_stage"))
+    stage = int(row.number("pp_stage")) if row.says("pp_stage") else job.parallel.pp - 1
     return PeakJob(job, stage, row.text("alloc_conf"))
 
 
@@ -240,13 +248,14 @@ def _attention(row: RunRow, words: Words, generation: str) -> Words:
     """Transformer Engine's choice where nothing is said (pytorch/attention/dot_product_attention/utils.py).
 
     cuDNN's kernel on Hopper; flash-attn before it, and where equal bits are asked for of Blackwell, for which
-    cuDNN has none.  Older builds, of the machines called dracooci, had no kernel at all with equal bits.
+    cuDNN has none.  Builds of the machines called dracooci fell back to none (inferred: their rows without a
+    word on it all hold the scores).
     """
     said = words.get("--attention-backend", ("auto",)) != ("auto",) or "--use-flash-attn" in words
     if said or words.get("--transformer-impl") == ("local",):
         return {}
     same_bits = "--deterministic-mode" in words
-    if same_bits and "dracooci" in row.text("platform"):
+    if "dracooci" in row.text("platform"):
         return {"--attention-backend": ("unfused",)}
     cudnn = generation == "hopper" or (generation == "blackwell" and not same_bits)
     return {"--attention-backend": ("fused" if cudnn else "flash",)}
@@ -262,6 +271,9 @@ def _refuse(row: RunRow, words: dict[str, tuple[str, ...]]) -> None:
         raise InputError("deferred gradients of the output layer are not modelled")
     if "--num-layers" not in words and "--encoder-num-layers" not in words:
         raise InputError("the number of layers is not given")
+    begins = re.match(r"0:([0-9]{1,9})\b", " ".join(words.get("--step-batch-size-schedule", ())))
+    if begins and "--global-batch-size" not in words:  # batches grow in steps: the first
+        words["--global-batch-size"] = (begins[1],)
     for name in _WITHOUT_INFLUENCE:
         words.pop(name, None)
 
@@ -285,10 +297,10 @@ def _encoder_decoder(words: dict[str, tuple[str, ...]]) -> dict[str, dict[str, A
     return found
 
 
-def _num_gpus(row: RunRow, words: Words) -> int:
-    """GPUs as the row has them, else as few whole nodes as its degrees ask for."""
+def _plausible_gpus(row: RunRow, words: Words) -> list[int]:
+    """GPUs as the row has them, else one node where that was the usual, else the fewest and the most."""
     if row.says("world_size"):
-        return row.count("world_size")
+        return [row.count("world_size")]
 
     def degree(name: str, usual: int = 1) -> int:
         return int(words.get(f"--{name}-parallel-size", (str(usual),))[0])
@@ -297,7 +309,12 @@ def _num_gpus(row: RunRow, words: Words) -> int:
     of_experts = (
         degree("pipeline-model") * degree("expert-model") * degree("expert-tensor", degree("tensor-model"))
     )
-    return math.lcm(_NODE, inner, of_experts)
+    fewest = math.lcm(_NODE, inner, of_experts)
+    if "release" not in row.text("test_type"):
+        return [fewest]
+    samples = int(words.get("--global-batch-size", ("1",))[0]) // row.count("micro_batch", 1)
+    most = inner * math.gcd(max(1, samples), 1 << 20)
+    return [fewest, most] if most > fewest and most % fewest == 0 else [fewest]
 
 
 def _of_kind(row: RunRow, content: dict[str, dict[str, Any]]) -> None:

@@ -16,10 +16,13 @@ from simcore.hardware import ClusterSpec, load_cluster
 from simcore.memory.caching import PlayedMemory
 from simcore.outside import read_text
 from simcore.units import GIB
-from workloads.jobs.launch.peaks import PeakRow, peak_job, read_peak_rows
+from workloads.jobs.launch.peaks import PeakJob, PeakRow, peak_jobs, read_peak_rows
 from workloads.jobs.published import Case, RunRow, describe, read_run_rows
 from workloads.parallel.job import Job
 from workloads.parallel.memory import MemoryEstimate, outside_bytes
+
+#: Jobs that were played, by what decides on their memory.
+_Known = dict[Hashable, tuple[PlayedMemory, StageMemory]]
 
 #: A column that only tables of ranks' peaks have.
 _PEAKS: Final = "max_allocated_bytes"
@@ -43,32 +46,38 @@ def memory_errors(path: str) -> MemoryTable:
 
 
 def _peaks(path: str) -> MemoryTable:
-    known: dict[Hashable, tuple[PlayedMemory, StageMemory]] = {}
+    known: _Known = {}
     return MemoryTable([_peak(row, known) for row in read_peak_rows(path)])
 
 
-def _peak(row: PeakRow, known: dict[Hashable, tuple[PlayedMemory, StageMemory]]) -> MemoryRow:
+def _peak(row: PeakRow, known: _Known) -> MemoryRow:
     """One rank's peak; jobs that several rows ran are played once."""
     measured = MemoryRow(
         row.id, row.family, row.quality, measured_bytes=row.measured("allocated"),
         measured_reserved_bytes=row.measured("reserved") or None,
     )  # fmt: skip
     try:
-        found = peak_job(row)
-        made = found.job
-        job = Job(made.model.model_copy(update={"name": ""}), made.parallel, made.training, made.software)
-        key = job, found.stage, found.allocator
-        if key not in known:
-            stage = stages_of(job)[found.stage]
-            known[key] = stage.played(found.allocator), stage
+        found = [_played(one, known) for one in peak_jobs(row)]
     except InputError as error:
         return replace(measured, skipped_reason=str(error).removeprefix(f"{row.id}: "))
-    played, stage = known[key]
+    aim = measured.measured_bytes or 0
+    nearest, stage = min(found, key=lambda one: abs(one[0].peak_allocated - aim))
+    values = [played.peak_allocated for played, _ in found]
     return replace(
-        measured, predicted_bytes=played.peak_allocated, predicted_reserved_bytes=played.peak_reserved,
-        room_bytes=_room(row.row.text("gpu")), needs_bytes=played.peak_allocated,
-        parts_bytes=_parts(stage.estimate),
+        measured, predicted_bytes=min(max(aim, min(values)), max(values)),
+        low_bytes=min(values), high_bytes=max(values), predicted_reserved_bytes=nearest.peak_reserved,
+        room_bytes=_room(row.row.text("gpu")), needs_bytes=min(values), parts_bytes=_parts(stage.estimate),
     )  # fmt: skip
+
+
+def _played(one: PeakJob, known: _Known) -> tuple[PlayedMemory, StageMemory]:
+    made = one.job
+    job = Job(made.model.model_copy(update={"name": ""}), made.parallel, made.training, made.software)
+    key = job, one.stage, one.allocator
+    if key not in known:
+        stage = stages_of(job)[one.stage]
+        known[key] = stage.played(one.allocator), stage
+    return known[key]
 
 
 def _room(gpu: str) -> int:
