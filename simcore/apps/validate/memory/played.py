@@ -19,7 +19,7 @@ _ENOUGH_MICROBATCHES = 64
 
 
 @dataclass(frozen=True)
-class StageMemory:
+class JobStage:
     """A stage that runs ``actions``, and its estimate in closed form."""
 
     job: Job
@@ -38,7 +38,7 @@ def job_of(case: Case) -> Job:
     return Job(case.model, case.parallel, case.training, case.software)
 
 
-def stages_of(job: Job) -> list[StageMemory]:
+def stages_of(job: Job) -> list[JobStage]:
     """All stages of a job.  InputError for degrees that cannot be."""
     check_job(job.model, job.parallel, job.training)
     parallel = job.parallel
@@ -48,17 +48,17 @@ def stages_of(job: Job) -> list[StageMemory]:
         count = max(1, count // group) * group
     schedule, _ = schedule_of(parallel, count, forward_only=job.training.trainable == "none")
     return [
-        StageMemory(job, stage, actions, estimate_memory(job, stage, actions))
+        JobStage(job, stage, actions, estimate_memory(job, stage, actions))
         for stage, actions in enumerate(schedule)
     ]
 
 
-def fullest(job: Job) -> StageMemory:
+def fullest(job: Job) -> JobStage:
     """The stage that holds most in closed form."""
     return max(stages_of(job), key=lambda one: one.estimate.total)
 
 
-def needs(stage: StageMemory, room_bytes: int, allocator: str) -> int:
+def needs(stage: JobStage, room_bytes: int, allocator: str) -> int:
     """Least bytes for the allocator with which the stage runs, as far as ``room_bytes`` asks for it.
 
     In closed form where that settles it; else its storages are played in the room that there is, where cached

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from simcore.apps.validate.memory.found import MemoryRow, MemoryTable
-from simcore.apps.validate.memory.played import StageMemory, fullest, job_of, needs, stages_of
+from simcore.apps.validate.memory.played import JobStage, fullest, job_of, needs, stages_of
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster
 from simcore.memory.caching import PlayedMemory
@@ -22,7 +22,7 @@ from workloads.parallel.job import Job
 from workloads.parallel.memory import MemoryEstimate, outside_bytes
 
 #: Jobs that were played, by what decides on their memory.
-_Known = dict[Hashable, tuple[PlayedMemory, StageMemory]]
+_Known = dict[Hashable, tuple[PlayedMemory, JobStage]]
 
 #: A column that only tables of ranks' peaks have.
 _PEAKS: Final = "max_allocated_bytes"
@@ -70,7 +70,7 @@ def _peak(row: PeakRow, known: _Known) -> MemoryRow:
     )  # fmt: skip
 
 
-def _played(one: PeakJob, known: _Known) -> tuple[PlayedMemory, StageMemory]:
+def _played(one: PeakJob, known: _Known) -> tuple[PlayedMemory, JobStage]:
     made = one.job
     job = Job(made.model.model_copy(update={"name": ""}), made.parallel, made.training, made.software)
     key = job, one.stage, one.allocator
@@ -135,12 +135,12 @@ def _measured(row: RunRow) -> int:
     return found
 
 
-def _held(stage: StageMemory, allocator: str, *, whole_gpu: bool) -> int:
+def _held(stage: JobStage, allocator: str, *, whole_gpu: bool) -> int:
     held = stage.played(allocator).peak_reserved
     return held + (outside_bytes(stage.job) if whole_gpu else 0)
 
 
-def _asked(case: Case, stage: StageMemory, allocator: str) -> tuple[int, int]:
+def _asked(case: Case, stage: JobStage, allocator: str) -> tuple[int, int]:
     gpu = _cluster(case.cluster, case.overrides).gpu
     room = gpu.hbm_bytes - gpu.reserved_bytes
     return room, needs(stage, room, allocator)
