@@ -220,8 +220,10 @@ def replaced(_):
     for name, make in kept.items():
         setattr(torch, name, forced(make))
     model = nn.Linear(4, 4)
+    scale, places = torch.ones(4), torch.arange(4, device="cuda").cumsum(0).tolist()
     for name, make in kept.items():
         setattr(torch, name, make)
+    assert places == [0, 1, 3, 6] and scale.is_cuda and scale.tolist() == [1] * 4
     assert model.weight.is_cuda and model.weight.dtype == torch.bfloat16
     train(model.float())
 

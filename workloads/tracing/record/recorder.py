@@ -14,6 +14,7 @@ from simcore.cost import classify
 from simcore.graph.ops import OpKind
 from workloads.tracing import kernels
 from workloads.tracing.fake import (
+    constructors,
     cuda,
     cuda_graphs,
     host_tensors,
@@ -146,6 +147,8 @@ class Recorder(OpLog, TorchDispatchMode):
             return args[0] if func._schema.returns else None
         if operator.is_view:
             return view(func, args, kwargs)
+        if not constructors.are_own():
+            return constructors.with_own(lambda: func(*args, **kwargs))
         if operator.shapes_decide:
             return self._shapes.call(func, args, kwargs)
         return func(*args, **kwargs)
