@@ -15,6 +15,8 @@ from workloads.parallel.job import FSDP, Job
 
 #: Variants named; the first ones change the job least.
 _NAMED = 4
+#: Smaller micro batches that are tried, about: each is half of the one before, or less.
+_BATCHES = 4
 
 
 def peak_bytes(job: Description) -> int:
@@ -98,10 +100,10 @@ def _variants(job: Description) -> Iterator[dict[str, Any]]:
         if training.recompute not in (how, "full")
     ]
     batches: list[dict[str, Any]] = [{}]
-    smaller = training.micro_batch // 2
+    smaller, step = training.micro_batch // 2, max(2, round(training.micro_batch ** (1 / _BATCHES)))
     while smaller:
         batches.append({"training.micro_batch": smaller})
-        smaller //= 2
+        smaller //= step
     sharding: list[dict[str, Any]] = [{}]
     if parallel.dp > 1:
         sharding += [{"training.sharding": "zero1"}] if training.sharding == "ddp" else []

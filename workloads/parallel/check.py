@@ -18,6 +18,7 @@ def check_job(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) 
     """InputError for degrees that cannot be; layers and microbatches are checked where they are dealt."""
     _check_size(model, parallel, training)
     _check_order(parallel)
+    _check_recomputed(model, training)
     for axis in all_axes():
         axis.check(model, parallel, training)
 
@@ -47,6 +48,19 @@ def _check_size(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec
         )
     if training.trainable not in ("all", "none", "lora"):
         found_in(training.trainable, (), "training.trainable")
+
+
+def _check_recomputed(model: ModelSpec, training: TrainingSpec) -> None:
+    sparse = [model.has_experts(index) for index in range(model.layers)]
+    shares = model.moe is not None and model.moe.shared_ffn > 0
+    there = {
+        "core_attn": True, "layernorm": True, "mla_up_proj": model.mla is not None, "mlp": not all(sparse),
+        "moe": any(sparse), "moe_act": any(sparse), "shared_experts": any(sparse) and shares,
+    }  # fmt: skip
+    lacking = [name for name in training.recompute_modules if not there[name]]
+    if lacking:
+        close = nearest(lacking[0], [name for name, has in there.items() if has])
+        raise InputError(f"training.recompute_modules: {model.name!r} has no {lacking[0]}{close}")
 
 
 def check_trains(training: TrainingSpec, pieces: ModelPieces) -> None:
