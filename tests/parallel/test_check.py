@@ -7,6 +7,7 @@ import pytest
 from simcore.errors import InputError
 from tests.parallel.jobs import model
 from workloads.parallel import ParallelSpec, TrainingSpec
+from workloads.parallel.check import check_job
 from workloads.parallel.generate import generate
 
 CASES = {
@@ -60,3 +61,10 @@ def test_experts_that_change_the_stride_of_stages():
     parallel = ParallelSpec(tp=2, dp=4, pp=2, ep=4, etp=1, order="tp-cp-ep-pp-dp")
     with pytest.raises(InputError, match="experts 4; put pp last"):
         generate(model(6, experts=8), parallel, TrainingSpec(global_batch=4, seq=128))
+
+
+def test_modules_of_recomputation_that_the_model_lacks_are_refused():
+    training = TrainingSpec(seq=512, recompute="selective", recompute_modules=("moe_act",))
+    with pytest.raises(InputError, match="'tiny' has no moe_act; did you mean"):
+        check_job(model(4), ParallelSpec(), training)
+    check_job(model(4, experts=4), ParallelSpec(), training)

@@ -259,7 +259,7 @@ def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy], walked: 
         ChunkWalk(job, chunk, walked.setdefault((chunk.pieces, chunk.layers), WalkedPasses()))
         for chunk in chunks
     ]
-    worst, aside, aside_then = (0, 0, 0), 0, 0
+    worst, aside, compute = (0, 0, 0), 0, 0
     for one in held:
         walk = walks[one.chunk]
         beside = walk.passed(one.kind, last=one.last)
@@ -270,6 +270,6 @@ def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy], walked: 
             here += each.idle_aside
         found = in_flight, beside.working, beside.gathered + idle
         aside = max(aside, here)
-        if sum(found) > sum(worst):
-            worst, aside_then = found, here
-    return _Peak(*worst, apart=aside - aside_then)
+        compute = max(compute, in_flight + beside.compute + idle - (here - beside.aside))
+        worst = max(worst, found, key=sum)
+    return _Peak(*worst, apart=max(0, compute + aside - sum(worst)))

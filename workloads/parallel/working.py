@@ -29,12 +29,13 @@ from workloads.parallel.unit_storages import COMPUTE, HeldUnits, UnitStorages
 class PassMemory:
     """Bytes at the peak of a pass beyond what microbatches keep for backward: ``working``, and units of FSDP
     (``gathered``; where the pass has released what it kept, less than they hold).  ``aside``: the most that
-    pools of other streams hold in it.
+    pools of other streams hold in it, ``compute``: that of the compute stream beyond what is kept.
     """
 
     working: int = 0
     gathered: int = 0
     aside: int = 0
+    compute: int = 0
 
     @property
     def total(self) -> int:
@@ -125,6 +126,7 @@ class ChunkWalk:
     _levels: list[int] = field(default_factory=lambda: [0, 0, 0])  # live bytes of each stream's pool
     _worst: tuple[int, int] = (0, 0)  # live bytes, of them those of units
     _aside: int = 0
+    _compute: int = 0
     _of_units: int = 0
     _held: dict[int, tuple[int, int]] = field(default_factory=dict)
     _made: int = 0
@@ -162,6 +164,7 @@ class ChunkWalk:
         start = {"F": 0, "W": self.walked.between}.get(kind, self.kept)
         self._levels[COMPUTE] += start
         self._worst, self._aside = (0, 0), sum(self._levels) - self._levels[COMPUTE]
+        self._compute = 0
         if kind == "F":
             self._forward()
         else:
@@ -171,7 +174,8 @@ class ChunkWalk:
         most, of_units = self._worst
         beside = max(0, most - (self.walked.between if kind == "W" else self.kept))
         gathered = min(of_units, beside)
-        found = PassMemory(beside - gathered, gathered, self._aside)
+        compute = self._compute - (self.walked.between if kind == "W" else self.kept)
+        found = PassMemory(beside - gathered, gathered, self._aside, compute)
         if self._units is None:
             return found, None
         at = self._units.gathered()
@@ -227,6 +231,7 @@ class ChunkWalk:
     def _reach(self, beyond: int) -> None:
         """The compute stream's pool reaches so much ``beyond`` its level."""
         live = sum(self._levels) + beyond
+        self._compute = max(self._compute, self._levels[COMPUTE] + beyond)
         if live > self._worst[0]:
             self._worst = live, self._of_units
 
