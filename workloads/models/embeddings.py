@@ -6,6 +6,7 @@ from workloads.models.elementary import dropout, norm
 from workloads.models.exchange import in_order, reorders
 from workloads.models.family import FAMILIES
 from workloads.models.local import Shard
+from workloads.models.loss import metric_losses
 from workloads.models.op_tape import OpTape, TapedLaunch
 from workloads.models.pieces import ModelPiece
 from workloads.models.spec import ModelSpec
@@ -30,6 +31,7 @@ def embedding(model: ModelSpec, shard: Shard) -> ModelPiece:
 
 def embed_tokens(tape: OpTape, shard: Shard, model: ModelSpec, _: Tensor) -> int:
     """The embedding of a model that begins with ids; returns their bytes."""
+    metric_losses(tape, shard, shard.tensor(shard.tokens, padded_vocab(model, shard) // shard.tp))
     return write_tokens(tape, shard, model, owner=True)
 
 

@@ -94,6 +94,24 @@ def _unfused(op: Op, logits: Tensor, wide: Tensor, per_token: Tensor, exchange: 
         op.back(compute("aten::_to_copy", [wide], [logits], module=MODULE))
 
 
+def metric_losses(tape: OpTape, shard: Shard, logits: Tensor) -> None:
+    """Losses that metrics compute of the logits when the backward is done: first on the tape, so last to run.
+
+    PyTorch's, without gradients, on a copy in fp32, which autocast makes.
+    """
+    if not shard.software.metric_losses:
+        return
+    op, wide = tape.op(), replace(logits, dtype="float32")
+    op.trains_tied = True
+    rows = Tensor((logits.shape[0],), "float32")
+    for _ in range(shard.software.metric_losses):
+        for name, ins, out in (
+            ("aten::_to_copy", logits, wide), ("aten::_log_softmax", wide, wide),
+            ("aten::nll_loss_forward", rows, rows.like(1)),
+        ):  # fmt: skip
+            op.back(compute(name, [ins], [out], module="metrics"), "weight")
+
+
 def small_loss(tape: OpTape, scores: Tensor) -> None:
     """Cross-entropy over a few classes that every rank has."""
     op, each = tape.op(), Tensor((scores.shape[0],), "float32")

@@ -40,6 +40,7 @@ class SoftwareSpec(Frozen):
     (Megatron, unless the collective averages).
     ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps), "in_place"
     (its steps without fusion, over one copy of the logits) or "unfused" (PyTorch's).
+    ``metric_losses``: losses of the same logits that metrics compute behind each backward (Composer).
     ``fused_qkv``, ``fused_gate_up``: one product for queries, keys and values, and for both up-projections
     of a gated block.  ``qkv_grad_copy``: their gradients are copied side by side before its backward.
     ``repeat_keys``: keys and values are copied to all heads that share them before attention.
@@ -96,6 +97,7 @@ class SoftwareSpec(Frozen):
     gather_inputs_again: bool = True
     gradient_scaling: bool = True
     cross_entropy: Literal["fused", "jit", "in_place", "unfused"] = "jit"
+    metric_losses: int = Field(default=0, ge=0, le=64)
     logits_fp32: bool = True
     fused_qkv: bool = True
     fused_gate_up: bool = True
