@@ -37,14 +37,17 @@ def memory_misses() -> MemoryMisses:
 
 
 def written(paths: list[str]) -> str:
-    """The file's text, from the JSON objects in ``paths``: GiB or bytes, as they have them."""
+    """The file's text, from the JSON objects in ``paths``: bytes reserved where they were measured, else what
+    else was.
+    """
     lines = [",".join(COLUMNS)]
     for path in paths:
         for row in json.loads(Path(path).read_text())["rows"]:
-            measured = row.get("measured", row.get("measured_bytes"))
-            predicted = row.get("predicted", row.get("predicted_bytes"))
-            if measured and predicted:
-                lines.append(f"{row['id']},{row['family']},{measured:.6g},{predicted:.6g}")
+            for what in ("_reserved_bytes", "_bytes"):
+                measured, predicted = row[f"measured{what}"], row[f"predicted{what}"]
+                if measured and predicted:
+                    lines.append(f"{row['id']},{row['family']},{measured},{predicted}")
+                    break
     return "\n".join(lines) + "\n"
 
 
