@@ -14,12 +14,13 @@ from simcore.hardware import ClusterSpec, placed_on
 from simcore.planning.ground import PLACEMENT, Ground, Settings
 from simcore.planning.words import short_form
 from simcore.run import Setup
+from workloads.evidence.memory_misses import memory_misses
 from workloads.jobs import Description, complete
 from workloads.jobs.advice import peak_bytes
 from workloads.jobs.presets import load_preset
 
-#: How far predictions of peak memory miss measured ones on average (docs/validation.md).
-MEMORY_BAND: Final = 0.06
+#: Half of what the middle 80% of measured over predicted peaks of memory span (docs/memory.md).
+MEMORY_BAND: Final = memory_misses().half_width
 #: What of a refusal names the numbers of one candidate alone.
 _PARTICULAR: Final = re.compile(r"; nearest.*|; choose.*", re.DOTALL)
 

@@ -112,7 +112,8 @@ def memory_answer(
         helps = remedies(loaded(scenario), scenario, said.available_bytes)
     shown["would_fit"] = helps
     source = f"the margin is half of what the middle 80% of measured over predicted span: {said.source}"
-    return [*wrap(lines[0], _WIDTH), *helps, *lines[1:], *wrap(source, _WIDTH)], shown
+    would = [part for line in helps for part in wrap(line, _WIDTH, subsequent_indent="  ")]
+    return [*wrap(lines[0], _WIDTH), *would, *lines[1:], *wrap(source, _WIDTH)], shown
 
 
 def _stage_lines(stages: Sequence[PlayedStage], said: MemoryVerdict) -> list[str]:
