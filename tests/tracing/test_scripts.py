@@ -234,42 +234,6 @@ def test_a_traced_script_is_a_graph_folder(tmp_path: Path) -> None:
 
 
 @needs_torch
-def test_a_module_is_run_as_python_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative imports, the current folder first, and a framework that reads the command line when it is
-    imported, which is once for all ranks, in a process of our own.
-    """
-    package = tmp_path / "accelerate"  # a name that is imported once for all ranks
-    package.mkdir()
-    (package / "__init__.py").write_text("import sys\n\ndef read(line=sys.argv[1:]):\n    return line\n")
-    (package / "sizes.py").write_text("import torch\n\nwidth = 4\n")
-    (package / "train.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
-    target = tmp_path / "graph"
-    ran = CliRunner().invoke(
-        app, ["-m", "accelerate.train", "--width", "6", "--world-size", "1", "--out", str(target)]
-    )
-    assert ran.exit_code == 0, ran.output
-    graph = load_graph(target)
-    assert graph.workload.command.startswith("python scripts/trace_workload.py -m accelerate.train --width 6")
-    # batch 2, 4 -> 6, forward and the weight's gradient
-    assert sum(graph.ops.flops) == 2 * (2 * 2 * 4 * 6)
-
-
-MODULE = """
-from accelerate import read
-from .sizes import torch, width
-
-assert __name__ == "__main__" and __package__ == "accelerate"
-_, wide = read()
-model = torch.nn.Linear(width, int(wide)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3):
-    model(torch.zeros(2, width, device="cuda")).sum().backward()
-    optimizer.step()
-"""
-
-
-@needs_torch
 def test_ranks_that_communicate_differently_are_refused(tmp_path: Path) -> None:
     target = tmp_path / "graph"
     arguments = [str(SCRIPTS / "troubled.py"), "diverges", "--world-size", "2", "--jobs", "1"]

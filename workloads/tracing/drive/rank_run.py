@@ -65,6 +65,8 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     import logging
 
     logging.disable(logging.WARNING)
+    # torch says itself of every rank at once what is raised anyway, where shapes do not fit.
+    logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda _: False)
     from workloads.tracing.fake import device
 
     device.install(tier, Path(cache))
