@@ -172,7 +172,7 @@ def _read_table(path: Path, schema: Mapping[str, str]) -> dict[str, Strings | In
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise GraphError(f"{path}: not a readable Parquet file ({reason})") from None
-    version = (table.schema.metadata or {}).get(b"simcore.graph.schema", b"none").decode()
+    version = (table.schema.metadata or {}).get(b"simcore.graph.schema", b"none").decode(errors="replace")
     if version != str(SCHEMA_VERSION):
         raise GraphError(f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}")
     for name in names:
