@@ -56,10 +56,10 @@ def asked(scenario: Scenario, case: Case) -> Answer:
     check_dims(found.graph)
     told = [*found.warnings, *found.assumptions, *verify(found.graph)]
     check_world(found.graph, found.cluster)
-    _, remark = found.fits(found.graph, found.cluster)
+    _, fits = found.fits(found.graph, found.cluster, scenario)
     setup = setup_of(scenario)
     ran = run(found.graph, found.cluster, setup)
-    answer = Answer(ran.step_s, [remark, *told, *ran.warnings, *ran.assumptions])
+    answer = Answer(ran.step_s, [str(fits), *told, *ran.warnings, *ran.assumptions])
     return sound(answer, ran, found.graph, found.cluster, setup, case)
 
 
