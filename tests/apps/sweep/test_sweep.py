@@ -195,8 +195,12 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(ask, poison, tmp_
 
     content = {**JOB, "grid": {"training.global_batch": [8, 16, 24]}}
     poison({16: interrupt})
-    with pytest.raises(typer.Exit) as end:
-        ask(content, workers=1)
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & has it ignored
+    try:
+        with pytest.raises(typer.Exit) as end:
+            ask(content, workers=1)
+    finally:
+        signal.signal(signal.SIGINT, heard)
     assert end.value.exit_code == 130
     said = capsys.readouterr()
     assert json.loads(said.out)["num_open"] == 2
