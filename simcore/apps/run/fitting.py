@@ -130,8 +130,8 @@ def _stage_lines(stages: Sequence[PlayedStage], said: MemoryVerdict) -> list[str
     for (num_bytes, category, name, microbatch), layers in _alike(worst):
         times = f"{len(layers)} x" if len(layers) > 1 else ""
         name = name.replace(".layers.*.", f".layers.{layers[0]}.") if len(set(layers)) == 1 else name
-        of = f", microbatch {microbatch}" if microbatch >= 0 else ""
-        lines.append(f"{times:>6}{num_bytes / (1 << 20):9.1f} MiB  {category}: {name}{of}"[:_WIDTH])
+        of = f" of microbatch {microbatch}" if microbatch >= 0 else ""
+        lines.append(f"{times:>6}{num_bytes / (1 << 20):9.1f} MiB  {category}{of}: {name}"[:_WIDTH])
     return lines
 
 

@@ -117,7 +117,6 @@ class MemoryTable:
                 "false_alarms": [row.id for row in self.false_alarms],
                 "false_alarms_quality_a": [row.id for row in self.false_alarms if row.quality == "A"],
                 "near_misses": [row.id for row in self.near_misses],
-                "out_of_memory_cells": 0,  # no table marks any
             },
         }
 

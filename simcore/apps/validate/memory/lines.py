@@ -36,13 +36,12 @@ def _fits(table: MemoryTable) -> list[str]:
     if not asked:
         return []
     of_a = sum(row.quality == "A" for row in table.false_alarms)
-    lines = [
+    said = (
         f"{len(asked)} rows ran: {len(table.false_alarms)} are said not to fit ({of_a} of quality A),"
-        f" {len(table.near_misses)} within {NEAR:.0%}",
-        "no row is marked out of memory",
-    ]
+        f" {len(table.near_misses)} within {NEAR:.0%}"
+    )
     alarms = sorted(table.false_alarms, key=lambda row: -row.needs_bytes / row.room_bytes)
-    return lines + [
+    return [said] + [
         f"  {row.id:46.46} {row.quality:1} needs {row.needs_bytes / GIB:6.1f} of"
         f" {row.room_bytes / GIB:6.1f} GiB"
         for row in alarms

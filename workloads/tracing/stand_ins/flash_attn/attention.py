@@ -33,14 +33,13 @@ def flash_attn_func(
     return_attn_probs: bool = False,
 ) -> Any:
     """``flash_attn.flash_attn_func``: (batch, length, heads, width), maybe fewer heads of keys."""
-    seen = _in_window(q.shape[1], k.shape[1], causal, window_size)
-    if seen is None and not return_attn_probs:
+    scores, windowed = _padded_scores(q, k, causal, window_size)
+    if not windowed and not return_attn_probs:
         query, key, value = (tensor.transpose(1, 2) for tensor in (q, k, v))
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, None, dropout_p, causal, scale=softmax_scale, enable_gqa=True
         ).transpose(1, 2)
-    scores = q.shape[0] * q.shape[2] * (q.shape[1] * k.shape[1] if seen is None else seen)
-    return _attend(q, k, v, _kernel(causal and seen is None), scores, return_attn_probs)
+    return _attend(q, k, v, _kernel(causal and not windowed), scores, return_attn_probs)
 
 
 def flash_attn_varlen_func(
@@ -110,10 +109,8 @@ def _flash_attn_forward(
     return_softmax: bool = False,  # noqa: ARG001
 ) -> Any:
     """The kernel alone, for rings of attention: result, logarithms of sums, two that are empty."""
-    window = (window_size_left, window_size_right)
-    seen = _in_window(q.shape[1], k.shape[1], causal, window)
-    scores = q.shape[0] * q.shape[2] * (q.shape[1] * k.shape[1] if seen is None else seen)
-    return (*_forward(q, k, v, _kernel(causal and seen is None), scores), *_nothing(q))
+    scores, windowed = _padded_scores(q, k, causal, (window_size_left, window_size_right))
+    return (*_forward(q, k, v, _kernel(causal and not windowed), scores), *_nothing(q))
 
 
 def _flash_attn_backward(
@@ -137,11 +134,9 @@ def _flash_attn_backward(
     rng_state: torch.Tensor | None = None,  # noqa: ARG001
 ) -> torch.Tensor:
     """Writes gradients to ``dq``, ``dk`` and ``dv``; gives sums over rows."""
-    seen = _in_window(q.shape[1], k.shape[1], causal, (window_size_left, window_size_right))
-    scores = q.shape[0] * q.shape[2] * (q.shape[1] * k.shape[1] if seen is None else seen)
-    return _backward(
-        dout, (q, k, v, out, softmax_lse), (dq, dk, dv), _kernel(causal and seen is None), scores
-    )
+    scores, windowed = _padded_scores(q, k, causal, (window_size_left, window_size_right))
+    kernel = _kernel(causal and not windowed)
+    return _backward(dout, (q, k, v, out, softmax_lse), (dq, dk, dv), kernel, scores)
 
 
 def _flash_attn_varlen_forward(
@@ -220,6 +215,15 @@ def _in_window(queries: int, keys: int, causal: bool, window: tuple[int, int]) -
     first = (place - before).clamp(min=0)
     last = (place + (0 if causal else behind)).clamp(max=keys - 1)
     return int((last - first + 1).clamp(min=0).sum())
+
+
+def _padded_scores(
+    q: torch.Tensor, k: torch.Tensor, causal: bool, window: tuple[int, int]
+) -> tuple[int, bool]:
+    """Scores of all heads of a batch, and whether a window leaves out some."""
+    seen = _in_window(q.shape[1], k.shape[1], causal, window)
+    each = q.shape[1] * k.shape[1] if seen is None else seen
+    return q.shape[0] * q.shape[2] * each, seen is not None
 
 
 def _packed_scores(
