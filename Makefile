@@ -10,7 +10,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 INPUTS := setup.cfg setup.py constraints.txt Makefile
 ARGS ?=
 
-.PHONY: run test setup check versions clean
+.PHONY: run test setup check versions docs clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/stamp-run
@@ -21,6 +21,10 @@ test: setup
 
 check: setup
 	@scripts/check
+
+# The Python interface as pages, from its docstrings.
+docs: setup
+	@$(PY) -m pdoc --docformat restructuredtext --output-directory build/docs simcore.apps.interface
 
 # The package as users get it, on the oldest and newest of what it allows.
 versions: setup

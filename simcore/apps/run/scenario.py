@@ -107,15 +107,15 @@ def resolve_scenario(
 
     ``workload`` is a catalog name, a graph folder, a YAML file with the keys workload (or model, parallel,
     training, software), cluster, network, seed and set, a config.json or a model's name.  ``content``: of
-    that YAML file, where it is known.  ``launch`` stands for a workload: a framework and its flags, or a file
-    of them.
+    that YAML file, where it is known, or in its place.  ``launch`` stands for a workload: a framework and its
+    flags, or a file of them.
     Errors: InputError for anything unknown, with the nearest known name.
     """
     file = _File(workload)
-    if workload is not None and Path(workload).suffix.lower() in (".yaml", ".yml"):
-        path = Path(workload)
-        if content is None:
-            content = yaml_document(read_text(path, "scenario file"), workload)
+    path = Path(workload or "the description")
+    if content is None and path.suffix.lower() in (".yaml", ".yml"):
+        content = yaml_document(read_text(path, "scenario file"), str(path))
+    if content is not None:
         file = _file_of(content, path)
     given_network = _first(network, file.network, "fluid")
     _check_network(given_network)
@@ -183,7 +183,7 @@ def _described(workload: str | None, file: _File, settings: Mapping[str, str]) -
     """The description, if the workload is one; settings of its sections go with it."""
     overrides = _of_sections(settings)
     if file.described is not None:
-        path = Path(workload or "")
+        path = Path(workload or "the description")
         return DescribedJob(file.described, str(path), path.parent, overrides)
     named = file.workload
     if named is not None and not there(Path(named), folder=True):

@@ -1,0 +1,50 @@
+"""What ``examples`` shows runs, and the notebooks hold what came out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import simcore
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(script, tmp_path):
+    if script.stem == "trace":
+        pytest.importorskip("torch")
+    found = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, check=False, text=True,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pages_of_the_interface_are_written(tmp_path, recwarn):
+    pdoc = pytest.importorskip("pdoc")
+    pdoc.render.configure(docformat="restructuredtext")
+    pdoc.pdoc("simcore.apps.interface", output_directory=tmp_path)
+    assert [str(one.message) for one in recwarn if "pdoc" in str(one.filename)] == []
+    page = (tmp_path / "simcore/apps/interface.html").read_text(encoding="utf-8")
+    for name in simcore.__all__:
+        assert f'id="{name}"' in page
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_holds_what_came_out(path, monkeypatch):
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(path, as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    shown = [len(cell.outputs) for cell in cells]
+    assert all(shown)
+    client.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    assert [len(cell.outputs) for cell in cells] == shown
