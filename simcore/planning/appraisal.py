@@ -83,7 +83,7 @@ class Appraiser:
 
 
 def _laid_out(job: Description) -> Job:
-    return Job(job.model, job.parallel, job.training, job.software)
+    return Job.of(job)
 
 
 def in_parts(candidates: Iterator[Settings], size: int) -> Iterator[list[Settings]]:

@@ -22,7 +22,7 @@ _BATCHES = 4
 def peak_bytes(job: Description) -> int:
     """What the allocator holds on the fullest stage.  InputError for a layout that cannot be."""
     check_job(job.model, job.parallel, job.training)
-    return memory.peak_bytes(Job(job.model, job.parallel, job.training, job.software))
+    return memory.peak_bytes(Job.of(job))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Protocol
 
 from workloads.models.build import model_pieces
 from workloads.models.local import DTYPES, Shard
@@ -23,6 +24,26 @@ def element_bytes(precision: str) -> int:
     return 1 if precision == "fp8" else ELEMENT_BYTES[DTYPES[precision]]
 
 
+class Described(Protocol):
+    """What a description, a published run and a planner's candidate have in common."""
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model."""
+
+    @property
+    def parallel(self) -> ParallelSpec:
+        """Degrees."""
+
+    @property
+    def training(self) -> TrainingSpec:
+        """How it is trained."""
+
+    @property
+    def software(self) -> SoftwareSpec:
+        """The build."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A model, how it is trained, how it is spread, and the build that runs it.
@@ -35,6 +56,11 @@ class Job:
     training: TrainingSpec
     software: SoftwareSpec
     as_launched: bool = False
+
+    @classmethod
+    def of(cls, described: Described) -> Job:
+        """The job of whatever has its four parts."""
+        return cls(described.model, described.parallel, described.training, described.software)
 
     @cached_property
     def mesh(self) -> Mesh:

@@ -107,8 +107,9 @@ class PlayedStage:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def played_stages(job: Job, *, near: float = 0.0) -> list[PlayedStage]:
-    """Stages of ``job`` whose closed form is at least ``near`` times the fullest one's, in order.
+def played_stages(job: Job, *, near: float = 0.0, only: int | None = None) -> list[PlayedStage]:
+    """Stages of ``job`` whose closed form is at least ``near`` times the fullest one's, in order, or ``only``
+    one of them.
 
     On a device that can give anything.  InputError for degrees that cannot be, and for settings of the
     allocator (``software.allocator``) that PyTorch refuses.
@@ -120,7 +121,7 @@ def played_stages(job: Job, *, near: float = 0.0) -> list[PlayedStage]:
     least = near * max(one.total for one in estimates)
     found = []
     for stage, (actions, estimate) in enumerate(zip(schedule, estimates, strict=True)):
-        if estimate.total >= least:
+        if stage == only if only is not None else estimate.total >= least:
             lifetimes = stage_lifetimes(job, stage, actions)
             memory = play(lifetimes.events, settings)
             found.append(PlayedStage(stage, lifetimes, memory, estimate, settings))

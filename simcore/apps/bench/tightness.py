@@ -79,7 +79,7 @@ def bounds_and_step(
     _, planner = wired(cluster, setup.nccl)
     size, precision = job.parallel.world_size, job.training.precision
     prices = Prices(priced(cluster.gpu, size, precision, setup), planner, cluster)
-    laid_out = Job(job.model, job.parallel, job.training, job.software)
+    laid_out = Job.of(job)
     graph = generate(job.model, job.parallel, job.training, job.software)
     step_ps = run(graph, cluster, setup).result.step_ps
     return RoughBounds(prices).step_ps(laid_out), Bound(laid_out, prices).step_ps(), step_ps
@@ -131,7 +131,7 @@ def published_rows(path: str) -> Iterator[_Named]:
     countdown = Countdown("published runs")
     for number, row in enumerate(described, start=1):
         case = row.band.cases[0]
-        job = Job(case.model, case.parallel, case.training, case.software)
+        job = Job.of(case)
         yield "published runs", row.row.id, job, load_cluster(case.cluster, case.overrides), None
         countdown(number, len(described))
 

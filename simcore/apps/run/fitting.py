@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 from simcore.errors import InputError
-from simcore.hardware import ClusterSpec
+from simcore.hardware import GpuSpec
 from simcore.memory import MemoryVerdict, ProgramMemory, StageNeed, verdict
 from simcore.units import GIB
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from simcore.apps.run.loading import Loaded
     from simcore.apps.run.scenario import Scenario
-    from workloads.jobs import Description
+    from workloads.parallel.job import Described
     from workloads.parallel.played import PlayedStage
 
 #: Stages whose closed form is further below the fullest one's than played stages are off it cannot be it.
@@ -26,24 +26,28 @@ _SHOWN: Final = 20
 _WIDTH: Final = 80
 
 
-def played(job: Description, near: float = _NEAR) -> list[PlayedStage]:
+def played(job: Described, near: float = _NEAR) -> list[PlayedStage]:
     """The stages among which the fullest one is, played (``near`` 0: all)."""
     from workloads.parallel.job import Job
     from workloads.parallel.played import played_stages
 
-    return played_stages(Job(job.model, job.parallel, job.training, job.software), near=near)
+    return played_stages(Job.of(job), near=near)
+
+
+def available_on(gpu: GpuSpec) -> int:
+    """Bytes that a GPU has for the allocator."""
+    return gpu.hbm_bytes - gpu.reserved_bytes
 
 
 def verdict_of(
-    cluster: ClusterSpec, memory: Sequence[ProgramMemory] = (), stages: Sequence[PlayedStage] = ()
+    available_bytes: int, stages: Sequence[PlayedStage] = (), memory: Sequence[ProgramMemory] = ()
 ) -> MemoryVerdict:
     """Of a described job's ``stages``, played, or of what a graph's programs hold (``memory``)."""
     from workloads.evidence.memory_misses import memory_misses
 
-    available = cluster.gpu.hbm_bytes - cluster.gpu.reserved_bytes
-    needs = [StageNeed(one.stage, one.needs_bytes(available), one.instant) for one in stages]
+    needs = [StageNeed(one.stage, one.needs_bytes(available_bytes), one.instant) for one in stages]
     needs = needs or [StageNeed(one.stage, one.total, _recorded_instant(one)) for one in memory]
-    return verdict(needs, available, memory_misses())
+    return verdict(needs, available_bytes, memory_misses())
 
 
 def _recorded_instant(one: ProgramMemory) -> str:
@@ -84,7 +88,7 @@ def memory_answer(
         cluster, job = loaded_cluster(scenario)
         assert job is not None
         stages = played(job, _NEAR if picture is None else 0.0)
-        said = verdict_of(cluster, stages=stages)
+        said = verdict_of(available_on(cluster.gpu), stages)
         lines = [str(said), *_stage_lines(stages, said)]
         if snapshot is not None:
             from simcore.apps.run.memory_snapshot import write_snapshot
@@ -103,7 +107,7 @@ def memory_answer(
         found = loaded(scenario)
         cluster, stages = found.cluster, []
         memory = peak_memory(found.graph)
-        said = verdict_of(cluster, memory)
+        said = verdict_of(available_on(cluster.gpu), memory=memory)
         lines = [str(said), "allocated bytes as the program was recorded, without the allocator's segments"]
         recorded = [{"stage": one.stage, "allocated_bytes": one.total} for one in memory]
         shown = {**said.as_object(), "stages": recorded}

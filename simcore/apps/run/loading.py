@@ -54,12 +54,12 @@ class Loaded:
 
         OutOfMemoryError, with what would fit, where it does not and is to be refused.
         """
-        from simcore.apps.run.fitting import played, verdict_of
+        from simcore.apps.run.fitting import available_on, played, verdict_of
 
         memory = peak_memory(graph)
         unchanged = self.description is not None and graph is self.graph
         stages = played(self.description) if self.description is not None and unchanged else ()
-        said = verdict_of(cluster, memory, stages)
+        said = verdict_of(available_on(cluster.gpu), stages, memory)
         if said.word == "does not fit" and scenario.settings.refuse_memory:
             lines = [
                 str(said),

@@ -57,7 +57,7 @@ def test_what_ran_is_said_to_fit_and_rows_without_memory_are_asked_too(tmp_path:
     table_of = memory_errors(table(tmp_path, alarm))
     (row,) = table_of.rows
     assert row.fits is False
-    assert row.needs_bytes > 181e9 / 8 * 18
+    assert row.verdict.need.needs_bytes > 181e9 / 8 * 18
     assert table_of.record()["fits"]["false_alarms"] == ["bloom"]
 
 

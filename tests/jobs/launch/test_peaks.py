@@ -76,7 +76,7 @@ def test_an_encoder_decoder_has_two_stacks_and_extra_words(tmp_path):
 
 def test_a_stage_that_is_named_and_the_allocator(tmp_path):
     found = described(tmp_path, pp_stage="0.0", alloc_conf="expandable_segments:True")
-    assert (found.stage, found.allocator) == (0, "expandable_segments:True")
+    assert (found.stage, found.job.software.allocator) == (0, "expandable_segments:True")
 
 
 @pytest.mark.parametrize(

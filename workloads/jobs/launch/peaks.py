@@ -112,11 +112,10 @@ class PeakRow:
 
 @dataclass(frozen=True)
 class PeakJob:
-    """A row's job, the pipeline stage whose rank was measured, and ``PYTORCH_CUDA_ALLOC_CONF``."""
+    """A row's job, and the pipeline stage whose rank was measured."""
 
     job: Description
     stage: int
-    allocator: str
 
 
 def read_peak_rows(path: str) -> list[PeakRow]:
@@ -155,9 +154,11 @@ def _completed(
     _of_kind(row, content)
     for section, values in stacks.items():
         content[section].update(values)
+    if row.says("alloc_conf"):
+        content["software"]["allocator"] = row.text("alloc_conf")
     job = complete(content, peak.id, num_gpus=num_gpus, generation=generation)
     stage = int(row.number("pp_stage")) if row.says("pp_stage") else job.parallel.pp - 1
-    return PeakJob(job, stage, row.text("alloc_conf"))
+    return PeakJob(job, stage)
 
 
 def _words_of_columns(row: RunRow) -> dict[str, tuple[str, ...]]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-#: Share by which a peak may miss the room of its GPU and still count as near.
-NEAR: Final = 0.06
+from simcore.memory import MemoryVerdict
 
 
 @dataclass(frozen=True)
 class MemoryRow:
     """One row: ``what`` was measured is "allocated", "reserved" or of the "whole GPU"; 0 bytes: nothing was.
 
-    ``low``, ``high``: of the predictions where inputs are unpublished.  ``room_bytes``: what the GPU has for
-    the allocator, ``needs_bytes`` the least of it with which the job runs, 0 where nobody asked.
+    ``low``, ``high``: of the predictions where inputs are unpublished.  ``verdict``: what a user is told of
+    the job on its GPU, None where nobody asked; of a band the one that leaves most room.
     """
 
     id: str
@@ -30,8 +29,7 @@ class MemoryRow:
     high_bytes: int | None = None
     predicted_reserved_bytes: int | None = None
     measured_reserved_bytes: int | None = None
-    room_bytes: int = 0
-    needs_bytes: int = 0
+    verdict: MemoryVerdict | None = None
     skipped_reason: str = ""
     parts_bytes: Mapping[str, int] = field(default_factory=dict)
 
@@ -47,18 +45,19 @@ class MemoryRow:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the job is said to fit its GPU; None where nobody asked."""
-        return self.needs_bytes <= self.room_bytes if self.needs_bytes and self.room_bytes else None
+        """False where a user is refused the job, None where nobody asked."""
+        return None if self.verdict is None else self.verdict.word != "does not fit"
 
     @property
     def is_near(self) -> bool:
-        """Whether that is said by less than predictions miss."""
-        return self.fits is not None and abs(self.needs_bytes / self.room_bytes - 1) <= NEAR
+        """Whether a user is told that it may not fit."""
+        return self.verdict is not None and self.verdict.word == "may not fit"
 
     def record(self) -> dict[str, Any]:
         """As JSON has it."""
         derived = {"error": self.error, "reserved_error": self.reserved_error, "fits": self.fits}
-        return {**vars(self), "parts_bytes": dict(self.parts_bytes), **derived}
+        said = self.verdict.as_object() if self.verdict is not None else None
+        return {**vars(self), "parts_bytes": dict(self.parts_bytes), "verdict": said, **derived}
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class MemoryTable:
 
     @property
     def near_misses(self) -> list[MemoryRow]:
-        """Rows that are said to fit, or not to, by less than predictions miss."""
+        """Rows that ran and may not fit, by what is said of them."""
         return [row for row in self.rows if row.is_near]
 
     def families(self) -> dict[str, dict[str, float]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from simcore.apps.validate.memory.found import NEAR, MemoryRow, MemoryTable
+from simcore.apps.validate.memory.found import MemoryRow, MemoryTable
 from simcore.units import GIB
 
 _REASONS_SHOWN: Final = 8
@@ -38,13 +38,13 @@ def _fits(table: MemoryTable) -> list[str]:
     of_a = sum(row.quality == "A" for row in table.false_alarms)
     said = (
         f"{len(asked)} rows ran: {len(table.false_alarms)} are said not to fit ({of_a} of quality A),"
-        f" {len(table.near_misses)} within {NEAR:.0%}"
+        f" {len(table.near_misses)} that they may not"
     )
-    alarms = sorted(table.false_alarms, key=lambda row: -row.needs_bytes / row.room_bytes)
+    alarms = [(row, row.verdict) for row in table.false_alarms if row.verdict is not None]
     return [said] + [
-        f"  {row.id:46.46} {row.quality:1} needs {row.needs_bytes / GIB:6.1f} of"
-        f" {row.room_bytes / GIB:6.1f} GiB"
-        for row in alarms
+        f"  {row.id:46.46} {row.quality:1} needs {said.need.needs_bytes / GIB:6.1f} of"
+        f" {said.available_bytes / GIB:6.1f} GiB"
+        for row, said in sorted(alarms, key=lambda pair: pair[1].room_bytes / pair[1].available_bytes)
     ]
 
 

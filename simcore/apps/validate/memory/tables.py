@@ -1,4 +1,8 @@
-"""Both kinds of tables: peaks of single ranks in bytes, and published runs with memory in GiB."""
+"""Both kinds of tables: peaks of single ranks in bytes, and published runs with memory in GiB.
+
+What is predicted is what ``run_sim.py --memory-only`` says: stages played on the caching allocator, and the
+verdict of :mod:`simcore.apps.run.fitting`.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from simcore.apps.run.fitting import available_on, played, verdict_of
 from simcore.apps.validate.memory.found import MemoryRow, MemoryTable
-from simcore.apps.validate.memory.played import JobStage, fullest, job_of, needs, stages_of
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, load_cluster
-from simcore.memory.caching import PlayedMemory
 from simcore.outside import read_text
 from simcore.units import GIB
 from workloads.jobs.launch.peaks import PeakJob, PeakRow, peak_jobs, read_peak_rows
 from workloads.jobs.published import Case, RunRow, describe, read_run_rows
 from workloads.parallel.job import Job
-from workloads.parallel.memory import MemoryEstimate, outside_bytes
+from workloads.parallel.memory import outside_bytes
+from workloads.parallel.played import PlayedStage, played_stages
 
-#: Jobs that were played, by what decides on their memory.
-_Known = dict[Hashable, tuple[PlayedMemory, JobStage]]
+#: Stages that were played, by what decides on their memory.
+_Known = dict[Hashable, list[PlayedStage]]
 
 #: A column that only tables of ranks' peaks have.
 _PEAKS: Final = "max_allocated_bytes"
@@ -30,8 +34,6 @@ _PEAKS: Final = "max_allocated_bytes"
 _CONTEXT: Final = GIB
 #: Boards whose name does not tell how many GiB they have.
 _BOARDS: Final = {"GB200": 186}
-#: torchtitan's run_train.sh sets PYTORCH_CUDA_ALLOC_CONF so.
-_EXPANDABLE: Final = "expandable_segments:True"
 
 
 def memory_errors(path: str) -> MemoryTable:
@@ -40,14 +42,13 @@ def memory_errors(path: str) -> MemoryTable:
     Errors: InputError for a bad file, or one without memory.
     """
     head = read_text(Path(path), "measured memory").partition("\n")[0]
-    if _PEAKS in head.split(","):
-        return _peaks(path)
-    return _published(path)
-
-
-def _peaks(path: str) -> MemoryTable:
     known: _Known = {}
-    return MemoryTable([_peak(row, known) for row in read_peak_rows(path)])
+    if _PEAKS in head.split(","):
+        return MemoryTable([_peak(row, known) for row in read_peak_rows(path)])
+    found = [_run(row, known) for row in read_run_rows(path)]
+    if not any(row.measured_bytes or row.fits is not None for row in found):
+        raise InputError(f"{path}: no row says on which GPU it ran, or what memory it took")
+    return MemoryTable(found)
 
 
 def _peak(row: PeakRow, known: _Known) -> MemoryRow:
@@ -56,46 +57,50 @@ def _peak(row: PeakRow, known: _Known) -> MemoryRow:
         row.id, row.family, row.quality, measured_bytes=row.measured("allocated"),
         measured_reserved_bytes=row.measured("reserved") or None,
     )  # fmt: skip
+    found: list[PlayedStage] = []
+    reason = ""
     try:
-        found = [_played(one, known) for one in peak_jobs(row)]
+        for one in peak_jobs(row):
+            try:
+                found.append(_stage_of(one, known))
+            except InputError as error:  # of several numbers of GPUs one that cannot be
+                reason = str(error)
     except InputError as error:
-        return replace(measured, skipped_reason=str(error).removeprefix(f"{row.id}: "))
+        reason = str(error)
+    if not found:
+        return replace(measured, skipped_reason=reason.removeprefix(f"{row.id}: "))
     aim = measured.measured_bytes or 0
-    nearest, stage = min(found, key=lambda one: abs(one[0].peak_allocated - aim))
-    values = [played.peak_allocated for played, _ in found]
+    values = [stage.memory.peak_allocated for stage in found]
+    nearest = min(found, key=lambda stage: abs(stage.memory.peak_allocated - aim))
+    room = _room(row.row.text("gpu"))
+    said = max((verdict_of(room, [stage]) for stage in found), key=lambda one: one.room_bytes)
     return replace(
         measured, predicted_bytes=min(max(aim, min(values)), max(values)),
-        low_bytes=min(values), high_bytes=max(values), predicted_reserved_bytes=nearest.peak_reserved,
-        room_bytes=_room(row.row.text("gpu")), needs_bytes=min(values), parts_bytes=_parts(stage.estimate),
+        low_bytes=min(values), high_bytes=max(values), verdict=said if room else None,
+        predicted_reserved_bytes=nearest.memory.peak_reserved, parts_bytes=nearest.by_category,
     )  # fmt: skip
 
 
-def _played(one: PeakJob, known: _Known) -> tuple[PlayedMemory, JobStage]:
-    made = one.job
-    job = Job(made.model.model_copy(update={"name": ""}), made.parallel, made.training, made.software)
-    key = job, one.stage, one.allocator
+def _stage_of(one: PeakJob, known: _Known) -> PlayedStage:
+    job = _nameless(Job.of(one.job))
+    key = job, one.stage
     if key not in known:
-        stage = stages_of(job)[one.stage]
-        known[key] = stage.played(one.allocator), stage
-    return known[key]
+        known[key] = played_stages(job, only=one.stage)
+    return known[key][0]
+
+
+def _nameless(job: Job) -> Job:
+    return replace(job, model=job.model.model_copy(update={"name": ""}))
 
 
 def _room(gpu: str) -> int:
-    """Bytes for the allocator on a board called "A100-SXM-80GB"."""
+    """Bytes for the allocator on a board called "A100-SXM-80GB"; 0 where the name does not tell."""
     told = re.search(r"(\d+)\s*GB\b", gpu)
     size = int(told[1]) if told else _BOARDS.get(gpu, 0)
     return size * GIB - _CONTEXT if size else 0
 
 
-def _published(path: str) -> MemoryTable:
-    rows = read_run_rows(path)
-    found = [_run(row) for row in rows]
-    if not any(row.measured_bytes or row.fits is not None for row in found):
-        raise InputError(f"{path}: no row says on which GPU it ran, or what memory it took")
-    return MemoryTable(found)
-
-
-def _run(row: RunRow) -> MemoryRow:
+def _run(row: RunRow, known: _Known) -> MemoryRow:
     """A published run: what it took where the table says so, and whether it is said to fit.
 
     Tables of torchtitan give what the caching allocator held; others what the whole GPU did, context and
@@ -106,25 +111,28 @@ def _run(row: RunRow) -> MemoryRow:
         if row.text("mem_gib"):
             found = replace(found, measured_bytes=_measured(row))
         band = describe(row)
-        whole_gpu = not band.preset.startswith("torchtitan")
-        allocator = "" if whole_gpu else _EXPANDABLE
-        stages = [fullest(job_of(case)) for case in band.cases]
-        asked = [_asked(case, stage, allocator) for case, stage in zip(band.cases, stages, strict=True)]
+        stages = [_stages_of(case, known) for case in band.cases]
+        rooms = [_available(case) for case in band.cases]
     except InputError as error:
         return replace(found, skipped_reason=str(error).removeprefix(f"{row.id}: "))
-    room, needed = min(asked, key=lambda pair: pair[1] / pair[0])
+    said = [verdict_of(room, own) for room, own in zip(rooms, stages, strict=True)]
+    whole_gpu = not band.preset.startswith("torchtitan")
     found = replace(
-        found, what="whole GPU" if whole_gpu else "reserved", room_bytes=room, needs_bytes=needed
-    )  # fmt: skip
+        found, what="whole GPU" if whole_gpu else "reserved", verdict=max(said, key=lambda one: one.chance)
+    )
     measured = found.measured_bytes
     if measured is None:
         return found
-    held = [_held(stage, allocator, whole_gpu=whole_gpu) for stage in stages]
+    fullest = [max(own, key=lambda one: one.memory.peak_reserved) for own in stages]
+    held = [
+        one.memory.peak_reserved + (outside_bytes(Job.of(case)) if whole_gpu else 0)
+        for case, one in zip(band.cases, fullest, strict=True)
+    ]
     nearest = min(range(len(held)), key=lambda k: abs(held[k] - measured))
     low, high = min(held), max(held)
     return replace(
         found, predicted_bytes=min(max(measured, low), high), low_bytes=low, high_bytes=high,
-        parts_bytes=_parts(stages[nearest].estimate),
+        parts_bytes=fullest[nearest].by_category,
     )  # fmt: skip
 
 
@@ -135,21 +143,17 @@ def _measured(row: RunRow) -> int:
     return found
 
 
-def _held(stage: JobStage, allocator: str, *, whole_gpu: bool) -> int:
-    held = stage.played(allocator).peak_reserved
-    return held + (outside_bytes(stage.job) if whole_gpu else 0)
+def _stages_of(case: Case, known: _Known) -> list[PlayedStage]:
+    job = _nameless(Job.of(case))
+    if job not in known:
+        known[job] = played(job)
+    return known[job]
 
 
-def _asked(case: Case, stage: JobStage, allocator: str) -> tuple[int, int]:
-    gpu = _cluster(case.cluster, case.overrides).gpu
-    room = gpu.hbm_bytes - gpu.reserved_bytes
-    return room, needs(stage, room, allocator)
+def _available(case: Case) -> int:
+    return available_on(_cluster(case.cluster, case.overrides).gpu)
 
 
 @cache
 def _cluster(name: str, overrides: tuple[tuple[str, str], ...]) -> ClusterSpec:
     return load_cluster(name, overrides)
-
-
-def _parts(estimate: MemoryEstimate) -> dict[str, int]:
-    return {name: value for name, value in vars(estimate).items() if value}

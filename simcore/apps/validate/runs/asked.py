@@ -15,7 +15,7 @@ from simcore.apps.child import ask_run_sim
 from simcore.apps.measured.runs.predict import predict_case
 from simcore.apps.measured.runs.score import RowScore, case_weight
 from simcore.apps.progress import Countdown
-from simcore.apps.validate.memory.played import fullest, job_of
+from simcore.apps.run.fitting import available_on, played, verdict_of
 from simcore.errors import InputError, SimcoreError, nearest
 from simcore.hardware import load_cluster
 from workloads.jobs.published import Band, Case, RunRow, describe
@@ -64,9 +64,9 @@ def show(rows: Sequence[RunRow], wanted: str, number: int = 1) -> str:
 
 
 def _fits(case: Case) -> bool:
-    gpu = load_cluster(case.cluster, case.overrides).gpu
+    available = available_on(load_cluster(case.cluster, case.overrides).gpu)
     try:
-        return fullest(job_of(case)).estimate.total <= gpu.hbm_bytes - gpu.reserved_bytes
+        return verdict_of(available, played(case)).word != "does not fit"
     except SimcoreError:
         return True
 
