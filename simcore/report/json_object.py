@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simcore.analysis.step import StepAnalysis
+from simcore.report.asked import job_object
 from simcore.timeline.info import RunInfo
 
 
@@ -15,9 +16,12 @@ def json_object(info: RunInfo, analysis: StepAnalysis, timeline: Path, wall_s: f
     ``mfu`` and ``model_tflops_per_gpu`` count causal attention once (:mod:`simcore.analysis.metrics`);
     ``peak_memory_bytes`` is the fullest GPU's; ``timeline`` is the Parquet file.  ``band`` is that of the
     step time (null in folders of before), ``nearest`` the measured runs most like the job: fields as in
-    :class:`simcore.timeline.info.StepBand` and :class:`simcore.timeline.info.NearestRun`.
+    :class:`simcore.timeline.info.StepBand` and :class:`simcore.timeline.info.NearestRun`.  ``job`` is the
+    complete question (:func:`simcore.report.asked.job_object`), of which ``parallel`` and ``training`` stand
+    at the top, too; ``assumed`` is what of it was left open: key, value, why.
     """
     rates = analysis.throughput
+    job = job_object(info)
     return {
         "step_time_s": analysis.step_s,
         "band": None if info.band is None else info.band.model_dump(mode="json"),
@@ -33,4 +37,8 @@ def json_object(info: RunInfo, analysis: StepAnalysis, timeline: Path, wall_s: f
         "wall_s": wall_s,
         "timeline": str(timeline),
         "warnings": list(info.warnings),
+        "job": job,
+        "parallel": job["parallel"],
+        "training": job["training"],
+        "assumed": [one.model_dump(mode="json") for one in info.assumed],
     }

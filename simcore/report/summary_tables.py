@@ -15,6 +15,7 @@ from simcore.analysis.critical_path import CriticalPath
 from simcore.analysis.step import StepAnalysis
 from simcore.analysis.totals import Key, Total
 from simcore.graph.kinds import COMMUNICATION_KINDS
+from simcore.report.asked import asked_lines
 from simcore.report.band_tables import band_parts, band_range
 from simcore.timeline.info import RunInfo, StageMemory
 from simcore.units import format_bytes, format_time
@@ -34,7 +35,7 @@ def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Itera
     ``notes`` are lines for the end (where files are).
     """
     parts: list[RenderableType] = [
-        _title(info),
+        *_asked(info),
         _step_table(info, analysis),
         _stage_table(info, analysis),
         _phase_table(analysis),
@@ -67,13 +68,9 @@ def critical_path_tables(path: CriticalPath, *, top: int = 8) -> Group:
     return Group(kernels, stages)
 
 
-def _title(info: RunInfo) -> Text:
-    dims = " x ".join(f"{axis.upper()}{size}" for axis, size in info.workload.dims.items() if size > 1)
-    gpu = info.cluster.get("gpu", {})
-    gpu_name = gpu.get("name", "GPU") if isinstance(gpu, dict) else "GPU"
-    where = f"{info.workload.world_size} GPUs ({gpu_name}) of cluster {info.cluster.get('name', '')}"
-    details = ", ".join(part for part in (dims, info.workload.precision, f"{info.network} network") if part)
-    return Text(f"{info.workload.name} on {where}: {details}", style="bold")
+def _asked(info: RunInfo) -> list[Text]:
+    first, *rest = asked_lines(info)
+    return [Text(first, style="bold"), *map(Text, rest)]
 
 
 def _step_table(info: RunInfo, analysis: StepAnalysis) -> Table:

@@ -169,9 +169,31 @@ class NearestRun(_RunRecord):
     differs: tuple[str, ...] = ()
 
 
+class AssumedValue(_RunRecord):
+    """What a question left open: ``key``, the value it was given, and why.
+
+    The key is one of ``--set``, "cluster" (``--cluster``), or "" where there is none to say it by.
+    """
+
+    key: str = ""
+    value: Any = None
+    why: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The option that says it, and so changes it; "" where there is none."""
+        if not self.key or self.value is None:
+            return ""
+        value = ",".join(map(str, self.value)) if isinstance(self.value, list | tuple) else self.value
+        text = str(value).lower() if isinstance(value, bool) else f"{value}"
+        return f"--cluster {text}" if self.key == "cluster" else f"--set {self.key}={text}"
+
+
 class RunInfo(_RunRecord):
     """Everything about a run that is not a row.
 
+    ``asked``: the question, as arguments of the command that asks it; ``question``: its digest; ``software``:
+    the kernel choices of a described job; ``assumed``: what the question left open.
     ``peak_flops_per_s`` is one GPU's dense peak in ``peak_math`` (the denominator of MFU).  ``origins`` is
     the share of kernel time (alone) by origin of its estimate, ``communication_error`` one standard deviation
     of the communication time, relative.  ``band`` is that of the step time and ``nearest`` the measured runs
@@ -188,6 +210,10 @@ class RunInfo(_RunRecord):
     groups: dict[str, GroupLayout]
     cluster: dict[str, Any]
     settings: dict[str, str]
+    asked: str = ""
+    question: str = ""
+    software: dict[str, Any] = Field(default_factory=dict)
+    assumed: tuple[AssumedValue, ...] = ()
     network: str
     seed: int
     step_ps: int = Field(gt=0)

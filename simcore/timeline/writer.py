@@ -27,7 +27,7 @@ from simcore.timeline.facts import (
     source_commit,
     stage_memory,
 )
-from simcore.timeline.info import GroupLayout, NearestRun, RunInfo, StepBand, WorkloadInfo
+from simcore.timeline.info import AssumedValue, GroupLayout, NearestRun, RunInfo, StepBand, WorkloadInfo
 from simcore.timeline.schema import (
     COUNTERS,
     COUNTERS_FILE,
@@ -57,6 +57,10 @@ class RunFacts:
     profile_hash: str = ""
     seed: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
+    asked: str = ""
+    question: str = ""
+    software: Mapping[str, Any] = field(default_factory=dict)
+    assumed: tuple[AssumedValue, ...] = ()
     memory: tuple[ProgramMemory, ...] | None = None
     capacity_bytes: int = 0
     peak_flops_per_s: float = 0.0
@@ -94,6 +98,10 @@ def write_tables(folder: Path, graph: Graph, result: SimulationResult, facts: Ru
         groups={name: GroupLayout.of(group) for name, group in graph.groups.items()},
         cluster=dict(facts.cluster),
         settings=dict(facts.settings),
+        asked=facts.asked,
+        question=facts.question,
+        software=dict(facts.software),
+        assumed=facts.assumed,
         network=facts.network,
         seed=facts.seed,
         step_ps=result.step_ps,

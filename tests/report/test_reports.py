@@ -29,6 +29,10 @@ CONTRACT = [
     "wall_s",
     "timeline",
     "warnings",
+    "job",
+    "parallel",
+    "training",
+    "assumed",
 ]
 
 
@@ -55,7 +59,8 @@ def text_of(run: Path) -> str:
 
 def test_summary_says_what_matters(two_stage_run: Path) -> None:
     lines = {line.split("  ")[0].strip(): line for line in text_of(two_stage_run).splitlines()}
-    assert "two-stages on 2 GPUs (tiny) of cluster two: PP2, fp32, fluid network" in lines
+    assert "two-stages on 2 GPUs (tiny) of cluster two, fluid network" in lines
+    assert "PP2, global batch 75 of 8 tokens, 1 microbatch of 1, fp32" in text_of(two_stage_run)  # 600 tokens
     assert "300 ns" in lines["step time"]
     idle = next(line for line in text_of(two_stage_run).splitlines() if line.strip().startswith("idle"))
     assert idle.split()[1:] == ["90", "ns", "30.0%", "0.0%"]

@@ -101,10 +101,11 @@ def complete(
         "software": {"software", "software.software", "software.preset"},
     }
     at = {section: None if keys & given else folder for section, keys in free.items()}
+    preset_said = bool(said["software"].keys() & {"software", "preset"})
     preset = _preset(said, where, at["software"])
     model, remarks = _model(said["model"], preset, where, at["model"])
     check_model(model, f"{where}: model")
-    draft = Draft(where, num_gpus, generation, preset, model, said)
+    draft = Draft(where, num_gpus, generation, preset, model, said, preset_said=preset_said)
     draft.warnings += remarks
     for rule in RULES:
         rule(draft)

@@ -32,8 +32,9 @@ class Assumed:
 class Draft:
     """Values of each section as they stand: the preset's, what was said over them, and what rules assume.
 
-    ``said[section]`` is what was said, which no rule overrules without a warning.  Errors: InputError, when
-    specs are asked for, for unknown keys and values that cannot be.
+    ``said[section]`` is what was said, which no rule overrules without a warning; ``preset_said``: whether
+    the preset was, too.  Errors: InputError, when specs are asked for, for unknown keys and values that
+    cannot be.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class Draft:
         preset: Preset,
         model: ModelSpec,
         said: Mapping[str, Mapping[str, Any]],
+        *,
+        preset_said: bool = True,
     ) -> None:
         self.where, self.num_gpus, self.generation = where, num_gpus, generation
-        self.preset, self.model, self.said = preset, model, said
+        self.preset, self.model, self.said, self.preset_said = preset, model, said, preset_said
         self.assumed: list[Assumed] = []
         self.warnings: list[str] = []
         self._values = {
@@ -93,6 +96,12 @@ class Draft:
             self._values[section][name] = value
             self._specs.pop(section)
             self.assumed.append(Assumed(key, value, why))
+
+    def left(self, key: str, why: str) -> None:
+        """Record that ``section.key`` stays as it is, unless it was said or a rule has recorded it."""
+        section, _, name = key.partition(".")
+        if not self.is_said(key) and key not in {one.key for one in self.assumed}:
+            self.assumed.append(Assumed(key, getattr(getattr(self, section), name), why))
 
     def note(self, why: str) -> None:
         """Record what was taken for granted without a key of its own."""

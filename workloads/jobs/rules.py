@@ -11,7 +11,7 @@ from typing import Final
 
 from simcore.errors import InputError
 from simcore.tables import names
-from workloads.jobs.draft import Draft
+from workloads.jobs.draft import Assumed, Draft
 from workloads.models.check import nearest_divisors
 from workloads.parallel.axis import divides
 from workloads.parallel.check import MOST_MICROBATCHES
@@ -24,13 +24,16 @@ Rule = Callable[[Draft], None]
 
 def software_is_the_presets(draft: Draft) -> None:
     """Says which framework build stands behind all that is left open."""
-    draft.note(f"software as preset {draft.preset.name} has it: {draft.preset.description}")
+    why = f"software as preset {draft.preset.name} has it: {draft.preset.description}"
+    if draft.preset_said:
+        draft.note(why)
+    else:
+        draft.assumed.append(Assumed("software.preset", draft.preset.name, why))
 
 
 def length(draft: Draft) -> None:
     """The length of a sequence."""
-    if not draft.is_said("training.seq"):
-        draft.note(f"training.seq={draft.training.seq}: sequences of so many tokens, as nothing else is said")
+    draft.left("training.seq", "sequences of so many tokens, as nothing else is said")
 
 
 def sequence_parallelism(draft: Draft) -> None:
@@ -265,6 +268,24 @@ def contradictions(draft: Draft) -> None:
             )
 
 
+#: What an answer states of its question beside what rules decide.
+_STATED: Final = (
+    *(f"parallel.{key}" for key in ("tp", "cp", "pp", "dp", "ep")),
+    *(f"training.{key}" for key in ("global_batch", "micro_batch", "precision", "recompute", "sharding")),
+)
+
+
+def what_is_left(draft: Draft) -> None:
+    """Records what an answer states of its question and nobody has said."""
+    for key in _STATED:
+        section, _, name = key.partition(".")
+        of_preset = name in draft.preset.values(section)
+        draft.left(key, f"as preset {draft.preset.name} has it" if of_preset else "as nothing else is said")
+    if draft.parallel.pp > 1:
+        draft.left("parallel.schedule", f"the usual one of preset {draft.preset.name}")
+        draft.left("parallel.virtual_stages", "as nothing else is said")
+
+
 #: All of them, in order: a rule may rely on what those before it have settled.
 RULES: Final[tuple[Rule, ...]] = (
     software_is_the_presets,
@@ -284,4 +305,5 @@ RULES: Final[tuple[Rule, ...]] = (
     casts_to_fp8,
     workspaces,
     contradictions,
+    what_is_left,
 )

@@ -103,12 +103,14 @@ class SimulatedRun(ShownAsTables):
         shown = json_object(self.info, self.analysis, self.timeline.path, sum(self.info.wall_s.values()))
         return {**shown, "edits": [one.as_object() for one in self.edits]} if self.edits else shown
 
-    def save(self, folder: Path | str) -> Path:
-        """Copy the run folder, for ``report.py`` and ``compare.py``.  InputError where it cannot be."""
-        from simcore.files import whole_folder
-        from simcore.timeline.schema import RUN
+    def save(self, folder: Path | str, *, force: bool = False) -> Path:
+        """Copy the run folder, for ``report.py`` and ``compare.py``.
 
-        with whole_folder(Path(folder), RUN) as fresh:
+        InputError where it cannot be, or where the folder answers another question (``force`` replaces it).
+        """
+        from simcore.apps.run.question import RunQuestion, run_folder
+
+        with run_folder(Path(folder), RunQuestion(self.info.asked, self.info.question), force=force) as fresh:
             for path in self.folder.iterdir():
                 if path.is_file() and not (fresh / path.name).exists():
                     shutil.copy2(path, fresh / path.name)

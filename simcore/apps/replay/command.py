@@ -100,7 +100,7 @@ def replay(
         if given:
             missing = "; ".join(job.report.missing)
             raise InputError(f"{', '.join(given)}: there is no recorded step in what is given: {missing}")
-        _play_untimed(job, cluster, out, as_json, stages)
+        _play_untimed(job, cluster, out, as_json, stages, force=force)
         return
     stragglers = analyse_stragglers(job)
     with stages.stage("editing"):
@@ -116,7 +116,9 @@ def replay(
         insights = step_insights(replayed, steps)
     if out is not None:
         with stages.stage("writing"):
-            write_replay(out, replayed, {"gaps": gaps, "level": level})
+            asked = " ".join(["replay", *map(str, traces), f"--level {level}"])
+            asked += "".join(f" --edit {edit}" for edit in edits or ())
+            write_replay(out, replayed, {"gaps": gaps, "level": level}, asked, force=force)
             if kineto is not None:
                 write_kineto(Timeline.open(out), kineto, range(len(job.ranks)))
     if as_json:
@@ -139,6 +141,8 @@ def _play_untimed(
     out: Path | None,
     as_json: bool,
     stages: StageTimer,
+    *,
+    force: bool,
 ) -> None:
     """Play files without start times, and print the simulated step."""
     import json
@@ -148,7 +152,8 @@ def _play_untimed(
     from simcore.report import json_object
     from simcore.timeline.schema import TIMELINE_FILE
 
-    played = play_untimed(job, cluster, out, stages)
+    asked = f"replay {job.graph.workload.name}"
+    played = play_untimed(job, cluster, out, stages, asked, force=force)
     if as_json:
         shown = json_object(played.info, played.analysis, (out or Path()) / TIMELINE_FILE, played.wall_s)
         print(json.dumps(shown if out is not None else {**shown, "timeline": ""}))

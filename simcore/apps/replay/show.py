@@ -15,13 +15,12 @@ from simcore.analysis import analyse
 from simcore.apps.replay.explain import Contribution, by_stream
 from simcore.apps.replay.insight import StepInsight, Utilisation
 from simcore.apps.replay.play import Replay, ReplayedStep
+from simcore.apps.run.question import RunQuestion, digest, run_folder
 from simcore.apps.run.simulation import PERFETTO_FILE
-from simcore.files import whole_folder
 from simcore.graph import Graph, graph_hash
 from simcore.hardware import hardware_hash
 from simcore.report import default_ranks, write_perfetto
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
-from simcore.timeline.schema import RUN
 from simcore.units import PS_PER_US, s_from_ps
 from workloads.imports import ImportedJob
 
@@ -188,26 +187,34 @@ def _differences(entry: Contribution) -> tuple[str, str]:
     return f"{entry.work_difference_ps / PS_PER_US:+.1f}", f"{entry.wait_difference_ps / PS_PER_US:+.1f}"
 
 
-def write_replay(out_dir: Path, replay: Replay, settings: Mapping[str, str]) -> RunInfo:
+def write_replay(
+    out_dir: Path, replay: Replay, settings: Mapping[str, str], asked: str = "", *, force: bool = False
+) -> RunInfo:
     """Write the replay to ``out_dir``, atomically, with a Perfetto file of its ranks.
 
-    ``settings`` say how it was made.  The steps of a recording are one run; ``run.json`` says which ops
+    ``settings`` say how it was made, ``asked`` is the question as text; ``force``: also over the answer to
+    another.  The steps of a recording are one run; ``run.json`` says which ops
     belong to which (``workload.options.steps``: first and last op_id).
     Errors: InputError when ``out_dir`` is something else than a run folder.
     """
     graph, cluster = _with_steps(replay), replay.cluster
+    hashes = {"graph": graph_hash(replay.graph), "cluster": hardware_hash(cluster)}
+    asked = asked or f"replay {replay.graph.workload.name}"
+    question = RunQuestion(asked, digest({**hashes, "settings": dict(settings), "network": replay.network}))
     facts = RunFacts(
         cluster=dataclasses.asdict(cluster),
         network=replay.network,
-        graph_hash=graph_hash(replay.graph),
-        profile_hash=hardware_hash(cluster),
+        graph_hash=hashes["graph"],
+        profile_hash=hashes["cluster"],
         settings=dict(settings),
+        asked=question.text,
+        question=question.key,
         memory=(),
         origins={name: share for name, share in replay.origins.items() if share},
         assumptions=("a replay: ops are those of a recording", *replay.notes),
         warnings=tuple(replay.doubts()),
     )
-    with whole_folder(out_dir, RUN) as folder:
+    with run_folder(out_dir, question, force=force) as folder:
         info = write_tables(folder, graph, replay.result, facts)
         timeline = Timeline.open(folder, finished=False)
         write_perfetto(timeline, folder / PERFETTO_FILE, default_ranks(timeline, analyse(timeline)))

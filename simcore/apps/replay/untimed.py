@@ -17,16 +17,15 @@ import numpy.typing as npt
 from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.loading import check_world
+from simcore.apps.run.question import RunQuestion, digest, run_folder
 from simcore.cost import ORIGINS, CostModel, Demands, RooflineCost
 from simcore.engine import Answered
-from simcore.files import whole_folder
 from simcore.graph import Graph, OpTable, graph_hash
 from simcore.graph.kinds import is_priced
 from simcore.hardware import DEFAULT_CLUSTER, ClusterSpec, GpuSpec, hardware_hash, load_cluster
 from simcore.run import Setup, run
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.facts import origin_shares
-from simcore.timeline.schema import RUN
 from simcore.units import PS_PER_S
 from workloads.imports import ImportedJob
 
@@ -72,7 +71,15 @@ class NodeRoofline:
         return demands
 
 
-def play_untimed(job: ImportedJob, cluster: str | None, out: Path | None, stages: StageTimer) -> Played:
+def play_untimed(
+    job: ImportedJob,
+    cluster: str | None,
+    out: Path | None,
+    stages: StageTimer,
+    asked: str = "",
+    *,
+    force: bool = False,
+) -> Played:
     """Simulate ``job`` on ``cluster`` (default: enough GPUs of the default family), into ``out`` if given.
 
     Errors: InputError for an unknown or too small cluster; DeadlockError when the graph hangs.
@@ -93,13 +100,19 @@ def play_untimed(job: ImportedJob, cluster: str | None, out: Path | None, stages
         said.append(
             "kernels without shapes: flops in bf16, or bytes, at the GPU's peaks, whichever takes longer"
         )
+    hashes = {"graph": graph_hash(graph), "cluster": hardware_hash(spec)}
+    question = RunQuestion(asked, digest(hashes))
     facts = RunFacts(
-        cluster=dataclasses.asdict(spec), network="fluid", graph_hash=graph_hash(graph),
-        profile_hash=hardware_hash(spec), memory=(), origins={k: v for k, v in origins.items() if v},
+        cluster=dataclasses.asdict(spec), network="fluid", graph_hash=hashes["graph"], asked=asked,
+        profile_hash=hashes["cluster"], question=question.key, memory=(),
+        origins={k: v for k, v in origins.items() if v},
         assumptions=("a workload without start times: ops are those of its files", *said),
         warnings=tuple(job.report.doubts()),
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as place, whole_folder(out or Path(place) / "run", RUN) as folder:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        run_folder(out or Path(place) / "run", question, force=force) as folder,
+    ):
         info = write_tables(folder, graph, result, facts)
         analysis = analyse(Timeline.open(folder, finished=False))
     return Played(info, analysis, result.answered, time.perf_counter() - began)

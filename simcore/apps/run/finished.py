@@ -12,7 +12,12 @@ if TYPE_CHECKING:
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="Run folder that a simulation wrote.")],
+    run_dir: Annotated[
+        Path | None, typer.Argument(help="Run folder that a simulation wrote. Default: runs/latest.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the runs in RUN_DIR (default: runs): folder, step, question.")
+    ] = False,
     perfetto: Annotated[
         Path | None,
         typer.Option(help="Write a Perfetto file of --ranks: gzipped JSON, or packets (.pftrace)."),
@@ -35,11 +40,12 @@ def report(
     top: Annotated[int, typer.Option(min=1, help="Rows in the tables of kernels and communication.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Summarise a run; with --perfetto, --kineto or --plot, also export it."""
+    """Summarise a run; with --perfetto, --kineto or --plot, also export it; with --list, list all."""
     import json
 
     from simcore.analysis import analyse, critical_path
     from simcore.apps.output import left_out_notes, print_summary, print_wide
+    from simcore.apps.run.question import LATEST, RUNS
     from simcore.report import (
         critical_path_tables,
         default_ranks,
@@ -50,6 +56,16 @@ def report(
     )
     from simcore.timeline import Timeline
 
+    if listed:
+        from simcore.apps.run.listing import kept_runs, run_lines
+
+        runs = kept_runs(run_dir or RUNS)
+        if as_json:
+            print(json.dumps({"runs": [run.as_object() for run in runs]}))
+        else:
+            print(run_lines(runs) or f"no runs in {run_dir or RUNS}")
+        return
+    run_dir = run_dir or RUNS / LATEST
     timeline = Timeline.open(run_dir)
     info, analysis = timeline.info, analyse(timeline)
     chosen = _ranks(ranks) if ranks is not None else default_ranks(timeline, analysis)

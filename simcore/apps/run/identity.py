@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from simcore.apps.run.loading import with_node_latencies
+from simcore.apps.run.question import digest, question_content
 from simcore.apps.run.scenario import Scenario
 from simcore.apps.run.simulation import setup_of
 from simcore.apps.store import text_digest
-from simcore.cost import MeasuredTable
 from simcore.graph import graph_hash, load_graph
-from simcore.hardware import ClusterSpec, hardware_hash, load_cluster
+from simcore.hardware import ClusterSpec, load_cluster
 from simcore.run import Setup
 from workloads.jobs import Description
 
@@ -31,8 +28,6 @@ _CODE: Final = {
     "workloads": ("evidence", "jobs", "models", "parallel"),
     "hardware_profiles": ("",),
 }  # fmt: skip
-#: Of :class:`Setup`: who answers for the engine, not what it answers.
-_SAME_RESULT: Final = ("fold", "shortcuts")
 
 
 def question_key(
@@ -42,17 +37,8 @@ def question_key(
 
     ``refuse_memory``: whether a job that does not fit is an answer.
     """
-    gpu = cluster.gpu
-    said = {one.name: getattr(setup, one.name) for one in fields(setup) if one.name not in _SAME_RESULT}
-    content = {
-        "job": job if isinstance(job, str) else _specs(job),
-        "cluster": hardware_hash(cluster),
-        "gpu": [gpu.name, gpu.die],  # measured runs like it are known by name
-        "setup": _plain(said),
-        "refuse_memory": refuse_memory,
-        "version": outcome_version(),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    content = question_content(job, cluster, setup, refuse_memory=refuse_memory)
+    return digest({**content, "version": outcome_version()})
 
 
 def scenario_key(scenario: Scenario, *, anew: bool = False) -> str:
@@ -99,18 +85,3 @@ def _loaded(name: str, given: tuple[tuple[str, str], ...], force: bool) -> Clust
 @lru_cache(maxsize=8)
 def _hash_of(graph_dir: Path) -> str:
     return graph_hash(load_graph(graph_dir))
-
-
-def _specs(job: Description) -> list[str]:
-    return [one.model_dump_json() for one in (job.model, job.parallel, job.training, job.software)]
-
-
-def _plain(value: Any) -> Any:
-    """A setting as JSON that does not depend on the order in which it was said."""
-    if isinstance(value, MeasuredTable):
-        return sorted(map(repr, (*value.exact.items(), *value.curves.items())))
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, bool | int | float | str | None) else repr(value)

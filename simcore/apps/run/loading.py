@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from simcore.apps.run.scenario import Scenario
 from simcore.apps.run.settings import RunSettings
 from simcore.errors import GraphError, InputError, OutOfMemoryError, nearest
-from simcore.graph import Graph, load_graph
+from simcore.graph import Graph, graph_hash, load_graph
 from simcore.graph.schedules import bubble_fraction, grid
 from simcore.hardware import ClusterSpec, GpuSpec, load_cluster, num_nic_links
 from simcore.memory import MemoryVerdict, ProgramMemory, parts_and_advice, peak_memory
@@ -41,6 +41,16 @@ class Loaded:
     def assumptions(self) -> tuple[str, ...]:
         """What was assumed to complete the description."""
         return self.description.assumptions if self.description is not None else ()
+
+    @property
+    def asked(self) -> Description | str:
+        """What the job is, for the key of a question: its description, or the hash of its graph."""
+        return self.description if self.description is not None else graph_hash(self.graph)
+
+    @property
+    def software(self) -> Mapping[str, Any]:
+        """Kernel choices of a described job."""
+        return {} if self.description is None else self.description.software.model_dump(mode="json")
 
     @property
     def warnings(self) -> tuple[str, ...]:

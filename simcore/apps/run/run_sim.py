@@ -11,6 +11,7 @@ from simcore.apps.run.launching import Emit, FromMegatron, FromTorchtitan
 
 if TYPE_CHECKING:
     from simcore.apps.progress import StageTimer
+    from simcore.apps.run.question import RunQuestion
     from simcore.apps.run.scenario import Scenario
     from simcore.apps.run.simulation import FinishedRun
 
@@ -23,7 +24,12 @@ InterferenceOption = Annotated[
     ),
 ]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Take numbers of hardware that none has; the run says so.")
+    bool,
+    typer.Option(
+        "--force",
+        help="Take numbers of hardware that none has (the run says so); write over the answer to another"
+        " question.",
+    ),
 ]
 
 
@@ -73,7 +79,9 @@ def run_sim(
         bool, typer.Option("--no-fold", help="Simulate every rank by itself. The result is the same.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of anything random. Default: 0.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/<workload>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder. Default: one of runs, named by the question.")
+    ] = None,
     show_schedule: Annotated[
         bool, typer.Option("--show-schedule", help="Print a described job's pipeline schedule and stop.")
     ] = False,
@@ -145,10 +153,13 @@ def run_sim(
         return
     from simcore.apps.run.simulation import run_scenario
 
-    def run(scenario: Scenario, out: Path | None, stages: StageTimer) -> FinishedRun:
+    def run(
+        scenario: Scenario, out: Path | None, stages: StageTimer, question: RunQuestion | None = None
+    ) -> FinishedRun:
         return run_scenario(
             scenario, out, stages,
             fold=not no_fold, edits=edits or (), learned=learned, perfetto=perfetto, emit=emit or "",
+            question=question,
         )  # fmt: skip
 
     continued = None

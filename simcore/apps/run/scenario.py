@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from simcore.apps.run.settings import RunSettings, parse_settings
@@ -51,6 +52,19 @@ class DescribedJob:
     overrides: Mapping[str, str]
     launch: Launch | None = None
 
+    @property
+    def said(self) -> dict[str, str]:
+        """What is said of it beside its name or file, as settings; not what a file or flags say."""
+        sections: Mapping[str, Any] = {} if self.folder or self.launch else self.content
+        values = {
+            f"{section}.{key}": f"{value}".lower() if isinstance(value, bool) else f"{value}"
+            for section in SECTIONS
+            if isinstance(content := sections.get(section), Mapping)
+            for key, value in content.items()
+            if key != section
+        }
+        return {**values, **self.overrides}
+
     def complete(self, num_gpus: int, generation: str = "") -> Description:
         """The job on ``num_gpus`` GPUs of a generation.  InputError as for ``workloads.jobs``."""
         from workloads.jobs import complete  # most scenarios are graphs: they start without it
@@ -66,8 +80,10 @@ class DescribedJob:
 class Scenario:
     """A complete question.
 
-    ``graph_dir`` is where the execution graph is (None: it follows from ``described``); ``from_catalog`` that
-    it comes with the project, verified; ``force`` that hardware may have numbers that none has.
+    ``named`` is what it was asked by: a name, file or folder.  ``graph_dir`` is where the execution graph is
+    (None: it follows from ``described``); ``from_catalog`` that it comes with the project, verified;
+    ``usual_cluster`` that none was named; ``force`` that hardware may have numbers that none has, and that
+    the answer to another question may be written over.
     """
 
     graph_dir: Path | None
@@ -78,6 +94,8 @@ class Scenario:
     settings: RunSettings
     described: DescribedJob | None = None
     force: bool = False
+    named: str = ""
+    usual_cluster: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,7 +169,20 @@ def resolve_scenario(
         settings=parse_settings({key: text for key, text in given_settings.items() if key not in of_job}),
         described=described,
         force=force,
+        named=_named(workload, file, launch),
+        usual_cluster=cluster is None and file.cluster is None,
     )
+
+
+def _named(workload: str | None, file: _File, launch: tuple[str, str] | None) -> str:
+    """What a question is asked by, as an argument of ``run_sim.py``."""
+    if launch is not None:
+        return f"--from-{launch[0]} {quote(launch[1])}"
+    if workload is None and file.described is not None:
+        model = file.described.get("model")
+        named = model.get("model", model.get("name")) if isinstance(model, Mapping) else model
+        return f"{named or 'a described model'}"
+    return quote(workload or file.workload or catalog.DEFAULT)
 
 
 def _launched(

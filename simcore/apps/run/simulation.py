@@ -12,11 +12,11 @@ from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.band import stated_band
 from simcore.apps.run.launching import launch_of, predicted_lines
-from simcore.apps.run.loading import check_dims, check_world, loaded, rank_gpus
+from simcore.apps.run.loading import Loaded, check_dims, check_world, loaded, rank_gpus
+from simcore.apps.run.question import RunQuestion, asked_of, run_folder, usual_folder
 from simcore.apps.run.scenario import Scenario
 from simcore.cost import ORIGINS
 from simcore.engine import Answered, SimulationResult
-from simcore.files import folder_name, whole_folder
 from simcore.graph import Graph, graph_hash, verify
 from simcore.hardware import ClusterSpec, assumptions, hardware_hash
 from simcore.hardware.record import unmeasured_fabric
@@ -25,7 +25,7 @@ from simcore.report import default_ranks, write_perfetto
 from simcore.run import Ran, Setup, run
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
 from simcore.timeline.facts import origin_shares
-from simcore.timeline.schema import RUN
+from simcore.timeline.info import AssumedValue
 from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
@@ -65,15 +65,18 @@ def run_scenario(
     learned: LearnedInterference | None = None,
     perfetto: bool = True,
     emit: str = "",
+    question: RunQuestion | None = None,
 ) -> FinishedRun:
-    """Simulate ``scenario`` into ``out_dir`` (default: ``runs/<workload>``), atomically.
+    """Simulate ``scenario`` into ``out_dir`` (default: a folder of ``runs`` named by it), atomically.
 
     With ``fold`` one rank stands for all that must behave like it; the result is the same without.
     ``edits`` (``KEY=VALUE``) change the workload first; the step time is found before each of them too.
     ``learned`` says how communication slows kernels, instead of what they share.  ``perfetto``: also write
-    a file for Perfetto.  ``emit``: and one by which this framework runs the job.
+    a file for Perfetto.  ``emit``: and one by which this framework runs the job.  ``question``: what the run
+    is a part of the answer to, where that is another than it seems.
 
-    Errors: InputError for what does not fit together, OutOfMemoryError when a stage does not fit its GPUs,
+    Errors: InputError for what does not fit together or where ``out_dir`` holds the answer to another
+    question, OutOfMemoryError when a stage does not fit its GPUs,
     DeadlockError when the workload hangs.
     """
     settings = scenario.settings
@@ -105,14 +108,15 @@ def run_scenario(
         if emit:
             launch_of(found, emit, edited=bool(done))  # what cannot be written is known at once
         memory, fits = found.fits(graph, cluster, scenario)
-    if out_dir is None:
-        out_dir = Path("runs") / folder_name(graph.workload.name + ("-edited" if done else ""))
     setup = setup_of(scenario, fold=fold, learned=learned)
+    question = question or asked_of(scenario, found.asked, found.cluster, setup, edits=edits)
+    if out_dir is None:
+        out_dir = usual_folder(question, found.graph.workload.name, scenario, edits)
     plain = dataclasses.replace(setup, fold=True, noise_sigma=0.0, rank_gpus={})
     with stages.stage("simulating before edits"):
         before_s = [run(*state, plain).step_s for state in states[:-1]]
     # Opened before the long part: what cannot be written is known at once.
-    with whole_folder(out_dir, RUN) as folder:
+    with run_folder(out_dir, question, force=scenario.force) as folder:
         with stages.stage("simulating") as update:
             ran = run(graph, cluster, setup, progress=_throttled(update))
         result = ran.result
@@ -124,6 +128,10 @@ def run_scenario(
         )  # fmt: skip
         facts = dataclasses.replace(
             facts,
+            asked=question.text,
+            question=question.key,
+            software=found.software,
+            assumed=_assumed(found, scenario),
             band=band,
             nearest=nearest,
             warnings=(*_tight(fits), *unordered, *found.warnings, *facts.warnings),
@@ -154,6 +162,21 @@ def run_scenario(
         info = info.model_copy(update={"wall_s": dict(stages.seconds)})
         info.write(folder)
     return FinishedRun(out_dir, info, analysis, tuple(ranks), left_out, changes, answered=answered)
+
+
+def _assumed(found: Loaded, scenario: Scenario) -> tuple[AssumedValue, ...]:
+    """What the question left open, what is not the job's own first."""
+    assumed = []
+    if scenario.usual_cluster:
+        assumed.append(AssumedValue(key="cluster", value=scenario.cluster, why="as none is named"))
+    if found.description is not None:
+        assumed += [
+            AssumedValue(key=one.key, value=one.value, why=one.why) for one in found.description.assumed
+        ]
+    elif not scenario.settings.kernels and (kernels := _mapping(found.graph, scenario.settings)):
+        why = f"kernels of the build that is usual for {found.graph.workload.precision}"
+        assumed.append(AssumedValue(key="workload.kernels", value=kernels, why=why))
+    return tuple(assumed)
 
 
 def _tight(fits: MemoryVerdict) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.loading import loaded
+from simcore.apps.run.question import asked_of, usual_folder
 from simcore.apps.run.scenario import Scenario
-from simcore.apps.run.simulation import FinishedRun, run_scenario
+from simcore.apps.run.simulation import FinishedRun, run_scenario, setup_of
 from simcore.errors import InputError
-from simcore.files import folder_name
 from simcore.report import json_object
 from simcore.timeline.schema import TIMELINE_FILE
 from simcore.units import s_from_ps
@@ -51,12 +51,13 @@ def run_steady_state(
     if counts is None:
         return run(scenario, out_dir, stages)
     memory, _ = whole.fits(whole.graph, whole.cluster, scenario)
-    out_dir = out_dir or Path("runs") / folder_name(whole.graph.workload.name)
+    question = asked_of(scenario, job, whole.cluster, setup_of(scenario), steady_state=True)
+    out_dir = out_dir or usual_folder(question, whole.graph.workload.name, scenario)
     each = job.training.micro_batch * job.parallel.dp
     few, more = counts
     with tempfile.TemporaryDirectory() as scratch:
         shorter = _shown(run(_with(scenario, each * few), Path(scratch) / "run", stages))
-    outcome = run(_with(scenario, each * more), out_dir, stages)
+    outcome = run(_with(scenario, each * more), out_dir, stages, question=question)
     longer = _shown(outcome)
     steps_s = (shorter["step_time_s"], longer["step_time_s"])
     step_s = continued(counts, steps_s, _between_groups_s(outcome, more - few), count)
@@ -64,6 +65,7 @@ def run_steady_state(
         return run(scenario, out_dir, stages)
     shown = _whole_step(shorter, longer, step_s, (count - more) / (more - few), count / more)
     shown["peak_memory_bytes"] = max(one.total for one in memory)
+    shown["training"] = shown["job"]["training"] = whole.graph.workload.options["training"]
     note = (
         f"steady state: {step_s:.4g} s for {count} microbatches is a straight line through"
         f" steps of {few} ({steps_s[0]:.4g} s) and {more} ({steps_s[1]:.4g} s);"

@@ -93,7 +93,7 @@ def test_steady_state_is_the_whole_step(
     run: Run, described: Path, tmp_path: Path, settings: dict[str, object]
 ) -> None:
     pairs = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    arguments = [described, *pairs, "--json", "--out", tmp_path / "out"]
+    arguments = [described, *pairs, "--json", "--force", "--out", tmp_path / "out"]
     whole = shown(run("run-sim", *arguments))
     continued = shown(run("run-sim", *arguments, "--steady-state"))
     is_long = "training.global_batch" in settings  # the others are simulated whole
@@ -117,13 +117,13 @@ def test_a_run_states_its_band_and_the_nearest_measured_runs(
     assert (info["band"], info["nearest"]) == (band, found["nearest"])
     assert not any("does not cover" in reason for reason in band["reasons"])
     settings = ("--set", "rank.1.gpu.clock=0.8", "--network", "alphabeta")
-    slower = shown(run("run-sim", described, *settings, "--json", "--out", tmp_path / "out"))
+    slower = shown(run("run-sim", described, *settings, "--json", "--out", tmp_path / "slower"))
     assert slower["band"]["reasons"][-2:] == [
         "the band does not cover rank.1.gpu.clock: nobody measured such a machine",
         "the band is that of the fluid network, not of alphabeta",
     ]
     edited = shown(
-        run("run-sim", described, "--edit", "class.gemm.speed=2", "--json", "--out", tmp_path / "out")
+        run("run-sim", described, "--edit", "class.gemm.speed=2", "--json", "--out", tmp_path / "edited")
     )
     assert edited["band"]["reasons"][-1].startswith("the band does not cover edits")
 

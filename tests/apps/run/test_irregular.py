@@ -45,7 +45,7 @@ def step(graph_dir: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def simulate(*settings: str) -> dict[str, Any]:
         found = []
         for name, more in (("folded", []), ("plain", ["--no-fold"])):
-            arguments = [str(graph_dir), "--json", "--out", str(tmp_path / name), *more]
+            arguments = [str(graph_dir), "--json", "--force", "--out", str(tmp_path / name), *more]
             for setting in settings:
                 arguments += ["--set", setting]
             result = CliRunner().invoke(app, ["run-sim", *arguments])

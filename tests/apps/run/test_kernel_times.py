@@ -44,7 +44,7 @@ def test_a_table_overrides_the_formula_and_is_named(
     assert result.exit_code == 0, result.output
     # Ten products of 700 us, and the launch of the first.
     assert json.loads(result.stdout)["step_time_s"] == pytest.approx(7e-3, abs=2e-5)
-    record = json.loads(Path("runs/product/run.json").read_text())
+    record = json.loads(Path("runs/latest/run.json").read_text())
     assert any("mine.csv" in text for text in record["assumptions"])
 
 

@@ -61,7 +61,7 @@ def test_parents_come_and_go_with_the_run(
 def test_a_link_to_a_run_is_followed(run: Callable[..., Result], graph_dir: Path) -> None:
     assert run("run-sim", graph_dir, "--out", "real").exit_code == 0
     Path("latest").symlink_to("real")
-    assert run("run-sim", graph_dir, "--out", "latest", "--seed", "5").exit_code == 0
+    assert run("run-sim", graph_dir, "--out", "latest", "--seed", "5", "--force").exit_code == 0
     assert Path("latest").is_symlink()
     assert '"seed": 5' in Path("real/run.json").read_text()
 

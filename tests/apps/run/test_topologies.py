@@ -42,7 +42,9 @@ def step(run: Callable[..., Result], graph_dir: Path, tmp_path: Path) -> Simulat
     def simulate(*arguments: str) -> dict[str, Any]:
         digests = []
         for name, more in (("plain", ["--no-fold"]), ("folded", [])):
-            result = run("run-sim", graph_dir, "--json", "--out", tmp_path / name, *more, *arguments)
+            result = run(
+                "run-sim", graph_dir, "--json", "--force", "--out", tmp_path / name, *more, *arguments
+            )
             assert result.exit_code == 0, result.output
             digests.append(RunInfo.read(tmp_path / name).digest)
         assert digests[0] == digests[1]

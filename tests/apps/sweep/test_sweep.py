@@ -80,7 +80,7 @@ def test_rows_are_what_run_sim_says(ask, tmp_path, capsys):
         {"settings": ["training.global_batch=16", "parallel.pp=2"]},
     ]
     for row, options in zip(rows, asked, strict=True):
-        run_sim(str(job), **options, out=tmp_path / "run", perfetto=False, as_json=True)
+        run_sim(str(job), **options, out=tmp_path / "run", force=True, perfetto=False, as_json=True)
         one = json.loads(capsys.readouterr().out)
         assert row["status"] == "done"
         for key in ("step_time_s", "tokens_per_s", "mfu", "peak_memory_bytes", "gpus", "warnings"):
