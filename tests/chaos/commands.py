@@ -101,12 +101,16 @@ def _swept(path: Path) -> frozenset[str]:
 #: Every command that keeps something on disk is registered here.
 COMMANDS = [
     Command(
-        "run", "run", lambda which: f"run-sim {{0}}/tiny --out run --seed {1 + (which == 'new')}", _run, 30
+        "run",
+        "run",
+        lambda which: f"run-sim {{0}}/tiny --out run --force --seed {1 + (which == 'new')}",
+        _run,
+        30,
     ),
     Command(
         "replay",
         "replayed",
-        lambda which: f"replay {{0}}/{which}.json --out replayed",
+        lambda which: f"replay {{0}}/{which}.json --out replayed --force",
         _run,
         20,
     ),

@@ -34,7 +34,7 @@ def test_a_folder_that_is_written_in_its_place_is_found_broken(
         yield path
 
     chaos = Chaos(tmp_path, 1, commands=[command for command in QUICK if command.name == "run"])
-    monkeypatch.setattr("simcore.apps.run.simulation.whole_folder", in_place)
+    monkeypatch.setattr("simcore.apps.run.question.whole_folder", in_place)
     for _ in range(2):
         chaos.kill()
     assert any(
