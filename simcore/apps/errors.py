@@ -46,8 +46,14 @@ def as_app(command: typer.Typer | Callable[..., None]) -> typer.Typer:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command()(command)
         command = app
+    from typer.core import TyperCommand
+
+    from simcore.apps.hints import HintingCommand
+
     for one in command.registered_commands:
         assert one.callback is not None
+        if one.cls in (None, TyperCommand):
+            one.cls = HintingCommand
         if not hasattr(one.callback, "reports_errors"):
             one.callback = _reporting(one.callback)
     return command

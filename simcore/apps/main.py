@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from simcore import __version__
 from simcore.apps.bench.command import app as bench
 from simcore.apps.errors import as_app
 from simcore.apps.fit.command import calibrate
@@ -12,6 +15,7 @@ from simcore.apps.plan.command import plan
 from simcore.apps.process import collect_as_usual
 from simcore.apps.replay.command import replay
 from simcore.apps.run.finished import compare, export_chakra, report
+from simcore.apps.run.names import list_names
 from simcore.apps.run.run_sim import run_sim
 from simcore.apps.studies.bandwidth import bandwidth_study
 from simcore.apps.studies.command import fidelity_study
@@ -21,9 +25,7 @@ from simcore.apps.validate.command import validate
 
 app = typer.Typer(
     name="simcore",
-    help="Simulate a training step of a large model on a GPU cluster.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 for command in (
@@ -31,7 +33,23 @@ for command in (
     contention_study, bandwidth_study, profile_gpu,
 ):  # fmt: skip
     app.command()(command)
+app.command("list")(list_names)
 app.add_typer(bench, name="bench")
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"simcore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def simcore(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say it and exit.")
+    ] = False,
+) -> None:
+    """Simulate a training step of a large model on a GPU cluster."""
 
 
 # Reads its own arguments, --help included, and is imported when it is called: it needs torch.

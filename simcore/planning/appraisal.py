@@ -53,9 +53,13 @@ class Appraiser:
             rough_ps = 0
             if not one.reason:
                 assert one.job is not None
-                rough_ps = self._rough(one.job, settings).step_ps(_laid_out(one.job))
+                rough_ps = self._rough_ps(one.job, settings)
             found.append(Appraised(settings, one.reason, one.peak_bytes, rough_ps))
         return found
+
+    def rough_ps(self, settings: Settings) -> int:
+        """The rough bound below a candidate's step time, without a look at its memory."""
+        return self._rough_ps(self.question.completed(settings), settings)
 
     def bound_ps(self, settings: Settings) -> int:
         """The bound below a candidate's step time."""
@@ -70,6 +74,9 @@ class Appraiser:
             return Simulated(settings, run(job.graph(), cluster, self.question.setup).step_s)
         except SimcoreError as error:
             return Simulated(settings, 0.0, str(error).splitlines()[0])
+
+    def _rough_ps(self, job: Description, settings: Settings) -> int:
+        return self._rough(job, settings).step_ps(_laid_out(job))
 
     def _rough(self, job: Description, settings: Settings) -> RoughBounds:
         precision = job.training.precision

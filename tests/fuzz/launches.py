@@ -9,6 +9,7 @@ from typing import Any
 
 from simcore.apps.run.scenario import resolve_scenario
 from simcore.errors import InputError
+from simcore.hardware import load_cluster
 from tests.fuzz.cases import Answer, Case, Format, register
 from tests.fuzz.described import asked
 from tests.fuzz.mutate import NUMBERS, TEXTS, as_json, as_toml, as_yaml, document, misspelt, pick
@@ -144,7 +145,7 @@ def _door(given: Path, case: Case) -> Answer:
     scenario = resolve_scenario(None, cluster="h100-8", settings={}, launch=launch)
     assert scenario.described is not None
     answer = asked(scenario, case)
-    job = scenario.described.complete(8)
+    job = scenario.described.complete(load_cluster("h100-8"))
     try:
         text, _ = emitted(framework, job, [])
     except InputError:  # Megatron-LM itself refuses some jobs that can be simulated

@@ -101,7 +101,9 @@ def test_gpt2_keeps_what_transformers_defaults_to(tmp_path):
 
 def test_what_is_left_open_is_assumed_and_said():
     made = job({"model": "llama3-8b", "parallel": {"tp": 2}}, num_gpus=16)
-    assert (made.parallel.dp, made.parallel.sequence_parallel, made.training.global_batch) == (8, True, 8)
+    # Its own sequences of 8,192 tokens; on few GPUs 131,072 tokens each: 16 x 131,072 / 8,192 samples.
+    assert (made.parallel.dp, made.parallel.sequence_parallel, made.training.global_batch) == (8, True, 256)
+    assert (made.training.seq, made.training.num_microbatches(made.parallel)) == (8192, 32)
     assert made.software.name == "megatron-core"
     assert any("dp=8" in line for line in made.assumptions)
     torch = job({"model": "llama3-8b", "training": {"sharding": "fsdp2"}})

@@ -6,7 +6,7 @@ What is said comes from a YAML file, ``--set``, a Hugging Face config.json, or t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,8 +23,8 @@ from workloads.jobs.rules import RULES
 from workloads.models.block import BLOCKS
 from workloads.models.check import check_model
 from workloads.models.checked import checked, value_of
-from workloads.models.hugging_face import model_fields
-from workloads.models.public import model_names, named_model
+from workloads.models.hugging_face import longest_sequence, model_fields
+from workloads.models.public import MOST_CONTEXT, USUAL_CONTEXT, context_of, model_names, named_model
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.check import check_job
@@ -77,12 +77,14 @@ def complete(
     generation: str = "",
     overrides: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    chosen: Sequence[Assumed] = (),
 ) -> Description:
     """The job that ``content`` (keys :data:`SECTIONS`) and ``overrides`` (``section.key`` -> text) describe.
 
     ``model`` is a name, a path to a Hugging Face config.json or fields of :class:`ModelSpec`; ``software`` a
     preset's name or TOML file, or fields of :class:`SoftwareSpec` with ``preset``.  Files that ``content``
     names lie in ``folder`` where it is given, those that ``overrides`` name anywhere.
+    ``chosen``: what of it somebody has chosen already where it was left open.
     What is left open follows from :data:`RULES` on ``num_gpus`` GPUs of a ``generation``.
     Errors: InputError for unknown keys and values that cannot be, naming the key and the nearest valid one.
     """
@@ -103,10 +105,12 @@ def complete(
     at = {section: None if keys & given else folder for section, keys in free.items()}
     preset_said = bool(said["software"].keys() & {"software", "preset"})
     preset = _preset(said, where, at["software"])
-    model, remarks = _model(said["model"], preset, where, at["model"])
+    model, remarks, context = _model(said["model"], preset, where, at["model"])
     check_model(model, f"{where}: model")
-    draft = Draft(where, num_gpus, generation, preset, model, said, preset_said=preset_said)
+    draft = Draft(where, num_gpus, generation, preset, model, said, preset_said=preset_said, context=context)
     draft.warnings += remarks
+    for one in chosen:
+        draft.choose(one)
     for rule in RULES:
         rule(draft)
     return Description(
@@ -168,22 +172,28 @@ def _preset(said: dict[str, dict[str, Any]], where: str, folder: Path | None) ->
 
 def _model(
     said: dict[str, Any], preset: Preset, where: str, folder: Path | None
-) -> tuple[ModelSpec, tuple[str, ...]]:
-    """The model, and warnings of what was said of it."""
+) -> tuple[ModelSpec, tuple[str, ...], tuple[int, str]]:
+    """The model, warnings of what was said of it, and tokens of its usual sequences with the reason."""
     fields = dict(said)
     source = fields.pop("model", None)
     base: dict[str, Any] = {}
     remarks: tuple[str, ...] = ()
+    context = USUAL_CONTEXT, "as most models are trained on"
     if source is not None:
         if not isinstance(source, str):
             raise InputError(f"{where}: model must be a name, not {str(source)[:80]!r}")
         path = _file(source, where, folder)
         if path.suffix == ".json" or there(path):
-            found, remarks = model_fields(_read_json(path), str(path))
+            config = _read_json(path)
+            found, remarks = model_fields(config, str(path))
             base = {**found, "name": _name_of(path)}
+            if (longest := longest_sequence(config)) > 0:
+                context = min(longest, MOST_CONTEXT), f"{path.name} takes up to {longest:,} tokens"
         elif source in model_names():
+            context = context_of(source), f"sequences that {source} is trained on"
             if not fields and not preset.values("model"):
-                return named_model(source), ()
+                model = named_model(source)
+                return model, (), _context_of_images(model) or context
             base = named_model(source).model_dump(exclude_unset=True)
         else:
             raise InputError(f"{where}: unknown model {source!r}{nearest(source, model_names())}")
@@ -191,7 +201,14 @@ def _model(
     for key in (block.key for block in BLOCKS.values()):
         if isinstance(base.get(key), dict) and isinstance(fields.get(key), dict):
             values[key] = {**base[key], **fields[key]}
-    return checked(ModelSpec, values, f"{where}: model"), remarks
+    model = checked(ModelSpec, values, f"{where}: model")
+    if source is None and model.max_positions:
+        context = model.max_positions, "the model's positions"
+    return model, remarks, _context_of_images(model) or context
+
+
+def _context_of_images(model: ModelSpec) -> tuple[int, str] | None:
+    return (model.sequence(1), "an image's patches and its class token") if model.image_size else None
 
 
 def _name_of(path: Path) -> str:

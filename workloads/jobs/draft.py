@@ -33,7 +33,8 @@ class Draft:
     """Values of each section as they stand: the preset's, what was said over them, and what rules assume.
 
     ``said[section]`` is what was said, which no rule overrules without a warning; ``preset_said``: whether
-    the preset was, too.  Errors: InputError, when specs are asked for, for unknown keys and values that
+    the preset was, too; ``context``: tokens of the sequences that such a model is trained on, and why so many
+    (0: not known).  Errors: InputError, when specs are asked for, for unknown keys and values that
     cannot be.
     """
 
@@ -47,9 +48,11 @@ class Draft:
         said: Mapping[str, Mapping[str, Any]],
         *,
         preset_said: bool = True,
+        context: tuple[int, str] = (0, ""),
     ) -> None:
         self.where, self.num_gpus, self.generation = where, num_gpus, generation
         self.preset, self.model, self.said, self.preset_said = preset, model, said, preset_said
+        self.context = context
         self.assumed: list[Assumed] = []
         self.warnings: list[str] = []
         self._values = {
@@ -84,6 +87,10 @@ class Draft:
         section, _, name = key.partition(".")
         return name in self.said[section]
 
+    def is_open(self, key: str) -> bool:
+        """Whether ``section.key`` was neither said nor chosen yet."""
+        return not self.is_said(key) and key not in {one.key for one in self.assumed}
+
     def is_set(self, key: str) -> bool:
         """Whether ``section.key`` was said or the preset has it."""
         section, _, name = key.partition(".")
@@ -97,10 +104,17 @@ class Draft:
             self._specs.pop(section)
             self.assumed.append(Assumed(key, value, why))
 
+    def choose(self, one: Assumed) -> None:
+        """Set what somebody has chosen before the rules are asked."""
+        section, _, name = one.key.partition(".")
+        self._values[section][name] = one.value
+        self._specs.pop(section, None)
+        self.assumed.append(one)
+
     def left(self, key: str, why: str) -> None:
         """Record that ``section.key`` stays as it is, unless it was said or a rule has recorded it."""
-        section, _, name = key.partition(".")
-        if not self.is_said(key) and key not in {one.key for one in self.assumed}:
+        if self.is_open(key):
+            section, _, name = key.partition(".")
             self.assumed.append(Assumed(key, getattr(getattr(self, section), name), why))
 
     def note(self, why: str) -> None:

@@ -11,15 +11,16 @@ from typing import Final
 
 from simcore.errors import InputError
 from simcore.tables import names
+from workloads.jobs.batches import batches, groups_of_microbatches
 from workloads.jobs.draft import Assumed, Draft
-from workloads.models.check import nearest_divisors
 from workloads.parallel.axis import divides
-from workloads.parallel.check import MOST_MICROBATCHES
 from workloads.parallel.job import FSDP
 from workloads.parallel.spec import TrainingSpec
 from workloads.parallel.stages import even_as_possible
 
 Rule = Callable[[Draft], None]
+#: Generations whose tensor cores know no bf16 (NVIDIA's whitepapers of V100 and T4).
+_WITHOUT_BF16: Final = ("volta", "turing")
 
 
 def software_is_the_presets(draft: Draft) -> None:
@@ -32,8 +33,21 @@ def software_is_the_presets(draft: Draft) -> None:
 
 
 def length(draft: Draft) -> None:
-    """The length of a sequence."""
-    draft.left("training.seq", "sequences of so many tokens, as nothing else is said")
+    """The length of a sequence: the model's own."""
+    tokens, why = draft.context
+    if tokens and not draft.is_set("training.seq"):
+        draft.assume("training.seq", tokens, why)
+    draft.left("training.seq", why or "as nothing else is said")
+
+
+def precision(draft: Draft) -> None:
+    """GPUs without bf16 products train in fp16."""
+    if (
+        draft.generation in _WITHOUT_BF16
+        and draft.training.precision == "bf16"
+        and draft.is_open("training.precision")
+    ):
+        draft.assume("training.precision", "fp16", f"GPUs of generation {draft.generation} have no bf16")
 
 
 def sequence_parallelism(draft: Draft) -> None:
@@ -140,43 +154,6 @@ def fsdp_in_pipelines(draft: Draft) -> None:
         draft.assume(
             "training.reshard_after_forward", False,
             "FSDP2 gathers once a step and keeps what it has, as torchtitan and Llama 3 do with pipelines",
-        )  # fmt: skip
-
-
-def batches(draft: Draft) -> None:
-    """Micro batch and global batch."""
-    parallel, training = draft.parallel, draft.training
-    if not draft.is_said("training.micro_batch"):
-        usual = int(draft.preset.values("unpublished").get("micro_batch", [1])[0])
-        samples = (
-            training.global_batch // parallel.batch_ways if draft.is_said("training.global_batch") else usual
-        )
-        micro = max((size for size in range(1, usual + 1) if samples % size == 0), default=1)
-        draft.assume("training.micro_batch", micro, f"the usual one of {draft.preset.name} that divides")
-    if not draft.is_said("training.global_batch"):
-        count = 4 * parallel.pp if parallel.pp > 1 else 1
-        draft.assume(
-            "training.global_batch", count * draft.training.micro_batch * parallel.batch_ways,
-            f"{count} microbatches for each replica",
-        )  # fmt: skip
-
-
-def groups_of_microbatches(draft: Draft) -> None:
-    """Interleaving takes as many microbatches at once as there are stages, or the next number that divides.
-
-    Megatron-Core's schedules.py refuses a remainder smaller than the pipeline.
-    """
-    spec, training = draft.parallel, draft.training
-    count = training.num_microbatches(spec)
-    if spec.virtual_stages == 1 or not spec.pipeline.loops or spec.microbatch_group or count % spec.pp == 0:
-        return
-    if count > MOST_MICROBATCHES:  # refused where the whole job is checked
-        return
-    _, group = nearest_divisors(count, spec.pp)
-    if group is not None:
-        draft.assume(
-            "parallel.microbatch_group", group,
-            f"{count} microbatches are no multiple of {spec.pp} stages: the next larger group that divides",
         )  # fmt: skip
 
 
@@ -290,6 +267,7 @@ def what_is_left(draft: Draft) -> None:
 RULES: Final[tuple[Rule, ...]] = (
     software_is_the_presets,
     length,
+    precision,
     schedule_of_one_stage,
     sequence_parallelism,
     data_parallelism,

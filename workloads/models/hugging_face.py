@@ -152,6 +152,17 @@ def from_hugging_face(config: Mapping[str, Any], where: str = "config.json") -> 
     return model
 
 
+def longest_sequence(config: Mapping[str, Any]) -> int:
+    """Tokens that a configuration's model takes at most; 0 where it does not say."""
+    inner = config.get("text_config")
+    values = inner if isinstance(inner, Mapping) and inner else config
+    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        value = values.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return 0
+
+
 def model_fields(config: Mapping[str, Any], where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Fields of a :class:`ModelSpec`, and warnings of keys that seem misspelt; ``where`` begins messages.
 

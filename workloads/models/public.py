@@ -8,19 +8,23 @@ from functools import cache
 from typing import Any, Final
 
 from simcore.errors import InputError, nearest
-from simcore.tables import TEXT, Each, Maybe, load
+from simcore.tables import TEXT, Each, Maybe, Plain, Rows, load
 from workloads.models.spec import ModelSpec
 
 _FIELDS: Final = dict.fromkeys(ModelSpec.model_fields.keys() - {"name"}, Maybe(Any))
+#: Tokens of a sequence where nothing else is known, and the most that a model is trained on unasked.
+USUAL_CONTEXT: Final = 4096
+MOST_CONTEXT: Final = 8192
 _SCHEMA: Final = {
+    "context": Rows({"of": TEXT, "tokens": Plain(integer=True), "source": TEXT}),
     "base": Each({"extends": Maybe(TEXT), **_FIELDS}),
     "models": Each({"pattern": TEXT, "base": TEXT, "source": TEXT, **_FIELDS}),
 }
 
 
 @cache
-def _tables() -> dict[str, dict[str, dict[str, Any]]]:
-    found: dict[str, dict[str, dict[str, Any]]] = load(_SCHEMA, "workloads.models", "public.toml")
+def _tables() -> dict[str, Any]:
+    found: dict[str, Any] = load(_SCHEMA, "workloads.models", "public.toml")
     return found
 
 
@@ -36,6 +40,12 @@ def named_model(name: str) -> ModelSpec:
     if name not in models:
         raise InputError(f"unknown model {name!r}{nearest(name, models)}")
     return ModelSpec(name=name, **_fields(models[name]))
+
+
+def context_of(name: str) -> int:
+    """Tokens of the sequences that the model of that name is usually trained on."""
+    rows = _tables()["context"]
+    return next((int(row["tokens"]) for row in rows if re.match(row["of"], name)), USUAL_CONTEXT)
 
 
 def find_model(text: str) -> Mapping[str, Any]:

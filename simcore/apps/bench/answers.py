@@ -48,7 +48,7 @@ def answer(settings: Mapping[str, str], gpus: int = _GPUS, repeat: int = 2) -> d
         began = time.process_time()
         job = complete(
             {"model": _MODEL}, "a candidate", num_gpus=gpus, generation=cluster.gpu.generation,
-            overrides=settings,
+            overrides={"training.seq": "2048", **settings},
         )  # fmt: skip
         graph = job.graph()
         described = time.process_time()

@@ -19,6 +19,8 @@ Row = dict[str, Any]
 
 _CLUSTER: Final = "h100-1024"
 _GOAL_S: Final = 1.0
+#: Of all jobs: nothing that a measurement depends on is left to defaults.
+_ALL: Final = ("training.seq=2048", "training.micro_batch=1")
 _START: Final = """
 import gc, os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -39,15 +41,17 @@ class BenchedJob:
     @property
     def arguments(self) -> list[str]:
         """As ``run_sim`` takes them."""
-        return [self.model, "--cluster", _CLUSTER, *(f"--set={setting}" for setting in self.settings)]
+        settings = (*self.settings, *_ALL)
+        return [self.model, "--cluster", _CLUSTER, *(f"--set={setting}" for setting in settings)]
 
 
 #: By name; ``pp8`` and what follows it are Llama-3 70B, GPT-175B and Mixtral on 1,024 H100.
 JOBS: Final = {
-    "pp8": BenchedJob("llama3-70b", ("parallel.tp=8", "parallel.pp=8")),
+    "pp8": BenchedJob("llama3-70b", ("parallel.tp=8", "parallel.pp=8", "training.global_batch=512")),
     "pp8-64": BenchedJob("llama3-70b", ("parallel.tp=8", "parallel.pp=8", "training.global_batch=1024")),
     "pp8-interleaved": BenchedJob(
-        "llama3-70b", ("parallel.tp=8", "parallel.pp=8", "parallel.virtual_stages=5")
+        "llama3-70b",
+        ("parallel.tp=8", "parallel.pp=8", "parallel.virtual_stages=5", "training.global_batch=512"),
     ),
     "gpt-interleaved": BenchedJob(
         "gpt3-175b",
@@ -56,8 +60,16 @@ JOBS: Final = {
     "moe-pp8": BenchedJob(
         "mixtral-8x22b", ("parallel.tp=2", "parallel.pp=8", "parallel.ep=8", "training.global_batch=1024")
     ),
-    "fsdp": BenchedJob("llama3-70b", ("software.preset=torchtitan-fsdp2", "training.recompute=full")),
-    "moe": BenchedJob("mixtral-8x7b", ("parallel.ep=8",)),
+    "fsdp": BenchedJob(
+        "llama3-70b",
+        (
+            "software.preset=torchtitan-fsdp2",
+            "training.recompute=full",
+            "parallel.dp=1024",
+            "training.global_batch=1024",
+        ),
+    ),
+    "moe": BenchedJob("mixtral-8x7b", ("parallel.ep=8", "training.global_batch=1024")),
 }
 
 #: Stages of a run (``run.json``) and how the table calls them.

@@ -22,6 +22,7 @@ from simcore.planning import polish
 from simcore.planning.ground import SearchAxis
 from simcore.planning.question import Question
 from simcore.planning.search import Trial
+from simcore.planning.usual import usual_settings
 from simcore.units import GIB
 
 #: Strategies that get a file and a line.
@@ -116,6 +117,6 @@ def answered(
 
 def _refused(question: Question) -> str:
     """Why the job as it is by default cannot be; "" where it can."""
-    job = question.examined({})
+    job = question.examined(usual_settings(question))
     numbers = f": {job.peak_bytes / GIB:.1f} GiB of {question.available_bytes / GIB:.1f}"
     return job.reason + (numbers if job.reason and job.peak_bytes else "")

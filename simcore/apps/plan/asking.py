@@ -137,7 +137,7 @@ def asked(
         if given_so:
             raise InputError(f"{name}: a plan is for the fluid network and equal ranks without noise")
     found = load_cluster(scenario.cluster, hardware)
-    base = job.complete(found.num_gpus, found.gpu.generation)
+    base = job.complete(found)
     batch = {"training.global_batch": str(base.training.global_batch)}
     parallel = job.content.get("parallel")
     if isinstance(parallel, Mapping):  # dp is what other degrees leave of the GPUs

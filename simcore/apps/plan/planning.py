@@ -21,6 +21,7 @@ from simcore.planning.polish import STARTS, Polish, Polished
 from simcore.planning.question import Question
 from simcore.planning.search import Search, Trial
 from simcore.planning.space import candidates
+from simcore.planning.usual import usual_settings
 
 #: More candidates are none that anybody waits for.
 _MOST = 500_000
@@ -121,7 +122,7 @@ class _Appraising:
 
 def _default(question: Question, fitting: Sequence[Appraised]) -> Settings | None:
     """The candidate that the job is by default."""
-    job = question.ground.base
+    job = question.completed(usual_settings(question))
     wanted = (job.parallel, job.training)
     for one in fitting:
         if _agrees(one.settings, wanted):

@@ -56,7 +56,7 @@ def scenario_key(scenario: Scenario, *, anew: bool = False) -> str:
         assert scenario.graph_dir is not None, "a scenario has a graph or a description"
         job = f"{_hash_of(scenario.graph_dir)} {settings.kernels}"
     else:
-        job = scenario.described.complete(cluster.num_gpus, cluster.gpu.generation)
+        job = scenario.described.complete(cluster)
         cluster = _cluster(scenario, job.gpu) if job.gpu else cluster
     cluster = with_node_latencies(cluster, settings.nodes)
     return question_key(job, cluster, setup_of(scenario), refuse_memory=settings.refuse_memory)

@@ -102,7 +102,7 @@ def loaded_cluster(scenario: Scenario) -> tuple[ClusterSpec, Description | None]
     cluster = load_cluster(scenario.cluster, settings.hardware, force=scenario.force)
     if scenario.described is None:
         return cluster, None
-    job = scenario.described.complete(cluster.num_gpus, cluster.gpu.generation)
+    job = scenario.described.complete(cluster)
     return load_cluster(scenario.cluster, {**job.gpu, **settings.hardware}, force=scenario.force), job
 
 
@@ -117,7 +117,7 @@ def schedule_text(scenario: Scenario, *, as_json: bool = False) -> str:
             "--show-schedule needs a described job: a model's name, a config.json or a YAML file"
         )
     cluster = load_cluster(scenario.cluster, scenario.settings.hardware, force=scenario.force)
-    job = scenario.described.complete(cluster.num_gpus)
+    job = scenario.described.complete(cluster)
     schedule, placement = job.schedule()
     lines, bubble = grid(schedule, placement), bubble_fraction(schedule, placement)
     if as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simcore.apps.run.launching import Emit, FromMegatron, FromTorchtitan
+from simcore.apps.run.names import complete_cluster, complete_workload
 
 if TYPE_CHECKING:
     from simcore.apps.progress import StageTimer
@@ -37,13 +38,19 @@ def run_sim(
     workload: Annotated[
         str | None,
         typer.Argument(
+            autocompletion=complete_workload,
             help="Catalog name, graph folder, model name, Hugging Face config.json, or YAML file with"
             " workload (or model, parallel, training, software), cluster, network, seed and set."
-            " Default: gpt-175b-pp12-tp8-dp1."
+            " Default: gpt-175b-pp12-tp8-dp1.",
         ),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="Cluster profile. Default: h800-96.")
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            autocompletion=complete_cluster,
+            help="Cluster profile. Default: h800-96, of a described job h100-256.",
+        ),
     ] = None,
     network: Annotated[
         str | None,

@@ -20,7 +20,8 @@ from simcore.outside import inside, read_text, there, yaml_document
 from workloads import catalog
 
 if TYPE_CHECKING:
-    from workloads.jobs import Description
+    from simcore.hardware import ClusterSpec
+    from workloads.jobs import Assumed, Description
     from workloads.jobs.launch import Launch
 
 T = TypeVar("T")
@@ -65,13 +66,20 @@ class DescribedJob:
         }
         return {**values, **self.overrides}
 
-    def complete(self, num_gpus: int, generation: str = "") -> Description:
-        """The job on ``num_gpus`` GPUs of a generation.  InputError as for ``workloads.jobs``."""
+    def complete(self, cluster: ClusterSpec) -> Description:
+        """The job on a cluster, its layout chosen where it says none.  InputError where it cannot be."""
         from workloads.jobs import complete  # most scenarios are graphs: they start without it
 
+        chosen: tuple[Assumed, ...] = ()
+        if self.launch is None:
+            from simcore.planning.question import Question
+            from simcore.planning.usual import usual_strategy
+
+            asked = Question(self.content, self.where, self.folder, self.overrides, cluster)
+            chosen = usual_strategy(asked)
         job = complete(
-            self.content, self.where, overrides=self.overrides, num_gpus=num_gpus, generation=generation,
-            folder=self.folder,
+            self.content, self.where, overrides=self.overrides, num_gpus=cluster.num_gpus,
+            generation=cluster.gpu.generation, folder=self.folder, chosen=chosen,
         )  # fmt: skip
         return job if self.launch is None else self.launch.told(job)
 

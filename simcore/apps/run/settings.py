@@ -71,7 +71,8 @@ KEYS: Final = (
 )
 _RANK: Final = re.compile(r"rank\.([0-9]{1,9})\.(.+)")
 _NODE: Final = re.compile(r"node\.([0-9]{1,9})\.(.+)")
-_NUMBERED: Final = ("rank.<n>.gpu.clock", "node.<n>.extra_latency_s", "link.<name>.bytes_per_s")
+#: Settings of single ranks, nodes and links.
+NUMBERED: Final = ("rank.<n>.gpu.clock", "node.<n>.extra_latency_s", "link.<name>.bytes_per_s")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,12 @@ class RunSettings:
     noise_sigma: float = 0.0
     packets: PacketSettings = field(default_factory=PacketSettings)
     shortcuts: frozenset[str] = ALL_SHORTCUTS
+
+
+def choices_of(key: str) -> tuple[str, ...]:
+    """The values that a setting chooses from; nothing where it takes others."""
+    name = key.rpartition(".")[2]
+    return _CHOICES.get(key, _NETWORK_TEXTS.get(name, ()) if key.startswith("network.") else ())
 
 
 def split_pairs(pairs: Iterable[str]) -> dict[str, str]:
@@ -174,7 +181,7 @@ def parse_settings(given: Mapping[str, str]) -> RunSettings:
                 raise InputError(f"unknown setting {key!r}; did you mean 'node.{match[1]}.extra_latency_s'?")
             nodes[int(match[1])] = value
         else:
-            raise InputError(f"unknown setting {key!r}{nearest(key, (*KEYS, *_NUMBERED))}")
+            raise InputError(f"unknown setting {key!r}{nearest(key, (*KEYS, *NUMBERED))}")
     return RunSettings(
         given=dict(given),
         kernels=choices["workload.kernels"],

@@ -21,6 +21,7 @@ from simcore.apps.sweep import sweeping
 from simcore.apps.sweep.command import sweep
 from simcore.apps.sweep.spec import sweep_spec
 from simcore.errors import InfeasibleError, InputError
+from simcore.hardware import load_cluster
 
 MODEL = {"layers": 2, "hidden": 256, "heads": 4, "ffn": 512, "vocab": 1024}
 JOB = {
@@ -333,5 +334,6 @@ def test_files_that_a_spec_names_lie_beside_it(tmp_path, monkeypatch):
     path = written(tmp_path / "deep", {"cluster": "h100-8", "grid": {"model": ["config.json", "llama3-8b"]}})
     monkeypatch.chdir(tmp_path)
     spec = sweep_spec(path)
-    layers = [spec.scenario(case).described.complete(8, "hopper").model.layers for case in spec.cases()]
+    on = load_cluster("h100-8")
+    layers = [spec.scenario(case).described.complete(on).model.layers for case in spec.cases()]
     assert layers == [1, 32]

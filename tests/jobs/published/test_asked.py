@@ -36,7 +36,7 @@ def test_a_user_describes_the_job_that_was_validated(family: str, tmp_path: Path
         scenario = resolve_scenario(str(path), settings={})
         assert scenario.described is not None
         rated = load_cluster(scenario.cluster)
-        job = scenario.described.complete(rated.num_gpus, rated.gpu.generation)
+        job = scenario.described.complete(rated)
         assert (job.model, job.parallel, job.training) == (case.model, case.parallel, case.training)
         assert job.software == case.software
         cluster = load_cluster(scenario.cluster, {**job.gpu, **scenario.settings.hardware})

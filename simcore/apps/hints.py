@@ -1,0 +1,83 @@
+"""What was meant by an option that a command does not have: another command's, a setting, or an edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from typer.core import TyperCommand
+
+
+class HintingCommand(TyperCommand):
+    """A command that says, of an option that it does not have, where such a thing is said."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As click's; its NoSuchOption with hints."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # typer has had a click of its own since 0.26: the class is told by its name.
+            name = getattr(error, "option_name", None)
+            if type(error).__name__ == "NoSuchOption" and name is not None:
+                hints = list(hints_for(name, _after(given, name), ctx))
+                error.message = "; ".join((str(error.message), *hints))  # type: ignore[attr-defined]
+            raise
+
+
+def hints_for(option: str, value: str, ctx: Any) -> Iterator[str]:
+    """Where ``option`` (``--num-layers``), given ``value``, can be said, if not to the command of ``ctx``."""
+    parent = ctx.parent.command if ctx.parent is not None else None
+    others = [
+        name
+        for name, command in getattr(parent, "commands", {}).items()
+        if any(option in parameter.opts for parameter in command.params)
+    ]
+    if others:
+        yield f"{option} is an option of {', '.join(others[:4])}"
+    key = _setting(option, value)
+    if key is not None:
+        yield f"of a described job it is --set {key}={value or '...'}"
+        edit = _edit(key)
+        if edit is not None:
+            yield f"of a traced one --edit {edit}={value or '...'}"
+
+
+def _after(args: list[str], option: str) -> str:
+    """The word given with an option."""
+    for at, word in enumerate(args):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option and at + 1 < len(args) and not args[at + 1].startswith("-"):
+            return args[at + 1]
+    return ""
+
+
+def _setting(option: str, value: str) -> str | None:
+    """The setting that an option of Megatron-LM, or a key's own name, means."""
+    from simcore.errors import InputError
+    from workloads.jobs import sections_of
+    from workloads.jobs.launch import DIALECTS
+    from workloads.jobs.launch.options import Said
+
+    name = option.lstrip("-").replace("-", "_")
+    sections = sections_of(name)
+    if sections:
+        return f"{sections[0]}.{name}"
+    for known in DIALECTS["megatron"].table:
+        if option in known.names:
+            words: dict[str, Any] = {option: (value or "1",)}
+            try:
+                found = known.read(Said(words, "the command line", 1))
+            except InputError:
+                return None
+            return next(iter(found), None)
+    return None
+
+
+def _edit(key: str) -> str | None:
+    """The edit of traced jobs that changes what ``section.key`` says."""
+    from workloads import edits
+
+    name = key.rpartition(".")[2]
+    return name if name in {known.key for known in edits.registered_edits()} else None
