@@ -17,8 +17,10 @@ from simcore.timeline.info import RunInfo
 from simcore.timeline.reader import Timeline
 
 #: What two runs may differ in without being told: names of things, sources of numbers, and results.
-_FACTS = ("workload", "cluster", "settings", "network", "seed", "peak_math", "commit")
-_NO_DIFFERENCE = ("sources", "command", "versions", "steps")
+_FACTS = ("workload", "software", "cluster", "settings", "network", "seed", "peak_math", "commit")
+_NO_DIFFERENCE = (
+    "sources", "command", "versions", "steps", "model_flops_per_step", "model_flops_full_per_step",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,23 @@ class PathDifference:
 
 
 @dataclass(frozen=True)
+class StepWork:
+    """What a step does: tokens and model flops (causal attention once) of all GPUs; 0 where not known."""
+
+    tokens: int
+    flops: int
+    gpus: int
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Two analysed runs.  ``ops`` are sorted by the size of their difference, the largest first.
 
     ``path`` explains the difference of the step times: its differences add up to that, the largest first.
 
     ``inputs`` are the facts that differ, by dotted key: ``cluster.nic_bytes_per_s: (5e10, 2.5e10)``.
-    ``stages`` holds the breakdowns of the stages that both runs have.
+    ``stages`` holds the breakdowns of the stages that both runs have.  ``work`` is what each step does: runs
+    of unlike work are compared by the token, and by the GPU.
     """
 
     runs: tuple[StepAnalysis, StepAnalysis]
@@ -65,12 +77,41 @@ class Comparison:
     ops: tuple[OpDifference, ...]
     stages: dict[int, tuple[Breakdown, Breakdown]]
     path: tuple[PathDifference, ...] = ()
+    work: tuple[StepWork, StepWork] = (StepWork(0, 0, 1), StepWork(0, 0, 1))
 
     @property
     def speedup(self) -> float:
         """Step time of the first run over that of the second: above 1, the second is faster."""
         first, second = (run.step_ps for run in self.runs)
         return first / second if second else 0.0
+
+    def speedup_per(self, what: str) -> float:
+        """``tokens`` or ``flops`` per second of the second run over those of the first; 0 if not known."""
+        first, second = (getattr(work, what) for work in self.work)
+        return self.speedup * second / first if first and second else 0.0
+
+    @property
+    def same_work(self) -> bool:
+        """Whether both do the same with as many GPUs, or it is not known what they do."""
+        return self.work[0] == self.work[1]
+
+    @property
+    def time_scale(self) -> tuple[float, float]:
+        """What makes ps of one GPU in each run ps of all GPUs for one token; 1 where works are the same."""
+        if self.same_work or not all(work.tokens for work in self.work):
+            return 1.0, 1.0
+        first, second = (work.gpus / work.tokens for work in self.work)
+        return first, second
+
+    def gpu_time_per_token(self) -> tuple[dict[str, float], dict[str, float]] | None:
+        """GPU time for a token of each run by part of the step, ps; None where tokens are not known."""
+        if not all(work.tokens for work in self.work):
+            return None
+        first, second = (
+            {name: part * work.gpus / work.tokens for name, part in run.breakdown.parts().items()}
+            for run, work in zip(self.runs, self.work, strict=True)
+        )
+        return first, second
 
 
 def compare_runs(first: Timeline, second: Timeline) -> Comparison:
@@ -91,7 +132,12 @@ def compare(first: tuple[RunInfo, StepAnalysis], second: tuple[RunInfo, StepAnal
         inputs=_differing(_facts(info_a), _facts(info_b)),
         ops=tuple(sorted(ops, key=lambda op: (-abs(op.difference_ps), op.name))),
         stages={stage: (stages_a[stage], stages_b[stage]) for stage in stages_a if stage in stages_b},
+        work=(_work(info_a), _work(info_b)),
     )
+
+
+def _work(info: RunInfo) -> StepWork:
+    return StepWork(info.workload.tokens_per_step, info.flops.model_causal, info.workload.world_size)
 
 
 def _op_differences(

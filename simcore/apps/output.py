@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
 
 from simcore.analysis import StepAnalysis
-from simcore.outside import CONTROL
+from simcore.outside import CONTROL, printable
 from simcore.report import summary
 from simcore.timeline import RunInfo
 
 if TYPE_CHECKING:
     from simcore.engine import Answered
 
-_MIN_WIDTH = 100
-
 
 def print_summary(info: RunInfo, analysis: StepAnalysis, top: int, notes: Iterable[str]) -> None:
-    """Print the summary tables."""
-    print_wide(summary(info, analysis, top=top, notes=notes))
+    """Print the summary tables, and ``notes``, whose words (paths) are never broken."""
+    print_wide(summary(info, analysis, top=top))
+    width = _Stdout().width
+    for note in notes:
+        print(printable(fill(note, width, break_long_words=False, break_on_hyphens=False)))
 
 
 class _Stdout(Console):
@@ -47,10 +50,11 @@ class _Stdout(Console):
 
 
 def print_wide(content: RenderableType) -> None:
-    """Print tables, never narrower than their columns need when not on a terminal."""
+    """Print tables as wide as the terminal is, or as their numbers need: none is ever cut."""
     console = _Stdout()
-    if not console.is_terminal:
-        console = _Stdout(max(console.width, _MIN_WIDTH))
+    needed = Measurement.get(console, console.options, content).minimum
+    if needed > console.width:
+        console = _Stdout(needed)
     console.print(content)
 
 

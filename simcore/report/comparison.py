@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from textwrap import shorten
+from textwrap import shorten, wrap
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from simcore.analysis.comparison import Comparison
+from simcore.report.asked import WIDTH
 from simcore.report.summary_tables import PARTS, number_table
 from simcore.units import format_time, s_from_ps
 
+_SAME = 1e-3  # a smaller difference is none
 _LONGEST = 40  # characters of an input: more squeezes the table's other columns out
 
 
 def comparison_tables(comparison: Comparison, names: tuple[str, str], *, top: int = 12) -> Group:
-    """Step and breakdown, the ops that differ most, and stages; ``names`` are the runs'."""
+    """Verdict, step and breakdown, the ops that differ most, and stages; ``names`` are the runs'."""
     a, b = comparison.runs
-    speed = comparison.speedup
-    verdict = f"{speed:.3f} times the speed" if speed else "no time at all"
+    said, *more = verdict(comparison)
     parts: list[RenderableType] = [
-        Text(f"B runs at {verdict} of A", style="bold"),
+        Text(said, style="bold"),
+        *map(Text, more),
         Text(f"A: {names[0]}\nB: {names[1]}"),
         _inputs(comparison),
     ]
@@ -42,10 +45,15 @@ def comparison_tables(comparison: Comparison, names: tuple[str, str], *, top: in
             "MFU", f"{rates_a.mfu:.1%}", f"{rates_b.mfu:.1%}", f"{rates_b.mfu - rates_a.mfu:+.1%}", ""
         )
     parts.append(step)
+    per_token = comparison.gpu_time_per_token()
+    if per_token is not None and not comparison.same_work:
+        table = number_table("GPU time for a token", ("A", "B", "B - A", "change"))
+        table.add_row("all", *_times(*(sum(side.values()) for side in per_token)))
+        for name, time in per_token[0].items():
+            table.add_row(f"  {PARTS[name]}", *_times(time, per_token[1][name]))
+        parts.append(table)
 
-    ops = number_table("op, per rank", ("calls A", "calls B", "A", "B", "B - A", "change"))
-    for op in [op for op in comparison.ops if op.difference_ps][:top]:
-        ops.add_row(op.name, *(f"{calls:,.4g}" for calls in op.calls), *_times(*op.time_ps))
+    ops = _ops(comparison, top)
     parts.append(ops if ops.row_count else Text("every op takes the same time"))
 
     path = number_table(
@@ -67,12 +75,76 @@ def comparison_tables(comparison: Comparison, names: tuple[str, str], *, top: in
     return Group(*parts)
 
 
+def _ops(comparison: Comparison, top: int) -> Table:
+    """Ops that differ, what differs most first: by the token where works are not the same."""
+    scale_a, scale_b = comparison.time_scale
+    change = "change" if comparison.same_work else "per token"
+    table = number_table("op, per rank", ("calls A", "calls B", "A", "B", "B - A", change))
+    scaled = [(op, op.time_ps[0] * scale_a, op.time_ps[1] * scale_b) for op in comparison.ops]
+    scaled.sort(key=lambda one: -abs(one[2] - one[1]))
+    for op, first_ps, second_ps in [one for one in scaled if one[0].difference_ps][:top]:
+        times = (*_times(*op.time_ps)[:3], f"{second_ps / first_ps - 1:+.1%}" if first_ps else "-")
+        table.add_row(op.name, *(f"{calls:,.4g}" for calls in op.calls), *times)
+    return table
+
+
+def verdict(comparison: Comparison) -> list[str]:
+    """Which is faster and why, in sentences: by the step where both do the same, else by the token, too."""
+    speed = comparison.speedup
+    if not speed:
+        return ["B takes no time at all"]
+    a, b = comparison.work
+    tokens = comparison.speedup_per("tokens")
+    if comparison.same_work or not tokens:
+        lines = [f"B runs at {speed:.3f} times the speed of A"]
+    else:
+        each = (
+            f"{b.tokens / a.tokens:.4g} times the tokens a step" if a.tokens != b.tokens else "as many tokens"
+        )
+        lines = [f"B trains {tokens:.3f} times the tokens/s of A: {each} in {1 / speed:.4g} of the time"]
+        if a.gpus != b.gpus:
+            gpus = b.gpus / a.gpus
+            lines.append(f"on {gpus:.4g} times the GPUs: {tokens / gpus:.3f} times the tokens/s of each GPU")
+        of_a, of_b = a.flops / a.tokens, b.flops / b.tokens
+        if of_a and of_b and abs(of_b / of_a - 1) > _SAME:
+            lines.append(
+                f"a token of B takes {of_b / of_a:.4g} times the flops of one of A:"
+                f" {comparison.speedup_per('flops'):.3f} times the model flop/s"
+            )
+    return [*lines, *_why(comparison)]
+
+
+def _why(comparison: Comparison) -> list[str]:
+    """Parts of the step by what they add to the difference, the largest first, in shares of A's whole."""
+    per_token = None if comparison.same_work else comparison.gpu_time_per_token()
+    first, second = per_token or tuple(run.breakdown.parts() for run in comparison.runs)
+    whole = sum(first.values())
+    changes = sorted(
+        ((name, (second[name] - first[name]) / whole if whole else 0.0) for name in first),
+        key=lambda one: -abs(one[1]),
+    )
+    total = sum(change for _, change in changes)
+    told = ", ".join(f"{PARTS[name]} {change:+.1%}" for name, change in changes if abs(change) >= _SAME)
+    of = "GPU time for a token" if per_token else "step time"
+    return wrap(f"why: {of} {total:+.1%}, of which {told}", WIDTH, subsequent_indent="  ") if told else []
+
+
 def comparison_object(comparison: Comparison) -> dict[str, Any]:
     """The same as JSON values.  Times in s and means of all ranks; pairs are first and second run."""
     a, b = comparison.runs
+    per_token = comparison.gpu_time_per_token()
+    gpus = comparison.work[1].gpus / comparison.work[0].gpus
     return {
         "step_time_s": [a.step_s, b.step_s],
+        "verdict": verdict(comparison),
         "speedup": comparison.speedup,
+        "speedup_per_token": comparison.speedup_per("tokens"),
+        "speedup_per_token_and_gpu": comparison.speedup_per("tokens") / gpus,
+        "tokens_per_step": [work.tokens for work in comparison.work],
+        "gpus": [work.gpus for work in comparison.work],
+        "gpu_s_per_token": [
+            {name: s_from_ps(time) for name, time in side.items()} for side in per_token or ()
+        ],
         "breakdown_s": [a.breakdown_s(), b.breakdown_s()],
         "mfu": [a.throughput.mfu, b.throughput.mfu],
         "tokens_per_s": [a.throughput.tokens_per_s, b.throughput.tokens_per_s],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,8 @@ PARTS = {
 }
 
 
-def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Iterable[str] = ()) -> Group:
-    """Everything worth a look first: step, breakdown, rates, stages, kernels, collectives, warnings.
-
-    ``notes`` are lines for the end (where files are).
-    """
+def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8) -> Group:
+    """Everything worth a look first: step, breakdown, rates, stages, kernels, collectives, warnings."""
     parts: list[RenderableType] = [
         *_asked(info),
         _step_table(info, analysis),
@@ -46,7 +43,6 @@ def summary(info: RunInfo, analysis: StepAnalysis, *, top: int = 8, notes: Itera
     parts += band_parts(info, analysis.step_ps)
     parts += [Text(line) for line in _basis(info)]
     parts += [Text(f"warning: {line}", style="yellow") for line in info.warnings]
-    parts += [Text(line) for line in notes]
     return Group(*parts)
 
 

@@ -51,6 +51,43 @@ def test_facts_that_differ(two_stage_run: Path) -> None:
     assert sorted(found.stages) == [0, 1]
 
 
+def test_half_the_tokens_are_not_twice_the_speed(two_stage_run: Path) -> None:
+    """B does half the tokens on twice the GPUs in 0.45 of the time."""
+    timeline = Timeline.open(two_stage_run)
+    info, run = timeline.info, analyse(timeline)
+    half = info.workload.model_copy(update={"tokens_per_step": 300, "world_size": 4})
+    flops = info.flops.model_copy(update={"model_causal": info.flops.model_causal // 2})
+    quick = replace(run, step_ps=run.step_ps * 9 // 20, breakdown=run.breakdown.scaled(0.45))
+    found = compare((info, run), (info.model_copy(update={"workload": half, "flops": flops}), quick))
+    assert found.speedup == pytest.approx(1 / 0.45)
+    assert found.speedup_per("tokens") == pytest.approx(0.5 / 0.45)  # 1.111
+    shown = comparison_object(found)
+    assert shown["speedup_per_token_and_gpu"] == pytest.approx(0.5 / 0.45 / 2)
+    assert shown["tokens_per_step"] == [600, 300]
+    first, *rest = shown["verdict"]
+    assert first == "B trains 1.111 times the tokens/s of A: 0.5 times the tokens a step in 0.45 of the time"
+    assert rest[0] == "on 2 times the GPUs: 0.556 times the tokens/s of each GPU"
+    # A token takes 2 x 0.45 / 0.5 = 1.8 times the GPU time, each part of 300 ns likewise: compute was 120,
+    # communication 80, idle 90, both at once 10.
+    why = " ".join(rest[1:]).split(": ", 1)[1].split()
+    assert " ".join(why) == (
+        "GPU time for a token +80.0%, of which exposed compute +32.0%, idle +24.0%, exposed communication"
+        " +21.3%, overlapped +2.7%"
+    )
+    text = StringIO()
+    Console(file=text, width=80).print(comparison_tables(found, ("a", "b")))
+    assert "GPU time for a token" in text.getvalue()
+
+
+def test_the_same_work_is_compared_by_the_step(two_stage_run: Path) -> None:
+    timeline = Timeline.open(two_stage_run)
+    run = analyse(timeline)
+    slower = replace(run, step_ps=2 * run.step_ps, breakdown=run.breakdown.scaled(2))
+    shown = comparison_object(compare((timeline.info, run), (timeline.info, slower)))
+    assert shown["verdict"][0] == "B runs at 0.500 times the speed of A"
+    assert shown["verdict"][1].startswith("why: step time +100.0%, of which exposed compute +40.0%")
+
+
 def test_the_critical_paths_explain_the_whole_difference(two_stage_run: Path, tmp_path: Path) -> None:
     first = Timeline.open(two_stage_run)
     graph, result = two_stage_graph(), two_stage_result()

@@ -53,7 +53,7 @@ def test_json_object_has_the_contracts_keys(two_stage_run: Path) -> None:
 def text_of(run: Path) -> str:
     timeline = Timeline.open(run)
     console = Console(width=100, record=True, file=(run / "out.txt").open("w", encoding="utf-8"))
-    console.print(summary(timeline.info, analyse(timeline), notes=["the end"]))
+    console.print(summary(timeline.info, analyse(timeline)))
     return console.export_text()
 
 
@@ -71,7 +71,6 @@ def test_summary_says_what_matters(two_stage_run: Path) -> None:
     assert lines["0"].endswith("700 B  1000 B ") or "700 B" in lines["0"]
     assert "warning: written by hand" in lines
     assert "kernel times come from: roofline 100.0%" in lines
-    assert "the end" in lines
 
 
 def test_summary_says_whose_constants_stand_in(two_stage_run: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -20,11 +21,15 @@ from simcore.apps.run.simulation import PERFETTO_FILE
 from simcore.graph import Graph, graph_hash
 from simcore.hardware import hardware_hash
 from simcore.report import default_ranks, write_perfetto
+from simcore.report.asked import WIDTH
+from simcore.report.summary_tables import number_table
 from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
-from simcore.units import PS_PER_US, s_from_ps
+from simcore.units import PS_PER_S, PS_PER_US, format_time, s_from_ps
 from workloads.imports import ImportedJob
 
 _LONGEST_NAME = 60
+#: Parts of a step as columns name them.
+_IN_SHORT = {"exposed_compute": "compute", "exposed_communication": "comm."}
 
 
 def replay_object(
@@ -109,19 +114,19 @@ def _name(row: ReplayedStep) -> str:
 
 
 def _spans(steps: list[ReplayedStep]) -> Table:
-    table = Table(title="replayed (recorded), ms")
-    for column in ("rank", "step", "span", "error", *steps[0].recorded.parts()):
-        table.add_column(column.replace("_", " "), justify="right")
+    """Two rows a step: as replayed, and as recorded where that is known."""
+    parts = [_IN_SHORT.get(name, name.replace("_", " ")) for name in steps[0].recorded.parts()]
+    table = number_table("rank and step", ("span", "error", *parts))
     for row in steps:
-        spans = [(row.replayed.span, row.recorded.span)]
-        parts = zip(row.replayed.parts().values(), row.recorded.parts().values(), strict=True)
         told = row.recorded.span > 0
-        cells = [
-            f"{1e3 * ours:.3f}" + (f" ({1e3 * theirs:.3f})" if told else "")
-            for ours, theirs in (*spans, *parts)
-        ]
+        times = [row.replayed.span, *row.replayed.parts().values()]
+        shown = [format_time(time * PS_PER_S) for time in times]
         error = f"{row.error:+.2%}" if told else "-"
-        table.add_row(str(row.rank), _name(row), cells[0], error, *cells[1:])
+        table.add_row(f"{row.rank}, {_name(row)}", shown[0], error, *shown[1:])
+        if told:
+            recorded = [row.recorded.span, *row.recorded.parts().values()]
+            shown = [format_time(time * PS_PER_S) for time in recorded]
+            table.add_row("  recorded", shown[0], "", *shown[1:])
     return table
 
 
@@ -131,26 +136,24 @@ def _kernels(steps: list[ReplayedStep], insights: list[StepInsight]) -> Table:
         for side, times in enumerate(insight.kernel_time):
             for category, seconds in times.items():
                 totals.setdefault(category, [0.0, 0.0])[side] += seconds / len(steps)
-    table = Table(title="kernel time by category, ms, mean of the steps")
-    for column in ("category", "replayed", "recorded"):
-        table.add_column(column, justify="left" if column == "category" else "right")
+    table = number_table("kernel time by category, mean of the steps", ("replayed", "recorded"))
     for category, (recorded, replayed) in sorted(totals.items(), key=lambda item: -item[1][1]):
-        table.add_row(category, f"{1e3 * replayed:.3f}", f"{1e3 * recorded:.3f}")
+        table.add_row(category, format_time(replayed * PS_PER_S), format_time(recorded * PS_PER_S))
     return table
 
 
-def _paths(steps: list[ReplayedStep], insights: list[StepInsight]) -> Table:
-    kinds = list(dict.fromkeys(kind for insight in insights for kind in insight.path))
-    table = Table(title="critical path, share of the step; SMs in use, mean (recorded) and peak per ms")
-    for column in ("rank", "step", *kinds, "SMs", "peak"):
-        table.add_column(column, justify="right")
+def _paths(steps: list[ReplayedStep], insights: list[StepInsight]) -> Text:
+    """What the critical path of each step consists of, and the SMs in use."""
+    lines = ["critical path, share of the step; SMs in use, mean (recorded) and peak per ms"]
     for row, insight in zip(steps, insights, strict=True):
         span = sum(insight.path.values()) or 1.0
-        shares = [f"{insight.path.get(kind, 0.0) / span:.1%}" for kind in kinds]
+        shares = ", ".join(f"{kind} {time / span:.1%}" for kind, time in insight.path.items())
         sms = insight.sms
-        used = (f"{sms[1].mean:.1%} ({sms[0].mean:.1%})", f"{sms[1].peak:.1%}") if sms else ("-", "-")
-        table.add_row(str(row.rank), _name(row), *shares, *used)
-    return table
+        used = f"; SMs {sms[1].mean:.1%} ({sms[0].mean:.1%}), peak {sms[1].peak:.1%}" if sms else ""
+        lines += wrap(
+            f"  rank {row.rank}, step {_name(row)}: {shares}{used}", WIDTH, subsequent_indent="    "
+        )
+    return Text("\n".join(lines))
 
 
 def _explanation(row: ReplayedStep, insight: StepInsight, top: int) -> RenderableType:
@@ -158,9 +161,7 @@ def _explanation(row: ReplayedStep, insight: StepInsight, top: int) -> Renderabl
     title = f"rank {row.rank}, step {_name(row)}: {1e6 * difference:+.1f} us, by op on the critical path"
     if not insight.contributions:
         return Text(f"{title}: nothing differs")
-    table = Table(title=title)
-    for column in ("op", "stream", "calls", "works longer, us", "waits longer, us"):
-        table.add_column(column, justify="left" if column in ("op", "stream") else "right")
+    table = number_table("op", ("stream", "calls", "works longer, us", "waits longer, us"))
     shown, rest = insight.contributions[:top], insight.contributions[top:]
     for entry in shown:
         table.add_row(_short(entry.name), entry.stream, str(entry.calls), *_differences(entry))
@@ -176,7 +177,7 @@ def _explanation(row: ReplayedStep, insight: StepInsight, top: int) -> Renderabl
         for stream, (work, wait) in by_stream(insight.contributions).items()
         if stream
     )
-    return Group(table, Text(f"by stream, us: {streams}"))
+    return Group(Text(title), table, Text(f"by stream, us: {streams}"))
 
 
 def _short(name: str) -> str:

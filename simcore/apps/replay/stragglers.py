@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from simcore.apps.replay.longest_path import LongestPaths
 from simcore.graph.ops import IntArray
-from simcore.units import s_from_ps
+from simcore.report.summary_tables import number_table
+from simcore.units import PS_PER_S, format_time, s_from_ps
 from workloads.imports import ImportedJob
 from workloads.imports.logs.worker_job import WorkerOps
 from workloads.imports.logs.worker_log import COMMUNICATION_TYPES
@@ -211,14 +211,11 @@ def analyse_stragglers(job: ImportedJob) -> Stragglers | None:
 
 def straggler_tables(found: Stragglers) -> RenderableType:
     """What stragglers cost, and whose they are."""
-    summary = Table(title="stragglers: mean step, ms")
-    for column in ("recorded", "without unexplained delays", "ideal", "slowdown"):
-        summary.add_column(column, justify="right")
+    summary = number_table("stragglers", ("recorded", "without unexplained delays", "ideal", "slowdown"))
     times = (found.t_actual_s, found.t_simulated_s, found.t_ideal_s)
-    summary.add_row(*(f"{1e3 * time:.3f}" for time in times), f"{found.slowdown:.4f}")
-    blame = Table(title="the ideal job with one part as it was")
-    for column in ("part", "slowdown"):
-        blame.add_column(column, justify="left" if column == "part" else "right")
+    shown = [format_time(time * PS_PER_S) for time in times]
+    summary.add_row("mean step", *shown, f"{found.slowdown:.4f}")
+    blame = number_table("the ideal job with one part as it was", ("slowdown",))
     workers = sorted(found.by_worker.items(), key=lambda item: -item[1])
     rows = [
         *((f"stage {stage}", value) for stage, value in found.by_stage.items()),

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from simcore.collectives import NcclPlanner
 from simcore.graph import Graph
 from simcore.hardware import ClusterSpec, Topology
+from simcore.report.summary_tables import number_table
+from simcore.units import format_time, ps_from_s
 from workloads.edits import Applied, EditableJob, apply_edit, split_edits
 
 _SAME = 1e-3  # of the step time: a smaller change is none
@@ -96,16 +97,13 @@ def traced_job(
 
 def edit_table(steps: Sequence[EditStep]) -> Group:
     """What each edit changed, and below it what each assumed, for a terminal."""
-    table = Table(title="what if")
-    table.add_column("edit", no_wrap=True)
-    for column in ("before, ms", "after, ms", "change", "op executions"):
-        table.add_column(column, justify="right")
+    table = number_table("what if", ("before", "after", "change", "op executions"))
     lines = []
     for step in steps:
         change = step.after_s / step.before_s - 1.0 if step.before_s else 0.0
         table.add_row(
-            step.called, f"{1e3 * step.before_s:.3f}", f"{1e3 * step.after_s:.3f}", f"{change:+.2%}",
-            str(step.applied.ops_changed),
+            step.called, format_time(ps_from_s(step.before_s)), format_time(ps_from_s(step.after_s)),
+            f"{change:+.2%}", f"{step.applied.ops_changed:,}",
         )  # fmt: skip
         lines += [f"{step.called}:", *(f"- {one}" for one in (*step.applied.assumed, step.note) if one)]
     return Group(table, Text("\n".join(lines)))

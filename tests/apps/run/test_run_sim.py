@@ -24,7 +24,7 @@ def test_summary_and_files(run: Callable[..., Result], graph_dir: Path) -> None:
     result = run("run-sim", graph_dir)
     assert result.exit_code == 0, result.output
     assert "step time" in result.stdout
-    assert "2 of the 96 GPUs of h800-96, node 0; the others stay idle" in result.stdout
+    assert "2 of the 96 GPUs of h800-96, node 0; the others stay idle" in " ".join(result.stdout.split())
     assert sorted(path.name for path in Path("runs/latest").iterdir()) == [
         "counters.parquet",
         "manifest.json",
