@@ -14,7 +14,7 @@ from typing import Final
 from simcore.collectives.kinds import Collective
 from simcore.collectives.protocols import Protocol
 from simcore.collectives.ring_search import NodeRings
-from simcore.collectives.tuning_constants import tuning_of
+from simcore.collectives.tuning_constants import GenerationTuning
 
 #: The search keeps slowing its rings down while the next speed is above this share of the best so far.
 _SEARCH_DEPTH: Final = 0.49
@@ -23,8 +23,6 @@ _MANY_RINGS: Final = 4
 _MAX_SEARCHED: Final = 16
 _MAX_CHANNELS: Final = 32
 _MAX_P2P_CHANNELS: Final = 32
-#: Channels of NVLS and NVLSTree (src/transport/nvls.cc).
-NVLS_CHANNELS: Final = 16
 _P2P_CHANNELS_PER_NET_PEER: Final = 2
 
 #: Traffic that makes a further channel worth its start (src/enqueue.cc, MinTrafficPerChannel).
@@ -35,12 +33,14 @@ _MIN_TRAFFIC_BYTES: Final = 32 * 1024
 class ChannelGraph:
     """Rings that a group can run: ``channels`` of ``bytes_per_s`` each, as NCCL's tuner believes.
 
-    ``nvlink_bytes_per_s`` is what rings within one node could reach together.
+    ``nvlink_bytes_per_s`` is what rings within one node could reach together; ``searched`` how many rings the
+    search found, which the tuner multiplies rates of a channel by.
     """
 
     channels: int
     bytes_per_s: float
     nvlink_bytes_per_s: float
+    searched: int = 0
 
     @property
     def p2p_channels(self) -> int:
@@ -68,7 +68,7 @@ def _duplicated(rings: int, speed: float, kept_single_below: float) -> tuple[int
 
 
 def search_channels(
-    generation: str,
+    believed: GenerationTuning,
     num_nodes: int,
     nvlink_bytes_per_s: float,
     nic_bytes_per_s: float,
@@ -77,11 +77,11 @@ def search_channels(
 ) -> ChannelGraph:
     """Channels of a group's communicator.
 
-    ``nvlink_bytes_per_s`` is what one GPU's port carries per direction, ``nic_bytes_per_s`` the line rate of
-    one NIC, ``nics_used`` the NICs per node that belong to the group's GPUs.  ``node_rings`` are the rings
-    that wires allow in a node without NVSwitches; there they stand for the port.
+    ``believed``: NCCL's numbers of the generation.  ``nvlink_bytes_per_s`` is what one GPU's port carries
+    per direction, ``nic_bytes_per_s`` the line rate of one NIC, ``nics_used`` the NICs per node that belong
+    to the group's GPUs.  ``node_rings`` are the rings that wires allow in a node without NVSwitches; there
+    they stand for the port.
     """
-    believed = tuning_of(generation)
     # One GPU of each node has no rings inside it.
     if node_rings is None or node_rings.bytes_per_s == float("inf"):
         within = _best_rings(nvlink_bytes_per_s / 1e9, believed.speeds_in_node_gb_per_s)
@@ -96,7 +96,7 @@ def search_channels(
         rings, speed = nics_used, next((s for s in speeds if s <= line), line)
     rings, speed = _duplicated(rings, speed, believed.kept_single_below_gb_per_s)
     channels = min(2 * rings, _MAX_CHANNELS)
-    return ChannelGraph(channels, rings * speed * 1e9 / channels, within[0] * within[1] * 1e9)
+    return ChannelGraph(channels, rings * speed * 1e9 / channels, within[0] * within[1] * 1e9, rings)
 
 
 def bounded(channels: int, min_channels: int | None, max_channels: int | None) -> int:

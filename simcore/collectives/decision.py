@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from simcore.collectives import tuner
 from simcore.collectives.channels import ChannelGraph, bounded, search_channels
@@ -10,6 +11,7 @@ from simcore.collectives.forced import Forced
 from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.protocols import Chunking, Protocol
 from simcore.collectives.timing import GenerationTiming
+from simcore.collectives.tuning_constants import GenerationTuning, release_of, tuning_of
 from simcore.elementary import log1p
 from simcore.hardware.specs import ClusterSpec
 
@@ -69,6 +71,16 @@ class Costs:
     settings: ForcedSettings
     timing: GenerationTiming
 
+    @cached_property
+    def release(self) -> tuple[int, int]:
+        """NCCL's, major and minor."""
+        return release_of(self.cluster.nccl_version)
+
+    @cached_property
+    def believed(self) -> GenerationTuning:
+        """What that release believes of the GPUs."""
+        return tuning_of(self.cluster.gpu.table("tuner"), self.release)
+
     @property
     def wire(self) -> float:
         """What a GPU's NVLink port carries per direction, bytes/s."""
@@ -85,7 +97,7 @@ class Costs:
     def graph(self, layout: PlacedGroup) -> ChannelGraph:
         """The group's channels, within the forced limits."""
         graph = search_channels(
-            self.cluster.gpu.table("tuner"),
+            self.believed,
             layout.num_nodes,
             self.wire,
             self.cluster.nic_bytes_per_s,

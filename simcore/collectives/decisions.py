@@ -6,14 +6,11 @@ Nothing here names a rank or a link: groups of equal shape share a :class:`Decis
 from __future__ import annotations
 
 from simcore.collectives import tuner
-from simcore.collectives.channels import (
-    NVLS_CHANNELS,
-    channels_for,
-)
+from simcore.collectives.channels import channels_for
 from simcore.collectives.decision import Costs, Decision, ForcedSettings
 from simcore.collectives.kinds import Collective
 from simcore.collectives.layout import PlacedGroup
-from simcore.collectives.loads import tree_levels
+from simcore.collectives.loads import NVLS_HEADS, tree_levels
 from simcore.collectives.messages import Messages
 from simcore.collectives.protocols import (
     LL,
@@ -39,7 +36,7 @@ class Decider:
     ) -> None:
         self._costs = Costs(cluster, settings, timing or timing_of(cluster.gpu.table("nccl")))
         self._messages = Messages(self._costs)
-        self._release = tuner.release_of(cluster.nccl_version)
+        self._release = self._costs.release
 
     @property
     def costs(self) -> Costs:
@@ -80,7 +77,7 @@ class Decider:
             num_ranks=layout.num_ranks,
             num_nodes=layout.num_nodes,
             local_ranks=min(len(gpus) for gpus in layout.nodes),
-            generation=self._costs.cluster.gpu.table("tuner"),
+            believed=self._costs.believed,
             release=self._release,
             nvswitch=self._costs.cluster.intra_node == "nvswitch" and self._costs.settings.nvls,
             network_s=self._costs.cluster.nccl_net_latency_s or layout.network_s,
@@ -224,15 +221,15 @@ class Decider:
         )
 
     def _nvls(self, kind: Collective, algorithm: str, num_bytes: int, layout: PlacedGroup) -> Decision:
-        channels = self._costs.settings.bounded(NVLS_CHANNELS)
+        channels = self._costs.settings.bounded(self._costs.believed.nvls_channels[layout.num_nodes > 1])
         nodes, levels = layout.num_nodes, tree_levels(layout)[1]
-        both_ways = not kind.one_way
+        both_ways, heads = not kind.one_way, min(layout.max_per_node, NVLS_HEADS)
         # Copy in, reduce, copy out; a gather has nothing to reduce, a scatter nothing to copy out.  Between
         # nodes up and down the tree in place of the middle one: one hop carries a chunk of B once, in
         # N / (2 (N-1)) of the time that a NIC needs for the 2 (N-1)/N of it that it sends in all.
         stages = 2 + 2 * levels if levels else 3 if both_ways else 2
         filling = 1 + levels * nodes / (nodes - 1) if levels else stages - 1
-        chunking = nvls_chunking(num_bytes, layout.max_per_node, channels, layout.num_nodes)
+        chunking = nvls_chunking(num_bytes, heads, channels, layout.num_nodes)
         sent_bytes = kind.sent_share(layout.num_ranks) * num_bytes
         hops = 2 * levels * self._costs.network_hop_s(SIMPLE, layout)
         warm_up_s = self._costs.warm_up_s(self._costs.timing.nvls_warm_up_s, sent_bytes)

@@ -1,4 +1,9 @@
-"""Where the ranks of a group sit: nodes, GPUs and NICs, reduced to what collectives need to know."""
+"""Where the ranks of a group sit: nodes, GPUs and NICs, reduced to what collectives need to know.
+
+A node is here what NCCL takes for one: all GPUs that NVLink joins.  In a rack-scale system NCCL puts the
+topologies of all hosts of an NVLink clique together (NVIDIA/nccl src/graph/topo.cc, ncclTopoGetSystem under
+MNNVL), so that a domain of 18 trays is one node of 72 GPUs.
+"""
 
 from __future__ import annotations
 
@@ -90,9 +95,9 @@ def layout_of(fabric: Topology, ranks: Sequence[int]) -> PlacedGroup:
     checked_ranks(fabric, ranks)
     by_node: dict[int, list[int]] = {}
     for gpu in sorted(fabric.gpu_of_rank(rank) for rank in ranks):
-        by_node.setdefault(fabric.node_of(gpu), []).append(gpu)
+        by_node.setdefault(fabric.domain_of(gpu), []).append(gpu)
     nodes = tuple(tuple(by_node[node]) for node in sorted(by_node))
-    local = tuple(tuple(fabric.local_of(gpu) for gpu in gpus) for gpus in nodes)
+    local = tuple(tuple(fabric.place_of(gpu) for gpu in gpus) for gpus in nodes)
     cables = fabric.links.cables
     nics = min(sum(int(cables[nic]) for nic in {fabric.nic_out(gpu) for gpu in gpus}) for gpus in nodes)
     network_s = _mean_network_s(fabric, nodes)
@@ -113,7 +118,7 @@ def _joined(
 
     Every other node is passed backwards, so that data enters where it left the node before, on the same rail.
     """
-    base = [gpus[0] - fabric.local_of(gpus[0]) for gpus in nodes]
+    base = [gpus[0] - fabric.place_of(gpus[0]) for gpus in nodes]
     if len(nodes) == 1:
         return tuple(tuple(base[0] + k for k in order) for order in found[0].orders)
     port_of = fabric.ports.of_gpu
@@ -157,7 +162,7 @@ def _hop_s(node: NodeLinks, order: tuple[int, ...]) -> float:
 def _mean_network_s(fabric: Topology, nodes: tuple[tuple[int, ...], ...]) -> float:
     if len(nodes) == 1:
         return 0.0
-    first = fabric.local_of(nodes[0][0])
-    rail = [gpus[0] - fabric.local_of(gpus[0]) + first for gpus in nodes]
+    first = fabric.place_of(nodes[0][0])
+    rail = [gpus[0] - fabric.place_of(gpus[0]) + first for gpus in nodes]
     hops = [fabric.latency_s(src, dst) for src, dst in pairwise([*rail, rail[0]])]
     return math.fsum(hops) / len(hops)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from simcore.collectives.kinds.schedule import aggregated_hops
 from simcore.collectives.layout import PlacedGroup
 from simcore.collectives.tree import double_binary_tree
 from simcore.hardware.topology import Topology
+
+#: GPUs of a domain that keep a slice of a switch's sums (NCCL src/include/device.h: NCCL_MAX_NVLS_ARITY).
+NVLS_HEADS: Final = 32
 
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
@@ -183,20 +186,23 @@ def nvls_load(fabric: Topology, layout: PlacedGroup, efficiency: float) -> LoadP
     """Load of an all_reduce inside the NVSwitch, per byte that an average rank sends in a ring.
 
     The switch reads every GPU's B bytes once to add them and delivers the sum to all: a GPU's port carries
-    B + B/K each way, B/K for the slice that the GPU itself fetches reduced and stores.  Multicast and
+    B + B/K each way, B/K for the slice that the GPU itself fetches reduced and stores; of more GPUs than
+    :data:`NVLS_HEADS` so many have a slice.  Multicast and
     in-switch reads reach ``efficiency`` of the port.  Between nodes a double binary tree per slice: each GPU
     exchanges its slice with the GPUs of its rail.
     """
     load = LinkLoad(fabric)
     for node, gpus in enumerate(layout.nodes):
-        share = 1.0 / len(gpus)
-        for gpu in gpus:
-            load.add((fabric.nvlink_out(gpu), fabric.nvlink_in(gpu)), (1.0 + share) / efficiency)
-            for tree in double_binary_tree(layout.num_nodes):
+        heads = min(len(gpus), NVLS_HEADS)
+        share = 1.0 / heads
+        for place, gpu in enumerate(gpus):
+            own = share if place < heads else 0.0
+            load.add((fabric.nvlink_out(gpu), fabric.nvlink_in(gpu)), (1.0 + own) / efficiency)
+            for tree in double_binary_tree(layout.num_nodes) if own else ():
                 parent = tree.parent[node]
                 if parent >= 0:
                     above = layout.nodes[parent]
-                    peer = above[gpus.index(gpu) % len(above)]
+                    peer = above[place % min(len(above), NVLS_HEADS)]
                     load.add(fabric.route(gpu, peer), 0.5 * share)
                     load.add(fabric.route(peer, gpu), 0.5 * share)
     num_ranks = layout.num_ranks

@@ -6,14 +6,14 @@ not offered: it needs switches that add (SHARP), which no cluster profile has.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from simcore.collectives import tuning_constants as table
-from simcore.collectives.channels import NVLS_CHANNELS, ChannelGraph
+from simcore.collectives.channels import ChannelGraph
 from simcore.collectives.forced import Forced
 from simcore.collectives.kinds import Collective
+from simcore.collectives.loads import NVLS_HEADS
 from simcore.collectives.protocols import LL128, PROTOCOLS
 from simcore.errors import InputError
 
@@ -23,6 +23,8 @@ _NVLS_MIN_LOCAL_RANKS: Final = 3
 _NVLS_FROM_RELEASE: Final = (2, 18)
 #: The release that added PAT (NCCL 2.23 release notes); only where every node holds one rank.
 _PAT_FROM_RELEASE: Final = (2, 23)
+#: What ring rates that the search rounds down leave of a port.
+_ROUNDED: Final = 1.03
 ANY: Final = Forced()
 
 
@@ -30,8 +32,9 @@ ANY: Final = Forced()
 class GroupShape:
     """What the tuner knows of a group.
 
-    ``release``: NCCL's, major and minor.  ``local_ranks``: members on the emptiest node.  ``network_s``: what
-    the wires between nodes add per hop.  ``graph``: the channels that NCCL searched.  ``nvlink``: whether
+    ``believed``: its numbers of the GPUs' generation; ``release``: NCCL's, major and minor.
+    ``local_ranks``: members on the emptiest node.  ``network_s``: what the wires between nodes add per hop.
+    ``graph``: the channels that NCCL searched.  ``nvlink``: whether
     NVLink joins members of a node, without which LL128 is only run when forced (src/graph/tuning.cc).
     ``same_rings``: all channels go round in one order, as behind NVSwitches (sameChannels of the graph).
     ``switched``: NVSwitches join the GPUs of a node, so that any of them can be given to a tree's edges.
@@ -40,7 +43,7 @@ class GroupShape:
     num_ranks: int
     num_nodes: int
     local_ranks: int
-    generation: str
+    believed: table.GenerationTuning
     release: tuple[int, int]
     nvswitch: bool
     network_s: float
@@ -48,14 +51,6 @@ class GroupShape:
     nvlink: bool = True
     same_rings: bool = False
     switched: bool = False
-
-
-def release_of(version: str) -> tuple[int, int]:
-    """(major, minor) of an NCCL version such as "2.22.3".  InputError when it is none."""
-    parts = version.split(".")
-    if len(parts) < 2 or not all(re.fullmatch("[0-9]{1,4}", part) for part in parts[:2]):
-        raise InputError(f"nccl_version {version[:40]!r} does not read like 2.22.3")
-    return int(parts[0]), int(parts[1])
 
 
 @dataclass(frozen=True)
@@ -68,38 +63,40 @@ class Choice:
     time_s: float
 
 
-def available(algorithm: str, protocol: str, shape: GroupShape) -> bool:
+def available(kind: Collective, algorithm: str, protocol: str, shape: GroupShape) -> bool:
     """Whether NCCL would consider ``algorithm`` under ``protocol`` for a group of this shape."""
     if algorithm == "pat":
         alone = shape.num_nodes == shape.num_ranks
         return alone and shape.release >= _PAT_FROM_RELEASE and protocol == "Simple"
     if algorithm not in ("nvls", "nvls_tree"):
         return True
-    switch = shape.nvswitch and table.tuning_of(shape.generation).nvls_efficiency > 0
+    switch = shape.nvswitch and shape.believed.nvls_efficiency > 0
     supported = switch and shape.release >= _NVLS_FROM_RELEASE
     fits = shape.num_nodes == 1 if algorithm == "nvls" else shape.num_nodes > 1
+    # Only sums of everybody's data may leave GPUs without a slice of their own (src/enqueue.cc).
+    fits = fits and (kind.passes == 2 or shape.local_ranks <= NVLS_HEADS)
     return supported and fits and protocol == "Simple" and shape.local_ranks >= _NVLS_MIN_LOCAL_RANKS
 
 
 def _ll_max(shape: GroupShape) -> float:
     """Most that LL moves, GB/s."""
-    believed = table.tuning_of(shape.generation).ll_max_gb_per_s
+    believed = shape.believed.ll_max_gb_per_s
     rates = believed if shape.num_nodes == 1 else table.LL_MAX_BETWEEN_NODES_GB_PER_S
     return rates[table.scale_column(shape.num_nodes)]
 
 
 def _ring_bus(protocol: str, shape: GroupShape, wires: float) -> float:
-    per_channel = table.tuning_of(shape.generation).ring_ll128_channel_gb_per_s
+    per_channel = shape.believed.ring_ll128_channel_gb_per_s
     return {
         "LL": min(_ll_max(shape), 0.5 * wires),
-        "LL128": min(0.92 * wires, shape.graph.channels * per_channel),
+        "LL128": min(0.92 * wires, shape.graph.searched * per_channel),
         "Simple": wires,
     }[protocol]
 
 
 def _tree_bus(protocol: str, shape: GroupShape, wires: float) -> float:
     column = table.scale_column(shape.num_nodes)
-    believed, channels = table.tuning_of(shape.generation), shape.graph.channels
+    believed, channels = shape.believed, shape.graph.searched
     if shape.num_nodes == 2 and shape.switched:
         # Each node is the root of one of the two trees, so that a byte crosses a NIC once: the search widens
         # trees inside nodes up to twice the NIC's rate (src/graph/search.cc, ncclTopoCompute, pass 2), and
@@ -115,9 +112,14 @@ def _tree_bus(protocol: str, shape: GroupShape, wires: float) -> float:
 
 
 def _nvls_bus(algorithm: str, kind: Collective, shape: GroupShape, wires: float) -> float:
-    believed = table.tuning_of(shape.generation)
+    believed = shape.believed
     nvlink = shape.graph.nvlink_bytes_per_s / 1e9
-    within = nvlink * believed.nvls_efficiency * (NVLS_CHANNELS - 1) / NVLS_CHANNELS
+    channels = believed.nvls_channels[shape.num_nodes > 1]
+    if algorithm == "nvls":
+        nvlink, heads = _nvls_search(nvlink, shape)
+        within = nvlink * believed.nvls_efficiency * (heads - 1) / heads
+    else:
+        within = nvlink * believed.nvls_efficiency * (channels - 1) / channels
     if kind.one_way:
         return within * (shape.num_ranks - 1) / shape.num_ranks
     within *= 2
@@ -126,7 +128,20 @@ def _nvls_bus(algorithm: str, kind: Collective, shape: GroupShape, wires: float)
     # Two nodes exchange halves: each byte crosses once, not twice.
     between = wires * (2 if shape.num_nodes <= 2 else 1)
     column = table.scale_column(shape.num_nodes)
-    return min(within, between, NVLS_CHANNELS * believed.nvls_tree_channel_gb_per_s[column])
+    return min(within, between, channels * believed.nvls_tree_channel_gb_per_s[column])
+
+
+def _nvls_search(nvlink: float, shape: GroupShape) -> tuple[float, int]:
+    """(GB/s of all channels, channels) that NCCL's search finds for a reduction within one node.
+
+    A channel for each GPU, up to :data:`NVLS_HEADS`; it takes its rate from every GPU's port and twice from
+    that of its own (src/graph/search.cc, ncclTopoSearchTryNvls).  Of few GPUs the fastest rate that the
+    search tries is what limits, so that rings win among four.
+    """
+    heads = min(shape.num_ranks, NVLS_HEADS)
+    speeds = shape.believed.speeds_in_node_gb_per_s
+    speed = next((s for s in speeds if (heads + 1) * s <= nvlink * _ROUNDED), speeds[-1])
+    return heads * speed, heads
 
 
 def bus_bandwidth(kind: Collective, algorithm: str, protocol: str, shape: GroupShape) -> float:
@@ -209,7 +224,7 @@ def expected(kind: Collective, algorithm: str, protocol: str, num_bytes: int, sh
     if algorithm == "ring" and protocol == "Simple" and shape.num_nodes > 1 and kind.passes == 2:
         per_chunk = num_bytes // (shape.graph.channels * shape.num_ranks)
         if per_chunk >= table.RING_PLATEAU_FROM_BYTES:
-            latency *= table.tuning_of(shape.generation).ring_plateau
+            latency *= shape.believed.ring_plateau
     return Choice(algorithm, protocol, latency, latency + num_bytes / algbw)
 
 
@@ -225,13 +240,16 @@ def choose(
     A forced algorithm that does not exist for the collective or the group is ignored, as NCCL_ALGO=Tree is
     for an all_gather.  InputError when a forced pair contradicts itself (NVLS under LL).
     """
-    present = tuple(a for a in kind.algorithms if any(available(a, p, shape) for p in PROTOCOLS))
+    present = tuple(a for a in kind.algorithms if any(available(kind, a, p, shape) for p in PROTOCOLS))
     picked = algorithms.among(kind.family, present)
     speaking = protocols.among(kind.family, tuple(PROTOCOLS))
     if not shape.nvlink and len(speaking) > 1:
         speaking = tuple(name for name in speaking if name != LL128.name)
     options = [
-        expected(kind, a, p, num_bytes, shape) for a in picked for p in speaking if available(a, p, shape)
+        expected(kind, a, p, num_bytes, shape)
+        for a in picked
+        for p in speaking
+        if available(kind, a, p, shape)
     ]
     if not options:
         raise InputError(

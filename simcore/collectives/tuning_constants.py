@@ -9,11 +9,13 @@ LL128, Simple.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from simcore.tables import Positive, Sourced, load_named
+from simcore.errors import InputError
+from simcore.tables import TEXT, Maybe, Positive, Rows, Sourced, keys_of, load_named
 
 PROTOCOL_ORDER: Final = ("LL", "LL128", "Simple")
 
@@ -56,7 +58,8 @@ class GenerationTuning:
     """What NCCL believes of one GPU generation; triples by :func:`scale_column`.
 
     ``ll_max_gb_per_s``: most that LL moves within a node; ``*_channel_gb_per_s``: that one channel moves.
-    ``nvls_efficiency``: share of NVLink's rate in reductions by the switch (0: it cannot add).
+    ``nvls_efficiency``: share of NVLink's rate in reductions by the switch (0: it cannot add);
+    ``nvls_channels``: channels of NVLS, and of NVLSTree over several nodes (src/transport/nvls.cc).
     ``ring_plateau``: latency of a ring over several nodes under Simple once its chunks are real, over that of
     small ones.  ``speeds_*``: rates that the search tries for one ring, fastest first;
     ``kept_single_below_gb_per_s``: where it found more than four rings, slower ones are not duplicated.
@@ -68,19 +71,39 @@ class GenerationTuning:
     tree_channel_gb_per_s: tuple[float, float, float]
     nvls_efficiency: float
     nvls_tree_channel_gb_per_s: tuple[float, float, float]
+    nvls_channels: tuple[int, int]
     ring_plateau: Positive
     speeds_in_node_gb_per_s: tuple[float, ...]
     speeds_between_nodes_gb_per_s: tuple[float, ...]
     kept_single_below_gb_per_s: float
 
 
+#: What a later release changed: its number, and any of the keys above.
+_LATER: Final = {key: Maybe(rule) for key, rule in keys_of(GenerationTuning).items()}
+
+
 @cache
-def tuning_of(generation: str) -> GenerationTuning:
-    """NCCL's beliefs of a generation.  InputError, with the nearest name, for one without a table."""
-    found: GenerationTuning = load_named(
-        Sourced(GenerationTuning), "tuner", generation, "no NCCL tuning table of GPU generation"
-    )
-    return found
+def tuning_of(generation: str, release: tuple[int, int]) -> GenerationTuning:
+    """What NCCL's ``release`` (major, minor) believes of a generation.
+
+    A file gives the numbers of its first release, and in ``[[later]]`` what others changed since.
+    InputError, with the nearest name, for a generation without a table.
+    """
+    schema = Sourced({**keys_of(GenerationTuning), "later": Maybe(Rows({"release": TEXT, **_LATER}))})
+    table = dict(load_named(schema, "tuner", generation, "no NCCL tuning table of GPU generation"))
+    for change in sorted(table.pop("later", ()), key=lambda change: release_of(change["release"])):
+        changed = dict(change)
+        if release_of(changed.pop("release")) <= release:
+            table |= changed
+    return GenerationTuning(**table)
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """(major, minor) of an NCCL version such as "2.22.3".  InputError when it is none."""
+    parts = version.split(".")
+    if len(parts) < 2 or not all(re.fullmatch("[0-9]{1,4}", part) for part in parts[:2]):
+        raise InputError(f"nccl_version {version[:40]!r} does not read like 2.22.3")
+    return int(parts[0]), int(parts[1])
 
 
 def scale_column(num_nodes: int) -> int:

@@ -40,7 +40,6 @@ from simcore.hardware.specs import GpuSpec
 
 FloatArray = npt.NDArray[np.float64]
 
-EXP_PER_CLOCK_PER_SM = 16
 SHARED_MEMORY_BYTES_PER_CLOCK_PER_SM = 128
 FORWARD_PRODUCTS = 2  # scores, values
 BACKWARD_PRODUCTS = 5  # scores again, and gradients of q, k, v and scores
@@ -115,7 +114,7 @@ def score_seconds(
     operands = operands / (SHARED_MEMORY_BYTES_PER_CLOCK_PER_SM * clock)
     lanes_per_s = gpu.peak("fp32") / (2 * gpu.num_sms)  # a multiply-add counts 2
     instructions = BACKWARD_INSTRUCTIONS if backward else SOFTMAX_INSTRUCTIONS + head_dim / p.tile_k
-    softmax = 1 / (EXP_PER_CLOCK_PER_SM * clock) + instructions / lanes_per_s
+    softmax = 1 / (gpu.exp_per_clock_per_sm * clock) + instructions / lanes_per_s
     longest = np.maximum(np.maximum(products, operands), softmax)
     return np.asarray(longest + overlap_loss * (products + operands + softmax - longest), dtype=np.float64)
 

@@ -1,5 +1,6 @@
 """GPUs, clusters and their wiring: frozen values loaded from hardware_profiles/*.toml."""
 
+from simcore.hardware.boards import Board, known_clusters, named_board
 from simcore.hardware.load import (
     DEFAULT_CLUSTER,
     OVERRIDE_KEYS,
@@ -17,6 +18,7 @@ from simcore.hardware.topology import Links, Topology
 __all__ = [
     "DEFAULT_CLUSTER",
     "OVERRIDE_KEYS",
+    "Board",
     "ClusterSpec",
     "GpuSpec",
     "Links",
@@ -28,8 +30,10 @@ __all__ = [
     "gpu_names",
     "hardware_hash",
     "is_hardware_key",
+    "known_clusters",
     "load_cluster",
     "load_gpu",
+    "named_board",
     "num_nic_links",
     "placed_on",
 ]

@@ -17,7 +17,7 @@ GPU: Final = {k: v for k, v in keys_of(GpuSpec).items() if k not in ("sustained"
 DIE: Final[dict[str, Any]] = {
     **SUSTAINED,
     "reference": TEXT,
-    "measured_on": Listed("names of GPUs", lambda item: isinstance(item, str)),
+    "measured_on": Maybe(Listed("names of GPUs", lambda item: isinstance(item, str))),
 }
 
 

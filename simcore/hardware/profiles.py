@@ -119,8 +119,8 @@ def _die(name: str, relative_to: Path | None) -> Sustained:
     sources: dict[str, str] = {}
     values = tables.read(DIE, table, where, sources)
     Text(gpu_names()).from_value(values["reference"], f"{where}: reference")
-    values["measured_on"] = tuple(values["measured_on"])
-    del sources["measured_on"]
+    values["measured_on"] = tuple(values.get("measured_on", ()))
+    sources.pop("measured_on", None)
     return Sustained(**values, sources=sources)
 
 

@@ -30,8 +30,10 @@ _XML_LATENCY_SOURCES: Final = {
     "cpu_latency_s": "assumption: half a PCIe hop more where CPUs are crossed: 0.5 us",
 }
 
-#: Placements with a name; all others are lists of GPUs.
+#: Placements with a name, and those that count; all others are lists of GPUs.
 _NAMED: Final = ("linear", "round_robin")
+_COUNTED: Final = ("nodes:<n>,<n>", "domains:<n>")
+_OF_DOMAINS: Final = re.compile(r"domains:([0-9]{1,4})")
 _GPU_LIST: Final = re.compile(r"\s*[0-9]+\s*(,\s*[0-9]+\s*)*")
 _MOST_DIGITS: Final = 9
 
@@ -114,8 +116,29 @@ def check_switches(profile: Profile) -> None:
     for key in _TREE if fabric == "dragonfly" else _DRAGONFLY:
         if key in profile.values:
             raise InputError(f"{profile.where}: {key} does nothing in a fabric of kind {fabric!r}; remove it")
+    _check_domains(profile)
     if "core_oversubscription" in profile.values and "leaves_per_pod" not in profile.values:
         raise InputError(f"{profile.where}: core_oversubscription needs leaves_per_pod")
+
+
+def _check_domains(profile: Profile) -> None:
+    """InputError for NVLink domains that nodes of this kind cannot form, or that the nodes do not fill."""
+    values, where = profile.values, profile.where
+    nodes, each, per_node = values["num_nodes"], values.get("nodes_per_domain", 1), values["gpus_per_node"]
+    if each == 1:
+        return
+    if values["intra_node"] != "nvswitch":
+        raise InputError(
+            f'{where}: nodes_per_domain needs intra_node = "nvswitch", whose switches join nodes'
+        )
+    whole = each * per_node
+    if nodes > each and nodes % each:
+        less = nodes // each * whole
+        raise InputError(
+            f"{where}: {nodes} nodes ({nodes * per_node} GPUs) are no whole number of NVLink domains of"
+            f" {each} nodes ({whole} GPUs); nearest: {less} or {less + whole} GPUs. A job that uses some"
+            f" GPUs of each domain says how many: --set cluster.placement=domains:{whole * 8 // 9}"
+        )
 
 
 def placement_of(profile: Profile, *, overridden: bool) -> dict[str, Any]:
@@ -123,10 +146,12 @@ def placement_of(profile: Profile, *, overridden: bool) -> dict[str, Any]:
     text = profile.values.get("placement")
     if text is None:
         return {}
-    nodes, per_node = profile.values["num_nodes"], profile.values["gpus_per_node"]
+    values = profile.values
+    nodes, per_node = values["num_nodes"], values["gpus_per_node"]
+    per_domain = per_node * min(nodes, values.get("nodes_per_domain", 1))
     folder = None if overridden else profile.folder
     where = f"{'override cluster.' if overridden else f'{profile.where}: '}placement"
-    kind, gpus = placed(text, nodes, per_node, where, folder)
+    kind, gpus = placed(text, nodes, per_node, where, folder, per_domain)
     return {"placement": kind, "placed_gpus": gpus}
 
 
@@ -200,22 +225,33 @@ def _first_gpu_of_nics(num_gpus: int, num_nics: int, nic_of_gpu: tuple[tuple[int
 
 def placed_on(cluster: ClusterSpec, text: str) -> ClusterSpec:
     """``cluster`` with another placement of ranks.  InputError as :func:`placed`."""
-    kind, gpus = placed(text, cluster.num_nodes, cluster.gpus_per_node, "cluster.placement")
+    per_domain = min(cluster.gpus_per_domain, cluster.num_gpus)
+    kind, gpus = placed(
+        text, cluster.num_nodes, cluster.gpus_per_node, "cluster.placement", per_domain=per_domain
+    )
     return replace(cluster, placement=kind, placed_gpus=gpus)
 
 
 def placed(
-    text: str, num_nodes: int, gpus_per_node: int, where: str, folder: Path | None = None
+    text: str, num_nodes: int, gpus_per_node: int, where: str, folder: Path | None = None, per_domain: int = 0
 ) -> tuple[str, tuple[int, ...]]:
     """(kind, GPUs by rank) of a placement, for ``ClusterSpec.placement`` and ``.placed_gpus``.
 
     ``linear`` fills nodes in order, ``round_robin`` deals ranks to nodes in turn, ``nodes:3,0`` fills these
-    nodes in this order, ``4,5,0`` are the GPUs of ranks 0, 1, 2; anything else is a file of GPU numbers
+    nodes in this order, ``domains:64`` the first 64 GPUs of each NVLink domain of ``per_domain`` (0: a node)
+    in turn, ``4,5,0`` are the GPUs of ranks 0, 1, 2; anything else is a file of GPU numbers
     (blanks, commas and lines between them, ``#`` comments), relative to ``folder``.  Errors: InputError for
     what is none of these, a node that does not exist or a word that is no number, with its line.
     """
     if text in _NAMED:
         return text, ()
+    some = _OF_DOMAINS.fullmatch(text)
+    if some:
+        used, whole = int(some[1]), per_domain or gpus_per_node
+        if not 1 <= used <= whole:
+            raise InputError(f"{where}: {text}: an NVLink domain of this cluster has {whole} GPUs")
+        first = range(0, num_nodes * gpus_per_node, whole)
+        return "listed", tuple(gpu + place for gpu in first for place in range(used))
     nodes = text.removeprefix("nodes:")
     if nodes != text:
         if not _GPU_LIST.fullmatch(nodes):
@@ -239,8 +275,8 @@ def _from_file(name: str, where: str, folder: Path | None) -> tuple[int, ...]:
     path = Path(name) if folder is None else inside(folder, name, where)
     if not Path(name).suffix and len(Path(name).parts) == 1 and not there(path):
         raise InputError(
-            f"{where}: placement cannot be {name!r}{nearest(name, (*_NAMED, 'nodes:<n>,<n>'))}; or a list of"
-            " GPUs, or a file of them"
+            f"{where}: placement cannot be {name!r}{nearest(name, (*_NAMED, *_COUNTED))}; or a list of GPUs,"
+            " or a file of them"
         )
     lines = read_text(path, "placement", "json").splitlines()
     gpus = [

@@ -74,6 +74,7 @@ class GpuSpec:
     gemm_efficiency: Ratio  # share of peak that a large, well-shaped GEMM sustains (power-limited clock)
     hbm_efficiency: Ratio  # share of peak HBM bandwidth that a streaming kernel reaches
     reserved_bytes: SizeOrZero  # CUDA context, NCCL buffers: not available to the framework
+    exp_per_clock_per_sm: Count = 16  # exponentials; NVIDIA's SMs since Volta
     power_limit_w: Power = None
     static_power_w: Power = None
     peak_flops: Annotated[dict[str, float], Each(Number("compute"), MATH_MODES)]
@@ -130,9 +131,10 @@ class GpuSpec:
         )
         if self.name in held.measured_on:
             return said, ""
+        beside = f" beside other boards with a {self.die} ({', '.join(held.measured_on)})"
+        follows = f"what its power limit leaves it{beside}" if held.measured_on else held.sources["clock"]
         return said, (
-            f"{self.name}: its clock under load is what its power limit leaves it beside other boards with a"
-            f" {self.die} ({', '.join(held.measured_on)}); no training run of this one was at hand"
+            f"{self.name}: its clock under load is {follows}; no training run of this one was at hand"
         )
 
 
@@ -145,6 +147,8 @@ class ClusterSpec:
     "leaf_spine" or "fat_tree" (all NICs of ``nodes_per_leaf`` nodes on one leaf); leaves are joined by spines
     or, with ``leaves_per_pod``, first by those of their pod and above by a core.  "dragonfly": leaves of a
     group are joined by ``local_cables`` per pair, groups by ``global_cables`` per pair.
+    ``nodes_per_domain``: nodes whose GPUs one layer of NVSwitches joins, trays of a rack-scale system (1:
+    each node for itself); NICs and hosts stay with the node.
     ``nic_bytes_per_s`` is per NIC and direction (line rate); ``nic_efficiency`` the share that data can use;
     ``uplink_bytes_per_s`` the line rate of one cable between switches (0: as a NIC).  Oversubscription 1.0 =
     full bisection at that level.  ``routing``: "rail" hands data for another rail to the GPU on that rail
@@ -175,6 +179,7 @@ class ClusterSpec:
     hop_latency_s: Latency  # each further switch hop
     nodes_per_leaf: Count
     spine_oversubscription: Oversubscription
+    nodes_per_domain: InNode = 1
     leaves_per_pod: Count = 0
     core_oversubscription: Oversubscription = 1.0
     leaves_per_group: Count = 0
@@ -196,6 +201,11 @@ class ClusterSpec:
     def num_gpus(self) -> int:
         """GPUs of the whole cluster."""
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def gpus_per_domain(self) -> int:
+        """GPUs that NVLink (or what stands for it) joins, in one node or several."""
+        return self.gpus_per_node * self.nodes_per_domain
 
     @property
     def nvswitch_bytes_per_s(self) -> float:

@@ -55,7 +55,7 @@ class Topology:
 
     def __init__(self, cluster: ClusterSpec) -> None:
         self.cluster = cluster
-        self._per_node = cluster.gpus_per_node
+        self._per_node, self._per_domain = cluster.gpus_per_node, cluster.gpus_per_domain
         self._num_nodes = cluster.num_nodes
         self._gpus = cluster.num_gpus
         self._switched = cluster.intra_node == "nvswitch"
@@ -109,6 +109,14 @@ class Topology:
         """Position of ``gpu`` within its node (local_rank)."""
         return self._checked(gpu) % self._per_node
 
+    def domain_of(self, gpu: int) -> int:
+        """NVLink domain that holds ``gpu``: its node, or nodes that NVSwitches join."""
+        return self._checked(gpu) // self._per_domain
+
+    def place_of(self, gpu: int) -> int:
+        """Position of ``gpu`` within its NVLink domain."""
+        return self._checked(gpu) % self._per_domain
+
     def nic_of(self, gpu: int) -> tuple[int, int]:
         """(node, NIC port within the node) that ``gpu`` sends through."""
         node, local = divmod(self._checked(gpu), self._per_node)
@@ -157,11 +165,11 @@ class Topology:
     def route(self, src_gpu: int, dst_gpu: int) -> tuple[int, ...]:
         """Links from ``src_gpu`` to ``dst_gpu`` in order; empty for a GPU and itself.
 
-        Within a node as the node is wired; between nodes to the NIC, over the switches that lie between the
-        two NICs' leaves (on a rail fabric: different rails, or groups of nodes), and from the NIC.
+        Within an NVLink domain as it is wired; between domains to the NIC, over the switches that lie
+        between the NICs' leaves (on a rail fabric: different rails, or groups of nodes), and from the NIC.
         """
         per_node = self._per_node
-        if src_gpu // per_node == dst_gpu // per_node:
+        if src_gpu // self._per_domain == dst_gpu // self._per_domain:
             self._checked(src_gpu)
             if src_gpu == dst_gpu:
                 return ()
@@ -182,12 +190,12 @@ class Topology:
         """:meth:`route` of many pairs of GPUs: shape [pairs, most links of any], -1 behind the last link."""
         if not self._switched:
             return _padded([self.route(*pair) for pair in zip(src.tolist(), dst.tolist(), strict=True)])
-        src_node, dst_node = src // self._per_node, dst // self._per_node
+        src_domain, dst_domain = src // self._per_domain, dst // self._per_domain
         leaf, (out, into) = self.leaves_of_all(), self._nics_of_all()
         ways, which = np.unique(leaf[src] * self.fabric.num_leaves + leaf[dst], return_inverse=True)
         between = _padded([self.fabric.route(*divmod(way, self.fabric.num_leaves)) for way in ways.tolist()])
         found = np.full((len(src), between.shape[1] + 2), -1, dtype=np.int64)
-        across = src_node != dst_node
+        across = src_domain != dst_domain
         found[:, 0] = np.where(across, out[src], src)
         found[:, 1:-1] = np.where(between >= 0, self._first_leaf_link + between, -1)[which]
         found[~across, 1:] = -1
@@ -202,8 +210,8 @@ class Topology:
         With rail routing that is the one at the place of ``dst_gpu``, if NVLink leads there; else, and where
         both use the same NIC port anyway, ``src_gpu`` itself.
         """
-        src_node, dst_node = src_gpu // self._per_node, dst_gpu // self._per_node
-        if not self._rail_routing or src_node == dst_node:
+        same = src_gpu // self._per_domain == dst_gpu // self._per_domain
+        if not self._rail_routing or same:
             return src_gpu
         src, dst = src_gpu % self._per_node, dst_gpu % self._per_node
         if self.ports.of_gpu[src] == self.ports.of_gpu[dst] or not self.node.is_joined(src, dst):
@@ -223,6 +231,10 @@ class Topology:
     def nodes_of_all(self) -> Ints:
         """Node of every GPU."""
         return np.arange(self._gpus, dtype=np.int64) // self._per_node
+
+    def domains_of_all(self) -> Ints:
+        """NVLink domain of every GPU."""
+        return np.arange(self._gpus, dtype=np.int64) // self._per_domain
 
     def leaves_of_all(self) -> Ints:
         """Leaf of every GPU."""

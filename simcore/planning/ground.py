@@ -27,12 +27,12 @@ class Ground:
     @property
     def num_gpus(self) -> int:
         """GPUs of the cluster, all of which a candidate runs on."""
-        return self.cluster.num_gpus
+        return self.cluster.num_placed
 
     @property
     def domain(self) -> int:
         """GPUs that NVLink joins."""
-        return self.cluster.gpus_per_node
+        return self.cluster.gpus_per_domain
 
     @property
     def model(self) -> ModelSpec:

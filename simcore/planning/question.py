@@ -59,7 +59,7 @@ class Question:
         of_job = {key: text for key, text in settings.items() if key != PLACEMENT}
         return complete(
             self.content, self.where, overrides={**self.overrides, **of_job}, folder=self.folder,
-            num_gpus=self.cluster.num_gpus, generation=self.cluster.gpu.generation,
+            num_gpus=self.cluster.num_placed, generation=self.cluster.gpu.generation,
         )  # fmt: skip
 
     def hardware(self, settings: Settings) -> ClusterSpec:

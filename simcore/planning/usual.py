@@ -148,7 +148,7 @@ def _fits(question: Question, settings: Settings) -> bool:
         _size(settings, "pp"),
         int(settings.get(_MICRO, question.ground.base.training.micro_batch)),
     )
-    each = question.cluster.num_gpus // _size(settings, "tp", "cp", "pp") * micro
+    each = question.cluster.num_placed // _size(settings, "tp", "cp", "pp") * micro
     if batch % each or (_BATCH not in question.said and batch < _FEWEST_MICROBATCHES * each):
         return False
     # A pipeline is as full with four microbatches a stage as with more.

@@ -27,6 +27,7 @@ class Fabric:
         self.gpu = topology.gpus_of_ranks(num_ranks)
         self.per_node = topology.cluster.gpus_per_node
         self.node = topology.nodes_of_all()
+        self.domain = topology.domains_of_all()
         self.leaf = topology.leaves_of_all()
         self.leaf_group = self.node // topology.cluster.nodes_per_leaf
         self.port = np.tile(topology.ports.of_gpu, topology.cluster.num_nodes)

@@ -152,7 +152,7 @@ def _relation(
 
 
 def _patterns(gpus: IntArray, fabric: Fabric, *, in_order: bool) -> IntArray:
-    """Number of each instance's pattern: same relative nodes, GPUs, leaves, capacities and latencies.
+    """Number of each instance's pattern: same domains, nodes, GPUs, leaves (relative), capacities, latencies.
 
     A plan may depend on GPUs of the members' nodes that are no members (what traffic between rails passes),
     so whole nodes count; positions within a node matter only where its GPUs differ, and where they decide
@@ -164,6 +164,7 @@ def _patterns(gpus: IntArray, fabric: Fabric, *, in_order: bool) -> IntArray:
     node_figures, uneven = fabric.node_figures
     place = gpus % fabric.per_node
     columns = [
+        first_seen(fabric.domain[gpus]),
         first_seen(fabric.node[gpus]),
         first_seen(place),
         first_seen(fabric.leaf[gpus]),

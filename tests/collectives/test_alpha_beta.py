@@ -30,18 +30,22 @@ def test_ring_under_simple_in_a_node() -> None:
 
 
 def test_tree_under_ll128_between_nodes() -> None:
-    # 8 nodes of 8: 14.0 + 2 (7 x 1.25 + 3 (8.5 + wire)); wires 8 x 24 = 192 GB/s, x .92 = 176.64; x 120/128 =
-    # 165.6; / 2 = 82.8 GB/s; correction of 1 MiB (14 doublings of 64 B): 0.6: 49.68 GB/s, 21.107 us.
+    # 8 nodes of 8: 14.0 + 2 (7 x 1.25 + 3 (8.5 + wire)); wires 8 x 24 = 192 GB/s, x .92 = 176.64, but 8 trees
+    # of 17.8 = 142.4; x 120/128 = 133.5; / 2 = 66.75 GB/s; correction of 1 MiB (14 doublings of 64 B): 0.6:
+    # 40.05 GB/s, 26.18 us.
     ranks = tuple(range(64))
     wire_us = 1e6 * A100.latency_s(0, 8)
-    hand = 14.0 + 2 * (7 * 1.25 + 3 * (8.5 + wire_us)) + MIB / 49.68e3
+    hand = 14.0 + 2 * (7 * 1.25 + 3 * (8.5 + wire_us)) + MIB / 40.05e3
     assert tuner_us(A100, "tree", "LL128", "all_reduce", MIB, ranks) == pytest.approx(hand, rel=1e-6)
 
 
 def test_nvls_in_a_node() -> None:
-    # 25 us; bus 2 x nvlink x .85 x 15/16, algbw = bus x 8/14: nvlink 6 rings of 60 GB/s = 360.
-    hand = 25.0 + GIB / (2 * 360e3 * 0.85 * 15 / 16 * 8 / 14)
+    # 25 us; a channel for each GPU, which takes its rate 9 times from 370.8 GB/s of a port: 8 of 40 GB/s; bus
+    # 2 x 320 x .85 x 7/8, algbw = bus x 8/14.
+    hand = 25.0 + GIB / (2 * 320e3 * 0.85 * 7 / 8 * 8 / 14)
     assert tuner_us(H100, "nvls", "Simple", "all_reduce", GIB, NODE) == pytest.approx(hand, rel=1e-6)
+    # Four GPUs: 4 of 60 GB/s, 2 x 240 x .85 x 3/4 = 306 of bus; six rings of 60 are faster.
+    assert NcclPlanner(H100).plan("all_reduce", GIB, NODE[:4]).algorithm == "ring"
 
 
 def test_pat_with_one_rank_per_node() -> None:

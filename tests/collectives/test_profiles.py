@@ -19,7 +19,7 @@ SPREAD = (resources.files("hardware_profiles") / "measured" / "nccl_spread.toml"
 
 
 def test_every_generation_has_constants() -> None:
-    assert names("hardware_profiles", "nccl") == ("ampere", "hopper", "volta")
+    assert names("hardware_profiles", "nccl") == ("ampere", "blackwell", "hopper", "volta")
     assert parse_timing(HOPPER, "hopper") == timing_of("hopper")
     with pytest.raises(InputError, match="no NCCL timing for GPU generation 'hoper'; did you mean 'hopper'"):
         timing_of("hoper")

@@ -34,7 +34,7 @@ def test_json_has_rows_families_overall_and_refused_rows(
         tmp_path / "kernels.csv",
         {**GEMM, "time_us": 540.0},
         ATTENTION,
-        {**GEMM, "gpu": "B300", "time_us": 1.0},
+        {**GEMM, "gpu": "TPU v5p", "time_us": 1.0},
         {**GEMM, "op": "MoE dispatch", "time_us": 1.0},
         {**GEMM, "m": -1, "time_us": 1.0},
         {**GEMM, "time_us": "nan"},

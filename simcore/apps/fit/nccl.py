@@ -59,6 +59,12 @@ _BETWEEN_NODES: Final = (
 #: The generation whose rows span nodes; the others take its hops between nodes.
 _BETWEEN_NODES_FROM: Final = "hopper"
 
+#: What a generation without sums in its switches has of them.
+_NO_NVLS: Final = {
+    "nvls_base_s": 0.0, "nvls_efficiency": 1.0, "nvls_channel_bytes_per_s": 0.0, "nvls_warm_up_s": 0.0,
+}  # fmt: skip
+#: A release later than any.
+_LATEST: Final = (99, 0)
 _US: Final = 1e-6
 #: Where every fit starts: NCCL's own tuning table where it has the number (src/graph/tuning.cc at 5067397c:
 #: base and hop latencies of rings, copy rate and efficiency of NVLS), the smaller part of a tree's threads
@@ -99,18 +105,20 @@ class NcclFit:
 def fit_nccl(generation: str, rows: Sequence[NcclRow], between_nodes: GenerationTiming = START) -> NcclFit:
     """Constants of ``generation`` from its healthy rows.  InputError when there are none.
 
-    ``between_nodes`` is where hops between nodes come from if all rows are of one node.
+    ``between_nodes`` is where hops between nodes come from if all rows are of one node, and what switches
+    that add cost if no row tells.
     """
     kept = [row for row in _healthy(rows) if generation_of(row) == generation]
     if not kept:
         raise InputError(f"no healthy row of a {generation} GPU")
-    channel_gb_per_s = tuning_of(generation).ring_ll128_channel_gb_per_s
+    channel_gb_per_s = tuning_of(generation, _LATEST).ring_ll128_channel_gb_per_s
     begin = with_constants(START, {"LL128.channel_bytes_per_s": channel_gb_per_s * 1e9})
-    if not any(plan.algorithm.startswith("nvls") for plan in plan_rows(kept, {generation: begin})):
-        begin = replace(
-            begin, nvls_base_s=0.0, nvls_efficiency=1.0, nvls_channel_bytes_per_s=0.0, nvls_warm_up_s=0.0
-        )
     untold = set(_FIXED)
+    if not any(plan.algorithm.startswith("nvls") for plan in plan_rows(kept, {generation: begin})):
+        adds = tuning_of(generation, _LATEST).nvls_efficiency > 0
+        told = constants(between_nodes) if adds else _NO_NVLS
+        begin = with_constants(begin, {name: told[name] for name in _NO_NVLS})
+        untold |= set(_NO_NVLS)
     if all(row.setup.nodes == 1 for row in kept):
         untold |= set(_BETWEEN_NODES)
         begin = with_constants(begin, {name: constants(between_nodes)[name] for name in _BETWEEN_NODES})

@@ -11,29 +11,12 @@ from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, w
 from simcore.cost.kernel import KernelShape, Shape, numel, parse_dtype
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError
-from simcore.hardware import load_gpu
+from simcore.hardware import load_gpu, named_board
 
 COLUMNS = (
     "gpu", "op", "dtype", "m", "n", "k", "groups", "batch", "seq", "heads", "kv_heads", "head_dim", "causal",
     "pass", "time_us", "tflops", "notes",
 )  # fmt: skip
-
-#: GPU names of measurement files and traces, longest prefix first, and the profile that describes them.
-_PROFILES = (
-    ("H100-SXM", "h100-sxm"),
-    ("H100 80GB HBM3", "h100-sxm"),
-    ("H800-SXM", "h800"),
-    ("H200", "h200"),
-    ("H20", "h20"),
-    ("A100-SXM4-40GB", "a100-40"),
-    ("A100-PG509-200", "a100-40"),
-    ("A100", "a100-80"),
-    ("A800", "a800"),
-    ("A40", "a40"),
-    ("A10", "a10"),
-    ("L40S", "l40s"),
-    ("V100", "v100"),
-)
 
 _DTYPES = {"fp16/bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp8->bf16": "float8_e4m3fn"}
 
@@ -81,11 +64,10 @@ def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, 
 
 def profile_of(gpu: str) -> str:
     """Profile of a GPU by its name in measurement files.  InputError when there is none."""
-    model = gpu.removeprefix("NVIDIA ").removeprefix("Tesla ")
-    found = next((profile for prefix, profile in _PROFILES if model.startswith(prefix)), None)
+    found = named_board(gpu)
     if found is None:
         raise InputError(f"no profile of GPU {gpu!r}")
-    return found
+    return found.gpu
 
 
 def _row(line: int, columns: dict[str, str]) -> KernelRow:

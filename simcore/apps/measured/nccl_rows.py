@@ -18,6 +18,7 @@ from simcore.collectives import COLLECTIVES
 from simcore.collectives.kinds import SEND_RECV, kind_of
 from simcore.collectives.spread import band_name
 from simcore.errors import InputError, nearest
+from simcore.hardware import known_clusters, named_board
 from simcore.hardware.profiles import fabric_profile
 from simcore.outside import quoted
 
@@ -28,11 +29,6 @@ TIME_COLUMNS: Final = ("time_us", "algbw_GBps", "busbw_GBps")
 #: As many as the simulator is built for; a larger number is a slip of the pen.
 _MOST_GPUS: Final = 131_072
 _MOST_BYTES: Final = 1 << 50
-#: GPU names of measurement files and the cluster family that has such nodes: not GH200, not a PCIe card.
-_CLUSTERS: Final = {name: name.lower() for name in ("H100", "H200", "H800", "A800", "V100", "A100")}
-_GPU: Final = re.compile(rf"(?<![A-Z0-9])({'|'.join(_CLUSTERS)})(?![0-9])", re.IGNORECASE)
-_PCIE: Final = re.compile(r"PCI-?E|\bNVL\b", re.IGNORECASE)
-_A100_40GB: Final = re.compile(r"A100.*40\s?GB", re.IGNORECASE)
 #: nccl-tests and CSV files write some names their own way.
 #: What a switch cannot add (src/enqueue.cc, ncclNvlsSupported): NCCL takes a ring or tree instead.
 _NO_NVLS: Final = re.compile(r"\b(u?int8|fp8\w*|float8\w*)\b", re.IGNORECASE)
@@ -141,13 +137,10 @@ def parse_row(line: int, cells: dict[str, str]) -> NcclRow:
 
 def _cluster(gpu: str, said: str) -> tuple[str, str | None]:
     """(family, its GPU where a fabric that the row's words name chose the family) of a GPU's name."""
-    found = _GPU.search(gpu)
-    if found is None:
-        raise InputError(f"no profile of GPU {gpu!r}; there are {', '.join(_CLUSTERS)}")
-    if _PCIE.search(gpu):
-        raise InputError(f"no profile of GPU {gpu!r}: the nodes that are described join their GPUs by NVLink")
-    usual = "a100-40gb" if _A100_40GB.search(gpu) else _CLUSTERS[found[1].upper()]
-    return fabric_profile(usual, said) or (usual, None)
+    board = named_board(gpu)
+    if board is None or not board.cluster or board.stands_in:
+        raise InputError(f"no profile of GPU {gpu!r}; there are {known_clusters()}")
+    return fabric_profile(board.cluster, said) or (board.cluster, None)
 
 
 def _measured_us(cells: Mapping[str, str], collective: str, gpus: int) -> float:

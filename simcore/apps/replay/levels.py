@@ -21,19 +21,13 @@ from simcore.engine.variants import Variants
 from simcore.errors import InputError, nearest
 from simcore.graph import Graph, OpKind, OpTable
 from simcore.graph.ops import IntArray
-from simcore.hardware import ClusterSpec, load_cluster
+from simcore.hardware import ClusterSpec, known_clusters, load_cluster, named_board
 from simcore.interference import LearnedInterference
 from simcore.run import Setup, run
 from workloads.imports import ImportedJob
 
 LEVELS = ("recorded", "communication", "shapes")
 
-#: Cluster profiles by words in a recorded GPU's name, the more special first.
-_CLUSTERS = (
-    ("h800", "h800"), ("h200", "h200"), ("h100", "h100"), ("gh200", "h200"), ("h20", "h20"),
-    ("a800", "a800"), ("a100-sxm4-40gb", "a100-40gb"), ("a100-pg509", "a100-40gb"), ("a100", "a100"),
-    ("v100", "v100"),
-)  # fmt: skip
 _MANY_SMS = 1 << 20
 
 
@@ -142,14 +136,15 @@ def recorded_cluster(
             )
         return spec
     gpu = next((rank.gpu for rank in job.ranks if rank.gpu), "")
-    words = gpu.lower().replace(" ", "-")
-    family = next((profile for word, profile in _CLUSTERS if word in words), None)
-    if family is None:
-        known = ", ".join(sorted({profile for _, profile in _CLUSTERS}))
+    board = named_board(gpu)
+    if board is None or not board.cluster:
         what = f"there is no profile of the recorded GPU {gpu!r}" if gpu else "the trace names no GPU"
-        raise InputError(f"{what}: name a --cluster (families: {known}; h100-64 is 64 GPUs; or a TOML file)")
-    per_node = load_cluster(f"{family}-16", {}).gpus_per_node
-    return load_cluster(f"{family}-{-(-world_size // per_node) * per_node}", {})
+        raise InputError(
+            f"{what}: name a --cluster (families: {known_clusters()}; h100-64 is 64 GPUs; or a TOML file)"
+        )
+    whole = load_cluster(board.cluster)
+    each = whole.gpus_per_domain if world_size > whole.gpus_per_domain else whole.gpus_per_node
+    return load_cluster(f"{board.cluster}-{-(-world_size // each) * each}", {})
 
 
 def _notes(staged: StagedJob, cluster: ClusterSpec) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ class DescribedJob:
             asked = Question(self.content, self.where, self.folder, self.overrides, cluster)
             chosen = usual_strategy(asked)
         job = complete(
-            self.content, self.where, overrides=self.overrides, num_gpus=cluster.num_gpus,
+            self.content, self.where, overrides=self.overrides, num_gpus=cluster.num_placed,
             generation=cluster.gpu.generation, folder=self.folder, chosen=chosen,
         )  # fmt: skip
         return job if self.launch is None else self.launch.told(job)

@@ -257,7 +257,7 @@ def _facts(
         names = ", ".join(table.source for table in scenario.settings.tables)
         warnings.append(f"{names} covers no kernel of this workload")
     unmeasured = unmeasured_fabric(cluster)
-    if unmeasured and graph.world_size > cluster.gpus_per_node:
+    if unmeasured and graph.world_size > cluster.gpus_per_domain:
         warnings.append(unmeasured)
     return RunFacts(
         cluster=dataclasses.asdict(cluster),

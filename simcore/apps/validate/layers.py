@@ -17,6 +17,7 @@ from simcore.apps.measured.tables import ErrorTable, error_table, number, read_r
 from simcore.errors import InputError
 from simcore.graph import GraphBuilder
 from simcore.hardware import load_cluster
+from simcore.hardware.boards import boards
 from simcore.outside import quoted
 from simcore.run import run
 from workloads.models.check import multiple
@@ -29,12 +30,6 @@ from workloads.models.spec import ModelSpec
 from workloads.parallel.emit import OpWriter
 
 COLUMNS = ("gpu", "model", "scope", "variant", "forward_ms", "backward_ms", "combined_ms")
-
-#: Clusters by GPU profile: the node that a layer's tensor-parallel group fills.
-_CLUSTERS = {
-    "a100-80": "a100", "a100-40": "a100-40gb", "a800": "a800", "h100-sxm": "h100", "h800": "h800",
-    "h200": "h200", "v100": "v100",
-}  # fmt: skip
 
 #: Megatron-LM v3.0 (arXiv 2205.05198): attention in steps with the fused scale-mask-softmax, jit fusions.
 _SOFTWARE = SoftwareSpec(name="megatron-lm-2022", attention="unfused")
@@ -151,8 +146,6 @@ def predict_layer(gpu: str, model: ModelSpec, shard: Shard) -> tuple[float, floa
 
     Errors: InputError for a GPU without a cluster profile.
     """
-    if gpu not in _CLUSTERS:
-        raise InputError(f"no node of GPU {gpu!r} is described")
     piece = layer(model, shard, 0, recompute=shard.recompute == "full")
     return _simulated_s(gpu, shard.tp, piece.forward), _simulated_s(gpu, shard.tp, piece.backward)
 
@@ -166,5 +159,9 @@ def _simulated_s(gpu: str, tp: int, kernels: tuple[KernelLaunch, ...]) -> float:
     for index in range(_LAYERS):
         writer.kernels(kernels, phase="fwd", layer=index)
     build.program(range(tp), [(template, 0, 0)])
-    cluster = load_cluster(f"{_CLUSTERS[gpu]}-{-(-tp // 8) * 8}", {"gpu.conditions": "cool"})
+    family = next((board.cluster for board in boards() if board.gpu == gpu and board.cluster), None)
+    if family is None:
+        raise InputError(f"no node of GPU {gpu!r} is described")
+    each = load_cluster(family).gpus_per_node
+    cluster = load_cluster(f"{family}-{-(-tp // each) * each}", {"gpu.conditions": "cool"})
     return run(build.build(), cluster).step_s / _LAYERS

@@ -151,7 +151,8 @@ def test_networks_as_tables_write_them() -> None:
         ({"model": "Zebra", "hidden": "1024", "layers": "4", "ffn": "4096"}, "heads are not given"),
         ({"model": "Zebra", "hidden": "1024", "layers": "4", "ffn": "4096"}, "vocab is not given: 51200"),
         ({"dp": "7"}, "dp 7: 16 is what tp, pp and cp leave"),
-        ({"gpu_type": "H100 PCIe"}, "predicted as the SXM board"),
+        ({"gpu_type": "H100 PCIe"}, "H100-PCIe-80GB: its clock under load is what its power limit leaves it"),
+        ({"gpu_type": "GH200"}, "predicted as H200"),
         ({"recompute": "partial"}, "recompute 'partial': as the preset"),
     ],
 )

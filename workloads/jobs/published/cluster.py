@@ -6,32 +6,12 @@ import re
 from typing import Final
 
 from simcore.errors import InputError
-from simcore.hardware import load_cluster
+from simcore.hardware import ClusterSpec, known_clusters, load_cluster, named_board
 from simcore.hardware.profiles import fabric_profile
 from workloads.jobs.published.row import RunRow
 
-#: GPU type in a table (pattern, ignoring case) to a profile in hardware_profiles/cluster.
-_PROFILES: Final = (
-    (r"h200", "h200"),
-    (r"h800", "h800"),
-    (r"h100.*96\s*gb", "h100-96gb"),
-    (r"h100", "h100"),
-    (r"\bh20\b", "h20"),
-    (r"a800", "a800"),
-    (r"a100.*40\s*gb", "a100-40gb"),
-    (r"a100", "a100"),
-    (r"\ba10g?\b", "a10"),
-    (r"v100.*(sxm3|dgx-?2)", "v100"),
-    (r"v100", "dgx1v"),
-)
-
-#: GPUs that a profile stands in for, and what is said of it.
-STAND_INS: Final = {
-    r"\b(pcie|nvl)\b": "predicted as the SXM board of the same name",
-    r"gh200": "predicted as H200",
-    r"a10g": "predicted as A10",
-}
-
+#: A DGX-2 has NVSwitches; other V100 are taken for a DGX-1V's.
+_DGX2: Final = r"v100.*(sxm3|dgx-?2)"
 _FOUR_PER_NODE: Final = r"\b4\s*(x\s*)?(gpus?|a100s?)\s*(per|/|a)\s*node|(4|four)-gpu nodes"
 
 #: Share of an Omni-Path port's rate that NCCL moves over it: all_reduce of 4 GB,
@@ -46,20 +26,35 @@ def cluster_of(row: RunRow) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     Errors: InputError for a GPU without profile.
     """
     kind = row.text("gpu_type")
-    profile = next((name for pattern, name in _PROFILES if re.search(pattern, kind, re.IGNORECASE)), None)
-    if profile is None:
-        known = ", ".join(dict.fromkeys(name for _, name in _PROFILES))
-        raise InputError(f"{row.id}: no profile for GPU {kind!r}; known: {known}")
+    found = named_board(kind)
+    if found is None or not found.cluster:
+        raise InputError(f"{row.id}: no profile for GPU {kind!r}; known: {known_clusters()}")
+    profile = found.cluster
+    if profile == "v100" and not re.search(_DGX2, kind, re.IGNORECASE):
+        profile = "dgx1v"
     if profile.startswith("a100") and re.search(_FOUR_PER_NODE, _said(row), re.IGNORECASE):
         profile = "hgx4-a100"
     on_fabric = fabric_profile(profile, _said(row))
     family, board = on_fabric or (profile, None)
+    nodes, placed = _nodes(row.count("gpus"), load_cluster(family))
     per_node = load_cluster(family).gpus_per_node
-    nodes = -(-row.count("gpus") // per_node)
     # How racks are wired, and where in them a job ran, is published nowhere: one fabric that blocks nobody.
     wiring = ("cluster.nodes_per_leaf", str(nodes))
     gpu = (("cluster.gpu", board),) if board else ()
-    return profile, f"{family}-{per_node * nodes}", (*gpu, wiring, *_network(row, family))
+    return profile, f"{family}-{per_node * nodes}", (*gpu, wiring, *placed, *_network(row, family))
+
+
+def _nodes(gpus: int, usual: ClusterSpec) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """Nodes for ``gpus``, and the placement on them where they are of several NVLink domains.
+
+    A scheduler gives a job as many GPUs of each domain (whole trays), as many as divide it: 64 of 72 for 256.
+    """
+    each, whole = usual.gpus_per_node, usual.gpus_per_domain
+    if gpus <= whole or usual.nodes_per_domain == 1:
+        return -(-gpus // each), ()
+    used = next((size for size in range(whole, 0, -each) if gpus % size == 0), whole)
+    domains = -(-gpus // used)
+    return domains * usual.nodes_per_domain, (("cluster.placement", f"domains:{used}"),)
 
 
 def _said(row: RunRow) -> str:

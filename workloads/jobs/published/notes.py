@@ -7,10 +7,10 @@ import re
 from functools import cache
 
 from simcore.errors import InputError
-from simcore.hardware import load_cluster
+from simcore.hardware import load_cluster, named_board
 from simcore.tables import TEXT, Each, Rows, load
 from workloads.jobs.presets import assumption, recognise
-from workloads.jobs.published.cluster import STAND_INS, cluster_of
+from workloads.jobs.published.cluster import cluster_of
 from workloads.jobs.published.model import assumed_sizes, knows, told_columns
 from workloads.jobs.published.row import RunRow
 from workloads.jobs.published.words import precision_of, recompute_of
@@ -37,11 +37,8 @@ def notes_of(row: RunRow) -> list[str]:
 
 def _of_cluster(row: RunRow) -> list[str]:
     kind = row.text("gpu_type")
-    found = [
-        f"{kind}: {remark}"
-        for pattern, remark in STAND_INS.items()
-        if re.search(pattern, kind, re.IGNORECASE)
-    ]
+    board = named_board(kind)
+    found = [f"{kind}: {board.stands_in}"] if board and board.stands_in else []
     _, warning = load_cluster(cluster_of(row)[0]).gpu.load_remarks(row.count("gpus"))
     return [*found, warning] if warning else found
 

@@ -14,14 +14,9 @@ import numpy as np
 from simcore.apps.fit.profile.tables import MeasuredGpu, OverlapRow
 from simcore.errors import InputError
 from simcore.files import whole_text
-from simcore.hardware import load_gpu
+from simcore.hardware import load_gpu, named_board
 
 _GPU_PROFILES = Path(__file__).parents[4] / "hardware_profiles" / "gpu"
-#: Profiles by words in a GPU's name, the more special first.
-_BASES = (
-    ("h800", "h800"), ("h200", "h200"), ("h100", "h100-sxm"), ("a800", "a800"), ("a100-sxm4-40gb", "a100-40"),
-    ("a100-pg509", "a100-40"), ("a100", "a100-80"), ("v100", "v100"),
-)  # fmt: skip
 #: A product this large runs long enough for its clock to settle.
 _LARGE_FLOPS = 5e11
 _STREAMING = ("elementwise", "copy")
@@ -52,12 +47,11 @@ class SmsPerBlock:
 
 def base_profile(gpu: str) -> str:
     """The project's profile of a GPU by its name.  InputError, with the known ones, for none."""
-    words = gpu.lower().replace(" ", "-")
-    found = next((name for word, name in _BASES if word in words), None)
+    found = named_board(gpu)
     if found is None:
         known = ", ".join(sorted(path.stem for path in _GPU_PROFILES.glob("*.toml")))
         raise InputError(f"there is no profile of {gpu!r} to start from: name one with --base ({known})")
-    return found
+    return found.gpu
 
 
 def fit_numbers(measured: MeasuredGpu, base: str) -> list[Fitted]:
