@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -56,6 +57,20 @@ def test_deepep_sends_a_token_once_to_each_node() -> None:
     # The experts work on as many rows either way.
     products = [[k.in_shapes for k in made.forward if k.op_class == "bgemm"] for made in (flex, plain)]
     assert products[0] == products[1]
+
+
+def test_weights_that_go_with_rows_leave_nothing_of_the_experts_results_to_keep() -> None:
+    """A row's weight, 4 bytes, follows it to its expert, its gradient comes back; results are not kept.
+
+    Two copies of each token: the results of 2 x TOKENS rows of HIDDEN in 16 bits are what was kept.
+    """
+    late = pieces(MIXTRAL_8X7B, ep=8).layers[0]
+    early = pieces(MIXTRAL_8X7B, ep=8, software=SoftwareSpec(moe_weighted_early=True)).layers[0]
+    assert late.saved_bytes - early.saved_bytes == TOKENS * 2 * HIDDEN * 2
+    for before, after in ((late.forward, early.forward), (late.backward, early.backward)):
+        calls = Counter((k.collective, k.num_bytes) for k in after if k.group == "ep")
+        calls.subtract(Counter((k.collective, k.num_bytes) for k in before if k.group == "ep"))
+        assert +calls == {("all_to_all", TOKENS * 2 * 4): 1}
 
 
 def test_the_all_gather_dispatcher_exchanges_tokens_not_copies() -> None:

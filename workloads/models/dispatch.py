@@ -4,7 +4,8 @@ Note [Dispatch]
     "alltoall": tokens are copied for each of their experts and sorted by expert, exchanged over "ep",
     gathered over "etp" (a tensor-parallel rank holds a slice of every expert), sorted by local expert, worked
     on, and sent back the same way; before that all ranks learn how many rows come from where, and the host,
-    which sizes the exchange, waits for it unless capacities make sizes known.
+    which sizes the exchange, waits for it unless capacities make sizes known.  With ``moe_weighted_early``
+    each row's weight goes with it, in an exchange of its own, as do the weights' gradients back.
     "allgather": all tokens are gathered over "etp" and "ep"; each rank copies those of its experts, and sums
     are reduced and scattered back.
     With ``ep_overlap`` an exchange runs on a stream of its own, and what waits is what comes after the next
@@ -154,18 +155,36 @@ def _all_to_all(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
     routed = x.like(routed_tokens(moe, x.shape[0]), x.shape[-1])
     arrived = x.like(round(routed.shape[0] * rank_load(moe, shard.ep)), x.shape[-1])
     steps, rows = _exchanged(shard, moe, arrived, module)
+    weighted = _with_weights(shard, steps) if shard.software.moe_weighted_early else steps
     home = _turned(steps)
     if shard.etp > 1 and not shard.sequence_parallel:
         home.insert(0, collective("all_reduce", rows, "etp", module=module))
     counts = _counts(shard, moe, module)
     return Dispatch(
-        there=(*counts, *_sorting(shard, "moe_permute", [x], [routed], module), *steps),
-        there_grad=(*_turned(steps), *_sorting(shard, "moe_unpermute", [routed], [x], module)),
+        there=(*counts, *_sorting(shard, "moe_permute", [x], [routed], module), *weighted),
+        there_grad=(*_turned(weighted), *_sorting(shard, "moe_unpermute", [routed], [x], module)),
         back=(*home, *_sorting(shard, "moe_unpermute", [routed], [x], module)),
         back_grad=(*_sorting(shard, "moe_permute", [x], [arrived], module), *steps),
         rows=rows,
-        saved_bytes=routed.num_bytes,
+        saved_bytes=_saved(shard, routed),
     )
+
+
+def _saved(shard: Shard, rows: Tensor) -> int:
+    """What the weights' gradients need: the experts' results, unless rows were weighted before them."""
+    return 0 if shard.software.moe_weighted_early else rows.num_bytes
+
+
+def _with_weights(shard: Shard, steps: Sequence[KernelLaunch]) -> list[KernelLaunch]:
+    """Behind each exchange of rows the one of their weights; kernels that sort rows carry them along."""
+    found: list[KernelLaunch] = []
+    for step in steps:
+        found.append(step)
+        if step.collective:
+            ((rows, _),) = step.out_shapes
+            weights = Tensor((rows, 1), "float32" if shard.software.moe_router_fp32 else step.dtype)
+            found.append(collective(step.collective, weights, step.group, module=step.module))
+    return found
 
 
 def _exchanged(shard: Shard, moe: MoeSpec, arrived: Tensor, module: str) -> tuple[list[KernelLaunch], Tensor]:
@@ -201,7 +220,7 @@ def _all_gather(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
         back=(*_sorting(shard, "moe_unpermute", [rows], [everything], module), *home),
         back_grad=(*steps, *_sorting(shard, "moe_permute", [everything], [rows], module)),
         rows=rows,
-        saved_bytes=rows.num_bytes,
+        saved_bytes=_saved(shard, rows),
     )
 
 
@@ -238,7 +257,7 @@ def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
         back=(sums, *_turned(gathers), home),
         back_grad=(*before, there, *gathers, copies),
         rows=wide,
-        saved_bytes=0 if shard.software.moe_weighted_early else rows.num_bytes,
+        saved_bytes=_saved(shard, rows),
     )
 
 
