@@ -12,7 +12,8 @@ from typing import Any, Final
 from simcore.errors import InputError
 from simcore.hardware import ClusterSpec, placed_on
 from simcore.planning.ground import PLACEMENT, Ground, Settings
-from simcore.planning.words import short_form
+from simcore.planning.space import FINE_KEYS
+from simcore.planning.words import fine_form, short_form
 from simcore.run import Setup
 from workloads.evidence.memory_misses import memory_misses
 from workloads.jobs import Description, complete
@@ -68,10 +69,12 @@ class Question:
         return self.cluster if text is None else placed_on(self.cluster, text)
 
     def named(self, settings: Settings) -> str:
-        """A strategy in the field's short form."""
+        """A strategy in the field's short form, with what it has of its own along fine axes."""
         text = settings.get(PLACEMENT)
         how = "" if text is None else f" {'listed' if ':' in text else text}"
-        return short_form(self.completed(settings)) + how
+        job = self.completed(settings)
+        usual = {key: value for key, value in settings.items() if key not in FINE_KEYS}
+        return short_form(job) + fine_form(job, self.completed(usual)) + how
 
     @cached_property
     def ground(self) -> Ground:

@@ -103,7 +103,17 @@ def _micro_batch(ground: Ground, _: Settings) -> list[Settings]:
 
 
 def _recompute(ground: Ground, _: Settings) -> list[Settings]:
-    return [{"training.recompute": how} for how in ground.supports("recompute")]
+    """What runs again; of full recomputation with each set of outputs that the framework can keep."""
+    keeps = ground.allows("recompute_keeps")
+    found: list[Settings] = []
+    for how in ground.supports("recompute"):
+        if how == "full" and keeps:
+            found += [
+                {"training.recompute": how, "training.recompute_keeps": f"[{names}]"} for names in keeps
+            ]
+        else:
+            found.append({"training.recompute": how})
+    return found
 
 
 def _pipeline(ground: Ground, chosen: Settings) -> list[Settings]:
@@ -180,7 +190,7 @@ AXES: Final = (
     SearchAxis("ep", ("parallel.ep",), _expert),
     SearchAxis("etp", ("parallel.etp",), _expert_tensor),
     SearchAxis("micro_batch", ("training.micro_batch",), _micro_batch),
-    SearchAxis("recompute", ("training.recompute",), _recompute),
+    SearchAxis("recompute", ("training.recompute", "training.recompute_keeps"), _recompute),
     SearchAxis(
         "recompute_modules", ("training.recompute_modules",), fine.recompute_modules, usual=False, fine=True
     ),
@@ -205,6 +215,10 @@ AXES: Final = (
     SearchAxis("order", ("parallel.order",), fine.order, usual=False, fine=True),
     SearchAxis("placement", (PLACEMENT,), fine.placement, usual=False, fine=True),
 )  # fmt: skip
+#: Settings that fine axes alone decide.
+FINE_KEYS: Final = frozenset(key for axis in AXES if axis.fine for key in axis.keys) - frozenset(
+    key for axis in AXES if not axis.fine for key in axis.keys
+)
 _OF_KEY: Final = {key: axis for axis in reversed(AXES) for key in axis.keys}
 
 

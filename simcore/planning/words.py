@@ -23,11 +23,36 @@ def short_form(job: Description) -> str:
         words.append("kept")
     if t.recompute != "none":
         some = f"={t.recompute_layers}" if t.recompute_layers >= 0 else ""
-        modules = t.recompute == "selective" and t.recompute_modules
-        words.append(f"{t.recompute}{some}" + (f":{'+'.join(modules)}" if modules else ""))
+        of_kind = {"selective": t.recompute_modules, "full": tuple(f"-{name}" for name in t.recompute_keeps)}
+        which = of_kind.get(t.recompute, ())
+        words.append(f"{t.recompute}{some}" + (f":{'+'.join(which)}" if which else ""))
     if p.stage_layers:
         words.append("-".join(_runs(p.stage_layers)))
     return " ".join(words)
+
+
+def fine_form(job: Description, base: Description) -> str:
+    """What a strategy has otherwise than ``base`` along the axes that its short form leaves out, with a space
+    before each: " bucket160M no-tp-overlap".
+    """
+    p, t = job.parallel, job.training
+    switches = {
+        "sp": (p.sequence_parallel, base.parallel.sequence_parallel),
+        "tp-overlap": (t.tp_overlap, base.training.tp_overlap),
+        "grad-overlap": (t.overlap_grad_reduce, base.training.overlap_grad_reduce),
+    }
+    words = [name if now else f"no-{name}" for name, (now, before) in switches.items() if now != before]
+    if t.bucket_parameters != base.training.bucket_parameters:
+        size = t.bucket_parameters
+        words.append(f"bucket{size // 10**6}M" if size > 0 else f"bucket{'-auto' if size < 0 else '-one'}")
+    if p.order != base.parallel.order:
+        words.append(p.order)
+    ends = {
+        "emb": (p.embedding_as_layer, base.parallel.embedding_as_layer),
+        "head": (p.head_as_layer, base.parallel.head_as_layer),
+    }
+    words += [f"{name}{'+' if now else '-'}1" for name, (now, before) in ends.items() if now != before]
+    return "".join(f" {word}" for word in words)
 
 
 def _runs(counts: Sequence[int]) -> Iterator[str]:

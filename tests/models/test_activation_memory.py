@@ -101,6 +101,31 @@ def test_checkpointing_of_ops_keeps_every_second_product_and_attention() -> None
     assert not any(k.op_class == "attention_fwd" for k in again)
 
 
+def test_full_recomputation_keeps_the_outputs_that_are_named() -> None:
+    """Rotary Llama: queries, keys and values 3 h, projection h, gate and up 8 h; the down-product's output
+    goes into a sum alone, which no gradient needs."""
+    llama = GPT.model_copy(
+        update={"gated": True, "norm": "rmsnorm", "bias": False, "dropout": 0.0, "positions": "rotary"}
+    )
+    software = SoftwareSpec(attention="cudnn", norm_fusion=True)
+
+    def kept(*names: Any) -> tuple[int, list[str]]:
+        shard = Shard(B, S, recompute="full", recompute_keeps=names, software=software)
+        piece = layer(llama, shard, 0, recompute="full")
+        again = [k for k in piece.backward if k.recomputed]
+        return piece.saved_bytes, [k.module.rpartition(".")[2] or k.name for k in again]
+
+    rows = 4 * S * B * A
+    outputs = {"qkv": 6 * SBH, "attention": 2 * SBH + rows, "out": 2 * SBH, "up": 16 * SBH, "down": 0}
+    for name, size in outputs.items():
+        assert kept(name)[0] == 2 * SBH + size
+    between = kept("qkv", "out")
+    assert between[0] == 2 * SBH + 8 * SBH
+    # Neither product nor rotation of what attention reads, nor its projection, nor the down-product.
+    assert between[1] == ["input_layernorm", "core_attention", "0", "pre_mlp_layernorm", "linear_fc1", "mlp"]
+    assert kept(*outputs)[1] == ["input_layernorm", "0", "pre_mlp_layernorm", "mlp"]
+
+
 def test_early_stop_ends_before_the_last_product() -> None:
     plain = GPT.model_copy(update={"dropout": 0.0})
     whole, short = (

@@ -12,7 +12,7 @@ from workloads.models.elementary import norm, residual_sum
 from workloads.models.local import Shard
 from workloads.models.op_tape import OpTape, Recompute
 from workloads.models.pieces import ModelPiece, Parameter
-from workloads.models.recompute import mark_recomputed
+from workloads.models.recompute import held_outputs, mark_recomputed
 from workloads.models.spec import ModelSpec
 from workloads.models.tensors import Tensor
 
@@ -33,6 +33,7 @@ def layer(
         frees=shard.software.recompute_frees_outputs,
     )  # fmt: skip
     made = tape.piece("layer", x, input_bytes=x.num_bytes, recompute=policy, input_grad=input_grad,
+                      held=held_outputs(tape.forward, policy, shard.recompute_keeps),
                       early_stop=shard.software.recompute_early_stop)  # fmt: skip
     return replace(made, parameters=_as_declared(made.parameters))
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from simcore.outside import found_in
 from workloads.models.op_tape import OpTape, Recompute
-from workloads.models.recompute import RecomputeModule
+from workloads.models.recompute import HeldOutput, RecomputeModule
 from workloads.models.software import SoftwareSpec
 from workloads.models.tensors import Tensor
 
@@ -37,6 +37,7 @@ class Shard:
     grad_dtype: str = "fp32"
     recompute: Recompute = "none"
     recompute_modules: tuple[RecomputeModule, ...] = ()
+    recompute_keeps: tuple[HeldOutput, ...] = ()
     tp_overlap: bool = False
     ep_overlap: bool = False
     software: SoftwareSpec = field(default_factory=SoftwareSpec)

@@ -14,7 +14,7 @@ Note [What backward needs]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
@@ -171,13 +171,14 @@ class OpTape:
 
     def piece(
         self, name: str, output: Tensor, *, input_bytes: int, recompute: Recompute = "none",
-        early_stop: bool = False, input_grad: bool = True,
+        held: Mapping[int, int] | None = None, early_stop: bool = False, input_grad: bool = True,
     ) -> ModelPiece:  # fmt: skip
         """The finished piece.
 
-        ``recompute`` "full" runs the whole forward again before its backward, "ops" what is not worth
-        keeping, "selective" the ops that are marked; with ``early_stop`` only up to the last tensor that
-        backward asks for.  ``input_grad``: something before this piece trains.
+        ``recompute`` "full" and "ops" run the forward again before its backward, "selective" the ops that are
+        marked.  With ``early_stop``, or where outputs are ``held`` (bytes by position: these do not run
+        again), only what comes up to the last tensor that backward asks for.  ``input_grad``: something
+        before this piece trains.
         """
         grads = self.needs_grad(input_grad)
         forward = self._with_saved(grads)
@@ -190,13 +191,13 @@ class OpTape:
                 if op.again
             )
         if backward and recompute in ("full", "ops"):
-            kept = kept_positions(forward) if recompute == "ops" else frozenset()
-            stop = _last_needed(forward) if early_stop or recompute == "ops" else len(forward)
+            stop = _last_needed(forward) if early_stop or held is not None else len(forward)
+            # Checkpointing of ops keeps what it keeps, compilers nothing that backward does not ask for.
+            held = {k: size for k, size in (held or {}).items() if k < stop or recompute == "ops"}
             last = len(self.ops)
-            again = [_again(launch, k, last) for k, launch in enumerate(forward[:stop]) if k not in kept]
+            again = [_again(launch, k, last) for k, launch in enumerate(forward[:stop]) if k not in held]
             backward = again + backward
-            outputs = [forward[k].kernel for k in kept]
-            saved = input_bytes + sum(kernel.bytes_written or kernel.num_bytes for kernel in outputs)
+            saved = input_bytes + sum(held.values())
         kernels = resolved(forward)
         peak = max((kernel.bytes_read + kernel.bytes_written for kernel in kernels), default=0)
         return ModelPiece(
@@ -209,12 +210,14 @@ class OpTape:
             peak_bytes=peak + (everything if saved < everything else 0),
             output_bytes=output.num_bytes,
             output_shape=output.shape,
-            origins=self._origins(forward, backward, input_bytes, recompute if backward else "none"),
+            origins=self._origins(
+                forward, backward, input_bytes, recompute if backward else "none", held or {}
+            ),
         )
 
     def _origins(
         self, forward: Sequence[TapedLaunch], backward: Sequence[TapedLaunch], input_bytes: int,
-        recompute: Recompute,
+        recompute: Recompute, held: Mapping[int, int],
     ) -> Origins:  # fmt: skip
         """What autograd keeps of each launch, and for how long."""
         owner = [0] * len(forward)
@@ -232,9 +235,7 @@ class OpTape:
                     begins = k == op.forward[0] and not before.again
                     kept[k] = (needed[k][0] if begins else 0, 0)
         elif recompute in ("full", "ops"):
-            held = kept_positions(forward) if recompute == "ops" else frozenset()
-            outputs = [launch.kernel.bytes_written or launch.kernel.num_bytes for launch in forward]
-            kept = [(0, outputs[k] if k in held else 0) for k in range(len(forward))]
+            kept = [(0, held.get(k, 0)) for k in range(len(forward))]
         return Origins(
             forward=tuple(owner),
             backward=tuple((launch.op, launch.repeats) for launch in backward),
@@ -319,23 +320,6 @@ def _last_needed(forward: Sequence[TapedLaunch]) -> int:
         if forward[k].kernel.saved_bytes:
             return k + 1 if forward[k].saved_outputs else k
     return 0
-
-
-def kept_positions(forward: Sequence[TapedLaunch]) -> frozenset[int]:
-    """What torchtitan's selective op checkpointing keeps: every second product, attention, reductions.
-
-    Source: torchtitan/models/llama3/infra/parallelize.py, ``_save_list`` and ``_custom_policy``.
-    """
-    kept, products = set(), 0
-    for k, launch in enumerate(forward):
-        kernel = launch.kernel
-        if kernel.op_class == "gemm":
-            products += 1
-            if products % 2:
-                kept.add(k)
-        elif kernel.op_class == "attention_fwd" or kernel.collective == "reduce_scatter":
-            kept.add(k)
-    return frozenset(kept)
 
 
 def resolved(launches: Sequence[TapedLaunch]) -> tuple[KernelLaunch, ...]:

@@ -72,7 +72,8 @@ class SoftwareSpec(Frozen):
     ``moe_host_us``: what the host does beside launches, forward or backward, for the experts of a layer
     (router, dispatcher, modules in Python); half of it where capacities make all sizes known.
     ``moe_clamp_apart``: what is gated is cut off by kernels before the fused one, and the host waits there.
-    ``allocator``: settings of PyTorch's caching allocator, as ``PYTORCH_ALLOC_CONF`` has them.
+    ``allocator``: settings of PyTorch's caching allocator, as ``PYTORCH_ALLOC_CONF`` has them;
+    ``planned_memory``: there is none, a compiler lays out all that a step needs (XLA).
     ``host_us_per_kernel``: what the host does for a kernel beside the launch call (Python, autograd,
     dispatcher): about 30 in eager Megatron-DeepSpeed, 0 where nothing is known.  ``cuda_graphs``: the kernels
     between two collectives are launched as one graph.
@@ -127,6 +128,7 @@ class SoftwareSpec(Frozen):
     product_sms_left: int = Field(default=0, ge=0)
     moe_host_us: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
     allocator: str = Field(default="", max_length=1000)
+    planned_memory: bool = False
     host_us_per_kernel: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
     cuda_graphs: bool = False
     transformer_engine: bool = False

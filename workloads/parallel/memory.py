@@ -8,7 +8,8 @@ Note [What fills a GPU]
     more: what a stage has sent until its backward (``pipe_buffers``), 16-bit gradients beside the fp32 ones
     (``BF16_Optimizer``), buckets that gradients and parameters are copied through (Megatron's are views).
     The caching allocator holds more than it hands out: :data:`FRAGMENTATION` of all that comes and goes,
-    fitted to the measured runs of ``scripts/validate.py --memory``.  Context and communicators
+    fitted to the measured runs of ``scripts/validate.py --memory``; where a compiler plans memory there is
+    none.  Context and communicators
     (:func:`outside_bytes`) are not the allocator's; a simulated GPU has them in its ``reserved_bytes``.
 """
 
@@ -181,6 +182,7 @@ def _estimate(
     peak = _peak(job, chunks, held, {} if walked is None else walked)
     buffers = _buffers(job, trainable)
     comes_and_goes = peak.in_flight + peak.working + peak.gathered + buffers
+    lost = 0 if job.software.planned_memory else peak.apart + int(FRAGMENTATION * comes_and_goes)
     return MemoryEstimate(
         parameters=parameters,
         gradients=gradients,
@@ -190,7 +192,7 @@ def _estimate(
         gathered=peak.gathered,
         buffers=buffers,
         workspace=job.software.workspace_bytes + _unread_gradients(job, pieces),
-        fragmentation=peak.apart + int(FRAGMENTATION * comes_and_goes),
+        fragmentation=lost,
     )
 
 

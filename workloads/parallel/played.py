@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -124,6 +124,8 @@ def played_stages(job: Job, *, near: float = 0.0, only: int | None = None) -> li
         if stage == only if only is not None else estimate.total >= least:
             lifetimes = stage_lifetimes(job, stage, actions)
             memory = play(lifetimes.events, settings)
+            if job.software.planned_memory:
+                memory = replace(memory, reserved=memory.allocated)
             found.append(PlayedStage(stage, lifetimes, memory, estimate, settings))
     return found
 

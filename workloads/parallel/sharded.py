@@ -10,7 +10,9 @@ Note [Order of gathers]
     (``FSDPParamGroup.post_backward``), and copies what was gathered into the parameters and gradients into
     the reduction's buffer.  FSDP1's flat parameters are used where they are; their gradients are joined by
     autograd (parameters are views that ``torch.split`` made), then cast to the reduction's dtype and divided
-    by its share of the number of ranks (``_post_backward_hook`` of ``torch/distributed/fsdp``).
+    by its share of the number of ranks (``_post_backward_hook`` of ``torch/distributed/fsdp``).  XLA's
+    products read what was gathered where it arrives (the compiled program of GPT 126M, NVIDIA/JAX-Toolbox
+    .github/workflows/nsys-jax/test_data/pax_fsdp4), unless a loop hands it on to its next round.
 
 Note [Collectives of lists]
     DeepSpeed's first ZeRO-3 gathers and reduces parameter by parameter, with a list that holds one tensor per
@@ -83,7 +85,7 @@ class _Gathers:
         """Compute what follows with unit ``number`` gathered; the next is on its way."""
         self.issue_up_to(number)
         self.writer.wait_for(*self.handles[number])
-        if self.job.training.sharding != "fsdp1":
+        if _copies(self.job):
             unit = self.order[number]
             for _, numel in self._gathered(unit):
                 whole = Tensor((numel,), _dtype(self.job.training.param_gather_dtype))
@@ -278,6 +280,11 @@ def _by_deepspeed(job: Job) -> bool:
     return job.training.engine == "deepspeed" and not job.training.list_collectives
 
 
+def _copies(job: Job) -> bool:
+    """Whether what was gathered is copied to the parameters, and gradients to what is reduced."""
+    return job.training.sharding != "fsdp1" and not job.training.gathers_in_place
+
+
 def _copies_on(job: Job) -> str:
     """Where gradients are prepared: FSDP2 does it behind the backward, others beside it."""
     return COMPUTE if job.training.sharding == "fsdp2" else COPY_STREAM
@@ -289,7 +296,9 @@ def _before_reduction(job: Job, grads: Tensor, buffer: Tensor) -> list[KernelLau
         # To the bucket, to what is scattered, and divided there (``__avg_scatter_contiguous_grads``).
         steps = [_copy("copy_", grads, buffer), _copy("cat", buffer, buffer)]
         return [*steps, compute("aten::div_", [buffer], [buffer], op_class="elementwise", module="fsdp")]
-    if job.training.sharding != "fsdp1":
+    if job.training.gathers_in_place:
+        return []
+    if _copies(job):
         return [_copy("chunk_cat", grads, buffer)]
     cast = [] if buffer.dtype == grads.dtype else [_copy("to", grads, buffer)]
     return [*cast, compute("aten::div_", [buffer], [buffer], op_class="elementwise", module="fsdp")]

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from simcore.graph.schedules import SCHEDULES, Placement, ScheduleKind
 from workloads.models.frozen import Extensible, Frozen, LayersOrNone, OneOf, Rows, RowsOrNone, WidthOrNone
-from workloads.models.recompute import RecomputeModule
+from workloads.models.recompute import HeldOutput, RecomputeModule
 from workloads.models.spec import ModelSpec
 from workloads.parallel.axis import AXES, ORDER, further_axes
 
@@ -113,11 +113,13 @@ class TrainingSpec(Frozen):
     precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
     recompute: Literal["none", "selective", "full", "ops"] = "none"
     recompute_modules: tuple[RecomputeModule, ...] = ()  # of "selective"; none: core attention
+    recompute_keeps: tuple[HeldOutput, ...] = ()  # outputs that "full" keeps
     recompute_layers: int = Field(default=-1, ge=-1, le=4096)  # how many layers of each stage; -1: all
     sharding: Literal["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"] = "ddp"
     reshard_after_forward: bool = True
     prefetch: LayersOrNone = 1
     fsdp_ends_apart: bool = False  # embedding and head (with its norm) are units of their own
+    gathers_in_place: bool = False  # what was gathered is used where it is, gradients are reduced from there
     list_collectives: bool = False  # a collective per parameter, with a tensor per rank (early DeepSpeed)
     grad_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"  # accumulation and storage
     grad_reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"

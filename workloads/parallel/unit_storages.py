@@ -175,6 +175,10 @@ class UnitStorages:
             own[grads] = num_bytes
         if self._reduced >= 0:
             self.free(self._reduced)
+        if training.gathers_in_place:  # what is reduced is where gradients are
+            for grads in own:
+                self.free(grads)
+            own = {}
         num_bytes = numel * element_bytes(training.grad_reduce_dtype)
         self._reduced = self.alloc("buffers", "reduce_scatter", num_bytes, position, REDUCTIONS)
         self._reduced_bytes = num_bytes

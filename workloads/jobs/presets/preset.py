@@ -29,7 +29,10 @@ from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 #: What a build can have of what a search moves the best along.
-_MOVES: Final = ("recompute_layers", "recompute_modules", "stage_layers", "order", "buckets", "overlaps")
+_MOVES: Final = (
+    "recompute_layers", "recompute_modules", "recompute_keeps", "stage_layers", "order", "buckets",
+    "overlaps",
+)  # fmt: skip
 #: Tables of a file and the keys that each may have.
 TABLES: Final[Mapping[str, frozenset[str]]] = {
     "model": frozenset(ModelSpec.model_fields),

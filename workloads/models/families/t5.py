@@ -18,6 +18,7 @@ from workloads.models.layers import write_layer
 from workloads.models.local import Shard
 from workloads.models.op_tape import Recompute
 from workloads.models.pieces import ModelPiece
+from workloads.models.recompute import held_outputs
 from workloads.models.spec import ModelSpec
 
 
@@ -40,6 +41,7 @@ def decoder_layer(
     write_layer(tape, decoder, model, x, name, index, causal=True, memory=memory)
     made = tape.piece(
         "decoder_layer", x, input_bytes=input_bytes, recompute=recompute, input_grad=input_grad,
+        held=held_outputs(tape.forward, recompute, shard.recompute_keeps),
         early_stop=shard.software.recompute_early_stop,
     )  # fmt: skip
     handed_on = memory.num_bytes if index + 1 < model.decoder_layers else 0
