@@ -281,6 +281,37 @@ def test_typical_gaps_show_what_the_structure_explains(tmp_path):
     assert replayed(path, gaps="typical")[0].replayed.span == pytest.approx(205e-6, abs=1e-12)
 
 
+def test_a_gap_that_comes_again_is_typical(tmp_path):
+    # b comes 500 after a in every step, as nothing recorded explains (not so with c): 500, 490 and 530.
+    events, at = [], 100
+    for number, gap in enumerate((500, 490, 530)):
+        events += [
+            *launched("a", number, at, 200, corr=3 * number + 1),
+            *launched("b", number + 0.2, at + 200 + gap, 300, corr=3 * number + 2),
+            *launched("c", number + 0.4, at + 500 + gap, 300, corr=3 * number + 3),
+        ]
+        at += 800 + gap
+    path = write(tmp_path / "t.json", events)
+    (row,) = replayed(path, gaps="typical")
+    assert row.recorded.span == pytest.approx(3920e-6)
+    assert row.replayed.span == pytest.approx(3 * 1300e-6)
+
+
+def test_what_precedes_the_recording_is_kept(tmp_path):
+    # The first op was launched 900 before it starts: what it waited for was not recorded, not even typically.
+    events = [*launched("a", 0, 908, 50, corr=1), *launched("b", 1000, 1008, 50, corr=2)]
+    path = write(tmp_path / "t.json", events)
+    (row,) = replayed(path, gaps="typical")
+    assert row.replayed.span == row.recorded.span == pytest.approx(150e-6)
+
+
+def test_typical_gaps_of_a_recording_that_has_none_are_refused(tmp_path):
+    # 400 of 510 pass between two ops, once.
+    path = write(tmp_path / "t.json", [*launched("a", 0, 8, 50, corr=1), *launched("b", 2, 458, 60, corr=2)])
+    found = CliRunner().invoke(app, ["replay", str(path), "--gaps", "typical"])
+    assert (found.exit_code, "78% more or less than recorded" in " ".join(found.output.split())) == (2, True)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(

@@ -121,8 +121,10 @@ def replay(
 ) -> ReplayedRecording:
     """A recording (files or folders) played back, as ``replay.py`` does, which says what it takes.
 
-    Errors: InputError for files that are none or have no recorded step, with the file's name.
+    Errors: InputError for files that are none or have no recorded step, with the file's name; for typical
+    gaps where the recording has none.
     """
+    from simcore.apps.replay.play import check_typical_gaps
     from simcore.errors import InputError
     from workloads.imports import import_traces
 
@@ -131,6 +133,8 @@ def replay(
     if not job.ranks:
         missing = "; ".join(job.report.missing)
         raise InputError(f"there is no recorded step in what is given: {missing}; replay.py plays it")
+    if gaps == "typical":
+        check_typical_gaps(job)
     found = ReplayedRecording(job, level, cluster, step)
     found.played.steps(step)
     return found

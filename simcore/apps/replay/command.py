@@ -70,6 +70,7 @@ def replay(
     from simcore.apps.replay.edits import edit_recording
     from simcore.apps.replay.insight import step_insights
     from simcore.apps.replay.levels import play_level
+    from simcore.apps.replay.play import check_typical_gaps
     from simcore.apps.replay.show import replay_object, replay_tables, write_replay
     from simcore.apps.replay.stragglers import analyse_stragglers, straggler_tables
     from simcore.apps.run.edits import edit_table
@@ -102,6 +103,9 @@ def replay(
             raise InputError(f"{', '.join(given)}: there is no recorded step in what is given: {missing}")
         _play_untimed(job, cluster, out, as_json, stages, force=force)
         return
+    if gaps == "typical":
+        with stages.stage("checking gaps"):
+            check_typical_gaps(job)
     stragglers = analyse_stragglers(job)
     with stages.stage("editing"):
         job, changes = edit_recording(job, edits or (), step, level, cluster, force=force)

@@ -22,6 +22,7 @@ from simcore.errors import InputError, nearest
 from simcore.graph import Graph, OpKind, OpTable
 from simcore.graph.ops import IntArray
 from simcore.hardware import ClusterSpec, known_clusters, load_cluster, named_board
+from simcore.hardware.specs import GpuSpec
 from simcore.interference import LearnedInterference
 from simcore.run import Setup, run
 from workloads.imports import ImportedJob
@@ -58,7 +59,7 @@ def play_level(
     staged = stage(job)
     spec = recorded_cluster(job, cluster, staged.graph.world_size, force=force)
     row_of = _rows(job, staged)
-    shapes = price_shapes(job, row_of, spec.gpu) if level == "shapes" else None
+    shapes = price_shapes(job, row_of, spec.gpu, _recorded_gpu(job, spec)) if level == "shapes" else None
     predicted = (shapes.rows, shapes.demands) if shapes is not None else None
     simulated = [staged.graph.ops.recorded_ps[row] < 0 for row in row_of]
     shared = SharedGpu(job, row_of, simulated, spec.gpu, predicted)
@@ -145,6 +146,16 @@ def recorded_cluster(
     whole = load_cluster(board.cluster)
     each = whole.gpus_per_domain if world_size > whole.gpus_per_domain else whole.gpus_per_node
     return load_cluster(f"{board.cluster}-{-(-world_size // each) * each}", {})
+
+
+def _recorded_gpu(job: ImportedJob, played_on: ClusterSpec) -> GpuSpec | None:
+    """The GPU that recorded ``job``, ``played_on`` where no trace names one; None without a profile."""
+    if not any(rank.gpu for rank in job.ranks):
+        return played_on.gpu
+    try:
+        return recorded_cluster(job, None, 1).gpu
+    except InputError:
+        return None
 
 
 def _notes(staged: StagedJob, cluster: ClusterSpec) -> tuple[str, ...]:

@@ -66,6 +66,24 @@ class Replay:
         return rows
 
 
+#: How far steps may be off, on average, when all gaps are typical ones.
+TYPICAL_BAND = 0.10
+
+
+def check_typical_gaps(job: ImportedJob) -> None:
+    """InputError for a job, imported with typical gaps, whose steps do not come back so.
+
+    What then happens between its ops differs from time to time: no gap is typical, and no answer that rests
+    on typical ones is worth anything.
+    """
+    off = float(np.mean([abs(row.error) for row in play(job).steps()]))
+    if off > TYPICAL_BAND:
+        raise InputError(
+            f"--gaps typical: steps would take {off:.0%} more or less than recorded, on average (at most"
+            f" {TYPICAL_BAND:.0%}): gaps between the ops of this recording are not alike; use --gaps recorded"
+        )
+
+
 def play(job: ImportedJob) -> Replay:
     """Replay with recorded durations.  Errors: DeadlockError when the imported graph hangs."""
     cluster = stand_in_cluster(job)

@@ -65,7 +65,13 @@ def test_a_replay_goes_out_and_comes_back(tmp_path):
 
 
 def test_explanations_and_series(tmp_path):
-    recorded = two_steps(tmp_path / "t.json")
+    # b starts 30 after a for no recorded reason, once: no typical gap, so the first step is 3% shorter.
+    events = [
+        step(7, 0, 1000), step(8, 1000, 1000),
+        *launched("a", 2, 10, 400, corr=1), *launched("b", 4, 440, 560, corr=2),
+        *launched("c", 1100, 1108, 300, corr=3),
+    ]  # fmt: skip
+    recorded = write(tmp_path / "t.json", events)
     shown = json.loads(run("replay", recorded, "--gaps", "typical", "--explain", "--sm-series", "--json"))
     for row in shown["steps"]:
         parts = [c["work_difference_s"] + c["wait_difference_s"] for c in row["contributions"]]

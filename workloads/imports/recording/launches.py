@@ -19,6 +19,8 @@ from workloads.imports.recording.waits import WAKE_PS, OpWaits
 
 _DEFAULT_LATENCY_PS = 8 * PS_PER_US
 _IDLE_PS = 50 * PS_PER_US  # a stream that was idle for this long waited for the launch alone
+_OFTEN = 3  # ops of a kind whose gaps have a median worth its name
+_PAST = 16  # ops of a lane by which places are told apart
 _MAX_LATENCY_PS = 100 * PS_PER_US  # a longer way from launch call to start has another reason
 
 
@@ -51,9 +53,10 @@ class LaunchTimes:
 def launch_times(ops: RankOps, waits: OpWaits, latency_ps: int, *, typical: bool = False) -> LaunchTimes:
     """Explain each start by launch, stream and waits; what is left over is the gap.
 
-    With ``typical`` every launch takes the rank's typical latency and every op its typical gap, and what is
-    unexplained is left out: the replay then shows how much of the step the structure explains.  Ops whose
-    launch was not recorded keep their unexplained gaps: it is the host that would explain them.
+    With ``typical`` every launch takes the rank's typical latency and every op the typical gap of ops like
+    it (:func:`_typical_gaps`): the replay then shows how much of the step the structure explains.  Ops that
+    nothing recorded precedes, and unexplained ones whose launch was not recorded, keep their gaps: what they
+    waited for is not in the recording.
     """
     free = np.where(ops.before >= 0, ops.end_ps[ops.before], -(1 << 62))
     ready = np.maximum(free, waits.latest_end(ops))
@@ -76,14 +79,59 @@ def launch_times(ops: RankOps, waits: OpWaits, latency_ps: int, *, typical: bool
     unexplained_ps = int(gap[unexplained].sum())
     since = (ops.start_ps - gap)[unexplained]
     if typical:
-        behind = ~host_bound & ~unexplained
-        usual = int(np.median(gap[behind])) if behind.any() else 0
-        reached = np.where(slow & host_bound, returned, natural)
+        late = slow & host_bound
+        reached = np.where(late, _typical_starts(ops, returned, late), natural)
         for lane in range(len(ops.lane_names)):
             members = ops.in_lane(lane)
             reached[members] = np.maximum.accumulate(reached[members])
-        gap = np.where(host_bound, 0, np.where(unexplained & ~called, gap, usual))
+        kept = (ops.before < 0) | (unexplained & ~called)
+        gap = np.where(host_bound, 0, np.where(kept, gap, _typical_gaps(ops, gap, host_bound, unexplained)))
     return LaunchTimes(reached, gap, host_bound, unexplained, unexplained_ps, since)
+
+
+def _typical_gaps(ops: RankOps, gap: IntArray, host_bound: BoolArray, unexplained: BoolArray) -> IntArray:
+    """For each op the median gap of ops like it: of one name, after the same ops of its lane.
+
+    Of the places that come ``_OFTEN`` times the one with the longest past counts, up to ``_PAST`` ops: a gap
+    that comes again there is typical, whatever explains it.  Where not even the op before comes so often,
+    explained gaps take the median of all kernels or all copies, in the same launch as the op before or not,
+    and unexplained ones are left out.  Ops that the host held up tell no gap.
+    """
+    gpu = ops.trace.gpu
+    behind = ops.before >= 0
+    is_graph = behind & (ops.call >= 0) & (ops.call == ops.call[ops.before])
+    tells = ~host_bound & behind
+    kinds = np.stack([gpu.kind[ops.row] == 0, is_graph]).astype(np.int64)
+    usual, _ = _medians(kinds, gap, tells & ~unexplained)
+    typical = np.where(unexplained, 0, usual)
+    place, past = gpu.name[ops.row] * 2 + is_graph, ops.before
+    for _ in range(_PAST.bit_length()):
+        before = np.where(past >= 0, place[past], -1)
+        keys = np.stack([place, before])
+        median, count = _medians(keys, gap, tells)
+        typical = np.where(count >= _OFTEN, median, typical)
+        place = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
+        past = np.where(past >= 0, past[past], -1)
+    return typical
+
+
+def _typical_starts(ops: RankOps, returned: IntArray, slow: BoolArray) -> IntArray:
+    """When launches of slow calls reached the GPU: before they returned, as calls of their name do."""
+    name = ops.trace.calls.name[ops.call] if len(ops.trace.calls) else ops.call
+    usual, _ = _medians(name[None], ops.start_ps - returned, slow)
+    return returned + usual
+
+
+def _medians(keys: IntArray, values: IntArray, tells: BoolArray) -> tuple[IntArray, IntArray]:
+    """For each column of ``keys`` the median of ``values`` of equal columns that tell, and their number."""
+    _, group = np.unique(keys, axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    count = np.bincount(group[tells], minlength=int(group.max()) + 1)
+    order = np.lexsort((values[tells], group[tells]))
+    middle = np.cumsum(count) - count + (count - 1) // 2
+    ordered = np.append(values[tells][order], 0)
+    median = np.where(count > 0, ordered[np.minimum(middle, len(order))], 0)
+    return median[group], count[group]
 
 
 @dataclass(frozen=True)
