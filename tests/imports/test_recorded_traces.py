@@ -24,7 +24,7 @@ TRACES = [
 
 
 @pytest.mark.parametrize(("name", "steps", "span_ms", "exposed_ms"), TRACES)
-@pytest.mark.parametrize(("gaps", "bound"), [("recorded", 0.001), ("typical", 0.025)])
+@pytest.mark.parametrize(("gaps", "bound"), [("recorded", 0.001), ("typical", 0.03)])
 def test_replay_of_a_recording(name, steps, span_ms, exposed_ms, gaps, bound):
     path = FOLDER / name
     if not path.exists():

@@ -15,17 +15,25 @@ import numpy.typing as npt
 from simcore.collectives.kinds import SEND_RECV
 from simcore.collectives.kinds.all_to_all import ALL_TO_ALL
 
+#: Where a name begins, also in one that the compiler mangled: "_ZN7deep_ep9internode8dispatch".
+_BEGIN = "(?<![a-z_])"
 #: Exchanges of tokens among experts.  Sources: DeepEP, csrc/kernels ("dpsk::ep" in DeepSeek's own traces),
-#: where only get_dispatch_layout stays on the GPU; its hybrid-ep branch.
+#: where only get_dispatch_layout stays on the GPU; its hybrid-ep branch; TensorRT-LLM and FlashInfer,
+#: moeAlltoAllKernels.cu; MoRI, src/ops/dispatch_combine.
 _EXPERTS = (
-    r"\b(?:deep_ep|dpsk::ep)::(?!(?:\w+::)*get_dispatch_layout)"
-    r"|\bhybrid_ep::(?:dispatch|combine|device_sync)_kernel"
+    rf"{_BEGIN}(?:deep_ep|dpsk(?:::|2)ep)(?:::|\d)(?![\w:]*get_dispatch_layout)"
+    rf"|{_BEGIN}hybrid_ep::(?:dispatch|combine|device_sync)_kernel"
+    rf"|{_BEGIN}moea2a(?:dispatch|combine)kernel|{_BEGIN}ep(?:dispatch|combine)(?:intra|inter)node"
 )
-#: all_reduces without NCCL.  Sources: PyTorch, symm_mem/CUDASymmetricMemoryOps.cu; vLLM,
-#: custom_all_reduce.cuh; TensorRT-LLM and FlashInfer, trtllm_allreduce_fusion.  "all_reduce" alone is no
-#: sign: Inductor names kernels after what stands around them.
+#: Collectives without NCCL.  Sources: PyTorch, symm_mem/CUDASymmetricMemoryOps.cu; vLLM and aiter,
+#: custom_all_reduce.cuh and quick_all_reduce.cuh; TensorRT-LLM and FlashInfer, customAllReduceKernels.cu,
+#: trtllm_allreduce_fusion and trtllm_mnnvl_allreduce; Transformer Engine, userbuffers.cu.  "all_reduce" alone
+#: is no sign: Inductor names kernels after what stands around them.
 _DIRECT = (
-    r"\b(?:multimem_|one_shot_|two_shot_)+all_reduce_kernel|cross_device_reduce_|\ballreduce_fusion_kernel"
+    rf"{_BEGIN}(?:multimem_|one_shot_|two_shot_)+all_reduce_kernel|cross_device_reduce_"
+    rf"|reduce_scatter_cross_device_store|{_BEGIN}quickreduce(?:::|\d)|allreduce_prototype_twoshot"
+    rf"|(?:one|two)shotallreduce(?:fusion)?kernel|{_BEGIN}(?:moe\w*_)?allreduce_fusion_kernel"
+    rf"|{_BEGIN}k?userbuffers_"
 )
 #: In the names of kernels that communicate.
 _KERNELS = re.compile(rf"nccl|rccl|mscclkernel|mscclpp|nvshmem|{_EXPERTS}|{_DIRECT}", re.IGNORECASE)
@@ -36,9 +44,9 @@ FRAMEWORK_CALLS = "c10d::"
 _ISSUES = re.compile(rf"{FRAMEWORK_CALLS}|{'|'.join(LIBRARY_CALLS)}|_c10d_functional::(?!wait)")
 #: Words in the names of kernels, calls and instructions, the more special first.
 _KINDS = (
-    ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)),
-    ("all_gather", re.compile(r"all_?gather", re.IGNORECASE)),
-    ("reduce_scatter", re.compile(r"reduce_?scatter", re.IGNORECASE)),
+    ("all_gather", re.compile(r"all_?gather|userbuffers_\w+_ag", re.IGNORECASE)),
+    ("reduce_scatter", re.compile(r"reduce_?scatter|userbuffers_\w+_rs", re.IGNORECASE)),
+    ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce|userbuffers_\w+_sum", re.IGNORECASE)),
     ("all_to_all", re.compile(rf"all_?to_?all|{_EXPERTS}", re.IGNORECASE)),
     ("send_recv", re.compile(r"send|recv", re.IGNORECASE)),
     ("broadcast", re.compile(r"broadcast", re.IGNORECASE)),
