@@ -4,8 +4,8 @@ from workloads.imports.formats import Importer, import_traces, register
 from workloads.imports.job import ImportedJob, ImportReport
 from workloads.imports.recorded import ImportedRank, RecordedOps
 
-# Each registers its formats; files are shown to them in this order.
-from workloads.imports import kineto, execution, nsys, chakra, xla, logs  # isort: skip  # noqa: F401
+# Each registers its formats; files are shown to them in this order, bare lists of events to logs first.
+from workloads.imports import logs, kineto, execution, nsys, chakra, xla  # isort: skip  # noqa: F401
 
 __all__ = [
     "ImportReport",

@@ -53,9 +53,61 @@ def align_clocks(stages: Sequence[StageLog], num_chunks: int, v_shaped: bool) ->
         # In one clock each slack is the transfer or more: what they differ by is the clocks' difference.
         shift = (up - down) // 2 if down is not None and up is not None else 0
         offset.append(offset[-1] + shift)
+    for _ in stages:  # sends from the last stage to the first, of the next chunk, bound the clocks as well
+        for (sender, receiver), waited in slack.items():
+            offset[receiver] = max(offset[receiver], offset[sender] - waited)
     least = min(offset)
     p2p = {(a, b): max(0, waited + offset[b] - offset[a]) for (a, b), waited in slack.items()}
     return StageClocks(tuple(shift - least for shift in offset), p2p)
+
+
+def arrivals(
+    stages: Sequence[StageLog], clocks: StageClocks, num_chunks: int, v_shaped: bool
+) -> tuple[StageClocks, dict[ActionKey, int]]:
+    """When what an action needs has come from another stage, ps on its own stage's clock, where sends run
+    beside computes; and the clocks, with sends no longer than that allows.
+
+    Sends of one kind into one chunk follow one another: the i-th has come ``p`` after the later one of its
+    source's end and the (i-1)-th.  No action starts before that for ``p`` of at most (start of the i-th - end
+    of the j-th's source) / (i - j + 1), for all j up to i.
+    """
+    found = actions_by_key(stages)
+    queues: dict[tuple[int, int, str, int], list[tuple[int, int, ActionKey]]] = {}
+    for key, action in found.items():
+        source = producer(key, len(stages), num_chunks, v_shaped)
+        if source is not None and source.stage != key.stage and source in found:
+            sent = found[source].end_ps + clocks.offset_ps[source.stage]
+            needed = action.start_ps + clocks.offset_ps[key.stage]
+            queues.setdefault((source.stage, key.stage, key.kind, key.chunk), []).append((sent, needed, key))
+    p2p = dict(clocks.p2p_ps)
+    for (sender, receiver, *_), queue in queues.items():
+        queue.sort()
+        for last, (_, needed, _) in enumerate(queue):
+            least = min((needed - queue[j][0]) // (last - j + 1) for j in range(last + 1))
+            p2p[sender, receiver] = max(0, min(p2p[sender, receiver], least))
+    came: dict[ActionKey, int] = {}
+    for (sender, receiver, *_), queue in queues.items():
+        free = queue[0][0]
+        for sent, _, key in queue:
+            free = max(free, sent) + p2p[sender, receiver]
+            came[key] = free - clocks.offset_ps[receiver]
+    return StageClocks(clocks.offset_ps, p2p), came
+
+
+def with_receives(stages: Sequence[StageLog], clocks: StageClocks) -> StageClocks:
+    """The clocks, where a stage receives after its last action: a send is no longer than any such receive."""
+    found = actions_by_key(stages)
+    p2p = dict(clocks.p2p_ps)
+    for stage, log in enumerate(stages):
+        free = 0
+        for key, action in zip(keys(stage, log.actions), log.actions, strict=True):
+            source = producer(key, len(stages), 1, v_shaped=False)
+            if source is not None and source in found:
+                sent = found[source].end_ps + clocks.offset_ps[source.stage] - clocks.offset_ps[stage]
+                received = max(0, action.start_ps - max(free, sent))
+                p2p[source.stage, stage] = min(p2p[source.stage, stage], received)
+            free = action.end_ps
+    return StageClocks(clocks.offset_ps, p2p)
 
 
 def contradictions(stages: Sequence[StageLog], num_chunks: int, v_shaped: bool) -> int:

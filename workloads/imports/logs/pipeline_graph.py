@@ -25,7 +25,7 @@ def pipeline_graph_of(plan: PipelinePlan) -> tuple[Graph, tuple[ImportedRank, ..
         consumers = _consumers(plan, stages)
         for stage, own in enumerate(stages):
             _write_stage(ranks[stage], plan, number, stage, own, origin, consumers)
-        origin += max(own.offset_ps + max(own.recorded_total_ps, 1) for own in stages)
+        origin += 1 + max(own.offset_ps + own.recorded_end_ps for own in stages)
     groups = [ProcessGroup("steps", ((plan.num_stages, 1),), explicit=(tuple(numbers),))]
     if plan.num_stages > 1:
         groups += [
@@ -91,7 +91,7 @@ def _write_stage(
     )  # fmt: skip
     at_of: dict[ActionKey, int] = {}
     before, free = begin + 1, 0
-    end_of_record = own.recorded_total_ps
+    end_of_record = own.recorded_end_ps
     p2p = plan.p2p_ps[number]
     for key, action in zip(keys(stage, own.actions), own.actions, strict=True):
         start, end = action.recorded_ps or (end_of_record, end_of_record)

@@ -14,8 +14,10 @@ from workloads.imports.logs.pipeline_clocks import (
     StageClocks,
     actions_by_key,
     align_clocks,
+    arrivals,
     contradictions,
     typical_p2p_ps,
+    with_receives,
 )
 from workloads.imports.logs.pipeline_graph import pipeline_graph_of
 from workloads.imports.logs.pipeline_log import LoggedAction, PipelineLog, read_pipeline_log
@@ -108,7 +110,11 @@ def _logged_plan(log: PipelineLog, clocks: dict[int, StageClocks], v_shaped: boo
     overlapped = log.num_chunks > 1
     iterations, p2p = {}, {}
     for number, stages in log.iterations.items():
-        found = clocks[number]
+        found, came = clocks[number], dict[ActionKey, int]()
+        if overlapped:
+            found, came = arrivals(stages, found, log.num_chunks, v_shaped)
+        else:
+            found = with_receives(stages, found)
         p2p[number] = found.p2p_ps
         by_key = actions_by_key(stages)
         plans = []
@@ -117,7 +123,7 @@ def _logged_plan(log: PipelineLog, clocks: dict[int, StageClocks], v_shaped: boo
             free = 0
             for key, action in zip(keys(stage, logged.actions), logged.actions, strict=True):
                 source = producer(key, log.num_stages, log.num_chunks, v_shaped)
-                ready = _ready(by_key, found, source, stage, free, overlapped)
+                ready = max(free, came[key]) if key in came else _ready(by_key, found, source, stage, free)
                 late = max(0, action.start_ps - ready)
                 actions.append(
                     PlannedAction(
@@ -138,16 +144,14 @@ def _ready(
     source: ActionKey | None,
     stage: int,
     free_ps: int,
-    overlapped: bool,
 ) -> int:
-    """When a stage that is free at ``free_ps`` has what an action needs."""
+    """When a stage that is free at ``free_ps``, and receives only then, has what an action needs."""
     if source is None or source not in by_key:
         return free_ps
     if source.stage == stage:
         return max(free_ps, by_key[source].end_ps)
     sent = by_key[source].end_ps + clocks.offset_ps[source.stage] - clocks.offset_ps[stage]
-    transfer = clocks.p2p_ps[source.stage, stage]
-    return max(free_ps, sent + transfer) if overlapped else max(free_ps, sent) + transfer
+    return max(free_ps, sent) + clocks.p2p_ps[source.stage, stage]
 
 
 def _report(

@@ -5,6 +5,7 @@ What Megatron-based trainers write for pictures of a pipeline: a file ``pp_rank_
 own begin of the iteration, lists in the order of execution, with ``wgrad_start``, ``wgrad_end`` where weight
 gradients are computed apart and ``<kind>_minibatch``, ``<kind>_chunk`` where the order is not Megatron's; and
 ``config.json`` with ``pp_size``, ``vp_size`` (or ``vpp_size``) and ``num_mbs`` (or ``micro_batches``).
+MegaScan's logs are brought into this form (:mod:`~workloads.imports.logs.megascan`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from simcore.errors import InputError
 from simcore.graph.schedules import Action, interleaved_one_f_one_b
 from simcore.outside import quoted
 from simcore.units import PS_PER_S
-from workloads.imports.files import TraceFile, read_each, read_object
+from workloads.imports.files import TraceFile, head_of, read_each, read_object
+from workloads.imports.logs.megascan import is_megascan, read_megascan
 from workloads.imports.logs.pipeline_chunks import counted_chunks
 from workloads.imports.recorded import MAX_SPAN_S
 
@@ -30,6 +32,7 @@ _KINDS = {"F": "fwd", "B": "bwd", "W": "wgrad"}
 _OVERLAP_MS = 0.5  # of two actions of a stage: the resolution of GPU event timers, generously
 _CONFIG_KEYS = ("pp_size", "num_mbs", "micro_batches")
 _Content = dict[str, Any]  # of a JSON file
+_Given = tuple[str, int, _Content]  # label, stage (-1: its file does not say), log or configuration
 _STOOD_IN = 8  # stages for each that has a log, at most
 _MAX_MS = 24 * 3600 * 1e3  # an iteration of more than a day is a mistake
 
@@ -91,6 +94,8 @@ class PipelineLog:
 def is_pipeline_log(_source: TraceFile, head: bytes) -> bool:
     """Whether a file begins like the log of a stage, or like the configuration beside it."""
     begin = head.lstrip()[:1]
+    if is_megascan(head):
+        return True
     stage = b'"fwd_start"' in head and b'"bwd_start"' in head
     config = b'"pp_size"' in head and any(f'"{key}"'.encode() in head for key in _CONFIG_KEYS[1:])
     return begin == b"{" and b'"traceEvents"' not in head and (stage or config)
@@ -103,11 +108,10 @@ def read_pipeline_log(sources: Sequence[TraceFile], skip_bad: bool = False) -> P
     Errors: InputError with file, iteration and reason: not JSON, lists of different lengths, an end before
     its start, actions that overlap, a stage without a file, a configuration that does not fit.
     """
-    contents, skipped = read_each(
-        sources, lambda source: (source, read_object(source, "iterations")), skip_bad=skip_bad, needed=False
-    )
+    by_file, skipped = read_each(sources, _read, skip_bad=skip_bad, needed=False)
+    contents = [content for found in by_file for content in found]
     config, config_label = _config(contents)
-    stages = _by_stage([(s, content) for s, content in contents if content is not config])
+    stages = _by_stage([given for given in contents if given[2] is not config])
     if not stages:
         what = f"{config_label}: a configuration" if config_label else "; ".join(skipped)
         raise InputError(f"{what} without logs of stages (pp_rank_<stage>.json)")
@@ -130,29 +134,36 @@ def read_pipeline_log(sources: Sequence[TraceFile], skip_bad: bool = False) -> P
     return _assemble(config, config_label, stages, expected, skipped, skip_bad)
 
 
-def _config(contents: Sequence[tuple[TraceFile, _Content]]) -> tuple[_Content, str]:
+def _read(source: TraceFile) -> list[_Given]:
+    """What a file holds: the log of a stage or of several, or a configuration."""
+    if is_megascan(head_of(source)):
+        stages = sorted(read_megascan(source).items())
+        return [(f"{source.label} (stage {stage})", stage, content) for stage, content in stages]
+    named = re.search(r"rank[_-]?(\d{1,6})(?!\d)", PurePath(source.member or source.path.name).name)
+    return [(source.label, int(named.group(1)) if named else -1, read_object(source, "iterations"))]
+
+
+def _config(contents: Sequence[_Given]) -> tuple[_Content, str]:
     """The configuration among the files, and which it is; empty where there is none."""
     found = [
-        (content, source.label) for source, content in contents if any(key in content for key in _CONFIG_KEYS)
+        (content, label) for label, _, content in contents if any(key in content for key in _CONFIG_KEYS)
     ]
     if len(found) > 1:
         raise InputError(f"{found[1][1]} and {found[0][1]}: two configurations of pipelines")
     return found[0] if found else ({}, "")
 
 
-def _by_stage(contents: Sequence[tuple[TraceFile, _Content]]) -> dict[int, tuple[str, _Content]]:
-    """Label and content by stage: the number in the file's name, else the next that no name has."""
+def _by_stage(contents: Sequence[_Given]) -> dict[int, tuple[str, _Content]]:
+    """Label and content by stage: the one that a file names, else the next that none does."""
     stages: dict[int, tuple[str, _Content]] = {}
     unnamed = []
-    for source, content in contents:
-        named = re.search(r"rank[_-]?(\d{1,6})(?!\d)", PurePath(source.member or source.path.name).name)
-        if named is None:
-            unnamed.append((source.label, content))
+    for label, stage, content in contents:
+        if stage < 0:
+            unnamed.append((label, content))
             continue
-        stage = int(named.group(1))
         if stage in stages:
-            raise InputError(f"{source.label} and {stages[stage][0]} are both of stage {stage}")
-        stages[stage] = (source.label, content)
+            raise InputError(f"{label} and {stages[stage][0]} are both of stage {stage}")
+        stages[stage] = (label, content)
     free = (stage for stage in range(len(contents)) if stage not in stages)
     stages.update(dict(zip(free, unnamed, strict=False)))
     return stages

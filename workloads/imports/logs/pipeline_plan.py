@@ -53,6 +53,12 @@ class StagePlan:
     tail_ps: int = 0
     recorded_total_ps: int = 0
 
+    @property
+    def recorded_end_ps(self) -> int:
+        """When it ended: as logged, or with the last action that was, ps after its begin."""
+        ends = (action.recorded_ps[1] for action in self.actions if action.recorded_ps is not None)
+        return max(self.recorded_total_ps, max(ends, default=0))
+
 
 @dataclass(frozen=True)
 class PipelinePlan:
