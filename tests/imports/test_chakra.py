@@ -309,12 +309,12 @@ def test_the_command_writes_a_graph_folder(tmp_path, capsys):
 def test_a_traced_program_that_went_out_is_played_as_it_would_be_here(name, tmp_path):
     """The same question, the same answer: kernels go out as the usual build launches them."""
     graph = Path(__file__).parents[1] / "models" / "graphs" / name
-    cluster = ["--cluster", "h100-8", "--out", str(tmp_path / "run"), "--json"]
+    cluster = ["--cluster", "h100-8", "--json", "--out"]
     steps = []
     for words in (
         ["export-chakra", str(graph), "--out", str(tmp_path / "out"), "--json"],
-        ["replay", str(tmp_path / "out"), *cluster],
-        ["run-sim", str(graph), *cluster],
+        ["replay", str(tmp_path / "out"), *cluster, str(tmp_path / "replayed")],
+        ["run-sim", str(graph), *cluster, str(tmp_path / "run")],
     ):
         found = CliRunner().invoke(app, words)
         assert found.exit_code == 0, found.output
