@@ -17,6 +17,7 @@ from workloads.parallel import ParallelSpec, TrainingSpec
 from workloads.parallel.generate import generate, schedule_of
 from workloads.parallel.job import Job
 from workloads.parallel.memory import MemoryEstimate, estimate_memory, occupancies
+from workloads.parallel.played import played_stages
 
 
 def job(layers: int = 4, **changes) -> Job:
@@ -49,14 +50,36 @@ def test_sharding_splits_what_it_says(sharding, per_parameter):
     made = job(dp=4, sharding=sharding)
     (estimate,) = estimates(made)
     static = estimate.parameters + estimate.gradients + estimate.optimizer_states
-    assert static == pytest.approx(per_parameter * made.numel(made.pieces.all_pieces), rel=1e-4)
+    # Of FSDP the last of all gradients is reduced when the peak is over; units are whole 512 bytes.
+    rel = 1e-3 if sharding == "fsdp2" else 1e-4
+    assert static == pytest.approx(per_parameter * made.numel(made.pieces.all_pieces), rel=rel)
 
 
-def test_an_fp32_optimizer_copies_16_bit_gradients():
-    before, after = estimates(job())[0], estimates(job(grad_dtype="bf16"))[0]
-    numel = before.gradients // 4
-    assert after.gradients == 2 * numel
-    assert after.optimizer_states == before.optimizer_states + 4 * numel
+def test_an_fp32_optimizer_copies_16_bit_gradients_for_the_time_of_its_step():
+    wide, narrow = estimates(job())[0], estimates(job(grad_dtype="bf16"))[0]
+    numel = wide.gradients // 4
+    assert narrow.gradients == 2 * numel
+    assert narrow.optimizer_states == wide.optimizer_states
+    # Where passes hold next to nothing the step is the peak: 2 + 2 + 12 bytes, and 4 of the copy.
+    small = job(grad_dtype="bf16", seq=16)
+    (played,) = played_stages(small)
+    numel = small.numel(small.pieces.all_pieces)
+    assert played.instant == "the optimizer's step"
+    assert played.by_category["temporaries"] == 4 * numel
+    (estimate,) = estimates(small)
+    assert estimate.total - estimate.fragmentation == 20 * numel
+    assert 20 * numel <= played.memory.peak_allocated <= 1.02 * 20 * numel
+
+
+def test_megatrons_distributed_optimizer_has_parameters_twice_before_it_has_states():
+    # dp = 64: 12 / 64 bytes of states are less than 2 of the parameters that are copied into one buffer.
+    made = job(dp=64, sharding="zero1", seq=16)
+    (played,) = played_stages(made)
+    numel = made.numel(made.pieces.all_pieces)
+    assert played.instant == "what lives through the step"
+    assert played.memory.peak_allocated == pytest.approx((2 + 2 + 4) * numel, rel=0.02)
+    (estimate,) = estimates(made)
+    assert estimate.total - estimate.fragmentation == (2 + 2 + 4) * numel
 
 
 def test_1f1b_holds_as_many_microbatches_as_stages_are_left():

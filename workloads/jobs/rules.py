@@ -201,6 +201,9 @@ _CUBLAS_WIDE, _CUBLAS, _THREADS = 8 * 4096 << 10, (2 * 4096 + 8 * 16) << 10, 2
 #: Transformer Engine's own for its products, since Hopper and before (pytorch/module/base.py,
 #: get_cublas_workspace_size_bytes).
 _ENGINE_WIDE, _ENGINE = (32 << 20) + 1024, 4 << 20
+#: Of these one for all products, one for each stream beside which user buffers are exchanged, and one for
+#: each stream of grouped products (get_cublas_workspace of pytorch/cpp_extensions/gemm.py).
+_EXCHANGE_STREAMS, _EXPERT_STREAMS = 3, 4
 
 
 def workspaces(draft: Draft) -> None:
@@ -211,7 +214,10 @@ def workspaces(draft: Draft) -> None:
     wide = software.deterministic or generation == "hopper"
     total = _THREADS * (_CUBLAS_WIDE if wide else _CUBLAS)
     if software.transformer_engine:
-        total += _ENGINE if generation in ("volta", "ampere", "ada") else _ENGINE_WIDE
+        one = _ENGINE if generation in ("volta", "ampere", "ada") else _ENGINE_WIDE
+        overlaps = draft.training.tp_overlap and draft.parallel.tp > 1
+        grouped = draft.model.moe is not None and software.moe_grouped_gemm
+        total += one * (1 + _EXCHANGE_STREAMS * overlaps + _EXPERT_STREAMS * grouped)
     draft.assume("software.workspace_bytes", total, "what cuBLAS and Transformer Engine keep for products")
 
 

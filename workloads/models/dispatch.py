@@ -294,7 +294,7 @@ def _turned(steps: Sequence[KernelLaunch]) -> list[KernelLaunch]:
 def _sorting(
     shard: Shard, name: str, ins: list[Tensor], outs: list[Tensor], module: str
 ) -> list[KernelLaunch]:
-    """Sorting tokens by expert or back in one kernel, or by index with a weighting apart.
+    """Sorting tokens by expert or back in one kernel, or by index, with a weighting apart if need be.
 
     PyTorch's kernels by index compute an address for every element (136 us for 4,096 rows of 5,120 in bf16 on
     an H100, where plain copies take 36: pytorch/pytorch issue 151612); sums by index are taken to be as fast.
@@ -306,4 +306,6 @@ def _sorting(
     weighted = compute("aten::mul.Tensor", [rows], [rows], module=module)
     # Its address and its value of each row that moves, whichever side has more rows.
     moved = compute(index, [rows], [rows], op_class="embedding_fwd", module=module)
+    if shard.software.moe_weighted_early:
+        return [moved]
     return [moved, weighted] if name == "moe_permute" else [weighted, moved]

@@ -3,7 +3,9 @@
 Single modules ("selective") run again before their own backward; names and contents are those of
 megatron/core/transformer/transformer_config.py (recompute_modules); with "mla_up_proj" positions and the
 assembly of keys run again, too (multi_latent_attention.py).  What the next product reads of a module that
-runs again counts as kept unless ``frees`` says otherwise.
+runs again counts as kept; where builds let go of it (``frees``: CheckpointWithoutOutput of
+megatron/core/tensor_parallel/random.py), that is of norms, the up-projections of latent attention and
+experts' activations.
 
 Whole layers ("full", "ops") run again but for the outputs that are held.
 """
@@ -45,6 +47,9 @@ _PATTERNS: Final[Mapping[RecomputeModule, str]] = {
     "shared_experts": r"\.shared_experts\b",
 }
 
+#: Of these builds can let go of the output.
+_FREED: Final = ("layernorm", "mla_up_proj", "moe_act")
+
 
 def mark_recomputed(
     tape: OpTape, modules: Collection[RecomputeModule], *, sparse: bool, frees: bool = False
@@ -59,9 +64,11 @@ def mark_recomputed(
     wanted = re.compile("|".join(_PATTERNS[name] for name in modules if name != other) or r"$^")
     for op in tape.ops:
         op.again = bool(op.forward) and bool(wanted.search(tape.forward[op.forward[0]].kernel.module))
+    freed = re.compile("|".join(_PATTERNS[name] for name in modules if name in _FREED) or r"$^")
     ran = [op for op in tape.ops if op.forward] if frees else []
     for before, op in pairwise(ran):
-        if before.again and not op.again and op.reads < 0:
+        again = before.again and bool(freed.search(tape.forward[before.forward[0]].kernel.module))
+        if again and not op.again and op.reads < 0:
             for k in op.forward:
                 tape.forward[k] = replace(tape.forward[k], saved_inputs=0)
 

@@ -56,8 +56,10 @@ class SoftwareSpec(Frozen):
     and back (arXiv 2412.19437, section 3.3.3).
     ``recompute_early_stop``: recomputation ends at the last tensor that backward asks for (PyTorch's
     non-reentrant checkpoint); else it repeats the whole layer (Megatron).
-    ``recompute_frees_outputs``: what the next product reads of a module that runs again is not kept.
-    ``moe_weighted_early``: rows are weighted before the experts' last product, whose output need not be kept.
+    ``recompute_frees_outputs``: what the next product reads of a module that runs again is not kept
+    (Megatron-Core since April 2025, of the modules in ``recompute.py``).
+    ``moe_weighted_early``: rows are weighted before the experts' last product, whose output need not be kept
+    (Megatron-Core since April 2025).
     ``vocab_multiple``: frameworks pad the vocabulary to a multiple of this (times tp for Megatron).
     ``moe_dispatcher``: how tokens reach their experts, see Note [Dispatch] of ``dispatch.py``.
     ``moe_permute_fusion``: one kernel sorts tokens by expert, else an index and a weighting.

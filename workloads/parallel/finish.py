@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcore.graph.template_builder import Source
-from workloads.models.pieces import KernelLaunch
+from workloads.models.pieces import KernelLaunch, ModelPiece
 from workloads.models.tensors import Tensor, collective, compute
 from workloads.parallel.axis import AXES
 from workloads.parallel.emit import COMPUTE, OpWriter
@@ -47,7 +47,11 @@ def finish_step(writer: OpWriter, job: Job, stage: int, under_way: list[Source])
 
 def local_numel(job: Job, stage: int) -> int:
     """Elements whose optimizer states this rank keeps."""
-    pieces = tuple(piece for chunk in job.chunks[stage] for piece in chunk.pieces)
+    return owned_numel(job, tuple(piece for chunk in job.chunks[stage] for piece in chunk.pieces))
+
+
+def owned_numel(job: Job, pieces: tuple[ModelPiece, ...]) -> int:
+    """Of ``pieces`` alone."""
     dense, experts = (job.numel(pieces, group, trainable=True) for group in ("dp", "expert_dp"))
     if job.training.sharding == "ddp":
         return dense + experts

@@ -1,11 +1,12 @@
 """Every storage of a stage's rank through a step, from the pieces' launches and the schedule's actions.
 
 Note [Lifetimes of a stage]
-    What lives through the step comes first: parameters, gradients and optimizer states, in as many bytes as
-    the closed form has them, shared out among the parameter tensors.  Then actions in their order.  A forward
-    begins with what is received, a backward with the gradient of what was sent; what a chunk hands on is
-    released when it has been sent (DeepSpeed keeps it for backward).  Inside, pieces follow one another as
-    :mod:`workloads.models.storages` has them, FSDP's units around them (``unit_storages.py``).
+    What lasts comes first (``lasting.py``), then two steps: the optimizer's moments come with its first step
+    and find other gaps than the second one's activations do; from there on steps are alike.  A step is its
+    actions in their order, and the optimizer.  A forward begins with what is received, a backward with the
+    gradient of what was sent; what a chunk hands on is released when it has been sent (DeepSpeed keeps it for
+    backward).  Inside, pieces follow one another as :mod:`workloads.models.storages` has them, FSDP's units
+    around them (``unit_storages.py``).
 """
 
 from __future__ import annotations
@@ -19,12 +20,20 @@ import numpy.typing as npt
 
 from simcore.graph.schedules import Action
 from simcore.memory.caching import MemoryEvents
-from workloads.models.pieces import ModelPiece, Parameter
+from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, OUTPUT_GRADIENT, PieceStorages, storages_of
 from workloads.parallel.actions import ends_of
 from workloads.parallel.job import Job
-from workloads.parallel.memory import estimate_memory
+from workloads.parallel.lasting import (
+    BEFORE,
+    NO_LAYER,
+    OPTIMIZER,
+    LastingStorages,
+    StorageHolder,
+    layer_number,
+)
 from workloads.parallel.stages import Chunk
+from workloads.parallel.static import static_memory
 from workloads.parallel.unit_storages import UnitStorages
 from workloads.parallel.working import group_sizes, keeps_sent
 
@@ -34,24 +43,13 @@ CATEGORIES: Final = (
     "parameters", "gradients", "optimizer states", "buffers", "activations", "logits and loss", "temporaries",
     "gathered parameters", "messages",
 )  # fmt: skip
-#: Beside layers, which count from 0: no layer, embedding, head.
-NO_LAYER, EMBEDDING, HEAD = -1, -2, -3
-
-
-@dataclass(frozen=True)
-class StorageHolder:
-    """Who holds a storage: its category, the launch that made it, that launch's module and layer."""
-
-    category: str
-    name: str
-    module: str = ""
-    layer: int = NO_LAYER
 
 
 @dataclass(frozen=True)
 class StageLifetimes:
-    """Events of a stage's rank; of each event the place of its action (-1: before the first), its layer, its
-    microbatch (-1: none), and the number of who holds the storage (-1: it is released).
+    """Events of a stage's rank; of each event the place of its action (:data:`BEFORE` the first, or in the
+    :data:`OPTIMIZER`), its layer, its microbatch (-1: none), and the number of who holds the storage (-1: it
+    is released).
     """
 
     events: MemoryEvents
@@ -84,14 +82,46 @@ class _Writer:
     columns: list[list[IntArray]] = field(default_factory=lambda: [[] for _ in range(7)])
     holders: dict[StorageHolder, int] = field(default_factory=dict)
     next_id: int = 0
-    at: tuple[int, int] = (-1, -1)  # action, microbatch
+    at: tuple[int, int] = (BEFORE, -1)  # action, microbatch
     passes: dict[tuple[int, int], _InFlight] = field(default_factory=dict)
     sharded: dict[int, UnitStorages] = field(default_factory=dict)  # by chunk
     lasts: Container[int] = ()  # places of the last backward of each chunk
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
 
     def written(self) -> StageLifetimes:
-        self._static()
+        static = static_memory(self.job, self.stage)
+        lasting = LastingStorages(self.job, self.stage, static, self._alloc, self._free)
+        lasting.before()
+        begun = len(self.columns[0])
+        self._passes()
+        if any(action.kind != "F" for action in self.actions):
+            passes = self._since(begun)
+            self.at = OPTIMIZER, -1
+            lasting.step(first=True)
+            stepped = len(self.columns[0])
+            for units in self.sharded.values():
+                units.zero_grad()
+            zeroed = self._since(stepped)
+            self._again(passes)
+            lasting.step(first=False)
+            self._again(zeroed)
+        storage, num_bytes, action_of, layer, holder, microbatch, stream = (
+            np.concatenate(column) if column else np.zeros(0, dtype=np.int64) for column in self.columns
+        )
+        return StageLifetimes(
+            MemoryEvents.of(storage, num_bytes, stream), action_of, layer, holder, microbatch,
+            tuple(self.holders), tuple(self.actions),
+        )  # fmt: skip
+
+    def _since(self, start: int) -> list[list[IntArray]]:
+        return [column[start:] for column in self.columns]
+
+    def _again(self, events: list[list[IntArray]]) -> None:
+        """The same once more: a released storage's number is free for the next one."""
+        for column, own in zip(self.columns, events, strict=True):
+            column += own
+
+    def _passes(self) -> None:
         chunks = self.job.chunks[self.stage]
         _, self.lasts = ends_of(self.actions)
         for number, action in enumerate(self.actions):
@@ -101,55 +131,17 @@ class _Writer:
                 self._forward(action, chunk)
             else:
                 self._backward(action, chunk)
-        storage, num_bytes, action_of, layer, holder, microbatch, stream = (
-            np.concatenate(column) if column else np.zeros(0, dtype=np.int64) for column in self.columns
-        )
-        return StageLifetimes(
-            MemoryEvents.of(storage, num_bytes, stream), action_of, layer, holder, microbatch,
-            tuple(self.holders), tuple(self.actions),
-        )  # fmt: skip
-
-    def _static(self) -> None:
-        job, chunks = self.job, self.job.chunks[self.stage]
-        total = estimate_memory(job, self.stage, self.actions)
-        owned = [
-            (parameter, _layer_number(chunk, position))
-            for chunk in chunks
-            for position, piece in enumerate(chunk.pieces)
-            for parameter in piece.parameters
-        ]
-        trained = [(parameter, layer) for parameter, layer in owned if parameter.trainable]
-        self._share("parameters", total.parameters, owned, 1)
-        if job.training.engine == "megatron" and not job.is_fsdp:
-            self._alloc(total.gradients, StorageHolder("gradients", "gradient buffer"))
-        else:
-            self._share("gradients", total.gradients, trained, 1)
-        copies = max(1, round(job.training.optimizer_bytes_per_parameter / 4))
-        self._share("optimizer states", total.optimizer_states, trained, copies)
-        self._alloc(total.buffers, StorageHolder("buffers", "buckets"))
-        self._alloc(total.workspace, StorageHolder("buffers", "workspace of products"))
-
-    def _share(self, category: str, total: int, owned: Sequence[tuple[Parameter, int]], copies: int) -> None:
-        """``total`` bytes among parameter tensors by their elements, ``copies`` of each."""
-        elements = sum(parameter.numel for parameter, _ in owned) * copies
-        before = given = 0
-        for parameter, layer in owned:
-            for _ in range(copies):
-                before += parameter.numel
-                num_bytes = total * before // elements - given
-                given += num_bytes
-                self._alloc(num_bytes, StorageHolder(category, parameter.name, "", layer), layer)
 
     def _forward(self, action: Action, chunk: Chunk) -> None:
         one = self.passes[action.chunk, action.microbatch] = _InFlight([])
         units = self._units(action.chunk, chunk) if self.job.is_fsdp else None
-        first = self._script(chunk.pieces[0], "F", _layer_number(chunk, 0)).made
+        first = self._script(chunk.pieces[0], "F", layer_number(chunk, 0)).made
         name, category = ("ids", "activations") if chunk.has_embedding else ("received", "messages")
         handed = self._alloc(first.storages[INPUT].num_bytes, StorageHolder(category, name))
         for position, piece in enumerate(chunk.pieces):
             if units is not None:
                 units.before(position, forward=True)
-            layer = _layer_number(chunk, position)
+            layer = layer_number(chunk, position)
             script = self._script(piece, "F", layer)
             ids = np.arange(self.next_id, self.next_id + len(script.made.storages))
             self.next_id += len(ids)
@@ -173,7 +165,7 @@ class _Writer:
                 num_bytes, StorageHolder("messages", "received gradient")
             )
         for position in reversed(range(len(chunk.pieces))):
-            piece, layer = chunk.pieces[position], _layer_number(chunk, position)
+            piece, layer = chunk.pieces[position], layer_number(chunk, position)
             if units is not None and action.kind != "W" and piece.backward:
                 units.before(position, forward=False)
             script = self._script(piece, action.kind, layer)
@@ -211,7 +203,7 @@ class _Writer:
 
     def _units(self, number: int, chunk: Chunk) -> UnitStorages:
         if number not in self.sharded:
-            layers = [_layer_number(chunk, position) for position in range(len(chunk.pieces))]
+            layers = [layer_number(chunk, position) for position in range(len(chunk.pieces))]
 
             def alloc(category: str, name: str, num_bytes: int, position: int, stream: int) -> int:
                 layer = layers[position]
@@ -282,11 +274,3 @@ def _category(piece: ModelPiece, kept: bool) -> str:
     if piece.name == "head":
         return "logits and loss"
     return "activations" if kept else "temporaries"
-
-
-def _layer_number(chunk: Chunk, position: int) -> int:
-    """The model's number of a piece's layer, or which end it is."""
-    layer = chunk.layers[position]
-    if layer >= 0:
-        return chunk.first_layer + layer
-    return EMBEDDING if chunk.has_embedding and position == 0 else HEAD

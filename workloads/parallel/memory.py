@@ -1,25 +1,23 @@
 """Memory of a rank in closed form: what it holds through the step, and the most beside it.
 
 Note [What fills a GPU]
-    Static: parameters, gradients, optimizer states; an optimizer that works in fp32 on 16-bit gradients keeps
-    an fp32 copy of those it owns.  In flight: what pieces keep for backward, microbatch by microbatch as the
-    schedule plays (of a split backward until its weight gradients are done).  Working and gathered: what the
-    pass at hand allocates besides, and units of FSDP, walked in ``working.py``.  DeepSpeed's engine keeps
-    more: what a stage has sent until its backward (``pipe_buffers``), 16-bit gradients beside the fp32 ones
-    (``BF16_Optimizer``), buckets that gradients and parameters are copied through (Megatron's are views).
-    The caching allocator holds more than it hands out: :data:`FRAGMENTATION` of all that comes and goes,
-    fitted to the measured runs of ``scripts/validate.py --memory``; where a compiler plans memory there is
-    none.  Context and communicators
+    Static: parameters, gradients, optimizer states; of FSDP those gradients that there are at the peak.  In
+    flight: what pieces keep for backward, microbatch by microbatch as the schedule plays (of a split backward
+    until its weight gradients are done).  Working and gathered: what the pass at hand allocates besides, and
+    units of FSDP, walked in ``working.py``; where the optimizer's step or the start needs more, that
+    (``static.py``).  DeepSpeed's engine keeps more: what a stage has sent until its backward
+    (``pipe_buffers``), 16-bit gradients beside the fp32 ones (``BF16_Optimizer``), buckets that gradients and
+    parameters are copied through (Megatron's are views).  The caching allocator holds more than it hands out:
+    :data:`FRAGMENTATION` of all that comes and goes, fitted to the measured runs of ``scripts/validate.py
+    --memory``; where a compiler plans memory there is none.  Context and communicators
     (:func:`outside_bytes`) are not the allocator's; a simulated GPU has them in its ``reserved_bytes``.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +28,9 @@ from simcore.graph.schedules.play import num_chunks
 from workloads.models.pieces import ModelPiece
 from workloads.models.storages import Pass
 from workloads.parallel.actions import ends_of
-from workloads.parallel.finish import local_numel
-from workloads.parallel.job import Job, element_bytes
+from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
+from workloads.parallel.static import static_memory
 from workloads.parallel.working import ChunkWalk, WalkedPasses
 
 #: Driver, CUDA context and loaded kernels (as the GPU profiles have it).
@@ -43,9 +41,6 @@ COMMUNICATOR_BYTES = 16 * 4 * 6_500_000
 
 #: Share of what comes and goes that the allocator holds besides: splits and gaps between blocks.
 FRAGMENTATION = 0.15
-
-#: Weights of Transformer Engine's layers.
-_OF_ENGINE = re.compile(r"\.linear_\w+\.weight$")
 
 
 class Occupancy(NamedTuple):
@@ -159,68 +154,24 @@ def _fullest(held: Sequence[Occupancy]) -> tuple[Occupancy, ...]:
 def _estimate(
     job: Job, stage: int, held: Sequence[Occupancy], walked: _Walked | None = None
 ) -> MemoryEstimate:
-    chunks = job.chunks[stage]
-    training = job.training
-    pieces = tuple(piece for chunk in chunks for piece in chunk.pieces)
-    numel, trainable = job.numel(pieces), job.numel(pieces, trainable=True)
-    owned = local_numel(job, stage) if trainable else 0
-    states = owned * training.optimizer_bytes_per_parameter
-    if training.optimizer_bytes_per_parameter >= 12 and element_bytes(training.grad_dtype) < 4:
-        states += owned * 4
-    if job.is_fsdp:
-        # The master copy among the optimizer's bytes is the sharded parameter.
-        frozen = (numel - trainable) // job.mesh.shard_ranks
-        whole = owned if training.optimizer_bytes_per_parameter < 12 else 0
-        parameters = (frozen + whole) * 4
-        gradients = owned * element_bytes(training.grad_dtype)
-    else:
-        parameters = numel * element_bytes("bf16" if training.precision == "fp8" else training.precision)
-        grad_bytes = element_bytes(training.grad_dtype)
-        if training.engine == "deepspeed" and grad_bytes == 4 and training.precision in ("bf16", "fp16"):
-            grad_bytes += 2
-        gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
-    peak = _peak(job, chunks, held, {} if walked is None else walked)
-    buffers = _buffers(job, trainable)
-    comes_and_goes = peak.in_flight + peak.working + peak.gathered + buffers
+    static = static_memory(job, stage)
+    peak = _peak(job, job.chunks[stage], held, {} if walked is None else walked)
+    besides, reduced = static.besides
+    if besides > peak.in_flight + peak.working + peak.gathered + peak.gradients:
+        peak = peak._replace(in_flight=0, working=besides - reduced, gathered=0, gradients=reduced)
+    comes_and_goes = peak.in_flight + peak.working + peak.gathered + static.buckets
     lost = 0 if job.software.planned_memory else peak.apart + int(FRAGMENTATION * comes_and_goes)
     return MemoryEstimate(
-        parameters=parameters,
-        gradients=gradients,
-        optimizer_states=states,
+        parameters=static.parameters,
+        gradients=static.gradients + peak.gradients,
+        optimizer_states=static.states,
         in_flight=peak.in_flight,
         working=peak.working,
         gathered=peak.gathered,
-        buffers=buffers,
-        workspace=job.software.workspace_bytes + _unread_gradients(job, pieces),
+        buffers=static.buckets,
+        workspace=static.workspace,
         fragmentation=lost,
     )
-
-
-def _unread_gradients(job: Job, pieces: Sequence[ModelPiece]) -> int:
-    """Tensors that Transformer Engine hands to autograd for gradients which products have added already.
-
-    One of each weight's shape is kept (get_dummy_wgrad of transformer_engine/pytorch/module/base.py).
-    """
-    if not (job.software.transformer_engine and job.software.grad_accumulation_fusion) or job.is_fsdp:
-        return 0
-    shapes = {
-        parameter.shape[-2:]
-        for piece in pieces
-        for parameter in piece.parameters
-        if parameter.trainable and _OF_ENGINE.search(parameter.name)
-    }
-    narrow = "bf16" if job.training.precision == "fp8" else job.training.precision
-    return sum(map(prod, shapes)) * element_bytes(narrow)
-
-
-def _buffers(job: Job, trainable: int) -> int:
-    """DeepSpeed copies gradients into buckets, and gathers parameters through one."""
-    training = job.training
-    copies = training.engine == "deepspeed" and not job.is_fsdp and training.sharding != "ddp"
-    if not copies or training.bucket_parameters <= 0:
-        return 0
-    bucket = min(trainable, training.bucket_parameters)
-    return bucket * (element_bytes(training.grad_dtype) + element_bytes(training.param_gather_dtype))
 
 
 def occupancies(actions: Sequence[Action], *, in_turn: bool = False) -> tuple[Occupancy, ...]:
@@ -244,15 +195,16 @@ def occupancies(actions: Sequence[Action], *, in_turn: bool = False) -> tuple[Oc
     return tuple(found if in_turn else dict.fromkeys(found))
 
 
-@dataclass(frozen=True)
-class _Peak:
-    """What microbatches keep at the worst moment, and what the pass at hand holds and units of other chunks
-    do; ``apart``: what pools of other streams reach at other moments.
+class _Peak(NamedTuple):
+    """What microbatches keep at the worst moment, what the pass at hand holds and units of other chunks do,
+    and ``gradients`` that FSDP has reduced by then; ``apart``: what pools of other streams reach at other
+    moments.
     """
 
     in_flight: int
     working: int
     gathered: int
+    gradients: int
     apart: int
 
 
@@ -261,16 +213,19 @@ def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy], walked: 
         ChunkWalk(job, chunk, walked.setdefault((chunk.pieces, chunk.layers), WalkedPasses()))
         for chunk in chunks
     ]
-    worst, aside, compute = (0, 0, 0), 0, 0
+    worst, aside, compute = (0, 0, 0, 0), 0, 0
     for one in held:
         walk = walks[one.chunk]
         beside = walk.passed(one.kind, last=one.last)
         in_flight, idle, here = 0, -walk.idle, beside.aside - walk.idle_aside
+        gradients = beside.gradients - walk.idle_gradients
         for whole, half, each in zip(one.whole, one.half, walks, strict=False):
             in_flight += whole * each.kept + half * each.walked.between
             idle += each.idle
             here += each.idle_aside
-        found = in_flight, beside.working, beside.gathered + idle
+            gradients += each.idle_gradients
+        gradients = min(gradients, beside.gathered + idle)
+        found = in_flight, beside.working, beside.gathered + idle - gradients, gradients
         aside = max(aside, here)
         compute = max(compute, in_flight + beside.compute + idle - (here - beside.aside))
         worst = max(worst, found, key=sum)

@@ -12,14 +12,8 @@ from simcore.memory.caching import AllocatorSettings, PlayedMemory, play
 from workloads.parallel.check import check_job
 from workloads.parallel.generate import schedule_of
 from workloads.parallel.job import Job
-from workloads.parallel.lifetimes import (
-    EMBEDDING,
-    HEAD,
-    NO_LAYER,
-    StageLifetimes,
-    StorageHolder,
-    stage_lifetimes,
-)
+from workloads.parallel.lasting import EMBEDDING, HEAD, NO_LAYER, OPTIMIZER, StorageHolder
+from workloads.parallel.lifetimes import StageLifetimes, stage_lifetimes
 from workloads.parallel.memory import MemoryEstimate, estimate_memory, occupancies
 
 _PASSES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
@@ -67,7 +61,7 @@ class PlayedStage:
         lifetimes, at = self.lifetimes, self.peak_event
         number = int(lifetimes.action[at]) if at >= 0 else -1
         if number < 0:
-            return "what lives through the step"
+            return "the optimizer's step" if number == OPTIMIZER else "what lives through the step"
         action, layer = lifetimes.actions[number], int(lifetimes.layer[at])
         if layer == NO_LAYER:  # what is received or sent, or a release: the pass tells the layer
             near = lifetimes.layer[: at + 1][(lifetimes.action[: at + 1] == number)]

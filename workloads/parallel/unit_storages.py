@@ -5,6 +5,7 @@ Note [Storages of units]
     the unit's parameters when the unit is used, and holds the buffer until the next unit's copy; backward
     issues the gather of the next unit before it computes one.  Gradients of a unit are kept until its
     backward is done and copied into the buffer of the reduction, on a third stream, held until the next one
+    or the end of backward; what a unit's first reduction leaves stays until the optimizer is done
     (``foreach_all_gather``, ``foreach_reduce``, ``FSDPParamGroup`` of torch/distributed/fsdp).  The root
     stays gathered between forward and backward, and so does the last layer, which backward needs first.  In a
     pipeline of PyTorch's only the last backward frees and reduces (``PipelineStage``); until then gradients
@@ -16,13 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from workloads.models.tensors import ELEMENT_BYTES
+from workloads.parallel.finish import owned_numel
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.stages import Chunk, Unit, units_of
+from workloads.parallel.static import gradients_come_and_go
 
 COMPUTE, GATHERS, REDUCTIONS = 0, 1, 2
+#: The name of what a reduction leaves of a unit's gradients.
+REDUCED: Final = "reduced gradients"
 
 #: (category, name, bytes, position in the chunk, stream) -> storage
 Alloc = Callable[[str, str, int, int, int], int]
@@ -30,12 +35,13 @@ Alloc = Callable[[str, str, int, int, int], int]
 
 class HeldUnits(NamedTuple):
     """Storages that units hold between passes, by unit: whole parameters, what they were gathered into, sums
-    of gradients; and the buffer of the last reduction (-1: none), of so many bytes.
+    of gradients, shards of reduced ones; and the buffer of the last reduction (-1: none), of so many bytes.
     """
 
     whole: dict[int, int]
     buffers: dict[int, int]
     sums: dict[int, int]
+    owned: dict[int, int]
     reduced: int
     reduced_bytes: int
 
@@ -56,6 +62,7 @@ class UnitStorages:
     _reduced_bytes: int = 0
     _gradients: dict[int, dict[int, int]] = field(default_factory=dict)  # of each unit, until reduced
     _sums: dict[int, int] = field(default_factory=dict)  # unit -> storage of its gradients, added up whole
+    _owned: dict[int, int] = field(default_factory=dict)  # unit -> storage of its reduced gradients
 
     def __post_init__(self) -> None:
         self.units = units_of(self.chunk, ends_apart=self.job.training.fsdp_ends_apart)
@@ -66,17 +73,19 @@ class UnitStorages:
     def held(self) -> HeldUnits:
         """What is held now."""
         return HeldUnits(
-            dict(self._whole), dict(self._buffers), dict(self._sums), self._reduced, self._reduced_bytes
-        )
+            dict(self._whole), dict(self._buffers), dict(self._sums), dict(self._owned), self._reduced,
+            self._reduced_bytes,
+        )  # fmt: skip
 
     def gathered(self) -> tuple[tuple[int, ...], ...]:
         """What of units is held now, whatever its storages: equal where what comes next is."""
-        of_units = (self._whole, self._buffers, self._sums)
+        of_units = (self._whole, self._buffers, self._sums, self._owned)
         return (*(tuple(sorted(held)) for held in of_units), (self._reduced_bytes,))
 
     def restore(self, held: HeldUnits) -> None:
         """Hold what was held then."""
         self._whole, self._buffers, self._sums = dict(held.whole), dict(held.buffers), dict(held.sums)
+        self._owned = dict(held.owned)
         self._reduced, self._reduced_bytes = held.reduced, held.reduced_bytes
 
     def before(self, position: int, *, forward: bool) -> None:
@@ -114,12 +123,20 @@ class UnitStorages:
             self._free(number)
 
     def end(self) -> None:
-        """The last backward is done: units are freed, what was added up is reduced."""
+        """The last backward is done: units are freed, what was added up is reduced, its buffer let go."""
         for number in range(len(self.units)):
             self._free(number)
             if number in self._sums:
                 self._gradients[number] = {self._sums.pop(number): self._gradient_bytes(number)}
                 self._reduce(number)
+        if self._reduced >= 0:
+            self.free(self._reduced)
+        self._reduced, self._reduced_bytes = -1, 0
+
+    def zero_grad(self) -> None:
+        """Behind the optimizer: gradients are let go."""
+        for number in list(self._owned):
+            self.free(self._owned.pop(number))
 
     def _free(self, number: int) -> None:
         for held in (self._whole, self._buffers):
@@ -184,6 +201,10 @@ class UnitStorages:
         self._reduced_bytes = num_bytes
         for grads in own:
             self.free(grads)
+        if number not in self._owned and gradients_come_and_go(self.job):
+            pieces = tuple(self.chunk.pieces[position] for position in self.units[number].positions)
+            num_bytes = owned_numel(self.job, pieces) * element_bytes(training.grad_dtype)
+            self._owned[number] = self.alloc("gradients", REDUCED, num_bytes, position, REDUCTIONS)
 
     def _numel(self, number: int, *, trainable: bool = False) -> int:
         key = number, trainable

@@ -22,18 +22,20 @@ from workloads.models.pieces import ModelPiece
 from workloads.models.storages import INPUT, Pass, storages_of
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
-from workloads.parallel.unit_storages import COMPUTE, HeldUnits, UnitStorages
+from workloads.parallel.unit_storages import COMPUTE, REDUCED, HeldUnits, UnitStorages
 
 
 @dataclass(frozen=True)
 class PassMemory:
     """Bytes at the peak of a pass beyond what microbatches keep for backward: ``working``, and units of FSDP
-    (``gathered``; where the pass has released what it kept, less than they hold).  ``aside``: the most that
-    pools of other streams hold in it, ``compute``: that of the compute stream beyond what is kept.
+    (``gathered``; where the pass has released what it kept, less than they hold), reduced ``gradients``
+    among them.  ``aside``: the most that pools of other streams hold in it, ``compute``: that of the compute
+    stream beyond what is kept.
     """
 
     working: int = 0
     gathered: int = 0
+    gradients: int = 0
     aside: int = 0
     compute: int = 0
 
@@ -95,6 +97,7 @@ class _State:
         self.held = held
         self.idle = sum(num_bytes for num_bytes, _ in held.values())
         self.aside = sum(num_bytes for num_bytes, stream in held.values() if stream != COMPUTE)
+        self.gradients = sum(held[storage][0] for storage in units.owned.values())
 
 
 @dataclass
@@ -114,7 +117,7 @@ class ChunkWalk:
     """Passes through ``chunk``, one after the other; see Note [Passes through a chunk].
 
     ``kept``: bytes of a microbatch until its backward; ``idle``: those of units between passes, of these
-    ``idle_aside`` in pools of other streams.
+    ``idle_aside`` in pools of other streams, and ``idle_gradients`` reduced.
     """
 
     job: Job
@@ -123,11 +126,13 @@ class ChunkWalk:
     kept: int = 0
     idle: int = 0
     idle_aside: int = 0
+    idle_gradients: int = 0
     _levels: list[int] = field(default_factory=lambda: [0, 0, 0])  # live bytes of each stream's pool
-    _worst: tuple[int, int] = (0, 0)  # live bytes, of them those of units
+    _worst: tuple[int, int, int] = (0, 0, 0)  # live bytes, of them those of units, reduced gradients
     _aside: int = 0
     _compute: int = 0
     _of_units: int = 0
+    _reduced: int = 0
     _held: dict[int, tuple[int, int]] = field(default_factory=dict)
     _made: int = 0
     _at: Hashable = None
@@ -155,15 +160,16 @@ class ChunkWalk:
         found, self._at = walked.passes[key]
         if self._at is not None:
             now = walked.states[self._at]
-            self.idle, self.idle_aside = now.idle, now.aside
+            self.idle, self.idle_aside, self.idle_gradients = now.idle, now.aside, now.gradients
         return found
 
     def _played(self, kind: Pass, *, last: bool) -> tuple[PassMemory, Hashable]:
         self._levels = [sum(size for size, own in self._held.values() if own == k) for k in range(3)]
         self._of_units = sum(self._levels)
+        self._reduced = 0 if self._at is None else self.walked.states[self._at].gradients
         start = {"F": 0, "W": self.walked.between}.get(kind, self.kept)
         self._levels[COMPUTE] += start
-        self._worst, self._aside = (0, 0), sum(self._levels) - self._levels[COMPUTE]
+        self._worst, self._aside = (0, 0, 0), sum(self._levels) - self._levels[COMPUTE]
         self._compute = 0
         if kind == "F":
             self._forward()
@@ -171,11 +177,11 @@ class ChunkWalk:
             self._backward(kind, last=last)
         if kind == "I":
             self.walked.between = max(0, sum(self._levels) - self._of_units)
-        most, of_units = self._worst
+        most, of_units, gradients = self._worst
         beside = max(0, most - (self.walked.between if kind == "W" else self.kept))
         gathered = min(of_units, beside)
         compute = self._compute - (self.walked.between if kind == "W" else self.kept)
-        found = PassMemory(beside - gathered, gathered, self._aside, compute)
+        found = PassMemory(beside - gathered, gathered, gradients, self._aside, compute)
         if self._units is None:
             return found, None
         at = self._units.gathered()
@@ -233,12 +239,13 @@ class ChunkWalk:
         live = sum(self._levels) + beyond
         self._compute = max(self._compute, self._levels[COMPUTE] + beyond)
         if live > self._worst[0]:
-            self._worst = live, self._of_units
+            self._worst = live, self._of_units, self._reduced
 
-    def _alloc(self, _category: str, _name: str, num_bytes: int, _position: int, stream: int) -> int:
+    def _alloc(self, _category: str, name: str, num_bytes: int, _position: int, stream: int) -> int:
         self._levels[stream] += _blocks(num_bytes)
         self._aside = max(self._aside, sum(self._levels) - self._levels[COMPUTE])
         number = self._hold(_blocks(num_bytes), stream)
+        self._reduced += _blocks(num_bytes) if name == REDUCED else 0
         self._reach(0)
         return number
 

@@ -274,7 +274,7 @@ def _renamed(
         called=called,
         table=MEGATRON.table,
         preset=lambda words: (
-            "megatron-core-moe" if preset == "nemo-dgxc" and "--num-experts" in words else preset
+            "megatron-core-moe-2026" if preset == "nemo-dgxc" and "--num-experts" in words else preset
         ),
         no_influence=re.compile(no_influence),
         refused=refused,

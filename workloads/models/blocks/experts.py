@@ -143,12 +143,28 @@ def _grouped_experts(
         hidden = _clamped_gate(tape, hidden, name)
     else:
         hidden = activation(tape, shard, model, hidden, name, bias=False)
+        if shard.software.moe_weighted_early and not (model.gated and shard.software.swiglu_fusion):
+            _weight_rows(tape, shard, hidden, name)
     y = _grouped(tape, shard, hidden, local, model.hidden, f"{name}.linear_fc2")
     if moe.bias:
         _weighted_bias(tape, shard, y, local, f"{name}.linear_fc2")
     if padded:
         _pad(tape, y, name)
     return y
+
+
+def _weight_rows(tape: OpTape, shard: Shard, x: Tensor, module: str) -> None:
+    """Each row times its token's weight, in the router's precision (bias_act_func of TEGroupedMLP)."""
+    op, software = tape.op(), shard.software
+    wide = replace(x, dtype="float32") if software.moe_router_fp32 else x
+    weights = wide.like(x.shape[0], 1)
+    op.run("aten::mul.Tensor", [x, weights], [wide], module=module, saved_inputs=x.num_bytes)
+    for name, ins, out in (("mul.Tensor", [wide, x], wide), ("sum.dim_IntList", [wide], weights),
+                           ("mul.Tensor", [wide, weights], x)):  # fmt: skip
+        op.back(compute(f"aten::{name}", ins, [out], module=module))
+    if wide != x:
+        op.run("aten::_to_copy", [wide], [x], module=module)
+        op.back(compute("aten::_to_copy", [x], [wide], module=module))
 
 
 def _up_bias(tape: OpTape, shard: Shard, y: Tensor, local: int, module: str) -> None:

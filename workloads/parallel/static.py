@@ -1,0 +1,165 @@
+"""What a rank holds all step long, in bytes, and what its optimizer has for the time of its step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from workloads.models.pieces import ModelPiece
+from workloads.parallel.finish import local_numel
+from workloads.parallel.job import Job, element_bytes
+
+#: Bytes of an element of what optimizers work in.
+WIDE: Final = 4
+#: Weights of Transformer Engine's layers.
+_OF_ENGINE: Final = re.compile(r"\.linear_\w+\.weight$")
+
+Named = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class StaticMemory:
+    """Bytes of a stage's rank.
+
+    ``gradients``: of PyTorch's FSDP they come with each backward and go behind the step: 0, ``reduced`` has
+    them.  ``masters``, ``moments``: optimizer states.  ``buckets`` that gradients are copied through.
+    ``kept`` by name: what libraries never give back.  ``step`` by name: what the optimizer's step has for its
+    own time.  ``copied``: parameters that there are twice while Megatron's distributed optimizer puts them
+    into one buffer, before it has any state.
+    """
+
+    parameters: int
+    gradients: int
+    reduced: int
+    masters: int
+    moments: int
+    buckets: int
+    kept: Named
+    step: Named
+    copied: int
+
+    @property
+    def states(self) -> int:
+        """Optimizer states."""
+        return self.masters + self.moments
+
+    @property
+    def workspace(self) -> int:
+        """All of ``kept``."""
+        return sum(num_bytes for _, num_bytes in self.kept)
+
+    @property
+    def besides(self) -> tuple[int, int]:
+        """Most bytes beside what lasts, in the optimizer or at the start, and of these reduced gradients."""
+        in_step = self.reduced + sum(num_bytes for _, num_bytes in self.step)
+        at_start = self.copied - self.states - self.buckets - self.workspace
+        return (in_step, self.reduced) if in_step >= at_start else (at_start, 0)
+
+
+def gradients_come_and_go(job: Job) -> bool:
+    """Whether sharded gradients are made by each step's first reduction and released behind its end.
+
+    So ``FSDPParamGroup`` and ``_post_backward_hook`` of torch/distributed/fsdp; Megatron's FSDP and DeepSpeed
+    have buffers.
+    """
+    return job.is_fsdp and job.training.sharding in ("fsdp1", "fsdp2")
+
+
+def is_contiguous(job: Job) -> bool:
+    """Whether parameters lie in buffers: Megatron's distributed optimizer, DeepSpeed's ZeRO-1 and 2."""
+    return not job.is_fsdp and job.training.sharding != "ddp" and job.training.trainable != "none"
+
+
+def static_memory(job: Job, stage: int) -> StaticMemory:
+    """What a rank of ``stage`` holds."""
+    training = job.training
+    pieces = tuple(piece for chunk in job.chunks[stage] for piece in chunk.pieces)
+    numel, trainable = job.numel(pieces), job.numel(pieces, trainable=True)
+    owned = local_numel(job, stage) if trainable else 0
+    reduced = 0
+    if job.is_fsdp:
+        # The master copy among the optimizer's bytes is the sharded parameter.
+        frozen = (numel - trainable) // job.mesh.shard_ranks
+        whole = owned if training.optimizer_bytes_per_parameter < 12 else 0
+        parameters = (frozen + whole) * WIDE
+        gradients = owned * element_bytes(training.grad_dtype)
+        if gradients_come_and_go(job):
+            gradients, reduced = 0, gradients
+    else:
+        parameters = numel * narrow_bytes(job)
+        grad_bytes = element_bytes(training.grad_dtype)
+        if training.engine == "deepspeed" and grad_bytes == WIDE and training.precision in ("bf16", "fp16"):
+            grad_bytes += 2
+        gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
+    states = training.optimizer_bytes_per_parameter
+    has_master = job.is_fsdp or training.precision in ("bf16", "fp16", "fp8")
+    masters = min(states, WIDE) if has_master else 0
+    return StaticMemory(
+        parameters=parameters,
+        gradients=gradients,
+        reduced=reduced,
+        masters=owned * masters,
+        moments=owned * (states - masters),
+        buckets=_buckets(job, trainable),
+        kept=_kept(job, pieces),
+        step=_step(job, owned),
+        copied=parameters if is_contiguous(job) and job.training.engine == "megatron" else 0,
+    )
+
+
+def narrow_bytes(job: Job) -> int:
+    """Of an element of what is multiplied, before any cast to 8 bits."""
+    precision = job.training.precision
+    return element_bytes("bf16" if precision == "fp8" else precision)
+
+
+def _buckets(job: Job, trainable: int) -> int:
+    """DeepSpeed copies gradients into buckets, and gathers parameters through one."""
+    training = job.training
+    copies = training.engine == "deepspeed" and not job.is_fsdp and training.sharding != "ddp"
+    if not copies or training.bucket_parameters <= 0:
+        return 0
+    bucket = min(trainable, training.bucket_parameters)
+    return bucket * (element_bytes(training.grad_dtype) + element_bytes(training.param_gather_dtype))
+
+
+def _kept(job: Job, pieces: Sequence[ModelPiece]) -> Named:
+    found = {
+        "workspace of products": job.software.workspace_bytes,
+        "gradients that nobody reads": _unread_gradients(job, pieces),
+    }
+    return tuple((name, num_bytes) for name, num_bytes in found.items() if num_bytes)
+
+
+def _unread_gradients(job: Job, pieces: Sequence[ModelPiece]) -> int:
+    """Tensors that Transformer Engine hands to autograd for gradients which products have added already.
+
+    One of each weight's shape is kept (get_dummy_wgrad of transformer_engine/pytorch/module/base.py).
+    """
+    if not (job.software.transformer_engine and job.software.grad_accumulation_fusion) or job.is_fsdp:
+        return 0
+    shapes = {
+        parameter.shape[-2:]
+        for piece in pieces
+        for parameter in piece.parameters
+        if parameter.trainable and _OF_ENGINE.search(parameter.name)
+    }
+    return sum(map(prod, shapes)) * narrow_bytes(job)
+
+
+def _step(job: Job, owned: int) -> Named:
+    """Copies of narrow gradients in fp32 (``_copy_model_grads_to_main_grads`` of Megatron-Core,
+    ``single_partition_of_fp32_groups`` of DeepSpeed), and the roots of all second moments where no kernel
+    fuses Adam (``_multi_tensor_adam`` of torch/optim/adam.py).
+    """
+    training = job.training
+    found: dict[str, int] = {}
+    narrow = element_bytes(training.grad_dtype) < WIDE and training.optimizer != "none"
+    if owned and narrow and training.optimizer_bytes_per_parameter >= 12:
+        found["gradient in fp32"] = owned * WIDE
+    if job.software.optimizer_kernels == "foreach" and training.optimizer == "adam":
+        found["root of the second moment"] = owned * WIDE
+    return tuple((name, num_bytes) for name, num_bytes in found.items() if num_bytes)
