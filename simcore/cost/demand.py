@@ -16,8 +16,9 @@ from simcore.errors import InputError
 from simcore.graph.kinds import is_priced
 from simcore.graph.ops import IntArray, OpKind, OpTable
 
-#: Origins of an estimate, best first.  "roofline" is a fallback and becomes a warning of the run.
-ORIGINS = ("recorded", "measured", "fitted", "roofline")
+#: Origins of an estimate, best first.  The last two become warnings of the run: a formula that was fitted to
+#: other GPUs (Note [Beyond fitted kernels] of ``hardware/covered.py``), and one that was fitted to none.
+ORIGINS = ("recorded", "measured", "fitted", "extrapolated", "roofline")
 
 
 @dataclass(frozen=True)

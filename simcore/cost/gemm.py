@@ -185,6 +185,9 @@ def gemm_work(
     peak_flops = gpu.peak(mode)
     if scales and mode == "fp8":
         peak_flops = 1 / (1 / peak_flops + scales / (SCALED_BLOCK * gpu.peak("fp32")))
+    if (faster := context.beyond.get(mode, 1.0)) > 1:
+        # Operands come as quickly as products want them: Note [Beyond fitted kernels], hardware/covered.py.
+        gpu = replace(gpu, l2_bytes_per_s=gpu.l2_bytes_per_s * faster)
     if 0 < sms_left < gpu.num_sms:
         peak_flops *= 1 - sms_left / gpu.num_sms
         gpu = replace(gpu, num_sms=gpu.num_sms - sms_left)

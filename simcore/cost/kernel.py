@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from simcore.cost.parameters import GenerationParameters
@@ -80,12 +80,18 @@ class Work:
 
 @dataclass(frozen=True)
 class Context:
-    """What formulas know beside the kernel: the GPU, its generation's constants, and the software preset."""
+    """What formulas know beside the kernel: the GPU, its generation's constants, and the software preset.
+
+    ``beyond``: by math mode how many times more products the GPU's SMs do than those that kernels were fitted
+    on, where they do more; ``other_sms``: whether it has fewer or more SMs than any of those GPUs.
+    """
 
     gpu: GpuSpec
     parameters: GenerationParameters
     fp32_math: str
     attention: str
+    beyond: Mapping[str, float] = field(default_factory=dict)
+    other_sms: bool = False
 
     @property
     def hbm_bytes_per_s(self) -> float:

@@ -18,6 +18,7 @@ from simcore.cost.table import MeasuredTable
 from simcore.errors import InputError, nearest
 from simcore.graph.kinds import is_priced
 from simcore.graph.ops import OpKind, OpTable
+from simcore.hardware.covered import covered_sms
 from simcore.hardware.specs import GpuSpec
 from simcore.units import PS_PER_S, ps_from_s
 
@@ -26,9 +27,9 @@ FP32_MATH = ("ieee", "tf32")
 #: A kernel of minutes comes from a mistyped figure, and a step of such kernels overflows 64 bits of ps.
 _LONGEST_KERNEL_S = 100.0
 
-_RECORDED, _MEASURED, _FITTED, _ROOFLINE = (
-    ORIGINS.index(name) for name in ("recorded", "measured", "fitted", "roofline")
-)
+_RECORDED, _MEASURED, _FITTED, _EXTRAPOLATED, _ROOFLINE = map(ORIGINS.index, ORIGINS)
+#: Classes whose time follows from products.
+_PRODUCTS = ("gemm", "bgemm", "conv", "attention_fwd", "attention_bwd")
 
 
 class RooflineCost:
@@ -65,7 +66,9 @@ class RooflineCost:
             )
         self.gpu = gpu
         self.tables = tuple(tables or ())
-        self._context = Context(gpu, constants, fp32_math, chosen)
+        known = covered_sms(gpu.table("cost")) if parameters is None else None
+        beyond, other_sms = (known.beyond(gpu), not known.holds(gpu)) if known is not None else ({}, False)
+        self._context = Context(gpu, constants, fp32_math, chosen, beyond, other_sms)
 
     def work(self, kernel: KernelShape) -> Work:
         """What the formula of the kernel's class demands; InputError for an unknown class."""
@@ -153,12 +156,20 @@ class RooflineCost:
         sm_ps = ps_from_s(work.sm_s)
         hbm_bytes = round(work.hbm_bytes / self.gpu.hbm_efficiency)
         fixed_ps = work.launches * ps_from_s(self.gpu.kernel_gap_s + work.prologue_s)
-        origin = _FITTED if work.fitted else _ROOFLINE
+        origin = (_EXTRAPOLATED if self._is_beyond(kernel) else _FITTED) if work.fitted else _ROOFLINE
         measured = next((t for table in self.tables if (t := table.lookup(kernel)) is not None), None)
         if measured is not None:
             sm_ps, hbm_bytes, fixed_ps = self._of_duration(ps_from_s(measured), hbm_bytes, fixed_ps)
             origin = _MEASURED
         return sm_ps, work.blocks, work.blocks_per_sm, hbm_bytes, fixed_ps, int(is_copy), origin
+
+    def _is_beyond(self, kernel: KernelShape) -> bool:
+        """Whether a kernel runs on SMs unlike those that its formula was fitted on."""
+        beyond = self._context.beyond
+        if self._context.other_sms or not beyond:
+            return self._context.other_sms
+        op_class = kernel.op_class or classify(kernel.name)
+        return op_class in _PRODUCTS and self._context.math_mode(kernel.dtype) in beyond
 
     def _of_duration(self, total_ps: int, hbm_bytes: int, fixed_ps: int) -> tuple[int, int, int]:
         """(sm_ps, hbm_bytes, fixed_ps) that last exactly ``total_ps`` alone, moving at most ``hbm_bytes``."""

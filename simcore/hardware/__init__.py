@@ -1,6 +1,7 @@
 """GPUs, clusters and their wiring: frozen values loaded from hardware_profiles/*.toml."""
 
 from simcore.hardware.boards import Board, known_clusters, named_board
+from simcore.hardware.covered import covered_sms
 from simcore.hardware.load import (
     DEFAULT_CLUSTER,
     OVERRIDE_KEYS,
@@ -25,6 +26,7 @@ __all__ = [
     "Topology",
     "assumptions",
     "cluster_names",
+    "covered_sms",
     "dies",
     "forced",
     "gpu_names",

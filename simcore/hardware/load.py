@@ -39,7 +39,8 @@ def is_hardware_key(key: str) -> bool:
 def load_gpu(name_or_path: str, overrides: Overrides = (), *, force: bool = False) -> GpuSpec:
     """A GPU by profile name (``h800``) or TOML file, with ``gpu.*`` overrides applied.
 
-    ``gpu.clock`` scales the SM clock and every compute peak with it, ``gpu.sustained.*`` are what the GPU
+    ``gpu.clock`` scales the SM clock and every compute peak with it, ``gpu.num_sms`` the peaks and what SMs
+    get out of L2 unless those are given, too; ``gpu.sustained.*`` are what the GPU
     keeps up in training, ``gpu.conditions=cool`` leaves that aside.  Errors: InputError for an unknown name
     or key (with the nearest valid one), a malformed file, or a number that cannot be; without ``force`` also
     for one that no hardware has, see Note [Ranges] of :mod:`simcore.hardware.ranges`.
@@ -95,6 +96,8 @@ def _gpu(profile: Profile, changes: Mapping[str, str], *, force: bool) -> GpuSpe
         elif key != "clock":
             values[key] = value
         profile.sources[key] = f"override {text}"
+    if "num_sms" in changes:
+        _with_sms(values, changes, values["num_sms"] / rated.num_sms)
     settle_generation(profile)
     if sustained is not None:
         sustained = replace(sustained, clock=_clock_under_load(profile, rated, sustained))
@@ -114,6 +117,16 @@ def _gpu(profile: Profile, changes: Mapping[str, str], *, force: bool) -> GpuSpe
             f" {gpu.hbm_bytes:,}"
         )
     return gpu
+
+
+def _with_sms(values: dict[str, Any], changes: Mapping[str, str], ratio: float) -> None:
+    """Each SM has its products and asks L2 for operands: what is not said of both goes with their number."""
+    values["peak_flops"] = {
+        mode: peak if f"peak_flops.{mode}" in changes else peak * ratio
+        for mode, peak in values["peak_flops"].items()
+    }
+    if "l2_bytes_per_s" not in changes:
+        values["l2_bytes_per_s"] *= ratio
 
 
 def _clock_under_load(profile: Profile, rated: GpuSpec, held: Sustained) -> float:

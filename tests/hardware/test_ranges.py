@@ -44,7 +44,7 @@ def test_beyond_what_is_known(key, value, told):
 def test_ten_times_the_most_known_and_no_latency_pass():
     fast = load_cluster("h100-16", {"gpu.hbm_bytes_per_s": "48TB/s", "cluster.nic_latency_s": "0"})
     assert not [line for line in assumptions(fast) if "force" in line]
-    assert load_gpu("h800", {"gpu.num_sms": "1420"}).num_sms == 1420
+    assert load_gpu("l40s", {"gpu.num_sms": "1420"}).num_sms == 1420
 
 
 def test_a_file_of_ones_own_is_held_to_them(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
+from math import prod
 from typing import Any
 
 from simcore.errors import InputError
@@ -13,8 +15,11 @@ from workloads.parallel import memory
 from workloads.parallel.check import check_job
 from workloads.parallel.job import FSDP, Job
 
-#: Variants named; the first ones change the job least.
-_NAMED = 4
+#: Kinds of variants named, of each the one that changes the job least; what is tried for them at most.
+_NAMED = 6
+_TRIED = 400
+#: Keys that a variant changes at most, dp that follows from others included.
+_MOST_KEYS = 4
 #: Smaller micro batches that are tried, about: each is half of the one before, or less.
 _BATCHES = 4
 
@@ -40,11 +45,14 @@ class Fitting:
 
 
 def variants_that_fit(job: Description, available_bytes: int) -> list[Fitting]:
-    """Variants of ``job`` on as many GPUs whose peak is at most ``available_bytes``, the mildest first."""
+    """Variants of ``job`` on as many GPUs whose peak is at most ``available_bytes``, the mildest first.
+
+    One for each set of keys that helps: recomputation, micro batch, sharding, tp, pp, ep, and some together.
+    """
     found: list[Fitting] = []
     fitting: list[dict[str, Any]] = []
-    for changes in _variants(job):
-        if any(fits.items() <= changes.items() for fits in fitting):
+    for changes in islice(_variants(job), _TRIED):
+        if any(fits.keys() <= changes.keys() for fits in fitting):
             continue  # less would do
         try:
             changed = _changed(job, changes)
@@ -70,7 +78,7 @@ def what_fits(job: Description, available_bytes: int) -> list[str]:
     found = variants_that_fit(job, available_bytes)
     if found:
         return [f"would fit: {one.settings} ({one.peak_bytes / GIB:.1f} GiB)" for one in found]
-    nothing = "nothing fits of what was tried: recomputation, smaller micro batches, sharding, tp, pp"
+    nothing = "nothing fits of what was tried: recomputation, smaller micro batches, sharding, tp, pp, ep"
     return [nothing, *_on_more_gpus(job, available_bytes)]
 
 
@@ -108,20 +116,45 @@ def _variants(job: Description) -> Iterator[dict[str, Any]]:
     if parallel.dp > 1:
         sharding += [{"training.sharding": "zero1"}] if training.sharding == "ddp" else []
         sharding += [{"training.sharding": "fsdp2"}] if training.sharding not in FSDP else []
-    degrees: list[dict[str, Any]] = [{}]
-    for axis, limit in (("tp", 8), ("pp", 64)):
-        degree, dp = 2 * getattr(parallel, axis), parallel.dp
-        while degree <= limit and dp % 2 == 0:
-            dp //= 2
-            degrees.append({f"parallel.{axis}": degree, "parallel.dp": dp})
-            degree *= 2
-    for degree_change in degrees:
+    for again in recompute:  # alone, before anything is moved
+        if again:
+            yield again
+    alone, together = _degrees(job)
+    for degree_change in ({}, *alone):
         for shard_change in sharding:
             for batch in batches:
                 for again in recompute:
                     changes = {**again, **batch, **shard_change, **degree_change}
-                    if changes:
+                    if changes and len(changes) <= _MOST_KEYS:
                         yield changes
+    for degree_change in together:
+        for again in recompute:
+            yield {**again, **degree_change}
+
+
+def _degrees(job: Description) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Higher degrees of one axis at the cost of data parallelism (ep is inside it), and of two."""
+    parallel, moe = job.parallel, job.model.moe
+    by_axis: dict[str, list[int]] = {}
+    for axis, limit in (("tp", 8), ("pp", 64), ("ep", moe.num_experts if moe is not None else 1)):
+        now = getattr(parallel, axis)
+        by_axis[axis] = [now << k for k in range(1, 8) if now << k <= limit]
+
+    def changed(**degrees: int) -> dict[str, Any] | None:
+        taken = prod(size // getattr(parallel, axis) for axis, size in degrees.items() if axis != "ep")
+        if parallel.dp % taken:
+            return None
+        dp = {"parallel.dp": parallel.dp // taken} if taken > 1 else {}
+        return {**{f"parallel.{axis}": size for axis, size in degrees.items()}, **dp}
+
+    alone = [changed(**{axis: size}) for axis, sizes in by_axis.items() for size in sizes]
+    together = [
+        changed(**{one: a, other: b})
+        for one, other in (("tp", "pp"), ("ep", "pp"), ("tp", "ep"))
+        for a in by_axis[one]
+        for b in by_axis[other]
+    ]
+    return [one for one in alone if one is not None], [one for one in together if one is not None]
 
 
 def _changed(job: Description, changes: dict[str, Any]) -> Description:

@@ -149,7 +149,7 @@ def simulate(
     folder = Path(kept.name) / "run" if kept is not None else Path(str(out))
     done = run_scenario(
         asked.scenario, folder, StageTimer(shown=progress),
-        fold=fold, edits=edits, learned=learned, perfetto=out is not None,
+        fold=fold, edits=edits, learned=learned, perfetto=out is not None, advise=True,
     )  # fmt: skip
     return SimulatedRun(Timeline.open(folder), done.info, done.analysis, done.edits, kept)
 

@@ -55,22 +55,26 @@ def _recorded_instant(one: ProgramMemory) -> str:
     return f"{microbatch}{one.peak_template}" if one.peak_template else ""
 
 
-def remedies(found: Loaded, scenario: Scenario, available_bytes: int) -> list[str]:
-    """What would fit and what it costs in time, simulated, the cheapest first."""
+def remedies(found: Loaded, scenario: Scenario, available_bytes: int, *, timed: bool = True) -> list[str]:
+    """What would fit; if ``timed`` with what it costs in time, simulated, the cheapest first.
+
+    What is timed fits as a run of it is told, too: by its stages, played.
+    """
     from simcore.apps.run.simulation import setup_of
     from simcore.run import run
     from workloads.jobs.advice import variants_that_fit, what_fits
 
     assert found.description is not None
-    fitting = variants_that_fit(found.description, available_bytes)
+    fitting = variants_that_fit(found.description, available_bytes) if timed else []
+    fitting = [one for one in fitting if verdict_of(available_bytes, played(one.job)).word != "does not fit"]
     if not fitting:
         return what_fits(found.description, available_bytes)
     setup = replace(setup_of(scenario), noise_sigma=0.0, rank_gpus={})
     before = run(found.graph, found.cluster, setup).step_s
-    timed = [(run(one.job.graph(), found.cluster, setup).step_s / before - 1, one) for one in fitting]
+    costs = [(run(one.job.graph(), found.cluster, setup).step_s / before - 1, one) for one in fitting]
     return [
         f"would fit: {one.settings} ({slower:+.1%} time, {one.peak_bytes / GIB:.1f} GiB)"
-        for slower, one in sorted(timed, key=lambda pair: pair[0])
+        for slower, one in sorted(costs, key=lambda pair: pair[0])
     ]
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _LATENCY: Final = Number("time", at_most=1)
 _INTERFERENCES: Final = ("shared", "learned")
 #: What to do where the prediction of memory is thought to be wrong.
-_COSTS: Final = "--memory-only says what each of them costs in time"
 _ANYWAY: Final = "predicted memory may be wrong; --set memory.check=warn answers all the same"
 
 
@@ -58,31 +57,27 @@ class Loaded:
         return self.description.warnings if self.description is not None else ()
 
     def fits(
-        self, graph: Graph, cluster: ClusterSpec, scenario: Scenario
+        self, graph: Graph, cluster: ClusterSpec, scenario: Scenario, *, timed: bool = False
     ) -> tuple[tuple[ProgramMemory, ...], MemoryVerdict]:
         """Peak memory of the job, perhaps edited, and whether it fits.
 
-        OutOfMemoryError, with what would fit, where it does not and is to be refused.
+        OutOfMemoryError, with what would fit, where it does not and is to be refused; ``timed``: and with
+        what that costs in time, simulated.
         """
-        from simcore.apps.run.fitting import available_on, played, verdict_of
+        from simcore.apps.run.fitting import available_on, played, remedies, verdict_of
 
         memory = peak_memory(graph)
         unchanged = self.description is not None and graph is self.graph
         stages = played(self.description) if self.description is not None and unchanged else ()
         said = verdict_of(available_on(cluster.gpu), stages, memory)
         if said.word == "does not fit" and scenario.settings.refuse_memory:
-            lines = [
-                str(said),
-                *parts_and_advice(graph, cluster.gpu, memory, self._advice if unchanged else None),
-            ]
-            raise OutOfMemoryError("\n  ".join([*lines, *((_COSTS,) if unchanged else ()), _ANYWAY]))
+
+            def advice(available_bytes: int) -> list[str]:
+                return remedies(self, scenario, available_bytes, timed=timed)
+
+            lines = parts_and_advice(graph, cluster.gpu, memory, advice if unchanged else None)
+            raise OutOfMemoryError("\n  ".join([str(said), *lines, _ANYWAY]))
         return memory, said
-
-    def _advice(self, available_bytes: int) -> list[str]:
-        from workloads.jobs import what_fits
-
-        assert self.description is not None
-        return what_fits(self.description, available_bytes)
 
 
 def loaded(scenario: Scenario) -> Loaded:

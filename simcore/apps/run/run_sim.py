@@ -166,7 +166,7 @@ def run_sim(
         return run_scenario(
             scenario, out, stages,
             fold=not no_fold, edits=edits or (), learned=learned, perfetto=perfetto, emit=emit or "",
-            question=question,
+            advise=True, question=question,
         )  # fmt: skip
 
     continued = None

@@ -65,6 +65,7 @@ def run_scenario(
     learned: LearnedInterference | None = None,
     perfetto: bool = True,
     emit: str = "",
+    advise: bool = False,
     question: RunQuestion | None = None,
 ) -> FinishedRun:
     """Simulate ``scenario`` into ``out_dir`` (default: a folder of ``runs`` named by it), atomically.
@@ -73,7 +74,8 @@ def run_scenario(
     ``edits`` (``KEY=VALUE``) change the workload first; the step time is found before each of them too.
     ``learned`` says how communication slows kernels, instead of what they share.  ``perfetto``: also write
     a file for Perfetto.  ``emit``: and one by which this framework runs the job.  ``question``: what the run
-    is a part of the answer to, where that is another than it seems.
+    is a part of the answer to, where that is another than it seems.  ``advise``: of a job that does not fit,
+    simulate what would.
 
     Errors: InputError for what does not fit together or where ``out_dir`` holds the answer to another
     question, OutOfMemoryError when a stage does not fit its GPUs,
@@ -107,7 +109,7 @@ def run_scenario(
             check_world(*state)
         if emit:
             launch_of(found, emit, edited=bool(done))  # what cannot be written is known at once
-        memory, fits = found.fits(graph, cluster, scenario)
+        memory, fits = found.fits(graph, cluster, scenario, timed=advise)
     setup = setup_of(scenario, fold=fold, learned=learned)
     question = question or asked_of(scenario, found.asked, found.cluster, setup, edits=edits)
     if out_dir is None:
@@ -252,6 +254,11 @@ def _facts(
         warnings.append(
             f"{origins['roofline']:.1%} of kernel time is a roofline estimate: published or assumed rates,"
             " not fitted to measured kernels"
+        )
+    if origins.get("extrapolated"):
+        warnings.append(
+            f"{origins['extrapolated']:.1%} of kernel time is extrapolated: kernels were fitted on GPUs of"
+            f" generation {gpu.table('cost')} with other SMs (their number, or products per clock)"
         )
     if scenario.settings.tables and not origins.get("measured"):
         names = ", ".join(table.source for table in scenario.settings.tables)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -103,3 +104,29 @@ def test_files_belong_to_memory_only_of_a_described_job(run: Run, tmp_path: Path
     traced = run("run-sim", "--memory-only", "--memory-snapshot", path)
     assert traced.exit_code == 2
     assert "need a described job" in traced.stderr
+
+
+def test_what_would_fit_is_tried_along_all_axes_and_timed(run: Run, tmp_path: Path) -> None:
+    """Experts of 8 layers, 8 x 3 x 1,024 x 4,096 x 8 weights: 4.5 GiB of them and of their gradients."""
+    path = tmp_path / "experts.yaml"
+    path.write_text(
+        "model: {layers: 8, hidden: 1024, heads: 8, ffn: 4096, vocab: 8192, gated: true,"
+        " moe: {num_experts: 8, top_k: 2, ffn: 4096}}\n"
+        "cluster: h100-8\nparallel: {tp: 1}\ntraining: {seq: 1024, micro_batch: 1, global_batch: 64}\n"
+    )
+    refused = run("run-sim", path, "--set", "gpu.hbm_bytes=7GiB")
+    assert refused.exit_code == 3, refused.output
+    lines = [line for line in refused.stderr.splitlines() if "would fit" in line]
+    told = {tuple(re.findall(r"parallel\.(tp|pp|ep)=", line)) for line in lines}
+    assert {("tp",), ("pp",), ("ep",)} <= told, lines
+    costs = [float(re.findall(r"\(([+-][\d.]+)% time", line)[0]) for line in lines]
+    assert costs == sorted(costs)
+    # What is said to fit does, and takes as long as is said.
+    settings = re.findall(r"--set (\S+)", lines[0])
+    flags = [part for setting in settings for part in ("--set", setting)]
+    all_the_same = ("--json", "--no-perfetto", "--force", "--out", tmp_path / "out")
+    fits = run("run-sim", path, "--set", "gpu.hbm_bytes=7GiB", *flags, *all_the_same)
+    whole = run("run-sim", path, "--set", "gpu.hbm_bytes=7GiB", "--set", "memory.check=warn", *all_the_same)
+    assert fits.exit_code == 0, fits.output
+    steps = [json.loads(result.stdout)["step_time_s"] for result in (fits, whole)]
+    assert steps[0] / steps[1] - 1 == pytest.approx(costs[0] / 100, abs=6e-4)
