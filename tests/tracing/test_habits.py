@@ -60,6 +60,14 @@ def test_a_model_of_no_device_gets_memory_of_the_gpu(pool: WorkerPool, tmp_path:
     assert flops(found) == 2 * (2 * 2 * 4 * 4)
 
 
+def test_parameters_made_of_others_and_gradients_in_parts_of_a_storage(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
+    (found,) = trace(pool, "rebuilt", tmp_path).values()
+    assert found.memory.parameters == found.memory.gradients == 4 * (4 * 4 + 4)
+    assert flops(found) == 2 * (2 * 2 * 4 * 4)
+
+
 def test_a_scaled_step_of_an_optimizer_that_is_not_fused(pool: WorkerPool, tmp_path: Path) -> None:
     (found,) = trace(pool, "scaled", tmp_path).values()
     ops = names(found)

@@ -16,6 +16,8 @@ from simcore.errors import InputError
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake.object_exchange import ObjectExchangeError
 from workloads.tracing.fake.outside_world import NetworkCallError
+from workloads.tracing.fake.process_groups import OtherWorldError
+from workloads.tracing.fake.started_processes import ProcessCountError
 from workloads.tracing.fake.visible_devices import NoSuchDeviceError
 from workloads.tracing.kernels import UnknownKernelError
 from workloads.tracing.record.step_marks import StepMarks
@@ -99,6 +101,11 @@ def _advice(error: BaseException) -> str:
         )
     if isinstance(error, NoSuchDeviceError):
         return "pass --gpus-per-node as the node has them, and use LOCAL_RANK as the device's index"
+    if isinstance(error, ProcessCountError | OtherWorldError):
+        return (
+            "pass --world-size and --gpus-per-node as the script says itself; processes that it starts "
+            "itself are all on one node"
+        )
     if any(isinstance(one, NetworkCallError) for one in _causes(error)):
         return "read from local files, or give stand-ins in a --setup FILE.py"
     if isinstance(error, ObjectExchangeError):

@@ -80,6 +80,7 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
         parameters,
         process_groups,
         saved_files,
+        started_processes,
         storages,
     )
     from workloads.tracing.record import deepspeed, megatron, step_marks, torch_parallel
@@ -92,8 +93,10 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     process_groups.install()
     object_exchange.install()
     storages.watch_resizes()
+    storages.show_as_of_device()
     parallel_patches.install()
     outside_world.install()
+    started_processes.install()
     torch_parallel.install()
     step_marks.install()
     after_import(

@@ -190,9 +190,19 @@ def _patch_bindings() -> None:
         _cuda_isCurrentStreamCapturing=_always(False),
         _cuda_attach_out_of_memory_observer=_always(None),
         _cuda_resetPeakMemoryStats=_always(None),
+        _scatter=_to_one_device,
         _nccl_version=_always(_NCCL_VERSION),
         _nccl_version_suffix=_always(b""),
     )
+
+
+def _to_one_device(tensor: torch.Tensor, devices: list[int], *_: object) -> list[torch.Tensor]:
+    """What ``DataParallel`` splits among the GPUs of its process, of which a traced one has one."""
+    if len(devices) != 1:
+        raise visible_devices.NoSuchDeviceError(
+            f"one process drives {len(devices)} GPUs (DataParallel): a process of one GPU can be traced"
+        )
+    return [tensor.to(torch.device("cuda", devices[0]))]
 
 
 def _patch_accelerator() -> None:

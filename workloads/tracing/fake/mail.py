@@ -8,9 +8,9 @@ import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The target of a broadcast of objects, and of one of values; values to the n-th place of a group have the
-#: target ``VALUES_TO - n``.
-EVERYBODY, EVERYBODY_VALUES, VALUES_TO = -1, -2, -3
+#: The target of a broadcast of objects, of one of values, and of a barrier; values to the n-th place of a
+#: group have the target ``VALUES_TO - n``.
+EVERYBODY, EVERYBODY_VALUES, BARRIER, VALUES_TO = -1, -2, -3, -4
 
 
 @dataclass(frozen=True)

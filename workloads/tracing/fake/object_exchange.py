@@ -10,7 +10,6 @@ Note [Mail between runs]
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import _disable_current_modes
 
 from workloads.tracing.fake import peers, process_groups, streams
-from workloads.tracing.fake.mail import EVERYBODY, EVERYBODY_VALUES, Address, Waiting, deliver
+from workloads.tracing.fake.mail import BARRIER, EVERYBODY, EVERYBODY_VALUES, Address, Waiting, deliver
 from workloads.tracing.sites import call_site
 
 _LOOK_S = 0.02
@@ -101,6 +100,22 @@ class Mailbox:
                     found[place] = pickle.loads(told)
         return found
 
+    def meet(self, group: Any) -> None:
+        """A barrier of ``group``: rank 0, if it is a member, has come as far.  What it prepares for others
+        (data, files) is there then; others are not waited for, since most of them are not run.
+        """
+        place = dist.get_group_rank(group, 0) if 0 in process_groups.group_members(group) else -1
+        if place < 0 or dist.get_world_size(group) == 1:
+            return
+        symbol, mine = process_groups.symbol_of(group), dist.get_rank(group)
+        number = self._counts[symbol, place, BARRIER]
+        self._counts[symbol, place, BARRIER] += 1
+        address = Address(f"barrier of {symbol}", 0, place, BARRIER, number, shared=True)
+        if mine == place:
+            deliver(address.path(self._folder), True)
+        else:
+            self._wait_for(address)
+
     def post(self, key: str, value: bytes) -> None:
         """Put ``value`` at ``key`` of the store that all ranks share."""
         deliver(_posted(key, _own_rank()).path(self._folder), value)
@@ -132,7 +147,7 @@ class Mailbox:
 
 def _own_rank() -> int:
     """Also before there are process groups."""
-    return int(os.environ["RANK"])
+    return process_groups.place_in_world[0]
 
 
 def _posted(key: str, source: int) -> Address:

@@ -19,6 +19,7 @@ from workloads.tracing.fake.shape_cache import fake_of
 def install() -> None:
     """Patch ``Parameter``, moves, copies and pickling of tensors, once per process."""
     _patch_parameter()
+    _patch_shape_class()
     _patch_data()
     _patch_module_moves()
     shape: Any = FakeTensor
@@ -43,6 +44,19 @@ def _patch_parameter() -> None:
         return made
 
     parameter.__new__ = new
+
+
+def _patch_shape_class() -> None:
+    """``type(parameter)(data, **vars(parameter))`` makes a parameter, also where the parameter is a shape."""
+    shape: Any = FakeTensor
+    original = shape.__new__
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], torch.Tensor):
+            return torch.nn.Parameter(args[0], kwargs.get("requires_grad", True))
+        return original(cls, *args, **kwargs)
+
+    shape.__new__ = staticmethod(new)
 
 
 def _of_a_program(cls: type) -> bool:

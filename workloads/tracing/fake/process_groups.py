@@ -37,6 +37,10 @@ current_reduce_op: str = ""
 #: Number of the batch of point-to-point calls being issued, -1 outside one.
 current_batch: int = -1
 
+#: (rank, ranks) of the world that this process was told of, and of its node.
+place_in_world = (0, 1)
+place_on_node = (0, 1)
+
 #: What torch calls the default of gloo for tensors of the host and NCCL for those of the GPU.
 _BOTH = "undefined"
 
@@ -62,7 +66,6 @@ def install() -> None:
         "init_process_group": _init_process_group,
         "get_backend": get_backend,
         "is_nccl_available": lambda: True,
-        "monitored_barrier": lambda *_args, **_kwargs: None,
         "batch_isend_irecv": _numbered_batches(distributed_c10d.batch_isend_irecv),
     }
     for name, function in replacements.items():
@@ -77,6 +80,10 @@ def install() -> None:
     for name in _REDUCING:
         if hasattr(ProcessGroup, name):
             setattr(ProcessGroup, name, _noting_reduce_op(getattr(ProcessGroup, name)))
+
+
+class OtherWorldError(RuntimeError):
+    """The program makes another world than the one that is traced."""
 
 
 class _ProcessGroupNCCL:
@@ -97,6 +104,8 @@ class _ProcessGroupNCCL:
 
 def enter_world(rank: int, world_size: int, gpus_per_node: int, local_rank: int = 0) -> None:
     """Be ``rank`` of ``world_size`` in this process, from its start on, as torchrun tells a program."""
+    global place_in_world, place_on_node
+    place_in_world, place_on_node = (rank, world_size), (rank % gpus_per_node, gpus_per_node)
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE=str(world_size),
@@ -120,11 +129,27 @@ def get_backend(group: Any = None) -> str:
 
 
 def _init_process_group(
-    backend: str | None = None, *args: Any, device_id: torch.device | int | None = None, **kwargs: Any
+    backend: str | None = None,
+    init_method: str | None = None,  # noqa: ARG001
+    timeout: object = None,  # noqa: ARG001
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    *_args: object,
+    device_id: torch.device | int | None = None,
+    **_kwargs: object,
 ) -> None:
+    place = tuple(
+        given if given >= 0 else int(os.environ.get(name, known))
+        for given, name, known in zip((rank, world_size), ("RANK", "WORLD_SIZE"), place_in_world, strict=True)
+    )
+    if place != place_in_world:
+        raise OtherWorldError(
+            f"the script makes itself rank {place[0]} of {place[1]}, and is traced as rank "
+            f"{place_in_world[0]} of {place_in_world[1]}"
+        )
     distributed: Any = dist
-    store = kwargs.get("store") or (args[4] if len(args) > 4 else None) or distributed.HashStore()
-    _real_init("fake", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=store)
+    _real_init("fake", rank=place[0], world_size=place[1], store=store or distributed.HashStore())
     default = _BOTH if device_id is None else "nccl"
     _backends[distributed_c10d._get_default_group().group_name] = str(backend or default).lower()
 
@@ -139,7 +164,7 @@ def _new_group(
 ) -> Any:
     """Any requested backend (nccl, gloo, ...) becomes the fake one: gloo would connect to its peers."""
     # torch sorts the ranks, and numbers the members in that order
-    members = tuple(sorted(ranks if ranks is not None else range(dist.get_world_size())))
+    members = tuple(sorted(map(int, ranks if ranks is not None else range(dist.get_world_size()))))
     symbol = name_family(group_desc or "", members)
     requested_groups.append((symbol, members))
     if dist.get_rank() not in members:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 #: Told when a storage is given other memory: (storage, bytes).
 on_resize: Callable[[torch.UntypedStorage, int], None] | None = None
+
+_DEVICE = "_simcore_device"
 
 
 def watch_resizes() -> None:
@@ -24,6 +28,70 @@ def watch_resizes() -> None:
         return original(self, size)
 
     storage_type.resize_ = resize_
+
+
+def show_as_of_device() -> None:
+    """A storage without data says the device of its tensors, and can be taken in parts; once per process.
+
+    Programs make tensors of (parts of) the storage of another: a view of flat memory in another dtype.
+    """
+    storage_type: Any = torch.UntypedStorage
+    own_device = storage_type.device
+    storage_of = torch.Tensor.untyped_storage
+    whole_part = storage_type.__getitem__
+    set_memory = torch.Tensor.set_
+
+    def untyped_storage(self: FakeTensor) -> torch.UntypedStorage:
+        storage = storage_of(self)
+        vars(storage)[_DEVICE] = self.fake_device
+        return storage
+
+    def device(self: torch.UntypedStorage) -> torch.device:
+        shown: torch.device | None = vars(self).get(_DEVICE)
+        return shown or own_device.__get__(self)
+
+    def part(self: torch.UntypedStorage, index: Any) -> Any:
+        if isinstance(index, slice) and _DEVICE in vars(self):
+            return StoragePart(self, *index.indices(self.nbytes())[:2])
+        return whole_part(self, index)
+
+    def set_(self: FakeTensor, source: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(source, StoragePart):
+            size = self.element_size()
+            return set_memory(self, source.whole, source.low // size, (source.nbytes() // size,), (1,))
+        return set_memory(self, *(() if source is None else (source,)), *args, **kwargs)
+
+    shape: Any = FakeTensor
+    shape.untyped_storage, shape.set_ = untyped_storage, set_
+    storage_type.device, storage_type.__getitem__ = property(device), part
+
+
+@dataclass(frozen=True)
+class StoragePart:
+    """Bytes ``[low, high)`` of a storage without data, for ``Tensor.set_``."""
+
+    whole: torch.UntypedStorage
+    low: int
+    high: int
+
+    @property
+    def device(self) -> torch.device:
+        """The storage's."""
+        return self.whole.device
+
+    def nbytes(self) -> int:
+        """Bytes of the part."""
+        return max(0, self.high - self.low)
+
+    size = __len__ = nbytes
+
+    def element_size(self) -> int:
+        """One byte."""
+        return 1
+
+    def __getitem__(self, index: slice) -> StoragePart:
+        low, high, _ = index.indices(self.nbytes())
+        return StoragePart(self.whole, self.low + low, self.low + high)
 
 
 class ByteWriters:

@@ -12,6 +12,10 @@ import torch
 from workloads.tracing.fake.aten_ops import num_bytes, tensors_in
 
 
+class UnknownCallError(RuntimeError):
+    """The program communicates in a way that cannot be written down; names the operator."""
+
+
 @dataclass(frozen=True)
 class _Form:
     """Where a dispatcher operator keeps things.  ``pg``: argument index of the group; ``split``: separate
@@ -80,6 +84,7 @@ FUNCTIONAL = {
     "all_reduce": ("all_reduce", "output", 1),
     "all_reduce_": ("all_reduce", "output", 1),
     "all_reduce_coalesced": ("all_reduce", "output", 1),
+    "all_reduce_coalesced_": ("all_reduce", "output", 1),
     "all_gather_into_tensor": ("all_gather", "output", -1),
     "all_gather_into_tensor_out": ("all_gather", "output", -1),
     "all_gather_into_tensor_coalesced": ("all_gather", "output", -1),
@@ -100,8 +105,10 @@ def is_out_of_place_copy(name: str) -> bool:
 def parse_functional(name: str, args: Sequence[Any], result: Any) -> tuple[CollectiveCall, str]:
     """The call behind ``_c10d_functional::<name>`` and its reduce operation ("" for none).
 
-    KeyError for an unknown operator.
+    UnknownCallError for an operator that is not here.
     """
+    if name not in FUNCTIONAL:
+        raise UnknownCallError(f"_c10d_functional::{name} is no collective that can be traced")
     collective, size, reduce_at = FUNCTIONAL[name]
     sources = args[0] if isinstance(args[0], list | tuple) else [args[0]]
     results = result if isinstance(result, list | tuple) else [result]
@@ -114,7 +121,9 @@ def parse_functional(name: str, args: Sequence[Any], result: Any) -> tuple[Colle
 
 
 def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
-    """The call behind dispatcher operator ``c10d::<name>``.  KeyError for an unknown operator."""
+    """The call behind dispatcher operator ``c10d::<name>``.  UnknownCallError for one that is not here."""
+    if name not in FORMS:
+        raise UnknownCallError(f"c10d::{name} is no collective that can be traced")
     form = FORMS[name]
     first: Any = args[0] if isinstance(args[0], list | tuple) else [args[0]]
     second: Any = []

@@ -20,7 +20,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from simcore.collectives.kinds import kind_of
 from simcore.graph.ops import OpKind
-from workloads.tracing.fake import process_groups, streams
+from workloads.tracing.fake import object_exchange, process_groups, streams
 from workloads.tracing.fake.aten_ops import is_on_device, num_bytes, tensors_in
 from workloads.tracing.fake.known_exchange import exchange, transfer
 from workloads.tracing.record.comm_calls import (
@@ -115,6 +115,10 @@ class CommunicationRecorder:
     def call(self, name: str, args: Any) -> Any:
         """Record ``c10d::<name>`` and return what the operator would return."""
         if name == "check_for_nan":
+            return None
+        if name in ("barrier", "monitored_barrier_") and object_exchange.mailbox is not None:
+            object_exchange.mailbox.meet(process_groups.unbox(args[1]))
+        if name == "monitored_barrier_":  # of the host
             return None
         if name in P2P:
             group = process_groups.unbox(args[1])

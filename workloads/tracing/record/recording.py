@@ -28,7 +28,7 @@ COLUMNS = (
 )
 KIND, STREAM, PHASE, MODULE = (COLUMNS.index(name) for name in ("kind", "stream", "phase", "module"))
 DTYPE, FLOPS = COLUMNS.index("dtype"), COLUMNS.index("flops")
-NAME, IN_SHAPES, GROUP = (COLUMNS.index(name) for name in ("name", "in_shapes", "group"))
+NAME, OP_CLASS, IN_SHAPES, GROUP = map(COLUMNS.index, ("name", "op_class", "in_shapes", "group"))
 
 Value = str | int
 
