@@ -8,7 +8,8 @@ from functools import lru_cache
 OP_CLASSES = (
     "gemm", "bgemm", "attention_fwd", "attention_bwd", "elementwise", "reduction", "softmax_fwd",
     "softmax_bwd", "norm_fwd", "norm_bwd", "embedding_fwd", "embedding_bwd", "cross_entropy", "dropout",
-    "optimizer", "foreach", "copy", "fill", "transpose", "conv", "quantize", "other",
+    "optimizer", "foreach", "copy", "fill", "transpose", "conv", "layout", "pool",
+    "batch_norm_fwd", "batch_norm_bwd", "quantize", "other",
 )  # fmt: skip
 
 #: Ops whose name says it all.  Everything else goes through the patterns below.
@@ -81,8 +82,10 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"foreach|multi_tensor_(scale|axpby|unscale)|amp_foreach", "foreach"),
         (r"softmax\w*(backward|bwd)", "softmax_bwd"),
         (r"softmax", "softmax_fwd"),
-        (r"(layer|rms|group|batch|instance)_?norm\w*(backward|bwd)", "norm_bwd"),
-        (r"(layer|rms|group|batch|instance)_?norm", "norm_fwd"),
+        (r"batch_?norm\w*(backward|bwd)", "batch_norm_bwd"),
+        (r"batch_?norm", "batch_norm_fwd"),
+        (r"(layer|rms|group|instance)_?norm\w*(backward|bwd)", "norm_bwd"),
+        (r"(layer|rms|group|instance)_?norm", "norm_fwd"),
         (r"cross_entropy|nll_loss|softmax_loss", "cross_entropy"),
         (r"embedding\w*(backward|bwd)", "embedding_bwd"),
         (r"embedding|^lookup", "embedding_fwd"),
@@ -94,6 +97,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"bias|gelu|silu|swiglu|relu|rotary|rope|residual_add|masked_fill", "elementwise"),
         (r"pointwise|elementwise", "elementwise"),
         (r"_copy$|^copy|^cat|^memcpy", "copy"),
+        (r"(max|avg|adaptive)\w*_pool", "pool"),
+        (r"nchw_to_nhwc|nhwc_to_nchw|nchwtonhwc|nhwctonchw", "layout"),
         (r"pool\w*|upsample|interpolate|grid_sampler|norm|reduce", "reduction"),
         (r"^zeros|^ones|^fill|^memset", "fill"),
     )

@@ -72,12 +72,14 @@ def estimate_gemm(
     element_bytes: int,
     out_bytes: int,
     uneven: bool = False,
+    traffic: float | None = None,
 ) -> GemmEstimate:
     """Time and traffic of ``batch`` products ``[m, k] x [k, n]`` each; see Note [GEMM model].
 
     ``peak_flops``: flop/s of the math unit.  ``sustained_efficiency``: share of it that long kernels keep
     under the power limit.  ``element_bytes``, ``out_bytes``: of one input and one output element.
     ``uneven``: ``m`` is a mean over the batch, whose members each leave half a tile of rows empty on average.
+    ``traffic``: bytes of inputs and output, where they are not what the sizes say.
     """
     p = parameters
     options = choices(p)
@@ -105,8 +107,10 @@ def estimate_gemm(
     side_by_side = np.where(together > 1, np.ceil(whole / together), waves)
     compute = np.maximum(waves * main + side_by_side * around, operands / delivered) + reduction
 
-    traffic = batch_ * (element_bytes * (m_ * k_ + k_ * n_) + out_bytes * m_ * n_)
-    cold = np.maximum(0.0, traffic - p.warm_l2_share * gpu.l2_bytes)
+    whole_traffic = batch_ * (element_bytes * (m_ * k_ + k_ * n_) + out_bytes * m_ * n_)
+    if traffic is not None:
+        whole_traffic = np.full_like(whole_traffic, traffic)
+    cold = np.maximum(0.0, whole_traffic - p.warm_l2_share * gpu.l2_bytes)
     memory = cold / (gpu.hbm_bytes_per_s * p.hbm_share)
     total = np.maximum(compute, memory) + p.overlap_loss * np.minimum(compute, memory)
 
@@ -143,29 +147,10 @@ def gemm(kernel: KernelShape, context: Context) -> Work:
     )  # fmt: skip
 
 
-@formula("conv")
-def convolution(kernel: KernelShape, context: Context) -> Work:
-    """Convolution as implicit GEMM (cuDNN): output pixels x output channels x receptive field.
-
-    Backward is two such products (input and weight gradient); each has half of the op's flops.
-    """
-    products = 2 if "backward" in kernel.name or kernel.name.endswith("_bwd") else 1
-    # Backward's first input is the gradient of the output; forward's output is the output itself.
-    outputs = kernel.in_shapes[:1] if products == 2 else kernel.out_shapes[:1]
-    output = outputs[0] if outputs and len(outputs[0]) >= 3 else (1, 1, 1)
-    channels = output[1]
-    pixels = numel(output) // max(1, channels)
-    depth = max(1, round(kernel.flops / (2 * products * max(1, pixels * channels))))
-    size = kernel.element_bytes
-    once = gemm_work(pixels, channels, depth, 1, kernel.dtype, size, size, context, replayed=kernel.replayed)
-    # An implicit GEMM reads the input once, not its unfolded copy.
-    traffic = float(kernel.bytes_read + kernel.bytes_written) or once.hbm_bytes
-    return Work(once.sm_s * products, traffic, once.prologue_s, 0, 1, products, fitted=False)
-
-
 def gemm_work(
     m: int, n: int, k: int, batch: int, dtype: str, element_bytes: int, out_bytes: int, context: Context,
     *, scales: int = 0, uneven: bool = False, sms_left: int = 0, replayed: bool = False,
+    traffic: float | None = None,
 ) -> Work:  # fmt: skip
     """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``.
 
@@ -173,6 +158,7 @@ def gemm_work(
     scale and add the tensor cores' partial sums once per block, with so many instructions per output.
     ``sms_left``: SMs that the kernel's blocks, one for each of the others, leave free.
     ``uneven``: experts' products, each with its own number of tokens; ``m`` is their mean.
+    ``traffic``: bytes of HBM, where the operands are gathered on the way (convolutions).
     ``replayed``: from a CUDA graph, as the benchmarks that gave ``prologue_s``.  A product launched by itself
     starts no faster than the memory-bound kernels recorded around it.
     """
@@ -200,6 +186,7 @@ def gemm_work(
         element_bytes=element_bytes,
         out_bytes=out_bytes,
         uneven=uneven,
+        traffic=traffic,
     )
     tiles = int(estimate.blocks[0])
     blocks = {"none": tiles, "static": min(tiles, gpu.num_sms), "dynamic": 0}[p.persistent]

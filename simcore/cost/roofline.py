@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 import simcore.cost.attention
+import simcore.cost.convolution
 import simcore.cost.gemm  # noqa: F401  (imported, as the line above, for the formulas they register)
 from simcore.cost.classify import OP_CLASSES, classify
 from simcore.cost.demand import ORIGINS, Demands

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def csv_rows(
     source: Path | bytes,
     what: str,
-    needed: Collection[str] = (),
+    needed: Collection[str] | Callable[[Collection[str]], Collection[str]] = (),
     *,
     one_of: Collection[str] = (),
     where: str = "",
@@ -28,7 +28,7 @@ def csv_rows(
     """Rows of a table with a line of column names, each with the number of its line in the file.
 
     ``source`` is a file or its bytes, which ``where`` then names; ``what`` it should be.  Blank lines are
-    passed over.  InputError for text that is no UTF-8, columns that come twice or are ``needed`` and missing
+    passed over.  ``needed`` may follow from the columns.  InputError for text that is no UTF-8, columns that come twice or are ``needed`` and missing
     (of ``one_of``: all of them), rows that are shorter or longer than the first line, and numbers of more
     digits than the limit.
     """
@@ -46,7 +46,7 @@ def csv_rows(
         for name in columns:
             if columns.count(name) > 1:
                 raise InputError(f"{where}: column {name!r} is given twice")
-        for name in needed:
+        for name in needed(columns) if callable(needed) else needed:
             if name not in columns:
                 raise InputError(f"{where}: no column {name!r} of {what}{nearest(name, columns)}")
         if one_of and not any(name in columns for name in one_of):

@@ -9,7 +9,7 @@ from typing import Final
 from simcore.hardware import ClusterSpec
 from workloads.jobs import Description
 from workloads.jobs.presets import Preset
-from workloads.models.spec import ModelSpec
+from workloads.models.spec import ModelSpec, transformer_of
 
 Settings = Mapping[str, str]
 #: The one setting of a candidate that speaks of the cluster: which GPU runs which rank.
@@ -37,7 +37,7 @@ class Ground:
     @property
     def model(self) -> ModelSpec:
         """What is trained."""
-        return self.base.model
+        return transformer_of(self.base.model, "a plan")
 
     def supports(self, key: str) -> list[str]:
         """What the framework has of a kind; what the job itself asks for where the preset does not say."""
@@ -50,7 +50,7 @@ class Ground:
     @property
     def num_layers(self) -> int:
         """Layers that are dealt out to stages."""
-        return self.model.layers + self.model.decoder_layers
+        return self.model.num_layers
 
 
 @dataclass(frozen=True)

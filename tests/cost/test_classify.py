@@ -67,6 +67,10 @@ NAMES = {
     "transpose": "",
     "fill": "aten::zero_.default aten::fill_.Scalar aten::zeros_like.default aten::arange.start",
     "conv": ("aten::convolution.default aten::convolution_backward.default aten::cudnn_convolution.default"),
+    "layout": "nchw_to_nhwc cudnn::ops::nhwcToNchwKernel",
+    "pool": "aten::max_pool2d_with_indices.default aten::avg_pool2d.default",
+    "batch_norm_fwd": "aten::native_batch_norm.default aten::cudnn_batch_norm.default",
+    "batch_norm_bwd": "aten::native_batch_norm_backward.default aten::cudnn_batch_norm_backward.default",
     "quantize": "cast_fp8_tiles transpose_cast_fp8",
     "other": "aten::_fft_c2c.default frobnicate",
 }
@@ -86,4 +90,5 @@ def test_every_class_has_a_formula_and_nothing_else_does() -> None:
 @pytest.mark.parametrize("generation", names("hardware_profiles", "cost"))
 def test_every_streaming_class_has_constants_in_every_generation(generation: str) -> None:
     special = {"gemm", "bgemm", "attention_fwd", "attention_bwd", "conv", "other"}
+    special |= {"layout", "pool", "batch_norm_fwd", "batch_norm_bwd"}  # of cuDNN, see convolution.py
     assert set(load_parameters(generation).memory.classes) == set(OP_CLASSES) - special

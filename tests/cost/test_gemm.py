@@ -195,7 +195,8 @@ def test_convolution_is_an_implicit_product() -> None:
     assert cost.work(forward).sm_s == pytest.approx(18e-6)
     # Backward: the gradients of input and weight, one such product each.
     inputs = ((4, 100, 50, 50), *shapes[0])
-    backward = KernelShape("aten::convolution_backward", "conv", "bfloat16", inputs, (), flops=2 * flops)
+    outputs = ((4, 100, 50, 50), (100, 100, 3, 3))
+    backward = KernelShape("aten::convolution_backward", "conv", "bfloat16", inputs, outputs, flops=2 * flops)
     assert cost.work(backward).sm_s == pytest.approx(36e-6)
     assert cost.work(backward).launches == 2
 

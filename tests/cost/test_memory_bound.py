@@ -11,7 +11,8 @@ from simcore.cost.parameters import TrafficParameters
 from simcore.hardware import load_gpu
 from tests.cost.toys import TOY, TOY_GPU, op_table
 
-STREAMING = sorted(set(OP_CLASSES) - {"gemm", "bgemm", "attention_fwd", "attention_bwd", "conv", "other"})
+_NOT_STREAMING = {"gemm", "bgemm", "attention_fwd", "attention_bwd", "conv", "other", "layout", "pool"}
+STREAMING = sorted(set(OP_CLASSES) - {*_NOT_STREAMING, "batch_norm_fwd", "batch_norm_bwd"})
 
 
 def stream(op_class: str, read: int, written: int) -> KernelShape:

@@ -23,8 +23,8 @@ class JobFeatures:
     """A job as far as it is known; "" and 0 stand for unknown.
 
     ``framework``: the preset; ``source``: "row" (words of a table), "described", "traced" or "edited".
-    ``die`` is the chip that boards share.  ``blocks``: "dense" or "experts".  ``params_b``:
-    parameters in billions, all experts counted.  ``microbatches``: of one replica.
+    ``die`` is the chip that boards share.  ``blocks``: "dense", "experts" or "listed" (of other kinds).
+    ``params_b``: parameters in billions, all experts counted.  ``microbatches``: of one replica.
     """
 
     framework: str = ""
@@ -73,11 +73,13 @@ def job_features(
         math.prod(parallel.get(axis.name, 1) for axis in AXES.values() if wanted(axis))
         for wanted in (attrgetter("is_dense"), attrgetter("splits_batch"))
     )
+    listed = "blocks" in model  # of which no measured run is at hand
     return JobFeatures(
         framework=framework, source=source, board=board, die=die,
-        blocks="experts" if model.get("moe") else "dense",
+        blocks="listed" if listed else "experts" if model.get("moe") else "dense",
         precision=training["precision"], sharding=training["sharding"], recompute=training["recompute"],
-        gpus=dense, params_b=_parameters(model) / 1e9, layers=model["layers"], hidden=model["hidden"],
+        gpus=dense, params_b=0 if listed else _parameters(model) / 1e9, layers=model.get("layers", 0),
+        hidden=model.get("hidden", 0),
         seq=training["seq"], tp=parallel["tp"], pp=parallel["pp"], vpp=parallel["virtual_stages"],
         cp=parallel["cp"], ep=parallel["ep"], dp=parallel["dp"], micro_batch=training["micro_batch"],
         microbatches=training["global_batch"] / (training["micro_batch"] * samples),

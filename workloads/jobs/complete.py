@@ -24,9 +24,18 @@ from workloads.models.block import BLOCKS
 from workloads.models.check import check_model
 from workloads.models.checked import checked, value_of
 from workloads.models.hugging_face import longest_sequence, model_fields
-from workloads.models.public import MOST_CONTEXT, USUAL_CONTEXT, context_of, model_names, named_model
+from workloads.models.listed import BlockModel
+from workloads.models.model import AnyModel
+from workloads.models.public import (
+    MOST_CONTEXT,
+    USUAL_CONTEXT,
+    context_of,
+    is_named,
+    model_names,
+    named_model,
+)
 from workloads.models.software import SoftwareSpec
-from workloads.models.spec import ModelSpec
+from workloads.models.spec import ModelSpec, transformer_of
 from workloads.parallel.check import check_job
 from workloads.parallel.generate import generate, schedule_of
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
@@ -45,13 +54,20 @@ class Description:
     was never seen to run.
     """
 
-    model: ModelSpec
+    model: AnyModel
     parallel: ParallelSpec
     training: TrainingSpec
     software: SoftwareSpec
     gpu: Mapping[str, str]
     assumed: tuple[Assumed, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def transformer(self) -> ModelSpec:
+        """The model where it is a transformer, which programs of others train.  InputError where it is
+        none.
+        """
+        return transformer_of(self.model, "this")
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -106,7 +122,8 @@ def complete(
     preset_said = bool(said["software"].keys() & {"software", "preset"})
     preset = _preset(said, where, at["software"])
     model, remarks, context = _model(said["model"], preset, where, at["model"])
-    check_model(model, f"{where}: model")
+    if isinstance(model, ModelSpec):
+        check_model(model, f"{where}: model")
     draft = Draft(where, num_gpus, generation, preset, model, said, preset_said=preset_said, context=context)
     draft.warnings += remarks
     for one in chosen:
@@ -172,7 +189,7 @@ def _preset(said: dict[str, dict[str, Any]], where: str, folder: Path | None) ->
 
 def _model(
     said: dict[str, Any], preset: Preset, where: str, folder: Path | None
-) -> tuple[ModelSpec, tuple[str, ...], tuple[int, str]]:
+) -> tuple[AnyModel, tuple[str, ...], tuple[int, str]]:
     """The model, warnings of what was said of it, and tokens of its usual sequences with the reason."""
     fields = dict(said)
     source = fields.pop("model", None)
@@ -189,14 +206,17 @@ def _model(
             base = {**found, "name": _name_of(path)}
             if (longest := longest_sequence(config)) > 0:
                 context = min(longest, MOST_CONTEXT), f"{path.name} takes up to {longest:,} tokens"
-        elif source in model_names():
+        elif is_named(source):
+            named = named_model(source)
             context = context_of(source), f"sequences that {source} is trained on"
             if not fields and not preset.values("model"):
-                model = named_model(source)
-                return model, (), _context_of_images(model) or context
-            base = named_model(source).model_dump(exclude_unset=True)
+                return named, (), _context_of_images(named) or context
+            base = named.model_dump(exclude_unset=True)
         else:
             raise InputError(f"{where}: unknown model {source!r}{nearest(source, model_names())}")
+    if "blocks" in fields or "blocks" in base:
+        listed = _listed({**base, **fields}, where)
+        return listed, remarks, _context_of_images(listed) or context
     values = {**preset.values("model"), **base, **fields}
     for key in (block.key for block in BLOCKS.values()):
         if isinstance(base.get(key), dict) and isinstance(fields.get(key), dict):
@@ -207,8 +227,21 @@ def _model(
     return model, remarks, _context_of_images(model) or context
 
 
-def _context_of_images(model: ModelSpec) -> tuple[int, str] | None:
+def _context_of_images(model: AnyModel) -> tuple[int, str] | None:
+    """Nothing of a list of blocks is as long as a sequence."""
+    if not isinstance(model, ModelSpec):
+        return 0, "a sample of this model is one thing, no sequence"
     return (model.sequence(1), "an image's patches and its class token") if model.image_size else None
+
+
+def _listed(values: Mapping[str, Any], where: str) -> BlockModel:
+    """A list of blocks; ``image_size`` is that of its first block."""
+    found = dict(values)
+    size = found.pop("image_size", None)
+    if size is not None:
+        first, *others = found["blocks"]
+        found["blocks"] = [{**dict(first), "size": size}, *others]
+    return checked(BlockModel, found, f"{where}: model")
 
 
 def _name_of(path: Path) -> str:

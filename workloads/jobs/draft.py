@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from workloads.jobs.presets import Preset
 from workloads.models.checked import checked
+from workloads.models.model import AnyModel
 from workloads.models.software import SoftwareSpec
-from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 Spec = TypeVar("Spec", bound=BaseModel)
@@ -44,7 +44,7 @@ class Draft:
         num_gpus: int,
         generation: str,
         preset: Preset,
-        model: ModelSpec,
+        model: AnyModel,
         said: Mapping[str, Mapping[str, Any]],
         *,
         preset_said: bool = True,

@@ -14,7 +14,7 @@ from simcore.tables import names
 from workloads.jobs.batches import batches, groups_of_microbatches
 from workloads.jobs.draft import Assumed, Draft
 from workloads.parallel.axis import divides
-from workloads.parallel.job import FSDP
+from workloads.parallel.job import FSDP, MOMENTS
 from workloads.parallel.spec import TrainingSpec
 from workloads.parallel.stages import even_as_possible
 
@@ -104,8 +104,8 @@ def layers_on_stages(draft: Draft) -> None:
     """
     spec = draft.parallel
     stages = spec.pp * spec.virtual_stages
-    layers = draft.model.layers
-    if draft.model.decoder_layers or draft.said["parallel"].keys() & {
+    layers = draft.model.num_layers
+    if len(draft.training.sequences(draft.model)) > 1 or draft.said["parallel"].keys() & {
         "stage_layers", "embedding_as_layer", "head_as_layer",
     }:  # fmt: skip
         return
@@ -115,7 +115,7 @@ def layers_on_stages(draft: Draft) -> None:
     draft.assume("parallel.embedding_as_layer", as_layers, even)
     draft.assume("parallel.head_as_layer", as_layers, even)
     if not as_layers and layers % stages:
-        given = even_as_possible(layers, stages, draft.model.mtp_layers)
+        given = even_as_possible(layers, stages, getattr(draft.model, "mtp_layers", 0))
         draft.assume(
             "parallel.stage_layers", given,
             f"{layers} layers on {stages} (virtual) stages: as even as possible, the fewer at the ends",
@@ -130,20 +130,22 @@ def optimizer_states(draft: Draft) -> None:
     other = spec.precision != draft.preset.values("training").get("precision", spec.precision)
     if draft.is_said("training.optimizer") or other:
         draft.assume(
-            "training.optimizer_bytes_per_parameter", _optimizer_bytes(spec),
+            "training.optimizer_bytes_per_parameter", _optimizer_bytes(draft),
             f"states of {spec.optimizer} beside weights in {spec.precision}",
         )  # fmt: skip
 
 
-def _optimizer_bytes(spec: TrainingSpec) -> int:
+def _optimizer_bytes(draft: Draft) -> int:
     """Bytes of optimizer state a parameter: Adam's two fp32 moments, and an fp32 copy of 16-bit weights.
 
     Sharded parameters are fp32 themselves: where Adam keeps states, they count as the copy among them.
     """
-    moments = 8 if spec.optimizer == "adam" else 0
+    spec = draft.training
+    moments = 4 * MOMENTS[spec.optimizer]
     if spec.sharding in FSDP:
         return moments + 4 if moments else 0
-    return moments if spec.optimizer == "none" or spec.precision in ("fp32", "tf32") else moments + 4
+    wide = spec.precision in ("fp32", "tf32") or draft.software.autocast
+    return moments if spec.optimizer == "none" or wide else moments + 4
 
 
 def fsdp_in_pipelines(draft: Draft) -> None:
@@ -174,7 +176,7 @@ def overlap_of_messages(draft: Draft) -> None:
 def overlap_of_experts(draft: Draft) -> None:
     """DualPipe is there to hide experts' exchanges behind another microbatch's compute."""
     hides = draft.parallel.pipeline.overlaps_passes
-    if hides and draft.model.moe is not None and not draft.is_said("training.ep_overlap"):
+    if hides and getattr(draft.model, "moe", None) is not None and not draft.is_said("training.ep_overlap"):
         draft.assume("training.ep_overlap", True, "what DualPipe is for (arXiv 2412.19437, section 3.2.1)")
 
 

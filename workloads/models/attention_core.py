@@ -46,6 +46,8 @@ def attend(tape: OpTape, shard: Shard, core: Core, queries: int, keys: int, *, c
     """``queries`` x ``keys`` tokens; the result is ``[tokens, heads * v_size]``."""
     if shard.software.attention == "unfused":
         return _unfused(tape, shard, core, queries, keys)
+    if shard.software.attention == "eager":
+        return eager_attention(tape, shard, core, queries, keys)
     if core.window and keys > core.window:
         # A causal window of w tokens: the first w rows see fewer, w - w^2 / 2s on average.
         keys, causal = core.window - core.window**2 // (2 * keys), False
@@ -135,6 +137,68 @@ def _unfused_backward(
         op.back(compute("aten::mul.Scalar", [target], [target], module=module))
     for target in (query, key) if copied else ():
         op.back(compute("aten::clone", [target], [target], module=module))
+
+
+def eager_attention(
+    tape: OpTape,
+    shard: Shard,
+    core: Core,
+    queries: int,
+    keys: int,
+    *,
+    additions: int = 0,
+    window_mask: int = 0,
+) -> Tensor:
+    """``softmax(q k^T / sqrt(d)) v`` as PyTorch launches it for views of one projection: each is copied
+    first.
+
+    Under autocast the softmax writes fp32, which is cast for the product with the values.  ``additions``: how
+    many biases of heads are added to the scores, ``window_mask``: of how many windows each has a mask.
+    """
+    rows, module = core.batch * core.heads, core.module
+    query, key = shard.tensor(rows, queries, core.qk_size), shard.tensor(rows, core.qk_size, keys)
+    value, out = shard.tensor(rows, keys, core.v_size), shard.tensor(rows, queries, core.v_size)
+    scores = shard.tensor(rows, queries, keys)
+    wide = scores.like(*scores.shape, dtype="float32")
+    flops = 2 * scores.numel * core.qk_size, 2 * scores.numel * core.v_size
+    op = tape.op(again=True)
+    for copied in (query, key):
+        op.run("aten::clone", [copied], [copied], module=module)
+    op.run("aten::bmm", [query, key], [scores], op_class="bgemm", flops=flops[0], module=module,
+           saved_inputs=query.num_bytes + key.num_bytes)  # fmt: skip
+    scaled = query if additions else scores  # before the product where biases come behind it
+    op.run("aten::mul.Tensor", [scaled], [scaled], module=module)
+    current = scores
+    for masks in (*[1] * additions, *([window_mask] if window_mask else [])):
+        bias = Tensor((masks, core.heads if masks == 1 else 1, queries, keys), "float32")
+        before, current = current, wide if shard.casts else scores
+        op.run("aten::add.Tensor", [before, bias], [current], module=module)
+    probabilities = wide if shard.casts else scores
+    op.run("aten::_softmax", [current], [probabilities], module=module, saved_outputs=probabilities.num_bytes)
+    if shard.casts:
+        op.run("aten::_to_copy", [wide], [scores], module=module)
+    op.run("aten::clone", [value], [value], module=module, saved_inputs=value.num_bytes)
+    op.run("aten::bmm", [scores, value], [out], op_class="bgemm", flops=flops[1], module=module,
+           saved_inputs=scores.num_bytes)  # fmt: skip
+    op.run("aten::clone", [out], [out], module=module)
+    op.back(compute("aten::clone", [out], [out], module=module))
+    op.back(compute("aten::bmm", [scores, out], [value], op_class="bgemm", flops=flops[1], module=module))
+    op.back(compute("aten::bmm", [out, value], [scores], op_class="bgemm", flops=flops[1], module=module))
+    if shard.casts:
+        op.back(compute("aten::_to_copy", [scores], [wide], module=module))
+    op.back(compute("aten::_softmax_backward_data", [probabilities] * 2, [current], module=module))
+    if current != scores:
+        op.back(compute("aten::_to_copy", [current], [scores], module=module))
+    for _ in range(additions):
+        op.back(compute("aten::sum.dim_IntList", [current], [Tensor((core.heads, queries, keys), "float32")],
+                        module=module), "weight")  # fmt: skip
+    if not additions:
+        op.back(compute("aten::mul.Tensor", [scores], [scores], module=module))
+    op.back(compute("aten::bmm", [query, scores], [key], op_class="bgemm", flops=flops[0], module=module))
+    op.back(compute("aten::bmm", [scores, key], [query], op_class="bgemm", flops=flops[0], module=module))
+    if additions:
+        op.back(compute("aten::mul.Tensor", [query], [query], module=module))
+    return shard.tensor(core.batch * queries, core.heads * core.v_size)
 
 
 @dataclass(frozen=True)

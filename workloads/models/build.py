@@ -12,16 +12,29 @@ from workloads.models.families.t5 import decoder_layer
 from workloads.models.flops import model_flops
 from workloads.models.heads import head
 from workloads.models.layers import layer
+from workloads.models.listed import BlockModel
+from workloads.models.listed_pieces import listed_pieces
 from workloads.models.local import Shard
+from workloads.models.model import AnyModel
 from workloads.models.op_tape import Recompute
 from workloads.models.pieces import ModelPiece, ModelPieces
 from workloads.models.spec import ModelSpec
 
 
+def pieces_of(
+    model: AnyModel, shard: Shard, *, recomputed: Collection[int] | None = None, one_stage: bool = False
+) -> ModelPieces:
+    """All pieces of any model, as :func:`model_pieces` and :func:`listed_pieces` have them."""
+    if isinstance(model, BlockModel):
+        return listed_pieces(model, shard, recomputed=recomputed)
+    assert isinstance(model, ModelSpec)
+    return model_pieces(model, shard, recomputed=recomputed, one_stage=one_stage)
+
+
 def model_pieces(
     model: ModelSpec, shard: Shard, *, recomputed: Collection[int] | None = None, one_stage: bool = False
 ) -> ModelPieces:
-    """All pieces of ``model`` as one rank runs them; equal layers are one object.
+    """All pieces of a transformer as one rank runs them; equal layers are one object.
 
     ``shard.recompute`` holds for the layers ``recomputed`` (None: all), counted through encoder and decoder.
     ``one_stage``: first and last piece are on one rank, which holds a tied weight once.
@@ -32,6 +45,7 @@ def model_pieces(
     first = embedding(model, shard)
     made: dict[Hashable, ModelPiece] = {}
     layers: list[ModelPiece] = []
+    first = replace(first, layer_class="embedding")
     trains = _trains(first)
     for index in range(model.layers + model.decoder_layers):
         again: Recompute = "none"
@@ -39,7 +53,9 @@ def model_pieces(
             again = shard.recompute
         key = (_kind(model, shard, index), again, trains)
         if key not in made:
-            made[key] = _layer(model, shard, index, again, input_grad=trains)
+            made[key] = replace(
+                _layer(model, shard, index, again, input_grad=trains), layer_class="transformer"
+            )
         layers.append(made[key])
         trains = trains or _trains(made[key])
     last = shard.of_decoder() if model.decoder_layers else shard
@@ -52,7 +68,7 @@ def model_pieces(
     return ModelPieces(
         embedding=first,
         layers=tuple(layers),
-        head=head(model, last, one_stage=one_stage, input_grad=trains),
+        head=replace(head(model, last, one_stage=one_stage, input_grad=trains), layer_class="embedding"),
         model_flops_per_sample=once,
         model_flops_full_per_sample=full,
     )

@@ -10,6 +10,9 @@ from workloads.models.tensors import Tensor, compute
 
 _ACTIVATIONS = {"gelu": "aten::gelu", "silu": "aten::silu", "relu": "aten::relu"}
 
+#: What plain PyTorch launches for x sigmoid(1.702 x), the GELU of CLIP.
+_QUICK_GELU = ("aten::mul.Tensor", "aten::sigmoid", "aten::mul.Tensor")
+
 
 def norm(
     tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, residual: bool = True
@@ -18,14 +21,29 @@ def norm(
 
     ``residual``: x is the residual stream too, so that backward adds two gradients.
     """
-    op, width = tape.op(), x.shape[-1]
-    layer_norm = model.norm == "layernorm"
+    return norm_of_kind(tape, shard, x, module, model.norm, residual=residual)
+
+
+def norm_of_kind(
+    tape: OpTape, shard: Shard, x: Tensor, module: str, kind: str = "layernorm", *, residual: bool = False
+) -> Tensor:
+    """A "layernorm" or "rmsnorm"; compiled under autocast it writes what products read."""
+    layer_norm, width = kind == "layernorm", x.shape[-1]
+    fuses = shard.casts and shard.software.compiled
+    if shard.scattered and not fuses:  # an ordered copy, in backward once more
+        op = tape.op()
+        op.run("aten::clone", [x], [x], op_class="copy", module=module)
+        op.back(compute("aten::clone", [x], [x], op_class="copy", module=module))
+    op = tape.op()
+    # With the residual sum before it a compiled norm is one kernel: it writes the sum and what products read.
+    branch = [x.like(*x.shape, dtype=shard.dtype)] if fuses else []
+    written = [x, *branch]
     weights = [x.like(width)] * (2 if layer_norm else 1)
     statistics = [x.like(x.numel // width, dtype="float32")] * (2 if layer_norm else 1)
     kept = sum(t.num_bytes for t in statistics)
     if shard.software.norm_fusion or layer_norm:
         name = "aten::native_layer_norm" if layer_norm else "rms_norm_fwd"
-        op.run(name, [x, *weights], [x, *statistics], module=module, saved_inputs=x.num_bytes,
+        op.run(name, [x, *branch, *weights], [*written, *statistics], module=module, saved_inputs=x.num_bytes,
                saved_outputs=kept)  # fmt: skip
         back = f"{name}_backward" if layer_norm else "rms_norm_bwd"
         outs = [x, *weights] if shard.trains(f"{module}.weight") else [x]
@@ -36,7 +54,7 @@ def norm(
         op.back(compute("aten::add.Tensor", [x, x], [x], module=module), "input")
     for name in ("weight", "bias")[: len(weights)]:
         op.parameter(f"{module}.{name}", width, tp_duplicated=shard.sequence_parallel)
-        op.accumulate((width,), shard.dtype, shard.main_grad_dtype, module)
+        op.accumulate((width,), x.dtype, shard.main_grad_dtype, module)
     return x
 
 
@@ -70,6 +88,8 @@ def residual_sum(
     tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, bias: bool
 ) -> Tensor:
     """``residual + dropout(x + bias)``, in one kernel where the build fuses it; else no bias is left here."""
+    if shard.casts:
+        return _wide_sum(tape, shard, model, x, module)
     op = tape.op()
     fused = shard.software.bias_dropout_fusion
     biases = [x.like(x.shape[-1])] if bias and fused else []
@@ -85,6 +105,34 @@ def residual_sum(
         op.run("aten::native_dropout", [x], [x, mask], module=module, saved_outputs=mask.num_bytes)
         op.run("aten::add.Tensor", [x, x], [x], module=module)
         op.back(compute("aten::native_dropout_backward", [x, mask], [x], module=module))
+    return x
+
+
+def _wide_sum(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str) -> Tensor:
+    """Under autocast a branch of 16 bits is added to a sum of 32; a scale of its channels makes it wide."""
+    branch = x.like(*x.shape, dtype=shard.dtype)
+    if shard.software.compiled:  # the next norm's kernel adds and scales, too
+        op = tape.op()
+        if model.layer_scale:
+            op.parameter(f"{module}.layer_scale", x.shape[-1])
+        op.back(compute("triton_cast", [x], [branch], op_class="elementwise", module=module), "input")
+        return x
+    if model.layer_scale:
+        op, scale = tape.op(), x.like(x.shape[-1])
+        op.parameter(f"{module}.layer_scale", x.shape[-1])
+        op.run("aten::mul.Tensor", [branch, scale], [x], module=module, saved_inputs=branch.num_bytes,
+               saved_for="weight")  # fmt: skip
+        op.back(compute("aten::mul.Tensor", [x, branch], [x], module=module), "weight")
+        op.back(compute("aten::sum.dim_IntList", [x], [scale], module=module), "weight")
+        op.back(compute("aten::mul.Tensor", [x, scale], [x], module=module), "input")
+        op.back(compute("aten::_to_copy", [x], [branch], module=module), "input")
+        branch = x
+    op = tape.op()
+    # In another order than the branch's, the sum computes the address of every element.
+    there = x.like(*reversed(x.shape)) if shard.scattered else x
+    op.run("aten::add.Tensor", [there, branch], [x], module=module)
+    if branch.dtype != x.dtype:
+        op.back(compute("aten::_to_copy", [there], [branch], module=module), "input")
     return x
 
 
@@ -117,6 +165,11 @@ def activation(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: 
     elif bias:
         op.run("bias_gelu_fwd", [*biases, x], [out], module=module, saved_inputs=x.num_bytes)
         op.back(compute("bias_gelu_bwd", [*biases, x, out], [x], module=module))
+    elif model.activation == "quick_gelu" and not software.compiled:
+        for name, ins in zip(_QUICK_GELU, ([x], [x], [x, x]), strict=True):
+            op.run(name, ins, [x], module=module, saved_inputs=x.num_bytes if len(ins) > 1 else 0)
+        for name in ("aten::mul.Tensor", "aten::mul.Tensor", "aten::sigmoid_backward", "aten::add.Tensor"):
+            op.back(compute(name, [x, x], [x], module=module))
     else:
         name = _ACTIVATIONS.get(model.activation, model.activation)
         op.run(name, [x], [out], op_class="elementwise", module=module, saved_inputs=x.num_bytes)

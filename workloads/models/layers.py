@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from workloads.models.block import Place, block_of
 from workloads.models.blocks.attention import cross_attention
@@ -16,6 +15,9 @@ from workloads.models.recompute import held_outputs, mark_recomputed
 from workloads.models.spec import ModelSpec
 from workloads.models.tensors import Tensor
 
+#: Writes a block's ops, of what a norm made.
+Write = Callable[[Tensor], object]
+
 
 def layer(
     model: ModelSpec, shard: Shard, index: int, *, recompute: bool | Recompute, input_grad: bool = True
@@ -26,7 +28,7 @@ def layer(
     """
     policy = _policy(shard, recompute)
     tape = shard.tape()
-    x = shard.tensor(shard.residual_tokens, model.hidden)
+    x = shard.tensor(shard.residual_tokens, model.hidden, dtype=shard.wide_dtype)
     write_layer(tape, shard, model, x, f"{stack_name(model)}.layers.{index}", index)
     mark_recomputed(
         tape, shard.recompute_modules, sparse=model.has_experts(index),
@@ -71,24 +73,27 @@ def write_layer(
     """A layer's ops; with ``memory`` it attends to an encoder's output, too."""
     causal = model.causal if causal is None else causal
 
-    def own(place: Place, module: str) -> tuple[Callable[[], object], bool]:
+    def own(place: Place, module: str) -> tuple[Write, bool]:
         block = block_of(model, place, index)
-        write = partial(block.write, tape, shard, model, x, f"{name}.{module}", index=index, causal=causal)
+
+        def write(normed: Tensor) -> object:
+            return block.write(tape, shard, model, normed, f"{name}.{module}", index=index, causal=causal)
+
         return write, model.bias and block.adds_bias
 
-    blocks: list[tuple[str, Callable[[], object], bool]] = [
-        ("input_layernorm", *own("attention", "self_attention"))
-    ]
+    blocks: list[tuple[str, Write, bool]] = [("input_layernorm", *own("attention", "self_attention"))]
     if memory is not None:
-        crossed = partial(cross_attention, tape, shard, model, x, memory, f"{name}.cross_attention")
+
+        def crossed(normed: Tensor) -> object:
+            return cross_attention(tape, shard, model, normed, memory, f"{name}.cross_attention")
+
         blocks.append(("pre_cross_attn_layernorm", crossed, model.bias))
     blocks.append(("pre_mlp_layernorm", *own("feed_forward", "mlp")))
     if model.parallel_block:
         _in_parallel(tape, shard, model, x, name, blocks)
         return
     for norm_name, block, bias in blocks:
-        norm(tape, shard, model, x, f"{name}.{norm_name}")
-        block()
+        block(norm(tape, shard, model, x, f"{name}.{norm_name}"))
         if model.post_norms:
             norm(tape, shard, model, x, f"{name}.post_{norm_name}", residual=False)
         residual_sum(tape, shard, model, x, name, bias=bias)
@@ -96,12 +101,13 @@ def write_layer(
 
 def _in_parallel(
     tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, name: str,
-    blocks: list[tuple[str, Callable[[], object], bool]],
+    blocks: list[tuple[str, Write, bool]],
 ) -> None:  # fmt: skip
     """All blocks read the layer's input; their outputs and the residual are added up."""
+    normed = x
     for number, (norm_name, block, _) in enumerate(blocks):
         if number == 0 or not model.shared_norm:
-            norm(tape, shard, model, x, f"{name}.{norm_name}")
-        block()
+            normed = norm(tape, shard, model, x, f"{name}.{norm_name}")
+        block(normed)
     for _, _, bias in blocks:
         residual_sum(tape, shard, model, x, name, bias=bias)

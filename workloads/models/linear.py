@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
+from workloads.models.autocast import cast_parameters, narrowed
 from workloads.models.exchange import ProductExchange, aside, beside_or_before, in_order, reorders, sums
 from workloads.models.fp8 import (
     by_rows,
@@ -151,8 +152,11 @@ def _product(
     in_features = x.shape[-1]
     tokens = x.numel // in_features
     fp8 = shard.fp8 if layer.fp8 is None else layer.fp8
+    x = narrowed(tape, shard, x, layer.module)
     flat, y = x.like(tokens, in_features), x.like(tokens, out_features)
     op, module = tape.op(), layer.module
+    biases = [(out_features,)] if layer.bias else []
+    cast_parameters(op, shard, [(out_features, in_features), *biases], module)
     given = exchange.gathered_from or flat
     kept = given if shard.software.gather_inputs_again else flat
     behind = fp8 and by_rows(shard)
@@ -291,7 +295,7 @@ def _backward(
         width = y.shape[-1]
         op.parameter(f"{module}.bias", width)
         op.back(compute("aten::sum.dim_IntList", [y], [y.like(width)], module=module), "weight")
-        op.accumulate((width,), shard.dtype, shard.main_grad_dtype, module)
+        op.accumulate((width,), shard.wide_dtype, shard.main_grad_dtype, module)
     if reduction and not shard.software.async_tp_reduce:
         op.back(reduction, "input")
 
@@ -315,7 +319,7 @@ def _weight_gradient(
     unread = fused and outside and shard.software.transformer_engine
     op.back(replace(kernel, scratch_bytes=weight.num_bytes if unread else 0), "weight", waits=waits)
     if not fused:
-        op.accumulate(weight.shape, shard.dtype, shard.main_grad_dtype, module)
+        op.accumulate(weight.shape, shard.wide_dtype, shard.main_grad_dtype, module)
 
 
 def _adapter(tape: OpTape, shard: Shard, x: Tensor, y: Tensor, module: str, kept: int) -> None:

@@ -22,7 +22,8 @@ class Shard:
     ``seq / cp / tp`` where ``sequence_parallel``.  ``decoder_seq``: an encoder-decoder's second sequence (0:
     as long); ``encoder_seq`` its first, in the decoder's view.  ``etp``: tensor parallelism of experts.
     ``trainable``: "all", "none", "lora" (adapters of ``lora_rank`` beside the linear layers that match
-    ``lora_targets``), or a regular expression over parameter names.
+    ``lora_targets``), or a regular expression over parameter names.  ``scattered``: residual sums lie in
+    memory channel by channel, see Note [Order in memory] of ``kinds/patches.py``.
     """
 
     micro_batch: int
@@ -46,11 +47,22 @@ class Shard:
     trainable: str = "all"
     lora_rank: int = 0
     lora_targets: str = r"linear_qkv|linear_proj|linear_fc1|linear_fc2"
+    scattered: bool = False
 
     @property
     def dtype(self) -> str:
         """Dtype of activations."""
         return DTYPES[self.precision]
+
+    @property
+    def casts(self) -> bool:
+        """Whether products read copies in 16 bits of what is kept in fp32 (autocast)."""
+        return self.software.autocast and self.dtype != "float32"
+
+    @property
+    def wide_dtype(self) -> str:
+        """Dtype of parameters, residual sums and norms."""
+        return "float32" if self.casts else self.dtype
 
     @property
     def main_grad_dtype(self) -> str:

@@ -105,6 +105,10 @@ class Op:
         kernel = compute("aten::add_.Tensor", [main_grad, Tensor(shape, dtype)], [main_grad], module=module)
         self.late.append(TapedLaunch(replace(kernel, weight_gradient=True, accumulates=True), role="weight"))
 
+    def behind_weight(self, kernel: KernelLaunch) -> None:
+        """Append what a parameter's gradient goes through once it is there."""
+        self.late.append(TapedLaunch(replace(kernel, weight_gradient=True), role="weight"))
+
     def parameter(self, name: str, *shape: int, group: str = "dp", tp_duplicated: bool = False) -> None:
         """Declare a parameter of the op."""
         self.parameters.append(Parameter(name, shape, group, tp_duplicated, trainable=self.tape.trains(name)))

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
+
+#: What of a model has a strategy of its own.
+LayerClass = Literal["embedding", "dense", "transformer", "expert"]
 
 #: Name of an entry that launches nothing: the host waits until the compute stream is empty.
 HOST_SYNC: Final = "cudaStreamSynchronize"
@@ -110,6 +113,7 @@ class ModelPiece:
     ``backward`` holds what recomputation repeats, marked.  ``saved_bytes`` is what the forward keeps until
     its backward (after the recompute policy), ``peak_bytes`` the most that lives beside that inside either.
     ``output_bytes``: the tensor that goes on to the next piece, as this rank holds it.
+    ``layer_class``: whose strategy holds for it, where classes have one each.
     """
 
     name: str
@@ -122,6 +126,7 @@ class ModelPiece:
     output_bytes: int
     output_shape: tuple[int, ...]
     origins: Origins
+    layer_class: LayerClass = "dense"
 
     @cached_property
     def numel(self) -> Mapping[tuple[str, bool], int]:

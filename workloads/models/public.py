@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from simcore.errors import InputError, nearest
 from simcore.tables import TEXT, Each, Maybe, Plain, Rows, load
+from workloads.models.model import AnyModel
 from workloads.models.spec import ModelSpec
+from workloads.models.zoo import listed_model, listed_names
 
 _FIELDS: Final = dict.fromkeys(ModelSpec.model_fields.keys() - {"name"}, Maybe(Any))
 #: Tokens of a sequence where nothing else is known, and the most that a model is trained on unasked.
@@ -30,16 +32,24 @@ def _tables() -> dict[str, Any]:
 
 def model_names() -> tuple[str, ...]:
     """Names of all models, sorted."""
-    return tuple(sorted(_tables()["models"]))
+    return tuple(sorted({*_tables()["models"], *listed_names()}))
 
 
 @cache
-def named_model(name: str) -> ModelSpec:
+def named_model(name: str) -> AnyModel:
     """A model by name.  InputError, with the nearest name, when there is none of that name."""
     models = _tables()["models"]
-    if name not in models:
-        raise InputError(f"unknown model {name!r}{nearest(name, models)}")
-    return ModelSpec(name=name, **_fields(models[name]))
+    if name in models:
+        return ModelSpec(name=name, **_fields(models[name]))
+    found = listed_model(name)
+    if found is None:
+        raise InputError(f"unknown model {name!r}{nearest(name, model_names())}")
+    return found
+
+
+def is_named(name: str) -> bool:
+    """Whether a model has that name: one of :func:`model_names`, or of a family of names (``resnet50d``)."""
+    return name in _tables()["models"] or listed_model(name) is not None
 
 
 def context_of(name: str) -> int:

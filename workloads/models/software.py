@@ -10,7 +10,7 @@ from workloads.models.frozen import Frozen
 
 #: Classes of attention kernels; the cost model knows each on the generations that it exists for.
 AttentionKernels = Literal[
-    "unfused", "flash", "flash1", "flash1_triton", "flash2", "flash3", "cudnn", "trtllm", "efficient"
+    "unfused", "eager", "flash", "flash1", "flash1_triton", "flash2", "flash3", "cudnn", "trtllm", "efficient"
 ]
 
 
@@ -21,8 +21,9 @@ _MOST_HOST_US: Final = 1e9
 class SoftwareSpec(Frozen):
     """Kernel choices of one framework build.
 
-    ``attention``: "unfused" (products, mask and softmax apart) or the class of the fused kernel, as the
-    cost model names it.  ``bias_activation_fusion``, ``bias_dropout_fusion``, ``norm_fusion``,
+    ``attention``: "unfused" (products, mask and softmax apart), "eager" (so, of tensors that are copied
+    first and with a softmax in fp32, as models in plain PyTorch have it) or the class of the fused kernel,
+    as the cost model names it.  ``bias_activation_fusion``, ``bias_dropout_fusion``, ``norm_fusion``,
     ``rope_fusion``, ``swiglu_fusion``, ``softmax_fusion``: one kernel instead of one per elementary op;
     ``softmax_fusion`` "reductions": kernels that each end at a sum over rows (XLA).
     ``rope_style``: how positions are rotated where no kernel does it at once: x cos + rotate_half(x) sin,
@@ -40,13 +41,18 @@ class SoftwareSpec(Frozen):
     (Megatron, unless the collective averages).
     ``cross_entropy``: "fused" (one pass forward, one back), "jit" (Megatron's jit-fused steps), "in_place"
     (its steps without fusion, over one copy of the logits) or "unfused" (PyTorch's).
+    ``autocast``: parameters and residual sums stay in fp32, see ``autocast.py``;  ``channels_last``: images
+    lie pixel by pixel, see Note [Order of channels] of ``images.py``.  ``norm_activation_fusion``: one kernel
+    for a batch norm, the residual sum and the activation behind it.
     ``metric_losses``: losses of the same logits that metrics compute behind each backward (Composer).
     ``fused_qkv``, ``fused_gate_up``: one product for queries, keys and values, and for both up-projections
-    of a gated block.  ``qkv_grad_copy``: their gradients are copied side by side before its backward.
+    of a gated block.  ``qkv_grad_copy``: their gradients are copied side by side before its backward, and
+    once more into the order of tokens where they were stacked ("turned", as timm reshapes them).
     ``repeat_keys``: keys and values are copied to all heads that share them before attention.
     ``compiled``: torch.compile of whole blocks; the fusions above say which kernels it joins in them, and
     sums of gradients are joined, too.
-    ``optimizer_kernels``: Adam in one kernel, or pass by pass over all tensors (PyTorch unless told).
+    ``optimizer_kernels``: the optimizer in one kernel, pass by pass over all tensors (PyTorch unless told),
+    or pass by pass over each tensor ("loop", PyTorch before 2.0).
     ``fp8_recipe``: scales from the history ("delayed"), from the tensor itself ("current"), from its rows
     ("rowwise"), or from blocks of it ("blockwise", "mxfp8").  ``fp8_weight_cast``: weights are cast "every"
     microbatch, at the "first" one, or "never" (kept in fp8).
@@ -100,14 +106,17 @@ class SoftwareSpec(Frozen):
     gather_inputs_again: bool = True
     gradient_scaling: bool = True
     cross_entropy: Literal["fused", "jit", "in_place", "unfused"] = "jit"
+    autocast: bool = False
+    channels_last: bool = True
+    norm_activation_fusion: bool = False
     metric_losses: int = Field(default=0, ge=0, le=64)
     logits_fp32: bool = True
     fused_qkv: bool = True
     fused_gate_up: bool = True
     repeat_keys: bool = False
     compiled: bool = False
-    optimizer_kernels: Literal["fused", "foreach"] = "fused"
-    qkv_grad_copy: bool = True
+    optimizer_kernels: Literal["fused", "foreach", "loop"] = "fused"
+    qkv_grad_copy: bool | Literal["turned"] = True
     recompute_early_stop: bool = False
     recompute_frees_outputs: bool = False
     fp8_recipe: Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"] = "delayed"

@@ -1,4 +1,4 @@
-"""What a model is: its dimensions, and nothing about how it is trained or spread over GPUs."""
+"""What a transformer is: its dimensions, and nothing about how it is trained or spread over GPUs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from simcore.errors import InputError
 from workloads.models.block import BLOCKS
 from workloads.models.family import FAMILIES
 from workloads.models.frozen import (
-    Extensible,
     Frozen,
     Heads,
     HeadsOrNone,
@@ -21,6 +21,7 @@ from workloads.models.frozen import (
     Width,
     WidthOrNone,
 )
+from workloads.models.model import AnyModel
 
 
 class MlaSpec(Frozen):
@@ -59,13 +60,16 @@ class MoeSpec(Frozen):
     top_groups: HeadsOrNone = 0
 
 
-class ModelSpec(Extensible):
-    """A transformer.  ``family`` picks the block; the rest are its dimensions (elements, not bytes).
+class ModelSpec(AnyModel):
+    """A transformer: stacks of layers between what its family begins and ends with.
+
+    ``family`` picks these; the rest are dimensions (elements, not bytes).
 
     ``kv_heads`` 0 means as many as ``heads``; ``head_size`` 0 means ``hidden / heads``.  ``vocab`` as the
     tokenizer has it; frameworks pad it (see presets).  ``qkv_bias`` None: as ``bias``.  ``qk_norm``: norms of
     queries and keys, over a "head" or over all heads ("all").  ``post_norms``: norms behind both blocks, too
-    (Gemma 2); ``embedding_norm``: one behind the embedding (BLOOM); ``head_bias``: of the output layer (Phi).
+    (Gemma 2); ``embedding_norm``: one behind the embedding (BLOOM); ``layer_scale``: a scale of each channel
+    of what a block adds (arXiv 2103.17239), under autocast; ``head_bias``: of the output layer (Phi).
     ``parallel_block``: both blocks read the same residual (GPT-NeoX, Falcon, Phi), each behind a norm of its
     own or one ``shared_norm``.  ``global_every``: of sliding-window layers each n-th attends to everything
     (0: none does).  ``mtp_layers``: layers that predict further tokens (DeepSeek-V3).
@@ -74,7 +78,6 @@ class ModelSpec(Extensible):
     the scores tells apart (T5).  A further block that was registered (``block.py``) has a key of its own.
     """
 
-    name: str = "model"
     family: Annotated[str, OneOf(FAMILIES)] = "gpt"
     layers: Layers
     hidden: Annotated[int, Field(gt=0, le=1 << 20)]
@@ -83,13 +86,14 @@ class ModelSpec(Extensible):
     head_size: WidthOrNone = 0
     ffn: Width
     gated: bool = False  # SwiGLU and kin: two up-projections
-    activation: Literal["gelu", "relu", "silu", "squared_relu"] = "gelu"
+    activation: Literal["gelu", "quick_gelu", "relu", "silu", "squared_relu"] = "gelu"
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     bias: bool = True
     qkv_bias: bool | None = None
     qk_norm: Literal["", "head", "all"] = ""
     post_norms: bool = False
     embedding_norm: bool = False
+    layer_scale: bool = False
     head_bias: bool = False
     parallel_block: bool = False
     shared_norm: bool = False
@@ -114,6 +118,16 @@ class ModelSpec(Extensible):
     def further(cls) -> Mapping[str, Any]:
         """What further blocks are described by, see ``block.py``."""
         return {block.key: block.spec for block in BLOCKS.values() if block.key}
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of both stacks."""
+        return self.layers + self.decoder_layers
+
+    @property
+    def ties_ends(self) -> bool:
+        """Whether embedding and output layer share a weight."""
+        return self.tied_embeddings
 
     @property
     def causal(self) -> bool:
@@ -154,3 +168,15 @@ class ModelSpec(Extensible):
     def sequence(self, seq: int) -> int:
         """Tokens of one sample: ``seq``, or an image's patches and the class token."""
         return FAMILIES[self.family].sequence(self, seq)
+
+    def sequences(self, seq: int, decoder_seq: int = 0) -> tuple[int, ...]:
+        """Tokens of a sample's sequences: an encoder-decoder has two."""
+        own = self.sequence(seq)
+        return (own, decoder_seq or own) if self.decoder_layers else (own,)
+
+
+def transformer_of(model: AnyModel, what: str) -> ModelSpec:
+    """``model`` as a transformer.  InputError where it is none, which ``what`` needs."""
+    if not isinstance(model, ModelSpec):
+        raise InputError(f"{what} is for transformers; model {model.name!r} is a list of blocks")
+    return model

@@ -11,7 +11,7 @@ from simcore.registry import Registry
 from workloads.models.check import nearest_divisors
 
 if TYPE_CHECKING:
-    from workloads.models.spec import ModelSpec
+    from workloads.models.model import AnyModel
     from workloads.parallel.emit import OpWriter
     from workloads.parallel.job import Job
     from workloads.parallel.spec import ParallelSpec, TrainingSpec
@@ -31,7 +31,7 @@ class Axis:
     """
 
     name: str
-    check: Callable[[ModelSpec, ParallelSpec, TrainingSpec], None]
+    check: Callable[[AnyModel, ParallelSpec, TrainingSpec], None]
     splits_batch: bool = False
     is_dense: bool = True
     end_of_step: Callable[[OpWriter, Job, int], None] | None = None
@@ -56,6 +56,15 @@ def all_axes() -> list[Axis]:
 def further_axes() -> list[Axis]:
     """Axes beside those that every job has keys for."""
     return [axis for axis in AXES.values() if axis.name not in ORDER.split("-")]
+
+
+def only_whole(model: AnyModel, axis: str, degree: int) -> None:
+    """InputError where a list of blocks would be split along an axis of transformers."""
+    if degree > 1:
+        raise InputError(
+            f"parallel.{axis}={degree}: {model.name!r} is a list of blocks, which it does not split;"
+            f" nearest: parallel.{axis}=1"
+        )
 
 
 def divides(what: str, value: int, degree: int, axis: str) -> None:

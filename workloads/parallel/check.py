@@ -5,6 +5,7 @@ from __future__ import annotations
 from simcore.errors import InputError, nearest
 from simcore.graph.size import refuse_too_large
 from simcore.outside import found_in
+from workloads.models.model import AnyModel
 from workloads.models.pieces import ModelPieces
 from workloads.models.spec import ModelSpec
 from workloads.parallel.axis import AXES, ORDER, all_axes
@@ -14,7 +15,7 @@ from workloads.parallel.spec import ParallelSpec, TrainingSpec
 MOST_MICROBATCHES = 1 << 16
 
 
-def check_job(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
+def check_job(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> None:
     """InputError for degrees that cannot be; layers and microbatches are checked where they are dealt."""
     _check_size(model, parallel, training)
     _check_order(parallel)
@@ -23,7 +24,7 @@ def check_job(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) 
         axis.check(model, parallel, training)
 
 
-def _check_size(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
+def _check_size(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> None:
     count = training.global_batch // (training.micro_batch * parallel.batch_ways)
     if count > MOST_MICROBATCHES:
         most = MOST_MICROBATCHES * training.micro_batch * parallel.batch_ways
@@ -32,9 +33,9 @@ def _check_size(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec
             f" simulated; nearest: {most}"
         )
     # The least that any layer does for a microbatch, forwards and backwards, are so many ops.
-    ops = 16 * (model.layers + model.decoder_layers) * max(count, 1)
+    ops = 16 * model.num_layers * max(count, 1)
     refuse_too_large(f"model {model.name!r}", ranks=parallel.world_size, ops=ops)
-    if training.recompute_layers > (layers := model.layers + model.decoder_layers):
+    if training.recompute_layers > (layers := model.num_layers):
         raise InputError(
             f"training.recompute_layers={training.recompute_layers}: the model has {layers} layers;"
             f" nearest: {layers}, or -1 for all"
@@ -50,7 +51,14 @@ def _check_size(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec
         found_in(training.trainable, (), "training.trainable")
 
 
-def _check_recomputed(model: ModelSpec, training: TrainingSpec) -> None:
+def _check_recomputed(model: AnyModel, training: TrainingSpec) -> None:
+    if not isinstance(model, ModelSpec):
+        if training.recompute_modules:
+            raise InputError(
+                f"training.recompute_modules: {model.name!r} is a list of blocks, of which none has modules"
+                " that may run again alone; nearest: training.recompute=full"
+            )
+        return
     sparse = [model.has_experts(index) for index in range(model.layers)]
     shares = model.moe is not None and model.moe.shared_ffn > 0
     there = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simcore.graph.template_builder import Source
 from workloads.models.pieces import KernelLaunch, ModelPiece
 from workloads.models.tensors import Tensor, collective, compute
 from workloads.parallel.axis import AXES
 from workloads.parallel.emit import COMPUTE, OpWriter
-from workloads.parallel.job import Job, element_bytes
+from workloads.parallel.job import MOMENTS, Job, element_bytes
 from workloads.parallel.megatron_step import adam, clip, side_by_side
 from workloads.parallel.replicated import DP_STREAM, buckets_of, left_over, reduce_gradients
 from workloads.parallel.stages import Chunk
@@ -94,7 +96,7 @@ def _sum_duplicated(writer: OpWriter, job: Job, chunks: list[Chunk]) -> None:
 
 def _sum_tied(writer: OpWriter, job: Job, stage: int) -> None:
     """First and last stage add up the gradients of the embedding that they share."""
-    if not job.model.tied_embeddings or job.parallel.pp == 1 or job.parallel.pipeline.ends_meet:
+    if not job.model.ties_ends or job.parallel.pp == 1 or job.parallel.pipeline.ends_meet:
         return
     if stage in (0, job.parallel.pp - 1):
         weight = job.pieces.embedding.parameters[0]
@@ -140,20 +142,61 @@ def _update(writer: OpWriter, job: Job, numel: int) -> None:
     Without a master copy (fp32, or plain SGD without states) the weight itself is read and written.
     """
     training = job.training
-    moments = 2 if training.optimizer == "adam" else 0
+    moments = MOMENTS[training.optimizer]
     states = training.optimizer_bytes_per_parameter // 4
     has_master = states > moments
-    grads, weight = Tensor((numel,), job.shard.main_grad_dtype), Tensor((numel,), job.shard.dtype)
+    weights = job.shard.wide_dtype
+    grads, weight = Tensor((numel,), job.shard.main_grad_dtype), Tensor((numel,), weights)
     state = [Tensor((numel,), "float32")] * states + ([] if has_master else [weight])
-    name = "fused_adam" if training.optimizer == "adam" else "fused_sgd"
+    name = "fused_sgd" if training.optimizer in ("sgd", "momentum") else f"fused_{training.optimizer}"
     kernels = [compute(name, [grads, *state], state, op_class="optimizer", module="optimizer")]
-    if job.shard.software.optimizer_kernels == "foreach" and training.optimizer == "adam":
-        kernels = _foreach_adam(grads, Tensor((numel,), "float32" if has_master else job.shard.dtype))
-    if has_master and job.shard.dtype != "float32":
+    passes = {"adam": _foreach_adam, "momentum": _foreach_momentum}.get(training.optimizer)
+    if job.shard.software.optimizer_kernels != "fused" and passes is not None:
+        kernels = passes(grads, Tensor((numel,), "float32" if has_master else weights))
+    if job.shard.software.optimizer_kernels == "loop":
+        kernels = _each_tensor(job, kernels, numel)
+    if training.optimizer == "lars":  # norms of weight and gradient, tensor by tensor
+        norm = Tensor((1,), "float32")
+        norms = compute(
+            "multi_tensor_l2norm", [grads, state[0]], [norm], op_class="reduction", module="optimizer"
+        )
+        kernels.insert(0, norms)
+    if has_master and weights != "float32":
         kernels.append(
             compute("multi_tensor_copy", state[:1], [weight], op_class="foreach", module="optimizer")
         )
     writer.kernels(kernels, phase="optimizer")
+
+
+def _foreach_momentum(grads: Tensor, x: Tensor) -> list[KernelLaunch]:
+    """SGD with momentum pass by pass (torch/optim/sgd.py, _multi_tensor_sgd): momentum decays, gradient is
+    added, weights move.
+    """
+    passes = (("mul_", [x], x), ("add_", [x, grads], x), ("add_", [x, x], x))
+    return [
+        compute(f"aten::_foreach_{name}", ins, [out], op_class="foreach", module="optimizer")
+        for name, ins, out in passes
+    ]
+
+
+def _each_tensor(job: Job, kernels: list[KernelLaunch], numel: int) -> list[KernelLaunch]:
+    """The same passes over each parameter alone."""
+    parameters = [p for piece in job.pieces.all_pieces for p in piece.parameters if p.trainable]
+    total = sum(parameter.numel for parameter in parameters)
+    found = []
+    for parameter in parameters:
+        share = parameter.numel * numel // total
+        for kernel in kernels:
+            ins, outs = (((share,),) * len(shapes) for shapes in (kernel.in_shapes, kernel.out_shapes))
+            name = kernel.name.replace("_foreach_", "")
+            found.append(
+                replace(
+                    kernel, name=name, op_class="elementwise", in_shapes=ins, out_shapes=outs,
+                    bytes_read=kernel.bytes_read * share // numel,
+                    bytes_written=kernel.bytes_written * share // numel,
+                )
+            )  # fmt: skip
+    return found
 
 
 def _foreach_adam(grads: Tensor, x: Tensor) -> list[KernelLaunch]:

@@ -15,8 +15,8 @@ from simcore.graph.schedules import (
     overlapped_pairs,
 )
 from simcore.graph.template_builder import external
+from workloads.models.model import AnyModel
 from workloads.models.software import SoftwareSpec
-from workloads.models.spec import ModelSpec
 from workloads.parallel import megatron_step
 from workloads.parallel.actions import ends_of, is_paired, under_way, write_pass
 from workloads.parallel.check import check_job, check_trains
@@ -38,7 +38,7 @@ from workloads.parallel.stages import Chunk
 
 
 def generate(
-    model: ModelSpec,
+    model: AnyModel,
     parallel: ParallelSpec,
     training: TrainingSpec,
     software: SoftwareSpec | None = None,

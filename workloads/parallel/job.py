@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Protocol
+from typing import Final, Protocol
 
-from workloads.models.build import model_pieces
+from workloads.models.build import pieces_of
 from workloads.models.local import DTYPES, Shard
+from workloads.models.model import AnyModel
 from workloads.models.pieces import ModelPiece, ModelPieces
 from workloads.models.software import SoftwareSpec
-from workloads.models.spec import ModelSpec
 from workloads.models.tensors import ELEMENT_BYTES
 from workloads.parallel.mesh import Mesh
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 from workloads.parallel.stages import Chunk, chunks_of, split_layers
 
 FSDP = ("zero3", "fsdp1", "fsdp2")
+
+#: Values in fp32 that an optimizer keeps of each parameter.
+MOMENTS: Final = {"adam": 2, "sgd": 0, "momentum": 1, "adagrad": 1, "lars": 1, "none": 0}
 
 
 def element_bytes(precision: str) -> int:
@@ -51,7 +54,7 @@ class Job:
     ``as_launched``: with what Megatron-Core does beside the model's kernels, as ``megatron_step.py`` has it.
     """
 
-    model: ModelSpec
+    model: AnyModel
     parallel: ParallelSpec
     training: TrainingSpec
     software: SoftwareSpec
@@ -93,7 +96,7 @@ class Job:
         each = self.training.recompute_layers
         if each < 0:
             return None
-        counts = split_layers(self.model.layers + self.model.decoder_layers, self.parallel)
+        counts = split_layers(self.model.num_layers, self.parallel)
         first = [sum(counts[:stage]) for stage in range(len(counts))]
         return frozenset(
             start + layer
@@ -180,7 +183,7 @@ class Job:
 
 @lru_cache(maxsize=8)
 def _pieces_of(
-    model: ModelSpec, shard: Shard, recomputed: frozenset[int] | None, one_stage: bool
+    model: AnyModel, shard: Shard, recomputed: frozenset[int] | None, one_stage: bool
 ) -> ModelPieces:
     """Jobs that differ in what concerns no rank's kernels share them."""
-    return model_pieces(model, shard, recomputed=recomputed, one_stage=one_stage)
+    return pieces_of(model, shard, recomputed=recomputed, one_stage=one_stage)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from math import prod
 
 from workloads.models.pieces import HOST_SYNC, KernelLaunch, Parameter
+from workloads.models.spec import transformer_of
 from workloads.models.tensors import Tensor, compute
 from workloads.parallel.emit import OpWriter
 from workloads.parallel.job import Job
@@ -56,7 +57,10 @@ def loss_gradient(writer: OpWriter, job: Job) -> None:
 def tokens_first(writer: OpWriter, job: Job) -> None:
     """Embeddings of several sequences are copied so that tokens come before sequences, as layers have it."""
     if job.training.micro_batch > 1:
-        width = Tensor((*_per_token(job).shape[::-1], job.model.hidden), job.shard.dtype)
+        width = Tensor(
+            (*_per_token(job).shape[::-1], transformer_of(job.model, "a launched step").hidden),
+            job.shard.dtype,
+        )
         writer.kernels([_clone(width)], phase="fwd")
 
 

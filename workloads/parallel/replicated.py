@@ -80,7 +80,7 @@ def buckets_of(job: Job, chunk: Chunk, kernels: Backward = whole_backward) -> li
 
 def _is_alone(job: Job, parameter: Parameter) -> bool:
     """Megatron's distributed optimizer gives a tied embedding a bucket of its own, equal on both stages."""
-    shared = job.model.tied_embeddings and job.parallel.pp > 1 and job.training.sharding == "zero1"
+    shared = job.model.ties_ends and job.parallel.pp > 1 and job.training.sharding == "zero1"
     return shared and parameter.name.startswith("embedding.word_embeddings")
 
 

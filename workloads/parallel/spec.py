@@ -10,8 +10,8 @@ from pydantic import Field
 
 from simcore.graph.schedules import SCHEDULES, Placement, ScheduleKind
 from workloads.models.frozen import Extensible, Frozen, LayersOrNone, OneOf, Rows, RowsOrNone, WidthOrNone
+from workloads.models.model import AnyModel
 from workloads.models.recompute import HeldOutput, RecomputeModule
-from workloads.models.spec import ModelSpec
 from workloads.parallel.axis import AXES, ORDER, further_axes
 
 #: Shardings under which each rank has its gradients, and so its parameters, whole.
@@ -124,7 +124,7 @@ class TrainingSpec(Frozen):
     grad_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"  # accumulation and storage
     grad_reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     param_gather_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "bf16"
-    optimizer: Literal["adam", "sgd", "none"] = "adam"
+    optimizer: Literal["adam", "sgd", "momentum", "adagrad", "lars", "none"] = "adam"
     optimizer_bytes_per_parameter: int = Field(default=12, ge=0, le=1024)  # master copy and moments
     clip_gradients: bool = True
     overlap_grad_reduce: bool = False
@@ -146,10 +146,9 @@ class TrainingSpec(Frozen):
     lora_rank: WidthOrNone = 0
     lora_targets: str = "linear_qkv|linear_proj|linear_fc1|linear_fc2"
 
-    def sequences(self, model: ModelSpec) -> tuple[int, ...]:
+    def sequences(self, model: AnyModel) -> tuple[int, ...]:
         """Tokens of a sample: an encoder-decoder has two sequences, an image patches and a class token."""
-        seq = model.sequence(self.seq)
-        return (seq, self.decoder_seq or seq) if model.decoder_layers else (seq,)
+        return model.sequences(self.seq, self.decoder_seq)
 
     def num_microbatches(self, parallel: ParallelSpec) -> int:
         """Microbatches per data-parallel replica; exact only if the batch divides (checked elsewhere)."""

@@ -89,13 +89,14 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         if gradients_come_and_go(job):
             gradients, reduced = 0, gradients
     else:
-        parameters = numel * narrow_bytes(job)
+        parameters = numel * (WIDE if job.shard.casts else narrow_bytes(job))
         grad_bytes = element_bytes(training.grad_dtype)
         if training.engine == "deepspeed" and grad_bytes == WIDE and training.precision in ("bf16", "fp16"):
             grad_bytes += 2
         gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
     states = training.optimizer_bytes_per_parameter
-    has_master = job.is_fsdp or training.precision in ("bf16", "fp16", "fp8")
+    narrow = training.precision in ("bf16", "fp16", "fp8") and not job.shard.casts
+    has_master = job.is_fsdp or narrow
     masters = min(states, WIDE) if has_master else 0
     return StaticMemory(
         parameters=parameters,

@@ -146,7 +146,7 @@ def not_expressed(dialect: Dialect, job: Description, words: Words) -> list[str]
 
 def settled(job: Description) -> dict[str, Any]:
     """All settings of a complete job by ``section.key``; what stands for another value is that value."""
-    model, p, training = job.model, job.parallel, job.training
+    model, p, training = job.transformer, job.parallel, job.training
     found = {
         f"{section}.{key}": value
         for section in SECTIONS

@@ -17,8 +17,10 @@ from workloads.jobs.published.cluster import cluster_of
 from workloads.jobs.published.layout import plausible_chunks, said_of_layout
 from workloads.jobs.published.model import model_of, told_columns
 from workloads.jobs.published.row import RunRow
+from workloads.jobs.published.samples import image_words
 from workloads.jobs.published.sharding import resharding, sharding_of
 from workloads.jobs.published.words import fp8_recipe_of, precision_of, recompute_of
+from workloads.models.model import AnyModel
 from workloads.models.software import SoftwareSpec
 from workloads.models.spec import ModelSpec
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
@@ -42,7 +44,7 @@ class Case:
     ``warnings`` are what completing it took for granted.
     """
 
-    model: ModelSpec
+    model: AnyModel
     parallel: ParallelSpec
     training: TrainingSpec
     software: SoftwareSpec
@@ -74,6 +76,8 @@ def describe(row: RunRow) -> Band:
 
     Errors: InputError for what is not modelled or does not divide, with the reason.
     """
+    if row.counts_samples:
+        return _of_samples(row)
     preset = load_preset(recognise(told_columns(row)))
     model = model_of(row, preset)
     open_inputs = _open_inputs(row, preset)
@@ -88,6 +92,12 @@ def describe(row: RunRow) -> Band:
         raise InputError(f"{row.id}: {reason}")
     unique = tuple(dict.fromkeys(cases))
     return Band(preset.name, unique, tuple(open_inputs))
+
+
+def _of_samples(row: RunRow) -> Band:
+    """A row of images or users: what it leaves open is usual, so that there is one case."""
+    preset = load_preset(recognise(row.columns))
+    return Band(preset.name, (_completed(row, image_words(row, preset), {}),), ())
 
 
 def _open_inputs(row: RunRow, preset: Preset) -> dict[str, list[Any]]:
@@ -137,7 +147,10 @@ def _combinations(values: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
 
 
 def _case(row: RunRow, preset: Preset, model: ModelSpec, assumed: Mapping[str, Any]) -> Case:
-    content = _content(row, preset, model, assumed)
+    return _completed(row, _content(row, preset, model, assumed), assumed)
+
+
+def _completed(row: RunRow, content: dict[str, dict[str, Any]], assumed: Mapping[str, Any]) -> Case:
     board, name, overrides = cluster_of(row)
     plain = _plain(board)
     per_node = plain.gpus_per_node

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from simcore.errors import InputError
-from simcore.hardware import ClusterSpec, known_clusters, load_cluster, named_board
+from simcore.hardware import ClusterSpec, known_clusters, load_cluster, load_gpu, named_board
 from simcore.hardware.profiles import fabric_profile
 from workloads.jobs.published.row import RunRow
 
@@ -27,15 +27,17 @@ def cluster_of(row: RunRow) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     """
     kind = row.text("gpu_type")
     found = named_board(kind)
-    if found is None or not found.cluster:
+    if found is None or not (found.cluster or row.counts_samples):
         raise InputError(f"{row.id}: no profile for GPU {kind!r}; known: {known_clusters()}")
-    profile = found.cluster
+    profile = found.cluster or "pcie"
     if profile == "v100" and not re.search(_DGX2, kind, re.IGNORECASE):
         profile = "dgx1v"
     if profile.startswith("a100") and re.search(_FOUR_PER_NODE, _said(row), re.IGNORECASE):
         profile = "hgx4-a100"
     on_fabric = fabric_profile(profile, _said(row))
     family, board = on_fabric or (profile, None)
+    if row.counts_samples:
+        return _of_samples(row, profile, found.gpu)
     nodes, placed = _nodes(row.count("gpus"), load_cluster(family))
     per_node = load_cluster(family).gpus_per_node
     # How racks are wired, and where in them a job ran, is published nowhere: one fabric that blocks nobody.
@@ -55,6 +57,28 @@ def _nodes(gpus: int, usual: ClusterSpec) -> tuple[int, tuple[tuple[str, str], .
     used = next((size for size in range(whole, 0, -each) if gpus % size == 0), whole)
     domains = -(-gpus // used)
     return domains * usual.nodes_per_domain, (("cluster.placement", f"domains:{used}"),)
+
+
+def _of_samples(row: RunRow, profile: str, board: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """Nodes of as many GPUs as the row says: without NVSwitch, and other than usual, boards on PCIe alone."""
+    gpus = row.count("gpus")
+    nodes = max(1, row.count("num_nodes", 1) if row.says("num_nodes") else 1)
+    each = -(-gpus // nodes)
+    usual = load_cluster(profile)
+    overrides: dict[str, str] = {}
+    if each > usual.gpus_per_node or (nodes > 1 and each < usual.gpus_per_node):
+        overrides["cluster.gpus_per_node"] = str(each)
+        if usual.intra_node != "nvswitch":
+            profile = "pcie"
+            overrides["cluster.cpu_of_gpu"] = ",".join(str(int(2 * gpu >= each)) for gpu in range(each))
+        elif usual.nics_per_node > each:
+            overrides["cluster.nics_per_node"] = str(each)
+    if load_cluster(profile).gpu.name != load_gpu(board).name:
+        overrides["cluster.gpu"] = board
+    per_node = load_cluster(profile, tuple(overrides.items())).gpus_per_node
+    nodes = -(-gpus // per_node)
+    size = {"cluster.num_nodes": str(nodes), "cluster.nodes_per_leaf": str(nodes)}
+    return profile, profile, (*overrides.items(), *size.items())
 
 
 def _said(row: RunRow) -> str:

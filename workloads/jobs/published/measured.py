@@ -8,16 +8,20 @@ from typing import Final
 from simcore.errors import InputError
 from simcore.hardware.specs import GpuSpec
 from workloads.jobs.published.row import RunRow
+from workloads.jobs.published.samples import samples_step_s
 from workloads.jobs.published.words import recompute_of
 from workloads.models.flops import model_flops
-from workloads.models.spec import ModelSpec
+from workloads.models.model import AnyModel
+from workloads.models.spec import transformer_of
 
 
-def measured_step_s(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> float:
+def measured_step_s(row: RunRow, model: AnyModel, gpu: GpuSpec) -> float:
     """Seconds per step: the table's own conversion (``step_time_s_derived``) where it has one.
 
     Errors: InputError for an unknown metric or a value that is not positive.
     """
+    if row.counts_samples:
+        return samples_step_s(row)
     if row.says("step_time_s_derived"):
         seconds = row.number("step_time_s_derived")
         if seconds > 0:
@@ -42,7 +46,7 @@ _KNOWN: Final = (
 )
 
 
-def converted_step_s(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> float:
+def converted_step_s(row: RunRow, model: AnyModel, gpu: GpuSpec) -> float:
     """Seconds per step from ``metric`` and ``value``.
 
     Tokens or samples per second: those of a step over the rate, of all GPUs unless "per gpu" is said.
@@ -68,7 +72,7 @@ def converted_step_s(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> float:
         return samples * model.sequence(row.count("seq")) / (value * each)
     if quantity == "":
         raise InputError(f"{row.id}: unknown metric {row.text('metric')!r}; known: {_KNOWN}")
-    flops = model_flops(model, row.count("seq"), causal_once=False) * samples
+    flops = model_flops(transformer_of(model, row.id), row.count("seq"), causal_once=False) * samples
     again = (
         recompute_of(row, 2).get("recompute") == "full" if quantity == "hfu" else counts_recomputation(row)
     )
@@ -89,12 +93,16 @@ def counts_recomputation(row: RunRow) -> bool:
     return bool(re.search(r"counts one recompute|incl\. recompute|hardware flop", _said(row), re.IGNORECASE))
 
 
-def causal_ratio(row: RunRow, model: ModelSpec) -> float:
+def causal_ratio(row: RunRow, model: AnyModel) -> float:
     """Full over causal flops where the row's flop/s leave the convention open, else 1."""
-    if row.text("step_time_s_derived") or not re.search(r"convention not stated", _said(row)):
+    if (
+        row.counts_samples
+        or row.text("step_time_s_derived")
+        or not re.search(r"convention not stated", _said(row))
+    ):
         return 1.0
-    seq = row.count("seq")
-    return model_flops(model, seq, causal_once=False) / model_flops(model, seq, causal_once=True)
+    plain, seq = transformer_of(model, row.id), row.count("seq")
+    return model_flops(plain, seq, causal_once=False) / model_flops(plain, seq, causal_once=True)
 
 
 def _said(row: RunRow) -> str:

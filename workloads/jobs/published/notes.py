@@ -21,6 +21,8 @@ def notes_of(row: RunRow) -> list[str]:
 
     Errors: InputError for a row that cannot be described.
     """
+    if row.counts_samples:
+        return _of_cluster(row)
     found = []
     if not knows(row.text("model")):
         found.append(f"model {row.text('model')!r} is not known by name: its dimensions decide its blocks")

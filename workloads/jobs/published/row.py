@@ -12,10 +12,9 @@ from typing import Final
 
 from simcore.errors import InputError
 from simcore.outside import csv_rows, quoted
+from workloads.jobs.published.columns import as_run, counts_samples, needed_columns
 from workloads.parallel.axis import AXES, further_axes
 
-#: Columns without which no row can be read.
-REQUIRED: Final = ("model", "seq", "gpus", "gpu_type", "global_batch")
 _UNSTATED: Final = re.compile(r"^[\s?-]*$|not stated|unknown|^n/?a[nt]?$", re.IGNORECASE)
 
 #: No number of a published run is larger: tokens of the longest training are 1e14.  Nor is one less, but 0.
@@ -42,6 +41,11 @@ class RunRow:
     def family(self) -> str:
         """The group that errors are summarised by."""
         return self.text("family") or self.text("source_repo_or_paper") or "unnamed"
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether its table counts images or users."""
+        return counts_samples(self.columns)
 
     def text(self, column: str) -> str:
         """A column's text."""
@@ -85,8 +89,8 @@ class RunRow:
 
 def read_run_rows(path: str) -> list[RunRow]:
     """Rows of a CSV file.  Errors: InputError as :func:`simcore.outside.csv_rows`."""
-    rows = csv_rows(Path(path), "published runs", REQUIRED)
-    return [RunRow(line, _completed(columns)) for line, columns in rows]
+    rows = csv_rows(Path(path), "published runs", needed_columns)
+    return [RunRow(line, _completed(as_run(columns))) for line, columns in rows]
 
 
 def _completed(columns: dict[str, str]) -> dict[str, str]:

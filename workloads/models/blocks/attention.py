@@ -21,7 +21,7 @@ def _self_attention(
 ) -> Tensor:
     """A fused residual sum adds the bias; ``index`` of the layer decides on its window."""
     core = _projections(tape, shard, model, x, module, index=index, causal=causal)
-    return attended(tape, shard, model, x, core, module)
+    return attended(tape, shard, model, core, module)
 
 
 def cross_attention(
@@ -44,13 +44,13 @@ def cross_attention(
     )  # fmt: skip
     # The gradient of the encoder's output is a sum over the decoder's layers.
     tape.op().back(compute("aten::add.Tensor", [memory, memory], [memory], module=module), "input")
-    return attended(tape, shard, model, x, core, module)
+    return attended(tape, shard, model, core, module)
 
 
-def attended(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, core: Core, module: str) -> Tensor:
+def attended(tape: OpTape, shard: Shard, model: ModelSpec, core: Core, module: str) -> Tensor:
     """Attention proper over projected heads, and the output projection."""
     distributed_attention(tape, shard, core)
-    merged = x.like(shard.tokens, core.heads * core.v_size)
+    merged = shard.tensor(shard.tokens, core.heads * core.v_size)
     keep_narrow(tape, shard, merged, 12, core.module)
     # A fused kernel keeps its output, which is the projection's input too, unless it runs again; flash
     # kernels have samples first, so that where there are several the projection reads a copy.
@@ -71,8 +71,10 @@ def _projections(
         width = (heads + 2 * kv_heads) * size * tp
         column_parallel(tape, shard, x, width, Linear(f"{module}.linear_qkv", bias=bias))
         if shard.software.qkv_grad_copy:
-            joined = x.like(shard.tokens, width // tp)
+            joined = shard.tensor(shard.tokens, width // tp)
             tape.op().back(compute("aten::cat", [joined], [joined], module=module), "input")
+            if shard.software.qkv_grad_copy == "turned":  # stacked by part, wanted by token
+                tape.ops[-1].back(compute("aten::clone", [joined], [joined], module=module), "input")
     else:
         widths = (("linear_q", heads), ("linear_k", kv_heads), ("linear_v", kv_heads))
         layers = [
@@ -80,7 +82,7 @@ def _projections(
         ]
         columns_apart(tape, shard, x, layers)
     tokens = shard.tokens
-    query, key = x.like(tokens, heads, size), x.like(tokens, kv_heads, size)
+    query, key = shard.tensor(tokens, heads, size), shard.tensor(tokens, kv_heads, size)
     if model.qk_norm:
         for tensor, name in ((query, "q_norm"), (key, "k_norm")):
             rows = (tokens, tensor.shape[1] * size)

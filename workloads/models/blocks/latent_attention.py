@@ -17,7 +17,7 @@ def _latent_attention(
     tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str, *, index: int, causal: bool
 ) -> Tensor:
     del index, causal  # it has no window, and is causal where the model is
-    return attended(tape, shard, model, x, _projections(tape, shard, model, x, module), module)
+    return attended(tape, shard, model, _projections(tape, shard, model, x, module), module)
 
 
 def _projections(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: str) -> Core:

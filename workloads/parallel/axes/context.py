@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from workloads.models.model import AnyModel
 from workloads.models.spec import ModelSpec
-from workloads.parallel.axis import Axis, divides, register
+from workloads.parallel.axis import Axis, divides, only_whole, register
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 
-def _check(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
+def _check(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> None:
+    if not isinstance(model, ModelSpec):
+        only_whole(model, "cp", parallel.cp)
+        return
     cp = parallel.cp
     if cp == 1:
         return

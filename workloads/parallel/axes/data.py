@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from simcore.errors import InputError
-from workloads.models.spec import ModelSpec
+from workloads.models.model import AnyModel
 from workloads.parallel.axis import Axis, all_axes, divides, register
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 
-def _check(_: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
+def _check(_: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> None:
     if parallel.dp_shard:
         divides("data-parallel ranks", parallel.dp, parallel.dp_shard, "parallel.dp_shard")
     each = training.micro_batch * parallel.batch_ways

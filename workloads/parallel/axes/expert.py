@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from simcore.errors import InputError
+from workloads.models.model import AnyModel
 from workloads.models.spec import ModelSpec
-from workloads.parallel.axis import Axis, divides, register
+from workloads.parallel.axis import Axis, divides, only_whole, register
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 
-def _check(model: ModelSpec, parallel: ParallelSpec, _: TrainingSpec) -> None:
+def _check(model: AnyModel, parallel: ParallelSpec, _: TrainingSpec) -> None:
+    if not isinstance(model, ModelSpec):
+        only_whole(model, "ep", parallel.ep)
+        return
     ep, etp = parallel.ep, parallel.etp or parallel.tp
     if model.moe is None:
         if ep > 1:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from simcore.errors import InputError
-from workloads.models.spec import ModelSpec
-from workloads.parallel.axis import Axis, register
+from workloads.models.listed import BlockModel
+from workloads.models.model import AnyModel
+from workloads.parallel.axis import Axis, only_whole, register
 from workloads.parallel.spec import WHOLE_GRADIENTS, ParallelSpec, TrainingSpec
 
 
-def _check(_: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
+def _check(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> None:
+    if isinstance(model, BlockModel):
+        only_whole(model, "pp", parallel.pp)
     virtual = parallel.virtual_stages
     parallel.pipeline.check_chunks(virtual)
     if parallel.pp == 1 and virtual > 1:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from simcore.errors import InputError
+from workloads.models.model import AnyModel
 from workloads.models.spec import ModelSpec
-from workloads.parallel.axis import Axis, divides, register
+from workloads.parallel.axis import Axis, divides, only_whole, register
 from workloads.parallel.spec import ParallelSpec, TrainingSpec
 
 
-def _check(model: ModelSpec, parallel: ParallelSpec, training: TrainingSpec) -> None:
+def _check(model: AnyModel, parallel: ParallelSpec, training: TrainingSpec) -> None:
+    if not isinstance(model, ModelSpec):
+        only_whole(model, "tp", parallel.tp)
+        return
     tp = parallel.tp
     divides("attention heads", model.heads, tp, "parallel.tp")
     if tp % model.num_kv_heads:  # fewer heads of keys than ranks: they are copied

@@ -26,7 +26,7 @@ from workloads.jobs.published import (
     notes_of,
     oddity,
 )
-from workloads.models.spec import ModelSpec
+from workloads.models.model import AnyModel
 from workloads.parallel.steady import shorter_counts
 
 
@@ -104,7 +104,7 @@ def describe_rows(rows: Iterable[RunRow]) -> tuple[list[DescribedRow], list[dict
     return found, skipped
 
 
-def _measured(row: RunRow, model: ModelSpec, gpu: GpuSpec) -> tuple[float, str]:
+def _measured(row: RunRow, model: AnyModel, gpu: GpuSpec) -> tuple[float, str]:
     """Seconds per step, or NaN and why there are none."""
     try:
         return measured_step_s(row, model, gpu), ""
@@ -211,7 +211,7 @@ def case_weight(case: Case) -> float:
     """Rough number of kernels of the simulation; ranks of a context-parallel ring differ."""
     p = case.parallel
     rounds = sum(shorter_counts(p, case.microbatches) or (min(case.microbatches, 3 * p.pp + 2),))
-    return float(rounds * case.model.layers * p.cp)
+    return float(rounds * case.model.num_layers * p.cp)
 
 
 def table_of(scores: Sequence[RowScore], skipped: Sequence[dict[str, Any]] = ()) -> ErrorTable:

@@ -78,7 +78,7 @@ def _no_overlap(case: Case) -> Case:
 
 def _not_interleaved(case: Case) -> Case:
     parallel = case.parallel
-    if parallel.virtual_stages == 1 or case.model.layers % parallel.pp or parallel.embedding_as_layer:
+    if parallel.virtual_stages == 1 or case.model.num_layers % parallel.pp or parallel.embedding_as_layer:
         return case
     return replace(case, parallel=parallel.model_copy(update={"virtual_stages": 1, "stage_layers": ()}))
 

@@ -38,7 +38,7 @@ _NO_INFLUENCE: Final = re.compile(
 
 def _refused(job: Description) -> Iterator[str]:
     """What Megatron-LM refuses to run, or has no flags for at all."""
-    model, p, training = job.model, job.parallel, job.training
+    model, p, training = job.transformer, job.parallel, job.training
     if model.family not in ("gpt", "llama"):
         yield f"model.family={model.family}: pretrain_gpt.py trains GPT-like models"
     if p.schedule not in ("1f1b", "interleaved"):

@@ -90,7 +90,7 @@ def _read_layout(said: Said, pp: int) -> Settings:
 
 
 def _write_stages(job: Description) -> Words:
-    p, model = job.parallel, job.model
+    p, model = job.parallel, job.transformer
     found: dict[str, tuple[str, ...]] = {} if p.pp == 1 else {_PP: (str(p.pp),)}
     if p.stage_layers:
         stages = ["t" * count for count in p.stage_layers]
@@ -124,7 +124,7 @@ def _read_experts(said: Said) -> Settings:
 
 def _write_experts(job: Description) -> Words:
     p = job.parallel
-    if job.model.moe is None:
+    if job.transformer.moe is None:
         return {}
     found: dict[str, tuple[str, ...]] = {"--expert-model-parallel-size": (str(p.ep),)}
     if p.etp and p.etp != p.tp:

@@ -35,7 +35,7 @@ def _read_heads(said: Said) -> Settings:
 
 
 def _write_heads(job: Description) -> Words:
-    model = job.model
+    model = job.transformer
     found: dict[str, tuple[str, ...]] = {"--num-attention-heads": (str(model.heads),)}
     if model.mla is None and model.num_kv_heads != model.heads:
         found |= {"--group-query-attention": (), "--num-query-groups": (str(model.kv_heads),)}
@@ -59,7 +59,7 @@ def _write_activation(job: Description) -> Words:
         ("squared_relu", False): "--squared-relu",
         ("gelu", True): "--quick-geglu",
     }
-    name = kinds.get((job.model.activation, job.model.gated))
+    name = kinds.get((job.transformer.activation, job.transformer.gated))
     return {name: ()} if name else {}
 
 
@@ -74,8 +74,8 @@ def _read_bias(said: Said) -> Settings:
 
 
 def _write_bias(job: Description) -> Words:
-    found: Words = {} if job.model.bias else {"--disable-bias-linear": ()}
-    return {**found, "--add-qkv-bias": ()} if job.model.qkv_bias and not job.model.bias else found
+    found: Words = {} if job.transformer.bias else {"--disable-bias-linear": ()}
+    return {**found, "--add-qkv-bias": ()} if job.transformer.qkv_bias and not job.transformer.bias else found
 
 
 def _read_dropout(said: Said) -> Settings:
@@ -88,7 +88,7 @@ def _read_dropout(said: Said) -> Settings:
 
 
 def _write_dropout(job: Description) -> Words:
-    text = (f"{job.model.dropout:g}",)
+    text = (f"{job.transformer.dropout:g}",)
     return {"--hidden-dropout": text, "--attention-dropout": text}
 
 
@@ -108,9 +108,9 @@ def _read_positions(said: Said) -> Settings:
 
 def _write_positions(job: Description) -> Words:
     kinds = {"learned": "learned_absolute", "rotary": "rope", "relative": "relative"}
-    rows = job.model.max_positions or job.training.seq
+    rows = job.transformer.max_positions or job.training.seq
     return {
-        "--position-embedding-type": (kinds.get(job.model.positions, "none"),),
+        "--position-embedding-type": (kinds.get(job.transformer.positions, "none"),),
         "--max-position-embeddings": (str(max(rows, job.training.seq)),),
     }
 
@@ -134,7 +134,7 @@ def _read_vocabulary(said: Said) -> Settings:
 
 def _write_vocabulary(job: Description) -> Words:
     return {
-        "--vocab-size": (str(job.model.vocab),),
+        "--vocab-size": (str(job.transformer.vocab),),
         "--make-vocab-size-divisible-by": (str(job.software.vocab_multiple),),
     }
 
@@ -153,7 +153,7 @@ def _read_window(said: Said) -> Settings:
 
 
 def _write_window(job: Description) -> Words:
-    model = job.model
+    model = job.transformer
     if not model.sliding_window:
         return {}
     found: dict[str, tuple[str, ...]] = {"--window-size": (f"{model.sliding_window},0",)}
@@ -178,7 +178,7 @@ def _read_mla(said: Said) -> Settings:
 
 
 def _write_mla(job: Description) -> Words:
-    mla = job.model.mla
+    mla = job.transformer.mla
     if mla is None:
         return {}
     numbers = {name: (str(getattr(mla, key)),) for key, (name, _) in _MLA.items() if getattr(mla, key)}
@@ -229,7 +229,7 @@ def _read_pattern(said: Said) -> Settings:
 
 
 def _write_experts(job: Description) -> Words:
-    moe, layers = job.model.moe, job.model.layers
+    moe, layers = job.transformer.moe, job.transformer.layers
     if moe is None:
         return {}
     found: dict[str, tuple[str, ...]] = {
@@ -250,7 +250,7 @@ def _write_experts(job: Description) -> Words:
     if moe.capacity_factor is not None:
         found["--moe-expert-capacity-factor"] = (f"{moe.capacity_factor:g}",)
     if moe.first_layer:
-        has = [int(job.model.has_experts(k)) for k in range(layers)]
+        has = [int(job.transformer.has_experts(k)) for k in range(layers)]
         runs = [f"[{bit}]*{len([*run])}" for bit, run in groupby(has)]
         found["--moe-layer-freq"] = (f"({'+'.join(runs)})",)
     elif moe.every > 1:
@@ -280,7 +280,7 @@ MODEL: Final = (
     number("--num-layers", "model.layers"),
     number("--hidden-size", "model.hidden"),
     Option(
-        ("--ffn-hidden-size",), _ffn, lambda job: {"--ffn-hidden-size": (str(job.model.ffn),)}
+        ("--ffn-hidden-size",), _ffn, lambda job: {"--ffn-hidden-size": (str(job.transformer.ffn),)}
     ),
     Option(
         ("--num-attention-heads", "--group-query-attention", "--num-query-groups", "--kv-channels"),

@@ -240,7 +240,7 @@ def _read_exchange(said: Said) -> Settings:
 
 
 def _write_exchange(job: Description) -> Words:
-    if job.model.moe is None:
+    if job.transformer.moe is None:
         return {}
     software = job.software
     found: dict[str, tuple[str, ...]] = {"--moe-token-dispatcher-type": (software.moe_dispatcher,)}

@@ -10,7 +10,7 @@ from simcore.errors import InputError, nearest
 from workloads.jobs.complete import Description
 from workloads.jobs.launch.options import Said, Words
 from workloads.models.public import named_model
-from workloads.models.spec import ModelSpec
+from workloads.models.spec import ModelSpec, transformer_of
 
 _DEBUG: Final = {
     "family": "llama", "layers": 6, "hidden": 256, "heads": 16, "ffn": 768, "gated": True,
@@ -31,7 +31,11 @@ class Config:
 
     def spec(self) -> ModelSpec:
         """Its dimensions."""
-        return named_model(self.model) if isinstance(self.model, str) else ModelSpec(**self.model)
+        return (
+            transformer_of(named_model(self.model), "torchtitan")
+            if isinstance(self.model, str)
+            else ModelSpec(**self.model)
+        )
 
 
 def _begins(batch: int, seq: int, recompute: str = "selective", **more: str) -> dict[str, str]:

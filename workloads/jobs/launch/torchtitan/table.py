@@ -139,11 +139,13 @@ def _write_pipeline(job: Description) -> Words:
     first, last = int(p.embedding_as_layer), int(p.head_as_layer)
     if p.stage_layers:  # some are dealt as they would be with other weights of the ends
         weights = [(first, last) for first in range(3) for last in range(3)]
-        dealt = [_dealt(job.model.layers, p.pp * chunks, *ends)["parallel.stage_layers"] for ends in weights]
+        dealt = [
+            _dealt(job.transformer.layers, p.pp * chunks, *ends)["parallel.stage_layers"] for ends in weights
+        ]
         first, last = weights[dealt.index(p.stage_layers)] if p.stage_layers in dealt else (1, 1)
     found[f"{_P}pipeline_parallel_first_stage_less_layers"] = (str(first),)
     found[f"{_P}pipeline_parallel_last_stage_less_layers"] = (str(last),)
-    each = -(-(job.model.layers + first + last) // (p.pp * chunks))
+    each = -(-(job.transformer.layers + first + last) // (p.pp * chunks))
     return {**found, f"{_P}pipeline_parallel_layers_per_stage": (str(each),)}
 
 
@@ -156,7 +158,7 @@ def _read_experts(said: Said) -> Settings:
 
 
 def _write_experts(job: Description) -> Words:
-    return {f"{_P}expert_parallel_degree": (str(job.parallel.ep),)} if job.model.moe is not None else {}
+    return {f"{_P}expert_parallel_degree": (str(job.parallel.ep),)} if job.transformer.moe is not None else {}
 
 
 def _read_recompute(said: Said) -> Settings:

@@ -24,6 +24,7 @@ from simcore.apps.validate.runs.page.svg import (
 from simcore.apps.validate.runs.page.tables import percent, table
 from simcore.hardware import load_cluster
 from workloads.models.flops import model_flops
+from workloads.models.spec import transformer_of
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def points(curve: ScalingCurve, scores: Sequence[RowScore]) -> list[Point]:
 
 def flops_per_gpu(score: RowScore, seconds: float) -> float:
     """Model Tflop/s per GPU, attention in full (Megatron's convention), of a step of ``seconds``."""
-    row, model = score.described.row, score.described.band.cases[0].model
+    row = score.described.row
+    model = transformer_of(score.described.band.cases[0].model, "this page")
     flops = model_flops(model, row.count("seq"), causal_once=False) * row.number("global_batch")
     return flops / seconds / row.count("gpus") / 1e12
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from simcore.apps.measured.runs.score import RowScore
+from workloads.models.spec import transformer_of
 
 
 def percent(value: float, *, signed: bool = False) -> str:
@@ -48,7 +49,7 @@ def grouped(
 
 def size_band(score: RowScore) -> str:
     """Model size, from the model itself."""
-    model = score.described.band.cases[0].model
+    model = transformer_of(score.described.band.cases[0].model, "this page")
     experts = model.moe.num_experts * model.moe.ffn + model.moe.shared_ffn if model.moe else model.ffn
     width = model.hidden * (2 * (model.heads + model.num_kv_heads) * model.size_per_head)
     billions = model.layers * (width + (3 if model.gated else 2) * model.hidden * experts) / 1e9

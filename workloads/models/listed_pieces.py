@@ -1,0 +1,87 @@
+"""A list of blocks as pieces: each repetition of each block is one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, replace
+
+from simcore.elementary import plain_sum
+from workloads.models.listed import KINDS, BlockModel, Passage
+from workloads.models.local import Shard
+from workloads.models.op_tape import Recompute
+from workloads.models.pieces import ModelPiece, ModelPieces
+from workloads.models.tensors import Tensor
+
+#: Kernels whose flops are the model's.
+_PRODUCTS = ("gemm", "bgemm", "conv", "attention_fwd")
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """What decides how a block writes itself, beside the block."""
+
+    x: Tensor
+    trains: bool
+    scattered: bool
+    beside: tuple[tuple[str, tuple[Tensor, ...]], ...]
+
+
+def listed_pieces(
+    model: BlockModel, shard: Shard, *, recomputed: Collection[int] | None = None
+) -> ModelPieces:
+    """All pieces of ``model``; equal repetitions are one object.  InputError where blocks do not fit.
+
+    ``shard.recompute`` holds for the pieces ``recomputed`` between the first and the last (None: all).
+    Model flops are those of products forward, and twice as many in backward (once for frozen weights).
+    """
+    state = _Reached(
+        Tensor((shard.micro_batch, 1), shard.wide_dtype), trains=False, scattered=False, beside=()
+    )
+    made: dict[Hashable, tuple[ModelPiece, _Reached]] = {}
+    pieces: list[ModelPiece] = []
+    last = model.num_layers + 1
+    for number, block in enumerate(model.blocks):
+        if KINDS[block.block].inputs:
+            state = _piece(model, number, 0, shard, "none", state)[1]
+            continue
+        for index in range(block.times):
+            again: Recompute = "none"
+            if 0 < len(pieces) < last and (recomputed is None or len(pieces) - 1 in recomputed):
+                again = shard.recompute
+            own = index if shard.trainable not in ("all", "none", "lora") else min(index, 1) + index % 2
+            key = number, own, again, state
+            if key not in made:
+                made[key] = _piece(model, number, index, shard, again, state)
+            piece, state = made[key]
+            pieces.append(piece)
+    forward = plain_sum(
+        float(kernel.flops) for piece in pieces for kernel in piece.forward if kernel.op_class in _PRODUCTS
+    )
+    passes = {"all": 3.0, "none": 1.0}.get(shard.trainable, 2.0)
+    flops = passes * forward / shard.micro_batch
+    # Whoever walks them knows the ends by these names.
+    first, end = replace(pieces[0], name="embedding"), replace(pieces[-1], name="head")
+    return ModelPieces(first, tuple(pieces[1:-1]), end, flops, flops)
+
+
+def _piece(
+    model: BlockModel, number: int, index: int, shard: Shard, again: Recompute, state: _Reached
+) -> tuple[ModelPiece, _Reached]:
+    block = model.blocks[number]
+    kind = KINDS[block.block]
+    name = block.name or f"{block.block}{number}"
+    tape = shard.tape()
+    trains = state.trains
+    at = Passage(
+        replace(shard, recompute=again), tape, state.x, f"{name}.{index}" if block.times > 1 else name, index,
+        trains, state.scattered, {key: list(tensors) for key, tensors in state.beside},
+    )  # fmt: skip
+    kind.write(at, block)
+    piece = tape.piece(
+        name, at.x, input_bytes=state.x.num_bytes, recompute=again, input_grad=trains,
+        early_stop=shard.software.recompute_early_stop,
+    )  # fmt: skip
+    piece = replace(piece, layer_class=kind.layer_class)
+    beside = tuple((key, tuple(tensors)) for key, tensors in sorted(at.beside.items()))
+    own = any(parameter.trainable for parameter in piece.parameters) and not kind.beside
+    return piece, _Reached(at.x, state.trains or own, at.scattered, beside)
