@@ -28,9 +28,9 @@ def csv_rows(
     """Rows of a table with a line of column names, each with the number of its line in the file.
 
     ``source`` is a file or its bytes, which ``where`` then names; ``what`` it should be.  Blank lines are
-    passed over.  ``needed`` may follow from the columns.  InputError for text that is no UTF-8, columns that come twice or are ``needed`` and missing
-    (of ``one_of``: all of them), rows that are shorter or longer than the first line, and numbers of more
-    digits than the limit.
+    passed over.  ``needed`` may follow from the columns.  InputError for text that is no UTF-8, columns that
+    come twice or are ``needed`` and missing (of ``one_of``: all of them), rows that are shorter or longer
+    than the first line, and numbers of more digits than the limit.
     """
     where = where or str(source)
     data = source if isinstance(source, bytes) else read_bytes(source, what, "json")

@@ -38,13 +38,8 @@ NAMES = {
         "aten::_softmax_backward_data.default aten::_log_softmax_backward_data.default "
         "scaled_masked_softmax_bwd"
     ),
-    "norm_fwd": (
-        "aten::native_layer_norm.default aten::_fused_rms_norm.default layer_norm_fwd "
-        "aten::native_batch_norm.default"
-    ),
-    "norm_bwd": (
-        "aten::native_layer_norm_backward.default layer_norm_bwd aten::cudnn_batch_norm_backward.default"
-    ),
+    "norm_fwd": ("aten::native_layer_norm.default aten::_fused_rms_norm.default layer_norm_fwd"),
+    "norm_bwd": ("aten::native_layer_norm_backward.default layer_norm_bwd"),
     "embedding_fwd": (
         "aten::embedding.default aten::index.Tensor aten::index_select.default aten::gather.default"
     ),

@@ -22,12 +22,16 @@ def batches(draft: Draft) -> None:
     """Micro batch and global batch."""
     parallel, training = draft.parallel, draft.training
     if draft.is_open("training.micro_batch"):
-        usual = int(draft.preset.values("unpublished").get("micro_batch", [1])[0])
+        usual = draft.model.usual_samples
+        usual = usual or int(draft.preset.values("unpublished").get("micro_batch", [1])[0])
         samples = (
             training.global_batch // parallel.batch_ways if draft.is_said("training.global_batch") else usual
         )
         micro = max((size for size in range(1, usual + 1) if samples % size == 0), default=1)
         draft.assume("training.micro_batch", micro, f"the usual one of {draft.preset.name} that divides")
+    if draft.is_open("training.global_batch") and draft.model.usual_samples:
+        each = draft.training.micro_batch * parallel.batch_ways
+        draft.assume("training.global_batch", each, "one batch of each replica, as such models are trained")
     if draft.is_open("training.global_batch"):
         tokens = draft.model.sequence(training.seq)
         each = draft.training.micro_batch * parallel.batch_ways

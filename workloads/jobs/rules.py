@@ -15,7 +15,6 @@ from workloads.jobs.batches import batches, groups_of_microbatches
 from workloads.jobs.draft import Assumed, Draft
 from workloads.parallel.axis import divides
 from workloads.parallel.job import FSDP, MOMENTS
-from workloads.parallel.spec import TrainingSpec
 from workloads.parallel.stages import even_as_possible
 
 Rule = Callable[[Draft], None]

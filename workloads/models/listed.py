@@ -65,8 +65,8 @@ class BlockKind:
     """A kind of block by ``name``, described by a ``spec``.
 
     ``write(at, spec)``: the ops of one repetition.  ``layer_class``: whose strategy holds for it.
-    ``inputs``: it says what a sample brings along and launches nothing.  ``beside``: what it makes goes not
-    on the main stream.
+    ``inputs``: it says what a sample brings along and launches nothing; a GPU trains on as many ``samples``
+    of that at once.  ``beside``: what it makes goes not on the main stream.
     ``check(spec, where)``: InputError for values that do not fit each other.
     """
 
@@ -75,6 +75,7 @@ class BlockKind:
     write: Callable[[Passage, Any], None]
     layer_class: LayerClass = "dense"
     inputs: bool = False
+    samples: int = 0
     beside: bool = False
     check: Callable[[Any, str], None] = lambda *_: None
 
@@ -115,6 +116,11 @@ class BlockModel(AnyModel):
     def num_layers(self) -> int:
         """Blocks between the first and the last, each as often as it comes."""
         return sum(block.times for block in self.blocks if not KINDS[block.block].inputs) - 2
+
+    @property
+    def usual_samples(self) -> int:
+        """Those of the first thing that a sample brings along."""
+        return next((kind.samples for kind in (KINDS[one.block] for one in self.blocks) if kind.samples), 64)
 
     def sequence(self, seq: int) -> int:
         """A sample counts as one."""

@@ -22,6 +22,11 @@ class AnyModel(Extensible):
         """Whether its first and its last part share a weight."""
         return False
 
+    @property
+    def usual_samples(self) -> int:
+        """Samples that a GPU usually trains on at once; 0 where that is up to the build."""
+        return 0
+
     @abstractmethod
     def sequence(self, seq: int) -> int:
         """Tokens of one sample where sequences have ``seq``; 1 where a sample is no sequence."""

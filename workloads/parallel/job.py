@@ -31,7 +31,7 @@ class Described(Protocol):
     """What a description, a published run and a planner's candidate have in common."""
 
     @property
-    def model(self) -> ModelSpec:
+    def model(self) -> AnyModel:
         """The model."""
 
     @property

@@ -51,9 +51,17 @@ def list_names(
 def _models() -> Iterator[Row]:
     from workloads.jobs import model_names, named_model
     from workloads.models.public import context_of
+    from workloads.models.spec import ModelSpec
 
     for name in model_names():
         model = named_model(name)
+        if not isinstance(model, ModelSpec):
+            blocks = model.num_layers + 2
+            yield {
+                "name": name, "about": f"a list of {blocks} blocks", "family": "listed", "layers": blocks,
+                "hidden": 0, "seq": 0, "experts": 0,
+            }  # fmt: skip
+            continue
         about = f"{model.family}, {model.layers + model.decoder_layers} layers of {model.hidden:,}"
         if model.moe is not None:
             about += f", {model.moe.num_experts} experts, {model.moe.top_k} a token"

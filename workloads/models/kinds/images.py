@@ -154,7 +154,7 @@ def _attention_pool(at: Passage, x: Tensor) -> Tensor:
     return y
 
 
-register(BlockKind("image", ImageSpec, _image, inputs=True))
+register(BlockKind("image", ImageSpec, _image, inputs=True, samples=64))
 register(BlockKind("conv", ConvSpec, _conv))
 register(BlockKind("pool", PoolSpec, _pool))
 register(BlockKind("classify", ClassifySpec, _classify))
