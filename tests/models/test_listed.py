@@ -1,0 +1,87 @@
+"""Models as lists of blocks: sizes as published, and lists that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simcore.errors import InputError
+from workloads.jobs import complete
+from workloads.models.checked import checked
+from workloads.models.listed import BlockModel
+from workloads.models.listed_pieces import listed_pieces
+from workloads.models.local import Shard
+from workloads.models.software import SoftwareSpec
+from workloads.models.zoo import listed_model, listed_names
+
+#: Millions of parameters and billions of multiply-adds as timm counts them (results/benchmark-infer-*.csv of
+#: huggingface/pytorch-image-models), at the size of images it names.
+_TIMM = {
+    ("resnet18", 224): (11.69, 1.82), ("resnet50", 224): (25.56, 4.11), ("resnet50d", 224): (25.58, 4.35),
+    ("resnext50_32x4d", 224): (25.03, 4.26), ("vgg16", 224): (138.36, 15.47), ("densenet121", 224): (7.98,
+    2.87), ("efficientnet_b0", 224): (5.29, 0.39), ("mobilenetv3_large_100", 224): (5.48, 0.217),
+    ("regnety_032", 224): (19.44, 3.20), ("convnext_tiny", 224): (28.59, 4.47),
+    ("swin_tiny_patch4_window7_224", 224): (28.29, 4.51), ("vit_base_patch16_224", 224): (86.57, 17.58),
+    ("vit_large_patch14_clip_224", 224): (304.20, 81.08), ("deit_small_patch16_224", 224): (22.05, 4.61),
+}  # fmt: skip
+
+
+def _pieces(model: BlockModel) -> Any:
+    software = SoftwareSpec(attention="flash2", autocast=True)
+    return listed_pieces(model, Shard(micro_batch=1, seq=1, precision="fp16", software=software))
+
+
+@pytest.mark.parametrize(("name", "size"), _TIMM)
+def test_a_named_list_has_its_published_size_and_work(name: str, size: int) -> None:
+    model = listed_model(name, size)
+    assert model is not None
+    pieces = _pieces(model)
+    millions, multiply_adds = _TIMM[name, size]
+    count = sum(one.numel for piece in pieces.all_pieces for one in piece.parameters)
+    assert count / 1e6 == pytest.approx(millions, rel=0.002)
+    # 6 flops of training per multiply-add
+    assert pieces.model_flops_per_sample / 6e9 == pytest.approx(multiply_adds, rel=0.02)
+
+
+def test_names_that_are_listed_make_models() -> None:
+    assert {"resnet50", "vit_base_patch16_224", "convnext_base"} <= set(listed_names())
+    assert listed_model("resnet51") is None
+
+
+_IMAGE = {"block": "image", "size": 32}
+_CONV = {"block": "conv", "width": 8}
+_CLASSIFY = {"block": "classify", "classes": 10}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"),
+    [
+        ("resnet", "a list of blocks, not 'resnet'"),
+        ([_IMAGE, _CONV], "at least two blocks beside what it is given"),
+        ([_IMAGE, {"block": "convs"}, _CLASSIFY], "unknown kind of block 'convs'; did you mean 'conv'"),
+        ([_IMAGE, {"width": 3}, _CLASSIFY], r"blocks\[1\].block is missing"),
+        ([_IMAGE, {**_CONV, "widht": 3}, _CLASSIFY], r"blocks\[1\].*widht'; did you mean 'width'"),
+        ([_IMAGE, {**_CONV, "repeat": 4096}, _CLASSIFY], "4098 blocks are more than can be simulated"),
+    ],
+)
+def test_lists_that_cannot_be_are_refused(blocks: Any, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        checked(BlockModel, {"blocks": blocks}, "here: model")
+
+
+def test_a_description_takes_a_list_or_a_name_and_the_size_of_images() -> None:
+    said = {"model": {"blocks": [_IMAGE, {**_CONV, "repeat": 2}, _CLASSIFY]}}
+    job = complete(said, "here", num_gpus=2)
+    assert job.model.num_layers == 1
+    assert (job.training.micro_batch, job.training.global_batch) == (64, 128)
+    named = complete({"model": {"model": "resnet50", "image_size": 160}}, "here", num_gpus=1)
+    assert isinstance(named.model, BlockModel)
+    assert named.model.blocks[0].model_dump()["size"] == 160
+
+
+@pytest.mark.parametrize("axis", ["tp", "cp", "pp", "ep"])
+def test_what_splits_transformers_refuses_lists(axis: str) -> None:
+    job = complete({"model": "resnet50", "parallel": {axis: 2}}, "here", num_gpus=8)
+    with pytest.raises(InputError, match=rf"{axis}"):
+        job.graph()
