@@ -14,7 +14,8 @@ from simcore.hardware import load_gpu
 _GPU = load_gpu("a100-80")
 
 
-def _forward(channels: int, filters: int, groups: int = 1, *, pixels: int = 56, name: str = "") -> KernelShape:
+def _forward(channels: int, filters: int, groups: int = 1, *, name: str = "") -> KernelShape:
+    pixels = 56
     image, weight = (32, channels, pixels, pixels), (filters, channels // groups, 3, 3)
     out = (32, filters, pixels, pixels)
     flops = 2 * 32 * pixels**2 * filters * channels // groups * 9

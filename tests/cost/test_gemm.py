@@ -193,8 +193,8 @@ def test_convolution_is_an_implicit_product() -> None:
     forward = KernelShape("aten::convolution", "conv", "bfloat16", *shapes, flops=flops)
     cost = RooflineCost(TOY_GPU, parameters=TOY)
     assert cost.work(forward).sm_s == pytest.approx(18e-6)
-    # Backward: the gradient of the input is such a product again, that of the filters one of 100 x 900 x 10000,
-    # whose 9 tiles run at once: 200 us.
+    # Backward: the gradient of the input is such a product again, that of the filters one of 100 x 900 x
+    # 10000, whose 9 tiles run at once: 200 us.
     inputs = ((4, 100, 50, 50), *shapes[0])
     outputs = ((4, 100, 50, 50), (100, 100, 3, 3))
     backward = KernelShape("aten::convolution_backward", "conv", "bfloat16", inputs, outputs, flops=2 * flops)

@@ -217,7 +217,7 @@ def workspaces(draft: Draft) -> None:
     if software.transformer_engine:
         one = _ENGINE if generation in ("volta", "ampere", "ada") else _ENGINE_WIDE
         overlaps = draft.training.tp_overlap and draft.parallel.tp > 1
-        grouped = draft.model.moe is not None and software.moe_grouped_gemm
+        grouped = getattr(draft.model, "moe", None) is not None and software.moe_grouped_gemm
         total += one * (1 + _EXCHANGE_STREAMS * overlaps + _EXPERT_STREAMS * grouped)
     draft.assume("software.workspace_bytes", total, "what cuBLAS and Transformer Engine keep for products")
 
