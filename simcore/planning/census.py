@@ -12,7 +12,8 @@ from simcore.planning.appraisal import Appraised
 from simcore.planning.question import Question
 from simcore.planning.words import short_form
 from simcore.units import GIB
-from workloads.jobs.advice import what_fits
+from workloads.jobs import Description
+from workloads.jobs.advice import peak_bytes, what_fits
 
 _SHOWN: Final = 8
 #: Numbers of a reason, but for those that are part of a name, as of "zero1" and "1f1b".
@@ -90,10 +91,8 @@ class Census:
     def advice(self) -> str:
         """Which rule stands in the way where nothing fits, by how much, and what would help."""
         if self.leanest:
-            one = min(self.leanest.values(), key=lambda one: one.peak_bytes)
-            job = self.question.completed(one.settings)
-            available = self.question.available_bytes / GIB
-            needed = one.peak_bytes / GIB
+            job, needs_bytes = self._leanest()
+            available, needed = self.question.available_bytes / GIB, needs_bytes / GIB
             changes = "; ".join(what_fits(job, self.question.available_bytes)[:2])
             return (
                 f"the leanest, {short_form(job)}, needs {needed:.1f} GiB of {available:.1f}: GPUs with"
@@ -106,6 +105,19 @@ class Census:
         return (
             f"most often ({first.total:,} of {self.num_candidates:,}): {self.question.refusal(one.settings)}"
         )
+
+    def _leanest(self) -> tuple[Description, int]:
+        """Of those without memory the one that needs least, and how much: what was noted may be a bound."""
+        best: tuple[Description, int] | None = None
+        for one in sorted((one for one in self.every if one.peak_bytes), key=lambda one: one.peak_bytes):
+            if best is not None and one.peak_bytes >= best[1]:
+                break
+            job = self.question.completed(one.settings)
+            needs_bytes = peak_bytes(job)
+            if best is None or needs_bytes < best[1]:
+                best = job, needs_bytes
+        assert best is not None
+        return best
 
     def lines(self) -> list[str]:
         """For the terminal: the commonest kinds of reasons first."""

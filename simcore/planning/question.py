@@ -108,7 +108,7 @@ class Question:
         try:
             job = self.completed(settings)
             self.hardware(settings)
-            peak = peak_bytes(job)
+            peak = peak_bytes(job, at_most=int(self.available_bytes / (1 - MEMORY_BAND)))
         except InputError as error:
             return Candidate(settings, reason=_PARTICULAR.sub("", self._plain(error)))
         if peak > self.available_bytes:

@@ -56,7 +56,7 @@ class Search:
     """The candidates that fit, best first; see Note [Certificate].
 
     ``bound_ps`` is the closer bound; ``gap`` what is asked to be proven; ``until``: when to stop, by
-    ``time.monotonic``; ``best``: what is known already, and to be beaten.
+    ``time.monotonic``, with something simulated; ``best``: what is known already, and to be beaten.
     """
 
     def __init__(
@@ -83,22 +83,46 @@ class Search:
 
         ``first`` comes before all others where it is one of the candidates.
         """
-        for settings in first:
+        yield from self.asked(first)
+        yield from self._next(self._is_enough)
+
+    def asked(self, wanted: Sequence[Settings]) -> Iterator[Settings]:
+        """Those of ``wanted`` that are candidates and not simulated yet."""
+        for settings in wanted:
             number = self._number.get(settings_key(settings))
             if number is not None and self.trials[number].step_s is None:
                 self._running[number] = self.trials[number].bound_s
                 yield settings
-        while self._waiting and time.monotonic() < self._until:
+
+    def further(self, limit_s: float) -> Iterator[Settings]:
+        """More candidates, those with the least bounds, none above ``limit_s``."""
+        return self._next(lambda bound_s: bound_s > limit_s)
+
+    def open_below(self, limit_s: float) -> list[Trial]:
+        """Candidates that are not simulated and may take ``limit_s`` at most, as far as is known by now."""
+        return [
+            trial
+            for trial in self.trials
+            if trial.step_s is None and not trial.reason and trial.bound_s <= limit_s
+        ]
+
+    def closely_bounded(self, trial: Trial) -> Trial:
+        """A trial with the closer bound."""
+        if not trial.close:
+            trial.bound_s = max(trial.bound_s, s_from_ps(self._bound_ps(trial.settings)))
+            trial.close = True
+        return trial
+
+    def _next(self, is_enough: Callable[[float], bool]) -> Iterator[Settings]:
+        while self._waiting and (time.monotonic() < self._until or self._has_none()):
             bound_s, number = self._waiting[0]
             trial = self.trials[number]
             if trial.step_s is not None or trial.reason or number in self._running:
                 heapq.heappop(self._waiting)
-            elif self._is_enough(bound_s):
+            elif is_enough(bound_s):
                 return
-            elif not trial.close:
-                trial.bound_s = max(bound_s, s_from_ps(self._bound_ps(trial.settings)))
-                trial.close = True
-                heapq.heapreplace(self._waiting, (trial.bound_s, number))
+            elif not trial.close or trial.bound_s > bound_s:
+                heapq.heapreplace(self._waiting, (self.closely_bounded(trial).bound_s, number))
             else:
                 heapq.heappop(self._waiting)
                 self._running[number] = bound_s
@@ -145,6 +169,10 @@ class Search:
         """What was simulated, and what of it was polished, the fastest first."""
         done = [trial for trial in [*self.trials, *self.polished] if trial.step_s is not None]
         return sorted(done, key=lambda trial: (trial.step_s, trial.appraised.peak_bytes))
+
+    def _has_none(self) -> bool:
+        """Whether there is nothing to answer yet: a search that has no time left says at least one step."""
+        return self.best is None and not self._running
 
     def _is_enough(self, bound_s: float) -> bool:
         best = self.best.step_s if self.best is not None else None

@@ -13,8 +13,9 @@ from simcore.planning.appraisal import Appraiser
 from simcore.planning.census import Census, kinds
 from simcore.planning.space import AXES, asked_axes, candidates
 from workloads.jobs import complete
+from workloads.jobs.advice import peak_bytes as memory_of
 from workloads.parallel.job import Job
-from workloads.parallel.memory import estimate_memory, peak_bytes
+from workloads.parallel.memory import estimate_memory, least_bytes, peak_bytes
 
 SMALL = ["model.layers=4", "training.seq=2048", "training.global_batch=16"]
 
@@ -90,9 +91,11 @@ def test_what_does_not_fit_is_what_a_run_refuses():
     found = census(asks, asked_axes("tp=4:8,recompute,sharding", asks.said))
     assert not found.fitting
     assert set(found.rejected) == {"out of memory"}
-    least = found.leanest["out of memory"].peak_bytes
-    assert least == min(one.peak_bytes for one in found.every) > asks.available_bytes
-    missing = (least - asks.available_bytes) / 2**30
+    # What is far from fitting has a bound of what it needs; the leanest is looked at exactly.
+    assert all(one.peak_bytes > asks.available_bytes for one in found.every)
+    needs = [memory_of(asks.completed(one.settings)) for one in found.every]
+    assert all(one.peak_bytes <= need for one, need in zip(found.every, needs, strict=True))
+    missing = (min(needs) - asks.available_bytes) / 2**30
     assert f"GPUs with {missing:.1f} GiB more" in found.advice()
     # What would fit is asked of the same closed form: twice the GPUs, by another pipeline stage.
     assert "would fit on 16 GPUs: --set parallel.pp=2" in found.advice()
@@ -131,7 +134,9 @@ def test_memory_of_the_fullest_stage_is_that_of_all_stages():
             "tp": draw.choice([1, 2]), "pp": draw.choice([1, 2, 4]), "virtual_stages": draw.choice([1, 2]),
             "schedule": draw.choice(["1f1b", "gpipe", "zero_bubble", "zb_v", "dualpipe", "dualpipe_v"]),
         }  # fmt: skip
-        training = {"global_batch": 32, "seq": 2048, "sharding": draw.choice(["zero1", "fsdp2"])}
+        training = {
+            "global_batch": draw.choice([32, 256]), "seq": 2048, "sharding": draw.choice(["zero1", "fsdp2"]),
+        }  # fmt: skip
         try:
             done = complete(
                 {"model": "llama3-8b", "parallel": parallel, "training": training}, "a job", num_gpus=16
@@ -141,7 +146,7 @@ def test_memory_of_the_fullest_stage_is_that_of_all_stages():
             continue
         job = Job(done.model, done.parallel, done.training, done.software)
         every = [estimate_memory(job, stage, actions).total for stage, actions in enumerate(schedule)]
-        assert peak_bytes(job) == max(every)
+        assert least_bytes(job) <= peak_bytes(job) == max(every)
         kinds[done.parallel.schedule] += 1
     assert len(kinds) >= 5
 

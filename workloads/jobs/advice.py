@@ -11,6 +11,7 @@ from typing import Any
 from simcore.errors import InputError
 from simcore.units import GIB
 from workloads.jobs.complete import Description
+from workloads.models.spec import ModelSpec
 from workloads.parallel import memory
 from workloads.parallel.check import check_job
 from workloads.parallel.job import FSDP, Job
@@ -24,10 +25,16 @@ _MOST_KEYS = 4
 _BATCHES = 4
 
 
-def peak_bytes(job: Description) -> int:
-    """What the allocator holds on the fullest stage.  InputError for a layout that cannot be."""
+def peak_bytes(job: Description, *, at_most: int | None = None) -> int:
+    """What the allocator holds on the fullest stage.  InputError for a layout that cannot be.
+
+    Of one that needs more than ``at_most`` in any case, only so much as shows it.
+    """
     check_job(job.model, job.parallel, job.training)
-    return memory.peak_bytes(Job.of(job))
+    laid_out = Job.of(job)
+    if at_most is not None and (least := memory.least_bytes(laid_out)) > at_most:
+        return least
+    return memory.peak_bytes(laid_out)
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,8 @@ def _variants(job: Description) -> Iterator[dict[str, Any]]:
 
 def _degrees(job: Description) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Higher degrees of one axis at the cost of data parallelism (ep is inside it), and of two."""
-    parallel, moe = job.parallel, job.model.moe
+    parallel, model = job.parallel, job.model
+    moe = model.moe if isinstance(model, ModelSpec) else None
     by_axis: dict[str, list[int]] = {}
     for axis, limit in (("tp", 8), ("pp", 64), ("ep", moe.num_experts if moe is not None else 1)):
         now = getattr(parallel, axis)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Final, Protocol
 
 from workloads.models.build import pieces_of
@@ -69,6 +70,12 @@ class Job:
     def mesh(self) -> Mesh:
         """Ranks and groups."""
         return Mesh(self.parallel)
+
+    @cached_property
+    def group_sizes(self) -> tuple[tuple[str, int], ...]:
+        """Ranks of each process group."""
+        groups = self.mesh.groups().items()
+        return tuple(sorted((name, prod(size for size, _ in dims)) for name, dims in groups))
 
     @cached_property
     def shard(self) -> Shard:

@@ -35,7 +35,7 @@ from workloads.parallel.lasting import (
 from workloads.parallel.stages import Chunk
 from workloads.parallel.static import static_memory
 from workloads.parallel.unit_storages import UnitStorages
-from workloads.parallel.working import group_sizes, keeps_sent
+from workloads.parallel.working import keeps_sent
 
 IntArray = npt.NDArray[np.int64]
 
@@ -247,7 +247,7 @@ class _Script:
 
     @classmethod
     def of(cls, writer: _Writer, piece: ModelPiece, kind: str, layer: int) -> _Script:
-        made = storages_of(piece, group_sizes(writer.job))
+        made = storages_of(piece, writer.job.group_sizes)
         codes = np.array(made.events[kind], dtype=np.int64)  # type: ignore[index]
         if writer.job.is_fsdp:  # gradients stay until they are reduced
             own = [number for number, one in enumerate(made.storages) if one.gradient]

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import ge, mul
 from typing import NamedTuple
-
-import numpy as np
 
 from simcore.graph import MemoryProfile
 from simcore.graph.schedules import SCHEDULES, Action
@@ -127,11 +126,38 @@ def peak_bytes(job: Job) -> int:
     return max(_estimate(job, stage, tuple(held), walked).total for stage, held in alike.values())
 
 
+def least_bytes(job: Job) -> int:
+    """Bytes that :func:`peak_bytes` is not below: what lives through the step and what microbatches keep.
+
+    No pass is walked, which is what takes time.  InputError where the job's schedule cannot be.
+    """
+    p = job.parallel
+    states = _occupancies_of(
+        p.schedule, p.pp, job.num_microbatches, p.virtual_stages, p.microbatch_group,
+        job.training.trainable == "none", in_turn=False,
+    )  # fmt: skip
+    held = 1.0 if job.software.planned_memory else 1.0 + FRAGMENTATION
+    most: dict[tuple[tuple[ModelPiece, ...], ...], tuple[int, int]] = {}
+    for stage, of_stage in enumerate(states):
+        pieces = tuple(chunk.pieces for chunk in job.chunks[stage])
+        kept = [sum(piece.saved_bytes for piece in of_chunk) for of_chunk in pieces]
+        flight = max(sum(map(mul, one.whole, kept)) for one in of_stage)
+        most[pieces] = max(most.get(pieces, (0, 0)), (flight, stage))
+    found = []
+    for flight, stage in most.values():
+        static = static_memory(job, stage)
+        lasts = static.parameters + static.gradients + static.states + static.buckets + static.workspace
+        found.append(lasts + int(flight * held))
+    return max(found)
+
+
 @lru_cache(maxsize=1 << 12)
 def _occupancies_of(
     schedule: str, stages: int, microbatches: int, chunks: int, group: int, forward_only: bool, in_turn: bool
 ) -> tuple[tuple[Occupancy, ...], ...]:
     """Of every stage of a schedule: jobs that differ in other things share them."""
+    if in_turn:
+        microbatches = _enough(schedule, stages, microbatches, chunks, group, forward_only)
     actions = SCHEDULES[schedule].actions(stages, microbatches, chunks, group)
     kept = [[action for action in own if action.kind == "F" or not forward_only] for own in actions]
     if in_turn:
@@ -139,16 +165,37 @@ def _occupancies_of(
     return tuple(_fullest(occupancies(own)) for own in kept)
 
 
+def _enough(
+    schedule: str, stages: int, microbatches: int, chunks: int, group: int, forward_only: bool
+) -> int:
+    """As few microbatches as hold what all of them do: a steady pipeline repeats itself."""
+    of_group = group or stages
+    least = of_group * (-(-(2 * stages + 2) // of_group))
+    if least >= microbatches or microbatches % of_group:
+        return microbatches
+    few, all_of_them = (
+        [
+            max((sum(one.whole) + sum(one.half) for one in held), default=0)
+            for held in _occupancies_of(schedule, stages, count, chunks, group, forward_only, in_turn=False)
+        ]
+        for count in (least, microbatches)
+    )
+    return least if few == all_of_them else microbatches
+
+
 def _fullest(held: Sequence[Occupancy]) -> tuple[Occupancy, ...]:
     """Those of which no other holds as much of every chunk with the same pass at hand."""
-    counts = np.array([[*one.whole, *one.half] for one in held])
-    passes = list(dict.fromkeys((one.chunk, one.kind) for one in held))
-    number = np.array([passes.index((one.chunk, one.kind)) for one in held])
-    found: list[Occupancy] = []
-    for k, one in enumerate(held):
-        if ((counts >= counts[k]).all(axis=1) & (number == number[k])).sum() == 1:
-            found.append(one)
-    return tuple(found)
+    # Who holds more in all comes before whom he covers.
+    order = sorted(range(len(held)), key=lambda k: -sum(held[k].whole) - sum(held[k].half))
+    kept: dict[tuple[int, Pass], list[tuple[int, ...]]] = {}
+    found: list[int] = []
+    for k in order:
+        one = held[k]
+        counts, others = (*one.whole, *one.half), kept.setdefault((one.chunk, one.kind), [])
+        if not any(all(map(ge, other, counts)) for other in others):
+            others.append(counts)
+            found.append(k)
+    return tuple(held[k] for k in sorted(found))
 
 
 def _estimate(
@@ -214,6 +261,10 @@ def _peak(job: Job, chunks: Sequence[Chunk], held: Sequence[Occupancy], walked: 
         for chunk in chunks
     ]
     worst, aside, compute = (0, 0, 0, 0), 0, 0
+    if not job.is_fsdp:  # what is left between halves of backwards is known once one was walked
+        for one in held:
+            if one.kind == "I":
+                walks[one.chunk].passed("I", last=one.last)
     for one in held:
         walk = walks[one.chunk]
         beside = walk.passed(one.kind, last=one.last)

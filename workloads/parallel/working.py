@@ -10,7 +10,6 @@ Note [Passes through a chunk]
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -49,12 +48,6 @@ def keeps_sent(job: Job, chunk: Chunk) -> bool:
     """Whether what a chunk hands on stays until its backward (DeepSpeed's ``pipe_buffers``)."""
     backward = bool(chunk.pieces and chunk.pieces[-1].backward)
     return job.training.engine == "deepspeed" and job.parallel.pp > 1 and backward
-
-
-def group_sizes(job: Job) -> tuple[tuple[str, int], ...]:
-    """Ranks of each process group of the job, as :func:`storages_of` asks for them."""
-    groups = job.mesh.groups().items()
-    return tuple(sorted((name, math.prod(size for size, _ in dims)) for name, dims in groups))
 
 
 @dataclass(frozen=True)
@@ -142,7 +135,7 @@ class ChunkWalk:
         self._sends = keeps_sent(self.job, self.chunk)
         sent = pieces[-1].output_bytes if self._sends else 0
         self.kept = sum(piece.saved_bytes for piece in pieces) + sent
-        self._sizes = group_sizes(self.job)
+        self._sizes = self.job.group_sizes
         sharded = self.job.is_fsdp
         self._units = UnitStorages(self.job, self.chunk, self._alloc, self._free) if sharded else None
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,7 @@ from simcore.apps.plan.files import BEST, JOURNAL, TRIALS, write_best, write_lau
 from simcore.apps.plan.journal import Journal
 from simcore.apps.plan.planning import Planned, planned
 from simcore.apps.plan.result import ties
-from simcore.apps.plan.table import leaner, proof, table, why
+from simcore.apps.plan.table import DEFAULT, ROOMY, SIMPLEST, leaner, proof, table, why
 from simcore.apps.prices import PriceList
 from simcore.apps.run.identity import outcome_version
 from simcore.apps.workers import chosen_workers
@@ -33,14 +33,16 @@ _BEST: Final = 5
 class Answer:
     """``ranked``: what was simulated, the fastest first; ``best``: the first few of them, looked at.
 
-    ``default``: the job as it is by default, where it is a candidate that fits; else ``default_refused``
-    says why it is none.  ``unpolished``: why the best are left as the search found them; "" where not.
+    ``beside``: others, by their mark (``table.MARKS``).  ``default``: the job as it is by default, where that
+    is a candidate and fits; else ``default_refused`` says why not.  ``unpolished``: why the best are left as
+    the search found them; "" where not.
     """
 
     planned: Planned
     folder: Path
     ranked: list[Trial]
     best: list[Explained]
+    beside: Mapping[str, Explained] = field(default_factory=dict)
     default: Explained | None = None
     default_refused: str = ""
     unpolished: str = ""
@@ -53,13 +55,13 @@ class Answer:
     @property
     def told(self) -> list[Explained]:
         """What was looked at, the best first."""
-        return self.best + [one for one in (self.default,) if one is not None and one not in self.best]
+        return [*self.best, *self.beside.values()]
 
     def lines(self, prices: PriceList | None) -> list[str]:
         """For the terminal."""
         plan, out = self.planned, self.planned.census.lines()
         if self.best:
-            out += table(plan, self.best, self.default, prices)
+            out += table(plan, self.best, self.beside, prices)
             out += leaner(self.ranked)
             out += polish.lines(plan.polished, plan.question)
             out += [f"not polished: {self.unpolished}"] if self.unpolished else []
@@ -94,7 +96,8 @@ def answered(
     kept = None if unpolished else {*ask.kept, *searched}
     with chosen_workers(ray, outcome_version) as workers:
         found = planned(
-            ask.question, axes, gap=gap, budget_s=budget_s, journal=journal, kept=kept, workers=workers
+            ask.question, axes, gap=gap, budget_s=budget_s, journal=journal, kept=kept,
+            compared=_BEST, workers=workers,
         )  # fmt: skip
     write_trials(folder / TRIALS, found)
     ranked = found.search.ranked() if found.search is not None else []
@@ -102,17 +105,26 @@ def answered(
     if not ranked:
         return Answer(found, folder, ranked, [], default_refused=refused, unpolished=unpolished)
     asked = ranked[:_BEST]
-    default = found.default
-    if default is not None and default.step_s is not None and default not in asked:
-        asked.append(default)
+    marked = {
+        SIMPLEST: ties(found, ranked).simplest,
+        ROOMY: next((one for one in ranked if not ask.question.is_tight(one.appraised.peak_bytes)), None),
+        DEFAULT: found.default if found.default is not None and found.default.step_s is not None else None,
+    }
+    asked += dict.fromkeys(one for one in marked.values() if one is not None and one not in asked)
     with whole_folder(folder / BEST, "strategies") as fresh:
         write_best(fresh, found, asked, ask.cluster, ask.given)
         if emit:
             write_launches(fresh, found, asked, emit)
     files = [folder / BEST / f"{number}.yaml" for number in range(1, len(asked) + 1)]
     told = explained(list(zip(asked, files, strict=True)), ask.cluster, journal)
-    of_default = next((one for one in told if one.trial is default), None)
-    return Answer(found, folder, ranked, told[:_BEST], of_default, refused, unpolished)
+    by_trial = {id(one.trial): one for one in told}
+    beside = {
+        mark: by_trial[id(trial)]
+        for mark, trial in marked.items()
+        if trial is not None and trial not in ranked[:_BEST]
+    }
+    of_default = None if marked[DEFAULT] is None else by_trial[id(marked[DEFAULT])]
+    return Answer(found, folder, ranked, told[:_BEST], beside, of_default, refused, unpolished)
 
 
 def _refused(question: Question) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 
 from simcore.apps.plan.journal import Journal
@@ -21,7 +22,9 @@ from simcore.planning.polish import STARTS, Polish, Polished
 from simcore.planning.question import Question
 from simcore.planning.search import Search, Trial
 from simcore.planning.space import candidates
+from simcore.planning.ties import LEVEL, complexity
 from simcore.planning.usual import usual_settings
+from workloads.evidence import siblings
 
 #: More candidates are none that anybody waits for.
 _MOST = 500_000
@@ -29,6 +32,8 @@ _MOST = 500_000
 _POLISH_S = 30.0
 #: Candidates that a worker appraises at a time.
 _PART = 64
+#: Of what may be as fast as the best so many of the simplest, and of those with room, are simulated.
+_COMPARED = 2
 
 
 @dataclass
@@ -52,12 +57,14 @@ def planned(
     budget_s: float,
     journal: Journal,
     kept: Collection[str] | None = None,
+    compared: int = 0,
     workers: Workers | None = None,
 ) -> Planned:
     """Have ``workers`` (None: all cores) appraise all candidates along ``axes`` and simulate the best.
 
     It ends when no other can be faster by more than ``gap``.  What ``journal`` holds is not simulated again.
     ``kept``: settings that are not changed when the best are moved along finer axes then; None: they are not.
+    ``compared``: so many are simulated in any case, with those that the best is told beside.
     Ctrl-C and a spent ``budget_s`` leave what is found.
     """
     began = time.monotonic()
@@ -72,7 +79,10 @@ def planned(
     search = found.search = Search(found.census.fitting, appraiser.bound_ps, gap=gap, until=until)
     default = _default(question, found.census.fitting)
     try:
-        _simulate(search, appraiser, journal, workers, gap, default)
+        trying = _Trying(search, appraiser, journal, workers, gap)
+        trying.search_for_the_best(default)
+        if compared:
+            trying.compare(compared)
         if kept is not None and search.num_simulated:
             found.seconds["simulating"] = time.monotonic() - began - found.seconds["appraising"]
             now = time.monotonic()  # polishing takes no longer than all before it, as long as that is
@@ -158,39 +168,77 @@ class _SimulatingCandidate:
         return settings, found
 
 
-def _simulate(
-    search: Search,
-    appraiser: Appraiser,
-    journal: Journal,
-    workers: Workers,
-    gap: float,
-    default: Settings | None,
-) -> None:
-    question = appraiser.question
-    for trial in search.trials:
-        known = journal.known(trial.settings)
-        if known is not None:
-            search.learn(known)
-    if search.num_simulated:
-        say(f"{search.num_simulated} simulations of before are taken from {journal.path}")
-    began, before = time.monotonic(), search.num_simulated
-    shown = began
-    best_s = search.best.step_s if search.best is not None else None
-    work = _SimulatingCandidate(appraiser, workers.incumbent(gap, best_s or math.inf))
-    chosen = search.jobs([default] if default is not None else [])
-    # The default is simulated however slow it is: the best is compared with it.
-    jobs = ((one, 0.0 if one == default else search.bound_s(one)) for one in chosen)
-    with closing(workers.each(work, jobs, lambda job: f"candidate {dict(job[0])}")) as results:
-        for settings, one in results:
-            if one is None:
-                search.leave(settings)
-                continue
-            journal.note(one)
-            search.learn(one)
-            now = time.monotonic()
-            if search.best is not None and now - shown > 2:
-                shown = now
-                say(_progress(search, question, (now - began) / max(1, search.num_simulated - before)))
+@dataclass
+class _Trying:
+    """Candidates of ``search`` simulated by ``workers``, and noted."""
+
+    search: Search
+    appraiser: Appraiser
+    journal: Journal
+    workers: Workers
+    gap: float
+
+    def search_for_the_best(self, default: Settings | None) -> None:
+        """What is known, the ``default``, then the best first until no other can be faster by the gap."""
+        search, journal = self.search, self.journal
+        for trial in search.trials:
+            known = journal.known(trial.settings)
+            if known is not None:
+                search.learn(known)
+        if search.num_simulated:
+            say(f"{search.num_simulated} simulations of before are taken from {journal.path}")
+        chosen = search.jobs([default] if default is not None else [])
+        # The default is simulated however slow it is: the best is compared with it.
+        self._run((one, 0.0 if one == default else search.bound_s(one)) for one in chosen)
+
+    def compare(self, count: int) -> None:
+        """Simulate what the best is told beside: the next, ``count`` with it, and of those that measured runs
+        may not tell apart from it the simplest, and the fastest with room in memory where it has none.
+        """
+        search, question = self.search, self.appraiser.question
+        if search.best is None or search.best.step_s is None:
+            return
+        limit_s = search.best.step_s * siblings().ratio_of(LEVEL)
+        more = max(0, count - search.num_simulated)
+        self._run((one, 0.0) for one in islice(search.further(limit_s), more))
+        equal = [trial for trial in search.ranked() if (trial.step_s or math.inf) <= limit_s]
+        near = search.open_below(limit_s)
+        simplest = min(map(self._complexity, equal))
+        wanted = [trial for trial in sorted(near, key=self._complexity) if self._complexity(trial) < simplest]
+        found = _closely_below(search, wanted, limit_s)
+        if all(question.is_tight(trial.appraised.peak_bytes) for trial in equal):
+            roomy = [trial for trial in near if not question.is_tight(trial.appraised.peak_bytes)]
+            found += _closely_below(search, sorted(roomy, key=attrgetter("bound_s")), limit_s)
+        self._run((one, 0.0) for one in search.asked([trial.settings for trial in found]))
+
+    def _complexity(self, trial: Trial) -> tuple[int, ...]:
+        return complexity(self.appraiser.question.completed(trial.settings))
+
+    def _run(self, jobs: Iterator[tuple[Settings, float]]) -> None:
+        """Simulate settings that are not excluded by their bounds meanwhile."""
+        search, journal, question = self.search, self.journal, self.appraiser.question
+        began, before = time.monotonic(), search.num_simulated
+        shown = began
+        best_s = search.best.step_s if search.best is not None else None
+        incumbent = self.workers.incumbent(self.gap, best_s or math.inf)
+        work = _SimulatingCandidate(self.appraiser, incumbent)
+        with closing(self.workers.each(work, jobs, lambda job: f"candidate {dict(job[0])}")) as results:
+            for settings, one in results:
+                if one is None:
+                    search.leave(settings)
+                    continue
+                journal.note(one)
+                search.learn(one)
+                now = time.monotonic()
+                if search.best is not None and now - shown > 2:
+                    shown = now
+                    say(_progress(search, question, (now - began) / max(1, search.num_simulated - before)))
+
+
+def _closely_below(search: Search, wanted: Sequence[Trial], limit_s: float) -> list[Trial]:
+    """The first few of ``wanted`` whose closer bounds are not above ``limit_s``."""
+    close = (search.closely_bounded(trial) for trial in wanted)
+    return list(islice((trial for trial in close if trial.bound_s <= limit_s), _COMPARED))
 
 
 def _polish(

@@ -83,11 +83,13 @@ def json_of(
 class Ties:
     """What measured runs say of the order: ``within`` the ratio that they do not tell apart ``equal`` lie.
 
-    ``simplest``: of those.  ``first_is_fastest``: a probability, among all that were simulated.
+    ``num_open``: others that may lie there, by their bounds.  ``simplest``: of those simulated.
+    ``first_is_fastest``: a probability, among all that were simulated.
     """
 
     within: float
     equal: tuple[Trial, ...]
+    num_open: int
     simplest: Trial
     first_is_fastest: float
     num_pairs: int
@@ -97,6 +99,7 @@ class Ties:
         return {
             "ratio": self.within,
             "num_equal": len(self.equal),
+            "num_open": self.num_open,
             "simplest": dict(self.simplest.settings),
             "first_is_fastest": self.first_is_fastest,
             "measured_pairs": self.num_pairs,
@@ -104,11 +107,11 @@ class Ties:
 
     def line(self, ranked: Sequence[Trial]) -> str:
         """For the terminal."""
+        others = f", {self.num_open:,} others may lie" if self.num_open else ""
         said = (
-            f"{len(self.equal)} within {self.within - 1:.1%}: so close, fewer than {LEVEL:.0%} of"
-            f" {self.num_pairs}"
-            " measured pairs come in the order that was predicted; the first is the fastest of all simulated"
-            f" with {self.first_is_fastest:.0%}"
+            f"{len(self.equal)} of those simulated lie{others} within {self.within - 1:.1%}: so close, fewer"
+            f" than {LEVEL:.0%} of {self.num_pairs} measured pairs come in the order that was predicted; the"
+            f" first is the fastest of those simulated with {self.first_is_fastest:.0%}"
         )
         place = ranked.index(self.simplest) + 1
         return said if place == 1 else f"{said}; number {place} is the simplest of them"
@@ -128,4 +131,6 @@ def ties(plan: Planned, ranked: Sequence[Trial]) -> Ties:
         return (*complexity(job), trial.appraised.peak_bytes)
 
     simplest = min(equal, key=order)
-    return Ties(within, equal, simplest, first_is_fastest(steps_s, known), len(known.errors))
+    assert plan.search is not None
+    num_open = len(plan.search.open_below(steps_s[0] * within))
+    return Ties(within, equal, num_open, simplest, first_is_fastest(steps_s, known), len(known.errors))

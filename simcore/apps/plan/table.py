@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import Final
 
@@ -15,6 +15,14 @@ from simcore.units import GIB
 
 _WIDTH: Final = 80
 
+#: What stands beside the fastest.
+SIMPLEST, ROOMY, DEFAULT = "~", "+", "="
+MARKS: Final = {
+    SIMPLEST: "the simplest that measured runs do not tell apart from the first",
+    ROOMY: "the fastest of those simulated with more room in memory than predictions miss",
+    DEFAULT: "the job as it is by default",
+}
+
 
 def in_columns(lines: Iterable[str]) -> str:
     """``lines`` with those that are too long for a terminal broken between words."""
@@ -22,22 +30,22 @@ def in_columns(lines: Iterable[str]) -> str:
 
 
 def table(
-    plan: Planned, best: Sequence[Explained], default: Explained | None, prices: PriceList | None
+    plan: Planned, best: Sequence[Explained], beside: Mapping[str, Explained], prices: PriceList | None
 ) -> list[str]:
-    """``best``, the fastest first, and the default if it is another: strategy, then its numbers."""
+    """``best``, the fastest first, and those that stand ``beside`` them: strategy, then its numbers."""
     money = f" {prices.currency + '/Mtok':>9}" if prices is not None else ""
     lines = [
         f"{'step s':>12}{'80% band':>12}{'tok/s/GPU':>11}{'MFU':>7}{'GiB':>8}{'bubble':>9}{'comm.':>8}{money}"
     ]
     rows = {str(rank): one for rank, one in enumerate(best, start=1)}
-    if default is not None and default not in best:
-        rows["="] = default
+    for mark, one in beside.items():
+        same = next((known for known in rows if rows[known] is one), None)
+        rows[mark if same is None else f"{same}{mark}"] = rows.pop(same) if same is not None else one
     for mark, one in rows.items():
         lines.append(f"{mark:>2} {plan.question.named(one.trial.settings)}")
         lines.append(_numbers(plan, one, prices))
     lines.append("bubble: no work for a stage; comm.: communication alone; shares of the step")
-    if "=" in rows:
-        lines.append("=: the job as it is by default")
+    lines += [f"{mark}: {said}" for mark, said in MARKS.items() if mark in beside]
     if any(plan.question.is_tight(one.trial.appraised.peak_bytes) for one in rows.values()):
         lines.append("*: fits by less than predictions of memory miss")
     return lines
