@@ -191,7 +191,11 @@ def overlap_of_tensor_parallelism(draft: Draft) -> None:
 
 
 def casts_to_fp8(draft: Draft) -> None:
-    """Parameters that are gathered in fp8 were cast by their owners."""
+    """Parameters that are gathered in fp8 were cast by their owners; they are where products read fp8."""
+    gathers, precision = draft.training.param_gather_dtype, draft.training.precision
+    if gathers == "fp8" and precision != "fp8" and not draft.is_said("training.param_gather_dtype"):
+        wide = "fp32" if precision == "tf32" else precision
+        draft.assume("training.param_gather_dtype", wide, f"products are in {precision}")
     if draft.training.param_gather_dtype == "fp8" and not draft.is_said("software.fp8_weight_cast"):
         draft.assume("software.fp8_weight_cast", "never", "parameters are gathered in fp8: owners cast them")
 

@@ -30,6 +30,8 @@ from workloads.models.pieces import KernelLaunch
 from workloads.models.tensors import Tensor, collective, compute
 
 FP8 = "float8_e4m3fn"
+#: In how many bits what a gate reads is kept where that is narrowed.
+_GATED_BITS = 8
 #: Elements that share a scale, and bytes of one.
 _BLOCKS = {"blockwise": (128, 4), "mxfp8": (32, 1)}
 
@@ -139,7 +141,8 @@ def requantised(x: Tensor, module: str, *, kept: bool) -> KernelLaunch:
 
 def keep_narrow(tape: OpTape, shard: Shard, x: Tensor, bits: int, module: str) -> None:
     """Cast ``x`` to ``bits`` for its backward, which casts it back (arXiv 2412.19437, section 3.3.3)."""
-    if not (shard.fp8 and shard.software.fp8_kept_activations):
+    kept = shard.software.fp8_kept_activations
+    if not (shard.fp8 and kept) or (kept == "gate" and bits != _GATED_BITS):
         return
     narrow, op, name = Tensor((x.numel * bits // 8,), "uint8"), tape.op(), f"{module}.kept"
     op.run("cast_kept", [x], [narrow], op_class="quantize", module=name)

@@ -35,7 +35,8 @@ def layer(
         frees=shard.software.recompute_frees_outputs,
     )  # fmt: skip
     made = tape.piece("layer", x, input_bytes=x.num_bytes, recompute=policy, input_grad=input_grad,
-                      held=held_outputs(tape.forward, policy, shard.recompute_keeps),
+                      held=held_outputs(tape.forward, policy, shard.recompute_keeps, shard.tp),
+                      holds_unread=policy == "ops" and not shard.software.compiled,
                       early_stop=shard.software.recompute_early_stop)  # fmt: skip
     return replace(made, parameters=_as_declared(made.parameters))
 

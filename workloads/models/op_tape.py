@@ -175,14 +175,16 @@ class OpTape:
 
     def piece(
         self, name: str, output: Tensor, *, input_bytes: int, recompute: Recompute = "none",
-        held: Mapping[int, int] | None = None, early_stop: bool = False, input_grad: bool = True,
+        held: Mapping[int, int] | None = None, holds_unread: bool = False, early_stop: bool = False,
+        input_grad: bool = True,
     ) -> ModelPiece:  # fmt: skip
         """The finished piece.
 
         ``recompute`` "full" and "ops" run the forward again before its backward, "selective" the ops that are
         marked.  With ``early_stop``, or where outputs are ``held`` (bytes by position: these do not run
-        again), only what comes up to the last tensor that backward asks for.  ``input_grad``: something
-        before this piece trains.
+        again), only what comes up to the last tensor that backward asks for; what is held behind it is kept
+        where nobody looks whether it is read (``holds_unread``: without a compiler).  ``input_grad``:
+        something before this piece trains.
         """
         grads = self.needs_grad(input_grad)
         forward = self._with_saved(grads)
@@ -196,8 +198,7 @@ class OpTape:
             )
         if backward and recompute in ("full", "ops"):
             stop = _last_needed(forward) if early_stop or held is not None else len(forward)
-            # Checkpointing of ops keeps what it keeps, compilers nothing that backward does not ask for.
-            held = {k: size for k, size in (held or {}).items() if k < stop or recompute == "ops"}
+            held = {k: size for k, size in (held or {}).items() if k < stop or holds_unread}
             last = len(self.ops)
             again = [_again(launch, k, last) for k, launch in enumerate(forward[:stop]) if k not in held]
             backward = again + backward

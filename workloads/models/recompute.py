@@ -74,16 +74,16 @@ def mark_recomputed(
 
 
 def held_outputs(
-    forward: Sequence[TapedLaunch], recompute: Recompute, names: Collection[HeldOutput]
+    forward: Sequence[TapedLaunch], recompute: Recompute, names: Collection[HeldOutput], tp: int = 1
 ) -> Mapping[int, int] | None:
     """Bytes kept of what forward launches write, by position: these do not run again.
 
     Of "full" recomputation those called ``names``; None where a layer runs again without regard to what its
     backward needs.  What comes between a product and what is held of it (a bias, rotary positions) does not
-    run again either.
+    run again either.  ``tp`` ranks share what a reduction leaves.
     """
     if recompute == "ops":
-        return {k: _written(forward[k]) for k in _worth_keeping(forward)}
+        return {k: _written(forward[k], tp) for k in _worth_keeping(forward)}
     if recompute != "full" or not names:
         return None
     wanted = re.compile("|".join(_OUTPUTS[name] for name in names))
@@ -94,7 +94,7 @@ def held_outputs(
         if kernel.op_class in _PRODUCTS:
             module = kernel.module if wanted.search(kernel.module) else ""
             if module:
-                held[k] = _written(launch)
+                held[k] = _written(launch, tp)
         elif module and not kernel.collective and _belongs(kernel.module, module):
             held[k] = 0
     return held
@@ -107,8 +107,9 @@ def _belongs(module: str, product: str) -> bool:
     )
 
 
-def _written(launch: TapedLaunch) -> int:
-    return launch.kernel.bytes_written or launch.kernel.num_bytes
+def _written(launch: TapedLaunch, tp: int) -> int:
+    kernel = launch.kernel
+    return kernel.bytes_written or kernel.num_bytes // (tp if kernel.collective == "reduce_scatter" else 1)
 
 
 def _worth_keeping(forward: Sequence[TapedLaunch]) -> list[int]:

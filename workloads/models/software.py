@@ -58,8 +58,10 @@ class SoftwareSpec(Frozen):
     microbatch, at the "first" one, or "never" (kept in fp8).
     ``fp8_transposes``: one pass writes a tensor and its transpose in fp8, or the transposes that gradients
     read are made by passes of their own when they are wanted (from what was kept in fp8), of weights too.
-    ``fp8_kept_activations``: what SwiGLU reads is kept in fp8, attention's output in 12 bits, by casts there
-    and back (arXiv 2412.19437, section 3.3.3).
+    ``fp8_kept_activations``: what SwiGLU reads is kept in fp8 ("gate", Megatron-Core's
+    activation_func_fp8_input_store), or that and attention's output in 12 bits (True), by casts there and
+    back (arXiv 2412.19437, section 3.3.3).  ``fp8_weight_transposes``: beside each weight in fp8 its
+    transpose stays (Transformer Engine, unless disable_parameter_transpose_cache says otherwise).
     ``recompute_early_stop``: recomputation ends at the last tensor that backward asks for (PyTorch's
     non-reentrant checkpoint); else it repeats the whole layer (Megatron).
     ``recompute_frees_outputs``: what the next product reads of a module that runs again is not kept
@@ -121,7 +123,8 @@ class SoftwareSpec(Frozen):
     recompute_frees_outputs: bool = False
     fp8_recipe: Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"] = "delayed"
     fp8_transposes: Literal["at_cast", "at_use"] = "at_cast"
-    fp8_kept_activations: bool = False
+    fp8_kept_activations: bool | Literal["gate"] = False
+    fp8_weight_transposes: bool = True
     fp8_weight_cast: Literal["every", "first", "never"] = "first"
     vocab_multiple: int = Field(default=128, ge=1)
     vocab_multiple_times_tp: bool = True

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from workloads.models.pieces import Parameter
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
-from workloads.parallel.static import WIDE, StaticMemory, is_contiguous, narrow_bytes
+from workloads.parallel.static import WIDE, StaticMemory, narrow_bytes
 
 #: Beside layers, which count from 0: no layer, embedding, head.
 NO_LAYER, EMBEDDING, HEAD = -1, -2, -3
@@ -73,20 +73,21 @@ class LastingStorages:
     def before(self) -> None:
         """What is there when the first step begins."""
         job, static = self.job, self.static
-        contiguous = is_contiguous(job)
         megatron = job.training.engine == "megatron" and not job.is_fsdp
         apart: list[int] = []
-        if megatron or not contiguous:
-            apart = self._each("parameters", static.parameters, self._owned)
-        if contiguous:
-            self._buffers("parameters", static.parameters, self._owned)
+        if static.flat:
+            frozen = [pair for pair in self._owned if not pair[0].trainable]
+            self._each("parameters", static.parameters - static.flat, frozen)
+            apart = self._each("parameters", static.copied, self._trained)
+            self._buffers("parameters", static.flat, self._trained)
+        else:
+            self._each("parameters", static.parameters, self._owned)
         if megatron or job.by_deepspeed:
             self._buffers("gradients", static.gradients, self._trained)
         else:
             self._each("gradients", static.gradients, self._trained)
-        if contiguous:
-            for storage in apart:
-                self.free(storage)
+        for storage in apart:
+            self.free(storage)
         self._masters(cloned=megatron)
         if job.training.engine == "deepspeed":
             self._moments()

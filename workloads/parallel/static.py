@@ -27,8 +27,8 @@ class StaticMemory:
     ``gradients``: of PyTorch's FSDP they come with each backward and go behind the step: 0, ``reduced`` has
     them.  ``masters``, ``moments``: optimizer states.  ``buckets`` that gradients are copied through.
     ``kept`` by name: what libraries never give back.  ``step`` by name: what the optimizer's step has for its
-    own time.  ``copied``: parameters that there are twice while Megatron's distributed optimizer puts them
-    into one buffer, before it has any state.
+    own time.  ``flat``: parameters that lie in buffers; ``copied`` of these are there twice while Megatron's
+    distributed optimizer puts them there, before it has any state.
     """
 
     parameters: int
@@ -39,6 +39,7 @@ class StaticMemory:
     buckets: int
     kept: Named
     step: Named
+    flat: int
     copied: int
 
     @property
@@ -68,9 +69,9 @@ def gradients_come_and_go(job: Job) -> bool:
     return job.is_fsdp and job.training.sharding in ("fsdp1", "fsdp2")
 
 
-def is_contiguous(job: Job) -> bool:
-    """Whether parameters lie in buffers: Megatron's distributed optimizer, DeepSpeed's ZeRO-1 and 2."""
-    return not job.is_fsdp and job.training.sharding != "ddp" and job.training.trainable != "none"
+def _is_flat(job: Job) -> bool:
+    """Whether what trains lies in buffers: Megatron's distributed optimizer, DeepSpeed's ZeRO-1 and 2."""
+    return not job.is_fsdp and job.training.sharding != "ddp"
 
 
 def static_memory(job: Job, stage: int) -> StaticMemory:
@@ -90,10 +91,13 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
             gradients, reduced = 0, gradients
     else:
         parameters = numel * (WIDE if job.shard.casts else narrow_bytes(job))
+        if training.precision == "fp8" and training.param_gather_dtype == "fp8":
+            parameters -= _engine_numel(pieces) * (narrow_bytes(job) - _fp8_bytes(job))
         grad_bytes = element_bytes(training.grad_dtype)
         if training.engine == "deepspeed" and grad_bytes == WIDE and training.precision in ("bf16", "fp16"):
             grad_bytes += 2
         gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
+    flat = parameters * trainable // numel if _is_flat(job) and numel else 0
     states = training.optimizer_bytes_per_parameter
     narrow = training.precision in ("bf16", "fp16", "fp8") and not job.shard.casts
     has_master = job.is_fsdp or narrow
@@ -107,8 +111,24 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         buckets=_buckets(job, trainable),
         kept=_kept(job, pieces),
         step=_step(job, owned),
-        copied=parameters if is_contiguous(job) and job.training.engine == "megatron" else 0,
+        flat=flat,
+        copied=flat if training.engine == "megatron" else 0,
     )
+
+
+def _engine_numel(pieces: Sequence[ModelPiece]) -> int:
+    """Elements of the weights that Transformer Engine multiplies in fp8."""
+    return sum(
+        parameter.numel
+        for piece in pieces
+        for parameter in piece.parameters
+        if _OF_ENGINE.search(parameter.name)
+    )
+
+
+def _fp8_bytes(job: Job) -> int:
+    """Of a weight's element: itself, and where it has one that of its transpose."""
+    return 2 if job.software.fp8_weight_transposes else 1
 
 
 def narrow_bytes(job: Job) -> int:
@@ -128,8 +148,10 @@ def _buckets(job: Job, trainable: int) -> int:
 
 
 def _kept(job: Job, pieces: Sequence[ModelPiece]) -> Named:
+    once = job.training.precision == "fp8" and job.software.fp8_weight_cast == "first" and not job.is_fsdp
     found = {
         "workspace of products": job.software.workspace_bytes,
+        "weights in fp8": _engine_numel(pieces) * _fp8_bytes(job) if once else 0,
         "gradients that nobody reads": _unread_gradients(job, pieces),
     }
     return tuple((name, num_bytes) for name, num_bytes in found.items() if num_bytes)
