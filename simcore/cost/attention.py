@@ -78,19 +78,27 @@ def estimate_attention(
 ) -> FloatArray:
     """Seconds on all SMs; see Note [attention model].  ``heads`` counts batch x heads."""
     p = parameters
-    score = score_seconds(
-        head_dim, gpu=gpu, parameters=p, peak_flops=peak_flops, element_bytes=element_bytes, backward=backward
-    )
-    rows, tiles = np.ceil(seq_q / p.tile_q), np.ceil(seq_k / p.tile_k)
-    # Key tiles up to and on the diagonal: r, 2 r, ... over the blocks of a head, and those before them all;
-    # the last block has no more than there are.
-    ratio, before = p.tile_q / p.tile_k, np.ceil(np.maximum(0, seq_k - seq_q) / p.tile_k)
-    diagonal = ratio * rows * (rows + 1) / 2 + before * rows
-    diagonal -= np.maximum(0.0, ratio * rows + before - tiles)
-    visited = p.tile_q * p.tile_k * np.where(causal, diagonal, rows * tiles)
-    total = heads * (visited * score + rows * p.block_s) / gpu.num_sms
-    longest = p.tile_q * p.tile_k * tiles * score + p.block_s
-    return np.asarray(np.maximum(total, longest), dtype=np.float64)
+
+    def of(dim: FloatArray, tile_q: int) -> FloatArray:
+        score = score_seconds(
+            dim, gpu=gpu, parameters=p, peak_flops=peak_flops, element_bytes=element_bytes, backward=backward
+        )
+        rows, tiles = np.ceil(seq_q / tile_q), np.ceil(seq_k / p.tile_k)
+        # Key tiles up to and on the diagonal: r, 2 r, ... over the blocks of a head, and those before them
+        # all; the last block has no more than there are.
+        ratio, before = tile_q / p.tile_k, np.ceil(np.maximum(0, seq_k - seq_q) / p.tile_k)
+        diagonal = ratio * rows * (rows + 1) / 2 + before * rows
+        diagonal -= np.maximum(0.0, ratio * rows + before - tiles)
+        visited = tile_q * p.tile_k * np.where(causal, diagonal, rows * tiles)
+        total = heads * (visited * score + rows * p.block_s) / gpu.num_sms
+        longest = tile_q * p.tile_k * tiles * score + p.block_s
+        return np.asarray(np.maximum(total, longest), dtype=np.float64)
+
+    if not p.wide_tile_q:
+        return of(head_dim, p.tile_q)
+    # What takes wide heads takes narrow ones, too: padded.
+    wide = of(np.maximum(head_dim, p.wide_head_dim + 1), p.wide_tile_q)
+    return np.where(head_dim > p.wide_head_dim, wide, np.minimum(of(head_dim, p.tile_q), wide))
 
 
 def score_seconds(

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from simcore.cost.kernel import Context, KernelShape, Shape, Work, formula, numel
+from simcore.cost.kernel import ELEMENT_BYTES, Context, KernelShape, Shape, Work, formula, numel
 from simcore.cost.parameters import GemmParameters
 from simcore.elementary import power
 from simcore.hardware.specs import GpuSpec
@@ -69,10 +69,11 @@ def estimate_gemm(
     parameters: GemmParameters,
     peak_flops: float,
     sustained_efficiency: float,
-    element_bytes: int,
+    element_bytes: float,
     out_bytes: int,
     uneven: bool = False,
     traffic: float | None = None,
+    warm_bytes: FloatArray | float = 0.0,
 ) -> GemmEstimate:
     """Time and traffic of ``batch`` products ``[m, k] x [k, n]`` each; see Note [GEMM model].
 
@@ -80,6 +81,7 @@ def estimate_gemm(
     under the power limit.  ``element_bytes``, ``out_bytes``: of one input and one output element.
     ``uneven``: ``m`` is a mean over the batch, whose members each leave half a tile of rows empty on average.
     ``traffic``: bytes of inputs and output, where they are not what the sizes say.
+    ``warm_bytes``: of the traffic that L2 holds for sure, and delivers at its own rate.
     """
     p = parameters
     options = choices(p)
@@ -110,8 +112,10 @@ def estimate_gemm(
     whole_traffic = batch_ * (element_bytes * (m_ * k_ + k_ * n_) + out_bytes * m_ * n_)
     if traffic is not None:
         whole_traffic = np.full_like(whole_traffic, traffic)
-    cold = np.maximum(0.0, whole_traffic - p.warm_l2_share * gpu.l2_bytes)
+    warm = np.reshape(warm_bytes, (-1, 1))
+    cold = np.maximum(0.0, whole_traffic - np.maximum(p.warm_l2_share * gpu.l2_bytes, warm))
     memory = cold / (gpu.hbm_bytes_per_s * p.hbm_share)
+    memory = np.where(warm > 0, np.maximum(memory, whole_traffic / (p.l2_share * gpu.l2_bytes_per_s)), memory)
     total = np.maximum(compute, memory) + p.overlap_loss * np.minimum(compute, memory)
 
     best = np.argmin(total, axis=1)
@@ -124,9 +128,9 @@ def estimate_gemm(
     return GemmEstimate(sm_s, cold[:, 0], exposed, tiles[rows, best].astype(np.int64), best)
 
 
-def _misalignment(n: FloatArray, k: FloatArray, element_bytes: int, p: GemmParameters) -> FloatArray:
+def _misalignment(n: FloatArray, k: FloatArray, element_bytes: float, p: GemmParameters) -> FloatArray:
     """Slowdown of rows that 16-byte loads cannot take: 1 at 16-byte alignment, full at 2 bytes and below."""
-    full = max(1, 16 // element_bytes)
+    full = 1 << max(1, int(16 / element_bytes)).bit_length() - 1
     elements = np.gcd(np.gcd(n.astype(np.int64), k.astype(np.int64)), full)
     slowdown = np.array([power(p.misaligned_slowdown, min(doublings, 3) / 3) for doublings in range(5)])
     return np.asarray(slowdown[np.frexp(full // elements)[1] - 1])
@@ -136,21 +140,23 @@ def _misalignment(n: FloatArray, k: FloatArray, element_bytes: int, p: GemmParam
 def gemm(kernel: KernelShape, context: Context) -> Work:
     """Dense and batched matrix products (mm, addmm, linear, bmm, baddbmm, fused weight gradients)."""
     m, n, k, batch = gemm_dims(kernel)
-    out_bytes = kernel.element_bytes if kernel.element_bytes > 1 else 2  # fp8 products are stored in bf16
+    narrow = kernel.element_bytes == 1
+    out_bytes = 2 if narrow else kernel.element_bytes  # narrow products are stored in bf16
     if "accum" in kernel.name and m * n * batch:
         # A weight gradient is added to what is there: read and written, in fp32 unless columns say otherwise.
         out_bytes = 2 * (round(kernel.bytes_written / (m * n * batch)) or 4)
     return gemm_work(
-        m, n, k, batch, kernel.dtype, kernel.element_bytes, out_bytes, context,
-        scales=scales_of(kernel.name), uneven="grouped_gemm" in kernel.name,
+        m, n, k, batch, kernel.dtype, operand_bytes(kernel.dtype, kernel.name), out_bytes, context,
+        warm_bytes=kernel.warm_bytes, scales=scales_of(kernel.name), uneven="grouped_gemm" in kernel.name,
         sms_left=sms_left_by(kernel.name), replayed=kernel.replayed,
     )  # fmt: skip
 
 
 def gemm_work(
-    m: int, n: int, k: int, batch: int, dtype: str, element_bytes: int, out_bytes: int, context: Context,
+    m: int, n: int, k: int, batch: int, dtype: str, element_bytes: float, out_bytes: int, context: Context,
     *, scales: int = 0, uneven: bool = False, sms_left: int = 0, replayed: bool = False,
     traffic: float | None = None,
+    warm_bytes: int = 0,
 ) -> Work:  # fmt: skip
     """Demand of ``batch`` products ``[m, k] x [k, n]`` of ``dtype``.
 
@@ -165,10 +171,11 @@ def gemm_work(
     mode = context.math_mode(dtype)
     gpu = context.gpu
     on_cuda_cores = mode in CUDA_CORE_MODES
-    p = context.parameters.simt if on_cuda_cores else context.parameters.tensor
+    p = context.parameters.products(mode, on_cuda_cores=on_cuda_cores)
     if min(m, n, k, batch) == 0:
         return Work(0.0, 0.0)
     peak_flops = gpu.peak(mode)
+    scales = scales if p.scales_apart else 0
     if scales and mode == "fp8":
         peak_flops = 1 / (1 / peak_flops + scales / (SCALED_BLOCK * gpu.peak("fp32")))
     if (faster := context.beyond.get(mode, 1.0)) > 1:
@@ -187,6 +194,7 @@ def gemm_work(
         out_bytes=out_bytes,
         uneven=uneven,
         traffic=traffic,
+        warm_bytes=warm_bytes,
     )
     tiles = int(estimate.blocks[0])
     blocks = {"none": tiles, "static": min(tiles, gpu.num_sms), "dynamic": 0}[p.persistent]
@@ -201,6 +209,16 @@ def gemm_work(
         exposed_s = max(exposed_s, min(usable_s, float(estimate.sm_s[0])))
     prologue_s = start_s + exposed_s
     return Work(float(estimate.sm_s[0]), float(estimate.hbm_bytes[0]), prologue_s, blocks, 1, fitted=p.fitted)
+
+
+def operand_bytes(dtype: str, name: str) -> float:
+    """Bytes of one element of a product's operands, with those scales that the tensor cores read.
+
+    NVFP4: half a byte and a byte for each 16; MXFP8: a byte for each 32 beside one each.
+    """
+    if dtype.startswith("float4"):
+        return 0.5 + 1 / 16
+    return ELEMENT_BYTES[dtype] + (1 / 32 if name.startswith("mxfp8") else 0)
 
 
 def scales_of(name: str) -> int:

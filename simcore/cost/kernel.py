@@ -27,12 +27,14 @@ ELEMENT_BYTES: dict[str, int] = {
     "float64": 8, "int64": 8, "complex64": 8, "complex128": 16,
     "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
     "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
 _DTYPE_ALIASES = {
     "": "float32", "fp64": "float64", "double": "float64", "fp32": "float32", "float": "float32",
     "tf32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn",
+    "fp4": "float4_e2m1fn_x2", "nvfp4": "float4_e2m1fn_x2", "mxfp4": "float4_e2m1fn_x2",
     "int": "int32", "long": "int64", "uint16": "int16", "uint32": "int32", "uint64": "int64",
 }  # fmt: skip
 
@@ -42,7 +44,8 @@ class KernelShape:
     """A distinct compute kernel.  Shapes are tensors in argument order; bytes are HBM bytes of tensors.
 
     ``strided``: known to compute the address of every element, where name and shapes do not tell.
-    ``replayed``: launched as part of a CUDA graph, not by itself.
+    ``replayed``: launched as part of a CUDA graph, not by itself.  ``warm_bytes``: of its inputs that L2 is
+    known to hold, as a benchmark leaves them.  ``float4_e2m1fn_x2`` holds two numbers in an element.
     """
 
     name: str
@@ -55,6 +58,7 @@ class KernelShape:
     bytes_written: int = 0
     strided: bool = False
     replayed: bool = False
+    warm_bytes: int = 0
 
     @property
     def element_bytes(self) -> int:
@@ -103,8 +107,8 @@ class Context:
         if dtype == "float32":
             return "tf32" if self.fp32_math == "tf32" and "tf32" in self.gpu.peak_flops else "fp32"
         mode = {"float64": "fp64", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}.get(dtype)
-        if mode is None and dtype.startswith("float8"):
-            mode = "fp8"
+        if mode is None and dtype.startswith(("float8", "float4")):
+            mode = "fp8" if dtype.startswith("float8") else "fp4"
         if mode is None:
             return "fp32"
         if mode not in self.gpu.peak_flops:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Final
 
-from simcore.tables import Plain, Share, Text, keys_of, load_named, read
+from simcore.tables import Maybe, Plain, Share, Text, keys_of, load_named, read
 
 Tile = tuple[int, int]
 
@@ -38,6 +38,8 @@ class GemmParameters:
     ``prologue_s``: start cost beyond the gap between kernels.
     ``misaligned_slowdown``: of rows aligned to 2 bytes rather than 16.
     ``persistent``: "static" (one block per SM, tiles dealt out at start), "dynamic" or "none".
+    ``scales_apart``: scales of blocks of 128 are CUDA cores' work beside the tensor cores' (which take them
+    along since Blackwell).
     """
 
     tiles: tuple[Tile, ...]
@@ -61,6 +63,7 @@ class GemmParameters:
     persistent: Annotated[str, Text(("none", "static", "dynamic"))]
     fitted: bool
     source: str
+    scales_apart: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class AttentionParameters:
     at a time (two blocks of 128 where they fit), a multiple of ``tile_k``, the keys of a step.
     ``block_s``: start and end of a block.  ``backward_efficiency`` and ``backward_overlap_loss``: the same in
     backward.  ``prologue_s``: start cost.  ``wide_share``: of the math efficiency that is left for heads
-    wider than ``wide_head_dim``, whose accumulators fill the registers.
+    wider than ``wide_head_dim``, whose accumulators fill the registers.  ``wide_tile_q``: ``tile_q`` of
+    those heads (0: the same): two tiles' accumulators of them do not fit.
     """
 
     math_efficiency: Share
@@ -90,6 +94,7 @@ class AttentionParameters:
     persistent: Annotated[str, Text(("none", "static", "dynamic"))]
     fitted: bool
     source: str
+    wide_tile_q: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,12 +148,19 @@ class GenerationParameters:
     attention: dict[str, AttentionParameters]
     default_attention: str
     memory: MemoryParameters
+    fp4: GemmParameters | None = None
+
+    def products(self, mode: str, *, on_cuda_cores: bool) -> GemmParameters:
+        """Constants of products in a math mode; those of 16-bit ones where narrow ones have none."""
+        if on_cuda_cores:
+            return self.simt
+        return self.fp4 if mode == "fp4" and self.fp4 else self.tensor
 
 
 #: A file has products by unit in a table [gemm].
 _SCHEMA: Final = {
-    **{key: rule for key, rule in keys_of(GenerationParameters).items() if key not in ("tensor", "simt")},
-    "gemm": {"tensor": GemmParameters, "simt": GemmParameters},
+    **{k: rule for k, rule in keys_of(GenerationParameters).items() if k not in ("tensor", "simt", "fp4")},
+    "gemm": {"tensor": GemmParameters, "simt": GemmParameters, "fp4": Maybe(GemmParameters)},
     "since": Plain(integer=True),  # the year of its first GPU
 }
 

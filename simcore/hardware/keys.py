@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from simcore.hardware.specs import BANDWIDTH, CONDITIONS, LATENCY, MATH_MODES, RATIO, ClusterSpec, GpuSpec
 from simcore.hardware.sustained import Sustained
-from simcore.tables import TEXT, Listed, Maybe, Text, keys_of, names
+from simcore.tables import TEXT, Each, Listed, Maybe, Text, keys_of, names
 from simcore.units import Number
 
 #: Numbers of a die; what its file leaves out is as rated.
@@ -18,6 +18,7 @@ DIE: Final[dict[str, Any]] = {
     **SUSTAINED,
     "reference": TEXT,
     "measured_on": Maybe(Listed("names of GPUs", lambda item: isinstance(item, str))),
+    "boards": Maybe(Each({"clock": Maybe(keys_of(Sustained)["clock"].schema), "reference": Maybe(TEXT)})),
 }
 
 

@@ -140,11 +140,13 @@ def _clock_under_load(profile: Profile, rated: GpuSpec, held: Sustained) -> floa
             f"{profile.where}: power_limit_w = {limit_w:g} W must be more than static_power_w ="
             f" {static_w:g} W"
         )
-    # A board is its own reference where its runs, or its sustained products, gave the die's numbers.
-    own = rated.name in held.measured_on or rated.name == read_gpu(held.reference).values["name"]
-    reference = rated if own else load_gpu(held.reference)
+    said = held.boards.get(rated.name, {})
+    name = said.get("reference", held.reference)
+    # A board is its own reference where its runs, or its sustained products, gave the numbers.
+    own = "clock" in said or rated.name in held.measured_on or rated.name == read_gpu(name).values["name"]
+    reference = rated if own else load_gpu(name)
     board = replace(rated, power_limit_w=limit_w, static_power_w=static_w)
-    return clock_at_limit(board, reference, held.clock)
+    return clock_at_limit(board, reference, held.clock_of(reference.name))
 
 
 def _by_scope(overrides: Overrides) -> dict[str, dict[str, str]]:

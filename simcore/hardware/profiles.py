@@ -121,6 +121,10 @@ def _die(name: str, relative_to: Path | None) -> Sustained:
     Text(gpu_names()).from_value(values["reference"], f"{where}: reference")
     values["measured_on"] = tuple(values.get("measured_on", ()))
     sources.pop("measured_on", None)
+    boards = values.setdefault("boards", {})
+    for board, own in boards.items():
+        if "reference" in own:
+            Text(gpu_names()).from_value(own["reference"], f"{where}: boards.{board}: reference")
     return Sustained(**values, sources=sources)
 
 

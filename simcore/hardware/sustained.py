@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from simcore.elementary import power
 from simcore.tables import load
@@ -43,7 +43,8 @@ class Sustained:
     ``clock``: mean SM clock at the power limit.  ``fp8``: rate of fp8 products over twice that of bf16 ones,
     which is what the datasheet promises.  ``spread``: standard deviation of clocks between GPUs over their
     mean, see Note [Slowest GPU].  ``measured_on``: names of the GPUs that they were fitted on;
-    ``reference``: the profile of the board that they hold for, by whose power limit others are told.
+    ``reference``: the profile of the board that they hold for, by whose power limit others are told;
+    ``boards``: by the name of a GPU, a ``clock`` of its own, or another ``reference``.
     """
 
     clock: Annotated[float, Number("ratio")] = 1.0
@@ -51,7 +52,12 @@ class Sustained:
     spread: Annotated[float, Number("ratio", zero_allowed=True, at_most=1)] = 0.0
     reference: str = field(default="", compare=False)
     measured_on: tuple[str, ...] = field(default=(), compare=False)
+    boards: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def clock_of(self, board: str) -> float:
+        """Mean clock of a board by its GPU's name, if nobody changed its power limit."""
+        return float(self.boards.get(board, {}).get("clock", self.clock))
 
     def slowest_clock(self, num_gpus: int) -> float:
         """The clock to expect of the slowest of ``num_gpus``, relative to the rated one."""
@@ -67,10 +73,20 @@ def _deviations(num_gpus: int) -> float:
 
 
 @cache
+def _of_power() -> Mapping[str, Any]:
+    schema = {"exponent": Number("ratio"), "sustained_throttle_s": Number("time")}
+    table: Mapping[str, Any] = load(schema, "hardware_profiles", "measured/power.toml")
+    return table
+
+
 def power_exponent() -> float:
     """Exponent of the clock in power beyond static, from ``hardware_profiles/measured/power.toml``."""
-    table = load({"exponent": Number("ratio")}, "hardware_profiles", "measured/power.toml")
-    return float(table["exponent"])
+    return float(_of_power()["exponent"])
+
+
+def sustained_throttle_s() -> float:
+    """Length of a product that half of the power limit's slowdown reaches when it is repeated for long."""
+    return float(_of_power()["sustained_throttle_s"])
 
 
 def clock_at_limit(board: GpuSpec, reference: GpuSpec, reference_clock: float) -> float:

@@ -181,3 +181,18 @@ def test_more_work_never_takes_less_time_and_peak_is_never_passed(
     # At least half of the scores are computed, with 4 flops per score and head dim (10 in backward).
     flops = heads * seq * seq * head_dim * (10 if backward else 4) * (1.0 if mask else 0.5)
     assert flops / once <= cost.gpu.peak_flops["fp16"]
+
+
+def test_wide_heads_take_shorter_tiles_where_two_do_not_fit() -> None:
+    # 2 heads of 4096 queries: with tiles of 128 the longest of few blocks has half of the work.
+    wide = replace(attention(), in_shapes=((1, 2, 4096, 256),) * 3, out_shapes=((1, 2, 4096, 256),))
+    by_tile = {}
+    for rows in (0, 128):
+        family = replace(TOY_ATTENTION, tile_q=256, wide_tile_q=rows)
+        cost = RooflineCost(TOY_GPU, parameters=replace(TOY, attention={"flash2": family}))
+        by_tile[rows] = cost.work(wide).sm_s
+    assert by_tile[0] == pytest.approx(2 * by_tile[128])
+    narrow = RooflineCost(
+        TOY_GPU, parameters=replace(TOY, attention={"flash2": replace(TOY_ATTENTION, wide_tile_q=64)})
+    )
+    assert narrow.work(attention()).sm_s == RooflineCost(TOY_GPU, parameters=TOY).work(attention()).sm_s

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcore.cost import KernelShape, RooflineCost
-from simcore.cost.gemm import gemm_dims
+from simcore.cost.gemm import gemm_dims, operand_bytes
+from simcore.errors import InputError
 from simcore.hardware import gpu_names, load_gpu
 from simcore.hardware.specs import GpuSpec
 from simcore.tables import names
@@ -257,3 +258,29 @@ def test_small_tiles_side_by_side_wait_once() -> None:
     for accumulators, microseconds in ((0, 12), (10_000, 12), (20_000, 8), (40_000, 6), (90_000, 6)):
         cost = RooflineCost(TOY_GPU, parameters=with_gemm(**waits, accumulators=accumulators))
         assert cost.work(product(2000, 2000, 50)).sm_s == pytest.approx(microseconds * 1e-6)
+
+
+def test_four_bit_operands_have_a_kernel_of_their_own() -> None:
+    gpu = load_gpu("b200-sxm")
+    narrow, wide = (
+        RooflineCost(gpu).work(product(8192, 8192, 8192, dtype))
+        for dtype in ("float4_e2m1fn_x2", "float8_e4m3fn")
+    )
+    assert 0.45 < narrow.sm_s / wide.sm_s < 0.75
+    # A half byte and a sixteenth of a scale byte for each input, two bytes of each output.
+    assert operand_bytes("float4_e2m1fn_x2", "gemm") == 0.5625
+    assert narrow.hbm_bytes <= 8192**2 * (2 * 0.5625 + 2)
+    assert operand_bytes("float8_e4m3fn", "mxfp8_gemm") == 1 + 1 / 32
+
+
+def test_four_bit_products_need_a_gpu_that_has_them() -> None:
+    with pytest.raises(InputError, match="fp4"):
+        RooflineCost(load_gpu("h100-sxm")).work(product(4096, 4096, 4096, "float4_e2m1fn_x2"))
+
+
+def test_what_l2_holds_for_sure_is_not_read_from_hbm() -> None:
+    cost = RooflineCost(TOY_GPU, parameters=TOY)
+    cold = product(1000, 1000, 5000)
+    warm = replace(cold, warm_bytes=10_000_000)
+    # 22 MB in all, of which 10 come from L2 at 100 TB/s.
+    assert cost.work(cold).hbm_bytes - cost.work(warm).hbm_bytes == 10_000_000

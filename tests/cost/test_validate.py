@@ -174,3 +174,46 @@ def test_short_rows_and_bytes_that_are_no_text_are_refused(tmp_path: Path, row: 
     path.write_bytes(path.read_bytes() + row)
     with pytest.raises(InputError, match=rf"kernels\.csv: {reason}"):
         read_kernel_rows(path)
+
+
+def test_rows_that_were_repeated_for_a_second_are_held_at_the_power_limit(tmp_path: Path) -> None:
+    size = {
+        "gpu": "B200-SXM-180GB",
+        "op": "gemm",
+        "dtype": "bfloat16",
+        "m": 4096,
+        "n": 4096,
+        "k": 8192,
+        "time_us": 200,
+    }
+    notes = (
+        "CUDA graph replay",
+        "CUDA graph replay; sustained 1 s",
+        "CUDA graph replay; weights cycled beyond L2",
+    )
+    rows, refused = read_kernel_rows(write(tmp_path / "k.csv", *({**size, "notes": said} for said in notes)))
+    assert not refused and [row.sustained for row in rows] == [False, True, False]
+    burst, held, cycled = predict_rows(rows)
+    assert 1.1 < held / burst < 1.25
+    # 64 MiB of activations stay in an L2 of 126 MB, and products are longer than what they read.
+    assert rows[2].kernels[0].warm_bytes > 0 and cycled == pytest.approx(burst, rel=0.02)
+
+
+def test_quantising_is_taken_off_and_windows_are_as_wide_as_the_notes_say(tmp_path: Path) -> None:
+    size = {"gpu": "GB200", "op": "gemm", "m": 4096, "n": 4096, "k": 8192, "time_us": 200, "notes": ""}
+    said = {
+        "fp8": "per-tensor fp8; includes dynamic quantisation",
+        "nvfp4": "nvfp4 block 16; includes activation quantisation",
+    }
+    windowed = {
+        "gpu": "GB200", "op": "attention", "dtype": "bfloat16", "batch": 1, "seq": 16384, "heads": 16,
+        "head_dim": 128, "causal": 1, "pass": "fwd", "time_us": 500, "notes": "sliding window 128",
+    }  # fmt: skip
+    path = write(tmp_path / "k.csv", *({**size, "dtype": d, "notes": n} for d, n in said.items()), windowed)
+    rows, refused = read_kernel_rows(path)
+    assert not refused
+    assert [row.around_s for row in rows[:2]] == pytest.approx(
+        [1.25e-5 + 2 * 4096 * 8192 / 1.79e12, 3.9e-6 + 2 * 4096 * 8192 / 3.24e12]
+    )
+    (kernel,) = (kernel for kernel in rows[2].kernels if kernel.op_class == "attention_fwd")
+    assert kernel.in_shapes[1][2] == 128

@@ -39,7 +39,11 @@ def test_two_files_are_enough_for_a_step(tmp_path: Path, network: str) -> None:
 def test_the_latest_generation_stands_in_unless_the_file_names_another(tmp_path: Path) -> None:
     write(tmp_path)
     latest = load_gpu(str(tmp_path / "gpu.toml"))
-    assert (latest.generation, latest.table("cost"), latest.table("nccl")) == ("xanadu", "hopper", "hopper")
+    assert (latest.generation, latest.table("cost"), latest.table("nccl")) == (
+        "xanadu",
+        "blackwell",
+        "blackwell",
+    )
     write(tmp_path, GPU.replace('"xanadu"', '"xanadu"\nlike = "ampere"'))
     named = load_gpu(str(tmp_path / "gpu.toml"))
     assert named.table("cost") == "ampere"

@@ -67,3 +67,15 @@ def test_boards_keep_the_clock_that_their_limit_leaves_them() -> None:
     capped = load_gpu("h100-sxm", {"gpu.power_limit_w": "500W"}).sustained
     assert capped is not None
     assert capped.clock == pytest.approx(clocks["h100-sxm"] * (365 / 565) ** (1 / 2.4), rel=1e-6)
+
+
+def test_boards_of_one_die_have_clocks_of_their_own_or_follow_another() -> None:
+    held = {name: load_gpu(name).sustained for name in ("b200-sxm", "gb200", "b300-sxm", "gb300")}
+    clocks = {name: one.clock for name, one in held.items() if one is not None}
+    assert (clocks["b200-sxm"], clocks["gb200"]) == (0.805, 0.766)
+    # B300 follows B200 (1,100 for 1,000 W), GB300 follows GB200 (1,400 for 1,200 W).
+    for name, like in (("b300-sxm", "b200-sxm"), ("gb300", "gb200")):
+        assert clocks[name] == pytest.approx(
+            clock_at_limit(load_gpu(name), load_gpu(like), clocks[like]), rel=1e-6
+        )
+        assert clocks[like] < clocks[name] < 1

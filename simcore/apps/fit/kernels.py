@@ -23,6 +23,7 @@ from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import load_gpu
 from simcore.hardware.specs import GpuSpec
+from simcore.hardware.sustained import sustained_throttle_s
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -51,13 +52,17 @@ def fit_gemm(generation: str, rows: Sequence[KernelRow], rounds: int = 3) -> tup
     Errors: InputError when no row is of this generation.
     """
     parameters = load_parameters(generation)
-    columns = [_gemm_columns(gpu, found) for gpu, found in _bf16_gemms(generation, rows).items()]
+    columns = [_gemm_columns(*kind, found) for kind, found in _bf16_gemms(generation, rows).items()]
     if not columns:
         raise InputError(f"no bf16 GEMM row of a {generation} GPU")
 
     def error(values: dict[str, float]) -> float:
         p = _with(parameters.tensor, values)
-        errors = [np.abs(np.log(_gemm_seconds(p, gpu, dims) / measured)) for gpu, dims, measured in columns]
+        held = replace(p, throttle_s=sustained_throttle_s())
+        errors = [
+            np.abs(np.log(_gemm_seconds(held if sustained else p, gpu, dims) / measured))
+            for gpu, sustained, dims, measured in columns
+        ]
         return float(np.mean(np.concatenate(errors)))
 
     start = {name: float(getattr(parameters.tensor, name)) for name in GEMM_CONSTANTS}
@@ -113,24 +118,28 @@ def _fit_family(
     return search(error, {name: float(getattr(start, name)) for name in names}, rounds)
 
 
-def _bf16_gemms(generation: str, rows: Sequence[KernelRow]) -> dict[str, list[KernelRow]]:
-    found: dict[str, list[KernelRow]] = defaultdict(list)
+def _bf16_gemms(generation: str, rows: Sequence[KernelRow]) -> dict[tuple[str, bool], list[KernelRow]]:
+    """By GPU, and by whether they were repeated until the power limit held them."""
+    found: dict[tuple[str, bool], list[KernelRow]] = defaultdict(list)
     for row in rows:
         kernel = row.kernels[-1]
         if kernel.op_class == "gemm" and kernel.dtype == "bfloat16":
-            found[row.gpu].append(row)
-    return {gpu: kept for gpu, kept in found.items() if load_gpu(gpu).generation == generation}
+            found[row.gpu, row.sustained].append(row)
+    return {kind: kept for kind, kept in found.items() if load_gpu(kind[0]).generation == generation}
 
 
-def _gemm_columns(gpu: str, rows: Sequence[KernelRow]) -> tuple[GpuSpec, FloatArray, FloatArray]:
-    dims = np.array([gemm_dims(row.kernels[-1]) for row in rows], dtype=np.float64).T
-    return load_gpu(gpu), dims, np.array([row.seconds for row in rows])
+def _gemm_columns(
+    gpu: str, sustained: bool, rows: Sequence[KernelRow]
+) -> tuple[GpuSpec, bool, FloatArray, FloatArray]:
+    kernels = [row.kernels[-1] for row in rows]
+    dims = np.array([(*gemm_dims(kernel), kernel.warm_bytes) for kernel in kernels], dtype=np.float64).T
+    return load_gpu(gpu), sustained, dims, np.array([row.seconds for row in rows])
 
 
 def _gemm_seconds(p: GemmParameters, gpu: GpuSpec, dims: FloatArray) -> FloatArray:
-    m, n, k, batch = dims
+    m, n, k, batch, warm_bytes = dims
     estimate = estimate_gemm(
-        m, n, k, batch, gpu=gpu, parameters=p, peak_flops=gpu.peak_flops["bf16"],
+        m, n, k, batch, gpu=gpu, parameters=p, peak_flops=gpu.peak_flops["bf16"], warm_bytes=warm_bytes,
         sustained_efficiency=gpu.gemm_efficiency, element_bytes=2, out_bytes=2,
     )  # fmt: skip
     memory = estimate.hbm_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from simcore.apps.measured.tables import LEAST_US, MOST_US, number, read_rows, within
+from simcore.cost.gemm import operand_bytes
 from simcore.cost.kernel import KernelShape, Shape, numel, parse_dtype
+from simcore.cost.parameters import load_parameters
 from simcore.cost.roofline import RooflineCost
 from simcore.errors import InputError
 from simcore.hardware import load_gpu, named_board
+from simcore.hardware.sustained import sustained_throttle_s
 
 COLUMNS = (
     "gpu", "op", "dtype", "m", "n", "k", "groups", "batch", "seq", "heads", "kv_heads", "head_dim", "causal",
     "pass", "time_us", "tflops", "notes",
 )  # fmt: skip
 
-_DTYPES = {"fp16/bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp8->bf16": "float8_e4m3fn"}
+_DTYPES = {
+    "fp16/bf16": "bfloat16", "fp8": "float8_e4m3fn", "fp8->bf16": "float8_e4m3fn",
+    "fp8_block": "float8_e4m3fn",
+}  # fmt: skip
 
 #: The TensorRT-LLM fp8 linear layer quantises its bf16 input first (reads 2 bytes, writes 1 per element), in
 #: a kernel far below HBM bandwidth.  Both constants from the H100 rows with the smallest n, where the
 #: product itself takes no time: 12.5 us at k = 32, and 201 us at m = k = 8192.
 FP8_QUANTISE_S = 9e-6
 FP8_QUANTISE_BYTES_PER_S = 1.25e12
+
+#: What a linear layer of an inference engine does before its product, by a pattern of a row's notes: a start
+#: and bytes of the input in 16 bits per second.  From the rows of B200 and GB200 themselves
+#: (ai-dynamo/aiconfigurator at 095f58a51c), together with the rates of their products.
+_QUANTISES: Final = (
+    (r"per-tensor fp8; includes dynamic", 1.25e-5, 1.79e12),
+    (r"block fp8; includes activation.*sustained", 6.5e-6, 1.28e12),  # another release's kernel
+    (r"block fp8; includes activation", 3.8e-6, 3.78e12),
+    (r"nvfp4 block 16; includes activation", 3.9e-6, 3.24e12),
+)
+#: Of L2, what a benchmark that cycles its weights leaves of the activations that it reads again: the best of
+#: 0.5, 0.85 and 1 for the bf16 rows of B200 and GB200.
+_KEPT_IN_L2: Final = 0.85
 
 #: Attention ops of measurement files and the kernel family that ran.
 _ATTENTION = {
@@ -43,6 +63,7 @@ class KernelRow:
     """One measurement: ``kernels`` ran one after the other within ``seconds``.
 
     ``around_s``: what else the benchmark timed, by a constant of the benchmark.  ``line``: in the CSV.
+    ``sustained``: repeated for about a second, so that the board's power limit holds throughout.
     """
 
     line: int
@@ -52,6 +73,7 @@ class KernelRow:
     seconds: float
     around_s: float
     columns: dict[str, str]
+    sustained: bool = False
 
 
 def read_kernel_rows(path: Path | str) -> tuple[list[KernelRow], list[dict[str, Any]]]:
@@ -79,15 +101,15 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
     if op == "gemm" or op.startswith(("gemm fp8", "grouped gemm")):
         kernels = _grouped(columns, dtype) if op.startswith("grouped") else _gemm(columns, dtype)
         flops = float(kernels[-1].flops)
-        if op == "gemm" and dtype.startswith("float8"):
-            m, k = kernels[-1].in_shapes[0]
-            around_s = FP8_QUANTISE_S + 3 * m * k / FP8_QUANTISE_BYTES_PER_S
+        if op == "gemm" and dtype.startswith(("float8", "float4")):
+            around_s = _quantising_s(columns)
         family = f"{'grouped ' if op.startswith('grouped') else ''}gemm {columns['dtype']} {gpu}"
     elif op == "attention PyTorch":
         kernels, flops = _unfused(columns, dtype)
         family = f"{op} {columns['pass']} {gpu}"
     elif op in _ATTENTION or op == "attention":
-        kernels, flops = _attention(columns, dtype, _ATTENTION.get(op, "trtllm"))
+        inferred = "flash3" if "flash_attn" in columns["notes"] else "trtllm"
+        kernels, flops = _attention(columns, dtype, _ATTENTION.get(op, inferred))
         family = f"{op} {columns['pass']} {gpu}"
     else:
         raise InputError(f"no formula for op {op!r} yet")
@@ -96,14 +118,32 @@ def _row(line: int, columns: dict[str, str]) -> KernelRow:
     else:
         seconds = flops / (within("tflops", _number(columns, "tflops"), 1e-6, 1e6, "Tflop/s") * 1e12)
     within("time_us", seconds * 1e6, LEAST_US, MOST_US, "us")
-    return KernelRow(line, gpu, family, kernels, seconds, around_s, columns)
+    return KernelRow(line, gpu, family, kernels, seconds, around_s, columns, "sustained" in columns["notes"])
+
+
+def _quantising_s(columns: dict[str, str]) -> float:
+    """What a linear layer does to its input before the product that a row is about."""
+    m, k = _sizes(columns, "m", "k")
+    known = next(((s, rate) for words, s, rate in _QUANTISES if re.search(words, columns["notes"])), None)
+    if known is not None:
+        return known[0] + 2 * m * k / known[1]
+    return FP8_QUANTISE_S + 3 * m * k / FP8_QUANTISE_BYTES_PER_S
 
 
 def _gemm(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
     m, n, k = _sizes(columns, "m", "n", "k")
-    name = "blockwise_gemm" if "1x128" in columns["op"] else "gemm"
+    name = "blockwise_gemm" if "1x128" in columns["op"] or "1x128" in columns["notes"] else "gemm"
     shapes = ((m, k), (k, n))
-    return (KernelShape(name, "gemm", dtype, shapes, ((m, n),), flops=2 * m * n * k, replayed=True),)
+    warm = 0
+    if "weights cycled beyond L2" in columns["notes"]:
+        each = operand_bytes(dtype, name)
+        room = _KEPT_IN_L2 * load_gpu(profile_of(columns["gpu"])).l2_bytes - each * n * k - 2 * m * n
+        warm = int(min(max(0.0, room), each * m * k))
+    return (
+        KernelShape(
+            name, "gemm", dtype, shapes, ((m, n),), flops=2 * m * n * k, replayed=True, warm_bytes=warm
+        ),
+    )
 
 
 def _grouped(columns: dict[str, str], dtype: str) -> tuple[KernelShape, ...]:
@@ -130,8 +170,11 @@ def _attention(columns: dict[str, str], dtype: str, family: str) -> tuple[tuple[
     batch, seq, heads, dim = _sizes(columns, "batch", "seq", "heads", "head_dim")
     kv_heads = _sizes(columns, "kv_heads")[0] if columns["kv_heads"] else heads
     causal = _number(columns, "causal") > 0
-    mask = "causal" if causal else "full"
-    query, key = (batch, heads, seq, dim), (batch, kv_heads, seq, dim)
+    window = re.search(r"sliding window (\d{1,7})\b", columns["notes"])
+    # Each query sees the keys of its window alone: as many as if nothing were masked among so many keys.
+    keys = min(seq, int(window[1])) if window else seq
+    mask = "causal" if causal and keys == seq else "full"
+    query, key = (batch, heads, seq, dim), (batch, kv_heads, keys, dim)
     name = f"{family}_scaled_dot_product_attention_{mask}"
     forward = KernelShape(f"{name}_fwd", "attention_fwd", dtype, (query, key, key), (query,))
     backward = KernelShape(f"{name}_bwd", "attention_bwd", dtype, (query, query, key, key), (query, key, key))
@@ -172,8 +215,20 @@ def predict_row(row: KernelRow, cost: RooflineCost) -> float:
 
 def predict_rows(rows: Sequence[KernelRow]) -> list[float]:
     """Seconds of each row on its GPU."""
-    costs = {gpu: RooflineCost(load_gpu(gpu)) for gpu in {row.gpu for row in rows}}
-    return [predict_row(row, costs[row.gpu]) for row in rows]
+    kinds = {(row.gpu, row.sustained) for row in rows}
+    costs = {kind: cost_of(*kind) for kind in kinds}
+    return [predict_row(row, costs[row.gpu, row.sustained]) for row in rows]
+
+
+def cost_of(gpu: str, sustained: bool) -> RooflineCost:
+    """Prices of a GPU in a short burst, or held at its power limit, where short products are slowed, too."""
+    spec = load_gpu(gpu)
+    constants = load_parameters(spec.table("cost"))
+    if not sustained:
+        return RooflineCost(spec, parameters=constants)
+    held = replace(constants.tensor, throttle_s=sustained_throttle_s())
+    narrow = constants.fp4 and replace(constants.fp4, throttle_s=sustained_throttle_s())
+    return RooflineCost(spec, parameters=replace(constants, tensor=held, fp4=narrow))
 
 
 def unfused_attention(
