@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,32 @@ def test_megatrons_distributed_optimizer_has_parameters_twice_before_it_has_stat
     assert played.memory.peak_allocated == pytest.approx((2 + 2 + 4) * numel, rel=0.02)
     (estimate,) = estimates(made)
     assert estimate.total - estimate.fragmentation == (2 + 2 + 4) * numel
+
+
+def test_muon_keeps_one_moment_of_matrices_and_two_of_what_adam_updates():
+    numel = job().numel(job().pieces.all_pieces)
+    (estimate,) = estimates(job(optimizer="muon", optimizer_bytes_per_parameter=8))
+    matrices = sum(
+        math.prod(one.shape)
+        for piece in job().pieces.layers
+        for one in piece.parameters
+        if len(one.shape) == 2
+    )
+    # A master copy and a momentum, 8 bytes; embedding, head, norms and biases have a second moment.
+    assert estimate.optimizer_states == 8 * numel + 4 * (numel - matrices)
+
+
+def test_deferred_gradients_of_the_head_hold_the_gradient_of_the_logits():
+    plain, deferred = job(pp=2), job(pp=2, deferred_head_gradients=3)
+    head = plain.chunks[1][0].pieces[-1]
+    logits = 512 * 1024  # tokens x vocabulary, padded to a multiple of 128
+    before, after = estimates(plain)[1], estimates(deferred)[1]
+    # Three microbatches wait with the logits' gradient in 16 bits, and what it is multiplied with.
+    assert after.in_flight - before.in_flight >= 3 * 2 * logits
+    assert after.in_flight - before.in_flight <= 3 * (2 * logits + head.saved_bytes)
+    (first,), (second,) = (played_stages(one, only=1) for one in (plain, deferred))
+    grown = second.memory.peak_allocated - first.memory.peak_allocated
+    assert grown == pytest.approx(after.in_flight - before.in_flight, rel=0.05)
 
 
 def test_1f1b_holds_as_many_microbatches_as_stages_are_left():

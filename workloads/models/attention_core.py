@@ -105,8 +105,11 @@ def _unfused(tape: OpTape, shard: Shard, core: Core, queries: int, keys: int) ->
     score_flops, value_flops = 2 * scores.numel * core.qk_size, 2 * scores.numel * core.v_size
     inputs = query.num_bytes + key.num_bytes + value.num_bytes
     op = tape.op(again=True)
-    op.run("aten::baddbmm", [query, turned], [scores], op_class="bgemm", flops=score_flops, module=module,
-           saved_inputs=inputs)  # fmt: skip
+    product = compute(
+        "aten::baddbmm", [query, turned], [scores], op_class="bgemm", flops=score_flops, module=module
+    )
+    buffered = shard.software.global_buffer and not shard.software.transformer_engine
+    op.launch(TapedLaunch(replace(product, buffered=buffered), saved_inputs=inputs))
     steps = _softmax(shard, core, scores)
     for step in steps:
         op.run(step.name, step.ins, step.outs, module=module, saved_outputs=step.saved)

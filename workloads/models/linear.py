@@ -168,6 +168,7 @@ def _product(
     beside: list[Hashable] = []
     if exchange.gathered_from is not None:
         gather = collective("all_gather", gathered(shard, flat, fp8), "tp", module=module)
+        gather = replace(gather, buffered=_is_buffered(shard, layer))
         beside += beside_or_before(op, shard, gather, fed_by_cast=behind)
         if reorders(shard):
             op.launch(TapedLaunch(in_order(shard, gathered(shard, flat, fp8), module)))
@@ -208,6 +209,12 @@ def _product(
     if layer.bias and not layer.bias_apart:
         add_bias(tape, shard, y, layer, duplicated=False)
     return y
+
+
+def _is_buffered(shard: Shard, layer: Linear) -> bool:
+    """Whether what is gathered for a layer lies in Megatron's buffer: not in Transformer Engine's layers."""
+    software = shard.software
+    return software.global_buffer and not (software.transformer_engine and layer.fp8 is not False)
 
 
 def _reduce_output(
@@ -252,6 +259,7 @@ def _backward(
     if exchange.gathered_from is not None and trains and shard.software.gather_inputs_again:
         arrivals.append(tape.new_label())
         again = collective("all_gather", gathered(shard, x, fp8), "tp", module=module)
+        again = replace(again, buffered=_is_buffered(shard, layer))
         op.back(aside(shard, again), "weight", arrivals[-1])
     if fp8 and casts_at_use(shard):
         op.back(requantised(weight, module, kept=True), "input")

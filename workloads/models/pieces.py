@@ -34,7 +34,7 @@ class KernelLaunch:
     needs (zero-bubble schedules may run them later), and those that ``accumulates`` marks add a gradient to
     what earlier microbatches left.  ``launches``: kernels that the entry stands for (the products of all
     experts on a few streams); the host pays for each.  ``scratch_bytes``: what it allocates beside what it
-    writes, and gives back behind it.
+    writes, and gives back behind it.  ``buffered``: what it writes lies in a buffer that is never given back.
     """
 
     name: str
@@ -60,6 +60,7 @@ class KernelLaunch:
     launches: int = 1
     host_us: float = 0.0
     scratch_bytes: int = 0
+    buffered: bool = False
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,8 @@ class SoftwareSpec(Frozen):
     ``moe_host_us``: what the host does beside launches, forward or backward, for the experts of a layer
     (router, dispatcher, modules in Python); half of it where capacities make all sizes known.
     ``moe_clamp_apart``: what is gated is cut off by kernels before the fused one, and the host waits there.
+    ``global_buffer``: one buffer for all inputs that tensor-parallel layers gather, and for scores where no
+    kernel fuses them, as large as the largest and never given back (Megatron's own layers).
     ``allocator``: settings of PyTorch's caching allocator, as ``PYTORCH_ALLOC_CONF`` has them;
     ``planned_memory``: there is none, a compiler lays out all that a step needs (XLA).
     ``host_us_per_kernel``: what the host does for a kernel beside the launch call (Python, autograd,
@@ -141,6 +143,7 @@ class SoftwareSpec(Frozen):
     moe_dispatch_fp8: bool = False
     product_sms_left: int = Field(default=0, ge=0)
     moe_host_us: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
+    global_buffer: bool = False
     allocator: str = Field(default="", max_length=1000)
     planned_memory: bool = False
     host_us_per_kernel: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)

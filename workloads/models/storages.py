@@ -57,13 +57,15 @@ class PieceStorages:
     """Storages of one microbatch, and events of each pass in order: ``n`` makes storage n, ``~n`` frees it.
 
     ``output`` goes on to the next piece, which releases it, ``input_gradient`` to the one before (-1: none).
-    A piece without backward has no gradient of its output either.
+    A piece without backward has no gradient of its output either.  ``for_head``: what the gradient of the
+    output layer's weight reads.
     """
 
     storages: tuple[Storage, ...]
     events: dict[Pass, tuple[int, ...]]
     output: int
     input_gradient: int
+    for_head: tuple[int, ...] = ()
 
 
 def storages_of(piece: ModelPiece, group_sizes: tuple[tuple[str, int], ...] = ()) -> PieceStorages:
@@ -109,6 +111,7 @@ class _StorageWalk:
     piece: ModelPiece
     size_of: Callable[[str], int | None]
     found: list[_Tracked] = field(default_factory=list)
+    for_head: list[int] = field(default_factory=list)
 
     def walked(self) -> PieceStorages:
         piece, origins = self.piece, self.piece.origins
@@ -144,6 +147,8 @@ class _StorageWalk:
     ) -> None:
         """What a launch reads and makes, and what of it is ``kept`` for ``op`` (bytes of inputs, outputs)."""
         read = self._read(kernel, visible)
+        if kernel.weight_gradient and kernel.module == LOGITS and kernel.op_class == "gemm":
+            self.for_head += [number for number in read if number != INPUT]
         for number in read:
             one = self.found[number]
             one.released = place
@@ -243,7 +248,8 @@ class _StorageWalk:
             )
             for number, one in enumerate(self.found)
         )
-        return PieceStorages(storages, {kind: tuple(own) for kind, own in events.items()}, output, gradient)
+        every: dict[Pass, tuple[int, ...]] = {kind: tuple(own) for kind, own in events.items()}
+        return PieceStorages(storages, every, output, gradient, tuple(self.for_head))
 
     def _trains(self, position: int) -> bool:
         return self.piece.backward[position].weight_gradient
@@ -257,6 +263,8 @@ class _StorageWalk:
 
 def _written(kernel: KernelLaunch, size_of: Callable[[str], int | None]) -> list[tuple[int, int]]:
     """(bytes, elements) of the storages that a launch allocates."""
+    if kernel.buffered:
+        return []
     if kernel.collective:
         if kernel.collective in _IN_PLACE:
             return []

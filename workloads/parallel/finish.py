@@ -11,6 +11,7 @@ from workloads.parallel.axis import AXES
 from workloads.parallel.emit import COMPUTE, OpWriter
 from workloads.parallel.job import MOMENTS, Job, element_bytes
 from workloads.parallel.megatron_step import adam, clip, side_by_side
+from workloads.parallel.muon import newton_schulz
 from workloads.parallel.replicated import DP_STREAM, buckets_of, left_over, reduce_gradients
 from workloads.parallel.stages import Chunk
 
@@ -37,7 +38,7 @@ def finish_step(writer: OpWriter, job: Job, stage: int, under_way: list[Source])
         if job.as_launched:
             writer.kernels(adam(job, chunks, local), phase="optimizer")
         else:
-            _update(writer, job, local)
+            _update(writer, job, chunks, local)
         if job.parallel.copies > 1 and job.training.sharding != "ddp":
             _with_other_copy(writer, job, stage, local, element_bytes(job.training.param_gather_dtype))
     if job.training.sharding in ("zero1", "zero2") and not job.training.overlap_param_gather:
@@ -136,7 +137,7 @@ def _clip(writer: OpWriter, job: Job, chunks: list[Chunk], numel: int) -> None:
     writer.kernels(kernels, phase="optimizer")
 
 
-def _update(writer: OpWriter, job: Job, numel: int) -> None:
+def _update(writer: OpWriter, job: Job, chunks: list[Chunk], numel: int) -> None:
     """Read gradient, master weight and moments, write the latter; then weights are copied back.
 
     Without a master copy (fp32, or plain SGD without states) the weight itself is read and written.
@@ -165,6 +166,10 @@ def _update(writer: OpWriter, job: Job, numel: int) -> None:
         kernels.append(
             compute("multi_tensor_copy", state[:1], [weight], op_class="foreach", module="optimizer")
         )
+    if training.optimizer == "muon":
+        pieces = tuple(piece for chunk in chunks for piece in chunk.pieces)
+        share = numel / job.numel(pieces, trainable=True)
+        kernels = [*newton_schulz(pieces, share, job.shard.dtype), *kernels]
     writer.kernels(kernels, phase="optimizer")
 
 

@@ -20,7 +20,7 @@ from workloads.parallel.stages import Chunk, chunks_of, split_layers
 FSDP = ("zero3", "fsdp1", "fsdp2")
 
 #: Values in fp32 that an optimizer keeps of each parameter.
-MOMENTS: Final = {"adam": 2, "sgd": 0, "momentum": 1, "adagrad": 1, "lars": 1, "none": 0}
+MOMENTS: Final = {"adam": 2, "sgd": 0, "momentum": 1, "adagrad": 1, "lars": 1, "muon": 1, "none": 0}
 
 
 def element_bytes(precision: str) -> int:

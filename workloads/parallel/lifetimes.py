@@ -86,6 +86,7 @@ class _Writer:
     passes: dict[tuple[int, int], _InFlight] = field(default_factory=dict)
     sharded: dict[int, UnitStorages] = field(default_factory=dict)  # by chunk
     lasts: Container[int] = ()  # places of the last backward of each chunk
+    deferred: list[list[int]] = field(default_factory=list)  # what gradients of the head's weight read
     _scripts: dict[tuple[int, str, int], _Script] = field(default_factory=dict)
 
     def written(self) -> StageLifetimes:
@@ -131,6 +132,9 @@ class _Writer:
                 self._forward(action, chunk)
             else:
                 self._backward(action, chunk)
+        for waiting in self.deferred:
+            for storage in waiting:
+                self._free(storage)
 
     def _forward(self, action: Action, chunk: Chunk) -> None:
         one = self.passes[action.chunk, action.microbatch] = _InFlight([])
@@ -169,8 +173,11 @@ class _Writer:
             if units is not None and action.kind != "W" and piece.backward:
                 units.before(position, forward=False)
             script = self._script(piece, action.kind, layer)
-            self._write(script, one.ids[position], layer)
             made = script.made
+            if piece.name == "head" and action.kind == "B" and made.for_head and self._defers():
+                self.deferred.append([int(one.ids[position][number]) for number in made.for_head])
+                script = script.without(made.for_head)
+            self._write(script, one.ids[position], layer)
             if action.kind != "W" and made.input_gradient >= 0:
                 gradient = int(one.ids[position][made.input_gradient])
                 if position and chunk.pieces[position - 1].backward:
@@ -187,6 +194,10 @@ class _Writer:
             if one.sent >= 0:
                 self._free(one.sent)
             del self.passes[action.chunk, action.microbatch]
+
+    def _defers(self) -> bool:
+        limit = self.job.training.deferred_head_gradients
+        return limit == 0 or len(self.deferred) < limit
 
     def _script(self, piece: ModelPiece, kind: str, layer: int) -> _Script:
         key = id(piece), kind, layer
@@ -238,6 +249,11 @@ class _Script:
     storage: IntArray
     num_bytes: IntArray
     holder: IntArray
+
+    def without(self, kept: Sequence[int]) -> _Script:
+        """The same but for releases of what is ``kept``."""
+        there = (self.num_bytes >= 0) | ~np.isin(self.storage, kept)
+        return _Script(self.made, self.storage[there], self.num_bytes[there], self.holder[there])
 
     def gradients(self, ids: IntArray) -> dict[int, int]:
         """Bytes of the storages that are gradients of parameters."""

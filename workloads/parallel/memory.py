@@ -30,7 +30,7 @@ from workloads.parallel.actions import ends_of
 from workloads.parallel.job import Job
 from workloads.parallel.stages import Chunk
 from workloads.parallel.static import static_memory
-from workloads.parallel.working import ChunkWalk, WalkedPasses
+from workloads.parallel.working import ChunkWalk, WalkedPasses, head_between
 
 #: Driver, CUDA context and loaded kernels (as the GPU profiles have it).
 CONTEXT_BYTES = 1 << 30
@@ -151,13 +151,20 @@ def least_bytes(job: Job) -> int:
     return max(found)
 
 
+def _deferred(job: Job, chunks: Sequence[Chunk]) -> int:
+    """What waits for gradients of the head's weight while the last microbatch is at hand."""
+    limit, before = job.training.deferred_head_gradients, job.num_microbatches - 1
+    count = 0 if limit < 0 else before if limit == 0 else min(limit, before)
+    return count * sum(head_between(job, chunk) for chunk in chunks) if count else 0
+
+
 @lru_cache(maxsize=1 << 12)
 def _occupancies_of(
     schedule: str, stages: int, microbatches: int, chunks: int, group: int, forward_only: bool, in_turn: bool
 ) -> tuple[tuple[Occupancy, ...], ...]:
     """Of every stage of a schedule: jobs that differ in other things share them."""
     if in_turn:
-        microbatches = _enough(schedule, stages, microbatches, chunks, group, forward_only)
+        microbatches = enough_microbatches(schedule, stages, microbatches, chunks, group, forward_only)
     actions = SCHEDULES[schedule].actions(stages, microbatches, chunks, group)
     kept = [[action for action in own if action.kind == "F" or not forward_only] for own in actions]
     if in_turn:
@@ -165,7 +172,7 @@ def _occupancies_of(
     return tuple(_fullest(occupancies(own)) for own in kept)
 
 
-def _enough(
+def enough_microbatches(
     schedule: str, stages: int, microbatches: int, chunks: int, group: int, forward_only: bool
 ) -> int:
     """As few microbatches as hold what all of them do: a steady pipeline repeats itself."""
@@ -203,6 +210,7 @@ def _estimate(
 ) -> MemoryEstimate:
     static = static_memory(job, stage)
     peak = _peak(job, job.chunks[stage], held, {} if walked is None else walked)
+    peak = peak._replace(in_flight=peak.in_flight + _deferred(job, job.chunks[stage]))
     besides, reduced = static.besides
     if besides > peak.in_flight + peak.working + peak.gathered + peak.gradients:
         peak = peak._replace(in_flight=0, working=besides - reduced, gathered=0, gradients=reduced)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from simcore.graph.schedules import Action, Schedule
+from simcore.graph.schedules import Schedule
 from simcore.memory.caching import AllocatorSettings, PlayedMemory, play
 from workloads.parallel.check import check_job
 from workloads.parallel.generate import schedule_of
 from workloads.parallel.job import Job
 from workloads.parallel.lasting import EMBEDDING, HEAD, NO_LAYER, OPTIMIZER, StorageHolder
 from workloads.parallel.lifetimes import StageLifetimes, stage_lifetimes
-from workloads.parallel.memory import MemoryEstimate, estimate_memory, occupancies
+from workloads.parallel.memory import MemoryEstimate, enough_microbatches, estimate_memory
 
 _PASSES: Final = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 _ENDS: Final = {EMBEDDING: "the embedding", HEAD: "the head"}
@@ -125,21 +124,16 @@ def played_stages(job: Job, *, near: float = 0.0, only: int | None = None) -> li
 
 
 def shortened(job: Job) -> Schedule:
-    """The job's schedule with as few microbatches as hold what all of them do: warm-up, and then some.
+    """The job's schedule with as few microbatches as hold what all of them do.
 
     A steady pipeline repeats itself, and its allocator finds the same blocks again.
     """
     p, forward_only = job.parallel, job.training.trainable == "none"
-    whole, _ = schedule_of(p, job.num_microbatches, forward_only=forward_only)
-    group = p.microbatch_group or p.pp
-    least = group * (-(-(2 * p.pp + 2) // group))
-    if least >= job.num_microbatches or job.num_microbatches % group:
-        return whole
-    short, _ = schedule_of(p, least, forward_only=forward_only)
-    same = all(_most(own) == _most(full) for own, full in zip(short, whole, strict=True))
-    return short if same else whole
-
-
-def _most(actions: Sequence[Action]) -> int:
-    """Microbatches that await their backward at most."""
-    return max((sum(one.whole) + sum(one.half) for one in occupancies(actions)), default=0)
+    count, deferred = job.num_microbatches, job.training.deferred_head_gradients
+    if deferred:  # 0: each one adds to what waits for the last
+        count = enough_microbatches(
+            p.schedule, p.pp, count, p.virtual_stages, p.microbatch_group, forward_only
+        )
+    if deferred >= count:
+        count = job.num_microbatches
+    return schedule_of(p, count, forward_only=forward_only)[0]

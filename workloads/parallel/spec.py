@@ -124,7 +124,7 @@ class TrainingSpec(Frozen):
     grad_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"  # accumulation and storage
     grad_reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
     param_gather_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "bf16"
-    optimizer: Literal["adam", "sgd", "momentum", "adagrad", "lars", "none"] = "adam"
+    optimizer: Literal["adam", "sgd", "momentum", "adagrad", "lars", "muon", "none"] = "adam"
     optimizer_bytes_per_parameter: int = Field(default=12, ge=0, le=1024)  # master copy and moments
     clip_gradients: bool = True
     overlap_grad_reduce: bool = False
@@ -142,6 +142,9 @@ class TrainingSpec(Frozen):
     )  # PyTorch's DDP: 25 MiB (the first 1 MiB); 0: as above
     engine: Literal["megatron", "deepspeed"] = "megatron"  # whose habits of keeping tensors
     reduce_every_microbatch: bool = False  # gradient accumulation without no_sync
+    # Microbatches whose gradients of the output layer's weight wait for the last one's (0: all, -1: none):
+    # what they need is held; when they are computed a step's time does not tell.
+    deferred_head_gradients: int = Field(default=-1, ge=-1, le=1 << 16)
     trainable: str = "all"
     lora_rank: WidthOrNone = 0
     lora_targets: str = "linear_qkv|linear_proj|linear_fc1|linear_fc2"

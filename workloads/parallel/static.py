@@ -11,6 +11,7 @@ from typing import Final
 from workloads.models.pieces import ModelPiece
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
+from workloads.parallel.muon import orthogonalised_numel
 
 #: Bytes of an element of what optimizers work in.
 WIDE: Final = 4
@@ -107,13 +108,20 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         gradients=gradients,
         reduced=reduced,
         masters=owned * masters,
-        moments=owned * (states - masters),
+        moments=owned * (states - masters) + _adams(job, pieces, owned, trainable),
         buckets=_buckets(job, trainable),
         kept=_kept(job, pieces),
         step=_step(job, owned),
         flat=flat,
         copied=flat if training.engine == "megatron" else 0,
     )
+
+
+def _adams(job: Job, pieces: Sequence[ModelPiece], owned: int, trainable: int) -> int:
+    """Muon's second moments, of what Adam updates."""
+    if job.training.optimizer != "muon" or not trainable:
+        return 0
+    return WIDE * owned * (trainable - orthogonalised_numel(pieces)) // trainable
 
 
 def _engine_numel(pieces: Sequence[ModelPiece]) -> int:
@@ -153,6 +161,15 @@ def _kept(job: Job, pieces: Sequence[ModelPiece]) -> Named:
         "workspace of products": job.software.workspace_bytes,
         "weights in fp8": _engine_numel(pieces) * _fp8_bytes(job) if once else 0,
         "gradients that nobody reads": _unread_gradients(job, pieces),
+        "buffer of gathered inputs": max(
+            (
+                kernel.num_bytes or kernel.bytes_written
+                for piece in pieces
+                for kernel in (*piece.forward, *piece.backward)
+                if kernel.buffered
+            ),
+            default=0,
+        ),
     }
     return tuple((name, num_bytes) for name, num_bytes in found.items() if num_bytes)
 

@@ -44,6 +44,14 @@ class PassMemory:
         return self.working + self.gathered
 
 
+def head_between(job: Job, chunk: Chunk) -> int:
+    """Bytes that a microbatch whose gradient of the head's weight is deferred holds until then."""
+    if not chunk.has_head or not chunk.pieces[-1].backward:
+        return 0
+    made = storages_of(chunk.pieces[-1], job.group_sizes)
+    return sum(_blocks(made.storages[number].num_bytes) for number in made.for_head)
+
+
 def keeps_sent(job: Job, chunk: Chunk) -> bool:
     """Whether what a chunk hands on stays until its backward (DeepSpeed's ``pipe_buffers``)."""
     backward = bool(chunk.pieces and chunk.pieces[-1].backward)

@@ -88,7 +88,7 @@ PEAK = {
 
 def test_peaks_of_ranks_are_compared_in_bytes_allocated_and_reserved_apart(tmp_path: Path) -> None:
     path = tmp_path / "peaks.csv"
-    rows = [{**PEAK, "other_flags": "{}"}, {**PEAK, "other_flags": json.dumps({"optimizer": "muon"})}]
+    rows = [{**PEAK, "other_flags": "{}"}, {**PEAK, "other_flags": json.dumps({"optimizer": "lion"})}]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
@@ -103,7 +103,7 @@ def test_peaks_of_ranks_are_compared_in_bytes_allocated_and_reserved_apart(tmp_p
     assert found.predicted_reserved_bytes >= found.predicted_bytes
     assert found.reserved_error == found.predicted_reserved_bytes / 1_200_000_000 - 1
     assert found.fits is True
-    assert "muon" in skipped.skipped_reason
+    assert "lion" in skipped.skipped_reason
 
 
 def test_rows_that_cannot_be_are_skipped_with_the_reason(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_stage_that_is_named_and_the_allocator(tmp_path):
     ("flags", "columns", "reason"),
     [
         ({"hybrid_layer_pattern": "M-M*"}, {}, "Mamba"),
-        ({"optimizer": "muon"}, {}, "muon"),
+        ({"optimizer": "lion"}, {}, "lion"),
         ({"no_such_flag": 3}, {}, "no-such-flag"),
         ({}, {"cpu_offload": "[mlp]"}, "host memory"),
         ({}, {"layers": ""}, "layers"),

@@ -76,7 +76,8 @@ _WITHOUT_INFLUENCE: Final = (
     "--outer-dp-sharding-strategy", "--first-last-layers-bf16", "--num-layers-at-end-in-bf16",
     "--megatron-fsdp-main-params-dtype", "--megatron-fsdp-main-grads-dtype",
     "--megatron-fsdp-grad-comm-dtype",
-    "--hierarchical-context-parallel-sizes",
+    "--hierarchical-context-parallel-sizes", "--overlap-param-gather-with-optimizer-step",
+    "--no-use-layer-wise-param-layout",
 )  # fmt: skip
 #: GPUs of a node of the machines that rows ran on, where a row does not say how many there were.
 _NODE: Final = 8
@@ -272,8 +273,6 @@ def _refuse(row: RunRow, words: dict[str, tuple[str, ...]]) -> None:
         raise InputError("layers of Mamba are not modelled")
     if row.says("cpu_offload"):
         raise InputError("activations in host memory are not modelled")
-    if "--defer-embedding-wgrad-compute" in words:
-        raise InputError("deferred gradients of the output layer are not modelled")
     if "--num-layers" not in words and "--encoder-num-layers" not in words:
         raise InputError("the number of layers is not given")
     begins = re.match(r"0:([0-9]{1,9})\b", " ".join(words.get("--step-batch-size-schedule", ())))

@@ -158,7 +158,8 @@ def _write_recompute(job: Description) -> Words:
 
 def _read_states(said: Said) -> Settings:
     """The optimizer; states narrower than fp32 where it is told so."""
-    kind = said.meant("--optimizer", {"adam": "adam", "sgd": "sgd"}, "adam")
+    kinds = {"adam": "adam", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
+    kind = said.meant("--optimizer", kinds, "adam")
     found: dict[str, Any] = {"training.optimizer": kind}
     if said.has("--use-precision-aware-optimizer"):
         widths = [
@@ -171,7 +172,8 @@ def _read_states(said: Said) -> Settings:
 
 def _write_states(job: Description) -> Words:
     training = job.training
-    found: dict[str, tuple[str, ...]] = {} if training.optimizer == "adam" else {"--optimizer": ("sgd",)}
+    usual = training.optimizer == "adam"
+    found: dict[str, tuple[str, ...]] = {} if usual else {"--optimizer": (training.optimizer,)}
     if training.optimizer == "adam" and training.optimizer_bytes_per_parameter == 8:
         narrow = {"--exp-avg-dtype": ("bf16",), "--exp-avg-sq-dtype": ("bf16",)}
         return {**found, "--use-precision-aware-optimizer": (), **narrow}
@@ -180,6 +182,18 @@ def _write_states(job: Description) -> Words:
 
 def _read_clipping(said: Said) -> Settings:
     return {"training.clip_gradients": said.real("--clip-grad", 1.0) != 0}
+
+
+def _read_deferred(said: Said) -> Settings:
+    if not said.has("--defer-embedding-wgrad-compute"):
+        return {}
+    return {"training.deferred_head_gradients": said.number("--wgrad-deferral-limit", 0)}
+
+
+def _write_deferred(job: Description) -> Words:
+    limit = job.training.deferred_head_gradients
+    found: dict[str, tuple[str, ...]] = {"--defer-embedding-wgrad-compute": ()} if limit >= 0 else {}
+    return {**found, "--wgrad-deferral-limit": (str(limit),)} if limit > 0 else found
 
 
 def _read_messages(said: Said) -> Settings:
@@ -306,6 +320,9 @@ TRAINING: Final = (
     number("--ddp-bucket-size", "training.bucket_parameters", -1),
     switch("--tp-comm-overlap", "training.tp_overlap"),
     Option(("--no-overlap-p2p-communication",), _read_messages, _write_messages),
+    Option(
+        ("--defer-embedding-wgrad-compute", "--wgrad-deferral-limit"), _read_deferred, _write_deferred
+    ),
     Option(
         ("--attention-backend", "--use-flash-attn", "--transformer-impl"), _read_attention, _write_attention
     ),
