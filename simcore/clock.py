@@ -53,7 +53,10 @@ class Clock(Environment):
 
     It keeps what is scheduled itself (``schedule``, ``peek`` and ``step`` are what SimPy asks of an
     environment), so that a part of it can be played on an agenda of its own: :meth:`catching_up`.
+    ``now`` is the current simulated time, ps.
     """
+
+    now: int = 0  # SimPy's is a property, which is asked for everywhere
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -62,14 +65,9 @@ class Clock(Environment):
         self._numbers = count()
         self._caught_up = 0  # events processed while others were ahead
 
-    @property
-    def now(self) -> int:
-        """Current simulated time, ps."""
-        return self._now  # type: ignore[return-value]
-
     def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: float = 0) -> None:
         """Have ``event`` processed ``delay`` ps from now."""
-        self._note(int(self._now + delay), priority, partial(_process, event))
+        self._note(int(self.now + delay), priority, partial(_process, event))
 
     def schedule_at(self, event: Event, time_ps: int) -> None:
         """Have ``event`` processed at ``time_ps``."""
@@ -90,7 +88,7 @@ class Clock(Environment):
         """Process the next event.  EmptySchedule without any."""
         if not self._agenda:
             raise EmptySchedule
-        self._now, _, number, happens = heappop(self._agenda)
+        self.now, _, number, happens = heappop(self._agenda)
         happens(number)
         self.num_events += 1
 
@@ -103,7 +101,7 @@ class Clock(Environment):
         agenda, done = self._agenda, self.num_events
         with uncollected():  # nothing here makes cycles, and millions of young objects would be scanned
             while agenda:
-                self._now, _, number, happens = heappop(agenda)
+                self.now, _, number, happens = heappop(agenda)
                 happens(number)
                 done += 1
                 if progress is not None and not done % _REPORT_EVERY:
@@ -119,15 +117,15 @@ class Clock(Environment):
         For what has had nothing to do with anything else since then: it has an agenda of its own until it has
         caught up.  What it has due now or later joins the others' agenda.
         """
-        others, now = self._agenda, self._now
+        others, now = self._agenda, self.now
         own = self._agenda = []
-        self._now = since_ps
+        self.now = since_ps
         yield
         while own and own[0][0] < now:
-            self._now, _, number, happens = heappop(own)
+            self.now, _, number, happens = heappop(own)
             happens(number)
             self._caught_up += 1
-        self._agenda, self._now = others, now
+        self._agenda, self.now = others, now
         for entry in own:
             heappush(others, entry)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Protocol
 
 from simcore.collectives.kinds import Collective, kind_of
@@ -82,12 +83,12 @@ class CollectivePlan:
         """What kind of collective it is."""
         return kind_of(self.collective)
 
-    @property
+    @cached_property
     def lead_ps(self) -> int:
         """Latency before the first byte moves."""
         return self.latency_ps - self.between_ps
 
-    @property
+    @cached_property
     def pace_bytes_per_s(self) -> float:
         """Progress per second alone with the waits between steps spread over the data; at most the cap."""
         if not self.between_ps or not self.volume_bytes > 0:

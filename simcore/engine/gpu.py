@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import simpy
+from simpy.events import Event
 from simpy.resources import base
 
 from simcore.elementary import plain_sum
@@ -41,7 +42,12 @@ class Hold(base.Put["SmPool"]):
     def __init__(self, pool: SmPool, num_sms: int, purpose: str) -> None:
         self.num_sms = num_sms
         self.purpose = purpose
-        super().__init__(pool)
+        if pool.put_queue or not pool.take(num_sms, purpose):
+            super().__init__(pool)
+            return
+        Event.__init__(self, pool.clock)  # there is nothing to wait for, and nobody to be told
+        self.resource, self.proc = pool, pool.clock.active_process
+        self.grant()
 
     def grant(self) -> None:
         """Resume the holder at once; whoever asks only now goes on without having waited."""
@@ -69,6 +75,7 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
 
     def __init__(self, gpu: Gpu, num_sms: int) -> None:
         super().__init__(gpu.clock, num_sms)
+        self.clock = gpu.clock
         self._gpu = gpu
         self.num_sms = num_sms
         self.held = 0
@@ -122,19 +129,28 @@ class SmPool(base.BaseResource["Hold", "base.Get[SmPool]"]):
         pass  # nobody gets
 
     def _do_put(self, event: Hold) -> bool:
+        queue = self.put_queue
+        assert queue[0] is event
+        del queue[0]
+        if not self.take(event.num_sms, event.purpose):
+            queue.insert(0, event)
+            self._gpu.rerate()  # waiting holds want to know when blocks retire
+            return False
+        event.grant()
+        return True
+
+    def take(self, num_sms: int, purpose: str) -> bool:
+        """Take so many SMs if they are free now, for a hold."""
         gpu = self._gpu
         free = self.num_sms - self.held
         if gpu.executions:
             gpu.settle()
             free -= gpu.sms_in_use()
-        if event.num_sms > free:
-            gpu.rerate()  # waiting holds want to know when blocks retire
+        if num_sms > free:
             return False
-        self.put_queue.remove(event)
-        self._count(event.num_sms, event.purpose)
+        self._count(num_sms, purpose)
         if gpu.executions:
             gpu.rerate()
-        event.grant()
         return True
 
     def _do_get(self, event: base.Get[SmPool]) -> bool:

@@ -200,14 +200,16 @@ class Items(Sequence[Item]):
     @overload
     def __getitem__(self, number: slice) -> list[Item]: ...
     def __getitem__(self, number: int | slice) -> Item | list[Item]:
+        try:
+            return self._made[number]  # type: ignore[index]  # a slice is no key
+        except (KeyError, TypeError):
+            pass
         if isinstance(number, slice):
             return [self[one] for one in range(*number.indices(self._len))]
         made = self._made
-        item = made.get(number)
-        if item is None:
-            if len(made) >= _KEPT:
-                made.clear()
-            item = made[number] = self._maker.make(self._first + number)
+        if len(made) >= _KEPT:
+            made.clear()
+        item = made[number] = self._maker.make(self._first + number)
         return item
 
     def __iter__(self) -> Iterator[Item]:

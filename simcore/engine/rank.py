@@ -47,12 +47,12 @@ class Rank:
     Recorded per item (numbered over all streams): ``ready``, ``start``, ``end``; for items whose ops did not
     simply follow one another, ``op_start`` and ``op_end`` of the ops, in the tape's order; -1 elsewhere.
     Those of ops are most of a record and few are set: they are there from :meth:`lay_out` on.
-    ``host_base`` is when each host segment began launching, ``host_begin`` when the host first wanted to (a
-    blocked SYNC lies between).
+    ``begin_ps`` is when the host begins, ``host_base`` when each host segment began launching, ``host_begin``
+    when the host first wanted to (a blocked SYNC lies between).
     """
 
     __slots__ = (
-        "_bound", "_clock", "_host_waiters", "_noted", "_waiters", "communicators", "done", "gpu",
+        "_bound", "_clock", "_host_waiters", "_noted", "_waiters", "begin_ps", "communicators", "done", "gpu",
         "host_base", "host_begin", "item_end", "item_ready", "item_start", "number", "op_end", "op_start",
         "player", "tape",
     )  # fmt: skip
@@ -76,6 +76,7 @@ class Rank:
         self._waiters: dict[tuple[int, int], Signal] = {}
         self._host_waiters: dict[int, Signal] = {}
         self.player: Player | None = None
+        self.begin_ps = 0
 
     @property
     def calls(self) -> dict[Call, CollectivePlan]:
@@ -104,7 +105,10 @@ class Rank:
 
     def _completion(self, stream: int, number: int) -> Signal:
         """Fires when item ``number`` of ``stream`` completes."""
-        return self._waiters.setdefault((stream, number), Signal(self._clock))
+        signal = self._waiters.get((stream, number))
+        if signal is None:
+            signal = self._waiters[stream, number] = Signal(self._clock)
+        return signal
 
     def _launched(self, segment: int) -> Signal:
         """Fires when the host reaches ``segment``."""
@@ -113,7 +117,7 @@ class Rank:
     # -- the host --------------------------------------------------------------------------------
 
     def _host(self) -> Coroutine:
-        free_at = 0
+        free_at = self.begin_ps
         for number, segment in enumerate(self.tape.segments):
             for stream, item in segment.waits:
                 if self.done[stream] <= item:
@@ -131,8 +135,9 @@ class Rank:
     def _stream(self, stream: int) -> Coroutine:
         done, base, gpu, clock = self.done, self.host_base, self.gpu, self._clock
         items, first = self.tape.streams[stream], self.tape.first_item[stream]
-        player = self.player if self.player is not None and self.player.stream == stream else None
-        while (here := done[stream]) < len(items):
+        play = self.player.play if self.player is not None and self.player.stream == stream else None
+        waiters, num_items = self._waiters, len(items)
+        while (here := done[stream]) < num_items:
             segment, launch, waits, watched, work, on_copy_engine = items[here]
             for other, item in waits:
                 if done[other] <= item:
@@ -143,8 +148,8 @@ class Rank:
                 continue
             if segment >= len(base):
                 yield self._launched(segment)
-            if player is not None:
-                stretch = player.play(here)
+            if play is not None:
+                stretch = play(here)
                 if stretch is not None:
                     yield stretch
                     continue
@@ -180,8 +185,8 @@ class Rank:
                 else:
                     yield from self._fused(work, number)
             done[stream] += 1
-            if watched:
-                waiter = self._waiters.pop((stream, here), None)
+            if watched and waiters:
+                waiter = waiters.pop((stream, here), None)
                 if waiter is not None:
                     waiter.fire()
 
@@ -190,9 +195,10 @@ class Rank:
         done = self.done
         for stream, items in zip(streams, place, strict=True):
             done[stream] = items
-        woken = [key for key in self._waiters if key[0] in streams and key[1] < done[key[0]]]
-        for key in woken:
-            self._waiters.pop(key).fire()
+        if self._waiters:
+            woken = [key for key in self._waiters if key[0] in streams and key[1] < done[key[0]]]
+            for key in woken:
+                self._waiters.pop(key).fire()
 
     def _fused(self, work: Communication, number: int) -> Coroutine:
         """Several calls as one launch: all meet at once, and the launch ends with the last."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -67,6 +67,9 @@ class Aid:
         """Who answers for stretches of the rank's stream, if anybody does."""
         return None
 
+    def end(self, ranks: Sequence[Rank], network: FluidNetwork | None) -> None:
+        """The job has been played."""
+
     def log(self) -> tuple[IntArray, Int32Array, FloatArray] | None:
         """Changes of rates that the network was not told: (time, number of the plan, bytes/ps) columns."""
         return None
@@ -84,6 +87,7 @@ def simulate(
     variants: Variants | None = None,
     learned: LearnedInterference | None = None,
     noise: Noise | None = None,
+    begin_ps: IntArray | None = None,
     aid: Aid | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> SimulationResult:
@@ -93,8 +97,9 @@ def simulate(
     it; without, every rank is simulated, and the result is the same.  ``variants`` are ranks whose GPUs
     differ; ``learned`` decides how communication slows kernels on GPUs that it covers (with a warning about
     others); ``noise`` makes every rank different, which unfolds the job (with a warning), as does network
-    "packet", which ``packets`` says more about.  ``aid`` may answer for stretches; without, every kernel is
-    an event.  ``progress`` gets the share done, 0..1.
+    "packet", which ``packets`` says more about.  ``begin_ps``: when hosts begin, by class of ranks (by their
+    representatives); 0 else.  ``aid`` may answer for stretches; without, every kernel is an event.
+    ``progress`` gets the share done, 0..1.
 
     Errors: InputError (unknown network, more ranks than GPUs, a job too large for packets), GraphError
     (members of a group disagree), DeadlockError (no rank can go on).
@@ -113,7 +118,18 @@ def simulate(
     if network == "fluid":
         planner = FluidPlanner(planner, topology.links.bytes_per_s)
     job = _Job(
-        graph, topology, planner, network, packets, fold, variants, learned, noise, aid or Aid(), progress
+        graph,
+        topology,
+        planner,
+        network,
+        packets,
+        fold,
+        variants,
+        learned,
+        noise,
+        begin_ps,
+        aid or Aid(),
+        progress,
     )
     with uncollected():  # hundreds of thousands of objects that last until the end would be scanned
         return job.play().result()
@@ -132,6 +148,7 @@ class _Job:
     variants: Variants
     learned: LearnedInterference | None
     noise: Noise | None
+    begin_ps: IntArray | None
     aid: Aid
     progress: Callable[[float], None] | None
 
@@ -164,6 +181,8 @@ class _Job:
                 execution=self.aid.execution,
             )
             rank = Rank(number, tapes.of_rank(number), gpu, communicators, clock)
+            if self.begin_ps is not None:
+                rank.begin_ps = int(self.begin_ps[len(ranks)])
             if fluid is not None:
                 rank.player = self.aid.player(rank)
             for coroutine in rank.coroutines():
@@ -202,6 +221,7 @@ class _Played:
     def result(self) -> SimulationResult:
         """Times by op, the links' log, and warnings.  Uses the records up."""
         job, ranks, parts = self.job, self.ranks, self.parts
+        job.aid.end(ranks, self.fluid)
         kind = job.graph.ops.kind
         # Sorting it takes several columns as long as it is: the times of all ops are made after that.
         log = link_log(self.fluid, job.aid.log()) if self.fluid is not None else None

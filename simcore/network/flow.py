@@ -32,18 +32,19 @@ class Flow(Movable):
     members' HBM, at most ``cap``.
     """
 
+    network: Network | None = None
+    moving = False
+    rate = 0.0
+    desired = 0.0
+    since = 0
+
     def __init__(self, clock: Clock, plan: CollectivePlan, members: Sequence[Endpoint]) -> None:
         super().__init__(clock)
         self.plan = plan
         self.cap = plan.pace_bytes_per_s * 1e-12
         self.members = members
-        self.network: Network | None = None
-        self.moving = False
         self.remaining = plan.volume_bytes
         self.hbm_caps: dict[Endpoint, float] = {}
-        self.rate = 0.0
-        self.desired = 0.0
-        self.since = 0
 
     @property
     def at_its_cap(self) -> bool:

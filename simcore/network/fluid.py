@@ -152,6 +152,7 @@ class FluidNetwork:
             flow.fire()
             return
         flow.moving = True
+        flow.since = self._clock.now
         alone, fits = route.alone, True
         for link, weight, inputs in route.uses:
             others = link.flows
@@ -165,7 +166,6 @@ class FluidNetwork:
             link.request(flow, weight)
         for link, weight, _ in route.passes:
             link.request(flow, weight)
-        flow.since = self._clock.now
         if fits:
             self._apply(flow, alone, alone)
             self._notify(flow)
@@ -173,30 +173,32 @@ class FluidNetwork:
             self._settle_later([flow])
 
     def _leave(self, flow: Flow) -> None:
-        self._unsettled.pop(flow, None)
+        if self._unsettled:
+            self._unsettled.pop(flow, None)
         neighbours: list[Flow] = []
-        route = self.route(flow.plan)
+        route = self._routes[flow.plan]
         for link, _, _ in route.uses:
             link.release(flow)
-            neighbours += [other for other in link.flows if not other.at_its_cap]
+            if link.flows:
+                neighbours += [other for other in link.flows if not other.at_its_cap]
         for link, _, _ in route.passes:
             link.release(flow)
         self._note(flow, -flow.rate)
         for member in flow.members:
             member.draw_ended(flow)
-        self._settle_later(neighbours)
+        if neighbours:
+            self._settle_later(neighbours)
         finish(flow)
 
     def _settle_later(self, flows: Sequence[Flow]) -> None:
-        """Find the rates of ``flows``, and of who shares links with them, when this instant is over.
+        """Find the rates of ``flows`` (some), and of who shares links with them, when this instant is over.
 
         Flows of many groups come and go at one instant.  Nothing moves meanwhile, so that one solution of
         what they share, the last one, is the only one that matters.
         """
-        if flows:
-            if not self._unsettled:
-                self._clock.at_the_end(self._settle)
-            self._unsettled.update(dict.fromkeys(flows))
+        if not self._unsettled:
+            self._clock.at_the_end(self._settle)
+        self._unsettled.update(dict.fromkeys(flows))
 
     def _settle(self) -> None:
         seeds, self._unsettled = self._unsettled, {}

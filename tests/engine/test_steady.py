@@ -105,6 +105,22 @@ def test_a_job_with_a_steady_state(graph):
     assert share_simulated(graph, where) < 0.75
 
 
+def test_replicas_whose_messages_have_further_to_go():
+    # Three replicas on nodes 3 s + r of stage s; ten nodes to a leaf: the last message of the first stays on
+    # its leaf (nodes 6 and 9), those of the others go through a spine (7 and 10, 8 and 11).  Each replica
+    # repeats itself with a period of its own, until all reduce gradients.
+    graph = job(24, tp=8, dp=3)
+    where = Topology(load_cluster("h100", {"cluster.num_nodes": "12", "cluster.nodes_per_leaf": "10"}))
+    quick = both(graph, where)
+    assert quick.answered.steady
+    last_stages = [quick.times_of(8 * node) for node in (9, 10)]
+    flat = graph.flat_ops(graph.programs[graph.program_of_rank[72]])
+    (reduces,) = np.flatnonzero(graph.ops.group.equals("dp")[flat.row])
+    ready, end = ([getattr(times, name)[reduces] for times in last_stages] for name in ("ready_ps", "end_ps"))
+    assert ready[0] < ready[1]
+    assert end[0] == end[1]
+
+
 @pytest.mark.parametrize("schedule", ["zero_bubble", "gpipe"])
 def test_a_job_that_does_not_settle_in_time(schedule):
     graph = job(24, schedule=schedule)

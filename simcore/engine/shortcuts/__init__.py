@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,6 +28,7 @@ from simcore.engine.shortcuts.cell_times import CellBook
 from simcore.engine.shortcuts.runs import Runs
 from simcore.engine.shortcuts.solo import Solos, are_worthwhile, log_of
 from simcore.engine.shortcuts.steady import repeated
+from simcore.engine.shortcuts.ties import Tie, ties_of
 from simcore.engine.simulate import Aid, counted
 from simcore.engine.simulate import simulate as simulate_unaided
 
@@ -63,14 +64,17 @@ def simulate(
     A learned interference has no cells; noise and packets have no steady states.
     """
 
-    def play(graph: Graph) -> SimulationResult:
+    def play(
+        graph: Graph, begin_ps: IntArray | None = None
+    ) -> tuple[SimulationResult, Sequence[Sequence[Tie]]]:
         aid = _Shortcuts(shortcuts, cells=options.get("learned") is None)
-        result = simulate_unaided(graph, topology, cost, planner, aid=aid, **options)
+        result = simulate_unaided(graph, topology, cost, planner, aid=aid, begin_ps=begin_ps, **options)
+        ties = aid.ties
         del aid  # and with it what was played
         if result.engine_events > _MANY_EVENTS:
             gc.collect()  # few objects are in cycles, but they lie scattered in pages that nothing else is on
             _give_back_memory()
-        return result
+        return result, ties
 
     def costs_of(ranks: IntArray) -> list[HostCosts]:
         variants = options.get("variants")
@@ -85,7 +89,7 @@ def simulate(
         if repeats and (noise is None or noise.sigma == 0.0):
             result = repeated(graph, play, costs_of)
         if result is None:
-            result = play(graph)
+            result, _ = play(graph)
         elif result.engine_events > _MANY_EVENTS:
             _give_back_memory()
         result = counted(result)
@@ -111,6 +115,7 @@ class _Shortcuts(Aid):
         self._runs = Runs() if "runs" in names else None
         self._has_cells = "cells" in names and cells
         self._solos: Solos | None = None
+        self.ties: Sequence[Sequence[Tie]] = ()
         if self._runs is not None:
             self.execution = self._runs.execute
 
@@ -134,6 +139,10 @@ class _Shortcuts(Aid):
     def player(self, rank: Rank) -> Player | None:
         """See :class:`simcore.engine.simulate.Aid`."""
         return self._solos.of(rank) if self._solos is not None else None
+
+    def end(self, ranks: Sequence[Rank], network: FluidNetwork | None) -> None:
+        """See :class:`simcore.engine.simulate.Aid`."""
+        self.ties = ties_of(ranks, network)
 
     def log(self) -> tuple[IntArray, Int32Array, npt.NDArray[np.float64]] | None:
         """See :class:`simcore.engine.simulate.Aid`."""

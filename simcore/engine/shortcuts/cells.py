@@ -21,8 +21,6 @@ from simcore.engine.sequence import KernelSequence
 if TYPE_CHECKING:
     from simcore.engine.items import Call
 
-Place = tuple[int, ...]  # items done on each local stream, the main one first
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Cell:
@@ -47,6 +45,7 @@ class Pattern:
     distinct: tuple[Call, ...]
     watched: tuple[int, ...]  # local streams whose last item others wait for
     first: tuple[tuple[tuple[int, int], ...], ...]  # [cell][stream]: item, op it begins with; and the end
+    first_item: tuple[int, ...]  # of each cell, over all its streams, and the end
     first_call: tuple[int, ...]  # of each cell, and the end
 
 
@@ -61,34 +60,37 @@ class Patterns:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Chain:
-    """Cells one after the other.
+    """Cells one after the other; ``place`` is the number of that where the first begins.
 
-    ``launched_ps[c]``: when, after the base of host ``segment``, the last launch of cell ``c`` is there.
+    ``launched_ps[c]``: when, after the base of host ``segment``, the last launch of cell ``c`` is there, and
+    ``all_launched_ps`` that of all of them.
     """
 
-    places: array[int]  # one after the other, ``width`` numbers each
-    width: int
+    place: int
     segment: int
     launched_ps: array[int]
+    all_launched_ps: int
     pattern: Pattern
-
-    def at(self, cell: int) -> Place:
-        """Where a cell begins; the one behind the last is where that one ends."""
-        first = cell * self.width
-        return tuple(self.places[first : first + self.width])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Cells:
     """Chains of a tape for one choice of local streams.
 
-    Item ``k`` of the main stream begins cell ``cell[k]`` of chain ``chain[k]`` (-1: none).
+    Item ``k`` of the main stream begins cell ``cell[k]`` of chain ``chain[k]`` (-1: none).  ``places`` are
+    where cells begin and the last ones end, one after the other, an item done for each of ``streams``.
     """
 
     streams: tuple[int, ...]
+    places: array[int]
     chains: list[Chain]
     chain: array[int]
     cell: array[int]
+
+    def at(self, place: int) -> array[int]:
+        """A place."""
+        width = len(self.streams)
+        return self.places[place * width : (place + 1) * width]
 
 
 def num_ops(item: Item) -> int:

@@ -26,7 +26,7 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     places = finder.cuts()
     if len(places) < 2:
         nothing = array("i", [-1]) * len(tape.streams[streams[0]])
-        return Cells(streams, [], nothing, nothing)
+        return Cells(streams, array("i"), [], nothing, nothing)
     closed = finder.are_closed(places)
     goes_on = finder.go_on(places[1:-1])
     first = closed & ~np.concatenate([[False], closed[:-1] & goes_on])
@@ -42,7 +42,7 @@ def find_cells(tape: Tape, streams: tuple[int, ...], is_local: BoolArray, known:
     stops = cells_before[ends - 1] + 1 if len(begins) else begins
     finder.number(places)
     chains = [finder.chain(lo, hi, known) for lo, hi in zip(begins.tolist(), stops.tolist(), strict=True)]
-    return Cells(streams, chains, packed(chain_of), packed(cell_of))
+    return Cells(streams, finder.places, chains, packed(chain_of), packed(cell_of))
 
 
 class _Finder:
@@ -158,14 +158,14 @@ class _Finder:
         first_wait = [np.searchsorted(waits, places[:, s]) for s, waits in enumerate(self._wait_items)]
         self._first_wait = packed(np.stack(first_wait, axis=1).ravel())
         # One after the other, a number for each stream.
-        self._places, self._ops = packed(places.ravel()), packed(ops[at].ravel())
+        self.places, self._ops = packed(places.ravel()), packed(ops[at].ravel())
         self._launched_by, self._begins = array("q", launched.tobytes()), packed(begins)
         self._ends_watched = np.stack(watched, axis=1).tobytes()
 
     def chain(self, lo: int, hi: int, known: Patterns) -> Chain:
         """The chain of the cells between places ``lo`` and ``hi``."""
         width = len(self._streams)
-        at = self._places[lo * width : (hi + 1) * width]
+        at = self.places[lo * width : (hi + 1) * width]
         first, before, last = at[:width], at[-2 * width : -width], at[-width:]
         first_op, last_op = self._row(self._ops, lo), self._row(self._ops, hi)
         marks = self._ends_watched[hi * width : (hi + 1) * width]
@@ -187,7 +187,8 @@ class _Finder:
             if pattern is None:
                 pattern = known.patterns[cells, watched] = self._pattern(cells, watched)
             known.placed[key] = pattern
-        return Chain(at, width, self._segment_of[first[0]], self._launched_by[lo:hi], pattern)
+        launched = self._launched_by[lo:hi]
+        return Chain(lo, self._segment_of[first[0]], launched, max(launched), pattern)
 
     def _row(self, numbers: array[int], place: int) -> array[int]:
         """Those of a place, by stream."""
@@ -201,15 +202,17 @@ class _Finder:
                 tuple((i + di, o + do) for (i, o), (di, do) in zip(first[-1], cell.shape, strict=True))
             )
         calls = tuple([call for cell in cells for call in cell.calls])
+        first_item = tuple([sum(item for item, _ in place) for place in first])
         first_call = tuple(accumulate([0, *(len(cell.calls) for cell in cells)]))
-        return Pattern(cells, calls, tuple(dict.fromkeys(calls)), watched, tuple(first), first_call)
+        distinct = tuple(dict.fromkeys(calls))
+        return Pattern(cells, calls, distinct, watched, tuple(first), first_item, first_call)
 
     def _cell(self, number: int, known: Patterns) -> Cell:
         """The cell that begins at a place, known by what happens in it, wherever it stands.
 
         All has been launched long ago, so that times of launches do not count.
         """
-        begin, end = self._row(self._places, number), self._row(self._places, number + 1)
+        begin, end = self._row(self.places, number), self._row(self.places, number + 1)
         ops = self._row(self._ops, number), self._row(self._ops, number + 1)
         waits = self._row(self._first_wait, number), self._row(self._first_wait, number + 1)
         content: list[object] = [self._streams]

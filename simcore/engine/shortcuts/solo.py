@@ -56,8 +56,8 @@ def are_worthwhile(graph: Graph) -> bool:
 class Booked:
     """Cells ``first`` to ``stop`` of a chain, as often as one rank went through them.
 
-    Each time: where its streams stood (items done), when the chain would have begun, and the how-manieth
-    booking of the job it was.  ``plans`` by call: their number in the network's log.
+    Each time: the place where it began, when the chain would have begun, and the how-manieth booking of the
+    job it was.  ``plans`` by call: their number in the network's log.
     """
 
     times: ChainTimes
@@ -141,43 +141,47 @@ class Solo:
         self._shared = shared
         self._spans = self._cells_played = 0
         self._used: dict[Pattern, tuple[tuple[int, ...], tuple[Link, ...]]] = {}
+        self._known: dict[tuple[Pattern, Share], tuple[ChainTimes, tuple[Link, ...]]] = {}
         self._booked: dict[tuple[ChainTimes, int, int], Booked] = {}
         for call in calls:
             for link, _, _ in shared.network.route(rank.bound(call)[1]).uses:
                 link.observer = rank.gpu  # they are its own: what happens on them it has to know
 
     def play(self, item: int) -> Span | None:
-        """See :class:`simcore.engine.rank.Player`."""
-        if self.cells.chain[item] < 0 or item == self.by_itself:
-            return None
-        return self._span(item)
-
-    def _span(self, item: int) -> Span | None:
         """The chain from an item of the stream on, where a cell begins, as one event, as far as nothing is in
         the way.
         """
-        rank = self.rank
+        cells = self.cells
+        number = cells.chain[item]
+        if number < 0 or item == self.by_itself:
+            return None
         if self._spans >= _TRIALS and self._cells_played < self._spans:
             return None
-        number, cell = self.cells.chain[item], self.cells.cell[item]
-        chain = self.cells.chains[number]
+        rank = self.rank
         share = rank.gpu.taken()
         if share is None:
             return None
-        times = self._shared.times(self._own, chain.pattern, share)
+        chain, cell = cells.chains[number], cells.cell[item]
+        pattern = chain.pattern
+        known = self._known.get((pattern, share))
+        if known is None:
+            times = self._shared.times(self._own, pattern, share)
+            known = self._known[pattern, share] = times, self._plans_and_links(pattern)[1]
+        times, links = known
         stop, now = times.usable[cell], rank.gpu.clock.now
-        if stop == cell:
-            return None
-        begin, base = now - times.begin_ps[cell], rank.host_base[chain.segment]
-        if base + max(chain.launched_ps[cell:stop]) > now:  # the host is not far ahead
+        base = rank.host_base[chain.segment]
+        if base + chain.all_launched_ps > now:  # the host is not far ahead
+            begin = now - times.begin_ps[cell]
             for number in range(cell, stop):
-                if base + chain.launched_ps[number] > begin + times.begin_ps[number]:
+                launched = base + chain.launched_ps[number]
+                if launched > now and launched > begin + times.begin_ps[number]:
                     stop = number
                     break
-        if sum(chain.at(stop)) - sum(chain.at(cell)) < 2:
+        if pattern.first_item[stop] - pattern.first_item[cell] < 2:
             return None
-        if any(link.flows for link in self._plans_and_links(chain.pattern)[1]):
-            return None
+        for link in links:
+            if link.flows:
+                return None
         self._spans += 1
         return Span(self, chain, times, cell, stop)
 
@@ -190,11 +194,11 @@ class Solo:
             plans, _ = self._plans_and_links(chain.pattern)
             booked = self._booked[key] = Booked(times, first, stop, plans)
             self._shared.booked.append(booked)
-        booked.places.extend(chain.at(first))
+        booked.places.append(chain.place + first)
         booked.begin_ps.append(begin_ps)
         booked.numbers.append(self._shared.num_booked)
         self._shared.num_booked += 1
-        self.rank.pass_by(self.cells.streams, chain.at(stop))
+        self.rank.pass_by(self.cells.streams, self.cells.at(chain.place + stop))
 
     def record(self) -> None:
         """See :class:`simcore.engine.rank.Player`."""
@@ -204,9 +208,10 @@ class Solo:
             np.frombuffer(column, dtype=np.int64) if len(column) else np.zeros(0, dtype=np.int64)
             for column in (rank.item_ready, rank.item_start, rank.item_end, rank.op_start, rank.op_end)
         ]
+        every = np.array(self.cells.places, dtype=np.int64).reshape(-1, len(self.cells.streams))
         for booked in self._booked.values():
             times, begin = booked.times, np.array(booked.begin_ps)[:, None]
-            places = np.array(booked.places).reshape(len(begin), -1)
+            places = every[np.array(booked.places)]
             for s, stream in enumerate(self.cells.streams):
                 (item_lo, op_lo), (item_hi, op_hi) = times.first[booked.first][s], times.first[booked.stop][s]
                 if item_lo == item_hi:
@@ -265,7 +270,7 @@ class Span(Movable):
         solo.rank.gpu.observer = None
         if cell > self._first:
             solo.book(self._chain, self._times, self._first, cell, self._begin_ps)
-        solo.by_itself = self._chain.at(cell)[0] if cell < self._stop else -1
+        solo.by_itself = solo.cells.at(self._chain.place + cell)[0] if cell < self._stop else -1
         self.fire()
 
 

@@ -7,6 +7,13 @@ Note [Steady state]
     follows next is what followed then: the whole job repeats that period as often as repetitions were left
     out, and goes on as the shortened one did.
 
+    Ranks that have nothing to do with each other before that (:mod:`.ties`; the replicas of a pipeline, say,
+    until they reduce gradients) each have a steady state of their own, at an instant of its own.  Where their
+    periods differ, because one replica's messages have further to go, all that is left out makes some of them
+    later than the others, and what they do together later is another thing than in the shortened job.  It is
+    then simulated once more, with these ranks beginning by so much later: what they do alone is the same,
+    later, and they meet as in the whole job.
+
     The host runs ahead by a bounded number of launches, whatever a microbatch is.  When it launches in the
     whole job is worked out afterwards; where that is not when it did, shifted, the launch must have
     held up nothing, neither in the shortened job nor in the whole one.
@@ -29,6 +36,7 @@ from simcore.engine.launches import set_host_times
 from simcore.engine.result import Answered, LinkLog, RankTimes
 from simcore.engine.shortcuts.host_times import HostSchedule
 from simcore.engine.shortcuts.repeats import shortened
+from simcore.engine.shortcuts.ties import parts_of
 from simcore.errors import SimcoreError
 from simcore.graph.kinds import is_on_host
 
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
     from simcore.engine.launches import HostCosts
     from simcore.engine.result import SimulationResult
     from simcore.engine.shortcuts.repeats import Repeats, Shortened
+    from simcore.engine.shortcuts.ties import Parts, Tie
     from simcore.graph import Graph
     from simcore.graph.kinds import BoolArray
     from simcore.graph.ops import IntArray
@@ -43,43 +52,61 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _NEVER = np.iinfo(np.int64).max
 
+#: Simulates a graph whose classes of ranks begin at these times, ps (None: 0): the result, and their ties.
+Play = Callable[["Graph", "IntArray | None"], "tuple[SimulationResult, Sequence[Sequence[Tie]]]"]
+
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """From ``until_ps - period_ps`` to ``until_ps`` is one period, which the whole job goes through ``times``
-    more.  ``copy[c]`` is a repetition of class ``c`` within the steady part.
+    """From ``until_ps - period_ps`` to ``until_ps`` (by class of ranks) is one period, which the whole job
+    goes through ``times`` more.  ``copy[c]`` is a repetition of class ``c`` within the steady part.
     """
 
-    period_ps: int
-    until_ps: int
+    period_ps: IntArray
+    until_ps: IntArray
     times: int
     copy: tuple[int, ...]
+    parts: Parts
 
-    def repeated(self, time_ps: IntArray) -> tuple[IntArray, IntArray]:
-        """What happens at ``time_ps`` (ascending), played through the periods: which, and how many later."""
-        begin, end = np.searchsorted(time_ps, [self.until_ps - self.period_ps, self.until_ps]).tolist()
-        period = np.arange(begin, end)
-        entry = np.concatenate([np.arange(end), np.tile(period, self.times), np.arange(end, len(time_ps))])
-        later = np.repeat(np.arange(self.times + 2), [end, *[len(period)] * self.times, len(time_ps) - end])
+    @property
+    def begin_ps(self) -> IntArray:
+        """When classes have to begin so that what joins them comes as in the whole job."""
+        late: IntArray = self.times * (self.period_ps - self.period_ps.min(initial=_NEVER))
+        return late
+
+    def is_in_step(self, begin_ps: IntArray | None) -> bool:
+        """Whether classes that began at ``begin_ps`` come together as in the whole job."""
+        late = self.begin_ps if begin_ps is None else self.begin_ps - begin_ps
+        return not any(self.parts.joining) or len(np.unique(late)) <= 1
+
+    def repeated(self, c: int, time_ps: IntArray) -> tuple[IntArray, IntArray]:
+        """What happens in the part of class ``c`` at ``time_ps`` (ascending), played through the periods:
+        which of it, and how many of them later.
+        """
+        until, period = int(self.until_ps[c]), int(self.period_ps[c])
+        begin, end = np.searchsorted(time_ps, [until - period, until]).tolist()
+        inside = np.arange(begin, end)
+        entry = np.concatenate([np.arange(end), np.tile(inside, self.times), np.arange(end, len(time_ps))])
+        later = np.repeat(np.arange(self.times + 2), [end, *[len(inside)] * self.times, len(time_ps) - end])
         return entry, np.minimum(later, self.times)
 
 
 @dataclass(frozen=True, slots=True)
 class _Steady:
-    """Part of one rank's step: repetitions ``first`` to ``last`` are each ``period`` after the one before,
-    but for ``first``; nothing else is under way from ``since`` to ``until``.
+    """Part of one rank's step: repetitions ``first`` to ``last`` are each ``period_ps`` after the one before,
+    but for ``first``, and end before flat op ``stop``; nothing else is under way from ``since_ps`` to
+    ``until_ps``.
     """
 
-    first: int
+    period_ps: int
     last: int
+    stop: int
     since_ps: int
     until_ps: int
 
 
 def repeated(
-    graph: Graph,
-    play: Callable[[Graph], SimulationResult],
-    host_costs_of: Callable[[IntArray], Sequence[HostCosts]],
+    graph: Graph, play: Play, host_costs_of: Callable[[IntArray], Sequence[HostCosts]]
 ) -> SimulationResult | None:
     """The result of ``graph`` from that of a shorter job, as ``play`` finds it; None without a steady state.
 
@@ -88,45 +115,76 @@ def repeated(
     short = shortened(graph)
     if short is None:
         return None
-    try:
-        played = [play(short.graph)]
-    except SimcoreError:  # the whole job says it in its own words
-        return None
-    steady = steady_state(short, played[0])
-    if steady is None:
-        return None
-    costs = host_costs_of(played[0].representatives)
-    return whole_result(short, played.pop(), steady, costs)  # who uses it up holds it alone
-
-
-def steady_state(short: Shortened, result: SimulationResult) -> SteadyState | None:
-    """The steady state of a shortened job, None where there is none."""
-    graph = short.graph
-    program_of = graph.program_of_rank[result.representatives].tolist()
-    period = 0
-    parts: dict[tuple[int, RankTimes], _Steady] = {}
-    for program, times in zip(program_of, result.times, strict=True):
-        if (program, times) in parts:
-            continue
-        shifts = _shifts(short, program, times)
-        period = period or int(shifts[len(shifts) // 2])
-        if period <= 0:
+    begin: IntArray | None = None
+    events = 0
+    while True:
+        try:
+            result, ties = play(short.graph, begin)
+        except SimcoreError:  # the whole job says it in its own words
             return None
-        found = _steady_part(short, program, times, shifts, period)
+        found = steady_state(short, result, ties)
         if found is None:
             return None
-        parts[program, times] = found
-    since = max((part.since_ps for part in parts.values()), default=_NEVER)
-    until = min((part.until_ps for part in parts.values()), default=0)
-    before = until - period
-    if before <= since:
-        return None
-    for program, times in zip(program_of, result.times, strict=True):
-        under_way = (times.ready_ps < before) & (times.end_ps >= before) & _on_gpu(graph, program)
-        if (times.ready_ps[under_way] < since).any():
+        events += result.engine_events
+        if found.is_in_step(begin):
+            break
+        if begin is not None:
             return None
-    copies = [parts[program, times].last for program, times in zip(program_of, result.times, strict=True)]
-    return SteadyState(period, until, short.left_out, tuple(copies))
+        begin = found.begin_ps
+        del result
+    costs = host_costs_of(result.representatives)
+    played = [replace(result, engine_events=events)]
+    del result
+    return whole_result(short, played.pop(), found, costs, begin, ties)  # who uses it up holds it alone
+
+
+def steady_state(
+    short: Shortened, result: SimulationResult, ties: Sequence[Sequence[Tie]]
+) -> SteadyState | None:
+    """The steady state of a shortened job whose classes have ``ties``, None where there is none."""
+    graph = short.graph
+    program_of = graph.program_of_rank[result.representatives].tolist()
+    known: dict[tuple[int, RankTimes], _Steady | None] = {}
+    steady: list[_Steady] = []
+    for key in zip(program_of, result.times, strict=True):
+        if key not in known:
+            known[key] = _steady_part(short, *key)
+        found = known[key]
+        if found is None:
+            return None
+        steady.append(found)
+    rows = [graph.flat_ops(graph.programs[program]).row for program in program_of]
+    used = {
+        (program, stop): _marked(rows[c][:stop], len(graph.ops))
+        for c, (program, stop) in enumerate(zip(program_of, [one.stop for one in steady], strict=True))
+    }
+    parts = parts_of(ties, lambda c, tie: bool(used[program_of[c], steady[c].stop][tie.rows].any()))
+    joined = min(
+        (
+            int(result.times[c].ready_ps[np.isin(rows[c], tie.rows)].min(initial=_NEVER))
+            for c, of_class in enumerate(parts.joining)
+            for tie in of_class
+        ),
+        default=_NEVER,
+    )
+    period = np.array([one.period_ps for one in steady], dtype=np.int64)
+    since, until = np.zeros_like(period), np.full_like(period, joined)
+    np.maximum.at(since, parts.of_class, [one.since_ps for one in steady])
+    np.minimum.at(until, parts.of_class, [one.until_ps for one in steady])
+    since, until = since[parts.of_class], until[parts.of_class]
+    if (period != period[parts.of_class]).any() or (until - period <= since).any():
+        return None
+    on_gpu = {program: _on_gpu(graph, program) for program in set(program_of)}
+    checked: set[tuple[RankTimes, int, int]] = set()
+    for c, (program, times) in enumerate(zip(program_of, result.times, strict=True)):
+        before = int(until[c] - period[c])
+        if (times, before, int(since[c])) in checked:
+            continue
+        checked.add((times, before, int(since[c])))
+        under_way = (times.ready_ps < before) & (times.end_ps >= before) & on_gpu[program]
+        if (times.ready_ps[under_way] < since[c]).any():
+            return None
+    return SteadyState(period, until, short.left_out, tuple(one.last for one in steady), parts)
 
 
 def _copies(short: Shortened, program: int) -> tuple[Repeats, int, int, int]:
@@ -154,22 +212,27 @@ def _shifts(short: Shortened, program: int, times: RankTimes) -> IntArray:
     return np.where(low == high, low, -1)
 
 
-def _steady_part(
-    short: Shortened, program: int, times: RankTimes, shifts: IntArray, period: int
-) -> _Steady | None:
-    """The longest stretch of repetitions that are ``period`` apart."""
-    bounds = np.flatnonzero(np.concatenate([[True], shifts != period, [True]]))
-    lengths = np.diff(bounds) - 1
-    longest = int(lengths.argmax())
+def _steady_part(short: Shortened, program: int, times: RankTimes) -> _Steady | None:
+    """The longest stretch of repetitions that are equally far apart, the latest of those."""
+    shifts = _shifts(short, program, times)
+    bounds = np.flatnonzero(np.concatenate([[True], shifts[1:] != shifts[:-1], [True]]))
+    lengths = np.diff(bounds) * (shifts[bounds[:-1]] > 0)
+    longest = len(lengths) - 1 - int(lengths[::-1].argmax())
     if lengths[longest] < 1:
         return None
-    first, last = int(bounds[longest]), int(bounds[longest] + lengths[longest])
+    first, last = int(bounds[longest]), int(bounds[longest + 1])
     _, _, begin, size = _copies(short, program)
     on_gpu = _on_gpu(short.graph, program)
     before, after = begin + (first + 1) * size, begin + (last + 1) * size
     since = int(times.end_ps[:before][on_gpu[:before]].max(initial=0))
     later = times.ready_ps[after:][on_gpu[after:]]
-    return _Steady(first, last, since, int(later.min(initial=_NEVER)))
+    return _Steady(int(shifts[first]), last, after, since, int(later.min(initial=_NEVER)))
+
+
+def _marked(numbers: npt.NDArray[Any], size: int) -> BoolArray:
+    marks = np.zeros(size, dtype=np.bool_)
+    marks[numbers] = True
+    return marks
 
 
 def whole_result(
@@ -177,11 +240,14 @@ def whole_result(
     result: SimulationResult,
     steady: SteadyState,
     costs_of_class: Sequence[HostCosts],
+    begin_ps: IntArray | None = None,
+    ties: Sequence[Sequence[Tie]] = (),
 ) -> SimulationResult | None:
     """The result of the whole job from that of the shortened one; None where launches matter.
 
-    ``costs_of_class``: what launches cost the host of each class.  What ``result`` tells of a class is let go
-    of when that of the whole job is there, if nobody else holds it: they are the largest columns of a run.
+    ``costs_of_class``: what launches cost the host of each class, ``begin_ps``: when it began.  What
+    ``result`` tells of a class is let go of when that of the whole job is there, if nobody else holds it:
+    they are the largest columns of a run.
     """
     program_of = short.whole.program_of_rank[result.representatives].tolist()
     given = dict(enumerate(zip(result.times, result.alone_ps, result.plan_of, strict=True)))
@@ -201,14 +267,15 @@ def whole_result(
         copy, costs = steady.copy[c], costs_of_class[c]
         its_times, its_alone, its_plans = given.pop(c)
         origin, later = short.origin(program, copy)
-        key = (costs, its_times)
+        key = (costs, its_times)  # of classes that began together, then
         if key not in made:
             if costs not in hosts:
                 hosts[costs] = (
                     HostSchedule.of(short.graph, short.graph.programs[program], costs),
                     HostSchedule.of(short.whole, short.whole.programs[program], costs),
                 )
-            found = _whole_times(*hosts[costs], its_times, origin, later * steady.period_ps)
+            began = 0 if begin_ps is None else int(begin_ps[c])
+            found = _whole_times(*hosts[costs], its_times, began, origin, later * int(steady.period_ps[c]))
             if found is None:
                 return None
             made[key] = found
@@ -222,7 +289,7 @@ def whole_result(
         alone_ps=_by_class(alone),
         plan_of=_by_class(plans),
         step_ps=max((int(t.end_ps.max()) for t in times.values() if len(t.end_ps)), default=0),
-        log=_whole_log(result.log, steady) if result.log is not None else None,
+        log=_whole_log(result.log, steady, begin_ps, ties) if result.log is not None else None,
         answered=_answered(result, _by_class(times)),
     )
 
@@ -231,11 +298,29 @@ def _by_class(found: Mapping[int, _T]) -> tuple[_T, ...]:
     return tuple(found[c] for c in range(len(found)))
 
 
-def _whole_log(log: LinkLog, steady: SteadyState) -> LinkLog:
-    entry, later = steady.repeated(log.time_ps)
-    return LinkLog(
-        log.time_ps[entry] + later * steady.period_ps, log.plan[entry], log.change[entry], log.plans
-    )
+def _whole_log(
+    log: LinkLog, steady: SteadyState, begin_ps: IntArray | None, ties: Sequence[Sequence[Tie]]
+) -> LinkLog:
+    """What happens on links in the whole job, part by part."""
+    part_of = steady.parts.of_plans(ties)
+    part = np.array([part_of.get(plan, -1) for plan in log.plans], dtype=np.int64)[log.plan]
+    entries, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for number in np.unique(part).tolist():
+        mine = np.flatnonzero(part == number)
+        if number >= 0:
+            began = 0 if begin_ps is None else int(begin_ps[number])
+            entry, later = steady.repeated(number, log.time_ps[mine])
+            time = log.time_ps[mine][entry] + later * int(steady.period_ps[number]) - began
+        else:  # after all parts have gone through their periods
+            entry = np.arange(len(mine))
+            time = log.time_ps[mine] + steady.times * int(steady.period_ps.min())
+        entries.append(mine[entry])
+        times.append(time)
+    entry, time = np.concatenate(entries), np.concatenate(times)
+    if len(times) > 2:
+        order = np.lexsort((entry, time))
+        entry, time = entry[order], time[order]
+    return LinkLog(time, log.plan[entry], log.change[entry], log.plans)
 
 
 def _answered(short: SimulationResult, times: Sequence[RankTimes]) -> Answered:
@@ -251,9 +336,12 @@ def _whole_times(
     short_host: HostSchedule,
     whole_host: HostSchedule,
     short: RankTimes,
+    began_ps: int,
     origin: IntArray,
     shift: IntArray,
 ) -> RankTimes | None:
+    if began_ps:
+        short = RankTimes(short.ready_ps - began_ps, short.start_ps - began_ps, short.end_ps - began_ps)
     times = RankTimes(
         short.ready_ps[origin] + shift, short.start_ps[origin] + shift, short.end_ps[origin] + shift
     )
