@@ -7,6 +7,7 @@ training and software, a Hugging Face config.json, or the name of a model.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,8 @@ _DESCRIBED_KEYS: Final = (*SECTIONS, "cluster", "network", "seed", "set")
 #: What a description runs on when nothing is said: one scalable unit of a DGX SuperPOD.
 _FAMILY: Final = "h100"
 _DESCRIBED_CLUSTER: Final = f"{_FAMILY}-256"
+#: Its GPUs of a node.
+_NODE: Final = 8
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,10 @@ def _launched(
 
     told = read_launch(framework, given)
     name = cluster or (f"{_FAMILY}-{told.num_gpus}" if told.num_gpus else _DESCRIBED_CLUSTER)
+    if cluster is None and (gpus := load_cluster(name).num_gpus) % told.least_gpus:
+        # Examples start one node of jobs that need more.
+        whole = math.lcm(told.least_gpus, _NODE)
+        name = f"{_FAMILY}-{whole * -(-gpus // whole)}"
     overrides = _of_sections(settings)
     hardware = parse_settings({key: text for key, text in settings.items() if key not in overrides}).hardware
     launch = told.on(load_cluster(name, hardware).num_gpus)

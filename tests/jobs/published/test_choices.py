@@ -29,8 +29,8 @@ _MEASURED = {
 }  # fmt: skip
 
 
-def score(tp: int, measured_s: float, predicted_s: float, odd: str = "") -> RowScore:
-    row = RunRow(2, {**_GPT, "id": f"tp{tp}", "tp": str(tp)})
+def score(tp: int, measured_s: float, predicted_s: float, odd: str = "", **said: str) -> RowScore:
+    row = RunRow(2, {**_GPT, "id": f"tp{tp}", "tp": str(tp), **said})
     return RowScore(DescribedRow(row, describe(row), measured_s, 1.0, odd), predicted_s, predicted_s)
 
 
@@ -41,6 +41,24 @@ def test_the_loss_is_that_of_the_strategy_predicted_fastest():
     assert (found.rows, found.strategies, found.chosen, found.best) == (5, 4, "tp2", "tp1")
     assert found.loss == pytest.approx(0.1)
     assert found.exact_loss == 0.0  # nothing scatters
+
+
+def test_plans_choose_among_what_fits():
+    """20 billion parameters (24 layers of 8,192): of half, bf16, fp32 gradients and ZeRO-1's quarter of
+    12 bytes, 9 bytes each, are more than an H100 has; of an eighth all 18 are not.
+    """
+    large = {"layers": "24", "hidden": "8192", "heads": "64", "kv_heads": "64", "ffn": "32768"}
+    found = choices(
+        [
+            score(2, 1.1, 2, **large), score(8, 1.2, 3, **large), score(4, 1.3, 4, **large),
+            score(8, 1.6, 6, **large, recompute="full"),
+        ],
+        {},
+    )  # fmt: skip
+    (one,) = found
+    assert (one.chosen, one.planned, one.not_fitting) == ("tp2", "tp8", ("tp2",))
+    assert one.loss == 0.0
+    assert one.planned_loss == pytest.approx(1.2 / 1.1 - 1)
 
 
 def test_odd_rows_and_groups_that_are_predicted_alike_say_nothing():

@@ -36,8 +36,9 @@ class Dialect:
     words as names and their words, with notes (InputError for words that are none); ``document``: those of
     the content of a YAML, TOML or JSON file.  ``rendered``: a file for words, on nodes of so many GPUs;
     ``suffix`` of its name.  ``spoken`` and ``heard``: words of the table in the framework's own names, and
-    back.  ``left``: beginnings of settings that the training program says itself.  ``commented``: a file with
-    lines that people read.
+    back.  ``left``: beginnings of settings that the training program says itself.  ``foreign``: programs of
+    the framework whose models its flags do not describe here.  ``commented``: a file with lines that people
+    read.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Dialect:
     spoken: Callable[[Description, Words], Words] = lambda _, words: words
     heard: Callable[[Words], Words] = lambda words: words
     left: tuple[str, ...] = ()
+    foreign: re.Pattern[str] = re.compile(r"(?!)")
     commented: Callable[[Sequence[str], str], str] = lambda lines, text: (
         "".join(f"# {line}\n" for line in lines) + text
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,9 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 _DOCUMENTS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     ".yaml": yaml_document, ".yml": yaml_document, ".toml": toml_document, ".json": json_document,
 }  # fmt: skip
+#: A variable that is set for a command.
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_NAMED: Final = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
 #: Where flags stand that are no file's.
 _GIVEN: Final = "the flags"
 #: Slurm's, in a script's head: "#SBATCH --nodes=4" and "#SBATCH --gpus-per-node=8" or "--gres=gpu:8".
@@ -73,10 +78,27 @@ class Told:
     num_gpus: int
     notes: tuple[str, ...]
 
+    @property
+    def least_gpus(self) -> int:
+        """GPUs of one replica, of which there are whole ones; 1 where its words cannot be."""
+        try:
+            parallel = self._read(1 << 20).content.get("parallel", {})
+        except InputError:
+            return 1
+        return math.prod(int(parallel.get(axis, 1)) for axis in ("tp", "cp", "pp"))
+
+    def _read(self, num_gpus: int) -> Launch:
+        return read_words(self.dialect, self.dialect.heard(self.words), self.where, num_gpus)
+
     def on(self, num_gpus: int) -> Launch:
         """The job on ``num_gpus`` GPUs.  InputError for values that cannot be."""
-        words = self.dialect.heard(self.words)
-        found = read_words(self.dialect, words, self.where, num_gpus)
+        try:
+            found = self._read(num_gpus)
+        except InputError as error:
+            if not self.notes:
+                raise
+            hint = "; variables and arguments go with it: 'NAME=VALUE script.sh ARGUMENTS'"
+            raise InputError(f"{error} ({'; '.join(self.notes)[:300]}{hint})") from None
         notes = list(self.notes)
         if self.num_gpus and self.num_gpus != num_gpus:
             notes.append(f"it starts {self.num_gpus} processes; the cluster has {num_gpus} GPUs")
@@ -92,34 +114,77 @@ def read_launch(name: str, given: str) -> Told:
     InputError for a file that cannot be read, and words that are no flags.
     """
     dialect = dialect_of(name)
-    path = Path(given)
     if "\n" in given or given.lstrip().startswith("-"):
         return _told(dialect, given, _GIVEN)
-    if not there(path):
-        raise InputError(f"{given[:200]!r}: neither a file nor flags, which begin with --")
+    started = _Started.of(given)
+    path = started.path
     text = read_text(path, f"{dialect.called}'s flags")
     read = _DOCUMENTS.get(path.suffix.lower())
     if read is not None:
-        content = read(text, str(path))
+        content = read(started.filled(text), str(path))
         if not isinstance(content, Mapping):
             raise InputError(f"{path}: expected keys and values")
         return Told(dialect, dialect.document(content, str(path)), str(path), 0, ())
-    return _told(dialect, text, str(path))
+    return _told(dialect, text, str(path), started)
 
 
-def _words(text: str, where: str) -> tuple[list[str], list[str]]:
+@dataclass(frozen=True)
+class _Started:
+    """A script as a shell is told to start it: ``NAME=VALUE ... FILE ARGUMENTS``."""
+
+    path: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, given: str) -> _Started:
+        """InputError where there is no such file."""
+        if there(Path(given)):
+            return cls(Path(given))
+        words = plain_words(given, given[:200])
+        ahead = list(takewhile(_VARIABLE.match, words))
+        rest = words[len(ahead) :]
+        rest = rest[1:] if rest[:1] in (["bash"], ["sh"], ["sbatch"]) else rest
+        if not rest or not there(Path(rest[0])):
+            raise InputError(f"{given[:200]!r}: neither a file nor flags, which begin with --")
+        environment = dict(word.split("=", 1) for word in ahead)
+        return cls(Path(rest[0]), environment, tuple(rest[1:]))
+
+    def filled(self, text: str) -> str:
+        """``text`` with the variables that are set."""
+        return _NAMED.sub(lambda found: self.environment.get(found[1] or found[2], found[0]), text)
+
+    def beside(self, name: str) -> str | None:
+        """Text of another file in the script's folder; None where there is none."""
+        other = self.path.parent / name
+        if name in ("", ".", "..") or not there(other) or other.is_dir():
+            return None
+        return read_text(other, "a script that is sourced")
+
+
+def _words(text: str, where: str, started: _Started | None) -> tuple[list[str], list[str]]:
     if not is_script(text):
         return plain_words(text, where), []
-    script = read_script(text, where)
+    if started is None:
+        script = read_script(text, where)
+    else:
+        script = read_script(
+            text, where, environment=started.environment, arguments=started.arguments, beside=started.beside
+        )
     words = launched(script)
     unset = f"not set in it, taken as empty: {' '.join('$' + name for name in script.unset)[:200]}"
     return words, [*script.notes, *([unset] if script.unset else [])]
 
 
-def _told(dialect: Dialect, text: str, where: str) -> Told:
+def _told(dialect: Dialect, text: str, where: str, started: _Started | None = None) -> Told:
     """A command's words: what is in front of the program is the launcher's."""
-    words, notes = _words(text, where)
+    words, notes = _words(text, where, started)
     start = program_of(words)
+    program = words[start].rpartition("/")[2] if start >= 0 else ""
+    if dialect.foreign.fullmatch(program):
+        raise InputError(
+            f"{where}: {program} trains models that {dialect.called}'s flags do not describe here"
+        )
     flags, more = dialect.parsed(words[start + 1 :], where)
     if not flags:
         raise InputError(f"{where}: no flags of {dialect.called} in it")
@@ -139,14 +204,13 @@ def _named(words: Sequence[str]) -> list[str]:
 def _num_gpus(words: Sequence[str]) -> int:
     """Processes that torchrun starts; 0 where it does not say."""
 
-    def said(names: Sequence[str]) -> int:
+    def said(names: Sequence[str], usual: int) -> int:
         for k, word in enumerate(words):
             name, _, value = word.partition("=")
             if name in names:
                 value = value or next(iter(words[k + 1 : k + 2]), "")
                 found = whole(value)
                 return found if found is not None and 0 < found < _MOST_PROCESSES else 0
-        return 0
+        return usual
 
-    each = said(_PER_NODE)
-    return each * (said(_NODES) or 1) if each else 0
+    return said(_PER_NODE, 0) * said(_NODES, 1)

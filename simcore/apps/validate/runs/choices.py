@@ -3,9 +3,10 @@
 Note [Loss]
     Of a group (one model, machine, batch and precision, spread in several ways) the strategy that is
     predicted fastest is chosen, and the choice costs what was measured of it over the best that was measured,
-    less one.  Reports of one strategy count as one, by their geometric mean.  Even exact predictions lose:
-    the best that was measured is in part the luckiest.  Their loss is drawn, what was measured standing for
-    the truth: every time is measured anew with the scatter of reports, and they choose the truly best.
+    less one.  A plan chooses among those that fit as predicted alone.  Reports of one strategy count as one,
+    by their geometric mean.  Even exact predictions lose: the best measured is in part the luckiest.  Their
+    loss is drawn, what was measured standing for the truth: every time is measured anew with the
+    scatter of reports, and they choose the truly best.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from simcore.apps.validate.runs.sweeps import (
     tau_of_exact_predictions,
 )
 from simcore.errors import InputError
+from simcore.hardware import load_cluster
 from simcore.outside import csv_rows
 from workloads.jobs.published import RunRow, read_run_rows
+from workloads.parallel.job import Job
+from workloads.parallel.memory import peak_bytes
 
 #: Columns of a table of measured strategies; one without ``group`` is a table of published runs.
 _GROUP: Final = "group"
@@ -57,9 +61,11 @@ _DRAWS: Final = 2_000
 
 @dataclass(frozen=True)
 class ChosenStrategy:
-    """A group: reports and strategies in it; losses as shares, see Note [Loss]; Kendall's tau of all reports.
+    """A group: reports and strategies in it; losses, see Note [Loss]; Kendall's tau of all reports.
 
-    ``chosen`` and ``best``: the rows predicted and measured fastest.
+    ``chosen`` and ``best``: the rows predicted and measured fastest.  ``planned``: the one predicted fastest
+    of those that fit as predicted ("" where none does), ``planned_loss`` what it costs; ``not_fitting``: rows
+    of strategies that do not.
     """
 
     group: str
@@ -71,6 +77,9 @@ class ChosenStrategy:
     exact_loss: float
     tau: float
     exact_tau: float
+    planned: str
+    planned_loss: float
+    not_fitting: tuple[str, ...]
 
 
 def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> list[ChosenStrategy]:
@@ -93,6 +102,8 @@ def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> li
         predicted = [gpu_s_per_token(same[0], middle_s(same[0])) for same in alike.values()]
         ids = [same[0].described.row.id for same in alike.values()]
         chosen, best = predicted.index(min(predicted)), measured.index(min(measured))
+        fits = [_fits(same[0].described) for same in alike.values()]
+        planned = min((k for k, one in enumerate(fits) if one), key=predicted.__getitem__, default=-1)
         out.append(
             ChosenStrategy(
                 name, len(members), len(alike), ids[chosen], ids[best],
@@ -100,6 +111,9 @@ def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> li
                 exact_loss=_loss_of_exact(measured, between / math.sqrt(2)),
                 tau=kendall_tau(members).value,
                 exact_tau=tau_of_exact_predictions(members, between),
+                planned=ids[planned] if planned >= 0 else "",
+                planned_loss=measured[planned] / measured[best] - 1 if planned >= 0 else math.nan,
+                not_fitting=tuple(one for one, fit in zip(ids, fits, strict=True) if not fit),
             )
         )  # fmt: skip
     return out
@@ -107,6 +121,15 @@ def choices(scores: Iterable[RowScore], known: Mapping[str, RepeatedRuns]) -> li
 
 def _strategy(described: DescribedRow) -> tuple[str, ...]:
     return tuple(case_key(case) for case in described.band.cases)
+
+
+def _fits(described: DescribedRow) -> bool:
+    """Whether any case of a row fits its GPUs as predicted, by the rule of plans."""
+    for case in described.band.cases:
+        gpu = load_cluster(case.cluster, case.overrides).gpu
+        if peak_bytes(Job.of(case)) <= gpu.hbm_bytes - gpu.reserved_bytes:
+            return True
+    return False
 
 
 def _loss_of_exact(measured: Sequence[float], scatter: float) -> float:
@@ -143,6 +166,7 @@ def validate_strategies(paths: Sequence[str], *, cache: str = "") -> tuple[dict[
     return {
         "groups": [asdict(one) for one in found],
         "mean_loss": mean,
+        "mean_planned_loss": _mean([one.planned_loss for one in found if one.planned]),
         "mean_exact_loss": _mean([one.exact_loss for one in found]),
         "skipped": done.skipped,
     }, _lines(found)
@@ -197,17 +221,26 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _lines(found: Sequence[ChosenStrategy]) -> list[str]:
-    out = [f"{'reports':>9}{'strategies':>12}{'loss':>9}{'exact':>9}{'tau':>9}{'exact':>9}"]
+    out = [
+        f"{'reports':>9}{'strategies':>12}{'loss':>9}{'planned':>9}{'exact':>9}{'tau':>9}{'exact':>9}"
+        f"{'no room':>9}"
+    ]
     for one in found:
+        planned = f"{one.planned_loss:.1%}" if one.planned else "none fits"
         out += [
             one.group,
-            f"{one.rows:>9}{one.strategies:>12}{one.loss:>9.1%}{one.exact_loss:>9.1%}{one.tau:>9.2f}"
-            f"{one.exact_tau:>9.2f}",
+            f"{one.rows:>9}{one.strategies:>12}{one.loss:>9.1%}{planned:>9}{one.exact_loss:>9.1%}{one.tau:>9.2f}"
+            f"{one.exact_tau:>9.2f}{len(one.not_fitting):>9}",
         ]
     lost, exact = _mean([one.loss for one in found]), _mean([one.exact_loss for one in found])
+    of_plans = [one.planned_loss for one in found if one.planned]
     right = sum(one.loss == 0 for one in found)
     out.append(
         f"groups: {len(found)}; what is predicted fastest is {lost:.1%} slower than the best measured on"
         f" average (by exact predictions {exact:.1%}), and the best itself in {right}"
+    )
+    out.append(
+        f"of those that fit as predicted, as plans choose: {_mean(of_plans):.1%} slower, the best itself in"
+        f" {of_plans.count(0.0)} of {len(of_plans)}"
     )
     return out

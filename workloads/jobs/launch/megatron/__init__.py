@@ -27,12 +27,13 @@ _NO_INFLUENCE: Final = re.compile(
     r"|use-mp-args|use-tokenizer-model|use-dist-ckpt|auto-detect-ckpt|pretrained|mid-level|reset-|eod-mask|check"
     r"|rerun|error-injection|use-mcore-models|manual-gc|empty-unused|moe-aux-loss|moe-z-loss"
     r"|moe-router-(load-balancing|score|enable-expert-bias|bias-update|topk-scaling|force|pre-softmax)"
-    r"|moe-token-drop|moe-input-jitter|mtp-loss|calculate-per-token-loss|fp8-(margin|interval|amax)"
+    r"|DDP-impl|deepspeed|no-pipeline-parallel|moe-token-drop|moe-loss-coeff|moe-eval-capacity-factor"
+    r"|moe-min-capacity|create-moe-param-group|moe-input-jitter|mtp-loss|calculate-per-token-loss|fp8-(margin|interval|amax)"
     r"|app-tag|rank|local-rank|nvtx|record|memory-snapshot|logging|barrier|te-rng|align-|mscale"
     r"|yarn|beta-|original-max-position|bert|create-attention-mask|persist-layer-norm|group-name|run-workload"
     r"|disable-straggler|straggler|train-sync|verify|recompute-loss|sft|object-storage|path-to-cache"
     r"|object|cache|enable-experimental|use-pytorch-profiler|spec|flight-recorder|high-priority"
-    r"|use-persistent|fim|enable-gloo|disable-gloo|use-gloo|lazy-mpu|iteration|titles|skip-train|perform)(-[\w-]*)?)$"
+    r"|use-persistent|init-model-with-meta-device|structured-logs|fim|enable-gloo|disable-gloo|use-gloo|lazy-mpu|iteration|titles|skip-train|perform)(-[\w-]*)?)$"
 )  # fmt: skip
 
 
@@ -84,6 +85,13 @@ def _rendered(job: Description, words: Words, gpus_per_node: int) -> str:
     )
 
 
+def _preset(words: Words) -> str:
+    """The build that flags stand for where nothing else is said."""
+    if "--deepspeed" in words:
+        return "megatron-deepspeed"
+    return "megatron-core-moe-2026" if "--num-experts" in words else "megatron-core"
+
+
 def _document(content: Mapping[str, Any], where: str) -> Words:
     """Keys of a YAML file with underscores or dashes; in a section, too, as Megatron's test recipes are."""
     inner = content.get("MODEL_ARGS", content)
@@ -106,11 +114,12 @@ MEGATRON: Final = Dialect(
     name="megatron",
     called="Megatron-LM",
     table=(*MODEL, *LAYOUT, *TRAINING),
-    preset=lambda words: "megatron-core-moe-2026" if "--num-experts" in words else "megatron-core",
+    preset=_preset,
     no_influence=_NO_INFLUENCE,
     refused=_refused,
     parsed=split_flags,
     document=_document,
     rendered=_rendered,
     suffix=".sh",
+    foreign=re.compile(r"pretrain_(bert|t5|ict|retro|vlm|mamba|vision\w*)\.py"),
 )

@@ -118,7 +118,11 @@ def _write_sequence(job: Description) -> Words:
 
 
 def _read_experts(said: Said) -> Settings:
-    ep, etp = said.number("--expert-model-parallel-size", 1), said.number("--expert-tensor-parallel-size", 0)
+    of_deepspeed = said.number("--moe-expert-parallel-size", 1)
+    ep, etp = (
+        said.number("--expert-model-parallel-size", of_deepspeed),
+        said.number("--expert-tensor-parallel-size", 0),
+    )
     return {"parallel.ep": ep, "parallel.etp": etp} if said.has("--num-experts") else {}
 
 
@@ -148,7 +152,10 @@ LAYOUT: Final = (
         "--cp-comm-type", "parallel.cp_style",
         {"p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "ulysses"}, "p2p",
     ),
-    Option(("--expert-model-parallel-size", "--expert-tensor-parallel-size"), _read_experts, _write_experts),
+    Option(
+        ("--expert-model-parallel-size", "--expert-tensor-parallel-size", "--moe-expert-parallel-size"),
+        _read_experts, _write_experts,
+    ),
     Option(("--sequence-parallel",), _read_sequence, _write_sequence),
     switch("--use-tp-pp-dp-mapping", "parallel.order", on="tp-cp-ep-pp-dp", off="tp-cp-ep-dp-pp"),
 )  # fmt: skip

@@ -28,6 +28,9 @@ def _ffn(said: Said) -> Settings:
 def _read_heads(said: Said) -> Settings:
     heads = said.needed("--num-attention-heads")
     groups = said.number("--num-query-groups", 1) if said.has("--group-query-attention") else 0
+    groups = said.number("--num-key-value-heads", groups)  # Megatron-DeepSpeed
+    # Of the fork that trained StarCoder.
+    groups = said.meant("--attention-head-type", {"multihead": groups, "multiquery": 1}, groups)
     size = said.number("--kv-channels", 0)
     if not size and heads > 0 and said.needed("--hidden-size") % heads:
         raise said.wrong("--num-attention-heads", "must divide --hidden-size, or --kv-channels be given")
@@ -93,7 +96,7 @@ def _write_dropout(job: Description) -> Words:
 
 
 def _read_positions(said: Said) -> Settings:
-    kinds = {"learned_absolute": "learned", "relative": "relative", "none": "none"}
+    kinds = {"learned_absolute": "learned", "relative": "relative", "none": "none", "alibi": "alibi"}
     kinds |= dict.fromkeys(_ROTARY, "rotary")
     kind = said.meant("--position-embedding-type", kinds, "learned")
     if said.has("--use-rotary-position-embeddings") or (
@@ -116,7 +119,7 @@ def _write_positions(job: Description) -> Words:
 
 
 def _read_vocabulary(said: Said) -> Settings:
-    padded = said.number("--padded-vocab-size", None)
+    padded = said.number("--padded-vocab-size", said.number("--pad-vocab-size-to", None))
     if padded is not None:
         return {"model.vocab": padded, "software.vocab_multiple": 1}
     found = said.number("--vocab-size", None)
@@ -189,7 +192,7 @@ def _read_experts(said: Said) -> Settings:
     experts = said.number("--num-experts", 0)
     if not experts:
         return {}
-    capacity = said.real("--moe-expert-capacity-factor", None)
+    capacity = said.real("--moe-expert-capacity-factor", said.real("--moe-train-capacity-factor", None))
     return {
         "model.moe.num_experts": experts,
         "model.moe.top_k": said.number("--moe-router-topk", 2),
@@ -283,11 +286,18 @@ MODEL: Final = (
         ("--ffn-hidden-size",), _ffn, lambda job: {"--ffn-hidden-size": (str(job.transformer.ffn),)}
     ),
     Option(
-        ("--num-attention-heads", "--group-query-attention", "--num-query-groups", "--kv-channels"),
+        (
+            "--num-attention-heads", "--group-query-attention", "--num-query-groups", "--kv-channels",
+            "--attention-head-type", "--num-key-value-heads",
+        ),
         _read_heads, _write_heads,
     ),
     Option(("--swiglu", "--squared-relu", "--quick-geglu"), _read_activation, _write_activation),
-    choice("--normalization", "model.norm", {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}, "LayerNorm"),
+    choice(
+        "--normalization", "model.norm",
+        {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm", "layernorm": "layernorm", "rmsnorm": "rmsnorm"},
+        "LayerNorm",
+    ),
     Option(("--disable-bias-linear", "--add-qkv-bias"), _read_bias, _write_bias),
     switch("--qk-layernorm", "model.qk_norm", on="head", off=""),
     Option(("--hidden-dropout", "--attention-dropout"), _read_dropout, _write_dropout),
@@ -299,7 +309,10 @@ MODEL: Final = (
         _read_positions, _write_positions,
     ),
     Option(
-        ("--vocab-size", "--padded-vocab-size", "--make-vocab-size-divisible-by", "--tokenizer-type"),
+        (
+            "--vocab-size", "--padded-vocab-size", "--make-vocab-size-divisible-by", "--tokenizer-type",
+            "--pad-vocab-size-to",
+        ),
         _read_vocabulary, _write_vocabulary,
     ),
     switch("--untie-embeddings-and-output-weights", "model.tied_embeddings", on=False, off=True),
@@ -310,7 +323,7 @@ MODEL: Final = (
             "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
             "--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate",
             "--activation-func-clamp-value", "--moe-expert-capacity-factor", "--moe-router-num-groups",
-            "--moe-router-group-topk",
+            "--moe-router-group-topk", "--moe-train-capacity-factor",
         ),
         _read_experts, _write_experts,
     ),

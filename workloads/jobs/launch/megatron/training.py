@@ -57,6 +57,10 @@ def _write_precision(job: Description) -> Words:
     return found
 
 
+#: Flags of batches that grow.
+_RAMPS: Final = ("--rampup-batch-size", "--step-batch-size-schedule")
+
+
 def _read_batch(said: Said) -> Settings:
     micro = said.needed("--micro-batch-size")
     found: dict[str, Any] = {"training.micro_batch": micro}
@@ -65,6 +69,9 @@ def _read_batch(said: Said) -> Settings:
         replicas = said.num_gpus // max(1, math.prod(said.count(name) for name in _DEGREES))
         batch = micro * max(1, replicas)
         said.notes.append(f"no --global-batch-size: {batch}, a micro batch on each of {replicas} replicas")
+    for name in _RAMPS:
+        if said.has(name):
+            said.notes.append(f"{name}: a step of the whole batch is described")
     return {**found, "training.global_batch": batch}
 
 
@@ -77,6 +84,9 @@ def _write_batch(job: Description) -> Words:
 
 
 def _read_sharding(said: Said) -> Settings:
+    if said.has("--zero-stage"):  # Megatron-DeepSpeed
+        stages = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
+        return {"training.sharding": said.meant("--zero-stage", stages, "ddp")}
     if said.has("--use-torch-fsdp2"):
         kept = said.has("--torch-fsdp2-no-reshard-after-forward")
         return {"training.sharding": "fsdp2", "training.reshard_after_forward": not kept}
@@ -115,12 +125,14 @@ def _read_recompute(said: Said) -> Settings:
     how = said.meant("--recompute-granularity", {"full": "full", "selective": "selective"}, "none")
     if said.has("--recompute-activations") and how == "none":
         how = "selective"
-    if said.has("--checkpoint-activations") and how == "none":
+    methods = {"uniform": "uniform", "block": "block"}
+    older = said.meant("--activations-checkpoint-method", methods, "")  # before 2022
+    if (said.has("--checkpoint-activations") or older) and how == "none":
         how = "full"
-    method = said.meant("--recompute-method", {"uniform": "uniform", "block": "block"}, "")
+    method = said.meant("--recompute-method", methods, older)
     found: dict[str, Any] = {"training.recompute": how, "training.recompute_layers": -1}
     if how == "full":
-        layers = said.number("--recompute-num-layers", 1)
+        layers = said.number("--recompute-num-layers", said.number("--activations-checkpoint-num-layers", 1))
         if method == "block":
             found["training.recompute_layers"] = layers
         elif layers > 1:
@@ -280,7 +292,7 @@ def _fusion(name: str, key: str) -> Option:
 
 #: What a step does.
 TRAINING: Final = (
-    Option(("--micro-batch-size", "--global-batch-size"), _read_batch, _write_batch),
+    Option(("--micro-batch-size", "--global-batch-size", *_RAMPS), _read_batch, _write_batch),
     number("--seq-length", "training.seq"),
     Option(
         (
@@ -293,7 +305,7 @@ TRAINING: Final = (
         (
             "--use-distributed-optimizer", "--num-distributed-optimizer-instances", "--use-megatron-fsdp",
             "--use-custom-fsdp", "--data-parallel-sharding-strategy", "--use-torch-fsdp2",
-            "--torch-fsdp2-no-reshard-after-forward",
+            "--torch-fsdp2-no-reshard-after-forward", "--zero-stage",
         ),
         _read_sharding, _write_sharding,
     ),
@@ -301,6 +313,7 @@ TRAINING: Final = (
         (
             "--recompute-granularity", "--recompute-method", "--recompute-num-layers", "--recompute-modules",
             "--recompute-activations", "--checkpoint-activations", "--moe-layer-recompute",
+            "--activations-checkpoint-method", "--activations-checkpoint-num-layers",
         ),
         _read_recompute, _write_recompute,
     ),

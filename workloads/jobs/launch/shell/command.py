@@ -14,7 +14,9 @@ def is_script(text: str) -> bool:
     """Whether a text is more than words of one command."""
     return bool(
         re.search(
-            r"^\s*(#|[A-Za-z_][A-Za-z0-9_]*\+?=|(export|if|for)\s)|\\\n|\$[{A-Za-z_(]", text, re.MULTILINE
+            r"^\s*(#|[A-Za-z_][A-Za-z0-9_]*\+?=|(export|if|for|source|eval|\.)\s)|\\\n|\$[{A-Za-z_(]",
+            text,
+            re.MULTILINE,
         )
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +12,11 @@ from simcore.errors import InputError
 from workloads.jobs.launch.shell.tokens import MOST_WORDS, Word, end_of_bracket
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?]")
-_ARITHMETIC: Final = re.compile(r"[0-9()+\-*/% ]{1,200}")
+_ARITHMETIC: Final = re.compile(r"[0-9()+\-*/% <>=!?:]{1,200}")
+_COMPARED: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge, "==": operator.eq,
+    "!=": operator.ne,
+}  # fmt: skip
 #: Letters that all words of a script may become.
 MOST_LETTERS: Final = 1 << 24
 _MOST_NOTES: Final = 100
@@ -29,6 +35,13 @@ class Script:
     unset: dict[str, None] = field(default_factory=dict)  # in order
     letters: int = 0
 
+    def take(self, arguments: Sequence[str]) -> None:
+        """Make them the script's arguments."""
+        for name in [name for name in self.variables if name.isdigit()]:
+            del self.variables[name]
+        self.variables |= {str(k): [word] for k, word in enumerate(arguments, start=1)}
+        self.variables |= {"@": list(arguments), "*": list(arguments), "#": [str(len(arguments))]}
+
     def note(self, what: str) -> None:
         """Note it once."""
         if what not in self.notes and len(self.notes) < _MOST_NOTES:
@@ -41,7 +54,8 @@ class Script:
             if quote in ("'", "("):
                 current, open_ = current + text, True
                 continue
-            if split and quote == '"' and text in ("$@", "${@}"):  # arguments, of which there are none
+            if split and quote == '"' and text in ("$@", "${@}"):
+                words += self.variables.get("@", [])
                 continue
             if quote == '"' and (array := re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", text)) and split:
                 values = self.variables.get(array[1], [])
@@ -74,6 +88,9 @@ class Script:
             if letter == "\\" and quoted and at + 1 < len(text):
                 out += text[at + 1] if text[at + 1] in '"\\$`' else text[at : at + 2]
                 at += 2
+            elif letter == "`" and (stop := text.find("`", at + 1)) > 0:
+                self.note(f"not run, taken as empty: $({' '.join(text[at + 1 : stop].split())[:60]})")
+                at = stop + 1
             elif letter != "$":
                 out += letter
                 at += 1
@@ -107,14 +124,14 @@ class Script:
         if found is None or depth > DEEPEST:
             self.note(f"not understood, taken as empty: ${{{inner[:40]}}}")
             return ""
-        name, index, operator, word = found.groups()
+        name, index, sign, word = found.groups()
         values = self.variables.get(name)
         if index and index.isdigit() and values is not None:
             values = values[int(index) : int(index) + 1]
-        is_there = values is not None and (bool("".join(values)) or not (operator or "").startswith(":"))
-        if operator and operator[-1] in "-=" and not is_there:
+        is_there = values is not None and (bool("".join(values)) or not (sign or "").startswith(":"))
+        if sign and sign[-1] in "-=" and not is_there:
             return self._substituted(re.sub("^([\"'])(.*)\\1$", r"\2", word), depth=depth + 1)
-        if operator and operator[-1] == "+":
+        if sign and sign[-1] == "+":
             return self._substituted(word, depth=depth + 1) if is_there else ""
         if values is None:
             return self._value(name)
@@ -137,10 +154,30 @@ class Script:
 
 
 def calculated(text: str) -> int:
-    """Whole numbers with + - * / % and brackets, as bash has them.  ValueError for anything else."""
+    """Whole numbers with + - * / %, comparisons, a ? b : c and brackets, as bash has them.
+
+    ValueError for anything else.
+    """
     if not _ARITHMETIC.fullmatch(text):
         raise ValueError(text)
-    tokens = re.findall(r"[0-9]{1,18}|[()+\-*/%]", text)
+    tokens = re.findall(r"[0-9]{1,18}|[<>=!]=|[()+\-*/%<>?:=!]", text)
+
+    def chosen() -> int:
+        found = compared()
+        if tokens and tokens[0] == "?":
+            tokens.pop(0)
+            first = chosen()
+            if tokens.pop(0) != ":":
+                raise ValueError(text)
+            second = chosen()
+            return first if found else second
+        return found
+
+    def compared() -> int:
+        found = sums()
+        if tokens and tokens[0] in _COMPARED:
+            return int(_COMPARED[tokens.pop(0)](found, sums()))
+        return found
 
     def sums() -> int:
         found = products()
@@ -151,8 +188,8 @@ def calculated(text: str) -> int:
     def products() -> int:
         found = one()
         while tokens and tokens[0] in "*/%":
-            operator, other = tokens.pop(0), one()
-            found = found * other if operator == "*" else found // other if operator == "/" else found % other
+            sign, other = tokens.pop(0), one()
+            found = found * other if sign == "*" else found // other if sign == "/" else found % other
             if abs(found) > 1 << 62:
                 raise ValueError(text)
         return found
@@ -162,13 +199,13 @@ def calculated(text: str) -> int:
         if token == "-":
             return -one()
         if token == "(":
-            found = sums()
+            found = chosen()
             if tokens.pop(0) != ")":
                 raise ValueError(text)
             return found
         return int(token)
 
-    found = sums()
+    found = chosen()
     if tokens:
         raise ValueError(text)
     return found

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Final
 
 from simcore.errors import InputError
 
 #: Pieces of a word: (quote, text); quote is "", '"' or "'", or "(" where an array begins.
 Word = tuple[tuple[str, str], ...]
-Token = str | Word
-_OPERATORS: Final = ("&&", "||", ";;", "\n", ";", "|", "&", "(", ")", "<<<", "<<", ">>", "<", ">")
+
+
+@dataclass(frozen=True)
+class HereText:
+    """A text that stands in a script for a command to read."""
+
+    text: str
+
+
+Token = str | Word | HereText
+_OPERATORS: Final = (
+    "&&", "||", ";;", "\n", ";", "|", "&>>", "&>", ">&", "&", "(", ")", "<<<", "<<", ">>", "<", ">",
+)  # fmt: skip
+#: Operators that a file stands behind.
+REDIRECTIONS: Final = ("&>>", "&>", ">&", "<<<", "<<", ">>", "<", ">")
 #: Operators behind which a statement begins.
 ENDS: Final = ("\n", ";", "&&", "||", "|", "&", ";;")
+#: What ends a text that stands in a script.
+_HERE: Final = re.compile(r"-?[ \t]*[\"'\\]?(\w{1,100})[\"']?")
 #: More are no launch script.
 MOST_WORDS: Final = 1 << 16
 
@@ -20,6 +37,7 @@ def tokens_of(text: str, where: str) -> list[Token]:
     """Tokens of ``text``, ended by a line's end.  InputError for quotes and brackets that do not end."""
     tokens: list[Token] = []
     word: list[tuple[str, str]] = []
+    behind = 0  # the end of texts that stand behind this line
     at = 0
 
     def end_word() -> None:
@@ -43,12 +61,14 @@ def tokens_of(text: str, where: str) -> list[Token]:
             at = stop + 1
         elif letter == '"':
             stop = _end_of_quote(text, at, where)
-            word.append(('"', text[at + 1 : stop]))
+            word.append(('"', text[at + 1 : stop].replace("\\\n", "")))
             at = stop + 1
         elif letter == "$" and text[at + 1 : at + 2] in ("{", "("):
             stop = end_of_bracket(text, at + 1, where)
-            word.append(("", text[at:stop]))
+            word.append(("", text[at:stop].replace("\\\n", "")))
             at = stop
+        elif text.startswith("\\\n", at):  # the line goes on
+            at += 2
         elif letter == "`":
             stop = text.find("`", at + 1)
             if stop < 0:
@@ -65,9 +85,19 @@ def tokens_of(text: str, where: str) -> list[Token]:
         else:
             operator = next((one for one in _OPERATORS if text.startswith(one, at)), None)
             if operator is not None:
+                if operator in REDIRECTIONS and len(word) == 1 and word[0][0] == "" and word[0][1].isdigit():
+                    word.clear()  # the number of what is redirected
                 end_word()
-                tokens.append(operator)
                 at += len(operator)
+                if operator == "<<" and (named := _HERE.match(text, at)):
+                    at = named.end()
+                    start = behind or text.find("\n", at) + 1 or len(text)
+                    body, behind = _here_text(text, start, named[1])
+                    tokens.append(HereText(body))
+                    continue
+                tokens.append(operator)
+                if operator == "\n" and behind:
+                    at, behind = behind, 0
                 continue
             stop = at + 1
             while stop < len(text) and text[stop] not in " \t\n\"'`\\;|&()<>$":
@@ -83,6 +113,18 @@ def tokens_of(text: str, where: str) -> list[Token]:
     end_word()
     tokens.append("\n")
     return tokens
+
+
+def _here_text(text: str, start: int, name: str) -> tuple[str, int]:
+    """The lines from ``start`` to the one that is ``name``, and what is behind that."""
+    at = start
+    while at < len(text):
+        stop = text.find("\n", at)
+        stop = len(text) if stop < 0 else stop
+        if text[at:stop].strip() == name:
+            return text[start:at], min(stop + 1, len(text))
+        at = stop + 1
+    return text[start:], len(text)
 
 
 def _endless(text: str, at: int, where: str) -> InputError:

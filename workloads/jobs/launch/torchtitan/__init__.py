@@ -29,6 +29,26 @@ _NO_INFLUENCE: Final = re.compile(
     r"|activation_checkpoint\.(early_stop|per_op_sac_force_recompute_mm_shapes_by_fqns)"
 )
 
+#: Keys, and beginnings of keys, before 0.2.
+_OLDER: Final[Mapping[str, str]] = {
+    "training.compile": "compile.enable", "training.batch_size": "training.local_batch_size",
+    "float8.": "quantize.linear.float8.",
+    **{
+        f"training.{name}": f"parallelism.{name}"
+        for name in (
+            "data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree",
+            "enable_async_tensor_parallel",
+        )
+    },
+    **{
+        f"experimental.{name}": f"parallelism.{name}"
+        for name in (
+            "pipeline_parallel_degree", "pipeline_parallel_schedule", "context_parallel_degree",
+            "enable_async_tensor_parallel", "pipeline_parallel_microbatches",
+        )
+    },
+}  # fmt: skip
+
 
 def _refused(job: Description) -> Iterator[str]:
     p, training = job.parallel, job.training
@@ -104,6 +124,16 @@ def _preset(words: Words) -> str:
     return build if compiles(words) else f"{build}-eager"
 
 
+def _heard(words: Words) -> Words:
+    """Words with the names that keys have had since 0.2."""
+    found = {**words}
+    for old, new in _OLDER.items():
+        for key in [key for key in found if key == old or (old.endswith(".") and key.startswith(old))]:
+            value = found.pop(key)
+            found.setdefault(new + key[len(old) :], value)
+    return found
+
+
 TORCHTITAN: Final = Dialect(
     name="torchtitan",
     called="torchtitan",
@@ -115,4 +145,5 @@ TORCHTITAN: Final = Dialect(
     document=_document,
     rendered=_rendered,
     suffix=".sh",
+    heard=_heard,
 )
