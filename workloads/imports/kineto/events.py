@@ -125,13 +125,10 @@ class Decoded:
 
     def numbers(self, args: Sequence[Args], field: str, of_old: str | None = None) -> list[int]:
         """The number of each one's ``field``, or of what it was called of old where that is absent."""
-        values: list[msgspec.Raw] = list(map(attrgetter(field), args))
-        if of_old is not None and any(value is _NO_JSON for value in values):
-            values = [
-                getattr(given, of_old) if value is _NO_JSON else value
-                for value, given in zip(values, args, strict=True)
-            ]
-        texts = list(map(bytes, values))
+        texts = list(map(bytes, map(attrgetter(field), args)))
+        if of_old is not None and b"" in texts:
+            older = map(bytes, map(attrgetter(of_old), args))
+            texts = [new or old for new, old in zip(texts, older, strict=True)]
         known = self._known
         found = list(map(known.get, texts))
         if None not in found:

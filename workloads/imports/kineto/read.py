@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -58,6 +59,12 @@ _ROLES: Final = {
 }  # fmt: skip
 #: Calls of a device's API: "runtime", "cuda_runtime", "hip_driver", "xpu_runtime", "privateuse1_driver".
 _CALLS: Final = ("runtime", "driver")
+#: What makes the metadata of a communication kernel.
+_META: Final = attrgetter(
+    "collective", "group", "group_ranks", "dtype", "in_elements", "out_elements", "group_size", "call_number",
+    "sender", "receiver",
+)  # fmt: skip
+_PLAIN: Final = frozenset((str, int, type(None), type(ABSENT)))
 _BATCH: Final = 4096  # events that become columns at once
 _MAX_BYTES: Final = 1 << 50
 _MAX_OF_BLOCK: Final = 1 << 31  # threads, registers and bytes of shared memory: no GPU has more
@@ -105,6 +112,7 @@ class KinetoReader:
         self._calls: array[int] = array("q")  # five numbers a call, in the order of ApiCalls
         self._syncs: dict[int, SyncRecord] = {}
         self._meta: dict[CollectiveMeta, int] = {}
+        self._known_meta: dict[object, int] = {}  # the same, by what stands in the file
         self._of_grid = Decoded(partial(product, key="grid"))
         self._of_block = Decoded(partial(product, key="block"))
 
@@ -195,7 +203,7 @@ class KinetoReader:
         absurd = (num_bytes < 0) | (num_bytes > _MAX_BYTES)
         if absurd.any():
             raise RefusedError(f"moves {num_bytes[absurd][0]} bytes")
-        meta = [-1 if given.collective is ABSENT else self._meta_of(given) for given in args]
+        meta = [-1 if given.collective is ABSENT else self._number_of_meta(given) for given in args]
         correlation = wholes([given.correlation for given in args], "correlation", 0)
         names = self._names.codes(texts([event.name for event in events], "name"))
         kind = [self._roles[event.cat] for event in events]
@@ -213,8 +221,18 @@ class KinetoReader:
             ),
         )
 
-    def _meta_of(self, args: Args) -> int:
+    def _number_of_meta(self, args: Args) -> int:
         """The number of what a communication kernel says about itself."""
+        told = _META(args)
+        if not _PLAIN.issuperset(map(type, told)):
+            return self._meta_of(args)
+        number = self._known_meta.get(told, -1)
+        if number < 0:
+            number = self._known_meta[told] = self._meta_of(args)
+        return number
+
+    def _meta_of(self, args: Args) -> int:
+        """The number of what a communication kernel says, checked."""
         peer = ("Src Rank", args.sender) if args.receiver is ABSENT else ("Dst Rank", args.receiver)
         told = CollectiveMeta(
             text_of(args.collective, "Collective name"), text_of(args.group, "Process Group Name", ""),

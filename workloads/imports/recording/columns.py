@@ -160,3 +160,10 @@ class GpuRecording:
     steps: tuple[Step, ...] = ()
     steps_told_by: str = ""
     inferred_host_waits: int = 0
+
+    def call_begins(self) -> dict[int, int]:
+        """When the calls began whose events synchronisation records name, by correlation id."""
+        named = [record.record_correlation for record in self.syncs.values()]
+        rows = np.isin(self.calls.correlation, named) if named else slice(0)
+        correlation, start = self.calls.correlation[rows], self.calls.start_ps[rows]
+        return dict(zip(correlation.tolist(), start.tolist(), strict=True))

@@ -57,7 +57,7 @@ class HostThreads:
 def host_threads(ops: RankOps) -> HostThreads:
     """Join threads whose calls hardly overlap, beginning with those that launch most."""
     calls = ops.trace.calls
-    launched = np.unique(ops.call[ops.call >= 0])
+    launched = ops.launching
     names, counts = np.unique(calls.thread[launched], return_counts=True)
     if len(names) < 2:
         return HostThreads({int(name): 0 for name in names})
@@ -119,10 +119,10 @@ def host_blocks(ops: RankOps, threads: HostThreads) -> HostBlocks:
     finder = _BlockTargets(ops, threads)
     blocks: list[HostBlock] = []
     inferred = concurrent = queue_full = 0
+    relevant = np.array([bool(kind) for kind in kinds], dtype=np.bool_)[calls.name]
     launched_by: dict[int, list[int]] = {}
-    for op in np.flatnonzero(ops.call >= 0).tolist():
+    for op in np.flatnonzero((ops.call >= 0) & relevant[ops.call]).tolist() if len(calls) else ():
         launched_by.setdefault(int(ops.call[op]), []).append(op)
-    relevant = np.array([bool(kind) for kind in kinds], dtype=np.bool_)[calls.name] if len(calls) else ()
     for call in np.flatnonzero(relevant).tolist():
         kind = kinds[int(calls.name[call])]
         begin, end = int(calls.start_ps[call]), int(calls.end_ps[call])
@@ -166,8 +166,8 @@ class _BlockTargets:
         self._by_lane = [ops.in_lane(lane) for lane in range(len(ops.lane_names))]
         self._issue = [ops.issue_ps[members] for members in self._by_lane]
         calls = ops.trace.calls
-        self._began = {int(c): int(t) for c, t in zip(calls.correlation, calls.start_ps, strict=True)}
-        launched = np.unique(ops.call[ops.call >= 0])
+        self._began = ops.trace.call_begins()
+        launched = ops.launching
         self._launch_ps, self._launch_thread = calls.start_ps[launched], calls.thread[launched]
 
     def last_issued(self, lane: int, time: int) -> int:
@@ -210,7 +210,7 @@ class _BlockTargets:
 def _full_queue(ops: RankOps, finder: _BlockTargets) -> list[HostBlock]:
     """Launch calls that waited for room in the launch queue, as blocks until the op that made room ended."""
     calls = ops.trace.calls
-    launched = np.unique(ops.call[ops.call >= 0])
+    launched = ops.launching
     if not len(launched):
         return []
     length = calls.end_ps[launched] - calls.start_ps[launched]

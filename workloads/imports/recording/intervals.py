@@ -28,22 +28,59 @@ def innermost(
     found = np.full(len(times), -1, dtype=np.int64)
     for number in np.unique(of_thread).tolist():
         asked = np.flatnonzero(thread == number)
-        if not len(asked):
+        mine = np.flatnonzero((of_thread == number) & (end > start))  # others are around no moment
+        if not len(asked) or not len(mine):
             continue
-        asked = asked[np.argsort(times[asked], kind="stable")]
-        mine = np.flatnonzero(of_thread == number)
         mine = mine[np.lexsort((-end[mine], start[mine]))]
-        starts, ends, spans = start[mine].tolist(), end[mine].tolist(), mine.tolist()
-        stack: list[int] = []
-        place = 0
-        for row, time in zip(asked.tolist(), times[asked].tolist(), strict=True):
-            while place < len(starts) and starts[place] <= time:
-                while stack and ends[stack[-1]] <= starts[place]:
-                    stack.pop()
-                stack.append(place)
-                place += 1
-            while stack and ends[stack[-1]] <= time:
+        nested = _Nested(start[mine], end[mine])
+        place = (
+            nested.around(times[asked]) if nested.is_proper else _around(times[asked], start[mine], end[mine])
+        )
+        found[asked] = np.where(place >= 0, mine[place], -1)
+    return found
+
+
+class _Nested:
+    """Intervals by start, the longer first; ``is_proper``: none ends in another that began before it."""
+
+    def __init__(self, start: IntArray, end: IntArray) -> None:
+        count = len(start)
+        self._start, self._ends = start, np.sort(end)
+        self._depth = np.arange(count) - np.searchsorted(self._ends, start, side="right")  # others around it
+        order = np.lexsort((np.arange(count), self._depth))
+        self._order, self._keys = order, self._depth[order] * count + order
+        parent = self._last(self._depth - 1, np.arange(count) - 1)
+        inner = np.flatnonzero(self._depth > 0)
+        self.is_proper = bool((end[parent[inner]] >= end[inner]).all() and (self._depth >= 0).all())
+
+    def around(self, times: IntArray) -> IntArray:
+        """The innermost around each moment; -1: none."""
+        begun = np.searchsorted(self._start, times, side="right")
+        depth = begun - np.searchsorted(self._ends, times, side="right") - 1
+        return np.where(depth >= 0, self._last(depth, begun - 1), -1)
+
+    def _last(self, depth: IntArray, until: IntArray) -> IntArray:
+        """The last interval of a depth up to place ``until``, where there is one."""
+        place = np.searchsorted(self._keys, depth * len(self._start) + until, side="right") - 1
+        found: IntArray = self._order[place]
+        return found
+
+
+def _around(times: IntArray, start: IntArray, end: IntArray) -> IntArray:
+    """The interval that began last of those around each moment that did not end in another; -1: none."""
+    found = np.full(len(times), -1, dtype=np.int64)
+    starts, ends = start.tolist(), end.tolist()
+    order = np.argsort(times, kind="stable")
+    stack: list[int] = []
+    place = 0
+    for row, time in zip(order.tolist(), times[order].tolist(), strict=True):
+        while place < len(starts) and starts[place] <= time:
+            while stack and ends[stack[-1]] <= starts[place]:
                 stack.pop()
-            if stack:
-                found[row] = spans[stack[-1]]
+            stack.append(place)
+            place += 1
+        while stack and ends[stack[-1]] <= time:
+            stack.pop()
+        if stack:
+            found[row] = stack[-1]
     return found

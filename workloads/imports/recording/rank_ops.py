@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -68,6 +69,13 @@ class RankOps:
     def in_lane(self, lane: int) -> IntArray:
         """Ops of a lane, in order."""
         return np.flatnonzero(self.lane == lane)
+
+    @cached_property
+    def launching(self) -> IntArray:
+        """The calls that launched anything, sorted."""
+        launched = np.zeros(len(self.trace.calls), dtype=np.bool_)
+        launched[self.call[self.call >= 0]] = True
+        return np.flatnonzero(launched)
 
     def lanes_of_stream(self, stream: int) -> list[int]:
         """Lanes of a recorded stream number."""

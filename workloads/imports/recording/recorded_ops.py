@@ -55,7 +55,7 @@ def _shapes(ops: RankOps) -> RecordedShapes | None:
     if not len(around) or not (ops.call >= 0).any():
         return None
     of_call = np.full(len(calls), -1, dtype=np.int64)
-    launching = np.unique(ops.call[ops.call >= 0])
+    launching = ops.launching
     of_call[launching] = innermost(
         calls.start_ps[launching], calls.thread[launching], around.start_ps, around.end_ps, around.thread
     )
@@ -75,15 +75,33 @@ def _shapes(ops: RankOps) -> RecordedShapes | None:
 
 def _collectives(ops: RankOps) -> RecordedCollectives:
     """What the trace says of each communication kernel."""
-    count, world = len(ops), ops.trace.world_size
-    kinds, dtypes = [""] * count, [""] * count
-    num_bytes = np.zeros(count, dtype=np.int64)
-    members: list[tuple[int, ...]] = [()] * count
-    for op in np.flatnonzero(ops.is_comm).tolist():
-        kinds[op], meta = ops.collective(op), ops.meta(op)
-        if meta is not None:
-            num_bytes[op], dtypes[op] = meta.num_bytes(kinds[op]), meta.dtype
-            members[op] = meta.members
-            if not meta.members and meta.group_size == world > 0:
-                members[op] = tuple(range(world))
-    return RecordedCollectives(Strings.encode(kinds), num_bytes, Strings.encode(dtypes), tuple(members))
+    count, world, gpu = len(ops), ops.trace.world_size, ops.trace.gpu
+    kinds, dtypes, sizes, members = (
+        [""],
+        [""],
+        [0],
+        list[tuple[int, ...]]([()]),
+    )  # of no collective, then of each
+    number = np.zeros(count, dtype=np.int64)
+    comm = np.flatnonzero(ops.is_comm)
+    if len(comm):
+        told = np.stack([gpu.name[ops.row[comm]], gpu.meta[ops.row[comm]]])
+        _, first, alike = np.unique(told, axis=1, return_index=True, return_inverse=True)
+        number[comm] = 1 + alike.reshape(-1)
+        for op in comm[first].tolist():
+            kind, meta = ops.collective(op), ops.meta(op)
+            kinds.append(kind)
+            dtypes.append(meta.dtype if meta is not None else "")
+            sizes.append(meta.num_bytes(kind) if meta is not None else 0)
+            members.append(meta.members if meta is not None else ())
+            if meta is not None and not meta.members and meta.group_size == world > 0:
+                members[-1] = tuple(range(world))
+
+    def texts(values: list[str]) -> Strings:
+        known = Strings.encode(values)
+        return Strings(known.codes[number], known.values)
+
+    return RecordedCollectives(
+        texts(kinds), np.array(sizes, dtype=np.int64)[number], texts(dtypes),
+        tuple(map(members.__getitem__, number.tolist())),
+    )  # fmt: skip

@@ -83,7 +83,7 @@ def _wait_calls(ops: RankOps) -> tuple[list[tuple[int, int]], list[tuple[int, in
     by_lane = [ops.in_lane(lane) for lane in range(len(ops.lane_names))]
     issue = [ops.issue_ps[members] for members in by_lane]
     tolerance = trace.resolution_ps
-    began = {int(c): int(t) for c, t in zip(calls.correlation, calls.start_ps, strict=True)}
+    began = trace.call_begins()
 
     def last_before(lanes: list[int], time: int, ended: int | None = None) -> int:
         """The last op issued before ``time``: of each lane the last that had ``ended`` then, if one had."""
