@@ -19,7 +19,10 @@ VERSION = "0.0.4"
 
 @dataclass(frozen=True, slots=True)
 class ChakraNode:
-    """A node with its attributes as Python values.  Times in ps, -1 where not recorded."""
+    """A node with its attributes as Python values.  Times in ps, -1 where not recorded.
+
+    ``kind`` numbers the attributes that it shares with others of its file (Note [Rows of a graph]), -1: none.
+    """
 
     id: int
     name: str
@@ -30,6 +33,7 @@ class ChakraNode:
     duration_ps: int = -1
     input_values: str = ""
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    kind: int = -1
 
 
 def read_nodes(source: TraceFile) -> Iterator[ChakraNode]:
@@ -39,10 +43,18 @@ def read_nodes(source: TraceFile) -> Iterator[ChakraNode]:
     beyond a week.
     """
     kind = messages()["Node"]
+    rows = _Rows()
     with opened(source) as handle:
         reader = _Delimited(source.label, handle)
         for data in reader.nodes():
-            yield _node(reader, reader.parsed(kind, data))
+            at = data.find(_OF_ROW)
+            number = rows.number(data[at:]) if at > 0 else -1
+            message = rows.parsed(data[:at]) if number >= 0 else None
+            if message is None:
+                message = reader.parsed(kind, data)
+                yield _node(reader, message, attributes_of(message))
+            else:
+                yield _node(reader, message, attributes_of(message) | rows.attributes[number], number)
 
 
 def read_messages(source: TraceFile) -> Iterator[bytes]:
@@ -186,8 +198,46 @@ class _Delimited:
 
 
 _CHUNK_BYTES = 1 << 20
+_OF_ROW = b"R\x0b\n\x07op_kind"  # the attribute with which our exports begin what holds for a row
 _TYPES = {int(kind): kind for kind in NodeType}
 _MAX_US = MAX_SPAN_S * 10**6
+
+
+class _Rows:
+    """What ends of messages say that stand at many nodes, each decoded once.
+
+    Note [Rows of a graph]
+        Our exports write of each node what it alone has (its id, dependencies), then what holds for all ops
+        of its row of the op table, beginning with ``op_kind``: a step's microbatches repeat a few rows.  A
+        message may be cut there, for two halves that are messages say together what the whole does.
+    """
+
+    def __init__(self) -> None:
+        from google.protobuf.message import DecodeError
+
+        self.attributes: list[dict[str, Any]] = []
+        self._number: dict[bytes, int] = {}
+        self._kind, self._error = messages()["Node"], DecodeError
+
+    def parsed(self, data: bytes) -> Any:
+        """A half of a message; None where it is none."""
+        message = self._kind()
+        try:
+            message.ParseFromString(data)
+        except self._error:
+            return None
+        return message
+
+    def number(self, tail: bytes) -> int:
+        """The number of an end of a message; -1 for one that says more than attributes, or is none."""
+        found = self._number.get(tail)
+        if found is None:
+            found, message = -1, self.parsed(tail)
+            if message is not None and [told.name for told, _ in message.ListFields()] == ["attr"]:
+                found = len(self.attributes)
+                self.attributes.append(attributes_of(message))
+            self._number[tail] = found
+        return found
 
 
 def attributes_of(message: Any) -> dict[str, Any]:
@@ -201,8 +251,7 @@ def attributes_of(message: Any) -> dict[str, Any]:
     return attributes
 
 
-def _node(reader: _Delimited, message: Any) -> ChakraNode:
-    attributes = attributes_of(message)
+def _node(reader: _Delimited, message: Any, attributes: dict[str, Any], kind: int = -1) -> ChakraNode:
     if message.duration_micros > _MAX_US:
         raise reader.fail(f"node {message.id} lasts {message.duration_micros} us, more than a week")
     exact = attributes.get("recorded_ps")
@@ -213,5 +262,5 @@ def _node(reader: _Delimited, message: Any) -> ChakraNode:
         message.id, intern(message.name), _TYPES.get(message.type, NodeType.INVALID),
         tuple(message.ctrl_deps), tuple(message.data_deps),
         message.start_time_micros * PS_PER_US if message.start_time_micros else -1, duration,
-        message.inputs.values, attributes,
+        message.inputs.values, attributes, kind,
     )  # fmt: skip

@@ -147,6 +147,8 @@ class _NodeWriter:
     stream_of: dict[int, str] = field(default_factory=dict)
     #: What nodes that are no ops depend on.
     through: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: Row, kind and stream of the first op of its kind.
+    first_of: dict[tuple[object, ...], tuple[int, OpKind, str]] = field(default_factory=dict)
 
     def write(self) -> None:
         """All nodes, in launch order."""
@@ -176,10 +178,19 @@ class _NodeWriter:
             # A call of the framework that communicates is the host's own time: its kernel is another node.
             on_gpu = _OF_TYPE.get(node.type, OpKind.COMPUTE)
             kind = OpKind.HOST if on_host else on_gpu
-        columns = self._columns(node, kind)
-        if columns.pop("alone", False):
-            kind = OpKind.COLLECTIVE
-        stream = str(columns["stream"])
+        alike = (
+            (node.kind, node.name, node.duration_ps, node.type, given.get("batch"))
+            if node.kind >= 0
+            else None
+        )
+        columns: dict[str, object] = {}
+        if alike in self.first_of:
+            same, kind, stream = self.first_of[alike]
+        else:
+            same, columns = -1, self._columns(node, kind)
+            if columns.pop("alone", False):
+                kind, alike = OpKind.COLLECTIVE, None  # counted one by one
+            stream = str(columns["stream"])
         sources = self._sources(node.data_deps)
         if told is None:
             # What the stream orders by itself needs no wait; the host waits where it depends on the GPU.
@@ -200,7 +211,9 @@ class _NodeWriter:
             kept = [s for s in sources if s not in implied and s in self.row]
             waits = [s for s in kept if s not in only]
             data = [s for s in kept if s in only or s in also]
-        row = self.row[node.id] = self.ops.op(kind, columns)
+        row = self.row[node.id] = self.ops.again(same) if same >= 0 else self.ops.op(kind, columns)
+        if alike is not None:
+            self.first_of.setdefault(alike, (row, kind, stream))
         self._edges(row, EdgeKind.DATA, data)
         self._edges(row, EdgeKind.WAIT, waits)
         self.stream_of[node.id] = stream
