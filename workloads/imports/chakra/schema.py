@@ -1,7 +1,7 @@
-"""Chakra's protobuf messages, built at run time: no generated code, any protobuf release.
+"""Chakra's protobuf messages.
 
-Source: MLCommons Chakra, schema/protobuf/et_def.proto.  Fields of later versions (storage nodes) are skipped
-by protobuf itself; the metadata's version is read as bytes, for older files have an attribute in its place.
+Source: MLCommons Chakra, schema/protobuf/et_def.proto.  The metadata's version is read as bytes, for older
+files have an attribute in its place.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, Final
 
-from simcore.errors import InputError
+from workloads.imports.protobuf import ONE_OF, SCALARS, message_classes
 
 #: What the manifest of an exported folder says that it holds.
 EXPORT: Final = "Chakra export"
@@ -38,66 +38,27 @@ COLLECTIVES = (
     "reduce_scatter", "barrier",
 )  # fmt: skip
 
-_SCALARS = (
-    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64",
-    "sfixed32", "sfixed64", "bool", "string", "bytes",
-)  # fmt: skip
+_ATTRIBUTE = [(1, "name", "string", ""), (2, "doc_string", "string", "")]
+for _index, _scalar in enumerate(SCALARS):
+    _ATTRIBUTE += [
+        (3 + 2 * _index, f"{_scalar}_val", _scalar, ONE_OF),
+        (4 + 2 * _index, f"{_scalar}_list", f"{_scalar.capitalize()}List", ONE_OF),
+    ]
+_MESSAGES = {
+    **{f"{scalar.capitalize()}List": [(1, "values", scalar, "many")] for scalar in SCALARS},
+    "AttributeProto": _ATTRIBUTE,
+    "GlobalMetadata": [(1, "version", "bytes", ""), (2, "attr", "AttributeProto", "many")],
+    "IOInfo": [(1, "values", "string", ""), (2, "shapes", "string", ""), (3, "types", "string", "")],
+    "Node": [
+        (1, "id", "uint64", ""), (2, "name", "string", ""), (3, "type", "int32", ""),
+        (4, "ctrl_deps", "uint64", "many"), (5, "data_deps", "uint64", "many"),
+        (6, "start_time_micros", "uint64", ""), (7, "duration_micros", "uint64", ""),
+        (8, "inputs", "IOInfo", ""), (9, "outputs", "IOInfo", ""), (10, "attr", "AttributeProto", "many"),
+    ],
+}  # fmt: skip
 
 
 @cache
 def messages() -> dict[str, Any]:
     """The message classes GlobalMetadata, Node, AttributeProto.  InputError when protobuf is missing."""
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    except ImportError:
-        raise InputError("Chakra files need the protobuf package: pip install 'stepsim[chakra]'") from None
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="stepsim/chakra_et_def.proto", package="stepsim.chakra", syntax="proto3"
-    )
-
-    def add(message: Any, name: str, number: int, kind: str, *, many: bool = False, oneof: int = -1) -> None:
-        scalar = kind in _SCALARS or kind == "enum"
-        made = message.field.add(
-            name=name, number=number, label=field.LABEL_REPEATED if many else field.LABEL_OPTIONAL
-        )
-        # Enumerations are integers on the wire: unknown values then stay readable.
-        made.type = getattr(field, f"TYPE_{kind.upper()}" if scalar else "TYPE_MESSAGE")
-        if not scalar:
-            made.type_name = f".stepsim.chakra.{kind}"
-        if oneof >= 0:
-            made.oneof_index = oneof
-
-    attribute = file.message_type.add(name="AttributeProto")
-    attribute.oneof_decl.add(name="value")
-    add(attribute, "name", 1, "string")
-    add(attribute, "doc_string", 2, "string")
-    for index, scalar in enumerate(_SCALARS):
-        holder = f"{scalar.capitalize()}List"
-        add(file.message_type.add(name=holder), "values", 1, scalar, many=True)
-        add(attribute, f"{scalar}_val", 3 + 2 * index, scalar, oneof=0)
-        add(attribute, f"{scalar}_list", 4 + 2 * index, holder, oneof=0)
-    metadata = file.message_type.add(name="GlobalMetadata")
-    add(metadata, "version", 1, "bytes")
-    add(metadata, "attr", 2, "AttributeProto", many=True)
-    values = file.message_type.add(name="IOInfo")
-    for number, name in enumerate(("values", "shapes", "types"), 1):
-        add(values, name, number, "string")
-    node = file.message_type.add(name="Node")
-    for number, (name, kind, many) in enumerate(
-        (
-            ("id", "uint64", False), ("name", "string", False), ("type", "int32", False),
-            ("ctrl_deps", "uint64", True), ("data_deps", "uint64", True),
-            ("start_time_micros", "uint64", False), ("duration_micros", "uint64", False),
-            ("inputs", "IOInfo", False), ("outputs", "IOInfo", False), ("attr", "AttributeProto", True),
-        ),
-        1,
-    ):  # fmt: skip
-        add(node, name, number, kind, many=many)
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    names = ("GlobalMetadata", "Node", "AttributeProto")
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"stepsim.chakra.{name}"))
-        for name in names
-    }
+    return message_classes("Chakra files", _MESSAGES)

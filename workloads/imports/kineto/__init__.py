@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler (Kineto JSON), and the trace viewer JSON that XLA's profiler writes."""
+"""Traces of PyTorch's profiler (Kineto JSON), and what XLA's profiler writes."""
 
 import re
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from workloads.imports.formats import Importer, register
 from workloads.imports.job import ImportedJob
 from workloads.imports.kineto.read import read_kineto
 from workloads.imports.kineto.trace_viewer import import_trace_viewer, is_trace_viewer
+from workloads.imports.kineto.xplane import import_xplanes, is_xplane
 from workloads.imports.recording.job import import_recordings
 
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
@@ -29,6 +30,7 @@ def _import_kineto(sources: Sequence[TraceFile], skip_bad: bool, gaps: str) -> I
     )
 
 
+register(Importer("xplane", "profiles of XLA (.xplane.pb)", is_xplane, import_xplanes))
 # The more special first: both begin alike.
 register(
     Importer("trace_viewer", "trace viewer JSON of XLA's profiler", is_trace_viewer, import_trace_viewer)

@@ -8,7 +8,7 @@ Processes and threads are told by metadata events: "/device:GPU:0" with a thread
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from simcore.errors import InputError
@@ -47,14 +47,19 @@ def read_trace_viewer(source: TraceFile) -> list[GpuRecording]:
 
     Errors: InputError: no JSON, truncated, negative or absurd times, no kernels on streams of a GPU.
     """
-    viewer = _Viewer(source.label)
-    for number, event in read_events(source, {}):
+    return read_viewer_events(source.label, read_events(source, {}))
+
+
+def read_viewer_events(label: str, events: Iterable[tuple[int, Any]]) -> list[GpuRecording]:
+    """The ranks of a trace, by device, from numbered events.  InputError as :func:`read_trace_viewer`."""
+    viewer = _Viewer(label)
+    for number, event in events:
         if type(event) is not dict:
-            raise InputError(f"{source.label}: event {number} is no object")
+            raise InputError(f"{label}: event {number} is no object")
         try:
             viewer.take(number, event)
         except WrongFieldError as error:
-            raise InputError(f"{source.label}: event {number} {error}") from None
+            raise InputError(f"{label}: event {number} {error}") from None
     return viewer.finish()
 
 
@@ -67,6 +72,7 @@ class _Viewer:
         self._streams: dict[tuple[object, object], int] = {}
         self._readers: dict[int, KinetoReader] = {}
         self._busy: set[int] = set()
+        self._num_sms: dict[int, int] = {}
 
     def take(self, number: int, event: dict[str, Any]) -> None:
         """Sort an event; those that name processes and threads come first."""
@@ -85,6 +91,7 @@ class _Viewer:
         if event.get("name") == "process_name" and (found := _DEVICE.search(name)):
             device = int(found.group(1))
             self._devices[named(event, "pid")] = device
+            self._num_sms[device] = whole(table(event, "args"), "core_count", 0)
             self._readers.setdefault(device, KinetoReader(f"{self._label} (GPU {device})"))
         elif event.get("name") == "thread_name" and (found := _STREAM.search(name)):
             self._streams[named(event, "pid"), named(event, "tid")] = int(found.group(1))
@@ -105,7 +112,8 @@ class _Viewer:
                 "shared memory": static + dynamic,
             }  # fmt: skip
         lower = name.lower()
-        category = "gpu_memcpy" if lower.startswith("memcpy") else "kernel"
+        copies = lower.startswith("memcpy") or "memcpy_details" in args
+        category = "gpu_memcpy" if copies else "kernel"
         return {**event, "cat": "gpu_memset" if lower.startswith("memset") else category, "args": told}
 
     def _take_host(self, number: int, event: dict[str, Any]) -> None:
@@ -126,4 +134,7 @@ class _Viewer:
         if not self._busy:
             what = ", ".join(f"GPU {device}" for device in sorted(self._readers)) or "no GPU"
             raise InputError(f"{self._label}: no kernels on streams of a GPU ({what}): nothing to replay")
-        return [self._readers[device].finish({}) for device in sorted(self._busy)]
+        return [
+            self._readers[device].finish({"deviceProperties": [{"numSms": self._num_sms[device]}]})
+            for device in sorted(self._busy)
+        ]
