@@ -8,9 +8,10 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint con
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 INPUTS := setup.cfg setup.py constraints.txt Makefile
+AXE := 4.14.1
 ARGS ?=
 
-.PHONY: run test setup check versions docs clean
+.PHONY: run test setup check browser versions docs clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/stamp-run
@@ -25,6 +26,17 @@ check: setup
 # The Python interface as pages, from its docstrings.
 docs: setup
 	@$(PY) -m pdoc --docformat restructuredtext --output-directory build/docs simcore.apps.interface
+
+# What tests of pages in a real browser need; where it cannot be had they are skipped, and this says why.
+browser: setup
+	@$(PIP) playwright || echo "no playwright: pages are not tried in a browser" >&2
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { apt-get update -q && apt-get install -qy --no-install-recommends chromium; } >/dev/null 2>&1 || \
+	  echo "no Chromium: pages are not tried in a browser" >&2
+	@test -f $(VENV)/axe-core/axe.min.js || \
+	  { mkdir -p $(VENV)/axe-core && cd $(VENV)/axe-core && npm pack --silent axe-core@$(AXE) >/dev/null && \
+	    tar xzf axe-core-$(AXE).tgz --strip-components 1 package/axe.min.js package/LICENSE; } 2>/dev/null || \
+	  echo "no axe-core: accessibility of pages is not checked" >&2
 
 # The package as users get it, on the oldest and newest of what it allows.
 versions: setup

@@ -8,12 +8,14 @@ the path goes on at that rank.  Every picosecond of the step is in exactly one p
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from simcore.analysis.intervals import IntArray
 from simcore.analysis.totals import Key, Total
-from simcore.graph.groups import ProcessGroup
 from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
 from simcore.timeline.reader import RankRows, Timeline
 
@@ -71,78 +73,114 @@ class _Rank:
         self.stage = int(rows.ints("stage")[0])
         self.start, self.end, self.ready = start[real], end[real], rows.ints("ready_ps")[real]
         self.alone = rows.ints("alone_ps")[real]
-        self.op_id = rows.ints("op_id")[real].astype(np.int32)
-        self.peer = rows.ints("peer")[real].astype(np.int32)
-        self._texts = {
+        self.op_id = rows.ints("op_id")[real]
+        self.peer = rows.ints("peer")[real]
+        self.texts = {
             column: (codes[real], names)
             for column in ("name", "stream", "kind", "phase", "group")
             for codes, names in (rows.strings(column),)
         }
+        #: The row that ends latest, not after each row is ready; -1 if none.
+        self.before: list[int] = (np.searchsorted(self.end, self.ready, side="right") - 1).tolist()
+        self.ready_of: list[int] = self.ready.tolist()
+        communication = [code for code, name in enumerate(kinds) if name in COMMUNICATION_KINDS]
+        self.communicates: list[bool] = np.isin(self.texts["kind"][0], communication).tolist()
+        meets = np.flatnonzero(self.communicates)
+        self._met: dict[tuple[int, int, str], int] = {}
+        groups, names = self.texts["group"]
+        for row, first, last, code in zip(
+            meets.tolist(), self.start[meets].tolist(), self.end[meets].tolist(), groups[meets].tolist(),
+            strict=True,
+        ):  # fmt: skip
+            self._met.setdefault((first, last, names[code]), row)
 
     def text(self, column: str, row: int) -> str:
         """A text column's value."""
-        codes, names = self._texts[column]
+        codes, names = self.texts[column]
         return str(names[codes[row]])
-
-    def last_before(self, time: int) -> int:
-        """The row that ends latest, not after ``time``; -1 if none."""
-        return int(np.searchsorted(self.end, time, side="right")) - 1
 
     def same_communication(self, group: str, start: int, end: int) -> int:
         """The row of a communication with these times in ``group``; -1 if none."""
-        first, last = (
-            np.searchsorted(self.end, end, side="left"),
-            np.searchsorted(self.end, end, side="right"),
-        )
-        for row in range(int(first), int(last)):
-            if self.start[row] == start and self.text("group", row) == group:
-                return row
-        return -1
+        return self._met.get((start, end, group), -1)
 
 
 class _Walk:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._ranks: dict[int, _Rank] = {}
-        self._groups: dict[str, ProcessGroup] = {}
-        self._parts: dict[Key, Total] = defaultdict(Total)
-        self._stages: dict[int, int] = defaultdict(int)
-        self._ops: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+        self._members: dict[tuple[int, str], tuple[int, ...]] = {}
 
     def run(self) -> CriticalPath:
         """Walk back from the op that ends the step."""
         step_ps = self._timeline.info.step_ps
         rank = self._last_rank()
-        time = step_ps
-        ops = []
-        later = END, ""
-        while time > 0:
-            rows = self._rank(rank)
-            row = rows.last_before(time)
-            if row < 0:
-                self._add((LAUNCH, ""), rows.stage, time)
-                self._ops[later][1] += time
-                break
-            start, end = int(rows.start[row]), int(rows.end[row])
-            self._add((LAUNCH, ""), rows.stage, time - end)
-            self._ops[later][1] += time - end
-            later = rows.text("name", row), rows.text("stream", row)
-            self._ops[later][0] += end - start
-            self._add(
-                (rows.text("name", row), rows.text("phase", row)),
-                rows.stage,
-                end - start,
-                int(rows.alone[row]),
-            )
-            rank, row = self._last_to_arrive(rank, row)
-            ops.append((rank, int(self._rank(rank).op_id[row])))
-            time = int(self._rank(rank).ready[row])
-            self._add((QUEUED, ""), self._rank(rank).stage, start - time)
-            self._ops[later][1] += start - time
-        parts = sorted(self._parts.items(), key=lambda item: (-item[1].time_ps, item[0]))
-        return CriticalPath(
-            step_ps, parts, dict(sorted(self._stages.items())), tuple(reversed(ops)), dict(self._ops)
+        rows = self._rank(rank)
+        row = int(np.searchsorted(rows.end, step_ps, side="right")) - 1
+        # Of each op on the path its rank and row, and those of the member with which the path goes on.
+        path: list[tuple[int, int, int, int]] = []
+        while row >= 0:
+            at, waited = rank, row
+            if rows.communicates[row]:
+                rank, row = self._last_to_arrive(rank, row)
+                rows = self._rank(rank)
+            path.append((at, waited, rank, row))
+            row = rows.before[row] if rows.ready_of[row] > 0 else -1
+        return self._summed(step_ps, path, rank)
+
+    def _summed(self, step_ps: int, path: list[tuple[int, int, int, int]], last: int) -> CriticalPath:
+        """What ops on the path add up to: work, and what they waited, ready and before they were."""
+        count = len(path)
+        ranks, row, arrived, its_row = (
+            (np.array(column, dtype=np.int64) for column in zip(*path, strict=True))
+            if path
+            else [np.zeros(0, dtype=np.int64)] * 4
         )
+        start, end, alone, ready = (np.zeros(count, dtype=np.int64) for _ in range(4))
+        op_id = np.zeros(count, dtype=np.int64)
+        for rank in np.unique(ranks).tolist():
+            here, rows = ranks == rank, self._rank(rank)
+            start[here], end[here], alone[here] = (
+                column[row[here]] for column in (rows.start, rows.end, rows.alone)
+            )
+        for rank in np.unique(arrived).tolist():
+            here, rows = arrived == rank, self._rank(rank)
+            ready[here], op_id[here] = rows.ready[its_row[here]], rows.op_id[its_row[here]]
+        # Behind each op, on the rank that the path comes from: nothing was ready.
+        later = np.concatenate([[step_ps], ready[:-1]]) if count else np.zeros(0, dtype=np.int64)
+        launch, queued = later - end, start - ready
+        first = int(ready[-1]) if count else step_ps
+        parts: dict[Key, Total] = defaultdict(Total)
+        stages: dict[int, int] = defaultdict(int)
+        by_op: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+
+        def add(key: Key, stage: int, times: IntArray, alone_ps: int = 0) -> None:
+            some = times[times > 0]
+            if len(some):
+                parts[key].count += len(some)
+                parts[key].time_ps += int(some.sum())
+                parts[key].alone_ps += alone_ps
+                stages[stage] += int(some.sum())
+
+        for rank in np.unique(ranks).tolist():
+            here, rows = np.flatnonzero(ranks == rank), self._rank(rank)
+            add((LAUNCH, ""), rows.stage, launch[here])
+            for (name, phase), chosen in _alike(rows, row[here], ("name", "phase")):
+                of = here[chosen]
+                add((name, phase), rows.stage, end[of] - start[of], int(alone[of].sum()))
+            # Before an op: what it waited, ready and before; the first waits for the host.
+            wait = queued[here] + np.append(launch[1:], first)[here]
+            for (name, stream), chosen in _alike(rows, row[here], ("name", "stream")):
+                by_op[name, stream][0] += int((end[here] - start[here])[chosen].sum())
+                by_op[name, stream][1] += int(wait[chosen].sum())
+        for rank in np.unique(arrived).tolist():
+            add((QUEUED, ""), self._rank(rank).stage, queued[arrived == rank])
+        add((LAUNCH, ""), self._rank(last).stage, np.array([first], dtype=np.int64))
+        by_op[END, ""][1] += int(launch[0]) if count else step_ps
+        if by_op[END, ""] == [0, 0]:
+            del by_op[END, ""]
+        ordered = sorted(parts.items(), key=lambda item: (-item[1].time_ps, item[0]))
+        ops = tuple(zip(arrived[::-1].tolist(), op_id[::-1].tolist(), strict=True))
+        return CriticalPath(step_ps, ordered, dict(sorted(stages.items())), ops, dict(by_op))
 
     def _rank(self, rank: int) -> _Rank:
         if rank not in self._ranks:
@@ -161,24 +199,34 @@ class _Walk:
     def _last_to_arrive(self, rank: int, row: int) -> tuple[int, int]:
         """Where the path goes on: the member of a communication that was ready last, itself if it was."""
         rows = self._rank(rank)
-        kind, group = rows.text("kind", row), rows.text("group", row)
-        if kind not in COMMUNICATION_KINDS:
-            return rank, row
-        if kind not in P2P_KINDS and group not in self._groups:
-            self._groups[group] = self._timeline.info.group(group)
-        members = (int(rows.peer[row]),) if kind in P2P_KINDS else self._groups[group].ranks_of(rank)
-        found = rank, row
-        for member in members:
-            other = self._timeline.representative(member)
-            at = self._rank(other).same_communication(group, int(rows.start[row]), int(rows.end[row]))
-            if at >= 0 and self._rank(other).ready[at] > self._rank(found[0]).ready[found[1]]:
-                found = other, at
+        group = rows.text("group", row)
+        if rows.text("kind", row) in P2P_KINDS:
+            members: tuple[int, ...] = (self._timeline.representative(int(rows.peer[row])),)
+        else:
+            members = self._others(rank, group)
+        start, end = int(rows.start[row]), int(rows.end[row])
+        found, latest = (rank, row), rows.ready_of[row]
+        for other in members:
+            of = self._rank(other)
+            at = of.same_communication(group, start, end)
+            if at >= 0 and of.ready_of[at] > latest:
+                found, latest = (other, at), of.ready_of[at]
         return found
 
-    def _add(self, key: Key, stage: int, time: int, alone: int = 0) -> None:
-        if time > 0:
-            total = self._parts[key]
-            total.count += 1
-            total.time_ps += time
-            total.alone_ps += alone
-            self._stages[stage] += time
+    def _others(self, rank: int, group: str) -> tuple[int, ...]:
+        """Those who stand for the members of a rank's group."""
+        if (rank, group) not in self._members:
+            members = self._timeline.info.group(group).ranks_of(rank)
+            stand = (self._timeline.representative(member) for member in members)
+            self._members[rank, group] = tuple(dict.fromkeys(stand))
+        return self._members[rank, group]
+
+
+def _alike(
+    rows: _Rank, row: IntArray, columns: tuple[str, str]
+) -> Iterator[tuple[tuple[str, str], npt.NDArray[np.bool_]]]:
+    """Values of two text columns with the places that have them."""
+    (one, names), (other, values) = (rows.texts[column] for column in columns)
+    key = one[row].astype(np.int64) * len(values) + other[row]
+    for code in np.unique(key).tolist():
+        yield (str(names[code // len(values)]), str(values[code % len(values)])), key == code

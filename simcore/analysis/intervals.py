@@ -31,6 +31,22 @@ class Intervals:
         opens = np.concatenate([[True], start[1:] > reach[:-1]])
         return cls(start[opens], reach[np.append(opens[1:], True)])
 
+    @classmethod
+    def none(cls) -> Intervals:
+        """No time at all."""
+        return cls(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+    def joined(self, other: Intervals) -> Intervals:
+        """Time covered by either."""
+        return Intervals.union(
+            np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end])
+        )
+
+    def rest_of(self, until: int) -> Intervals:
+        """Time in ``[0, until)`` that is not covered."""
+        start, end = np.concatenate([[0], self.end]), np.concatenate([self.start, [until]])
+        return Intervals.union(start.astype(np.int64), np.minimum(end, until).astype(np.int64))
+
     @property
     def total(self) -> int:
         """Time covered."""

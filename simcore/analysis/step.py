@@ -30,6 +30,7 @@ _COLUMNS = (
     "algorithm",
     "protocol",
     "bytes",
+    "flops",
     "ready_ps",
     "start_ps",
     "end_ps",

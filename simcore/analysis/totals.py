@@ -16,12 +16,13 @@ Key = tuple[str, ...]
 
 @dataclass
 class Total:
-    """Count, time, time alone (ps) and bytes of a set of rows, over all ranks."""
+    """Count, time, time alone (ps), bytes and flops of a set of rows, over all ranks."""
 
     count: int = 0
     time_ps: float = 0.0
     alone_ps: float = 0.0
     num_bytes: float = 0.0
+    flops: float = 0.0
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Totals:
 
         times = summed(rows.ints("end_ps") - rows.ints("start_ps"))
         alone = summed(rows.ints("alone_ps"))
-        num_bytes = summed(rows.ints("bytes"))
+        num_bytes, flops = summed(rows.ints("bytes")), summed(rows.ints("flops"))
         counts = np.bincount(inverse).tolist()
         for index, code in enumerate(distinct.tolist()):
             total = self.by_key[_decode(code, values)]
@@ -57,6 +58,7 @@ class Totals:
             total.time_ps += times[index] * rows.num_ranks
             total.alone_ps += alone[index] * rows.num_ranks
             total.num_bytes += num_bytes[index] * rows.num_ranks
+            total.flops += flops[index] * rows.num_ranks
 
     def ranked(self) -> list[tuple[Key, Total]]:
         """Keys with their totals, the longest time first."""

@@ -1,7 +1,7 @@
 """Memory of a step: the peak of every pipeline stage, and whether it fits the GPU."""
 
 from simcore.memory.fits import parts_and_advice
-from simcore.memory.peak import ProgramMemory, peak_memory
+from simcore.memory.peak import ProgramMemory, activations_of, peak_memory
 from simcore.memory.verdict import MemoryMisses, MemoryVerdict, StageNeed, verdict
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "MemoryVerdict",
     "ProgramMemory",
     "StageNeed",
+    "activations_of",
     "parts_and_advice",
     "peak_memory",
     "verdict",

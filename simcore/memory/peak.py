@@ -73,6 +73,14 @@ def peak_memory(graph: Graph) -> tuple[ProgramMemory, ...]:
     return tuple(_program_memory(graph, program, use, recorded_only) for program in graph.programs)
 
 
+def activations_of(graph: Graph, program: Program) -> tuple[IntArray, IntArray]:
+    """Bytes that come and go before each template instance of a program, and the most while it runs."""
+    use = _template_use(graph)
+    net = use.net[program.template]
+    before = np.cumsum(net) - net
+    return before, before + use.highest[program.template]
+
+
 def _program_memory(graph: Graph, program: Program, use: _TemplateUse, recorded_only: bool) -> ProgramMemory:
     activations, in_flight, instance = program.memory.activations_peak, 0, -1
     if not recorded_only and len(program.template):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Axes", "Figure", "colour_legend", "new_figure"]
+__all__ = ["Axes", "Figure", "colour_legend", "new_figure", "rgba"]
 
 
 @contextmanager
@@ -34,6 +34,14 @@ def new_figure(path: Path, width: float, height: float, *, dpi: int = 150) -> It
             figure.savefig(fresh)
     except ValueError as error:
         raise InputError(f"cannot draw {path}: {error}") from error
+
+
+def rgba(colour: str) -> tuple[float, float, float, float]:
+    """A colour's red, green, blue and opacity, from 0 to 1."""
+    from matplotlib.colors import to_rgba
+
+    found: tuple[float, float, float, float] = to_rgba(colour)
+    return found
 
 
 def colour_legend(figure: Figure, labels: Iterable[tuple[str, str]], *, in_a_row: int = 0) -> None:

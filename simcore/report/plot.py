@@ -1,16 +1,15 @@
-"""A picture of a step: stages over time, coloured by phase."""
+"""A picture of a step: stages over time, what they compute above what they move."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from simcore.analysis.intervals import IntArray, Intervals
-from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
-from simcore.report.figure import colour_legend, new_figure
+from simcore.analysis.passes import COLUMNS, RankPasses, Spans, rank_passes
+from simcore.report.figure import colour_legend, new_figure, rgba
 from simcore.timeline.reader import Timeline
 from simcore.units import PS_PER_S, format_time
 
@@ -18,92 +17,123 @@ if TYPE_CHECKING:
     from simcore.report.figure import Axes
 
 #: Phase -> (label, colour); told apart by lightness as well as hue.
-_PHASES = {
+_PHASES: Final = {
     "fwd": ("forward", "#4477aa"),
     "recompute": ("recompute", "#88ccee"),
     "bwd": ("backward", "#cc6677"),
-    "grad_sync": ("gradient sync", "#ddcc77"),
+    "grad_sync": ("gradient kernels", "#997700"),
     "optimizer": ("optimizer", "#117733"),
 }
-_COMMUNICATION = ("send / recv, all phases", "#555555")
-_RESOLUTION = 4000  # bars closer than this part of the picture's width are drawn as one
-_ZOOM_MICROBATCHES = 3
-_COLUMNS = ("kind", "phase", "start_ps", "end_ps")
-
-BoolArray = npt.NDArray[np.bool_]
-Bars = dict[str, Intervals]
+_OTHER_KERNELS: Final = ("other kernels", "#8c959f")
+#: Axis -> (label, colour) of communication, each a lane of its own.
+_AXES: Final = {
+    "tensor": ("tensor parallel", "#aa4499"),
+    "context": ("context parallel", "#999933"),
+    "expert": ("expert parallel", "#882255"),
+    "pipeline": ("send / recv", "#444a52"),
+    "data": ("data parallel", "#ddaa33"),
+    "other": ("other communication", "#bbbbbb"),
+}
+_COLUMNS: Final = 2400  # of a lane: more than a picture has pixels
+_LANE_ROWS: Final = 24  # in which a column shows the share of each phase
+_HEIGHT, _THIN = 0.5, 0.09  # of a row: what is computed, and each lane of communication
+_ZOOM_MICROBATCHES: Final = 6
 
 
 def write_plot(timeline: Timeline, path: Path, ranks: list[int]) -> None:
     """Draw one row per rank of ``ranks`` into ``path`` (PNG, SVG or PDF by suffix).
 
-    The upper picture is the whole step, the lower one a few microbatches in its middle.  Errors:
-    InputError for an unknown rank or suffix, or when matplotlib is not installed.
+    A column of a lane is divided as its time is, so that passes narrower than a pixel do not turn into
+    stripes.  The upper picture is the whole step; the lower one, where there are many microbatches, a few in
+    its middle, with their numbers.  Errors: InputError for an unknown rank or suffix, or when matplotlib is
+    not installed.
     """
     info = timeline.info
-    window = info.step_ps * min(_ZOOM_MICROBATCHES / max(info.workload.num_microbatches, 1), 1.0)
-    middle = info.step_ps / 2
-    by_rank = {rank: _bars(timeline, rank) for rank in ranks}
-    with new_figure(path, 12, 1.6 + 0.5 * len(ranks)) as figure:
-        whole, zoom = figure.subplots(2, 1)
-        _draw(whole, timeline, by_rank, 0.0, float(info.step_ps))
-        _draw(zoom, timeline, by_rank, middle - window / 2, middle + window / 2)
-        whole.set_title(f"{info.workload.name}: one step, {format_time(info.step_ps)}", loc="left")
-        zoom.set_title("its middle", loc="left")
-        zoom.set_xlabel("time in s")
-        colour_legend(figure, [*_PHASES.values(), _COMMUNICATION])
+    rows = [rank_passes(timeline.rank_rows(rank, COLUMNS), info.step_ps) for rank in ranks]
+    lanes = [name for name in _AXES if any(name in row.lanes for row in rows)]
+    count = info.workload.num_microbatches
+    zoomed = count > 2 * _ZOOM_MICROBATCHES
+    with new_figure(path, 12, (2 if zoomed else 1) * (0.7 + 0.42 * len(rows)) + 0.6) as figure:
+        axes = figure.subplots(2 if zoomed else 1, 1, squeeze=False)[:, 0]
+        _draw(axes[0], rows, lanes, 0.0, float(info.step_ps))
+        axes[0].set_title(f"{info.workload.name}: one step, {format_time(info.step_ps)}", loc="left")
+        if zoomed:
+            half = info.step_ps * _ZOOM_MICROBATCHES / count / 2
+            _draw(axes[1], rows, lanes, info.step_ps / 2 - half, info.step_ps / 2 + half, numbered=True)
+            axes[1].set_title(f"{_ZOOM_MICROBATCHES} of {count} microbatches in its middle", loc="left")
+        axes[-1].set_xlabel("time in s")
+        shown = {name for row in rows for name in row.compute.kinds if (_kind(row, name)).any()}
+        labels = [label for name, label in _PHASES.items() if name in shown]
+        labels += [_OTHER_KERNELS] if shown - _PHASES.keys() else []
+        colour_legend(figure, [*labels, *(_AXES[name] for name in lanes)], in_a_row=6)
 
 
-def _bars(timeline: Timeline, rank: int) -> Bars:
-    """Covered time of a rank's stage work by phase, and of its sends and recvs under ""."""
-    rows = timeline.rank_rows(rank, _COLUMNS)
-    start, end = rows.ints("start_ps"), rows.ints("end_ps")
-    kind, kind_names = rows.strings("kind")
-    phase, phase_names = rows.strings("phase")
-
-    def mask(
-        codes: npt.NDArray[np.int32], names: list[str], wanted: tuple[str, ...]
-    ) -> npt.NDArray[np.bool_]:
-        return np.isin(codes, [code for code, name in enumerate(names) if name in wanted])
-
-    p2p = mask(kind, kind_names, P2P_KINDS)
-    work = mask(kind, kind_names, COMPUTE_KINDS + COMMUNICATION_KINDS) & ~p2p
-    bars = {"": Intervals.union(start[p2p], end[p2p])}
-    for name in _PHASES:
-        chosen = work & mask(phase, phase_names, (name,))
-        bars[name] = Intervals.union(start[chosen], end[chosen])
-    return bars
+def _kind(row: RankPasses, name: str) -> npt.NDArray[np.bool_]:
+    return np.asarray(row.compute.kind == row.compute.kinds.index(name))
 
 
-def _draw(axes: Axes, timeline: Timeline, by_rank: dict[int, Bars], begin: float, end: float) -> None:
-    for row, bars in enumerate(by_rank.values()):
-        for name, (_, colour) in _PHASES.items():
-            spans = _visible(bars[name], begin, end)
-            axes.broken_barh(spans, (row - 0.4, 0.6), facecolors=colour, linewidth=0)
-        spans = _visible(bars[""], begin, end)
-        axes.broken_barh(spans, (row + 0.25, 0.15), facecolors=_COMMUNICATION[1], linewidth=0)
-    axes.set_xlim(begin / PS_PER_S, end / PS_PER_S)
-    axes.set_ylim(len(by_rank) - 0.4, -0.6)
-    axes.set_yticks(range(len(by_rank)), [_label(timeline, rank) for rank in by_rank])
+def _draw(
+    axes: Axes, rows: list[RankPasses], lanes: list[str], begin: float, end: float, *, numbered: bool = False
+) -> None:
+    extent = (begin / PS_PER_S, end / PS_PER_S)
+    for number, row in enumerate(rows):
+        top = number - 0.42
+        colours = [_PHASES.get(name, _OTHER_KERNELS)[1] for name in row.compute.kinds]
+        image = _lane(row.compute, begin, end, colours)
+        axes.imshow(image, extent=(*extent, top + _HEIGHT, top), aspect="auto", interpolation="none")
+        for place, name in enumerate(lanes):
+            if name in row.lanes:
+                image = _thin_lane(row.lanes[name], begin, end, _AXES[name][1])
+                low = top + _HEIGHT + 0.02 + place * _THIN
+                axes.imshow(
+                    image, extent=(*extent, low + _THIN - 0.02, low), aspect="auto", interpolation="none"
+                )
+        if numbered:
+            _numbers(axes, row.compute, begin, end, top + _HEIGHT / 2)
+    axes.set_xlim(*extent)
+    axes.set_ylim(len(rows) - 0.4, -0.5)
+    axes.set_yticks(range(len(rows)), [f"stage {row.stage}, rank {row.rank}" for row in rows])
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _label(timeline: Timeline, rank: int) -> str:
-    stage = int(timeline.rank_rows(rank, ("stage",)).ints("stage")[0])
-    return f"stage {stage}, rank {rank}"
+def _numbers(axes: Axes, passes: Spans, begin: float, end: float, middle: float) -> None:
+    """The microbatch of each pass that is wide enough to be told."""
+    for first, last, microbatch in zip(
+        passes.start.tolist(), passes.end.tolist(), passes.microbatch.tolist(), strict=True
+    ):
+        left, right = max(first, begin), min(last, end)
+        if microbatch >= 0 and right - left > 0.02 * (end - begin):
+            at = (left + right) / 2 / PS_PER_S
+            axes.text(at, middle, str(microbatch), ha="center", va="center", fontsize=7, color="white")
 
 
-def _visible(bars: Intervals, begin: float, end: float) -> list[tuple[float, float]]:
-    """(start, length) in s of the bars in the window, those that no pixel parts merged."""
-    inside = (bars.end > begin) & (bars.start < end)
-    start, stop = bars.start[inside], bars.end[inside]
-    if len(start) == 0:
-        return []
-    merged = _merge_gaps(start, stop, (end - begin) / _RESOLUTION)
-    lengths = (merged.end - merged.start) / PS_PER_S
-    return list(zip((merged.start / PS_PER_S).tolist(), lengths.tolist(), strict=True))
+def _lane(spans: Spans, begin: float, end: float, colours: list[str]) -> npt.NDArray[np.float64]:
+    """A lane as an image: in each column the kinds one below the other, by their share of its time."""
+    share = np.stack([_coverage(spans, number, begin, end) for number in range(len(colours))])
+    level = (np.arange(_LANE_ROWS) + 0.5) / _LANE_ROWS
+    kind = (level[:, None, None] > np.cumsum(share, axis=0).T[None]).sum(axis=2)
+    image: npt.NDArray[np.float64] = np.array([*map(rgba, colours), (0.0, 0.0, 0.0, 0.0)])[kind]
+    return image
 
 
-def _merge_gaps(start: IntArray, end: IntArray, gap: float) -> Intervals:
-    opens = np.concatenate([[True], start[1:] - end[:-1] > gap])
-    return Intervals(start[opens], end[np.append(opens[1:], True)])
+def _thin_lane(spans: Spans, begin: float, end: float, colour: str) -> npt.NDArray[np.float64]:
+    """A lane of one colour, as dense as it is busy."""
+    image = np.tile(np.array(rgba(colour)), (1, _COLUMNS, 1))
+    image[0, :, 3] = sum(_coverage(spans, number, begin, end) for number in range(len(spans.kinds)))
+    return image.clip(0.0, 1.0)
+
+
+def _coverage(spans: Spans, kind: int, begin: float, end: float) -> npt.NDArray[np.float64]:
+    """Share of each column that stretches of a kind cover."""
+    scale = _COLUMNS / (end - begin)
+    chosen = (spans.kind == kind) & (spans.end > begin) & (spans.start < end)
+    left = np.clip((spans.start[chosen] - begin) * scale, 0, _COLUMNS)
+    right = np.clip((spans.end[chosen] - begin) * scale, 0, _COLUMNS)
+    # The area under steps is the difference of two ramps, summed up at whole columns.
+    grid = np.arange(_COLUMNS + 1)
+    order_l, order_r = np.sort(left), np.sort(right)
+    before_l, before_r = np.searchsorted(order_l, grid), np.searchsorted(order_r, grid)
+    sum_l, sum_r = np.concatenate([[0], np.cumsum(order_l)]), np.concatenate([[0], np.cumsum(order_r)])
+    covered = (before_l * grid - sum_l[before_l]) - (before_r * grid - sum_r[before_r])
+    found: npt.NDArray[np.float64] = np.clip(np.diff(covered), 0.0, 1.0)
+    return found

@@ -52,6 +52,33 @@ class StageMemory(_RunRecord):
     capacity: Count
 
 
+class HeldAtPeak(_RunRecord):
+    """``count`` storages of one name (over layers and microbatches), ``num_bytes`` together."""
+
+    category: str
+    name: str
+    count: Count
+    num_bytes: Count
+
+
+class MemoryPeak(_RunRecord):
+    """When one GPU of a stage holds most, what it does then (``instant``), and what is ``largest``."""
+
+    stage: Count
+    time_ps: Count
+    num_bytes: Count
+    instant: str = ""
+    largest: tuple[HeldAtPeak, ...] = ()
+
+
+class ResourceChange(_RunRecord):
+    """What the step takes with a tenth less and a tenth more of one resource, seconds."""
+
+    what: str
+    step_time_s_less: float
+    step_time_s_more: float
+
+
 class GroupLayout(_RunRecord):
     """A family of process groups as strides (:class:`ProcessGroup`)."""
 
@@ -193,7 +220,9 @@ class RunInfo(_RunRecord):
     """Everything about a run that is not a row.
 
     ``asked``: the question, as arguments of the command that asks it; ``question``: its digest; ``software``:
-    the kernel choices of a described job; ``assumed``: what the question left open.
+    the kernel choices of a described job; ``assumed``: what the question left open.  ``memory_verdict``:
+    whether it fits, in a sentence; ``memory_peaks``: of the stages of ``memory.parquet``; ``tornado``: where
+    it was asked for.
     ``peak_flops_per_s`` is one GPU's dense peak in ``peak_math`` (the denominator of MFU).  ``origins`` is
     the share of kernel time (alone) by origin of its estimate, ``communication_error`` one standard deviation
     of the communication time, relative.  ``band`` is that of the step time and ``nearest`` the measured runs
@@ -224,6 +253,9 @@ class RunInfo(_RunRecord):
     peak_flops_per_s: float = Field(ge=0)
     peak_math: str
     memory: tuple[StageMemory, ...] = ()
+    memory_verdict: str = ""
+    memory_peaks: tuple[MemoryPeak, ...] = ()
+    tornado: tuple[ResourceChange, ...] = ()
     origins: dict[str, float] = Field(default_factory=dict)
     communication_error: float = 0.0
     band: StepBand | None = None

@@ -1,6 +1,7 @@
 """The timeline's Parquet schema: what the engine writes and the only thing that analysis reads.
 
-A run folder holds the three tables below and ``run.json`` (:class:`simcore.timeline.info.RunInfo`).
+A run folder holds the tables below (that of memory where storages are known) and ``run.json``
+(:class:`simcore.timeline.info.RunInfo`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ SCHEMA_VERSION = "1"
 TIMELINE_FILE = "timeline.parquet"
 COUNTERS_FILE = "counters.parquet"
 RANK_CLASSES_FILE = "rank_classes.parquet"
+MEMORY_FILE = "memory.parquet"
 RUN_FILE = "run.json"
 RUN = "run"  # what the manifest of the folder says that it holds
 
@@ -53,6 +55,12 @@ TIMELINE = pa.schema(
 COUNTERS = pa.schema(
     [("time_ps", pa.int64()), ("resource", _text), ("value", pa.float64())],
     metadata={"simcore.counters.schema": SCHEMA_VERSION},
+)
+
+#: What one GPU of a stage holds, by category: ``bytes`` holds from ``time_ps`` on.
+MEMORY = pa.schema(
+    [("stage", pa.int32()), ("time_ps", pa.int64()), ("category", _text), ("bytes", pa.int64())],
+    metadata={"simcore.memory.schema": SCHEMA_VERSION},
 )
 
 #: Which class each rank belongs to, and which rank's rows stand for the class.

@@ -10,22 +10,15 @@ from typing import Any, Final
 
 from simcore.apps.plan.asking import PlanRequest
 from simcore.apps.plan.planning import Planned
+from simcore.apps.run.tornado import HARDWARE, STEP, changed_cluster
 from simcore.apps.workers import each
 from simcore.errors import InputError
-from simcore.hardware import ClusterSpec, load_cluster
+from simcore.hardware import ClusterSpec
 from simcore.planning.appraisal import Appraiser, Simulated
 from simcore.planning.ground import Settings
 from simcore.planning.search import Trial
 from simcore.planning.space import step_between
 
-#: By how much hardware is changed, both ways.
-_STEP: Final = 0.1
-#: What is changed: its name, the part of a cluster, and the key of its number ("clock": of SMs, relative).
-_HARDWARE: Final = (
-    ("SM clock", "gpu", "clock"), ("HBM", "gpu", "hbm_bytes_per_s"), ("NVLink", "gpu", "nvlink_bytes_per_s"),
-    ("NICs", "cluster", "nic_bytes_per_s"), ("latency of NICs", "cluster", "nic_latency_s"),
-    ("host per launch", "gpu", "launch_overhead_s"),
-)  # fmt: skip
 #: Neighbours simulated, those with the lowest bounds; of the others the bound is told.
 _NEIGHBOURS: Final = 10
 #: Neighbours within this share of the best make a basin.
@@ -94,8 +87,10 @@ def tornado(ask: PlanRequest, found: Planned) -> Tornado:
     best = found.search.best
     assert best.step_s is not None
     clusters = {
-        (what, sign): _changed(ask, part, key, 1 + sign * _STEP)
-        for what, part, key in _HARDWARE
+        (what, sign): changed_cluster(
+            ask.cluster, ask.hardware, ask.question.cluster, part, key, 1 + sign * STEP
+        )
+        for what, part, key in HARDWARE
         for sign in (-1, 1)
     }
     near = sorted(neighbours(best.settings, found.search.trials), key=lambda pair: pair[1].bound_s)
@@ -112,7 +107,7 @@ def tornado(ask: PlanRequest, found: Planned) -> Tornado:
             if done.reason:
                 raise InputError(f"{key}: {done.reason}")
             steps[key] = done.step_s
-    hardware = [(what, steps[what, -1], steps[what, 1]) for what, _, _ in _HARDWARE]
+    hardware = [(what, steps[what, -1], steps[what, 1]) for what, _, _ in HARDWARE]
     hardware.sort(key=lambda row: -abs(row[1] - row[2]))
     return Tornado(
         best.step_s,
@@ -141,9 +136,3 @@ class _Simulating:
         key, settings, cluster = job
         question = replace(self.appraiser.question, cluster=cluster)
         return key, Appraiser(question).simulated(settings)
-
-
-def _changed(ask: PlanRequest, part: str, key: str, factor: float) -> ClusterSpec:
-    cluster = ask.question.cluster
-    value = factor if key == "clock" else factor * getattr(cluster.gpu if part == "gpu" else cluster, key)
-    return load_cluster(ask.cluster, {**ask.hardware, f"{part}.{key}": repr(value)}, force=True)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from simcore.analysis import StepAnalysis
     from simcore.graph import Graph
+    from simcore.timeline import Timeline
 
 
 def report(
@@ -26,6 +28,7 @@ def report(
         Path | None, typer.Option(help="Write --ranks as profiler traces (Kineto JSON, gzip), one file each.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the step of --ranks (.png, .svg or .pdf).")] = None,
+    page: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the run's page.")] = None,
     ranks: Annotated[
         str | None,
         typer.Option(metavar="0,8,16|0-7", help="Ranks to export. Default: the lowest of each stage."),
@@ -37,6 +40,13 @@ def report(
     path: Annotated[
         bool, typer.Option("--critical-path", help="Also say what the step time consists of.")
     ] = False,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Serve the page to this machine, with the trace for Perfetto's viewer."),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of --serve; Perfetto's viewer needs 9001.")
+    ] = 9001,
     top: Annotated[int, typer.Option(min=1, help="Rows in the tables of kernels and communication.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
@@ -80,6 +90,14 @@ def report(
     if plot is not None:
         write_plot(timeline, plot, chosen)
         notes.append(f"picture: {plot}")
+    if page is not None:
+        from simcore.report.page import write_page
+
+        write_page(timeline, analysis, page)
+        notes.append(f"page: {page}")
+    if serve:
+        _serve(timeline, analysis, chosen, port)
+        return
     if as_json:
         print(json.dumps(json_object(info, analysis, timeline.path, sum(info.wall_s.values()))))
     else:
@@ -88,10 +106,31 @@ def report(
             print_wide(critical_path_tables(critical_path(timeline), top=top))
 
 
+def _serve(timeline: Timeline, analysis: StepAnalysis, ranks: list[int], port: int) -> None:
+    """Serve a run's page and its trace."""
+    import tempfile
+
+    from simcore.apps.run.serving import serve
+    from simcore.apps.run.simulation import PERFETTO_FILE
+    from simcore.report import write_perfetto
+    from simcore.report.page import write_page
+
+    with tempfile.TemporaryDirectory(prefix="simcore-serve-") as folder:
+        page, trace = Path(folder) / "report.html", timeline.run_dir / PERFETTO_FILE
+        write_page(timeline, analysis, page)
+        if not trace.is_file():
+            trace = Path(folder) / PERFETTO_FILE
+            write_perfetto(timeline, trace, ranks)
+        serve(page.read_text(encoding="utf-8"), trace, port)
+
+
 def compare(
     run_a: Annotated[Path, typer.Argument(help="Run folder, the first.")],
     run_b: Annotated[Path, typer.Argument(help="Run folder, the second.")],
     top: Annotated[int, typer.Option(min=1, help="Rows in the table of ops.")] = 12,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page of both, side by side.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Compare two runs: inputs that differ, step time, breakdown, what explains it, ops, stages."""
@@ -102,7 +141,12 @@ def compare(
     from simcore.report.comparison import comparison_object, comparison_tables
     from simcore.timeline import Timeline
 
-    comparison = compare_runs(*(Timeline.open(folder) for folder in (run_a, run_b)))
+    first, second = (Timeline.open(folder) for folder in (run_a, run_b))
+    comparison = compare_runs(first, second)
+    if page is not None:
+        from simcore.report.page import write_comparison
+
+        write_comparison(comparison, first, second, page)
     if as_json:
         print(json.dumps(comparison_object(comparison)))
     else:

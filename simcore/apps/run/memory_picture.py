@@ -13,6 +13,7 @@ from simcore.report.figure import colour_legend, new_figure
 from simcore.units import GIB
 
 if TYPE_CHECKING:
+    from workloads.parallel.lifetimes import StageLifetimes
     from workloads.parallel.played import PlayedStage
 
 #: Points of each curve: as many as a picture has columns.
@@ -31,7 +32,7 @@ def write_picture(stages: Sequence[PlayedStage], available_bytes: int, path: Pat
     shown = sorted(
         sorted(stages, key=lambda one: -one.memory.peak_reserved)[:_MOST_STAGES], key=lambda one: one.stage
     )
-    held = [held_over_time(one) for one in shown]
+    held = [held_over_time(one.lifetimes) for one in shown]
     names = list(dict.fromkeys(name for of_stage in held for name in of_stage))
     colours = dict(zip(names, _COLOURS, strict=False))
     with new_figure(path, 9, 1 + 2.4 * len(shown)) as figure:
@@ -56,9 +57,9 @@ def write_picture(stages: Sequence[PlayedStage], available_bytes: int, path: Pat
         colour_legend(figure, list(colours.items()), in_a_row=5)
 
 
-def held_over_time(stage: PlayedStage) -> dict[str, npt.NDArray[np.int64]]:
+def held_over_time(lifetimes: StageLifetimes) -> dict[str, npt.NDArray[np.int64]]:
     """Bytes that storages of each category hold after each event; categories that hold any, in order."""
-    lifetimes, events = stage.lifetimes, stage.lifetimes.events
+    events = lifetimes.events
     order = list(dict.fromkeys(holder.category for holder in lifetimes.holders))
     category = np.array([order.index(holder.category) for holder in lifetimes.holders], dtype=np.int64)
     allocates = events.num_bytes >= 0

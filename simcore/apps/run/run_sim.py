@@ -119,6 +119,13 @@ def run_sim(
     perfetto: Annotated[
         bool, typer.Option("--perfetto/--no-perfetto", help="Also write a file for Perfetto, or not.")
     ] = True,
+    page: Annotated[
+        bool, typer.Option("--report/--no-report", help="Also write report.html, a page, or not.")
+    ] = True,
+    tornado: Annotated[
+        bool,
+        typer.Option("--tornado", help="Also: what a tenth less and more of each resource would change."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Simulate one training step of WORKLOAD on a cluster."""
@@ -165,8 +172,8 @@ def run_sim(
     ) -> FinishedRun:
         return run_scenario(
             scenario, out, stages,
-            fold=not no_fold, edits=edits or (), learned=learned, perfetto=perfetto, emit=emit or "",
-            advise=True, question=question,
+            fold=not no_fold, edits=edits or (), learned=learned, perfetto=perfetto, page=page,
+            tornado=tornado, emit=emit or "", advise=True, question=question,
         )  # fmt: skip
 
     continued = None
@@ -187,6 +194,8 @@ def run_sim(
         shown = json_object(outcome.info, outcome.analysis, path, wall_s)
         if continued is not None:
             shown = {**continued.shown, "wall_s": wall_s}
+        if outcome.info.tornado:
+            shown["tornado"] = [one.model_dump() for one in outcome.info.tornado]
         if outcome.edits:
             shown["edits"] = [change.as_object() for change in outcome.edits]
         print(json.dumps(shown))
@@ -194,6 +203,10 @@ def run_sim(
         _print_finished(outcome, wall_s)
         if continued is not None:
             print(continued.note)
+        if outcome.info.tornado:
+            from simcore.apps.run.tornado import tornado_lines
+
+            print("\n".join(tornado_lines(outcome.info.tornado, outcome.analysis.step_s)))
         if outcome.edits:
             from simcore.apps.output import print_wide
             from simcore.apps.run.edits import edit_table
@@ -205,8 +218,10 @@ def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
     """A run's summary, and where its files are."""
     from simcore.apps.output import answered_line, left_out_notes, print_summary
     from simcore.apps.run.simulation import PERFETTO_FILE
+    from simcore.report.page import PAGE_FILE
 
     run_dir = outcome.run_dir
+    page = run_dir / PAGE_FILE
     ranks = outcome.perfetto_ranks
     shown = ", ".join(map(str, ranks[:16])) + (", ..." if len(ranks) > 16 else "")
     file = f"{run_dir / PERFETTO_FILE}, rank{'s' if len(ranks) > 1 else ''} {shown}"
@@ -214,6 +229,7 @@ def _print_finished(outcome: FinishedRun, wall_s: float) -> None:
         outcome.info.assumptions[0],
         f"simulated in {wall_s:.1f} s: {answered_line(outcome.answered, outcome.info.engine_events)}",
         f"run folder: {run_dir} (timeline.parquet, counters.parquet, rank_classes.parquet, run.json)",
+        *([f"page: {page}"] if page.is_file() else ()),
         *([f"Perfetto (ui.perfetto.dev): {file}"] if ranks else ()),
         *left_out_notes(outcome.perfetto_left_out),
         f"{'other ranks' if ranks else 'Perfetto'}: python scripts/report.py {run_dir} --perfetto FILE"

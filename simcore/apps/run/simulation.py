@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 from simcore.analysis import StepAnalysis, analyse
 from simcore.apps.progress import StageTimer
 from simcore.apps.run.band import stated_band
+from simcore.apps.run.facts import run_facts
 from simcore.apps.run.launching import launch_of, predicted_lines
 from simcore.apps.run.loading import Loaded, check_dims, check_world, loaded, rank_gpus
+from simcore.apps.run.memory_curves import write_memory_curves
 from simcore.apps.run.question import RunQuestion, asked_of, run_folder, usual_folder
 from simcore.apps.run.scenario import Scenario
-from simcore.cost import ORIGINS
-from simcore.engine import Answered, SimulationResult
-from simcore.graph import Graph, graph_hash, verify
-from simcore.hardware import ClusterSpec, assumptions, hardware_hash
-from simcore.hardware.record import unmeasured_fabric
-from simcore.memory import MemoryVerdict, ProgramMemory
+from simcore.apps.run.tornado import other_hardware
+from simcore.engine import Answered
+from simcore.graph import Graph, verify
+from simcore.hardware import ClusterSpec
+from simcore.memory import MemoryVerdict
 from simcore.report import default_ranks, write_perfetto
-from simcore.run import Ran, Setup, run
-from simcore.timeline import RunFacts, RunInfo, Timeline, write_tables
-from simcore.timeline.facts import origin_shares
-from simcore.timeline.info import AssumedValue
+from simcore.run import Setup, run
+from simcore.timeline import RunInfo, Timeline, write_tables
+from simcore.timeline.info import AssumedValue, ResourceChange
 from simcore.units import s_from_ps
 
 if TYPE_CHECKING:
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from workloads.edits import Applied
 
 PERFETTO_FILE = "perfetto.json.gz"
-#: Share of kernel time: were rooflines off by a factor of two, a smaller one would add less than what fitted
-#: products are off by (6.3%, docs/validation-kernels.md).  The summary names every share.
-_ROOFLINE_WARNED = 0.05
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,8 @@ def run_scenario(
     edits: Sequence[str] = (),
     learned: LearnedInterference | None = None,
     perfetto: bool = True,
+    page: bool = False,
+    tornado: bool = False,
     emit: str = "",
     advise: bool = False,
     question: RunQuestion | None = None,
@@ -73,7 +72,8 @@ def run_scenario(
     With ``fold`` one rank stands for all that must behave like it; the result is the same without.
     ``edits`` (``KEY=VALUE``) change the workload first; the step time is found before each of them too.
     ``learned`` says how communication slows kernels, instead of what they share.  ``perfetto``: also write
-    a file for Perfetto.  ``emit``: and one by which this framework runs the job.  ``question``: what the run
+    a file for Perfetto, ``page``: and ``report.html``, ``tornado``: with what other hardware would change.
+    ``emit``: and one by which this framework runs the job.  ``question``: what the run
     is a part of the answer to, where that is another than it seems.  ``advise``: of a job that does not fit,
     simulate what would.
 
@@ -118,11 +118,18 @@ def run_scenario(
     with stages.stage("simulating before edits"):
         before_s = [run(*state, plain).step_s for state in states[:-1]]
     # Opened before the long part: what cannot be written is known at once.
+    answers: tuple[ResourceChange, ...] = ()
+    if tornado:
+        on = {**(found.description.gpu if found.description else {}), **settings.hardware}
+        with stages.stage("simulating other hardware") as update:
+            answers = other_hardware(
+                scenario.cluster, on, cluster, lambda other: run(graph, other, setup).step_s, update
+            )
     with run_folder(out_dir, question, force=scenario.force) as folder:
         with stages.stage("simulating") as update:
             ran = run(graph, cluster, setup, progress=_throttled(update))
         result = ran.result
-        facts = _facts(scenario, graph, cluster, ran, memory, stages)
+        facts = run_facts(scenario, graph, cluster, ran, memory, stages)
         changes = timed(done, [*before_s, s_from_ps(result.step_ps)]) if done else ()
         band, nearest = stated_band(
             s_from_ps(result.step_ps), graph.workload, cluster.gpu,
@@ -150,6 +157,8 @@ def run_scenario(
             launch_of(found, emit, edited=bool(done), predicted=lines).write(folder, "launch")
         with stages.stage("writing the timeline"):
             info = write_tables(folder, graph, result, facts)
+            described = found.description if not done else None
+            peaks = write_memory_curves(folder, graph, result, described)
         answered = result.answered
         del ran, result  # of a large job hundreds of MB, which nothing below needs
         with stages.stage("analysing"):
@@ -161,8 +170,21 @@ def run_scenario(
             with stages.stage("writing for Perfetto"):
                 ranks = default_ranks(timeline, analysis)
                 left_out = write_perfetto(timeline, folder / PERFETTO_FILE, ranks).left_out
-        info = info.model_copy(update={"wall_s": dict(stages.seconds)})
+        info = info.model_copy(
+            update={
+                "wall_s": dict(stages.seconds),
+                "memory_verdict": str(fits),
+                "memory_peaks": peaks,
+                "tornado": answers,
+            }
+        )
         info.write(folder)
+        if page:
+            from simcore.report.page import PAGE_FILE, write_page
+
+            with stages.stage("writing the page"):
+                timeline = Timeline.open(folder, finished=False)
+                write_page(timeline, analysis, folder / PAGE_FILE)
     return FinishedRun(out_dir, info, analysis, tuple(ranks), left_out, changes, answered=answered)
 
 
@@ -215,13 +237,6 @@ def _mapping(graph: Graph, settings: RunSettings) -> str:
     return usual_kernels(graph)
 
 
-def _build(graph: Graph, settings: RunSettings) -> str:
-    """Which build's kernels a traced program is said to launch."""
-    applied = graph.workload.options.get("kernels", "unfused")
-    chosen = "" if settings.kernels else f", as is usual for {graph.workload.precision}"
-    return f"kernels as a {applied!r} build launches them{chosen}"
-
-
 def _throttled(update: Callable[[float], None]) -> Callable[[float], None]:
     """Pass on whole percents only: an update takes a lock that the display shares."""
     last = -1
@@ -233,108 +248,3 @@ def _throttled(update: Callable[[float], None]) -> Callable[[float], None]:
             update(done)
 
     return progress
-
-
-def _facts(
-    scenario: Scenario,
-    graph: Graph,
-    cluster: ClusterSpec,
-    ran: Ran,
-    memory: tuple[ProgramMemory, ...],
-    stages: StageTimer,
-) -> RunFacts:
-    gpu, demands = cluster.gpu, ran.demands
-    math_mode = peak_math(graph.workload.precision, _fp32_math(scenario, graph))
-    origins = {}
-    if demands is not None:
-        alone_ps = demands.alone_ps(gpu.hbm_bytes_per_s)
-        origins = origin_shares(graph, alone_ps, demands.origin, ORIGINS)
-    warnings = list(ran.warnings)
-    if origins.get("roofline", 0.0) > _ROOFLINE_WARNED:
-        warnings.append(
-            f"{origins['roofline']:.1%} of kernel time is a roofline estimate: published or assumed rates,"
-            " not fitted to measured kernels"
-        )
-    if origins.get("extrapolated"):
-        warnings.append(
-            f"{origins['extrapolated']:.1%} of kernel time is extrapolated: kernels were fitted on GPUs of"
-            f" generation {gpu.table('cost')} with other SMs (their number, or products per clock)"
-        )
-    if scenario.settings.tables and not origins.get("measured"):
-        names = ", ".join(table.source for table in scenario.settings.tables)
-        warnings.append(f"{names} covers no kernel of this workload")
-    unmeasured = unmeasured_fabric(cluster)
-    if unmeasured and graph.world_size > cluster.gpus_per_domain:
-        warnings.append(unmeasured)
-    return RunFacts(
-        cluster=dataclasses.asdict(cluster),
-        network=scenario.network,
-        graph_hash=graph_hash(graph),
-        profile_hash=hardware_hash(cluster),
-        seed=scenario.seed,
-        settings={**scenario.settings.given, **(scenario.described.overrides if scenario.described else {})},
-        memory=memory,
-        capacity_bytes=gpu.hbm_bytes - gpu.reserved_bytes,
-        peak_flops_per_s=gpu.peak_flops.get(math_mode, 0.0),
-        peak_math=math_mode,
-        origins=origins,
-        assumptions=(*_run_assumptions(scenario, graph, cluster, ran), *assumptions(cluster)),
-        warnings=tuple(warnings),
-        wall_s=dict(stages.seconds),
-    )
-
-
-def _fp32_math(scenario: Scenario, graph: Graph) -> str:
-    return "tf32" if graph.workload.precision == "tf32" else scenario.settings.fp32_math
-
-
-def peak_math(precision: str, fp32_math: str) -> str:
-    """The math mode whose peak MFU is measured against: what the matrix products run in."""
-    if precision in ("fp32", "float32", ""):
-        return "tf32" if fp32_math == "tf32" else "fp32"
-    return {"bfloat16": "bf16", "float16": "fp16"}.get(precision, precision)
-
-
-def placement(graph: Graph, cluster: ClusterSpec) -> str:
-    """Which GPUs of the cluster the ranks run on."""
-    if cluster.placement == "round_robin":
-        return f"ranks are dealt to the {cluster.num_nodes} nodes of {cluster.name} in turn"
-    if cluster.placement == "listed":
-        gpus = cluster.placed_gpus[: graph.world_size]
-        used = len({gpu // cluster.gpus_per_node for gpu in gpus})
-        return f"ranks run on {len(gpus)} listed GPUs of {cluster.name}, on {used} nodes"
-    if graph.world_size == cluster.num_gpus:
-        return f"ranks fill nodes in order: all {cluster.num_gpus} GPUs of {cluster.name}"
-    last = (graph.world_size - 1) // cluster.gpus_per_node
-    nodes = f"nodes 0 to {last}" if last else "node 0"
-    return (
-        f"ranks fill nodes in order: {graph.world_size} of the {cluster.num_gpus} GPUs of {cluster.name},"
-        f" {nodes}; the others stay idle"
-    )
-
-
-def _randomness(scenario: Scenario) -> str:
-    sigma = scenario.settings.noise_sigma
-    if not sigma:
-        return "nothing is random: the seed is recorded and not used"
-    return f"kernel times have log-normal noise of sigma {sigma:g}, seed {scenario.seed}"
-
-
-def _folding(result: SimulationResult) -> str:
-    simulated, ranks = len(result.representatives), len(result.class_of)
-    if simulated == ranks:
-        return "every rank is simulated by itself; none stands for another"
-    return f"{simulated} ranks are simulated, one for each class of ranks that must behave alike; exact"
-
-
-def _run_assumptions(scenario: Scenario, graph: Graph, cluster: ClusterSpec, ran: Ran) -> tuple[str, ...]:
-    return (
-        placement(graph, cluster),
-        *ran.assumptions,
-        *(() if scenario.described else (_build(graph, scenario.settings),)),
-        f"fp32 matrix products in {_fp32_math(scenario, graph)} math",
-        *(f"measured times of {table.source} where it covers a kernel" for table in scenario.settings.tables),
-        _folding(ran.result),
-        _randomness(scenario),
-        "MFU counts forward and backward flops, causal attention once; HFU all that is executed",
-    )

@@ -72,8 +72,8 @@ def test_a_described_job_is_measured_whole() -> None:
     row = found["rows"]["moe"]
     assert row["gpus"] == 1024 and 0.1 < row["step_time_s"] < 10.0
     assert set(row["run_bytes"]) == {
-        "counters.parquet", "manifest.json", "perfetto.json.gz", "rank_classes.parquet", "run.json",
-        "timeline.parquet",
+        "counters.parquet", "manifest.json", "memory.parquet", "perfetto.json.gz", "rank_classes.parquet",
+        "report.html", "run.json", "timeline.parquet",
     }  # fmt: skip
     # The parts are all of the wall time; a process that only imports is quicker than one that also runs.
     assert sum(row["parts_s"].values()) == pytest.approx(row["wall_s"])

@@ -28,8 +28,10 @@ def test_summary_and_files(run: Callable[..., Result], graph_dir: Path) -> None:
     assert sorted(path.name for path in Path("runs/latest").iterdir()) == [
         "counters.parquet",
         "manifest.json",
+        "memory.parquet",
         "perfetto.json.gz",
         "rank_classes.parquet",
+        "report.html",
         "run.json",
         "timeline.parquet",
     ]

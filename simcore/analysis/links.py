@@ -1,0 +1,159 @@
+"""How full links are: node by node, with who uses the fullest one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.analysis.totals import Totals
+from simcore.graph.arrow import values_of
+from simcore.graph.kinds import COMMUNICATION_KINDS
+from simcore.timeline.reader import Timeline
+from simcore.timeline.schema import COUNTERS, COUNTERS_FILE
+from simcore.timeline.stored import open_table
+from simcore.units import s_from_ps
+
+#: What a GPU has of its own, both ways.
+KINDS: Final = ("nvlink out", "nvlink in", "nic out", "nic in")
+
+
+@dataclass(frozen=True)
+class StepLink:
+    """A link over the step: bytes moved, mean and highest rate, capacity, bytes/s (0: not known)."""
+
+    name: str
+    num_bytes: float
+    mean: float
+    highest: float
+    capacity: float
+
+    @property
+    def share(self) -> float:
+        """Mean rate as a share of the capacity."""
+        return self.mean / self.capacity if self.capacity else 0.0
+
+
+@dataclass(frozen=True)
+class AlikeNodes:
+    """Nodes used alike: the first, how many, and by kind of link (:data:`KINDS`) the share of each GPU.
+
+    A share is None where the GPU has no such link that anything went over.
+    """
+
+    first: int
+    count: int
+    shares: Mapping[str, tuple[float | None, ...]]
+
+
+@dataclass(frozen=True)
+class StepLinks:
+    """``links``, the fullest first; ``nodes`` where ranks fill them in order; ``users`` of the fullest link.
+
+    A user is (collective, group, bytes, seconds) of the rank whose link it is, the most bytes first.
+    """
+
+    links: tuple[StepLink, ...]
+    nodes: tuple[AlikeNodes, ...]
+    users: tuple[tuple[str, str, float, float], ...]
+
+
+def step_links(timeline: Timeline) -> StepLinks:
+    """What every link that anything went over carried."""
+    info, cluster = timeline.info, timeline.info.cluster
+    table = open_table(timeline.run_dir / COUNTERS_FILE, COUNTERS, "simcore.counters.schema").read()
+    links: dict[str, StepLink] = {}
+    if table.num_rows:
+        column = table.column("resource").unify_dictionaries().combine_chunks()
+        names = column.dictionary.to_pylist()
+        for code, (num_bytes, highest) in _integrals(table, values_of(column.indices), info.step_ps).items():
+            name = names[code]
+            mean = num_bytes / s_from_ps(info.step_ps)
+            links[name] = StepLink(name, num_bytes, mean, highest, _capacity(name, cluster))
+    ordered = sorted(links.values(), key=lambda one: (-one.share, -one.mean, one.name))
+    nodes = _nodes(timeline, links) if cluster.get("placement", "linear") == "linear" else ()
+    return StepLinks(tuple(ordered), nodes, _users(timeline, ordered[0].name) if ordered else ())
+
+
+def _integrals(table: Any, codes: npt.NDArray[np.int32], step_ps: int) -> dict[int, tuple[float, float]]:
+    """Of each resource its bytes and its highest rate; rows of one are in the order of time."""
+    times, values = (values_of(table.column(name)) for name in ("time_ps", "value"))
+    order = np.argsort(codes, kind="stable")
+    codes, times, values = codes[order], times[order], values[order]
+    until = np.append(times[1:], step_ps)
+    last = np.append(codes[1:] != codes[:-1], True)
+    until[last] = step_ps
+    moved = values * np.maximum(0, until - times) * 1e-12
+    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    sums, peaks = np.add.reduceat(moved, first), np.maximum.reduceat(values, first)
+    return {int(codes[at]): (float(s), float(p)) for at, s, p in zip(first, sums, peaks, strict=True)}
+
+
+def _capacity(name: str, cluster: Mapping[str, Any]) -> float:
+    """Bytes/s that a link of a GPU or a node takes; 0 for links of the fabric."""
+    kind = name.partition(".")[0]
+    overrides = cluster.get("link_overrides") or {}
+    if f"{name}.bytes_per_s" in overrides:
+        return float(overrides[f"{name}.bytes_per_s"])
+    gpu = cluster.get("gpu", {})
+    if kind == "nvlink":
+        return float(gpu.get("nvlink_bytes_per_s") or 0.0) * float(gpu.get("nvlink_efficiency") or 1.0)
+    if kind == "nic":
+        return float(cluster.get("nic_bytes_per_s") or 0.0) * float(cluster.get("nic_efficiency") or 1.0)
+    return 0.0
+
+
+def _nodes(timeline: Timeline, links: Mapping[str, StepLink]) -> tuple[AlikeNodes, ...]:
+    """Nodes by what their GPUs' classes use, alike ones in a row together."""
+    cluster = timeline.info.cluster
+    per_node = int(cluster.get("gpus_per_node") or 1)
+    nics = int(cluster.get("nics_per_node") or 0)
+    size = timeline.info.workload.world_size
+    found: list[AlikeNodes] = []
+    known: dict[int, tuple[float | None, ...]] = {}
+    for first in range(0, size, per_node):
+        of_gpus = []
+        for rank in range(first, min(size, first + per_node)):
+            one = timeline.representative(rank)
+            if one not in known:
+                nic = one % per_node * nics // per_node if nics else -1
+                names = (
+                    f"nvlink.{one}.out", f"nvlink.{one}.in",
+                    f"nic.{one // per_node}.{nic}.out", f"nic.{one // per_node}.{nic}.in",
+                )  # fmt: skip
+                known[one] = tuple(links[name].share if name in links else None for name in names)
+            of_gpus.append(known[one])
+        shares = {kind: tuple(gpu[at] for gpu in of_gpus) for at, kind in enumerate(KINDS)}
+        if found and found[-1].shares == shares:
+            found[-1] = AlikeNodes(found[-1].first, found[-1].count + 1, shares)
+        else:
+            found.append(AlikeNodes(first // per_node, 1, shares))
+    return tuple(found)
+
+
+def _users(timeline: Timeline, name: str) -> tuple[tuple[str, str, float, float], ...]:
+    """What the rank of a link communicates, the most bytes first."""
+    kind, *numbers = name.split(".")
+    per_node = int(timeline.info.cluster.get("gpus_per_node") or 1)
+    nics = int(timeline.info.cluster.get("nics_per_node") or 1)
+    if kind == "nvlink" and numbers and numbers[0].isdecimal():
+        rank = int(numbers[0])
+    elif kind == "nic" and len(numbers) > 1 and numbers[0].isdecimal() and numbers[1].isdecimal():
+        rank = int(numbers[0]) * per_node + int(numbers[1]) * per_node // nics
+    else:
+        return ()
+    if rank >= len(timeline.ranks):
+        return ()
+    columns = ("name", "kind", "group", "bytes", "flops", "start_ps", "end_ps", "alone_ps")
+    rows = timeline.rank_rows(rank, columns)
+    kinds, names = rows.strings("kind")
+    totals = Totals(("name", "group"))
+    totals.add(rows, np.isin(kinds, [code for code, one in enumerate(names) if one in COMMUNICATION_KINDS]))
+    found = [
+        (op, group, total.num_bytes / rows.num_ranks, s_from_ps(total.time_ps / rows.num_ranks))
+        for (op, group), total in totals.by_key.items()
+    ]
+    return tuple(sorted(found, key=lambda one: -one[2]))

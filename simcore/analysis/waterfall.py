@@ -1,0 +1,215 @@
+"""From the ideal step to the actual one: what each cause adds, to the picosecond.
+
+Note [Waterfall]
+    Every moment of every GPU is counted once, so the parts add up to the step times the number of GPUs.
+    A moment in which kernels run is theirs: of the time alone that kernels of the model take, first what its
+    flops take at the datasheet's peak, then what the clock under load and the slowest GPU's clock add to
+    that, then what kernels lose beyond: those that products bound (by their flops and bytes on this GPU) and
+    those that memory bounds; recomputation and the optimizer are whole.  What sharing adds is contention.
+    A moment in which communication alone moves data is exposed, by the axis of its group; its contention goes
+    to communication's.  In the rest, a rank waits for a message (the bubble, as does one whose work is done
+    before the step ends, where there are stages), for other members of a collective, or for the host.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simcore.analysis.intervals import IntArray, Intervals
+from simcore.graph.kinds import COMMUNICATION_KINDS, COMPUTE_KINDS, P2P_KINDS
+from simcore.timeline.info import RunInfo
+from simcore.timeline.reader import RankRows, Timeline
+from simcore.units import PS_PER_S
+
+BoolArray = npt.NDArray[np.bool_]
+
+COLUMNS: Final = (
+    "stage", "kind", "phase", "group", "flops", "bytes", "ready_ps", "start_ps", "end_ps", "alone_ps",
+)  # fmt: skip
+#: Parts in their order, with what they are.
+PARTS: Final = {
+    "ideal": "model flops at the datasheet's peak",
+    "clock": "clock under load",
+    "slowest": "slowest GPU's clock",
+    "products": "products below peak",
+    "memory_bound": "kernels that memory bounds",
+    "recompute": "recomputation",
+    "optimizer": "optimizer and gradient kernels",
+    "kernel_contention": "sharing slows kernels",
+    "tensor": "exposed: tensor parallelism",
+    "context": "exposed: context parallelism",
+    "expert": "exposed: expert parallelism",
+    "pipeline": "exposed: pipeline messages",
+    "data": "exposed: data parallelism",
+    "other": "exposed: other communication",
+    "communication_contention": "sharing slows communication",
+    "peers": "waits for others in collectives",
+    "bubble": "pipeline bubble",
+    "host": "host and launches",
+}
+_MODEL_PHASES: Final = ("fwd", "bwd")
+_AXES: Final = (
+    ("tensor", ("tp",)), ("context", ("cp",)), ("data", ("dp", "expert_dp", "edp")),
+    ("expert", ("ep", "etp")), ("pipeline", ("pp",)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """Picoseconds of all GPUs together by part (:data:`PARTS`): their sum is ``step_ps`` x ``num_ranks``."""
+
+    gpu_ps: Mapping[str, int]
+    step_ps: int
+    num_ranks: int
+
+    def seconds(self) -> dict[str, float]:
+        """Mean of all ranks, s, in order; parts that are 0 are left out."""
+        return {name: ps / self.num_ranks / PS_PER_S for name, ps in self.gpu_ps.items() if ps}
+
+
+def waterfall(timeline: Timeline) -> Waterfall:
+    """Where a run's step goes; see Note [Waterfall]."""
+    info = timeline.info
+    found: dict[str, int] = defaultdict(int)
+    for rows in timeline.representatives(COLUMNS):
+        for name, ps in _of_rank(rows, info).items():
+            found[name] += ps * rows.num_ranks
+    _split_products(found, info)
+    parts = {name: found.get(name, 0) for name in PARTS}
+    return Waterfall(parts, info.step_ps, info.workload.world_size)
+
+
+def axis_of(group: str, phase: str, kind: str) -> str:
+    """Which part a communication belongs to, by its group's name: "tp" is tensor parallelism."""
+    first = group.partition("_")[0]
+    for name, groups in _AXES:
+        if group in groups or first in groups:
+            return name
+    if kind in P2P_KINDS:
+        return "pipeline"
+    return "data" if phase == "grad_sync" else "other"
+
+
+def _of_rank(rows: RankRows, info: RunInfo) -> dict[str, int]:
+    """Parts of one rank's step, ps; "products" holds all of the model's products yet."""
+    step_ps = info.step_ps
+    start, end = rows.ints("start_ps"), rows.ints("end_ps")
+    kinds, kind_names = rows.strings("kind")
+    compute = _among(kinds, kind_names, COMPUTE_KINDS)
+    communication = _among(kinds, kind_names, COMMUNICATION_KINDS)
+    found: dict[str, int] = defaultdict(int)
+
+    computing = Intervals.union(start[compute], end[compute])
+    own, contended = _claimed(rows, compute, None)
+    phases, phase_names = rows.strings("phase")
+    phases = phases[compute]
+    model = _among(phases, phase_names, _MODEL_PHASES)
+    again = _among(phases, phase_names, ("recompute",))
+    products = model & _by_products(rows, compute, info)
+    found["products"] = int(own[products].sum())
+    found["memory_bound"] = int(own[model & ~products].sum())
+    found["recompute"] = int(own[again].sum())
+    found["optimizer"] = int(own[~model & ~again].sum())
+    found["kernel_contention"] = int(contended.sum())
+
+    own, contended = _claimed(rows, communication, computing)
+    found["communication_contention"] = int(contended.sum())
+    for name, chosen in _by_axis(rows, communication):
+        found[name] += int(own[chosen].sum())
+
+    ready = rows.ints("ready_ps")
+    p2p = _among(kinds, kind_names, P2P_KINDS)
+    moving = Intervals.union(start[communication], end[communication])
+    idle = computing.joined(moving).rest_of(step_ps)
+    stages = info.workload.dims.get("pp", 1) > 1
+    work = compute | communication
+    last = int(end[work].max(initial=0))
+    behind = Intervals(np.array([last]), np.array([step_ps])) if last < step_ps else Intervals.none()
+    messages = Intervals.union(ready[p2p], start[p2p])
+    awaited = messages.joined(behind) if stages else messages
+    others = communication & ~p2p
+    peers = Intervals.union(ready[others], start[others])
+    peers = peers if stages else peers.joined(behind)
+    bubble = awaited.overlap(idle)
+    found["bubble"] = bubble
+    found["peers"] = peers.joined(awaited).overlap(idle) - bubble
+    found["host"] = idle.total - bubble - found["peers"]
+    return found
+
+
+def _split_products(found: dict[str, int], info: RunInfo) -> None:
+    """Takes from the model's products what its flops need at the peak, and what clocks add to that."""
+    peak = info.peak_flops_per_s
+    if not peak or not info.flops.model_causal:
+        return
+    ideal = info.flops.model_causal / peak * PS_PER_S
+    mean, slowest = clocks(info)
+    parts = {"ideal": ideal, "clock": ideal * (1 / mean - 1), "slowest": ideal * (1 / slowest - 1 / mean)}
+    for name, ps in parts.items():
+        found[name] = round(ps)
+        found["products"] -= found[name]
+
+
+def clocks(info: RunInfo) -> tuple[float, float]:
+    """Clock under load of the mean and the slowest GPU, relative to the rated one."""
+    gpu: Mapping[str, Any] = info.cluster.get("gpu", {})
+    held = gpu.get("sustained")
+    if not held or gpu.get("conditions") == "cool":
+        return 1.0, 1.0
+    from simcore.hardware.sustained import Sustained
+
+    keeps = Sustained(clock=held["clock"], fp8=held["fp8"], spread=held["spread"])
+    return keeps.clock, keeps.slowest_clock(info.workload.world_size)
+
+
+def _claimed(rows: RankRows, chosen: BoolArray, taken: Intervals | None) -> tuple[IntArray, IntArray]:
+    """Of the ``chosen`` ops, in their order: time that is theirs alone, and what sharing adds, ps.
+
+    A moment of several goes to the one that began first; one that is ``taken`` already to none.  Both add up
+    to the time that they cover.
+    """
+    start, end = rows.ints("start_ps")[chosen], rows.ints("end_ps")[chosen]
+    order = np.argsort(start, kind="stable")
+    first, last = start[order], end[order]
+    reach = np.maximum.accumulate(np.concatenate([[0], last]))[:-1]
+    begin = np.minimum(np.maximum(first, reach), last)
+    claimed = last - begin
+    if taken is not None:
+        claimed = claimed - (taken.covered_until(last) - taken.covered_until(begin))
+    length = last - first
+    alone = rows.ints("alone_ps")[chosen][order]
+    share = np.divide(length - alone, length, out=np.zeros(len(length)), where=length > 0)
+    contended = np.rint(claimed * share).astype(np.int64)
+    own, slowed = np.empty_like(claimed), np.empty_like(claimed)
+    own[order], slowed[order] = claimed - contended, contended
+    return own, slowed
+
+
+def _by_products(rows: RankRows, compute: BoolArray, info: RunInfo) -> BoolArray:
+    """Kernels whose flops take longer at the peak than their bytes at the memory's bandwidth."""
+    gpu: Mapping[str, Any] = info.cluster.get("gpu", {})
+    flops, num_bytes = rows.ints("flops")[compute], rows.ints("bytes")[compute]
+    bandwidth = float(gpu.get("hbm_bytes_per_s") or 0.0)
+    if not info.peak_flops_per_s or not bandwidth:
+        return flops > 0
+    bound: BoolArray = flops / info.peak_flops_per_s > num_bytes / bandwidth
+    return bound
+
+
+def _by_axis(rows: RankRows, communication: BoolArray) -> Iterable[tuple[str, BoolArray]]:
+    """Communication by part: masks over the ``communication`` rows."""
+    columns = [rows.strings(name) for name in ("group", "phase", "kind")]
+    codes = np.stack([column[communication] for column, _ in columns], axis=1)
+    for key in np.unique(codes, axis=0):
+        names = (values[code] for (_, values), code in zip(columns, key.tolist(), strict=True))
+        yield axis_of(*names), (codes == key).all(axis=1)
+
+
+def _among(codes: npt.NDArray[np.int32], names: list[str], wanted: Iterable[str]) -> BoolArray:
+    return np.isin(codes, [code for code, name in enumerate(names) if name in set(wanted)])
