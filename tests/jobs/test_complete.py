@@ -305,12 +305,20 @@ def test_a_preset_on_gpus_that_it_never_ran_on_is_said():
     made = complete({"model": "llama3-8b"}, "job.yaml", num_gpus=8, generation="volta")
     (warning,) = made.warnings
     assert "generation=volta and software preset megatron-core" in warning
-    assert "ran on ampere, hopper" in warning
+    assert "ran on ampere, hopper, blackwell" in warning
     unknown = complete({"model": "llama3-8b"}, "job.yaml", num_gpus=8, generation="xanadu")
     assert unknown.warnings == (
-        "software preset megatron-core was not tried on GPUs of generation=xanadu: it ran on ampere, hopper;"
-        " simulated all the same",
+        "software preset megatron-core was not tried on GPUs of generation=xanadu: it ran on ampere, hopper,"
+        " blackwell; simulated all the same",
     )
+
+
+def test_exchanges_by_kernels_of_their_own_know_what_nvlink_joins() -> None:
+    content = {"model": "mixtral-8x7b", "parallel": {"ep": 8}, "software": "megatron-bridge-flex"}
+    for domain, said in ((8, []), (72, ["software.moe_exchange_domain=72: NVLink joins 72 GPUs"])):
+        made = complete(content, "job.yaml", num_gpus=64, generation="blackwell", domain_gpus=domain)
+        assert made.software.moe_exchange_domain == domain
+        assert [line for line in made.assumptions if "exchange_domain" in line] == said
 
 
 def test_every_assumption_names_its_key_and_why():

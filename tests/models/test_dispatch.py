@@ -59,6 +59,20 @@ def test_deepep_sends_a_token_once_to_each_node() -> None:
     assert products[0] == products[1]
 
 
+def test_a_token_crosses_once_to_what_nvlink_joins() -> None:
+    """128 experts on 64 ranks, 8 a token: eight nodes, or one domain in which it reaches each rank once."""
+    moe = MoeSpec(num_experts=128, top_k=8, ffn=64)
+    model = MIXTRAL_8X7B.model_copy(update={"moe": moe})
+    sent = {}
+    for domain in (8, 64, 72):
+        software = SoftwareSpec(moe_dispatcher="flex", moe_exchange_domain=domain)
+        layer = pieces(model, ep=64, software=software).layers[0]
+        ((size,),) = [{size for _, _, size in exchanged(layer.forward)}]
+        sent[domain] = size / (HIDDEN * 2 * TOKENS)
+    assert sent[8] == pytest.approx(owners_hit(moe, 8), rel=1e-3)
+    assert sent[64] == sent[72] == pytest.approx(owners_hit(moe, 64), rel=1e-3)
+
+
 def test_weights_that_go_with_rows_leave_nothing_of_the_experts_results_to_keep() -> None:
     """A row's weight, 4 bytes, follows it to its expert, its gradient comes back; results are not kept.
 
@@ -116,6 +130,13 @@ def test_the_host_waits_for_sizes_that_it_does_not_know(dispatcher: str, capacit
     waits = [k.name for k in layer.forward].count(HOST_SYNC)
     assert waits == (0 if capacity else 1)
     assert HOST_SYNC not in [k.name for k in layer.backward]
+
+
+def test_nothing_waits_in_a_graph() -> None:
+    for dispatcher in ("alltoall", "allgather", "flex"):
+        software = SoftwareSpec.model_validate({"moe_dispatcher": dispatcher, "cuda_graphs": True})
+        layer = pieces(MIXTRAL_8X7B, ep=8, software=software).layers[0]
+        assert HOST_SYNC not in [k.name for k in layer.forward]
 
 
 def test_host_time_is_that_of_a_pass_whatever_is_launched() -> None:

@@ -91,6 +91,7 @@ def complete(
     *,
     num_gpus: int,
     generation: str = "",
+    domain_gpus: int = 8,
     overrides: Mapping[str, str] | None = None,
     folder: Path | None = None,
     chosen: Sequence[Assumed] = (),
@@ -101,7 +102,8 @@ def complete(
     preset's name or TOML file, or fields of :class:`SoftwareSpec` with ``preset``.  Files that ``content``
     names lie in ``folder`` where it is given, those that ``overrides`` name anywhere.
     ``chosen``: what of it somebody has chosen already where it was left open.
-    What is left open follows from :data:`RULES` on ``num_gpus`` GPUs of a ``generation``.
+    What is left open follows from :data:`RULES` on ``num_gpus`` GPUs of a ``generation``, of which NVLink
+    joins ``domain_gpus``.
     Errors: InputError for unknown keys and values that cannot be, naming the key and the nearest valid one.
     """
     said = {section: _section(content, section, where) for section in SECTIONS}
@@ -124,7 +126,10 @@ def complete(
     model, remarks, context = _model(said["model"], preset, where, at["model"])
     if isinstance(model, ModelSpec):
         check_model(model, f"{where}: model")
-    draft = Draft(where, num_gpus, generation, preset, model, said, preset_said=preset_said, context=context)
+    draft = Draft(
+        where, num_gpus, generation, preset, model, said, preset_said=preset_said, context=context,
+        domain_gpus=domain_gpus,
+    )  # fmt: skip
     draft.warnings += remarks
     for one in chosen:
         draft.choose(one)

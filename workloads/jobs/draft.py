@@ -49,8 +49,10 @@ class Draft:
         *,
         preset_said: bool = True,
         context: tuple[int, str] = (0, ""),
+        domain_gpus: int = 8,
     ) -> None:
         self.where, self.num_gpus, self.generation = where, num_gpus, generation
+        self.domain_gpus = domain_gpus
         self.preset, self.model, self.said, self.preset_said = preset, model, said, preset_said
         self.context = context
         self.assumed: list[Assumed] = []

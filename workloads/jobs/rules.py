@@ -172,6 +172,15 @@ def overlap_of_messages(draft: Draft) -> None:
         draft.assume("training.overlap_p2p", ahead, why)
 
 
+def exchange_domain(draft: Draft) -> None:
+    """An exchange by kernels of its own sends a token once to what NVLink joins."""
+    flex = draft.software.moe_dispatcher == "flex" and getattr(draft.model, "moe", None) is not None
+    if flex and not draft.is_set("software.moe_exchange_domain") and draft.domain_gpus != 8:
+        draft.assume(
+            "software.moe_exchange_domain", draft.domain_gpus, f"NVLink joins {draft.domain_gpus} GPUs"
+        )
+
+
 def overlap_of_experts(draft: Draft) -> None:
     """DualPipe is there to hide experts' exchanges behind another microbatch's compute."""
     hides = draft.parallel.pipeline.overlaps_passes
@@ -290,6 +299,7 @@ RULES: Final[tuple[Rule, ...]] = (
     groups_of_microbatches,
     overlap_of_messages,
     overlap_of_experts,
+    exchange_domain,
     overlap_of_tensor_parallelism,
     casts_to_fp8,
     workspaces,

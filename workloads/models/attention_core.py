@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from workloads.models.local import Shard
+from workloads.models.fp8 import operand
+from workloads.models.local import NARROW, Shard
 from workloads.models.op_tape import Op, OpTape, TapedLaunch
 from workloads.models.pieces import KernelLaunch
 from workloads.models.tensors import Tensor, compute
@@ -53,6 +54,17 @@ def attend(tape: OpTape, shard: Shard, core: Core, queries: int, keys: int, *, c
         keys, causal = core.window - core.window**2 // (2 * keys), False
     forward, backward = fused(shard, core, queries, keys, causal=causal)
     op = tape.op(again=True)
+    if shard.software.fp8_attention and shard.narrow == NARROW["fp8"]:
+        forward, backward = (replace(kernel, dtype=shard.narrow) for kernel in (forward, backward))
+        given = core.heads * core.qk_size * queries + core.kv_heads * (core.qk_size + core.v_size) * keys
+        flat = shard.tensor(core.batch * given)
+        gradient = shard.tensor(core.batch * queries * core.heads * core.v_size)
+        there, back = (
+            compute("cast_fp8", [x], [operand(x, shard.narrow)], op_class="elementwise", module=core.module)
+            for x in (flat, gradient)
+        )
+        op.launch(TapedLaunch(there))
+        op.back(back)
     op.launch(kept_by_attention(shard, core, forward))
     op.back(backward)
     return shard.tensor(core.batch * queries, core.heads * core.v_size)

@@ -13,7 +13,8 @@ Note [Dispatch]
     2412.19437, section 3.2.1; Megatron-Core's --overlap-moe-expert-parallel-comm).  Warm-up and drain have
     no other pass beside them: there it stays on the compute stream.
     "flex" (DeepEP): a token crosses to each node that has one of its experts once, and reaches each rank
-    once; copies for the experts are made, and added up, where they are.  DeepEP is built for nodes of eight.
+    once; copies for the experts are made, and added up, where they are.  A node is what NVLink joins
+    (``moe_exchange_domain``: DeepEP is built for nodes of eight, HybridEP takes NVLink domains of 72).
     With ``moe_exchange_sms`` it is an exchange by kernels of its own (``simcore/collectives/routed.py``).
     With ``moe_dispatch_fp8`` what goes to experts, forward and backward, is fp8 with a scale for each 128
     elements, and is what their products read; what they give back is summed in 16 bits.
@@ -25,18 +26,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from simcore.collectives.kinds.all_to_all import TokenExchange
 from workloads.models.fp8 import cast_for_product, fp8_row_bytes, operand
-from workloads.models.local import Shard
+from workloads.models.local import NARROW, Shard
 from workloads.models.op_tape import OpTape, TapedLaunch
 from workloads.models.pieces import EP_STREAM, HOST_SYNC, KernelLaunch
 from workloads.models.spec import MoeSpec
 from workloads.models.tensors import Tensor, collective, compute
-
-#: NUM_MAX_NVL_PEERS of csrc/kernels/configs.cuh.
-_NODE: Final = 8
 
 
 @dataclass(frozen=True)
@@ -133,8 +130,9 @@ def _sizes_known(moe: MoeSpec) -> bool:
     return moe.capacity_factor is not None
 
 
-def _host_waits(module: str) -> KernelLaunch:
-    return KernelLaunch(HOST_SYNC, module=module)
+def _host_waits(shard: Shard, module: str) -> list[KernelLaunch]:
+    """Nothing waits in a graph: buffers are as large as they may get, kernels read the sizes themselves."""
+    return [] if shard.software.cuda_graphs else [KernelLaunch(HOST_SYNC, module=module)]
 
 
 def _counts(shard: Shard, moe: MoeSpec, module: str) -> list[KernelLaunch]:
@@ -147,7 +145,7 @@ def _counts(shard: Shard, moe: MoeSpec, module: str) -> list[KernelLaunch]:
         kernels.append(collective("all_gather", every, "ep", module=module))
         kernels += [compute("aten::sum.dim_IntList", [every], [each], module=module)] * 3
     if not _sizes_known(moe):
-        kernels.append(_host_waits(module))
+        kernels += _host_waits(shard, module)
     return kernels
 
 
@@ -213,7 +211,7 @@ def _all_gather(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
     home = _turned(steps)
     if shard.etp > 1 and not shard.sequence_parallel:
         home.insert(0, collective("all_reduce", everything, "etp", module=module))
-    counts = [] if _sizes_known(moe) else [_host_waits(module)]
+    counts = [] if _sizes_known(moe) else _host_waits(shard, module)
     return Dispatch(
         there=(*steps, *counts, *_sorting(shard, "moe_permute", [everything], [rows], module)),
         there_grad=(*_sorting(shard, "moe_unpermute", [rows], [everything], module), *_turned(steps)),
@@ -227,7 +225,7 @@ def _all_gather(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
 def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
     tokens, width = x.shape
     load = rank_load(moe, shard.ep)
-    nodes = max(1, shard.ep * shard.etp // _NODE)
+    nodes = -(-shard.ep * shard.etp // shard.software.moe_exchange_domain)
     # Between nodes InfiniBand is what takes time, NVLink delivers meanwhile.
     crossing = owners_hit(moe, nodes if nodes > 1 else shard.ep)
     sent = x.like(max(1, round(tokens * crossing * load)), width)
@@ -240,7 +238,7 @@ def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
     before: list[KernelLaunch] = []
     if dispatches_fp8(shard):
         before = [cast_for_product(x, module)]
-        rows = operand(rows, True)
+        rows = operand(rows, shard.narrow)
     gathers: list[KernelLaunch] = []
     if shard.etp > 1 and shard.sequence_parallel:
         rows = rows.like(rows.shape[0] * shard.etp, width)
@@ -252,7 +250,7 @@ def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
     copies = compute("moe_permute", [arrived], [rows], op_class="copy", module=module)
     sums = compute("moe_unpermute", [wide], [unique], op_class="copy", module=module)
     return Dispatch(
-        there=(*before, layout, there, _host_waits(module), *gathers, copies),
+        there=(*before, layout, there, *_host_waits(shard, module), *gathers, copies),
         there_grad=(sums, *_turned(gathers), home),
         back=(sums, *_turned(gathers), home),
         back_grad=(*before, there, *gathers, copies),
@@ -264,7 +262,12 @@ def _flex(shard: Shard, moe: MoeSpec, x: Tensor, module: str) -> Dispatch:
 def dispatches_fp8(shard: Shard) -> bool:
     """Whether experts' products read what was dispatched as it is."""
     software = shard.software
-    return shard.fp8 and software.moe_dispatch_fp8 and software.moe_dispatcher == "flex" and shard.ep > 1
+    return (
+        shard.narrow == NARROW["fp8"]
+        and software.moe_dispatch_fp8
+        and software.moe_dispatcher == "flex"
+        and shard.ep > 1
+    )
 
 
 def _routed(

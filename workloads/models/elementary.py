@@ -156,7 +156,7 @@ def activation(tape: OpTape, shard: Shard, model: ModelSpec, x: Tensor, module: 
     out = x.like(x.shape[0], x.shape[-1] // 2) if model.gated else x
     biases = [x.like(x.shape[-1])] if bias else []
     if model.gated and software.swiglu_fusion:
-        narrow = shard.fp8 and software.fp8_kept_activations
+        narrow = shard.narrow and software.fp8_kept_activations
         kept = x.num_bytes // 2 if narrow else x.num_bytes
         op.run("swiglu_fwd", [x, *biases], [out], module=module, saved_inputs=kept)
         op.back(compute("swiglu_bwd", [out, x, *biases], [x], module=module))

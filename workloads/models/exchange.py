@@ -30,7 +30,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from workloads.models.fp8 import operand
-from workloads.models.local import Shard
+from workloads.models.local import NARROW, Shard
 from workloads.models.op_tape import Op, TapedLaunch
 from workloads.models.pieces import KernelLaunch
 from workloads.models.tensors import Tensor, compute
@@ -90,11 +90,11 @@ def in_order(shard: Shard, tensor: Tensor, module: str) -> KernelLaunch:
     return compute(name, [tensor], [tensor], op_class="copy", module=module)
 
 
-def sums(shard: Shard, y: Tensor, fp8: bool) -> tuple[Tensor, Tensor | None]:
+def sums(shard: Shard, y: Tensor, narrow: str) -> tuple[Tensor, Tensor | None]:
     """What of a product's partial sums is exchanged beside it, and what behind it."""
     if shard.software.tp_overlap_sums == "copies":
         return y, None
-    sent = operand(y, fp8)
+    sent = operand(y, NARROW["fp8"] if narrow else "")  # no sum is as narrow as 4 bits
     rows, columns = sent.shape
     last = rows // SUM_SPLITS
     return sent.like(rows - last, columns), sent.like(last, columns)

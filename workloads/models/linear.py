@@ -40,9 +40,9 @@ class Linear:
 
     ``bias_apart``: the bias is added (and its gradient summed) by kernels of its own, not by a fused one;
     ``bias_sum``: a fused kernel adds it, but its gradient is summed by a kernel of its own.
-    ``fp8`` None: as the model's precision says.  ``tied``: the weight belongs to another piece.
+    ``fp8`` False: in 16 bits, whatever the model's precision.  ``tied``: the weight belongs to another piece.
     ``save_input`` False: something else keeps it for backward.  ``replicated``: on every tensor-parallel
-    rank.  ``cast_input`` False: its input is in fp8 already.
+    rank.  ``cast_input`` False: its input is narrow already.
     """
 
     module: str
@@ -82,17 +82,17 @@ def columns_apart(tape: OpTape, shard: Shard, x: Tensor, layers: list[tuple[int,
     fork, shared, module = len(tape.ops), tape.op(), layers[0][1].module
     gathers = shard.tp > 1 and shard.sequence_parallel
     beside: list[Hashable] = []
-    behind = shard.fp8 and by_rows(shard)
-    if shard.fp8 and not behind:
+    behind = bool(shard.narrow) and by_rows(shard)
+    if shard.narrow and not behind:
         for kernel in casts(shard, x, module, is_slice=gathers):
             shared.launch(TapedLaunch(kernel))
     if shard.tp > 1:
         x = x.like(shard.tokens, x.shape[-1])
         if gathers:
-            gather = collective("all_gather", gathered(shard, x, shard.fp8), "tp", module=module)
+            gather = collective("all_gather", gathered(shard, x, shard.narrow), "tp", module=module)
             beside = beside_or_before(shared, shard, gather, fed_by_cast=behind)
             if reorders(shard):
-                shared.launch(TapedLaunch(in_order(shard, gathered(shard, x, shard.fp8), module)))
+                shared.launch(TapedLaunch(in_order(shard, gathered(shard, x, shard.narrow), module)))
                 if not shard.software.compiled:  # the sum of the gradients' terms writes in that order
                     shared.back(in_order(shard, x, module), "input")
         what = "reduce_scatter" if shard.sequence_parallel else "all_reduce"
@@ -108,13 +108,13 @@ def columns_apart(tape: OpTape, shard: Shard, x: Tensor, layers: list[tuple[int,
         if number in sums_at:
             tape.op().back(compute("aten::add.Tensor", [x] * terms, [x], module=layer.module), "input")
         save_input = layer.save_input and number == 0
-        layer = replace(layer, save_input=save_input, cast_input=not shard.fp8)
+        layer = replace(layer, save_input=save_input, cast_input=not shard.narrow)
         product = len(tape.ops)
         out.append(linear(tape, shard, x, width // shard.tp, layer))
         tape.ops[first].reads = tape.ops[product].reads = fork
     for label in beside:
         tape.next_waits_for(label)
-    if shard.fp8 and (behind or gathers):
+    if shard.narrow and (behind or gathers):
         last = tape.op()
         for kernel in turned(shard, [x], [x], module):
             last.back(kernel)
@@ -151,7 +151,7 @@ def _product(
 ) -> Tensor:
     in_features = x.shape[-1]
     tokens = x.numel // in_features
-    fp8 = shard.fp8 if layer.fp8 is None else layer.fp8
+    narrow = "" if layer.fp8 is False else shard.narrow
     x = narrowed(tape, shard, x, layer.module)
     flat, y = x.like(tokens, in_features), x.like(tokens, out_features)
     op, module = tape.op(), layer.module
@@ -159,34 +159,35 @@ def _product(
     cast_parameters(op, shard, [(out_features, in_features), *biases], module)
     given = exchange.gathered_from or flat
     kept = given if shard.software.gather_inputs_again else flat
-    behind = fp8 and by_rows(shard)
-    if fp8 and layer.cast_input and casts_at_use(shard):
+    behind = bool(narrow) and by_rows(shard)
+    if narrow and layer.cast_input and casts_at_use(shard):
         op.launch(TapedLaunch(cast_for_product(flat, module)))
-    elif fp8 and layer.cast_input and not behind:
+    elif narrow and layer.cast_input and not behind:
         for kernel in casts(shard, given, module, is_slice=exchange.gathered_from is not None):
             op.launch(TapedLaunch(kernel))
     beside: list[Hashable] = []
     if exchange.gathered_from is not None:
-        gather = collective("all_gather", gathered(shard, flat, fp8), "tp", module=module)
+        gather = collective("all_gather", gathered(shard, flat, narrow), "tp", module=module)
         gather = replace(gather, buffered=_is_buffered(shard, layer))
         beside += beside_or_before(op, shard, gather, fed_by_cast=behind)
         if reorders(shard):
-            op.launch(TapedLaunch(in_order(shard, gathered(shard, flat, fp8), module)))
+            op.launch(TapedLaunch(in_order(shard, gathered(shard, flat, narrow), module)))
     if behind and layer.cast_input:
         for kernel in casts(shard, flat, module):
             op.launch(TapedLaunch(kernel))
-    if fp8:
+    if narrow:
         for launch in cast_weight(tape, shard, flat.like(out_features, in_features), module):
             op.launch(launch)
     sum_op = Op(tape)
     if exchange.output and shard.tp_overlap:
-        early, _ = sums(shard, y, fp8)
+        early, _ = sums(shard, y, narrow)
         beside += beside_or_before(sum_op, shard, collective(exchange.output, early, "tp", module=module))
     trains = shard.trains(TIED_WEIGHT if layer.tied else f"{module}.weight")
     op.run(
-        product_name(shard, fp8), [operand(flat, fp8), operand(flat.like(in_features, out_features), fp8)],
+        product_name(shard, narrow),
+        [operand(flat, narrow), operand(flat.like(in_features, out_features), narrow)],
         [y], op_class="gemm", flops=2 * y.numel * in_features, module=module,
-        saved_inputs=kept.num_bytes // (2 if fp8 and not behind else 1) if layer.save_input and trains else 0,
+        saved_inputs=gathered(shard, kept, narrow).num_bytes if layer.save_input and trains else 0,
         saved_for="weight",
     )  # fmt: skip
     for label in beside:
@@ -203,9 +204,9 @@ def _product(
         beside_product = len(tape.ops)
         _adapter(tape, shard, flat, y, module, flat.num_bytes if layer.save_input else 0)
         tape.ops[beside_product].reads = beside_product - 1
-    _backward(tape, shard, op, flat, y, layer, fp8, exchange, trains=trains, adapter=adapter)
+    _backward(tape, shard, op, flat, y, layer, narrow, exchange, trains=trains, adapter=adapter)
     if exchange.output:
-        _reduce_output(tape, shard, sum_op, y, fp8, exchange, module)
+        _reduce_output(tape, shard, sum_op, y, narrow, exchange, module)
     if layer.bias and not layer.bias_apart:
         add_bias(tape, shard, y, layer, duplicated=False)
     return y
@@ -218,12 +219,12 @@ def _is_buffered(shard: Shard, layer: Linear) -> bool:
 
 
 def _reduce_output(
-    tape: OpTape, shard: Shard, op: Op, y: Tensor, fp8: bool, exchange: ProductExchange, module: str
+    tape: OpTape, shard: Shard, op: Op, y: Tensor, narrow: str, exchange: ProductExchange, module: str
 ) -> None:
     """The sum of partial outputs; with sequence parallelism backward gathers their gradient."""
     tape.add(op)
     part = y.like(shard.residual_tokens, y.shape[-1])
-    behind = y if not shard.tp_overlap else sums(shard, y, fp8)[1]
+    behind = y if not shard.tp_overlap else sums(shard, y, narrow)[1]
     if behind is None:
         op.run("sum_of_parts", [y], [part], op_class="elementwise", module=module)
     elif behind.numel:
@@ -232,11 +233,11 @@ def _reduce_output(
         op.launch(TapedLaunch(collective(exchange.output, behind, "tp", module=module)))
     if not shard.sequence_parallel:
         return
-    rows = fp8 and by_rows(shard)
-    if fp8 and not rows:
+    rows = bool(narrow) and by_rows(shard)
+    if narrow and not rows:
         for kernel in casts(shard, part, module, is_slice=True):
             op.back(kernel)
-    gather = collective("all_gather", gathered(shard, y, fp8), "tp", module=module)
+    gather = collective("all_gather", gathered(shard, y, narrow), "tp", module=module)
     if shard.tp_overlap and not rows:
         label = tape.new_label()
         op.back(aside(shard, gather), label=label)
@@ -244,34 +245,34 @@ def _reduce_output(
     else:
         op.back(gather)
         if reorders(shard):
-            op.back(in_order(shard, gathered(shard, y, fp8), module))
+            op.back(in_order(shard, gathered(shard, y, narrow), module))
 
 
 def _backward(
-    tape: OpTape, shard: Shard, op: Op, x: Tensor, y: Tensor, layer: Linear, fp8: bool,
+    tape: OpTape, shard: Shard, op: Op, x: Tensor, y: Tensor, layer: Linear, narrow: str,
     exchange: ProductExchange, *, trains: bool, adapter: bool,
 ) -> None:  # fmt: skip
     """Input gradient, its reduction beside (or behind) the weight gradient: Megatron's order."""
     module, flops = layer.module, 2 * y.numel * x.shape[-1]
     weight = x.like(y.shape[-1], x.shape[-1])
-    behind = fp8 and by_rows(shard)
+    behind = bool(narrow) and by_rows(shard)
     arrivals: list[Hashable] = list(exchange.output_grad)
     if exchange.gathered_from is not None and trains and shard.software.gather_inputs_again:
         arrivals.append(tape.new_label())
-        again = collective("all_gather", gathered(shard, x, fp8), "tp", module=module)
+        again = collective("all_gather", gathered(shard, x, narrow), "tp", module=module)
         again = replace(again, buffered=_is_buffered(shard, layer))
         op.back(aside(shard, again), "weight", arrivals[-1])
-    if fp8 and casts_at_use(shard):
+    if narrow and casts_at_use(shard):
         op.back(requantised(weight, module, kept=True), "input")
         op.back(cast_for_product(y, module), "input")
-    elif fp8 and (behind or not (exchange.output and shard.sequence_parallel)):
+    elif narrow and (behind or not (exchange.output and shard.sequence_parallel)):
         for kernel in casts(shard, y, module):
             op.back(kernel)
     for kernel in column_casts(shard, weight, module) if behind else ():
         op.back(kernel, "input")
     produced = tape.new_label()
-    ins = [operand(y, fp8), operand(weight, fp8)]
-    name = product_name(shard, fp8)
+    ins = [operand(y, narrow), operand(weight, narrow)]
+    name = product_name(shard, narrow)
     op.back(compute(name, ins, [x], op_class="gemm", flops=flops, module=module), "input", produced)
     if adapter:
         produced = tape.new_label()
@@ -290,13 +291,14 @@ def _backward(
         arrived = [x] if exchange.gathered_from is not None else []
         arrived += [y] if exchange.output and shard.sequence_parallel else []
         own = [y, *([x] if layer.cast_input else [])]
-        if fp8 and casts_at_use(shard):
+        if narrow and casts_at_use(shard):
             op.back(requantised(y, module, kept=False), "weight")
             op.back(requantised(x, module, kept=True), "weight")
         else:
-            for kernel in turned(shard, own, arrived, module) if fp8 else []:
+            for kernel in turned(shard, own, arrived, module) if narrow else []:
                 op.back(kernel, "weight", waits=tuple(arrivals))
-        _weight_gradient(op, shard, x, weight, y, module, fp8, tuple(arrivals), outside=layer.fp8 is False)
+        outside = layer.fp8 is False
+        _weight_gradient(op, shard, x, weight, y, module, narrow, tuple(arrivals), outside=outside)
     elif exchange.output_grad:
         op.after.extend(exchange.output_grad)
     if layer.bias and layer.bias_apart:
@@ -309,7 +311,7 @@ def _backward(
 
 
 def _weight_gradient(
-    op: Op, shard: Shard, x: Tensor, weight: Tensor, y: Tensor, module: str, fp8: bool,
+    op: Op, shard: Shard, x: Tensor, weight: Tensor, y: Tensor, module: str, narrow: str,
     waits: tuple[Hashable, ...], *, outside: bool = False,
 ) -> None:  # fmt: skip
     """``outside``: of a layer that is not Transformer Engine's.
@@ -318,9 +320,9 @@ def _weight_gradient(
     (LinearWithGradAccumulationAndAsyncCommunication of megatron/core/tensor_parallel/layers.py).
     """
     main_grad = Tensor(weight.shape, shard.main_grad_dtype)
-    ins = [operand(y.like(y.shape[1], y.shape[0]), fp8), operand(x, fp8)]
+    ins = [operand(y.like(y.shape[1], y.shape[0]), narrow), operand(x, narrow)]
     fused = shard.software.grad_accumulation_fusion
-    name = weight_product_name(shard, fp8) if fused else product_name(shard, fp8)
+    name = weight_product_name(shard, narrow) if fused else product_name(shard, narrow)
     ins, outs = ([*ins, main_grad], [main_grad]) if fused else (ins, [weight])
     flops = 2 * y.numel * x.shape[-1]
     kernel = compute(name, ins, outs, op_class="gemm", flops=flops, module=module)
@@ -344,7 +346,7 @@ def _adapter(tape: OpTape, shard: Shard, x: Tensor, y: Tensor, module: str, kept
         op.parameter(f"{label}.weight", target.shape[-1], source.shape[-1], tp_duplicated=True)
         ins = [target, weight.like(*reversed(weight.shape))]
         op.back(compute("aten::mm", ins, [source], op_class="gemm", flops=flops, module=label), "input")
-        _weight_gradient(op, shard, source, weight.like(*reversed(weight.shape)), target, label, False, ())
+        _weight_gradient(op, shard, source, weight.like(*reversed(weight.shape)), target, label, "", ())
     op = tape.op()
     op.run("aten::mul.Tensor", [y], [y], module=f"{module}.lora_b")
     op.run("aten::add.Tensor", [y, y], [y], module=f"{module}.lora_b")

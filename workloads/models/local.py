@@ -11,7 +11,12 @@ from workloads.models.recompute import HeldOutput, RecomputeModule
 from workloads.models.software import SoftwareSpec
 from workloads.models.tensors import Tensor
 
-DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}
+DTYPES = {
+    "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16",
+    "nvfp4": "bfloat16",
+}  # fmt: skip
+#: What linear layers multiply in, by the precisions in which that is narrower than what is kept.
+NARROW = {"fp8": "float8_e4m3fn", "nvfp4": "float4_e2m1fn_x2"}
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,9 @@ class Shard:
         return self.recompute == "selective" and "core_attn" in (self.recompute_modules or ("core_attn",))
 
     @property
-    def fp8(self) -> bool:
-        """Whether linear layers multiply in fp8."""
-        return self.precision == "fp8"
+    def narrow(self) -> str:
+        """Dtype that linear layers multiply in where it is narrower than 16 bits, else ""."""
+        return NARROW.get(self.precision, "")
 
     @property
     def tokens(self) -> int:

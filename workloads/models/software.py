@@ -58,6 +58,8 @@ class SoftwareSpec(Frozen):
     microbatch, at the "first" one, or "never" (kept in fp8).
     ``fp8_transposes``: one pass writes a tensor and its transpose in fp8, or the transposes that gradients
     read are made by passes of their own when they are wanted (from what was kept in fp8), of weights too.
+    ``fp8_attention``: where products are in fp8, those of fused attention are, too, of queries, keys, values
+    and gradients that are cast before (Transformer Engine's fp8_dot_product_attention).
     ``fp8_kept_activations``: what SwiGLU reads is kept in fp8 ("gate", Megatron-Core's
     activation_func_fp8_input_store), or that and attention's output in 12 bits (True), by casts there and
     back (arXiv 2412.19437, section 3.3.3).  ``fp8_weight_transposes``: beside each weight in fp8 its
@@ -78,6 +80,7 @@ class SoftwareSpec(Frozen):
     ``moe_exchange_sms``: SMs that "flex" exchanges hold, see Note [Routed exchange] of
     ``simcore/collectives/routed.py`` (0: planned as NCCL's all_to_all).  ``moe_dispatch_fp8``: tokens, and
     gradients on the way back to experts, are cast before they are sent (arXiv 2412.19437, section 3.3.3).
+    ``moe_exchange_domain``: GPUs that NVLink joins; a "flex" exchange sends a token to each such domain once.
     ``product_sms_left``: SMs that no matrix product takes, as exchanges have them.
     ``moe_host_us``: what the host does beside launches, forward or backward, for the experts of a layer
     (router, dispatcher, modules in Python); half of it where capacities make all sizes known.
@@ -88,7 +91,7 @@ class SoftwareSpec(Frozen):
     ``planned_memory``: there is none, a compiler lays out all that a step needs (XLA).
     ``host_us_per_kernel``: what the host does for a kernel beside the launch call (Python, autograd,
     dispatcher): about 30 in eager Megatron-DeepSpeed, 0 where nothing is known.  ``cuda_graphs``: the kernels
-    between two collectives are launched as one graph.
+    between two collectives are launched as one graph, and no host waits for what it would only learn then.
     ``transformer_engine``: layers are Transformer Engine's; ``deterministic``: kernels that give the same
     bits each time.  ``workspace_bytes``: what libraries keep of the allocator's memory for products.
     """
@@ -125,6 +128,7 @@ class SoftwareSpec(Frozen):
     recompute_frees_outputs: bool = False
     fp8_recipe: Literal["delayed", "current", "rowwise", "blockwise", "mxfp8"] = "delayed"
     fp8_transposes: Literal["at_cast", "at_use"] = "at_cast"
+    fp8_attention: bool = False
     fp8_kept_activations: bool | Literal["gate"] = False
     fp8_weight_transposes: bool = True
     fp8_weight_cast: Literal["every", "first", "never"] = "first"
@@ -141,6 +145,7 @@ class SoftwareSpec(Frozen):
     moe_clamp_apart: bool = False
     moe_exchange_sms: int = Field(default=0, ge=0)
     moe_dispatch_fp8: bool = False
+    moe_exchange_domain: int = Field(default=8, ge=1)
     product_sms_left: int = Field(default=0, ge=0)
     moe_host_us: float = Field(default=0.0, ge=0.0, le=_MOST_HOST_US)
     global_buffer: bool = False

@@ -11,8 +11,10 @@ from workloads.models.pieces import KernelLaunch
 
 ELEMENT_BYTES = {
     "float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int64": 8, "int32": 4, "bool": 1,
-    "uint8": 1,
+    "uint8": 1, "float4_e2m1fn_x2": 1,
 }  # fmt: skip
+#: Half a byte, and a byte of scale for each 16 (NVFP4).
+_FP4, _FP4_BITS = "float4_e2m1fn_x2", 4.5
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Tensor:
     @property
     def num_bytes(self) -> int:
         """Bytes in memory."""
+        if self.dtype == _FP4:
+            return math.ceil(self.numel * _FP4_BITS / 8)
         return self.numel * ELEMENT_BYTES[self.dtype]
 
     def like(self, *shape: int, dtype: str = "") -> Tensor:

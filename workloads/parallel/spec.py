@@ -110,7 +110,7 @@ class TrainingSpec(Frozen):
     global_batch: Annotated[int, Field(gt=0, le=1 << 40)] = 1
     seq: Rows = 2048
     decoder_seq: RowsOrNone = 0
-    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8"] = "bf16"
+    precision: Literal["fp32", "tf32", "fp16", "bf16", "fp8", "nvfp4"] = "bf16"
     recompute: Literal["none", "selective", "full", "ops"] = "none"
     recompute_modules: tuple[RecomputeModule, ...] = ()  # of "selective"; none: core attention
     recompute_keeps: tuple[HeldOutput, ...] = ()  # outputs that "full" keeps

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+from workloads.models.local import NARROW
 from workloads.models.pieces import ModelPiece
+from workloads.models.tensors import Tensor
 from workloads.parallel.finish import local_numel
 from workloads.parallel.job import Job, element_bytes
 from workloads.parallel.muon import orthogonalised_numel
@@ -100,7 +102,7 @@ def static_memory(job: Job, stage: int) -> StaticMemory:
         gradients = (owned if training.sharding == "zero2" else trainable) * grad_bytes
     flat = parameters * trainable // numel if _is_flat(job) and numel else 0
     states = training.optimizer_bytes_per_parameter
-    narrow = training.precision in ("bf16", "fp16", "fp8") and not job.shard.casts
+    narrow = training.precision in ("bf16", "fp16", *NARROW) and not job.shard.casts
     has_master = job.is_fsdp or narrow
     masters = min(states, WIDE) if has_master else 0
     return StaticMemory(
@@ -134,6 +136,11 @@ def _engine_numel(pieces: Sequence[ModelPiece]) -> int:
     )
 
 
+def _narrow_weights(job: Job, pieces: Sequence[ModelPiece]) -> int:
+    one = Tensor((_engine_numel(pieces),), job.shard.narrow).num_bytes
+    return one * _fp8_bytes(job)
+
+
 def _fp8_bytes(job: Job) -> int:
     """Of a weight's element: itself, and where it has one that of its transpose."""
     return 2 if job.software.fp8_weight_transposes else 1
@@ -142,7 +149,7 @@ def _fp8_bytes(job: Job) -> int:
 def narrow_bytes(job: Job) -> int:
     """Of an element of what is multiplied, before any cast to 8 bits."""
     precision = job.training.precision
-    return element_bytes("bf16" if precision == "fp8" else precision)
+    return element_bytes("bf16" if precision in NARROW else precision)
 
 
 def _buckets(job: Job, trainable: int) -> int:
@@ -156,10 +163,10 @@ def _buckets(job: Job, trainable: int) -> int:
 
 
 def _kept(job: Job, pieces: Sequence[ModelPiece]) -> Named:
-    once = job.training.precision == "fp8" and job.software.fp8_weight_cast == "first" and not job.is_fsdp
+    once = bool(job.shard.narrow) and job.software.fp8_weight_cast == "first" and not job.is_fsdp
     found = {
         "workspace of products": job.software.workspace_bytes,
-        "weights in fp8": _engine_numel(pieces) * _fp8_bytes(job) if once else 0,
+        f"weights in {job.training.precision}": _narrow_weights(job, pieces) if once else 0,
         "gradients that nobody reads": _unread_gradients(job, pieces),
         "buffer of gathered inputs": max(
             (

@@ -100,7 +100,7 @@ def test_over_how_many_ranks_parameters_are_sharded(text: str, ranks: int) -> No
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"precision": "NVFP4"}, "4-bit products are not modelled"),
+        ({"precision": "int4"}, "integers of 4 bits are not modelled"),
         ({"zero_fsdp": "ZeRO-Offload"}, "outside the GPU"),
         ({"model": "Mamba2-8b"}, "Mamba"),
         ({"model": "Zebra-9"}, "hidden is not given"),

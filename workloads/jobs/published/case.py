@@ -156,7 +156,7 @@ def _completed(row: RunRow, content: dict[str, dict[str, Any]], assumed: Mapping
     per_node = plain.gpus_per_node
     job = complete(
         content, row.id, num_gpus=-(-row.count("gpus") // per_node) * per_node,
-        generation=plain.gpu.generation,
+        generation=plain.gpu.generation, domain_gpus=plain.gpus_per_domain,
     )  # fmt: skip
     said = {**content, "cluster": name, "set": dict(overrides)}
     assumptions = ", ".join(f"{key}={value}" for key, value in assumed.items())

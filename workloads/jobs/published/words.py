@@ -48,12 +48,16 @@ def says_yes(text: str) -> bool:
 def precision_of(row: RunRow) -> dict[str, Any]:
     """Training settings from ``precision``: "amp_bf16", "fp8 hybrid", "FP8-CS", "16-bit mixed", "float16".
 
-    Errors: InputError for 4-bit products, which are not modelled.
+    Products in MXFP4 are taken to be like those in NVFP4.
+    Errors: InputError for integers of 4 bits, which are not modelled.
     """
     said = _precision_words(row)
-    if re.search(r"(mx|nv)?fp4|float4|int4|4-bit", said):
-        raise InputError(f"{row.id}: precision {row.text('precision')!r}: 4-bit products are not modelled")
+    if re.search(r"int4|4-bit", said):
+        raise InputError(
+            f"{row.id}: precision {row.text('precision')!r}: integers of 4 bits are not modelled"
+        )
     for name, pattern in (
+        ("nvfp4", "fp4|float4|e2m1"),
         ("fp8", "fp8|e4m3|e5m2"), ("bf16", "bf16"), ("fp16", r"fp16|\b16-(bit|mixed|true)"), ("tf32", "tf32"),
         ("fp32", r"fp32|\b32-(bit|true)|single"),
     ):  # fmt: skip

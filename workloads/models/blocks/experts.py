@@ -14,12 +14,13 @@ from workloads.models.check import multiple
 from workloads.models.dispatch import dispatches_fp8, plan_dispatch
 from workloads.models.elementary import activation
 from workloads.models.fp8 import (
-    by_rows,
     cast_for_product,
     casts,
     casts_at_use,
     column_casts,
+    gathered,
     operand,
+    recipe_of,
     requantised,
     sms_left,
     weight_product_name,
@@ -133,7 +134,7 @@ def _grouped_experts(
     local = moe.num_experts // shard.ep
     width = moe.ffn // shard.etp
     name = f"{module}.experts"
-    padded = shard.fp8 and shard.software.moe_fp8_padding and moe.capacity_factor is None
+    padded = bool(shard.narrow) and shard.software.moe_fp8_padding and moe.capacity_factor is None
     if padded:
         _pad(tape, x, name)
     hidden = _grouped(tape, shard, x, local, 2 * width if model.gated else width, f"{name}.linear_fc1")
@@ -238,7 +239,7 @@ def _pad(tape: OpTape, x: Tensor, module: str) -> None:
 
 def _grouped(tape: OpTape, shard: Shard, x: Tensor, local: int, out_features: int, module: str) -> Tensor:
     tokens, in_features = x.shape
-    y, op, fp8 = x.like(tokens, out_features), tape.op(), shard.fp8
+    y, op = x.like(tokens, out_features), tape.op()
     # A mean: no odd number of rows misaligns a product, as features are what lies side by side in memory.
     each = max(1, tokens // local if tokens < 8 * local else tokens // (8 * local) * 8)
     sent = dispatches_fp8(shard)
@@ -249,9 +250,9 @@ def _grouped(tape: OpTape, shard: Shard, x: Tensor, local: int, out_features: in
             op.launch(TapedLaunch(cast_for_product(x, module)))
         if not (sent and module.endswith("fc2")):
             op.back(cast_for_product(y, module), "input")
-    elif fp8:
+    elif shard.narrow:
         # A delayed scale allows one pass over all experts' rows; else each expert's rows are cast apart.
-        apart = local if shard.software.fp8_recipe != "delayed" else 1
+        apart = local if recipe_of(shard) != "delayed" else 1
         for kernel in casts(shard, x, module):
             op.launch(TapedLaunch(replace(kernel, launches=apart)))
         for kernel in (
@@ -260,7 +261,7 @@ def _grouped(tape: OpTape, shard: Shard, x: Tensor, local: int, out_features: in
             *column_casts(shard, x, module),
         ):
             op.back(replace(kernel, launches=apart))
-    saved = x.num_bytes // (2 if fp8 and not by_rows(shard) else 1)
+    saved = gathered(shard, x, shard.narrow).num_bytes
     op.parameter(f"{module}.weight", local, out_features, in_features, group="expert_dp")
     wide = x.like(local, in_features, out_features)
     main_grad = Tensor((local, out_features, in_features), shard.main_grad_dtype)
@@ -279,18 +280,18 @@ def _products(
     shard: Shard, op: Op, a: Tensor, b: Tensor, out: Tensor, module: str, role: str, saved: int = 0
 ) -> None:
     """One grouped kernel, or one for each expert; forward for role ""."""
-    local, fp8 = a.shape[0], shard.fp8
-    blocks = "blockwise_" if fp8 and shard.software.fp8_recipe == "blockwise" else ""
+    local, narrow = a.shape[0], shard.narrow
+    blocks = "blockwise_" if narrow and recipe_of(shard) == "blockwise" else ""
     count, name, op_class = 1, f"{blocks}grouped_gemm{sms_left(shard)}", "bgemm"
     if not shard.software.moe_grouped_gemm:
         count, name, op_class = local, "aten::mm", "gemm"
         a, b, out = (tensor.like(*tensor.shape[1:]) for tensor in (a, b, out))
     added: list[Tensor] = []
     if role == "weight" and shard.software.grad_accumulation_fusion:
-        name = weight_product_name(shard, fp8, grouped=count == 1)
+        name = weight_product_name(shard, narrow, grouped=count == 1)
         added = [out]
     kernel = compute(
-        name, [operand(a, fp8), operand(b, fp8), *added], [out], op_class=op_class,
+        name, [operand(a, narrow), operand(b, narrow), *added], [out], op_class=op_class,
         flops=2 * a.numel * b.shape[-1], module=module,
     )  # fmt: skip
     if count == 1 and shard.software.moe_launch_each:

@@ -26,6 +26,9 @@ def _read_precision(said: Said) -> Settings:
     if narrow and base != "bf16":
         said.notes.append(f"--fp8-format beside {base}: taken as beside bf16")
     found: dict[str, Any] = {"training.precision": "fp8" if narrow else base}
+    if said.meant("--fp4-format", {"e2m1": True}, default=False):
+        found["training.precision"] = "nvfp4"
+        said.meant("--fp4-recipe", {"nvfp4": True}, default=True)
     wide = "bf16" if narrow else base
     found["training.param_gather_dtype"] = "fp8" if narrow and said.has("--fp8-param-gather") else wide
     in_fp32 = said.has("--accumulate-allreduce-grads-in-fp32")
@@ -48,6 +51,8 @@ def _write_precision(job: Description) -> Words:
         found = {"--bf16": (), "--fp8-format": ("hybrid",), "--fp8-recipe": (recipe,)}
         if training.param_gather_dtype == "fp8":
             found["--fp8-param-gather"] = ()
+    elif training.precision == "nvfp4":
+        found = {"--bf16": (), "--fp4-format": ("e2m1",), "--fp4-recipe": ("nvfp4",)}
     elif training.precision in ("bf16", "fp16"):
         found[f"--{training.precision}"] = ()
     if training.grad_reduce_dtype == "bf16":
@@ -296,8 +301,8 @@ TRAINING: Final = (
     number("--seq-length", "training.seq"),
     Option(
         (
-            "--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp8-param-gather", "--grad-reduce-in-bf16",
-            "--accumulate-allreduce-grads-in-fp32",
+            "--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp8-param-gather", "--fp4-format",
+            "--fp4-recipe", "--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32",
         ),
         _read_precision, _write_precision,
     ),
