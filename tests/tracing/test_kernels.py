@@ -93,14 +93,33 @@ def test_a_triton_kernel_is_what_the_user_describes(pool: WorkerPool, tmp_path: 
     assert names.index("aten::randn") < names.index("double_kernel") < names.index("aten::native_layer_norm")
 
 
-def test_an_unknown_triton_kernel_says_how_to_describe_it(pool: WorkerPool, tmp_path: Path) -> None:
-    setup = tmp_path / "setup.py"
-    setup.write_text("")
+def test_a_triton_kernel_is_counted_by_its_code(pool: WorkerPool) -> None:
+    found = run(pool, "counted")
+    costs = {name: rest for name, *rest in rows(found, "name", "flops", "bytes_read", "bytes_written")}
+    # Three tiles of 16 rows cover 40, two steps of 32 inner ones cover 64; operands are read once, then they
+    # come from caches; 40 x 32 results are written.
+    assert costs["product_kernel"] == [3 * 2 * (2 * 16 * 32 * 32), 4 * (40 * 64 + 64 * 32), 4 * 40 * 32]
+    # Rows 0 to 3 of 16 x 16 tiles read 1 to 4 of them; four numbers of 8 bytes are known, and say that 1, 0,
+    # 2 and 1 sums are added to.
+    assert costs["causal_kernel"] == [0, 4 * 10 * 16 * 16 + 8 * 4 + 4 * 4, 4 * 4]
+    assert costs["double_kernel"] == [0, TENSOR, TENSOR]
+    assert found.counted == ("causal_kernel", "double_kernel", "product_kernel")
+
+
+def test_a_custom_operator_is_what_its_code_launches(pool: WorkerPool) -> None:
+    names = [name for (name,) in rows(run(pool, "counted"), "name")]
+    assert names[names.index("double_kernel") + 1] == "aten::add.Tensor"
+
+
+def test_a_triton_kernel_that_cannot_be_followed_says_how_to_describe_it(pool: WorkerPool) -> None:
     with pytest.raises(InputError) as raised:
-        run(pool, "triton", setup)
+        run(pool, "odd")
     text = str(raised.value)
-    assert "kernel 'double_kernel' is launched and not described" in text
-    assert "kernels.py:31 in doubled" in text and "register_launch('double_kernel')" in text
+    assert (
+        "kernel 'odd_kernel' is launched and not described, and its code cannot be followed (TypeError"
+        in text
+    )
+    assert "kernels.py:" in text and "register_launch('odd_kernel')" in text
 
 
 @pytest.fixture(scope="module")

@@ -61,3 +61,19 @@ def test_others_wait_at_a_barrier_for_what_rank_0_prepares(pool: WorkerPool, tmp
         found
     ) in rounds.seen.values():  # both are six wide: batch 2, 4 -> 6, forward and the weight's gradient
         assert sum(number for (number,) in rows(found, "flops")) == 2 * (2 * 2 * 4 * 6)
+
+
+def test_a_thread_of_the_program_sees_the_device_too(pool: WorkerPool, tmp_path: Path) -> None:
+    found = run(pool, "threaded", tmp_path)
+    assert sum(number for (number,) in rows(found, "flops")) == 2 * (2 * 2 * 4 * 6)
+
+
+def test_a_step_without_an_optimizer_ends_where_parameters_have_been_updated(
+    pool: WorkerPool, tmp_path: Path
+) -> None:
+    found = run(pool, "updated", tmp_path)
+    names = [name for (name,) in rows(found, "name")]
+    assert names.count("aten::sub_.Tensor") == 2 and names[-1] == "aten::sub_.Tensor"
+    # Evaluated, forward, and the weight's gradient: batch 2, 4 -> 4.
+    assert sum(number for (number,) in rows(found, "flops")) == 3 * (2 * 2 * 4 * 4)
+    assert [one.kind for one, _ in found.asked] == ["evaluation"]

@@ -60,12 +60,16 @@ LaunchFormula = Callable[..., LaunchedKernel]
 
 _launches: dict[str, LaunchFormula] = {}
 
+#: Names of kernels whose own code was counted.
+counted: set[str] = set()
+
 
 class UnknownKernelError(Exception):
-    """A kernel is launched that nobody described; ``kernel`` is its name."""
+    """A kernel is launched that nobody described; ``kernel`` is its name, ``why`` its code does not tell."""
 
-    def __init__(self, kernel: str) -> None:
-        super().__init__(f"kernel {kernel!r} is launched and not described")
+    def __init__(self, kernel: str, why: str = "") -> None:
+        because = f", and its code cannot be followed ({why})" if why else ""
+        super().__init__(f"kernel {kernel!r} is launched and not described{because}")
         self.kernel = kernel
 
 
@@ -115,6 +119,11 @@ def register_launch(kernel: str) -> Callable[[LaunchFormula], LaunchFormula]:
         return formula
 
     return register
+
+
+def is_described(kernel: str) -> bool:
+    """Whether :func:`register_launch` was given ``kernel``."""
+    return kernel in _launches
 
 
 def launch_described(kernel: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def call_stack(limit: int, depth: int = 1) -> tuple[str, ...]:
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None and len(found) < limit:
         name = frame.f_code.co_filename
-        if owner(name) not in ("torch", "python", "simcore"):
+        if owner(name) not in ("torch", "python", "simcore", "typing_extensions"):
             found.append(f"{short_name(name)}:{frame.f_lineno}")
         frame = frame.f_back
     return tuple(found)

@@ -32,6 +32,69 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
     return target
 
 
+def counted(x: torch.Tensor) -> torch.Tensor:
+    """A product in tiles that a tuner chose, and the sums of the lower half of the scores; x is (8, 64)."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def halved(block):  # type: ignore[no-untyped-def]
+        return tl.where(block > 0, block, 0.5 * block)
+
+    @triton.autotune(configs=[triton.Config({"BM": 16, "BK": 32}, num_warps=4)], key=["K"])
+    @triton.jit
+    def product_kernel(a, b, c, M, N, K, BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+        rows, columns = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
+        inner = tl.arange(0, BK)
+        acc = tl.zeros((BM, BN), dtype=tl.float32)
+        for _ in range(0, tl.cdiv(K, BK)):
+            left = tl.load(a + rows[:, None] * K + inner[None, :], mask=inner[None, :] < K, other=0.0)
+            right = tl.load(b + inner[:, None] * N + columns[None, :])
+            acc += tl.dot(left, right)
+            inner += BK
+        inside = (rows[:, None] < M) & (columns[None, :] < N)
+        tl.store(c + rows[:, None] * N + columns[None, :], halved(acc), mask=inside)
+
+    @triton.jit
+    def causal_kernel(scores, ends, sums, T, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+        row = tl.program_id(0)
+        total = tl.zeros((BLOCK,), dtype=tl.float32)
+        tile = tl.make_block_ptr(scores, (T, T), (T, 1), (row * BLOCK, 0), (BLOCK, BLOCK), (1, 0))
+        for _ in range(row + 1):
+            total += tl.sum(tl.load(tile, boundary_check=(0, 1)), axis=1)
+            tile = tl.advance(tile, (0, BLOCK))
+        for _ in range(tl.load(ends + row)):
+            tl.atomic_add(sums + row, tl.sum(total))
+
+    a, b = torch.randn(40, 64, device="cuda"), torch.randn(64, 32, device="cuda")
+    c, scores = torch.empty(40, 32, device="cuda"), torch.empty(64, 64, device="cuda")
+    product_kernel[lambda meta: (triton.cdiv(40, meta["BM"]),)](a, b, c, 40, 32, 64, BN=32)
+    ends = torch.tensor([1, 0, 2, 1]).cuda()
+    causal_kernel[(4,)](scores, ends, torch.zeros(4, device="cuda"), 64, BLOCK=16)
+    return doubled(x)
+
+
+def odd(x: torch.Tensor) -> torch.Tensor:
+    import triton
+
+    @triton.jit
+    def odd_kernel(source):  # type: ignore[no-untyped-def]
+        len(source)  # no kernel can
+
+    odd_kernel[(1,)](x)
+    return x
+
+
+@torch.library.custom_op("simcore_tests::shifted", mutates_args=())
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if torch.cuda.current_stream() else x.clone()
+
+
+@shifted.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 def main() -> None:
     dist.init_process_group("nccl")
     torch.cuda.set_device(0)
@@ -50,6 +113,10 @@ def main() -> None:
         x = torch.randn(8, 64, device="cuda")
         if how == "triton":
             x = doubled(x)
+        elif how == "odd":
+            x = odd(x)
+        elif how == "counted":
+            x = shifted(counted(x))
         elif how == "operator":
             x = torch.ops.mine.attention(x, x, x)
         model(x).sum().backward()

@@ -1,7 +1,9 @@
-"""How processes of a job begin: ``launches.py spawned | started | prepared``."""
+"""How processes of a job, threads and steps begin: ``launches.py spawned | started | threaded | ...``."""
 
 import os
+import queue
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -46,6 +48,36 @@ def prepared():
     train(nn.parallel.DistributedDataParallel(nn.Linear(4, width).cuda()))
 
 
+def threaded():
+    """Batches are pinned and copied by a thread."""
+    batches = queue.Queue(2)
+
+    def load():
+        for _ in range(3):
+            batches.put(torch.empty(2, 4, pin_memory=True).to("cuda", non_blocking=True))
+
+    threading.Thread(target=load, daemon=True).start()
+    model = nn.Linear(4, 6).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(batches.get()).sum().backward()
+        optimizer.step()
+
+
+def updated():
+    """Parameters are updated by hand, three times; the second time behind an evaluation."""
+    model = nn.Linear(4, 4).cuda()
+    for step in range(3):
+        if step == 2:
+            with torch.no_grad():
+                model.eval()(torch.zeros(2, 4, device="cuda"))
+            model.train()
+        model(torch.zeros(2, 4, device="cuda")).sum().backward()
+        for one in model.parameters():
+            one.data.sub_(one.grad, alpha=0.1)
+            one.grad = None
+
+
 def train(model):
     """Three steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -55,4 +87,4 @@ def train(model):
 
 
 if __name__ == "__main__":
-    {one.__name__: one for one in (spawned, started, prepared)}[sys.argv[1]]()
+    {one.__name__: one for one in (spawned, started, prepared, threaded, updated)}[sys.argv[1]]()

@@ -8,10 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-
-@torch.library.custom_op("simcore_tests::opaque", mutates_args=())
-def opaque(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
+torch.library.define("simcore_tests::opaque", "(Tensor x) -> Tensor")  # its code is compiled
 
 
 class Opaque(nn.Module):
@@ -20,7 +17,7 @@ class Opaque(nn.Module):
         self.weight = nn.Parameter(torch.ones(4))
 
     def forward(self, x):
-        return x * self.weight + opaque(x)
+        return x * self.weight + torch.ops.simcore_tests.opaque(x)
 
 
 def main(how):

@@ -19,6 +19,7 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
 
     InputError for a step that computes nothing although it asked for values that are not known.
     """
+    values = list(values)
     assumed = [one for one in values if not one["overridden"] and one["kind"] in ("item", "share", "size")]
     whole = [one for one in assumed if one["rule"].endswith("integer")]
     advice = _advice(whole or assumed)
@@ -34,6 +35,12 @@ def doubts(graph: Graph, values: Iterable[Mapping[str, Any]]) -> list[str]:
     elif whole:
         found.append(
             f"integers that are not known were answered 0, sizes or loops may depend on them{advice}"
+        )
+    evaluations = list(dict.fromkeys(one["site"] for one in values if one["kind"] == "evaluation"))
+    if evaluations:
+        found.append(
+            f"the model is evaluated inside the step, at {', '.join(evaluations[:_SITES_SHOWN])}; --steps "
+            f"keeps another step"
         )
     return found
 

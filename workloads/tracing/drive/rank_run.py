@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from workloads.tracing import kernels
 from workloads.tracing.drive.framework_imports import Preparation
 from workloads.tracing.drive.script_job import ScriptJob
 from workloads.tracing.fake.expert_load import parse_load
@@ -51,9 +52,11 @@ class ValuePolicy:
         self.asked[ValueAsked(site, kind, float(answer), given is not None, rule)] += 1
         return answer
 
-    def note_peers(self, rule: str) -> None:
-        """What other ranks give at the current call site was worked out by ``rule``."""
-        self.asked[ValueAsked(call_site(), "peers", 0.0, False, rule)] += 1
+    def note(self, kind: str, rule: str = "") -> None:
+        """At the current call site something else than a value is taken for granted: what other ranks give
+        ("peers", by ``rule``), or that an "evaluation" is part of a step.
+        """
+        self.asked[ValueAsked(call_site(), kind, 0.0, False, rule)] += 1
 
 
 def prepare(tier: str, cache: str, preparation: Preparation) -> None:
@@ -82,11 +85,20 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
         saved_files,
         started_processes,
         storages,
+        threads,
     )
     from workloads.tracing.record import deepspeed, megatron, step_marks, torch_parallel
-    from workloads.tracing.stand_ins import finder, flex_attention, torchvision_ops, triton
+    from workloads.tracing.stand_ins import (
+        cuda_source,
+        finder,
+        flex_attention,
+        hub_kernels,
+        torchvision_ops,
+        triton,
+    )
 
     cuda.install()
+    cuda_source.install()
     host_values.install()
     parameters.install()
     saved_files.install()
@@ -97,11 +109,13 @@ def prepare(tier: str, cache: str, preparation: Preparation) -> None:
     parallel_patches.install()
     outside_world.install()
     started_processes.install()
+    threads.install()
     torch_parallel.install()
     step_marks.install()
     after_import(
         {
             "deepspeed": deepspeed.install,
+            "kernels": hub_kernels.take_over,
             "triton": triton.take_over,
             "torch.nn.attention.flex_attention": flex_attention.install,
             "torchvision.extension": torchvision_ops.declare,
@@ -123,7 +137,14 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     they are.
     """
     from workloads.tracing.drive import failures
-    from workloads.tracing.fake import host_values, object_exchange, peers, process_groups, visible_devices
+    from workloads.tracing.fake import (
+        host_values,
+        object_exchange,
+        peers,
+        process_groups,
+        threads,
+        visible_devices,
+    )
     from workloads.tracing.fake.group_names import FamilyNames
     from workloads.tracing.record.recorder import Recorder
     from workloads.tracing.record.step_marks import StepDone, StepMarks
@@ -141,15 +162,18 @@ def run_rank(job: ScriptJob, rank: int, mail: Path | None = None) -> RankTrace:
     ended_by: BaseException | None = None
     if not by_recipe:
         process_groups.name_family, host_values.ask = FamilyNames(), policy
+        steps.on_evaluation = partial(policy.note, "evaluation")
         if mail is not None:
             object_exchange.mailbox = object_exchange.Mailbox(mail, partial(_note_life, recorder))
-            peers.mailbox, peers.on_assumed = object_exchange.mailbox, policy.note_peers
+            peers.mailbox, peers.on_assumed = object_exchange.mailbox, partial(policy.note, "peers")
+    threads.modes = (_fake_mode, recorder)
     gc.disable()  # or the moment of a collection would show in storage lifetimes
     try:
         with _fake_mode, recorder, steps, _watched(job, recorder):
             try:
                 with redirect_stdout(output), redirect_stderr(output):
                     _execute(job)
+                steps.script_ends()
             except StepDone:
                 pass
             except (Exception, SystemExit) as error:
@@ -249,6 +273,7 @@ def _result(job: ScriptJob, rank: int, steps: Any, policy: ValuePolicy) -> RankT
         num_parameters=facts.num_parameters,
         precision=_precision(recording),
         stand_ins=tuple(sorted(finder.used)),
+        counted=tuple(sorted(kernels.counted)),
         call_sites=tuple(
             next(iter(recording.sites.get(index, ())), "")
             for index, op in enumerate(recording.ops)

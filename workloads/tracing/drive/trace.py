@@ -22,6 +22,7 @@ from workloads.tracing.fake import device
 from workloads.tracing.record import group_families
 from workloads.tracing.record.assemble import RankTrace, assemble
 from workloads.tracing.record.recording import GROUP
+from workloads.tracing.record.uneven import levelled
 
 
 class TracedJob(Protocol):
@@ -137,7 +138,7 @@ def _assembled(job: TracedJob, found: DistinctRanks, name: str) -> Graph:
     groups = group_families.used_families(first.families, used, job.world_size)
     for one in found.seen:
         group_families.check_all(groups, one.rank, one.groups)
-    graph = assemble(job.workload(name, first), found.classes, found.traces, found.programs, groups)
+    graph = levelled(assemble(job.workload(name, first), found.classes, found.traces, found.programs, groups))
     if not job.by_recipe and any("/fused:" in module for module in graph.ops.module.values):
         graph = fuse_regions(graph)
     return graph
@@ -153,5 +154,8 @@ def _describe(report: TraceReport, found: DistinctRanks) -> None:
         f"{name} is not installed: where it is called, a stand-in issues its kernels"
         for name in sorted({name for one in found.seen for name in one.stand_ins})
     ]
+    counted = sorted({name for one in found.seen for name in one.counted})
+    if counted:
+        report.warnings.append(f"what these kernels cost is counted by their own code: {', '.join(counted)}")
     unused = set.intersection(*(set(one.unused) for one in found.seen))
     report.warnings += [f"--value {site}: no value was asked for there" for site in sorted(unused)]

@@ -152,6 +152,13 @@ class AtenOp:
             tensors_in(args[index] if index < len(args) else kwargs.get(name), found)
         return found if self.writes else tensors_in(result, found)
 
+    def num_flops(self, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int:
+        """By torch's formula, which knows of no type that a product is to have; 0 without one."""
+        if self.flops is None:
+            return 0
+        shapes = [one for one in args if not isinstance(one, torch.dtype)]
+        return int(self.flops(*shapes, **kwargs, out_val=result))
+
     def traffic(
         self, inputs: list[torch.Tensor], outputs: list[torch.Tensor], kwargs: dict[str, Any]
     ) -> tuple[int, int]:
@@ -179,11 +186,12 @@ def _made_of(func: Any, base: str) -> Callable[..., Any] | None:
     """What runs an operator that is made of others; None for one that is not.
 
     torch takes composite operators apart before a mode sees them, but not below autograd, where DTensor's own
-    handlers run (its attention over a ring, for one), nor in inference mode.  The custom operators of torch's
-    context parallelism are collectives.
+    handlers run (its attention over a ring, for one), nor in inference mode.  A custom operator whose code is
+    Python is what that launches, unless its cost is said.
     """
-    if base.startswith("cplib::"):
-        written: Callable[..., Any] = OPDEFS[base]._init_fn
+    custom = OPDEFS.get(base)
+    if custom is not None and registered_cost(base) is None:
+        written: Callable[..., Any] = custom._backend_fns.get("cuda") or custom._init_fn
         return written
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if (

@@ -20,7 +20,7 @@ from torch import empty
 from workloads.tracing.fake import cuda_graphs, streams, visible_devices
 
 #: What the program is told about its GPU.  Frameworks branch on the compute capability only.
-DEVICE_PROPERTIES = {
+DEVICE_PROPERTIES: dict[str, Any] = {
     "name": "NVIDIA H800",
     "major": 9,
     "minor": 0,
@@ -244,12 +244,30 @@ def _not_pinned(make: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def _spare_missing_gradients() -> None:
+    """A compiler does not count the gradients that a backward function returns: those left out are None."""
+    backward: Any = torch.autograd.function.BackwardCFunction
+    original = backward.apply
+
+    def apply(self: Any, *args: Any) -> Any:
+        found = original(self, *args)
+        missing = len(self.needs_input_grad) - len(found) if isinstance(found, tuple) else 0
+        return (*found, *(None,) * missing) if missing > 0 else found
+
+    backward.apply = apply
+
+
 def _patch_compilers() -> None:
     """``torch.compile`` and ``torch.jit.script`` run eagerly; the region is named, so that passes can fuse
     it.  A compiled module is the module itself, its forward pass a region.
     """
+    spared = False
 
     def compiled(model: Any = None, **options: object) -> Any:
+        nonlocal spared
+        if not spared:
+            _spare_missing_gradients()
+            spared = True
         if model is None:
             return functools.partial(compiled, **options)
         if isinstance(model, type):

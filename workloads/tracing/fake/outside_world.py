@@ -5,7 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import ipaddress
+import os
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +17,8 @@ import torch.distributed as dist
 import torch.utils.data as data
 from torch.utils.data import dataloader
 
+from workloads.tracing.fake import visible_devices
+from workloads.tracing.fake.cuda import DEVICE_PROPERTIES
 from workloads.tracing.fake.host_values import without_modes
 from workloads.tracing.fake.key_store import KeyStore
 from workloads.tracing.sites import call_site
@@ -30,6 +36,7 @@ def install() -> None:
     distributed: Any = dist
     for name in ("TCPStore", "FileStore", "HashStore"):
         setattr(distributed, name, KeyStore)
+    subprocess.Popen.__init__ = _with_nvidia_smi(subprocess.Popen.__init__)  # type: ignore[method-assign]
     socket.getaddrinfo = _refusing_names(socket.getaddrinfo)
     socket.socket.connect = _refusing(socket.socket.connect)  # type: ignore[method-assign]
     socket.socket.connect_ex = _refusing(socket.socket.connect_ex)  # type: ignore[method-assign]
@@ -52,6 +59,27 @@ def _load_in_this_process() -> None:
     data.DataLoader.__iter__ = without_modes(data.DataLoader.__iter__)  # type: ignore[method-assign]
     iterator = dataloader._BaseDataLoaderIter
     iterator.__next__ = without_modes(iterator.__next__)  # type: ignore[method-assign]
+
+
+def _with_nvidia_smi(original: Callable[..., None]) -> Callable[..., None]:
+    """Where there is no ``nvidia-smi``, it tells what programs ask for in their logs: the node's GPUs."""
+
+    def init(self: Any, args: Any, *others: Any, **options: Any) -> None:
+        words = args.split() if isinstance(args, str) else [os.fspath(one) for one in args]
+        if words[:1] == ["nvidia-smi"] and shutil.which("nvidia-smi") is None:
+            text = _smi(next((one.partition("=")[2] for one in words if one.startswith("--query-gpu=")), ""))
+            args, options = [sys.executable, "-S", "-c", f"print({text!r})"], {**options, "shell": False}
+        original(self, args, *others, **options)
+
+    return init
+
+
+def _smi(asked: str) -> str:
+    known = {"name": DEVICE_PROPERTIES["name"], "memory.total": DEVICE_PROPERTIES["total_memory"] >> 20}
+    if not asked:
+        return f"NVIDIA-SMI: {visible_devices.count} x {known['name']}"
+    lines = (", ".join(str(known.get(field.strip(), 0)) for field in asked.split(",")),)
+    return "\n".join(lines * visible_devices.count)
 
 
 def _refusing_names(original: Callable[..., Any]) -> Callable[..., Any]:

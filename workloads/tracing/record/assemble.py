@@ -25,7 +25,8 @@ class RankTrace:
     values that the run did not have, with how often; ``unused``: answers that no site asked for;
     ``holders``: what is held when memory is highest, largest first; ``peaks``: highest bytes while each phase
     runs; ``num_parameters``: elements of this rank's parameters; ``stand_ins``: extensions that it imported
-    and that are not installed; ``call_sites``: lines of code that communicated, in order.
+    and that are not installed; ``counted``: kernels whose own code says what they cost; ``call_sites``: lines
+    of code that communicated, in order.
     """
 
     rank: int
@@ -43,6 +44,7 @@ class RankTrace:
     num_parameters: int
     precision: str
     stand_ins: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
     call_sites: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:

@@ -57,8 +57,8 @@ P2P = {"send": "send", "recv_": "recv"}
 class CollectiveCall:
     """One call.  ``parts`` holds (inputs, outputs) of each collective: several when coalesced.
 
-    ``reads_only_outputs``: in place.  ``is_async``: runs on the communicator's stream.  ``bare``: the
-    operator returns a Work alone, else (argument 0, Work).
+    ``is_async``: runs on the communicator's stream.  ``bare``: the operator returns a Work alone, else
+    (argument 0, Work).  ``uneven``: an exchange in parts of several sizes.
     """
 
     collective: str
@@ -67,6 +67,7 @@ class CollectiveCall:
     sizes: list[int]
     is_async: bool
     bare: bool
+    uneven: bool = False
 
     def in_place_on_outputs(self) -> CollectiveCall:
         """The same collective on its outputs alone."""
@@ -116,7 +117,8 @@ def parse_functional(name: str, args: Sequence[Any], result: Any) -> tuple[Colle
     sizes = [num_bytes((inputs if size == "input" else outputs)[0]) for inputs, outputs in parts]
     if collective == "all_to_all":
         sizes = [_fullest(sizes[0], sources[0], args[1], args[2])]
-    call = CollectiveCall(collective, args[-1], parts, sizes, is_async=True, bare=True)
+    uneven = collective == "all_to_all" and _are_uneven(args[1], args[2])
+    call = CollectiveCall(collective, args[-1], parts, sizes, is_async=True, bare=True, uneven=uneven)
     return call, str(args[reduce_at]).lower() if reduce_at >= 0 else ""
 
 
@@ -139,13 +141,19 @@ def parse_collective(name: str, args: Sequence[Any]) -> CollectiveCall:
         inputs = outputs if source is None else tensors_in(source, [])
         parts.append(([], []) if form.collective == "barrier" else (inputs, outputs))
         sizes.append(sum(map(num_bytes, inputs if form.size == "input" else outputs)))
+    uneven = False
     if name == "alltoall_base_":
-        sizes = [_fullest(sizes[0], args[1], args[3], args[4])]
+        sizes, uneven = [_fullest(sizes[0], args[1], args[3], args[4])], _are_uneven(args[3], args[4])
     elif name == "alltoall_":
         sizes = [len(first) * max(num_bytes(tensor) for tensor in (*first, *second))]
+        uneven = _are_uneven([one.numel() for one in (*first, *second)])
     # The flag has the default True, which the dispatcher leaves out.
     is_async = next((flag for flag in reversed(args) if isinstance(flag, bool)), True)
-    return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare)
+    return CollectiveCall(form.collective, args[form.pg], parts, sizes, is_async, form.bare, uneven)
+
+
+def _are_uneven(*splits: Sequence[int]) -> bool:
+    return len({row for rows in splits for row in rows}) > 1
 
 
 def _fullest(num: int, source: torch.Tensor, *splits: Sequence[int]) -> int:

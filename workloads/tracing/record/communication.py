@@ -31,6 +31,7 @@ from workloads.tracing.record.comm_calls import (
     parse_functional,
 )
 from workloads.tracing.record.op_log import StreamKey
+from workloads.tracing.record.uneven import UNEVEN_EXCHANGE
 
 if TYPE_CHECKING:
     from workloads.tracing.record.recorder import Recorder
@@ -126,6 +127,8 @@ class CommunicationRecorder:
             return self._work(self._transfer(P2P[name], args), args, arrive)
         call = parse_collective(name, args)
         recorded = self._recorder.recording and not _stays_on_host(call)
+        if self._recorder.on_write is not None:
+            self._recorder.on_write([one for _, outputs in call.parts for one in outputs])
         ops = self._collective(call) if recorded else ()
         self._exchange_known(name, args, call, process_groups.current_reduce_op or "sum")
         work = self._work(ops if call.is_async else (), args)
@@ -223,7 +226,7 @@ class CommunicationRecorder:
         phase = "grad_sync" if self._recorder.labels.sharing_gradients else None
         return tuple(
             self._recorder.append(
-                f"nccl::{call.collective}",
+                UNEVEN_EXCHANGE if call.uneven else f"nccl::{call.collective}",
                 OpKind.COLLECTIVE,
                 symbol if call.is_async else issuing,
                 phase=phase,

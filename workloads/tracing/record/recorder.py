@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -56,6 +56,8 @@ class Recorder(OpLog, TorchDispatchMode):
             lambda: self.labels.current_module,
             self.known,
         )
+        #: Told of tensors of the device that are written in place, recorded or not.
+        self.on_write: Callable[[Sequence[torch.Tensor]], None] | None = None
         self._operators: dict[Any, AtenOp] = {}
         self._shapes = ShapeCache()
 
@@ -155,6 +157,8 @@ class Recorder(OpLog, TorchDispatchMode):
 
     def _note(self, operator: AtenOp, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """Write down what has been run."""
+        if operator.writes and self.on_write is not None:
+            self.on_write([one for one in operator.outputs(args, kwargs, result) if is_on_device(one)])
         if not self.recording:
             if self._whole_life and not operator.writes:
                 for tensor in tensors_in(result, []):
@@ -181,8 +185,7 @@ class Recorder(OpLog, TorchDispatchMode):
             traffic = (num_bytes(outputs[0]), num_bytes(outputs[0]))
         else:
             kind, op_class = OpKind.COMPUTE, classify(name)
-            formula = operator.flops
-            flops = int(formula(*args, **kwargs, out_val=result)) if formula is not None else 0
+            flops = operator.num_flops(args, kwargs, result)
             traffic = operator.traffic(device_inputs, device_outputs, kwargs)
             if operator.cost is not None:
                 cost = operator.cost(*args, **kwargs)
@@ -214,6 +217,8 @@ class Recorder(OpLog, TorchDispatchMode):
         self.num_calls += 1
         inputs, outputs = list(reads), list(writes)
         known_values.forget(outputs)
+        if self.on_write is not None:
+            self.on_write(outputs)
         if not self.recording:
             return
         stream = streams.current_stream().stream_id

@@ -2,8 +2,10 @@
 
 Note [Steps of a script]
     A step ends with ``optimizer.step()``.  Several optimizers that step one after the other, without a
-    forward or backward between, end one step together: as many as the first step had.  A script that says
-    ``with simcore_step():`` is believed instead.  A recipe says everything itself: steps, what runs in them
+    forward or backward between, end one step together: as many as the first step had.  Where no optimizer of
+    torch steps, a step ends with the forward or backward pass that follows writing parameters behind a
+    backward pass: the program updates them itself.  A script that says ``with simcore_step():`` is believed
+    instead.  A recipe says everything itself: steps, what runs in them
     (:meth:`StepMarks.action_begins`, :meth:`StepMarks.part_begins`) and what its rank holds.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -148,6 +150,11 @@ class StepMarks:
             int, int
         ] = {}  # of each model chunk of a pipeline by hand: forward passes so far
         self._chunks: dict[int, int] = {}
+        #: Storages of parameters, while nobody but the program itself updates them; whether it has.
+        self._watched: set[int] = set()
+        self._updated = False
+        #: Told of a forward pass, in the recorded step, that evaluates a model which is trained.
+        self.on_evaluation: Callable[[], None] | None = None
         self._handles: list[Any] = []
 
     def __enter__(self) -> StepMarks:
@@ -158,6 +165,7 @@ class StepMarks:
             return self
         self.recorder.labels.on_outermost = self._forward_begins
         self.recorder.communication.on_transfer = self._transfers
+        self.recorder.on_write = self._written
         self._handles = [
             torch_optimizer.register_optimizer_step_pre_hook(self._optimizer_begins),
             torch_optimizer.register_optimizer_step_post_hook(self._optimizer_ends),
@@ -171,6 +179,7 @@ class StepMarks:
         _active = None
         marks.listener = None
         self.recorder.labels.on_outermost = self.recorder.communication.on_transfer = None
+        self.recorder.on_write = None
         for handle in self._handles:
             handle.remove()
 
@@ -220,6 +229,8 @@ class StepMarks:
         if self._in_action:
             return
         self._new_phase_of_step()
+        if self.recorder.recording and self.on_evaluation is not None and _evaluates(module):
+            self.on_evaluation()
         if self._in_forward:
             return
         self._in_forward = True
@@ -258,6 +269,10 @@ class StepMarks:
         if self._depth:
             return
         self.recorder.communication.finish_futures()
+        if self.recorder.on_write is not None:
+            self._watched = {
+                one.untyped_storage()._cdata for root in self.roots.values() for one in root.parameters()
+            }
         if self._in_action:
             return
         if self._pipelined:
@@ -269,6 +284,7 @@ class StepMarks:
     @_kept
     def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
         self.optimizers[id(optimizer)] = optimizer
+        self._watched, self._updated, self.recorder.on_write = set(), False, None
         self._in_forward = False
         self._begin("optimizer", "optimizer")
 
@@ -299,8 +315,21 @@ class StepMarks:
         if ends_step and not self._marked:
             self._step_ends()
 
+    def _written(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The program writes ``tensors``: behind a backward pass, parameters are updated."""
+        if self._watched and not self._depth and not self._marked:
+            self._updated |= any(one.untyped_storage()._cdata in self._watched for one in tensors)
+
+    def script_ends(self) -> None:
+        """The script has run to its end: what it updated last ends a step."""
+        if self._updated and not self._by_recipe:
+            self._step_ends()
+
     def _new_phase_of_step(self) -> None:
         """A forward or backward after the first step's optimizers: the next step has begun before."""
+        if self._updated:
+            self._watched, self._updated = set(), False
+            self._step_ends()
         if self._steps_now and not self._steps_known and not self._marked:
             self._steps_known = self._steps_now
             self._step_ends()
@@ -326,6 +355,15 @@ class StepMarks:
         self._in_forward = False
         if self.step == self._keep and not self._marked:
             self._start()
+
+
+def _evaluates(module: torch.nn.Module) -> bool:
+    """Whether a model that can be trained runs as it does for an evaluation."""
+    return (
+        not module.training
+        and not torch.is_grad_enabled()
+        and any(one.requires_grad for one in module.parameters())
+    )
 
 
 def _held(roots: Collection[torch.nn.Module], optimizers: Collection[Any]) -> RankFacts:

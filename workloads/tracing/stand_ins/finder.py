@@ -31,7 +31,9 @@ _STAND_INS = {
     ),
     "bitsandbytes": "workloads.tracing.stand_ins.bitsandbytes",
     "flash_attn": "workloads.tracing.stand_ins.flash_attn",
+    "flash_attn_interface": "workloads.tracing.stand_ins.flash_attn.hopper",
     "grouped_gemm": "workloads.tracing.stand_ins.grouped_gemm",
+    "kernels": "workloads.tracing.stand_ins.hub_kernels",
     "transformer_engine": "workloads.tracing.stand_ins.transformer_engine",
     "triton": "workloads.tracing.stand_ins.triton",
 }
