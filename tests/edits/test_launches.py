@@ -17,7 +17,7 @@ NO_LAUNCH = (OpKind.SYNC, OpKind.HOST, OpKind.EVENT_RECORD, OpKind.EVENT_WAIT)
 def step_s(tmp_path, *arguments):
     result = CliRunner().invoke(
         app,
-        ["run-sim", str(GRAPHS / "base"), "--out", str(tmp_path / "run"), "--json",
+        ["run-sim", str(GRAPHS / "base"), "--out", str(tmp_path / "run"), "--force", "--json",
          "--set", "workload.kernels=unfused", *arguments],
     )  # fmt: skip
     assert result.exit_code == 0, result.output

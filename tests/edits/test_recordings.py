@@ -148,6 +148,38 @@ def test_another_gpu_scales_by_what_bounds_a_class(tmp_path):
     assert spans_us(job, "gpu=h200")[1] == pytest.approx(40 * flops + 30 * memory + 7)
 
 
+def test_another_gpu_prices_kernels_whose_op_and_shapes_were_recorded(tmp_path):
+    from simcore.cost import RooflineCost
+    from simcore.cost.kernel import KernelShape
+    from simcore.hardware import load_gpu
+
+    def ratio(rows):
+        """A sum of two float32 matrices of this many rows of 1,024, four bytes of each read, four written."""
+        shape = (rows, 1024)
+        size = 4 * rows * 1024
+        added = KernelShape(
+            "aten::add", "elementwise", "float32", (shape, shape), (shape,), 0, 2 * size, size
+        )
+        new, old = (RooflineCost(load_gpu(name).under_load(1)).seconds(added) for name in ("h200", "a100-80"))
+        return new / old
+
+    def op(rows, ts):
+        dims = {"Input Dims": [[rows, 1024], [rows, 1024], []], "Input type": ["float", "float", "Scalar"]}
+        return {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 9, "tid": 1, "ts": ts, "dur": 3,
+                "args": dims}  # fmt: skip
+
+    large, small = 1 << 17, 1
+    events = [
+        step(1, 0, 2000), op(large, 9), op(small, 13),
+        *launched("vectorized_elementwise_kernel<4, add>", 10, 18, 1000, corr=1),
+        *launched("vectorized_elementwise_kernel<4, add>", 14, 1019, 4, corr=2),
+    ]  # fmt: skip
+    device = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]
+    job = import_traces([write(tmp_path / "t.json", events, deviceProperties=device)])
+    assert spans_us(job, "gpu=h200")[1] == pytest.approx(1000 * ratio(large) + 1 + 4 * ratio(small))
+    assert ratio(large) < 0.5 < 0.75 < ratio(small)  # the bandwidths, and what a launch takes on either
+
+
 @pytest.mark.parametrize(
     ("edit", "reason"),
     [
@@ -241,6 +273,14 @@ def test_collectives_of_unknown_groups_are_of_the_whole_world(tmp_path):
         ("wgrad_gemm_accum_fp32", "gemm"),  # a linear layer's, of apex
         ("aten::mm", "gemm"),
         ("ampere_bf16_s16816gemm_bf16_128x64", "gemm"),
+        ("fused_moe_kernel", "gemm"),
+        ("_fwd_kernel_flash_attn", "attention_fwd"),
+        ("BatchPrefillWithRaggedKVCacheKernel", "attention_fwd"),
+        ("void vllm::reshape_and_cache_flash_kernel", "copy"),
+        ("void vllm::rotary_embedding_kernel", "elementwise"),
+        ("void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel>", "elementwise"),
+        ("void vllm::rms_norm_kernel", "norm_fwd"),
+        ("void at::native::GammaBetaBackwardCUDAKernel", "norm_bwd"),
     ],
 )
 def test_classes_of_kernels_by_name(name, op_class):

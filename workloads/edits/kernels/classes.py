@@ -17,10 +17,13 @@ COMMUNICATION: Final = "communication"
 #: Classes whose kernels are bound by matrix units; the others by memory.
 COMPUTE_BOUND: Final = frozenset({"gemm", "bgemm", "conv", "attention_fwd", "attention_bwd"})
 
-#: First match wins.  Names as cuBLAS, CUTLASS, cuDNN, FlashAttention, Tensile and PyTorch build them.
+#: First match wins.  Names as cuBLAS, CUTLASS, cuDNN, FlashAttention, Tensile and PyTorch build them; the last
+#: as TensorRT-LLM, vLLM, SGLang, aiter, SageAttention and MIOpen do.
 _CUDA_NAMES: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), op_class)
     for pattern, op_class in (
+        (r"reshape_and_cache", "copy"),
+        (r"rotary|\brope_", "elementwise"),
         (r"(flash|fmha|attention|attn).*(bwd|backward)|(bwd|backward).*(flash|fmha|attn)", "attention_bwd"),
         (r"flash|fmha|attention|attn_fwd", "attention_fwd"),
         (r"convolve|conv\d?d|implicit_gemm|winograd|(fprop|dgrad|wgrad)_(?!gemm)", "conv"),
@@ -39,6 +42,14 @@ _CUDA_NAMES: Final = tuple(
         (r"memset|fillfunctor", "fill"),
         (r"reduce|cumsum|cub::|sort", "reduction"),
         (r"elementwise|vectorized|pointwise|triton_poi", "elementwise"),
+        (r"sage_fwd|paged_|batch(prefill|decode)|mla_", "attention_fwd"),
+        (r"scudnn|hcudnn|fft2d|miopen\w*conv", "conv"),
+        (r"matmul|\bbmm_|fused_moe|\bfmoe|moe_stage\d", "gemm"),
+        (r"gamma_?beta", "norm_bwd"),
+        (r"norm", "norm_fwd"),
+        (r"pool", "pool"),
+        (r"nchw_?to_?nhwc|nhwc_?to_?nchw", "layout"),
+        (r"act_and_mul|doactivation|silu|gelu|rope|quant|cast_", "elementwise"),
     )
 )  # fmt: skip
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from simcore.cost import RooflineCost
+from simcore.cost.framework_op import kernel_of_op
 from simcore.cost.kernel import KernelShape
 from simcore.errors import InputError, nearest
 from simcore.graph import OpKind
-from simcore.hardware import GpuSpec, gpu_names, load_gpu
+from simcore.hardware import GpuSpec, gpu_names, load_gpu, named_board
 from workloads.edits.job import EditableJob, Edited, count_changed
 from workloads.edits.kernels.classes import COMPUTE_BOUND, op_classes
 from workloads.edits.kernels.edits import edited_kernels, lasting
@@ -60,19 +59,14 @@ def gpu(job: EditableJob, call: EditCall) -> Edited:
 def recorded_gpu(job: EditableJob) -> GpuSpec:
     """The profile of the GPU that was recorded, by its name.  InputError when none is like it."""
     given = next((rank.gpu for rank in job.ranks if rank.gpu), "")
-    words = given.lower().replace("-", " ").split()
-    scored = {}
-    for name in gpu_names():
-        family = name.split("-")[0]
-        if family in words:
-            scored[name] = sum(part in given.lower() for part in name.split("-"))
-    if not scored:
+    board = named_board(given)
+    if board is None:
         what = f"{given!r}, of which there is no profile" if given else "not recorded"
         raise InputError(
             f"the GPU of the recording is {what}; another GPU: say what it was, gpu=OLD:NEW; profiles:"
             f" {', '.join(gpu_names())}"
         )
-    return load_gpu(max(sorted(scored), key=lambda name: scored[name]))
+    return load_gpu(board.gpu)
 
 
 def _ratios(job: EditableJob, old: GpuSpec, new: GpuSpec) -> tuple[FloatArray, float]:
@@ -88,7 +82,7 @@ def _ratios(job: EditableJob, old: GpuSpec, new: GpuSpec) -> tuple[FloatArray, f
     ratio = np.where(np.isin(classes, list(COMPUTE_BOUND)), flops, memory)
     by_shape = np.zeros(len(ops), dtype=np.bool_)
     costs = RooflineCost(old), RooflineCost(new)
-    memo: dict[tuple[str, str, str], float | None] = {}
+    memo: dict[tuple[str, str, str, str | None], float | None] = {}
     for rank_index, rank in enumerate(job.ranks):
         shapes = rank.recorded.shapes
         if shapes is None:
@@ -96,12 +90,13 @@ def _ratios(job: EditableJob, old: GpuSpec, new: GpuSpec) -> tuple[FloatArray, f
         flat = job.graph.flat_ops(job.graph.programs[int(job.graph.program_of_rank[rank_index])]).row
         for op in np.flatnonzero(shapes.of_op >= 0).tolist():
             row = int(flat[rank.flat[op]])
-            if ops.kind[row] != OpKind.COMPUTE or classes[row] not in ("gemm", "bgemm"):
+            if ops.kind[row] != OpKind.COMPUTE:
                 continue
             call = int(shapes.of_op[op])
-            key = (shapes.name[call], shapes.in_shapes[call], shapes.in_types[call])
+            outs = shapes.out_shapes[call] if shapes.out_shapes is not None else None
+            key = (shapes.name[call], shapes.in_shapes[call], shapes.in_types[call], outs)
             if key not in memo:
-                memo[key] = _gemm_ratio(*key, costs)
+                memo[key] = _ratio(kernel_of_op(*key), costs)
             found = memo[key]
             if found is not None:
                 ratio[row], by_shape[row] = found, True
@@ -110,28 +105,12 @@ def _ratios(job: EditableJob, old: GpuSpec, new: GpuSpec) -> tuple[FloatArray, f
     return ratio, float(weight[by_shape].sum() / max(1, weight.sum()))
 
 
-_TYPES = {
-    "float": "float32", "c10::half": "float16", "c10::bfloat16": "bfloat16", "double": "float64",
-}  # fmt: skip
-_PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
-
-
-def _gemm_ratio(
-    name: str, in_shapes: str, in_types: str, costs: tuple[RooflineCost, RooflineCost]
-) -> float | None:
-    """New time over old time of a matrix product; None when its shapes do not tell all."""
-    if name not in _PRODUCTS:
+def _ratio(kernel: KernelShape | None, costs: tuple[RooflineCost, RooflineCost]) -> float | None:
+    """New time over old time of a kernel; None for one that the cost model does not know."""
+    if kernel is None:
         return None
-    shapes, types = json.loads(in_shapes), json.loads(in_types) if in_types else []
-    skip = _PRODUCTS[name]
-    operands = [tuple(shape) for shape in shapes[skip : skip + 2]]
-    dtype = _TYPES.get(str(types[skip]).lower() if len(types) > skip else "", "")
-    if len(operands) < 2 or not dtype or min(map(len, operands)) < 2 or operands[0][-1] != operands[1][-2]:
+    try:
+        before, after = (cost.seconds(kernel) for cost in costs)
+    except InputError:
         return None
-    left, right = operands
-    out = (*left[:-1], right[-1])
-    op_class = "bgemm" if len(left) == 3 else "gemm"
-    flops = 2 * math.prod(out) * left[-1]
-    kernel = KernelShape(name, op_class, dtype, (left, right), (out,), flops)
-    before, after = (cost.seconds(kernel) for cost in costs)
-    return after / before
+    return after / before if before else None
