@@ -17,8 +17,8 @@ COMMUNICATION: Final = "communication"
 #: Classes whose kernels are bound by matrix units; the others by memory.
 COMPUTE_BOUND: Final = frozenset({"gemm", "bgemm", "conv", "attention_fwd", "attention_bwd"})
 
-#: First match wins.  Names as cuBLAS, CUTLASS, cuDNN, FlashAttention, Tensile and PyTorch build them; the last
-#: as TensorRT-LLM, vLLM, SGLang, aiter, SageAttention and MIOpen do.
+#: First match wins.  Names as cuBLAS, CUTLASS, cuDNN, FlashAttention, Tensile and PyTorch build them;
+#: the last as TensorRT-LLM, vLLM, SGLang, aiter, SageAttention and MIOpen do.
 _CUDA_NAMES: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), op_class)
     for pattern, op_class in (
